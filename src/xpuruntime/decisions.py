@@ -1,0 +1,194 @@
+"""Support, Candidate, Decision: every choice that xpuruntime makes, with its reasons, as plain data.
+
+A "no" without a reason is a programming error. The list of reason codes is closed: tools may branch on a code,
+people read the text beside it. ``docs/concepts.md`` shows the table.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["REASONS", "Candidate", "Decision", "Reason", "Support"]
+
+
+class Reason(enum.StrEnum):
+    """Why a candidate was chosen or rejected. Closed: a new code is a change of this list and its docs."""
+
+    # why not
+    NOT_INSTALLED = "not_installed"
+    VERSION_UNSUPPORTED = "version_unsupported"
+    NOT_IMPLEMENTED = "not_implemented"
+    NO_DEVICE = "no_device"
+    DEVICE_REFUSED = "device_refused"
+    DEVICE_MISMATCH = "device_mismatch"
+    PRECISION_UNSUPPORTED = "precision_unsupported"
+    FORMAT_UNSUPPORTED = "format_unsupported"
+    OP_UNSUPPORTED = "op_unsupported"
+    SHAPE_UNSUPPORTED = "shape_unsupported"
+    DTYPE_UNSUPPORTED = "dtype_unsupported"
+    OPTION_UNKNOWN = "option_unknown"
+    BUILD_FAILED = "build_failed"
+    RUN_FAILED = "run_failed"
+    TIMED_OUT = "timed_out"
+    WRONG_RESULT = "wrong_result"
+    SLOWER = "slower"
+    WORKSPACE_EXCEEDED = "workspace_exceeded"
+    FORBIDDEN = "forbidden"
+    NOT_REQUESTED = "not_requested"
+    LOWER_PREFERENCE = "lower_preference"
+    NOT_APPLICABLE = "not_applicable"
+    # why chosen
+    REQUESTED = "requested"
+    FORCED = "forced"
+    PREFERRED = "preferred"
+    FASTEST = "fastest"
+    RECORDED = "recorded"
+    FALLBACK = "fallback"
+    DEFAULT = "default"
+    ONLY_ONE = "only_one"
+
+
+REASONS: dict[Reason, str] = {
+    Reason.NOT_INSTALLED: "the package or library is not on this machine",
+    Reason.VERSION_UNSUPPORTED: "the installed version is outside the supported range",
+    Reason.NOT_IMPLEMENTED: "xpuruntime knows the word but this release does not implement it",
+    Reason.NO_DEVICE: "no such device on this machine",
+    Reason.DEVICE_REFUSED: "the vendor sees or knows the device but refuses to use it; its text is repeated",
+    Reason.DEVICE_MISMATCH: "the candidate does not drive this kind of device",
+    Reason.PRECISION_UNSUPPORTED: "the candidate cannot compute in this precision on this device",
+    Reason.FORMAT_UNSUPPORTED: "the candidate does not read this model format",
+    Reason.OP_UNSUPPORTED: "the model holds an op that the candidate does not have",
+    Reason.SHAPE_UNSUPPORTED: "the candidate cannot take these shapes (for example dynamic ones)",
+    Reason.DTYPE_UNSUPPORTED: "the candidate cannot take this element type",
+    Reason.OPTION_UNKNOWN: "an option handed to the candidate is not one that it knows",
+    Reason.BUILD_FAILED: "the vendor failed to compile the model; its text is repeated",
+    Reason.RUN_FAILED: "the vendor failed while running; its text is repeated",
+    Reason.TIMED_OUT: "the bounded time ran out",
+    Reason.WRONG_RESULT: "its outputs disagree with the reference or with the other candidates",
+    Reason.SLOWER: "measured, right, and slower than the chosen one",
+    Reason.WORKSPACE_EXCEEDED: "needs more workspace than the policy allows",
+    Reason.FORBIDDEN: "a policy rule forbids it",
+    Reason.NOT_REQUESTED: "the user asked for another one by name",
+    Reason.LOWER_PREFERENCE: "usable, but another one stands before it in the order of preference",
+    Reason.NOT_APPLICABLE: "the rule has no meaning for who owns the region",
+    Reason.REQUESTED: "the user named it",
+    Reason.FORCED: "a policy rule with `use` forces it",
+    Reason.PREFERRED: "a policy rule with `prefer` puts it first",
+    Reason.FASTEST: "the fastest measured candidate whose outputs are right",
+    Reason.RECORDED: "an earlier measurement in the store chose it",
+    Reason.FALLBACK: "what was asked for cannot be had, and the policy allows this instead",
+    Reason.DEFAULT: "first usable one in the built-in order",
+    Reason.ONLY_ONE: "no other candidate exists",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """Whether something can be done: yes, or no with a code, a reason and what to do about it."""
+
+    ok: bool
+    code: Reason | None = None
+    reason: str = ""
+    do: str = ""
+
+    @classmethod
+    def yes(cls) -> Support:
+        """It can."""
+        return cls(True)
+
+    @classmethod
+    def no(cls, code: Reason, reason: str, *, do: str = "") -> Support:
+        """It cannot. Raises ValueError when the reason is empty."""
+        if not reason.strip():
+            raise ValueError("Support.no needs a reason")
+        return cls(False, Reason(code), reason.strip(), do)
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One thing that could have been chosen: why it was or was not, and what was measured (plain JSON data)."""
+
+    name: str
+    code: Reason
+    reason: str
+    do: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def rejected(cls, name: str, support: Support, **facts: Any) -> Candidate:
+        """A candidate that answered no. Raises ValueError for a yes."""
+        if support.ok or support.code is None:
+            raise ValueError(f"candidate {name!r} is rejected with a support that says yes")
+        return cls(name, support.code, support.reason, support.do, facts)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data; ``from_json`` gives an equal value back."""
+        data: dict[str, Any] = {"name": self.name, "code": self.code.value, "reason": self.reason}
+        if self.do:
+            data["do"] = self.do
+        if self.facts:
+            data["facts"] = dict(self.facts)
+        return data
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Candidate:
+        """The inverse of ``to_json``. Raises ValueError for an unknown code."""
+        return cls(data["name"], Reason(data["code"]), data["reason"], data.get("do", ""), data.get("facts", {}))
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One choice. ``chosen`` is None when nothing could be had; ``rejected`` holds every other candidate.
+
+    question: what was asked, one of a few words: ``engine``, ``precision``, ``kernel matmul`` ...
+    subject:  what it was asked for: a model, a region id or a node name.
+    """
+
+    question: str
+    subject: str
+    chosen: Candidate | None
+    rejected: tuple[Candidate, ...] = ()
+
+    def explain(self) -> str:
+        """Readable lines: the choice first, then each rejected candidate with code, reason and advice."""
+        head = f"{self.question} for {self.subject}: "
+        if self.chosen is None:
+            lines = [head + "nothing could be had"]
+        else:
+            lines = [f"{head}{self.chosen.name} ({self.chosen.code.value}: {self.chosen.reason})"]
+        for c in self.rejected:
+            lines.append(f"  not {c.name} ({c.code.value}): {c.reason}" + (f" {c.do}" if c.do else ""))
+        return "\n".join(lines)
+
+    __str__ = explain
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data; ``from_json`` gives an equal value back."""
+        return {
+            "question": self.question,
+            "subject": self.subject,
+            "chosen": None if self.chosen is None else self.chosen.to_json(),
+            "rejected": [c.to_json() for c in self.rejected],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Decision:
+        """The inverse of ``to_json``."""
+        chosen = data["chosen"]
+        return cls(
+            data["question"],
+            data["subject"],
+            None if chosen is None else Candidate.from_json(chosen),
+            tuple(Candidate.from_json(c) for c in data["rejected"]),
+        )
+
+
+def first_advice(candidates: Iterable[Candidate]) -> str:
+    """The first piece of advice among candidates, for the ``do`` of an error."""
+    return next((c.do for c in candidates if c.do), "")

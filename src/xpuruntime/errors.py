@@ -1,0 +1,160 @@
+"""Every error that xpuruntime raises on purpose.
+
+    XpuError                      base: says who, what, got, do
+    ├── ModelError                the model file is not usable
+    ├── InputError                an array handed to run() does not fit the model
+    ├── PolicyError               a policy (file, keyword or environment) is not usable
+    ├── UnavailableError          what was asked for cannot be had; carries the Decision
+    │   ├── EngineUnavailable
+    │   ├── DeviceUnavailable
+    │   ├── PrecisionUnavailable
+    │   └── KernelUnavailable
+    ├── StrictError               strict=True and the evidence does not confirm the plan
+    ├── BuildError                an engine could not turn the model into an artifact
+    ├── RunError                  an engine failed while running
+    ├── StoreError                the store on disk cannot be read or written
+    └── FormatError               a file of ours (plan, program, store entry) is damaged or newer
+
+Each class names the exit code that the command line gives for it (docs/command-line.md lists them).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .decisions import Decision
+
+__all__ = [
+    "BuildError",
+    "DeviceUnavailable",
+    "EngineUnavailable",
+    "FormatError",
+    "InputError",
+    "KernelUnavailable",
+    "ModelError",
+    "PolicyError",
+    "PrecisionUnavailable",
+    "RunError",
+    "StoreError",
+    "StrictError",
+    "UnavailableError",
+    "XpuError",
+]
+
+
+class XpuError(Exception):
+    """An error that tells its reader what to do.
+
+    Parameters
+    ----------
+    who:  the part that speaks and its subject: ``session("model.onnx")``, ``policy p.yaml:12``.
+    what: what went wrong, as one clause.
+    got:  the offending value, as it was met.
+    do:   the next step for the reader, as an imperative.
+    """
+
+    exit_code = 70
+
+    def __init__(self, who: str, what: str, *, got: object = None, do: str = "") -> None:
+        self.who, self.what, self.got, self.do = who, what, got, do
+        super().__init__(who, what)
+
+    def __str__(self) -> str:
+        text = f"[{self.who}] {self.what}"
+        if self.got is not None:
+            text += f"; got {self.got}"
+        text += "." if not text.endswith((".", "!", "?")) else ""
+        return f"{text} {self.do}" if self.do else text
+
+    def to_json(self) -> dict[str, object]:
+        """The error as plain data, for ``--json``."""
+        return {
+            "error": type(self).__name__,
+            "who": self.who,
+            "what": self.what,
+            "got": None if self.got is None else str(self.got),
+            "do": self.do,
+            "exit_code": self.exit_code,
+        }
+
+
+class ModelError(XpuError):
+    """Not a model, truncated, corrupted, or its external data is missing or unsafe."""
+
+    exit_code = 3
+
+
+class InputError(XpuError):
+    """Wrong name, dtype, rank, shape or byte order of an input."""
+
+    exit_code = 4
+
+
+class PolicyError(XpuError):
+    """Unknown key, kernel or engine, or a value of the wrong kind, in a policy."""
+
+    exit_code = 5
+
+
+class UnavailableError(XpuError):
+    """Something named explicitly cannot be had. ``decision`` holds every candidate and its reason."""
+
+    exit_code = 6
+
+    def __init__(
+        self, who: str, what: str, *, got: object = None, do: str = "", decision: Decision | None = None
+    ) -> None:
+        super().__init__(who, what, got=got, do=do)
+        self.decision = decision
+
+    def to_json(self) -> dict[str, object]:
+        data = super().to_json()
+        data["decision"] = None if self.decision is None else self.decision.to_json()
+        return data
+
+
+class EngineUnavailable(UnavailableError):
+    """The engine is not installed, not supported in this version, or refuses this model."""
+
+
+class DeviceUnavailable(UnavailableError):
+    """No engine reaches the device on this machine."""
+
+
+class PrecisionUnavailable(UnavailableError):
+    """The engine cannot compute in the precision on this device."""
+
+
+class KernelUnavailable(UnavailableError):
+    """A policy forces a kernel that cannot be used here."""
+
+
+class StrictError(XpuError):
+    """Under ``strict=True``: something ran differently from what the plan says."""
+
+    exit_code = 7
+
+
+class BuildError(XpuError):
+    """A vendor refused to compile the model; its own text is in ``got``."""
+
+    exit_code = 8
+
+
+class RunError(XpuError):
+    """A vendor failed while running; its own text is in ``got``."""
+
+    exit_code = 8
+
+
+class StoreError(XpuError):
+    """The store's folder cannot be read, written or locked, or the disk is full."""
+
+    exit_code = 9
+
+
+class FormatError(XpuError):
+    """A file that xpuruntime wrote is truncated, corrupted, or from a newer version."""
+
+    exit_code = 9

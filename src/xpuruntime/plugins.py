@@ -1,0 +1,97 @@
+"""Plugins: dotted strings that are imported when chosen, never before.
+
+Our own engines stand in one static table (``xpuruntime.engines.ENGINES``); third parties come in through the
+entry-point groups ``xpuruntime.engines`` and ``xpuruntime.backends``, each entry naming an ``EnginePlugin``
+(or a ``Backend`` class).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.metadata
+import importlib.util
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from .decisions import Reason, Support
+
+__all__ = ["EnginePlugin", "entry_points", "load_dotted", "package_version"]
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePlugin:
+    """What an engine's ``plugin.py`` says: names and strings only.
+
+    package:  distribution names that can provide the engine, any one of them.
+    module:   import name of the vendor's Python package.
+    install:  the line that installs it.
+    versions: (lowest, first unsupported) version of the vendor; both ends are tested.
+    formats:  model formats it reads: ``onnx``, ``openvino-ir``.
+    entry:    dotted string of a module that has the functions of ``protocols.Engine``.
+    """
+
+    name: str
+    title: str
+    aliases: tuple[str, ...]
+    package: tuple[str, ...]
+    module: str
+    install: str
+    versions: tuple[str, str]
+    formats: tuple[str, ...]
+    entry: str
+
+    def installed(self) -> Support:
+        """Whether the vendor's package is there in a supported version; imports nothing."""
+        if importlib.util.find_spec(self.module) is None:
+            return Support.no(
+                Reason.NOT_INSTALLED,
+                f"the Python package {self.module!r} is not installed",
+                do=f"Run: {self.install}",
+            )
+        version = self.version()
+        low, high = self.versions
+        if version is not None and not version_key(low) <= version_key(version) < version_key(high):
+            return Support.no(
+                Reason.VERSION_UNSUPPORTED,
+                f"{self.module} {version} is installed; supported are versions from {low} up to, not including, {high}",
+                do=f"Run: {self.install}",
+            )
+        return Support.yes()
+
+    def version(self) -> str | None:
+        """Version of the vendor's distribution, or None when no distribution records one."""
+        return next((v for v in map(package_version, self.package) if v), None)
+
+    def load(self) -> Any:
+        """The engine's module (``protocols.Engine``). Imports it, and so may import the vendor."""
+        return load_dotted(self.entry)
+
+
+def package_version(distribution: str) -> str | None:
+    """The installed version of a distribution, or None."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def version_key(version: str) -> tuple[int, ...]:
+    """The numeric release part of a version as a comparable tuple: ``"2026.4.1-rc2"`` -> (2026, 4, 1)."""
+    release = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(int(p) for p in release[0].split(".")) if release else ()
+
+
+def load_dotted(path: str) -> Any:
+    """``"package.module:name"`` or ``"package.module"`` -> the object. Raises ImportError or AttributeError."""
+    module, _, name = path.partition(":")
+    loaded = importlib.import_module(module)
+    return functools.reduce(getattr, name.split("."), loaded) if name else loaded
+
+
+@functools.cache
+def entry_points(group: str) -> dict[str, Callable[[], Any]]:
+    """Third-party plugins of a group: name -> function that loads it. Reading the metadata takes about 20 ms once."""
+    return {e.name: e.load for e in importlib.metadata.entry_points(group=group)}

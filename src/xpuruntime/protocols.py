@@ -1,0 +1,208 @@
+"""What plugs in, as protocols: the seam between xpuruntime and an engine.
+
+An engine is a module with the functions of ``Engine``. ``build`` turns a model into an ``Artifact`` (bytes, which
+the store may keep), ``load`` turns an artifact into an ``Executable``. Between the two stands nothing but the artifact, so a
+second process can skip ``build``. Values here are plain data: no vendor type crosses the seam.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+from numpy.typing import NDArray
+
+from .decisions import Support
+from .targets import DeviceId
+from .types import DType, TensorSpec
+
+__all__ = [
+    "Array",
+    "Artifact",
+    "DeviceFact",
+    "Engine",
+    "EngineRequest",
+    "Evidence",
+    "EvidenceRow",
+    "Executable",
+    "ModelSource",
+    "NodeRef",
+]
+
+Array: TypeAlias = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRef:
+    """One node of the user's model, as the model file names it."""
+
+    name: str
+    op: str
+    domain: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """A model as an engine may read it, already checked.
+
+    format:    ``onnx`` or ``openvino-ir``.
+    path:      the file, when it is one (external data lies beside it); else ``data`` holds its bytes.
+    digest:    sha256 over everything that decides the result: the file, its external data, its weights file.
+    precision: the model's own floating-point precision: the widest float among its inputs and weights.
+    """
+
+    name: str
+    format: str
+    path: Path | None
+    data: bytes | None = field(repr=False)
+    digest: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    nodes: tuple[NodeRef, ...] = field(repr=False)
+    precision: DType
+    opsets: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """What is asked of an engine for one region. Every field enters the cache key.
+
+    precision: the precision to compute in; None means the model's own (a vendor default that would change it
+               is pinned off).
+    threads:   CPU threads; None lets the engine use every core this process may use.
+    options:   vendor options by the vendor's own names, from a policy; an unknown one is an error.
+    """
+
+    device: DeviceId
+    precision: DType | None = None
+    threads: int | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFact:
+    """One device as an engine reports it; ``support`` says whether it can be used, with the vendor's reason."""
+
+    device: DeviceId
+    name: str
+    support: Support
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """What ``build`` made. ``cacheable`` is False where the vendor has nothing worth keeping (then ``blob`` is empty)."""
+
+    engine: str
+    blob: bytes = field(repr=False)
+    cacheable: bool
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceRow:
+    """One step that a vendor says it ran: which source nodes it computes, where, by which kernel, how long.
+
+    kernel:    the vendor's own name of the implementation (provider, JIT primitive, tactic).
+    precision: the precision it computed in, as the vendor says; empty where the vendor does not say.
+    time_us:   microseconds per run (median over the profiled runs), None where not measured.
+    """
+
+    nodes: tuple[str, ...]
+    op: str
+    device: str
+    kernel: str
+    precision: str = ""
+    time_us: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {k: getattr(self, k) for k in ("nodes", "op", "device", "kernel", "precision", "time_us")} | {
+            "nodes": list(self.nodes)
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a vendor says ran, and how it was learned.
+
+    placement_source: ``session`` when it comes from the very session that runs.
+    time_source:      ``profiled twin`` when a second, profiled session was timed; empty without times.
+    fallbacks:        places where the vendor used something else than what was asked for, one sentence each.
+    options:          options as the vendor reports them back, not as they were asked for.
+    """
+
+    engine: str
+    version: str
+    rows: tuple[EvidenceRow, ...]
+    placement_source: str
+    time_source: str = ""
+    fallbacks: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "engine": self.engine,
+            "version": self.version,
+            "placement_source": self.placement_source,
+            "time_source": self.time_source,
+            "fallbacks": list(self.fallbacks),
+            "options": dict(self.options),
+            "notes": list(self.notes),
+            "rows": [r.to_json() for r in self.rows],
+        }
+
+
+class Executable(Protocol):
+    """An artifact loaded on a device. Safe to call from several threads.
+
+    inputs, outputs: the specs in the model's order, names included.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+    def run(self, feeds: dict[str, Array]) -> Sequence[Array]:
+        """Outputs in the order of ``outputs``, as arrays that nothing else will write to.
+        ``feeds`` were checked by the caller. Raises RunError with the vendor's own text."""
+        ...
+
+    def evidence(self, feeds: dict[str, Array] | None = None) -> Evidence:
+        """What ran. With ``feeds``, times are measured on them too (on a profiled twin where timing would slow the session)."""
+        ...
+
+    def close(self) -> None:
+        """Free what the vendor holds; further runs raise RunError."""
+        ...
+
+
+class Engine(Protocol):
+    """The functions of the module that an ``EnginePlugin.entry`` names."""
+
+    def version(self) -> str:
+        """The vendor's version, from the loaded library."""
+        ...
+
+    def devices(self) -> tuple[DeviceFact, ...]:
+        """Every device the vendor knows of here, usable or not. Never raises."""
+        ...
+
+    def supports(self, model: ModelSource, request: EngineRequest) -> Support:
+        """Whether ``build`` is worth trying: device, precision, format, dtypes, shapes, options. Builds nothing."""
+        ...
+
+    def fingerprint(self, request: EngineRequest) -> dict[str, str]:
+        """Whatever else decides the artifact: versions, the device's instruction sets or driver, pinned options."""
+        ...
+
+    def build(self, model: ModelSource, request: EngineRequest) -> Artifact:
+        """Compile. Raises BuildError with the vendor's own text."""
+        ...
+
+    def load(self, artifact: Artifact, model: ModelSource, request: EngineRequest) -> Executable:
+        """Make it runnable. Raises BuildError with the vendor's own text."""
+        ...

@@ -1,0 +1,102 @@
+"""Where things run and what code is generated for, as data.
+
+``DeviceId`` is what a user writes (``cuda:0``, ``cpu``, ``npu``); ``TargetConfig`` is what the compiler reads.
+Field names of ``TargetConfig`` are those of the backend porting guide.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+
+from .errors import DeviceUnavailable
+
+__all__ = ["CUDA_GPU", "DEVICE_KINDS", "METAL_GPU", "TARGETS", "DeviceId", "TargetConfig"]
+
+DEVICE_KINDS: dict[str, str] = {
+    "cpu": "the host processor",
+    "cuda": "an NVIDIA GPU",
+    "gpu": "any GPU that the chosen engine reaches, whoever made it",
+    "npu": "a neural processing unit, through its vendor's engine",
+    "metal": "an Apple GPU",
+    "webgpu": "a GPU through WebGPU",
+    "auto": "let the engine's own device choice decide",
+}
+
+_DEVICE = re.compile(r"([a-z]+)(?::(\d{1,4}))?")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class DeviceId:
+    """One device as a user names it: a kind from ``DEVICE_KINDS`` and an index."""
+
+    kind: str
+    index: int = 0
+
+    @classmethod
+    def parse(cls, text: str | DeviceId) -> DeviceId:
+        """``"cuda:1"`` -> DeviceId("cuda", 1). Raises DeviceUnavailable for an unknown kind or a bad index."""
+        if isinstance(text, DeviceId):
+            return text
+        match = _DEVICE.fullmatch(str(text).strip().lower())
+        if match is None or match[1] not in DEVICE_KINDS:
+            word = match[1] if match else str(text).strip().lower()
+            near = difflib.get_close_matches(word, DEVICE_KINDS, n=1)
+            raise DeviceUnavailable(
+                "device",
+                "no such device",
+                got=repr(text),
+                do=(f"Did you mean {near[0]!r}? " if near else "")
+                + f"Name one of {', '.join(DEVICE_KINDS)}, with :INDEX for the second and further ones.",
+            )
+        return cls(match[1], int(match[2] or 0))
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.index}" if self.kind in ("cuda", "metal", "webgpu") or self.index else self.kind
+
+
+@dataclass(frozen=True, slots=True)
+class TargetConfig:
+    """Hardware parameters of generated code.
+
+    ``channel_alignment_bytes`` bytes, ``channel_tile`` and ``matmul_tile`` elements, ``max_threadgroup_*``
+    threads, ``max_dispatches_per_batch`` kernel launches per submission.
+    """
+
+    name: str
+    channel_alignment_bytes: int
+    channel_tile: int
+    matmul_tile: int
+    max_threadgroup_1d: int
+    max_threadgroup_2d: int
+    max_threadgroup_3d_xy: int
+    max_threadgroup_3d_z: int
+    max_dispatches_per_batch: int
+
+
+CUDA_GPU = TargetConfig(
+    name="cuda_gpu",
+    channel_alignment_bytes=128,
+    channel_tile=64,
+    matmul_tile=32,
+    max_threadgroup_1d=1024,
+    max_threadgroup_2d=32,
+    max_threadgroup_3d_xy=16,
+    max_threadgroup_3d_z=8,
+    max_dispatches_per_batch=65535,
+)
+
+METAL_GPU = TargetConfig(
+    name="metal_gpu",
+    channel_alignment_bytes=64,
+    channel_tile=32,
+    matmul_tile=32,
+    max_threadgroup_1d=256,
+    max_threadgroup_2d=16,
+    max_threadgroup_3d_xy=8,
+    max_threadgroup_3d_z=4,
+    max_dispatches_per_batch=10000,
+)
+
+TARGETS: dict[str, TargetConfig] = {t.name: t for t in (CUDA_GPU, METAL_GPU)}
