@@ -1,0 +1,102 @@
+"""xpuruntime: run a model on whichever engine you choose, know exactly what ran, and pin it in a file.
+
+Importing this package opens no library, reads no device and imports no vendor: public names load on first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# Public name -> module that defines it. `__all__` and `dir()` follow this table.
+_PUBLIC: dict[str, str] = {
+    # running
+    "InferenceSession": "inference.session",
+    "Receipt": "profiler.receipt",
+    # policies
+    "KernelPolicy": "policies",
+    "ExecutionPolicy": "policies",
+    "Policy": "policies",
+    "Rule": "policies",
+    "load_policy": "policies",
+    "with_policy": "policies",
+    # values
+    "DType": "types",
+    "Dim": "types",
+    "TensorSpec": "types",
+    "DeviceId": "targets",
+    "TargetConfig": "targets",
+    "Plan": "program.plan",
+    "Decision": "decisions",
+    "Candidate": "decisions",
+    "Reason": "decisions",
+    "Support": "decisions",
+    "Store": "store",
+    # errors
+    "XpuError": "errors",
+    "ModelError": "errors",
+    "InputError": "errors",
+    "PolicyError": "errors",
+    "UnavailableError": "errors",
+    "EngineUnavailable": "errors",
+    "DeviceUnavailable": "errors",
+    "PrecisionUnavailable": "errors",
+    "KernelUnavailable": "errors",
+    "StrictError": "errors",
+    "BuildError": "errors",
+    "RunError": "errors",
+    "StoreError": "errors",
+    "FormatError": "errors",
+}
+
+__all__ = ["__version__", *_PUBLIC]
+
+if TYPE_CHECKING:
+    from .decisions import Candidate as Candidate
+    from .decisions import Decision as Decision
+    from .decisions import Reason as Reason
+    from .decisions import Support as Support
+    from .errors import BuildError as BuildError
+    from .errors import DeviceUnavailable as DeviceUnavailable
+    from .errors import EngineUnavailable as EngineUnavailable
+    from .errors import FormatError as FormatError
+    from .errors import InputError as InputError
+    from .errors import KernelUnavailable as KernelUnavailable
+    from .errors import ModelError as ModelError
+    from .errors import PolicyError as PolicyError
+    from .errors import PrecisionUnavailable as PrecisionUnavailable
+    from .errors import RunError as RunError
+    from .errors import StoreError as StoreError
+    from .errors import StrictError as StrictError
+    from .errors import UnavailableError as UnavailableError
+    from .errors import XpuError as XpuError
+    from .inference.session import InferenceSession as InferenceSession
+    from .policies import ExecutionPolicy as ExecutionPolicy
+    from .policies import KernelPolicy as KernelPolicy
+    from .policies import Policy as Policy
+    from .policies import Rule as Rule
+    from .policies import load_policy as load_policy
+    from .policies import with_policy as with_policy
+    from .profiler.receipt import Receipt as Receipt
+    from .program.plan import Plan as Plan
+    from .store import Store as Store
+    from .targets import DeviceId as DeviceId
+    from .targets import TargetConfig as TargetConfig
+    from .types import Dim as Dim
+    from .types import DType as DType
+    from .types import TensorSpec as TensorSpec
+
+
+def __getattr__(name: str) -> Any:
+    module = _PUBLIC.get(name)
+    if module is None:
+        raise AttributeError(f"module 'xpuruntime' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{module}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PUBLIC})

@@ -1,0 +1,65 @@
+"""The ``onnx`` package's reference evaluator as a judge, in a process of its own that a time limit can stop.
+
+The evaluator is written for clarity, not speed: a large convolution can take it minutes, so it never runs in the
+session's process. ``python -m xpuruntime.inference.reference MODEL IN.npz OUT.npz`` is that process.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from ..decisions import Reason, Support
+from ..protocols import Array, ModelSource
+
+__all__ = ["reference_outputs"]
+
+
+def reference_outputs(
+    model: ModelSource, feeds: Mapping[str, Array], seconds: float
+) -> tuple[list[Array] | None, Support]:
+    """Outputs in the model's order within the time limit, or None and why not (format, dtype, time, an op it lacks)."""
+    if model.format != "onnx":
+        return None, Support.no(Reason.FORMAT_UNSUPPORTED, f"the ONNX reference evaluator does not read {model.format}")
+    unstorable = [s for s in (*model.inputs, *model.outputs) if s.dtype.numpy.kind not in "biufc"]
+    if unstorable:
+        return None, Support.no(
+            Reason.DTYPE_UNSUPPORTED, f"{unstorable[0].dtype.value} does not travel to the reference process"
+        )
+    with tempfile.TemporaryDirectory(prefix="xpu-reference-") as folder:
+        path = model.path or Path(folder, "model.onnx")
+        if model.path is None:
+            path.write_bytes(model.data or b"")
+        source, result = Path(folder, "in.npz"), Path(folder, "out.npz")
+        np.savez(source, **{f"i{k}": feeds[s.name] for k, s in enumerate(model.inputs)})
+        command = [sys.executable, "-m", __name__, str(path), str(source), str(result)]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        try:
+            done = subprocess.run(command, timeout=seconds, capture_output=True, text=True, env=environment, check=False)
+        except subprocess.TimeoutExpired:
+            return None, Support.no(Reason.TIMED_OUT, f"the ONNX reference evaluator took over {seconds:.0f} s")
+        if done.returncode:
+            last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+            return None, Support.no(Reason.RUN_FAILED, f"the ONNX reference evaluator failed: {last[0][:300]}")
+        with np.load(result) as outputs:
+            return [outputs[f"o{k}"] for k in range(len(model.outputs))], Support.yes()
+
+
+def _main(model: str, source: str, result: str) -> None:
+    from onnx.reference import ReferenceEvaluator
+
+    evaluator = ReferenceEvaluator(model)
+    with np.load(source) as stored:
+        feeds = {name: stored[f"i{k}"] for k, name in enumerate(evaluator.input_names)}
+    outputs = evaluator.run(None, feeds)
+    np.savez(result, **{f"o{k}": np.asarray(value) for k, value in enumerate(outputs)})
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

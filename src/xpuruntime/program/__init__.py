@@ -1,0 +1,5 @@
+"""Plans and programs: what will run, as data. Knows neither the graph nor the policies."""
+
+from .plan import Plan, PlanNode, Region, Transfer
+
+__all__ = ["Plan", "PlanNode", "Region", "Transfer"]

@@ -1,0 +1,46 @@
+"""A plan as text: a summary of a few lines, and the whole explanation."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from .plan import Plan
+
+__all__ = ["explain", "summary"]
+
+
+def summary(plan: Plan) -> str:
+    """One line for the model, one per region, one per warning."""
+    lines = [f"plan for {plan.model['name']} ({len(plan.nodes)} nodes, {plan.model['digest'][:12]})"]
+    for region in plan.regions:
+        families = Counter(n.family for n in plan.nodes if n.region == region.id)
+        threads = f", {region.threads} threads" if region.threads else ""
+        engine = f"{region.engine} {region.engine_version}".strip()
+        lines.append(f"  {region.id}: {engine} on {region.device}, {region.precision}{threads}")
+        counts = ", ".join(f"{count} {family}" for family, count in families.most_common())
+        lines.append(f"      {sum(families.values())} nodes: {counts}")
+        if region.alternatives:
+            lines.append(f"      if it fails: {', then '.join(region.alternatives)}")
+    lines += [f"  warning: {w}" for w in plan.warnings]
+    return "\n".join(lines)
+
+
+def explain(plan: Plan, *, nodes: bool = False) -> str:
+    """The summary, what was asked for, inputs and outputs, every decision with its rejected candidates, transfers."""
+    asked = ", ".join(f"{k}={v}" for k, v in plan.request.items() if v not in (None, "", {}, []))
+    lines = [summary(plan), f"  asked for: {asked or 'nothing in particular'}"]
+    lines += [f"  input  {s.name}: {s}" for s in plan.inputs]
+    lines += [f"  output {s.name}: {s}" for s in plan.outputs]
+    lines.append("decisions")
+    for decision in plan.decisions:
+        lines += ["  " + line for line in decision.explain().splitlines()]
+    if plan.transfers:
+        lines.append("transfers")
+        for t in plan.transfers:
+            size = f" ({t.bytes} bytes)" if t.bytes is not None else ""
+            lines.append(f"  {t.value}: {t.source} -> {t.destination}{size}")
+    if nodes:
+        lines.append("nodes")
+        width = max((len(n.op) for n in plan.nodes), default=0)
+        lines += [f"  {n.region}  {n.op:<{width}}  {n.family:<12} {n.name}" for n in plan.nodes]
+    return "\n".join(lines)

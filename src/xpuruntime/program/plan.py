@@ -1,0 +1,149 @@
+"""Plan: a table of nodes with their region and decision, plus transfers. What will run; holds no graph."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..decisions import Decision
+from ..errors import FormatError
+from ..types import TensorSpec
+
+__all__ = ["Plan", "PlanNode", "Region", "Transfer"]
+
+_FORMAT = "xpuruntime-plan"
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A connected part of the model with one engine.
+
+    precision:    what it computes in (``float32``; ``int8`` for a quantised model).
+    alternatives: ``engine on device`` in the order in which they would be taken if this one failed to load.
+    """
+
+    id: str
+    engine: str
+    engine_version: str
+    device: str
+    precision: str
+    threads: int | None = None
+    alternatives: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PlanNode:
+    """One node of the user's model: its name and op there, its op family, and the region that runs it."""
+
+    name: str
+    op: str
+    family: str
+    region: str
+    domain: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """A value that crosses from one region to another, or between the caller's memory and a device."""
+
+    value: str
+    source: str
+    destination: str
+    bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What will run, and why nothing else.
+
+    model:     name, digest and format of the model.
+    request:   what the user asked for and where each word came from (argument, file, environment, built-in).
+    decisions: every choice, in the order in which it was made.
+    """
+
+    model: Mapping[str, str]
+    request: Mapping[str, Any]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    regions: tuple[Region, ...]
+    nodes: tuple[PlanNode, ...] = field(repr=False)
+    transfers: tuple[Transfer, ...] = ()
+    decisions: tuple[Decision, ...] = field(default=(), repr=False)
+    warnings: tuple[str, ...] = ()
+
+    def region(self, id: str) -> Region:
+        """The region of that id. Raises KeyError."""
+        return next(r for r in self.regions if r.id == id) if id in {r.id for r in self.regions} else _missing(id)
+
+    def decision(self, question: str) -> Decision | None:
+        """The first decision on a question (``engine``, ``precision``, ...), or None."""
+        return next((d for d in self.decisions if d.question == question), None)
+
+    def explain(self, *, nodes: bool = False) -> str:
+        """Readable text: the plan, every decision with all rejected candidates, and on request every node."""
+        from .explain import explain
+
+        return explain(self, nodes=nodes)
+
+    def __str__(self) -> str:
+        from .explain import summary
+
+        return summary(self)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data; ``from_json`` gives an equal plan back."""
+        return {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "model": dict(self.model),
+            "request": dict(self.request),
+            "inputs": [_spec_json(s) for s in self.inputs],
+            "outputs": [_spec_json(s) for s in self.outputs],
+            "regions": [{k: _plain(getattr(r, k)) for k in Region.__slots__} for r in self.regions],
+            "nodes": [{k: getattr(n, k) for k in PlanNode.__slots__} for n in self.nodes],
+            "transfers": [{k: getattr(t, k) for k in Transfer.__slots__} for t in self.transfers],
+            "decisions": [d.to_json() for d in self.decisions],
+            "warnings": list(self.warnings),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any] | str) -> Plan:
+        """The inverse of ``to_json`` (a mapping or its text). Raises FormatError."""
+        try:
+            read: Mapping[str, Any] = json.loads(data) if isinstance(data, str) else data
+            if read["format"] != _FORMAT:
+                raise ValueError(f"format is {read['format']!r}")
+            if read["version"] != _VERSION:
+                raise ValueError(f"version {read['version']} where this release reads {_VERSION}")
+            return cls(
+                model=dict(read["model"]),
+                request=dict(read["request"]),
+                inputs=tuple(_spec_parse(s) for s in read["inputs"]),
+                outputs=tuple(_spec_parse(s) for s in read["outputs"]),
+                regions=tuple(Region(**{**r, "alternatives": tuple(r["alternatives"])}) for r in read["regions"]),
+                nodes=tuple(PlanNode(**n) for n in read["nodes"]),
+                transfers=tuple(Transfer(**t) for t in read["transfers"]),
+                decisions=tuple(Decision.from_json(d) for d in read["decisions"]),
+                warnings=tuple(read["warnings"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            raise FormatError("plan", "is not a plan that this release reads", got=error, do="Make it again.") from error
+
+
+def _missing(id: str) -> Region:
+    raise KeyError(id)
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _spec_json(spec: TensorSpec) -> dict[str, str]:
+    return {"name": spec.name, "spec": str(spec)}
+
+
+def _spec_parse(data: Mapping[str, str]) -> TensorSpec:
+    return TensorSpec.parse(data["spec"], data["name"])
