@@ -1,0 +1,73 @@
+// bindings/bind_profiler.cpp: the event ring and NVTX.
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
+
+#include "bindings.h"
+#include "xpurt/profiler.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace xpurt::bindings {
+namespace {
+
+using Bytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// The events go straight from the ring into the array's memory.
+size_t drain(EventRing& ring, const Bytes& out) {
+    if (out.size() % sizeof(Event) != 0 || reinterpret_cast<uintptr_t>(out.data()) % alignof(Event) != 0)
+        throw nb::value_error("drain: out must be whole records of 48 bytes, aligned to 8");
+    const nb::gil_scoped_release no_gil;
+    return ring.drain(reinterpret_cast<Event*>(out.data()), out.size() / sizeof(Event));
+}
+
+EventKind checked(uint32_t kind) {
+    if (kind > static_cast<uint32_t>(EventKind::complete)) throw nb::value_error("kind must be 0, 1, 2 or 3");
+    return static_cast<EventKind>(kind);
+}
+
+}  // namespace
+
+void bind_profiler(nb::module_& m) {
+    m.attr("EVENT_BYTES") = sizeof(Event);
+    m.def("now_ns", &now_ns, "Monotonic clock in nanoseconds, the one that events are stamped with.");
+
+    nb::class_<EventRing>(m, "EventRing", "Fixed-size ring of events from many threads.")
+        .def(
+            "__init__",
+            [](EventRing* self, size_t capacity) {
+                if (capacity > (size_t{1} << 28)) throw nb::value_error("capacity must be at most 2**28 events");
+                new (self) EventRing(capacity);
+            },
+            "capacity"_a)
+        .def(
+            "record",
+            [](EventRing& self, uint32_t kind, uint32_t name, int64_t step, int64_t payload) {
+                return self.record_now(checked(kind), name, step, payload);
+            },
+            "kind"_a, "name"_a, "step"_a, "payload"_a, "Record an event now; False when the ring is full.")
+        .def(
+            "complete",
+            [](EventRing& self, uint32_t name, int64_t start_ns, int64_t duration_ns, int64_t step, int64_t payload) {
+                return self.record(
+                    {start_ns, duration_ns, step, payload, name, thread_id(), EventKind::complete, 0});
+            },
+            "name"_a, "start_ns"_a, "duration_ns"_a, "step"_a, "payload"_a,
+            "Record a finished span; False when the ring is full.")
+        .def("drain", &drain, "out"_a, "Move events into a byte view of a record array; returns how many.")
+        .def("intern", &EventRing::intern, "name"_a, NoGil(), "The id of a name.")
+        .def("names", &EventRing::names, NoGil(), "All names; the index is the id.")
+        .def_prop_ro("capacity", &EventRing::capacity)
+        .def_prop_ro("pending", &EventRing::pending)
+        .def_prop_ro("dropped", &EventRing::dropped);
+
+    m.def("nvtx_open", &nvtx_open, "search"_a, NoGil(), "Load NVTX, if it is there, and switch ranges on.");
+    m.def("nvtx_active", &nvtx_active);
+    m.def("nvtx_push", &nvtx_push, "name"_a);
+    m.def("nvtx_pop", &nvtx_pop);
+    m.def("nvtx_mark", &nvtx_mark, "name"_a);
+}
+
+}  // namespace xpurt::bindings

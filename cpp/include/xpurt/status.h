@@ -1,0 +1,43 @@
+// xpurt/status.h: how the core says that something did not work. Nothing in the core throws on purpose.
+#pragma once
+
+#include <string>
+#include <utility>
+
+namespace xpurt {
+
+enum class Code {
+    ok,
+    not_loaded,      // nobody has asked for the library yet
+    not_found,       // no file of any of its names
+    unreadable,      // a file was there, the loader refused it
+    symbol_missing,  // the library loaded, but is too old for a function that we cannot do without
+    no_device,       // the driver works and has no device
+    call_failed,     // the driver returned an error
+};
+
+// The code's name as Python and JSON see it: "ok", "not_found", ...
+const char* code_name(Code code) noexcept;
+
+struct Status {
+    Code code = Code::ok;
+    std::string message{};  // what happened, with the names involved
+    std::string advice{};   // what the reader can do about it
+
+    bool ok() const noexcept { return code == Code::ok; }
+};
+
+// A value, or the reason why there is none. `value` is empty unless `status.ok()`.
+template <class T>
+struct Result {
+    Status status;
+    T value{};
+
+    Result(Status why) : status(std::move(why)) {}
+    Result(T good) : value(std::move(good)) {}
+};
+
+// The version of the core, equal to the Python package's.
+const char* version() noexcept;
+
+}  // namespace xpurt

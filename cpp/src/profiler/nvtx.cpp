@@ -1,0 +1,58 @@
+// profiler/nvtx.cpp: NVIDIA Tools Extension, when its library is there.
+#include "xpurt/profiler.h"
+
+namespace xpurt {
+namespace {
+
+enum Function { push_a, pop, mark_a };
+
+constexpr int no_listener = -2;  // NVTX_NO_PUSH_POP_TRACKING
+
+// Set by nvtx_open alone, to the table of a library that stays loaded.
+std::atomic<const Library*> active{nullptr};
+
+template <class F>
+F* function(const Library* library, Function which) noexcept {
+    return reinterpret_cast<F*>(library->address(which));
+}
+
+}  // namespace
+
+Library& nvtx_library() {
+    // The first two names are the same C functions: version 3's package (CUDA 12.9 and 13), and the toolkit's
+    // library before that.
+    static Library& library = *new Library({
+        "nvtx",
+        "NVIDIA Tools Extension (NVTX)",
+        "XPU_LIBNVTX",
+        {"libnvtx3interop.so.1", "libnvtx3interop.so", "libnvToolsExt.so.1"},
+        {{"nvtxRangePushA", 0, Need::required}, {"nvtxRangePop", 0, Need::required}, {"nvtxMarkA", 0, Need::required}},
+        "pip install nvidia-nvtx",
+    });
+    return library;
+}
+
+Status nvtx_open(const Search& search) {
+    Status status = nvtx_library().open(search);
+    if (status.ok()) active.store(&nvtx_library(), std::memory_order_release);
+    return status;
+}
+
+bool nvtx_active() noexcept { return active.load(std::memory_order_acquire) != nullptr; }
+
+int nvtx_push(const char* name) noexcept {
+    const Library* library = active.load(std::memory_order_acquire);
+    return library != nullptr ? function<int(const char*)>(library, push_a)(name) : no_listener;
+}
+
+int nvtx_pop() noexcept {
+    const Library* library = active.load(std::memory_order_acquire);
+    return library != nullptr ? function<int()>(library, pop)() : no_listener;
+}
+
+void nvtx_mark(const char* name) noexcept {
+    const Library* library = active.load(std::memory_order_acquire);
+    if (library != nullptr) function<void(const char*)>(library, mark_a)(name);
+}
+
+}  // namespace xpurt
