@@ -2,6 +2,7 @@
 
     XpuError                      base: says who, what, got, do
     ├── ModelError                the model file is not usable
+    ├── IrError                   a graph breaks a law of the IR: types, names, attributes
     ├── InputError                an array handed to run() does not fit the model
     ├── PolicyError               a policy (file, keyword or environment) is not usable
     ├── UnavailableError          what was asked for cannot be had; carries the Decision
@@ -31,6 +32,7 @@ __all__ = [
     "EngineUnavailable",
     "FormatError",
     "InputError",
+    "IrError",
     "KernelUnavailable",
     "ModelError",
     "PolicyError",
@@ -81,6 +83,12 @@ class XpuError(Exception):
 
 class ModelError(XpuError):
     """Not a model, truncated, corrupted, or its external data is missing or unsafe."""
+
+    exit_code = 3
+
+
+class IrError(XpuError):
+    """An op is used against its row in the op table, or a graph is not well formed."""
 
     exit_code = 3
 
