@@ -1,0 +1,90 @@
+"""From a PyTorch module to an ONNX file that was seen to compute the same."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .base import Arrays, Check, ZooError
+
+if TYPE_CHECKING:
+    import torch
+
+# Room for another order of float32 additions, and none for a wrong weight or a lost mask.
+WORST = 1e-5
+
+
+def export(
+    module: torch.nn.Module,
+    example: Arrays,
+    output: str,
+    dynamic: dict[str, dict[int, str]],
+    path: Path,
+) -> None:
+    """Write ``module`` with its weights inside as ONNX.
+
+    ``example`` holds the inputs by name, in the order of the module's ``forward``; ``dynamic`` names the axes whose
+    size is free. The opset is what the installed PyTorch writes by default.
+    """
+    import torch
+
+    axes = {axis: torch.export.Dim(axis) for free in dynamic.values() for axis in free.values()}
+    shapes = tuple({i: axes[axis] for i, axis in dynamic.get(name, {}).items()} for name in example)
+    exporter = logging.getLogger("torch.onnx")
+    level = exporter.level
+    exporter.setLevel(logging.ERROR)  # else: one warning per torchvision operator that is not installed
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.onnx.export(
+                module.eval(),
+                tuple(torch.from_numpy(array) for array in example.values()),
+                path,
+                input_names=list(example),
+                output_names=[output],
+                dynamic_shapes=shapes,
+                dynamo=True,
+                external_data=False,
+                verbose=False,
+            )
+    finally:
+        exporter.setLevel(level)
+
+
+def hold_against(reference: Callable[[Arrays], np.ndarray], cases: Iterable[Arrays], path: Path) -> Check:
+    """Run the file with ONNX Runtime beside ``reference`` on every case. Raises ZooError when they differ."""
+    worst, count = 0.0, 0
+    for case in cases:
+        wanted = reference(case)
+        got = next(iter(run_onnxruntime(path, case).values()))
+        if got.shape != wanted.shape or not np.isfinite(got).all():
+            raise ZooError(
+                f"zoo {path.name}", f"should give finite {wanted.shape}", got=got.shape, do="Report this."
+            )
+        worst = max(worst, float(np.abs(got - wanted).max() / np.abs(wanted).max()))
+        count += 1
+    if not count or worst > WORST:
+        raise ZooError(
+            f"zoo {path.name}",
+            f"the exported file must be within {WORST:g} of PyTorch on its samples",
+            got=f"{worst:.2e} on {count}",
+            do="Use the versions in examples/zoo/requirements.txt.",
+        )
+    return Check(f"max|d|/max|ref| to PyTorch {worst:.1e} on {count} inputs", worst)
+
+
+def run_onnxruntime(path: Path, inputs: Arrays, threads: int = 2) -> dict[str, np.ndarray]:
+    """One run of the file on ONNX Runtime's CPU provider, with no part of xpuruntime between."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, dict(inputs)), strict=True))
