@@ -36,11 +36,16 @@ Array: TypeAlias = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class NodeRef:
-    """One node of the user's model, as the model file names it."""
+    """One node of the user's model, as the model file names it; unique within the model.
+
+    inputs, outputs: names of the values it reads (those that its subgraphs capture included) and makes.
+    """
 
     name: str
     op: str
     domain: str = ""
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +55,10 @@ class ModelSource:
     format:    ``onnx`` or ``openvino-ir``.
     path:      the file, when it is one (external data lies beside it); else ``data`` holds its bytes.
     digest:    sha256 over everything that decides the result: the file, its external data, its weights file.
-    precision: the model's own floating-point precision: the widest float among its inputs and weights.
+    precision: the model's own floating-point precision: the float type of most of its weight elements; without float
+               weights the widest float among its inputs, then outputs, else float32.
+    quantized: ``int8`` (``int4``, ``int16``) when the model itself computes on quantised values (QDQ, QLinear ops), else None.
+    functions: (domain, name) of ops that the model defines itself.
     """
 
     name: str
@@ -63,6 +71,8 @@ class ModelSource:
     nodes: tuple[NodeRef, ...] = field(repr=False)
     precision: DType
     opsets: Mapping[str, int] = field(default_factory=dict)
+    quantized: DType | None = None
+    functions: frozenset[tuple[str, str]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

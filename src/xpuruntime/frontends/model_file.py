@@ -1,0 +1,130 @@
+"""Open a model: whatever the user hands over becomes a checked ``ModelSource``.
+
+    path to .onnx · bytes · ModelProto ──► onnx_file.read_onnx ──┐
+    path to OpenVINO IR (.xml + .bin) ───► openvino_file.read_ir ├──► ModelSource
+
+Opening reads the graph and checks it; it never loads external weights into memory (they are streamed through
+sha256 for the digest). What cannot be a model ends here, in a ModelError, and not in a vendor's parser.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from ..errors import ModelError
+from ..protocols import ModelSource
+
+__all__ = ["open_model"]
+
+_TAKES = "Hand over a path to an .onnx file or to an OpenVINO .xml file, the bytes of an ONNX file, or an onnx.ModelProto."
+_OTHER_FORMATS = {
+    ".pt": "torch",
+    ".pth": "torch",
+    ".pt2": "torch",
+    ".safetensors": "weights only",
+    ".tflite": "TFLite",
+    ".h5": "Keras",
+    ".keras": "Keras",
+    ".gguf": "GGUF",
+    ".engine": "TensorRT",
+    ".plan": "TensorRT",
+    ".mlmodel": "Core ML",
+}
+
+
+def open_model(model: object, *, name: str = "") -> ModelSource:
+    """Read and check a model.
+
+    model: a path (str or os.PathLike) to ``.onnx`` or OpenVINO ``.xml``; bytes of an ONNX file; an ``onnx.ModelProto``.
+    name:  what to call it in messages and reports; by default the file's name, else the graph's.
+
+    Shapes: an extent that the file names becomes a Dim symbol of that name, one that it leaves open a fresh symbol
+    ``<value>_<axis>``, and a value of unknown rank has the one-symbol shape ``("...",)``.
+    Raises ModelError: no such file, not a model, truncated, corrupted, external data missing or outside the model's folder,
+    an op that its opset does not have, an opset newer than the onnx package, or the onnx / openvino package is missing.
+    """
+    if isinstance(model, ModelSource):
+        return model
+    if isinstance(model, str | os.PathLike):
+        return _open_path(Path(os.fspath(model)), name)
+    if isinstance(model, bytes | bytearray | memoryview):
+        return _open_bytes(bytes(model), name)
+    if type(model).__name__ == "ModelProto" and hasattr(model, "SerializeToString"):
+        return _open_proto(model, name)
+    raise ModelError("open_model", "not a model", got=f"a {type(model).__qualname__}", do=_TAKES)
+
+
+def _open_path(path: Path, name: str) -> ModelSource:
+    who = f"model {path.name!r}"
+    if not path.exists():
+        raise ModelError(who, "no such file", got=repr(str(path)), do="Check the path.")
+    if path.is_dir():
+        raise ModelError(who, "is a folder, not a model file", got=repr(str(path)), do=_TAKES)
+    if not os.access(path, os.R_OK):
+        raise ModelError(who, "cannot be read", got=repr(str(path)), do="Check the file's permissions.")
+    if path.stat().st_size == 0:
+        raise ModelError(who, "is empty", got="0 bytes", do="Fetch or export it again.")
+    if path.suffix.lower() == ".bin" and path.with_suffix(".xml").is_file():
+        raise ModelError(
+            who,
+            "holds only the weights of an OpenVINO model",
+            got=path.name,
+            do=f"Open {path.with_suffix('.xml').name} instead.",
+        )
+    if path.suffix.lower() in _OTHER_FORMATS:
+        kind = _OTHER_FORMATS[path.suffix.lower()]
+        raise ModelError(
+            who,
+            f"is a file of another format ({kind})",
+            got=path.name,
+            do=f"Export it to ONNX first. {_TAKES}",
+        )
+    if path.suffix.lower() == ".xml" or _looks_like_xml(path):
+        from .openvino_file import read_ir
+
+        return read_ir(path, who, name or path.stem)
+    from .onnx_file import read_onnx
+
+    return read_onnx(path.read_bytes(), who, name or path.stem, path)
+
+
+def _looks_like_xml(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(64).lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"<?xml", b"<net"))
+
+
+def _open_bytes(data: bytes, name: str) -> ModelSource:
+    who = f"model {name!r}" if name else "model in memory"
+    if not data:
+        raise ModelError(who, "is empty", got="0 bytes", do=_TAKES)
+    if data.lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"<?xml", b"<net")):
+        raise ModelError(
+            who,
+            "is OpenVINO XML without its weights",
+            got="bytes",
+            do="Hand over the path of the .xml file; its .bin lies beside it.",
+        )
+    from .onnx_file import read_onnx
+
+    return read_onnx(data, who, name)
+
+
+def _open_proto(model: Any, name: str) -> ModelSource:
+    graph_name = name or str(model.graph.name)
+    who = f"model {graph_name!r}" if graph_name else "model in memory"
+    try:
+        data: bytes = model.SerializeToString(deterministic=True)
+    except (
+        Exception
+    ) as error:  # protobuf's own classes differ between its implementations: over 2 GiB, or a bad field
+        raise ModelError(
+            who,
+            "the ModelProto cannot be written as bytes",
+            got=str(error),
+            do="Save it with external data and hand over the path.",
+        ) from error
+    from .onnx_file import read_onnx
+
+    return read_onnx(data, who, graph_name)
