@@ -54,12 +54,15 @@ class XpuError(Exception):
     what: what went wrong, as one clause.
     got:  the offending value, as it was met.
     do:   the next step for the reader, as an imperative.
+    decision: the choice that failed, with every rejected candidate, where there was one.
     """
 
     exit_code = 70
 
-    def __init__(self, who: str, what: str, *, got: object = None, do: str = "") -> None:
-        self.who, self.what, self.got, self.do = who, what, got, do
+    def __init__(
+        self, who: str, what: str, *, got: object = None, do: str = "", decision: Decision | None = None
+    ) -> None:
+        self.who, self.what, self.got, self.do, self.decision = who, what, got, do, decision
         super().__init__(who, what)
 
     def __str__(self) -> str:
@@ -71,7 +74,7 @@ class XpuError(Exception):
 
     def to_json(self) -> dict[str, object]:
         """The error as plain data, for ``--json``."""
-        return {
+        data: dict[str, object] = {
             "error": type(self).__name__,
             "who": self.who,
             "what": self.what,
@@ -79,6 +82,9 @@ class XpuError(Exception):
             "do": self.do,
             "exit_code": self.exit_code,
         }
+        if self.decision is not None:
+            data["decision"] = self.decision.to_json()
+        return data
 
 
 class ModelError(XpuError):
@@ -109,17 +115,6 @@ class UnavailableError(XpuError):
     """Something named explicitly cannot be had. ``decision`` holds every candidate and its reason."""
 
     exit_code = 6
-
-    def __init__(
-        self, who: str, what: str, *, got: object = None, do: str = "", decision: Decision | None = None
-    ) -> None:
-        super().__init__(who, what, got=got, do=do)
-        self.decision = decision
-
-    def to_json(self) -> dict[str, object]:
-        data = super().to_json()
-        data["decision"] = None if self.decision is None else self.decision.to_json()
-        return data
 
 
 class EngineUnavailable(UnavailableError):

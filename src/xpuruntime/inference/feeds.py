@@ -15,12 +15,14 @@ import numpy as np
 
 from ..errors import InputError
 from ..protocols import Array
-from ..types import DType, TensorSpec
+from ..types import DType, TensorSpec, dim
 
 __all__ = ["Feeds"]
 
 _HOST_DEVICES = {1: "cpu", 3: "pinned host memory"}  # DLPack's kDLCPU and kDLCUDAHost
 _DEVICE_NAMES = {2: "cuda", 4: "opencl", 7: "vulkan", 8: "metal", 10: "rocm", 13: "cuda managed memory", 15: "webgpu"}
+
+_ANY_RANK = (dim("..."),)  # how open_model writes a value whose rank the file does not say
 
 ToCaller = Callable[[Array], Any]
 
@@ -139,6 +141,8 @@ class Feeds:
                 got=f"{value.dtype.newbyteorder('=')} in the other byte order" if swapped else value.dtype,
                 do=advice,
             )
+        if spec.shape == _ANY_RANK:
+            return value
         if value.ndim != spec.rank:
             raise InputError(
                 who,

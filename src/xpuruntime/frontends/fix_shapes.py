@@ -1,0 +1,96 @@
+"""A model whose symbolic dims are given sizes: what ``static_shape=True`` with ``fixed_shapes`` asks for."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import ModelError, PolicyError
+from ..protocols import ModelSource
+from ..types import Dim, TensorSpec
+
+__all__ = ["fix_shapes"]
+
+
+def fix_shapes(model: ModelSource, fixed: Mapping[str, int | Sequence[int]]) -> ModelSource:
+    """The same model with fixed dims. Keys are symbols (``batch: 1``) or input names (``x: [1, 3, 224, 224]``).
+
+    Raises PolicyError for an unknown key or a shape that contradicts the model, ModelError for a format other than ONNX.
+    """
+    sizes = _sizes(model, fixed)
+    unused = {s for spec in model.inputs for s in spec.symbols} - set(sizes)
+    if unused:
+        raise PolicyError(
+            f"model {model.name}",
+            "static_shape=True needs a size for every symbolic dim of the inputs",
+            got=f"no size for {', '.join(sorted(unused))}",
+            do=f"Add fixed_shapes={{{', '.join(f'{u!r}: SIZE' for u in sorted(unused))}}}.",
+        )
+    if not sizes:
+        return model
+    if model.format != "onnx":
+        raise ModelError(
+            f"model {model.name}",
+            "symbolic dims can be fixed in ONNX models only",
+            got=model.format,
+            do="Reshape the model with its own tools, or hand in the ONNX file.",
+        )
+    import onnx
+
+    from .model_file import open_model
+
+    proto = onnx.load(str(model.path)) if model.path else onnx.load_from_string(model.data or b"")
+    # Symbols that the file left empty are named by open_model; they are found by position, not by text.
+    inputs = {s.name: s for s in model.inputs}
+    for value in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
+        _fix_value(value, inputs.get(value.name), sizes)
+    return open_model(proto.SerializeToString(), name=model.name)
+
+
+def _fix_value(value: Any, spec: TensorSpec | None, sizes: Mapping[str, int]) -> None:
+    for axis, d in enumerate(value.type.tensor_type.shape.dim):
+        symbol = str(spec.shape[axis]) if spec and isinstance(spec.shape[axis], Dim) else d.dim_param
+        symbol = symbol.strip("'")
+        if symbol in sizes:
+            d.dim_value = sizes[symbol]
+
+
+def _sizes(model: ModelSource, fixed: Mapping[str, int | Sequence[int]]) -> dict[str, int]:
+    inputs = {s.name: s for s in model.inputs}
+    symbols = {s for spec in model.inputs for s in spec.symbols}
+    sizes: dict[str, int] = {}
+    for key, value in fixed.items():
+        if key in symbols and isinstance(value, int):
+            sizes[key] = value
+        elif key in inputs and not isinstance(value, int):
+            sizes |= _sizes_of_input(model, inputs[key], tuple(value))
+        else:
+            near = difflib.get_close_matches(key, [*symbols, *inputs], n=1)
+            raise PolicyError(
+                f"model {model.name}",
+                "fixed_shapes names neither a symbolic dim (with a size) nor an input (with a shape)",
+                got=f"{key!r}: {value!r}",
+                do=(f"Did you mean {near[0]!r}? " if near else "")
+                + f"Symbols are {', '.join(sorted(symbols)) or 'none'}; inputs are {', '.join(inputs)}.",
+            )
+    return sizes
+
+
+def _sizes_of_input(model: ModelSource, spec: TensorSpec, shape: tuple[int, ...]) -> dict[str, int]:
+    wrong = len(shape) != spec.rank or any(
+        isinstance(want, int) and want != have for want, have in zip(spec.shape, shape, strict=False)
+    )
+    if wrong:
+        raise PolicyError(
+            f"model {model.name}",
+            f"fixed_shapes contradicts input {spec.name!r}",
+            got=list(shape),
+            do=f"Give a shape that fits {spec}.",
+        )
+    return {
+        symbol: have
+        for want, have in zip(spec.shape, shape, strict=True)
+        if isinstance(want, Dim) and len(want.symbols) == 1
+        for symbol in want.symbols
+    }

@@ -1,0 +1,163 @@
+"""One candidate: an engine on a device for a model. Can it be had, and if so, loaded, from the store where it lies there."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+from .. import __version__
+from ..decisions import Candidate, Reason, Support
+from ..engines import lookup
+from ..errors import BuildError, EngineUnavailable, PrecisionUnavailable, StoreError
+from ..frontends.weights_int8 import is_quantised, quantise_weights
+from ..plugins import EnginePlugin
+from ..protocols import Artifact, Engine, EngineRequest, Executable, ModelSource
+from ..store import Store, digest
+from ..targets import DeviceId
+from ..types import DType
+
+__all__ = ["Loaded", "Wanted", "attempt", "find"]
+
+_log = logging.getLogger("xpuruntime.session")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One candidate to try.
+
+    precision: what was demanded: None (the model's own), a float DType, or DType.INT8.
+    permit:    a lower precision that is welcome where the engine has it (``fp16=True``), else the model's own is kept.
+    caching:   whether the store may be read and written for it.
+    """
+
+    engine: str
+    device: DeviceId
+    precision: DType | None = None
+    permit: DType | None = None
+    threads: int | None = None
+    options: tuple[tuple[str, str], ...] = ()
+    caching: bool = True
+
+    @property
+    def name(self) -> str:
+        """``engine on device``, as decisions and plans call it."""
+        return f"{self.engine} on {self.device}"
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A candidate that loaded.
+
+    model:     the model that the engine was given (int8 weights or fixed shapes make it another than the user's).
+    precision: what it computes in, as the plan says it.
+    precision_note: Support.no where ``permit`` could not be used, with the engine's reason.
+    facts:     seconds of build and load, whether the artifact came from the store.
+    """
+
+    wanted: Wanted
+    model: ModelSource
+    executable: Executable
+    version: str
+    precision: DType
+    precision_note: Support
+    facts: dict[str, Any]
+
+
+def find(engine: str) -> EnginePlugin | Support:
+    """The engine's plugin, or why a known word has none in this release. Raises EngineUnavailable for an unknown name."""
+    try:
+        return lookup(engine)
+    except EngineUnavailable as error:
+        if error.decision is None:
+            raise
+        no = error.decision.rejected[0]
+        return Support.no(no.code, no.reason, do=no.do)
+
+
+def attempt(model: ModelSource, wanted: Wanted, store: Store) -> Loaded | Candidate:
+    """Load the candidate, or say why it cannot be had. Raises EngineUnavailable for a name that nobody knows: a typing
+    error must not become a fallback."""
+    plugin = find(wanted.engine)
+    if isinstance(plugin, Support):
+        return Candidate.rejected(wanted.name, plugin)
+    installed = plugin.installed()
+    if not installed:
+        return Candidate.rejected(wanted.name, installed)
+    engine: Engine = plugin.load()
+    try:
+        source, quantised = _precise(model, wanted)
+    except PrecisionUnavailable as error:
+        return Candidate(wanted.name, Reason.PRECISION_UNSUPPORTED, error.what, error.do)
+    request, note = _request(engine, source, wanted)
+    support = engine.supports(source, request)
+    if not support:
+        return Candidate.rejected(wanted.name, support)
+    try:
+        executable, facts = _obtain(engine, source, request, store if wanted.caching else Store(mode="off"))
+    except BuildError as error:
+        return Candidate(wanted.name, Reason.BUILD_FAILED, f"{error.what}: {error.got}", error.do)
+    precision = DType.INT8 if is_quantised(source) else (request.precision or source.precision)
+    if quantised:
+        facts["int8_weights"] = quantised
+    return Loaded(wanted, source, executable, engine.version(), precision, note, facts)
+
+
+def _precise(model: ModelSource, wanted: Wanted) -> tuple[ModelSource, int]:
+    """The model whose own precision is the demanded int8, and how many weights had to be changed for that."""
+    if wanted.precision is not DType.INT8 or is_quantised(model):
+        return model, 0
+    return quantise_weights(model)
+
+
+def _request(engine: Engine, model: ModelSource, wanted: Wanted) -> tuple[EngineRequest, Support]:
+    """The request, with the permitted precision where the engine has it."""
+    own = None if wanted.precision in (None, DType.INT8, model.precision) else wanted.precision
+    request = EngineRequest(wanted.device, own, wanted.threads, dict(wanted.options))
+    if own is not None or wanted.permit in (None, model.precision):
+        return request, Support.yes()
+    lower = replace(request, precision=wanted.permit)
+    support = engine.supports(model, lower)
+    if support or support.code is not Reason.PRECISION_UNSUPPORTED:
+        return lower, Support.yes()
+    return request, support
+
+
+def _obtain(
+    engine: Engine, model: ModelSource, request: EngineRequest, store: Store
+) -> tuple[Executable, dict[str, Any]]:
+    """Load the artifact from the store, or build, keep and load it. Raises BuildError."""
+    ingredients = {
+        "xpuruntime": __version__,
+        "engine": engine.fingerprint(request),
+        "model": model.digest,
+        "device": str(request.device),
+        "precision": request.precision,
+        "threads": request.threads,
+        "options": dict(request.options),
+    }
+    key = digest(ingredients)
+    start = time.perf_counter()
+    with store.lock(key):
+        blob = store.get("artifact", key)
+        if blob is not None:
+            try:
+                executable = engine.load(Artifact(engine.__name__, blob, True), model, request)
+                return executable, {"from_store": True, "load_s": round(time.perf_counter() - start, 4)}
+            except BuildError as error:  # whole by its checksum, yet the vendor refuses it: build again, and say so
+                _log.warning("%s The kept artifact is built again.", error)
+        artifact = engine.build(model, request)
+        built = time.perf_counter()
+        if artifact.cacheable:
+            _keep(store, ingredients, artifact)
+    executable = engine.load(artifact, model, request)
+    done = time.perf_counter()
+    return executable, {"from_store": False, "build_s": round(built - start, 4), "load_s": round(done - built, 4)}
+
+
+def _keep(store: Store, ingredients: dict[str, Any], artifact: Artifact) -> None:
+    try:
+        store.put("artifact", ingredients, artifact.blob)
+    except StoreError as error:  # a full disk must not stop a model that is already built
+        _log.warning("%s The model runs; the next start builds it again.", error)

@@ -1,0 +1,139 @@
+"""engine="auto": measure the candidates once, on the same seeded inputs, and take the fastest whose outputs are right.
+
+Right means: agrees with the ONNX reference evaluator where that can run in time; else agrees with most candidates (with
+two that disagree nobody knows, so the one earlier in the built-in order is taken and a warning says so). Runs alternate,
+so that a machine that speeds up or slows down does so for every candidate. Everything is bounded in seconds.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..decisions import Candidate, Decision, Reason, Support
+from ..errors import RunError
+from ..numerics import compare_all, tolerance_for
+from ..protocols import Array, Executable, ModelSource
+from ..types import DType
+from .reference import reference_outputs
+
+__all__ = ["Contender", "measure"]
+
+_MAX_RUNS = 50
+_MIN_RUNS = 3
+_REFERENCE_SHARE = 0.4  # of the time bound
+
+
+@dataclass(slots=True)
+class Contender:
+    """One loaded candidate of a measurement and what was learned about it."""
+
+    name: str
+    executable: Executable
+    precision: DType
+    outputs: Sequence[Array] = ()
+    times_us: list[float] = field(default_factory=list)
+    no: Support | None = None
+
+    @property
+    def median_us(self) -> float:
+        """Median of its timed runs in microseconds."""
+        return statistics.median(self.times_us)
+
+
+def measure(
+    model: ModelSource, contenders: Sequence[Contender], feeds: dict[str, Array], seconds: float
+) -> tuple[Decision, tuple[str, ...]]:
+    """The decision among contenders (in built-in order) and warnings. ``chosen`` is None when none could run."""
+    deadline = time.monotonic() + seconds
+    for c in contenders:
+        _first_run(c, feeds)
+    able = [c for c in contenders if c.no is None]
+    warnings: list[str] = []
+    judge: Support = Support.no(Reason.ONLY_ONE, "nothing to compare with")
+    if len(able) > 1:
+        judge, warnings = _judge(model, able, feeds, seconds * _REFERENCE_SHARE)
+        able = [c for c in able if c.no is None]
+        _alternate(able, feeds, deadline)
+    return _decide(model, contenders, able, judge), tuple(warnings)
+
+
+def _first_run(c: Contender, feeds: dict[str, Array]) -> None:
+    try:
+        c.outputs = c.executable.run(feeds)
+    except RunError as error:
+        c.no = Support.no(Reason.RUN_FAILED, f"failed on the seeded inputs: {error.got or error.what}")
+
+
+def _judge(
+    model: ModelSource, able: Sequence[Contender], feeds: Mapping[str, Array], seconds: float
+) -> tuple[Support, list[str]]:
+    """Mark the wrong ones; whether the reference evaluator was the judge; warnings."""
+    reference, support = reference_outputs(model, feeds, seconds)
+    if reference is not None:
+        for c in able:
+            c.no = _disagreement(model, c, reference, model.precision, "the ONNX reference evaluator")
+        if any(c.no is None for c in able):
+            return support, []
+        for c in able:  # everybody against the reference: then it is the reference that is in doubt
+            c.no = None
+        support = Support.no(Reason.WRONG_RESULT, "no candidate agrees with the ONNX reference evaluator")
+    group = _largest_group(model, able)
+    if len(group) * 2 > len(able):
+        for c in able:
+            if c not in group:
+                c.no = _disagreement(model, c, group[0].outputs, group[0].precision, group[0].name)
+        return support, []
+    text = f"{' and '.join(c.name for c in able)} disagree on {model.name} and no reference could judge"
+    for c in able[1:]:
+        c.no = _disagreement(model, c, able[0].outputs, able[0].precision, able[0].name)
+    return support, [f"{text}; {able[0].name} is taken because it stands first"]
+
+
+def _largest_group(model: ModelSource, able: Sequence[Contender]) -> list[Contender]:
+    groups = [[c for c in able if _disagreement(model, c, a.outputs, a.precision, a.name) is None] for a in able]
+    return max(groups, key=len)
+
+
+def _disagreement(
+    model: ModelSource, c: Contender, reference: Sequence[Array], precision: DType, judge: str
+) -> Support | None:
+    names = [s.name for s in model.outputs]
+    for r in compare_all(names, c.outputs, reference, tolerance_for(c.precision, precision)):
+        if not r.ok:
+            return Support.no(Reason.WRONG_RESULT, f"output {r.name!r} disagrees with {judge}: {r.reason}")
+    return None
+
+
+def _alternate(able: Sequence[Contender], feeds: dict[str, Array], deadline: float) -> None:
+    for turn in range(_MAX_RUNS):
+        if turn >= _MIN_RUNS and time.monotonic() > deadline:
+            return
+        for c in able:
+            start = time.perf_counter_ns()
+            c.executable.run(feeds)
+            c.times_us.append((time.perf_counter_ns() - start) / 1e3)
+
+
+def _decide(
+    model: ModelSource, contenders: Sequence[Contender], able: Sequence[Contender], judge: Support
+) -> Decision:
+    best = min(able, key=lambda c: c.median_us if c.times_us else 0.0, default=None)
+    chosen, rejected = None, []
+    for c in contenders:
+        facts: dict[str, Any] = {"median_us": round(c.median_us, 1), "runs": len(c.times_us)} if c.times_us else {}
+        if c is best and not c.times_us:
+            chosen = Candidate(c.name, Reason.ONLY_ONE, "the only candidate that runs this model here", facts=facts)
+        elif c is best:
+            by = "the ONNX reference evaluator" if judge else f"the other candidates ({judge.reason})"
+            text = f"median {c.median_us:.0f} us on seeded inputs; outputs agree with {by}"
+            chosen = Candidate(c.name, Reason.FASTEST, text, facts=facts)
+        elif c.no is not None:
+            rejected.append(Candidate.rejected(c.name, c.no, **facts))
+        elif best is not None:
+            text = f"median {c.median_us:.0f} us, {c.median_us / best.median_us:.2f}x the time of {best.name}"
+            rejected.append(Candidate(c.name, Reason.SLOWER, text, facts=facts))
+    return Decision("engine", model.name, chosen, tuple(rejected))

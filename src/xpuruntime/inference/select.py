@@ -1,0 +1,273 @@
+"""Which engine on which device runs the model: candidates in order, attempts, fallback, and the Decision that says why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .. import env
+from ..decisions import Candidate, Decision, Reason, Support
+from ..errors import (
+    BuildError,
+    DeviceUnavailable,
+    EngineUnavailable,
+    InputError,
+    PolicyError,
+    PrecisionUnavailable,
+    XpuError,
+)
+from ..protocols import ModelSource
+from ..runtime.device import cpu
+from ..store import Store, digest
+from ..targets import DeviceId
+from ..types import DType
+from .attempt import Loaded, Wanted, attempt, find
+from .auto import Contender, measure
+from .recipe import sample_feeds
+
+__all__ = ["Ask", "Selection", "select"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What the effective policy says, in the words of this module.
+
+    engine:   a name, or None for automatic choice. device: None for the built-in order.
+    fallback: devices that may take over, in order; empty means that what was named must be had.
+    order:    device kind -> engines in built-in order; the kinds are in built-in order too.
+    """
+
+    engine: str | None
+    device: DeviceId | None
+    precision: DType | None
+    permit: DType | None
+    fallback: tuple[DeviceId, ...]
+    threads: int | None
+    options: Mapping[str, Mapping[str, str]]
+    caching: bool
+    order: Mapping[str, Sequence[str]]
+
+    def wanted(self, engine: str, device: DeviceId) -> Wanted:
+        """The candidate of that engine and device."""
+        options = tuple(sorted(self.options.get(engine, {}).items()))
+        return Wanted(engine, device, self.precision, self.permit, self.threads, options, self.caching)
+
+
+@dataclass(slots=True)
+class Selection:
+    """What was chosen, every decision on the way, and one sentence for each thing the user should know."""
+
+    loaded: Loaded
+    decisions: list[Decision]
+    warnings: list[str] = field(default_factory=list)
+    alternatives: tuple[str, ...] = ()
+
+
+def select(model: ModelSource, ask: Ask, store: Store) -> Selection:
+    """Choose and load. Raises the UnavailableError, BuildError or PolicyError that fits when nothing can be had."""
+    candidates = _candidates(ask)
+    if ask.engine is None:
+        loaded, decision, warnings = _automatic(model, ask, candidates, store)
+    else:
+        loaded, decision = _named(model, ask, candidates, store)
+        warnings = []
+    fallback = [ask.wanted(e, d) for d in ask.fallback for e in _engines(ask, d.kind)]
+    if loaded is None and fallback:
+        loaded, decision = _fall_back(model, decision, fallback, store)
+        if loaded is not None:
+            why = decision.rejected[0]
+            warnings.append(f"{why.name} cannot be had ({why.reason}); {loaded.wanted.name} runs {model.name} instead")
+    if loaded is None:
+        raise _unavailable(model, ask, decision)
+    precision, note = _precision(model, ask, loaded)
+    left = tuple(w.name for w in fallback if w.name not in {loaded.wanted.name, *(c.name for c in decision.rejected)})
+    return Selection(loaded, [decision, precision], [*warnings, *note], left)
+
+
+def _engines(ask: Ask, kind: str) -> Sequence[str]:
+    return ask.order.get(kind) or ask.order.get("*") or ()
+
+
+def _candidates(ask: Ask) -> list[Wanted]:
+    devices = [ask.device] if ask.device else [DeviceId(kind) for kind in ask.order if kind != "*"]
+    if ask.engine is not None:
+        return [ask.wanted(ask.engine, d) for d in devices]
+    return [ask.wanted(e, d) for d in devices for e in _engines(ask, d.kind)]
+
+
+def _named(
+    model: ModelSource, ask: Ask, candidates: Sequence[Wanted], store: Store
+) -> tuple[Loaded | None, Decision]:
+    """The engine that the user named, on the named device or the first of the built-in order that works."""
+    rejected: list[Candidate] = []
+    chosen: Loaded | None = None
+    for wanted in candidates:
+        outcome = attempt(model, wanted, store)
+        if isinstance(outcome, Loaded):
+            chosen = outcome
+            break
+        rejected.append(outcome)
+    others = dict.fromkeys(e for engines in ask.order.values() for e in engines if e != ask.engine)
+    for engine in others:
+        rejected.append(Candidate(engine, Reason.NOT_REQUESTED, f"{ask.engine} was named"))
+    if chosen is None:
+        return None, Decision("engine", model.name, None, tuple(rejected))
+    head = Candidate(chosen.wanted.name, Reason.REQUESTED, "named by the user", facts=chosen.facts)
+    return chosen, Decision("engine", model.name, head, tuple(rejected))
+
+
+def _fall_back(
+    model: ModelSource, failed: Decision, fallback: Sequence[Wanted], store: Store
+) -> tuple[Loaded | None, Decision]:
+    """The first fallback that loads. What the user asked for, and why it cannot be had, stays in front of the rejected."""
+    rejected = [c for c in failed.rejected if c.code is not Reason.NOT_REQUESTED]
+    tried = {c.name for c in rejected}
+    for wanted in fallback:
+        if wanted.name in tried:
+            continue
+        outcome = attempt(model, wanted, store)
+        if isinstance(outcome, Loaded):
+            asked = rejected[0].name if rejected else "what was asked for"
+            text = f"allow_fallback names {wanted.device}, and {asked} cannot be had"
+            head = Candidate(wanted.name, Reason.FALLBACK, text, facts=outcome.facts)
+            return outcome, Decision("engine", model.name, head, tuple(rejected))
+        rejected.append(outcome)
+    return None, Decision("engine", model.name, None, tuple(rejected))
+
+
+def _automatic(
+    model: ModelSource, ask: Ask, candidates: Sequence[Wanted], store: Store
+) -> tuple[Loaded | None, Decision, list[str]]:
+    """The recorded choice, else the measured one, else the first that loads."""
+    ingredients = _record_key(model, ask, candidates)
+    recorded = _recorded(model, ask, candidates, store, ingredients)
+    if recorded is not None:
+        return *recorded, []
+    outcomes = [attempt(model, wanted, store) for wanted in candidates]
+    loaded = [o for o in outcomes if isinstance(o, Loaded)]
+    refused = tuple(o for o in outcomes if isinstance(o, Candidate))
+    if not loaded:
+        return None, Decision("engine", model.name, None, refused), []
+    if len(loaded) == 1:
+        head = Candidate(loaded[0].wanted.name, Reason.ONLY_ONE, "the only one that can be had", facts=loaded[0].facts)
+        return loaded[0], Decision("engine", model.name, head, refused), []
+    contenders = [Contender(o.wanted.name, o.executable, o.precision) for o in loaded]
+    try:
+        feeds = sample_feeds(model.inputs)
+        decision, warnings = measure(model, contenders, feeds, float(env.get("XPU_AUTO_SECONDS")))
+    except (InputError, ValueError) as error:
+        decision, warnings = Decision("engine", model.name, None), (f"no inputs could be made to measure with: {error}",)
+    if decision.chosen is None:
+        decision = _unmeasured(model, loaded, decision)
+    else:
+        store.put("auto", ingredients, json.dumps(decision.to_json()).encode())
+    decision = Decision("engine", model.name, decision.chosen, (*decision.rejected, *refused))
+    best = next(o for o in loaded if decision.chosen and o.wanted.name == decision.chosen.name)
+    for other in loaded:
+        if other is not best:
+            other.executable.close()
+    return best, decision, list(warnings)
+
+
+def _unmeasured(model: ModelSource, loaded: Sequence[Loaded], failed: Decision) -> Decision:
+    """No candidate ran on the seeded inputs (a model may need inputs of a special kind): the built-in order decides."""
+    why = failed.rejected[0].reason if failed.rejected else "no inputs could be made"
+    text = f"first in the built-in order; measuring was not possible: {why}"
+    head = Candidate(loaded[0].wanted.name, Reason.DEFAULT, text, facts=loaded[0].facts)
+    rest = [
+        Candidate(o.wanted.name, Reason.LOWER_PREFERENCE, f"loads too, stands after {head.name}", facts=o.facts)
+        for o in loaded[1:]
+    ]
+    return Decision("engine", model.name, head, tuple(rest))
+
+
+def _record_key(model: ModelSource, ask: Ask, candidates: Sequence[Wanted]) -> dict[str, Any]:
+    """Everything that a measured choice depends on: model, candidates with their versions, options, processor, threads."""
+    versions = {}
+    for name in dict.fromkeys(w.engine for w in candidates):
+        plugin = find(name)
+        versions[name] = None if isinstance(plugin, Support) else plugin.version()
+    return {
+        "model": model.digest,
+        "candidates": [w.name for w in candidates],
+        "versions": versions,
+        "precision": ask.precision,
+        "permit": ask.permit,
+        "threads": ask.threads,
+        "options": {k: dict(v) for k, v in ask.options.items()},
+        "processor": cpu().model,
+    }
+
+
+def _recorded(
+    model: ModelSource, ask: Ask, candidates: Sequence[Wanted], store: Store, ingredients: dict[str, Any]
+) -> tuple[Loaded, Decision] | None:
+    payload = store.get("auto", digest(ingredients)) if ask.caching else None
+    if payload is None:
+        return None
+    past = Decision.from_json(json.loads(payload))
+    if past.chosen is None:
+        return None
+    wanted = next((w for w in candidates if w.name == past.chosen.name), None)
+    outcome = attempt(model, wanted, store) if wanted else None
+    if not isinstance(outcome, Loaded):
+        return None
+    text = f"measured before: {past.chosen.reason}"
+    head = Candidate(past.chosen.name, Reason.RECORDED, text, facts={**past.chosen.facts, **outcome.facts})
+    return outcome, Decision("engine", model.name, head, past.rejected)
+
+
+def _precision(model: ModelSource, ask: Ask, loaded: Loaded) -> tuple[Decision, list[str]]:
+    """The decision on precision, and a warning where a permitted precision could not be used."""
+    name, own = loaded.precision.value, model.precision.value
+    if ask.precision is not None:
+        weights = loaded.facts.get("int8_weights")
+        text = "demanded by the policy"
+        if weights:
+            text += f"; {weights} weights are int8 with a scale per channel, activations stay {own} (no calibration data)"
+        return Decision("precision", model.name, Candidate(name, Reason.REQUESTED, text)), []
+    if ask.permit is not None and loaded.precision is ask.permit:
+        return Decision("precision", model.name, Candidate(name, Reason.REQUESTED, "fp16=True")), []
+    head = Candidate(name, Reason.DEFAULT, "the model's own")
+    if loaded.precision_note or ask.permit is None:
+        return Decision("precision", model.name, head), []
+    wished = Candidate.rejected(ask.permit.value, loaded.precision_note)
+    warning = f"{ask.permit.value} cannot be had on {loaded.wanted.name} ({wished.reason}); {name} is used"
+    return Decision("precision", model.name, head, (wished,)), [warning]
+
+
+# Which error a reason becomes when nothing could be had; everything else is an EngineUnavailable.
+_ERRORS: dict[Reason, type[XpuError]] = {
+    Reason.NO_DEVICE: DeviceUnavailable,
+    Reason.DEVICE_REFUSED: DeviceUnavailable,
+    Reason.DEVICE_MISMATCH: DeviceUnavailable,
+    Reason.PRECISION_UNSUPPORTED: PrecisionUnavailable,
+    Reason.OPTION_UNKNOWN: PolicyError,
+    Reason.BUILD_FAILED: BuildError,
+}
+
+
+def _unavailable(model: ModelSource, ask: Ask, decision: Decision) -> XpuError:
+    tried = [c for c in decision.rejected if c.code is not Reason.NOT_REQUESTED]
+    asked = " ".join(
+        part
+        for part in (
+            f"engine {ask.engine!r}" if ask.engine else "",
+            f"device '{ask.device}'" if ask.device else "",
+            f"precision {ask.precision.value!r}" if ask.precision else "",
+        )
+        if part
+    )
+    who = f"session({model.name!r})"
+    if not tried:
+        return EngineUnavailable(who, "no engine is known for this request", got=asked, decision=decision)
+    # A device that is missing says more than the engines that happen not to be installed.
+    telling = next((c for c in tried if c.code in _ERRORS), tried[0]) if ask.engine is None else tried[0]
+    kind = _ERRORS.get(telling.code, EngineUnavailable)
+    what = f"{asked or 'what was asked for'} cannot be had: {telling.reason}"
+    what = what.rstrip(".")
+    got = ", ".join(f"{c.name}: {c.code.value}" for c in tried)
+    do = telling.do or "Name another engine or device, or add allow_fallback='cpu'."
+    return kind(who, what, got=got, do=do, decision=decision)
