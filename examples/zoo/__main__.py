@@ -31,18 +31,19 @@ def picked(name: str) -> list[ZooModel]:
 
 
 def listing(cache: Path) -> Table:
-    """Every model with its licence and, once built, its file's facts."""
+    """Every model with its licence and, once built, its file's size and max|d| / max|ref| to PyTorch."""
     table = Table(title="The zoo", title_justify="left")
-    for heading in ("name", "task", "licence", "weights from"):
+    table.add_column("name", no_wrap=True)
+    for heading in ("task", "licence", "weights from"):
         table.add_column(heading, overflow="fold")
     table.add_column("MB", justify="right")
-    table.add_column("check", overflow="fold")
+    table.add_column("against its source")
     for model in MODELS.values():
         card = model.card(cache)
         size = f"{card['bytes'] / 1e6:.1f}" if card else ""
-        table.add_row(
-            model.name, model.task, model.licence, model.source, size, card.get("check", "not built")
-        )
+        worst = card.get("worst")
+        check = "not built" if not card else "as shipped" if worst is None else f"{worst:.1e}"
+        table.add_row(model.name, model.task, model.licence, model.source, size, check)
     return table
 
 
@@ -109,7 +110,7 @@ def main(
     engine_free: Annotated[
         bool,
         typer.Option(
-            "--engine-free", help="Run by ONNX Runtime directly, without xpuruntime (the only way here)."
+            "--engine-free", help="Said for clarity: --run is always ONNX Runtime itself, not xpuruntime."
         ),
     ] = True,
     page: Annotated[
