@@ -57,6 +57,9 @@ void bind_libraries(nb::module_& m) {
         "library_title", [](const std::string& name) { return find_library(name).spec().title; }, "name"_a,
         "A reader's name of a library.");
     m.def(
+        "library_variable", [](const std::string& name) { return find_library(name).spec().variable; }, "name"_a,
+        "The environment variable that overrides the search for a library.");
+    m.def(
         "library_info", [](const std::string& name) { return find_library(name).info(); }, "name"_a, NoGil(),
         "What is known so far. Loads nothing.");
     m.def(

@@ -5,12 +5,8 @@
 #include "base/text.h"
 #include "xpurt/device.h"
 
-namespace xpurt {
+namespace xpurt::cuda {
 namespace {
-
-using cuda::CUdevice;
-using cuda::CUuuid;
-using cuda::Driver;
 
 // CUdevice_attribute: values never change, new ones are added at the end.
 enum Attribute { clock_rate = 13, multiprocessor_count = 16, memory_clock_rate = 36, capability_major = 75, capability_minor = 76 };
@@ -78,16 +74,16 @@ Result<CudaDevice> describe(const Driver& driver, int index) {
 
 }  // namespace
 
-Result<CudaFacts> cuda_facts(const Search& search) {
-    Status opened = cuda_library().open(search);
-    if (!opened.ok()) return opened;
-    const Driver driver(cuda_library());
-
-    Status status = status_of(driver, driver.cuInit(0), "cuInit");
+Result<CudaFacts> facts(Library& library, const Search& search) {
+    Status status = library.open(search);
     if (!status.ok()) return status;
-    CudaFacts facts;
-    facts.driver_version = kernel_driver_version();
-    status = status_of(driver, driver.cuDriverGetVersion(&facts.driver_api), "cuDriverGetVersion");
+    const Driver driver(library);
+
+    status = status_of(driver, driver.cuInit(0), "cuInit");
+    if (!status.ok()) return status;
+    CudaFacts found;
+    found.driver_version = kernel_driver_version();
+    status = status_of(driver, driver.cuDriverGetVersion(&found.driver_api), "cuDriverGetVersion");
     if (!status.ok()) return status;
     int count = 0;
     status = status_of(driver, driver.cuDeviceGetCount(&count), "cuDeviceGetCount");
@@ -95,9 +91,15 @@ Result<CudaFacts> cuda_facts(const Search& search) {
     for (int index = 0; index < count; ++index) {
         Result<CudaDevice> device = describe(driver, index);
         if (!device.status.ok()) return device.status;
-        facts.devices.push_back(std::move(device.value));
+        found.devices.push_back(std::move(device.value));
     }
-    return facts;
+    return found;
 }
+
+}  // namespace xpurt::cuda
+
+namespace xpurt {
+
+Result<CudaFacts> cuda_facts(const Search& search) { return cuda::facts(cuda_library(), search); }
 
 }  // namespace xpurt

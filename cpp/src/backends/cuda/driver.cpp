@@ -6,7 +6,14 @@
 namespace xpurt {
 
 Library& cuda_library() {
-    static Library& library = *new Library({
+    static Library& library = *new Library(cuda::library_spec());
+    return library;
+}
+
+namespace cuda {
+
+LibrarySpec library_spec() {
+    return {
         "cuda",
         "NVIDIA CUDA driver",
         "XPU_LIBCUDA",
@@ -17,11 +24,8 @@ Library& cuda_library() {
 #undef XPURT_ROW
         },
         "Install NVIDIA's driver for this machine; inside a container, start it with its GPUs visible.",
-    });
-    return library;
+    };
 }
-
-namespace cuda {
 
 Driver::Driver(const Library& library) {
     size_t index = 0;  // rows of the table and members stand in the same order

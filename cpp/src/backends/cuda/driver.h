@@ -3,6 +3,7 @@
 
 #include <type_traits>
 
+#include "xpurt/device.h"
 #include "xpurt/library.h"
 
 namespace xpurt::cuda {
@@ -29,6 +30,9 @@ struct CUuuid {
     X(cuGetErrorString, 6000, optional, CUresult(CUresult, const char**))           \
     X(cuDeviceGetUuid_v2, 11040, optional, CUresult(CUuuid*, CUdevice))
 
+// The driver library as data; cuda_library() is the process's instance of it.
+LibrarySpec library_spec();
+
 // The functions of a loaded library; an optional one may be null.
 struct Driver {
 #define XPURT_MEMBER(name, since, need, type) std::add_pointer_t<type> name;
@@ -37,6 +41,9 @@ struct Driver {
 
     explicit Driver(const Library& library);
 };
+
+// cuda_facts() over any instance of the driver library.
+Result<CudaFacts> facts(Library& library, const Search& search);
 
 // Status of a driver call: who was called, the driver's name of the error and its explanation.
 Status status_of(const Driver& driver, CUresult result, const char* call);

@@ -1,0 +1,2 @@
+// An older version: usable, without the optional function.
+extern "C" int probe_required() { return 41; }

@@ -1,0 +1,108 @@
+// CPU facts, held against what the kernel says about the same processor.
+#include "doctest/doctest.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+
+#include "base/text.h"
+#include "xpurt/device.h"
+
+using namespace xpurt;
+
+TEST_CASE("counts hang together") {
+    const CpuFacts facts = cpu_facts();
+    CHECK(facts.architecture != "");
+    CHECK(facts.logical_cores == sysconf(_SC_NPROCESSORS_ONLN));
+    CHECK(facts.physical_cores >= 1);
+    CHECK(facts.physical_cores <= facts.logical_cores);
+    CHECK(facts.affinity_cores >= 1);
+    CHECK(facts.usable_cores >= 1);
+    CHECK(facts.usable_cores <= facts.affinity_cores);
+    CHECK(facts.memory_bytes > int64_t{64} << 20);
+}
+
+TEST_CASE("memory is the kernel's MemTotal") {
+    const std::string total = field(read_text("/proc/meminfo"), "MemTotal");
+    REQUIRE(total != "");
+    CHECK(cpu_facts().memory_bytes == std::atoll(total.c_str()) * 1024);
+}
+
+TEST_CASE("a smaller affinity mask shows") {
+    cpu_set_t before;
+    REQUIRE(sched_getaffinity(0, sizeof before, &before) == 0);
+    int first = 0;
+    while (!CPU_ISSET(first, &before)) ++first;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(first, &one);
+    REQUIRE(sched_setaffinity(0, sizeof one, &one) == 0);
+    const CpuFacts facts = cpu_facts();
+    sched_setaffinity(0, sizeof before, &before);
+    CHECK(facts.affinity_cores == 1);
+    CHECK(facts.usable_cores == 1);
+    CHECK(facts.logical_cores == sysconf(_SC_NPROCESSORS_ONLN));
+}
+
+TEST_CASE("caches are plausible") {
+    for (const Cache& cache : cpu_facts().caches) {
+        CAPTURE(cache.level);
+        CHECK(cache.level >= 1);
+        CHECK(cache.bytes >= 4096);
+        CHECK(cache.line_bytes >= 16);
+        CHECK((cache.type == "data" || cache.type == "instruction" || cache.type == "unified"));
+    }
+}
+
+TEST_CASE("kernel's lists of CPUs") {
+    CHECK(parse_cpu_list("0-3,8") == std::vector<int>{0, 1, 2, 3, 8});
+    CHECK(parse_cpu_list("5\n") == std::vector<int>{5});
+    CHECK(parse_cpu_list("").empty());
+    CHECK(parse_cpu_list("nonsense").empty());
+}
+
+#if defined(__x86_64__)
+TEST_CASE("flags, vendor and model are those of /proc/cpuinfo") {
+    // our name -> the kernel's, where they differ
+    const std::map<std::string, std::string> kernel_names = {
+        {"lahf", "lahf_lm"},         {"sse3", "pni"},           {"sse4.1", "sse4_1"},
+        {"sse4.2", "sse4_2"},        {"lzcnt", "abm"},          {"avx-vnni", "avx_vnni"},
+        {"avx512vnni", "avx512_vnni"}, {"avx512bf16", "avx512_bf16"}, {"avx512fp16", "avx512_fp16"},
+        {"amx-tile", "amx_tile"},    {"amx-bf16", "amx_bf16"},  {"amx-int8", "amx_int8"},
+        {"amx-fp16", "amx_fp16"},
+    };
+    const std::vector<std::string> all = {
+        "cx16", "lahf", "popcnt", "sse3", "ssse3", "sse4.1", "sse4.2", "avx", "avx2", "bmi1", "bmi2", "f16c",
+        "fma", "lzcnt", "movbe", "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx-vnni",
+        "avx512vnni", "avx512bf16", "avx512fp16", "amx-tile", "amx-bf16", "amx-int8"};
+    const std::string cpuinfo = read_text("/proc/cpuinfo");
+    const CpuFacts facts = cpu_facts();
+    CHECK(facts.vendor == field(cpuinfo, "vendor_id"));
+    CHECK(facts.model == field(cpuinfo, "model name"));
+    const std::vector<std::string> kernel = split(field(cpuinfo, "flags"), ' ');
+    REQUIRE(kernel.size() > 10);
+    for (const std::string& flag : all) {
+        const auto renamed = kernel_names.find(flag);
+        const std::string& word = renamed == kernel_names.end() ? flag : renamed->second;
+        CAPTURE(flag);
+        CHECK((std::count(facts.flags.begin(), facts.flags.end(), flag) == 1) ==
+              (std::count(kernel.begin(), kernel.end(), word) == 1));
+    }
+}
+
+TEST_CASE("the level is the compiler's") {
+    __builtin_cpu_init();
+    const std::string level = cpu_facts().level;
+    const int expected = __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
+                                 __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512cd")
+                             ? 4
+                         : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                                 __builtin_cpu_supports("bmi2")
+                             ? 3
+                         : __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("popcnt") ? 2
+                                                                                                : 1;
+    CHECK(level == "x86-64-v" + std::to_string(expected));
+}
+#endif

@@ -1,0 +1,52 @@
+// CUDA facts: what a driver says becomes a value or a Status. The real driver, where there is one, comes last.
+#include "doctest/doctest.h"
+
+#include "backends/cuda/driver.h"
+
+using namespace xpurt;
+
+TEST_CASE("an older driver: facts are there, those it cannot give are empty") {
+    Library library(cuda::library_spec());
+    const Result<CudaFacts> result = cuda::facts(library, {std::string(PROBES) + "/libprobe_driver.so", {}});
+    REQUIRE(result.status.ok());
+    CHECK(result.value.driver_api == 11000);
+    REQUIRE(result.value.devices.size() == 1);
+    const CudaDevice& device = result.value.devices[0];
+    CHECK(device.name == "Probe GPU");
+    CHECK(device.memory_bytes == int64_t{3} << 32);
+    CHECK(device.multiprocessors == 1016);  // the probe answers 1000 + attribute number
+    CHECK(device.clock_khz == 1013);
+    CHECK(device.memory_clock_khz == 1036);
+    CHECK(device.capability_major == 1075);
+    CHECK(device.capability_minor == 1076);
+    CHECK(device.pci_bus_id == "0000:01:00.0");
+    CHECK(device.uuid == "");
+    CHECK(library.info().absent.back() == "cuDeviceGetUuid_v2 (came with 11.4)");
+}
+
+TEST_CASE("a driver without devices says so, with advice") {
+    Library library(cuda::library_spec());
+    const Result<CudaFacts> result = cuda::facts(library, {std::string(PROBES) + "/libprobe_driver_no_device.so", {}});
+    CHECK(result.status.code == Code::no_device);
+    CHECK(result.status.message == "cuInit returned CUDA_ERROR_NO_DEVICE");
+    CHECK(result.status.advice.find("CUDA_VISIBLE_DEVICES") != std::string::npos);
+}
+
+TEST_CASE("this machine's own driver, or the reason why there is none") {
+    const Result<CudaFacts> result = cuda_facts();
+    if (result.status.ok()) {
+        CHECK(result.value.driver_api >= 2000);
+        REQUIRE(result.value.devices.size() >= 1);
+        for (const CudaDevice& device : result.value.devices) {
+            CHECK(device.name != "");
+            CHECK(device.uuid.size() == 36);
+            CHECK(device.capability_major >= 3);
+            CHECK(device.multiprocessors >= 1);
+            CHECK(device.memory_bytes > int64_t{1} << 28);
+        }
+    } else {
+        CHECK(result.status.message != "");
+        CHECK(result.status.advice != "");
+        CHECK(result.value.devices.empty());
+    }
+}

@@ -1,0 +1,122 @@
+"""Events from many threads, in a fixed-size lock-free ring.
+
+Recording never waits: when the ring is full the event is dropped and counted, so that watching cannot slow down
+what is watched. ``drain`` hands the events out as one NumPy record array::
+
+    ring = EventRing(capacity=65536)
+    with ring.span("matmul", step=3):
+        ...
+    events = ring.drain()
+    events["duration_ns"], [ring.names()[i] for i in events["name"]]
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _core
+
+__all__ = ["EVENT_DTYPE", "EventKind", "EventRing", "now_ns"]
+
+
+class EventKind(enum.IntEnum):
+    """What an event marks."""
+
+    BEGIN = 0
+    END = 1
+    INSTANT = 2
+    COMPLETE = 3
+
+
+#: One event: 48 bytes, laid out as the core's ``Event`` (include/xpurt/profiler.h).
+#: time_ns and duration_ns: nanoseconds of :func:`now_ns`'s clock; duration_ns is 0 but for COMPLETE.
+#: step: step of the plan, -1 = none. payload: what the event counts. name: index into ``names()``.
+#: thread: the operating system's thread id. kind: :class:`EventKind`.
+EVENT_DTYPE = np.dtype(
+    {
+        "names": ["time_ns", "duration_ns", "step", "payload", "name", "thread", "kind"],
+        "formats": ["<i8", "<i8", "<i8", "<i8", "<u4", "<u4", "<u4"],
+        "offsets": [0, 8, 16, 24, 32, 36, 40],
+        "itemsize": _core.EVENT_BYTES,
+    }
+)
+
+
+def now_ns() -> int:
+    """The monotonic clock that events are stamped with, in nanoseconds; on Linux ``time.perf_counter_ns``'s."""
+    return _core.now_ns()
+
+
+class EventRing:
+    """A ring of at most ``capacity`` undrained events (rounded up to a power of two; 64 bytes an event).
+
+    Any number of threads may record; drains are serialised. Order in the array is the order of arrival; sort by
+    ``time_ns`` to compare threads. Raises ValueError for a capacity above 2**28.
+    """
+
+    def __init__(self, capacity: int = 1 << 16) -> None:
+        self._core = _core.EventRing(capacity)
+        self._ids: dict[str, int] = {}
+
+    def _id(self, name: str) -> int:
+        number = self._ids.get(name)
+        if number is None:
+            number = self._ids[name] = self._core.intern(name)
+        return number
+
+    def record(self, kind: EventKind, name: str, *, step: int = -1, payload: int = 0) -> bool:
+        """Record an event of this thread, now. False when the ring was full and the event was dropped.
+
+        ``step`` and ``payload`` are 64-bit integers.
+        """
+        return self._core.record(int(kind), self._id(name), step, payload)
+
+    def complete(
+        self, name: str, start_ns: int, duration_ns: int, *, step: int = -1, payload: int = 0
+    ) -> bool:
+        """Record a finished span that began at ``start_ns``. False when the ring was full."""
+        return self._core.complete(self._id(name), start_ns, duration_ns, step, payload)
+
+    @contextmanager
+    def span(self, name: str, *, step: int = -1, payload: int = 0) -> Iterator[None]:
+        """Record the enclosed block as one COMPLETE event, also when it raises."""
+        start = _core.now_ns()
+        try:
+            yield
+        finally:
+            self.complete(name, start, _core.now_ns() - start, step=step, payload=payload)
+
+    def drain(self) -> npt.NDArray[Any]:
+        """Take out what the ring holds: a 1-d array of :data:`EVENT_DTYPE`, in order of arrival.
+
+        Events that other threads record meanwhile may stay for the next drain. The core writes straight into the
+        array's memory; nothing is copied twice.
+        """
+        events = np.empty(self._core.pending, dtype=EVENT_DTYPE)
+        count = self._core.drain(events.view(np.uint8))
+        return events[:count]
+
+    def names(self) -> list[str]:
+        """All names that were recorded; an event's ``name`` is an index into it."""
+        return self._core.names()
+
+    @property
+    def capacity(self) -> int:
+        """Events that fit."""
+        return self._core.capacity
+
+    @property
+    def pending(self) -> int:
+        """Events recorded and not yet drained, at this moment."""
+        return self._core.pending
+
+    @property
+    def dropped(self) -> int:
+        """Events dropped since the ring was made, because it was full."""
+        return self._core.dropped

@@ -1,0 +1,254 @@
+"""Facts about processors and vendors' libraries, as plain values.
+
+Every value has ``to_json()``: data of strings, numbers, booleans, lists and None only. What a system does not tell
+is ``""``, 0 or None, never a guess. The facts come from the C++ core, which releases the GIL while it looks.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import _core, env
+
+__all__ = [
+    "Cache",
+    "CpuFacts",
+    "CudaDevice",
+    "CudaReport",
+    "LibraryStatus",
+    "Status",
+    "cpu",
+    "cuda",
+    "cuda_devices",
+    "libraries",
+    "open_library",
+    "search",
+]
+
+# Where containers and WSL mount a driver without telling the loader.
+_DRIVER_FOLDERS = ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/lib/wsl/lib")
+
+
+def _plain(value: Any) -> Any:
+    """Tuples become lists, so that a value equals what JSON gives back."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+class _Json:
+    """``to_json()`` of a dataclass: its fields, nested ones included."""
+
+    __slots__ = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The value as plain data."""
+        plain: dict[str, Any] = _plain(asdict(self))  # type: ignore[call-overload]
+        return plain
+
+
+@dataclass(frozen=True, slots=True)
+class Status(_Json):
+    """Whether something worked, and if not, why and what to do.
+
+    ``code`` is one of ok, not_loaded, not_found, unreadable, symbol_missing, no_device, call_failed.
+    """
+
+    code: str
+    message: str
+    advice: str
+
+    @property
+    def ok(self) -> bool:
+        """True when ``code`` is "ok"."""
+        return self.code == "ok"
+
+
+@dataclass(frozen=True, slots=True)
+class Cache(_Json):
+    """One cache as core 0 sees it; sizes in bytes. ``shared_by``: logical cores on one instance, 0 = unknown."""
+
+    level: int
+    type: str
+    bytes: int
+    line_bytes: int
+    shared_by: int
+
+
+@dataclass(frozen=True, slots=True)
+class CpuFacts(_Json):
+    """The host processor.
+
+    ``flags`` holds instruction sets that processor and operating system both offer (for AMX a process must also ask
+    the kernel for the tile state). ``level`` is the x86-64 level of the System V psABI, "" on other architectures.
+    ``usable_cores`` is what this process may keep busy: its affinity mask, cut to whole cores of the cgroup quota.
+    """
+
+    architecture: str
+    vendor: str
+    model: str
+    level: str
+    flags: tuple[str, ...]
+    caches: tuple[Cache, ...]
+    logical_cores: int
+    physical_cores: int
+    affinity_cores: int
+    quota_cores: float | None
+    usable_cores: int
+    memory_bytes: int
+    memory_limit_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CudaDevice(_Json):
+    """One CUDA device, as its driver describes it. Clocks are the highest ones, in kHz; memory is in bytes."""
+
+    index: int
+    name: str
+    uuid: str
+    pci_bus_id: str
+    compute_capability: tuple[int, int]
+    multiprocessors: int
+    memory_bytes: int
+    clock_khz: int
+    memory_clock_khz: int
+    driver_version: str
+
+    @property
+    def target(self) -> str:
+        """The target that code for this device is generated for: ``cuda:sm_90``."""
+        major, minor = self.compute_capability
+        return f"cuda:sm_{major}{minor}"
+
+
+@dataclass(frozen=True, slots=True)
+class CudaReport(_Json):
+    """The CUDA driver and its devices; without devices, ``status`` says why.
+
+    ``driver_api`` is the highest CUDA version that the driver serves ("13.0"), ``driver_version`` that of its kernel
+    module ("580.65.06").
+    """
+
+    status: Status
+    driver_api: str
+    driver_version: str
+    devices: tuple[CudaDevice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryStatus(_Json):
+    """A vendor's shared library: the file that is mapped, or why there is none.
+
+    ``version`` is what follows ``.so.`` in the file's name once links are resolved; ``absent`` lists optional
+    functions that this version lacks, each with the version that brought it.
+    """
+
+    name: str
+    title: str
+    status: Status
+    path: str
+    version: str
+    absent: tuple[str, ...]
+
+    @property
+    def loaded(self) -> bool:
+        """True when the library is mapped into this process and its table is filled."""
+        return self.status.ok
+
+
+def _status(status: _core.Status) -> Status:
+    return Status(status.code, status.message, status.advice)
+
+
+def search(name: str) -> _core.Search:
+    """Where to look for a library: the environment's override, else the loader's own search, then known folders.
+
+    The folders are those in which NVIDIA's packages for Python keep their libraries (``nvidia/*/lib`` on ``sys.path``)
+    and those where containers mount the driver. Raises KeyError for a name that the core does not know.
+    """
+    override = env.get_path(_core.library_variable(name))
+    if override is not None:
+        return _core.Search(str(override))
+    spec = importlib.util.find_spec("nvidia")  # a namespace package: finding it imports nothing
+    places = [] if spec is None else list(spec.submodule_search_locations or ())
+    folders = sorted(str(folder) for place in places for folder in Path(place).glob("*/lib"))
+    return _core.Search(folders=[*folders, *_DRIVER_FOLDERS])
+
+
+def open_library(name: str) -> LibraryStatus:
+    """Load a library, once per process, and say what came of it. An absent one is a status, not an exception."""
+    _core.open_library(name, search(name))
+    return _library_status(name)
+
+
+def _library_status(name: str) -> LibraryStatus:
+    info = _core.library_info(name)
+    return LibraryStatus(
+        name=name,
+        title=_core.library_title(name),
+        status=_status(info.status),
+        path=info.path,
+        version=info.file_version,
+        absent=tuple(info.absent),
+    )
+
+
+def libraries(*, load: bool = True) -> tuple[LibraryStatus, ...]:
+    """Every vendor library that the core knows. ``load=False`` reports what is loaded so far and loads nothing."""
+    return tuple(open_library(name) if load else _library_status(name) for name in _core.library_names())
+
+
+def cpu() -> CpuFacts:
+    """The host processor, looked at anew on each call (affinity and quota may change)."""
+    facts = _core.cpu_facts()
+    return CpuFacts(
+        architecture=facts.architecture,
+        vendor=facts.vendor,
+        model=facts.model,
+        level=facts.level,
+        flags=tuple(facts.flags),
+        caches=tuple(Cache(c.level, c.type, c.bytes, c.line_bytes, c.shared_by) for c in facts.caches),
+        logical_cores=facts.logical_cores,
+        physical_cores=facts.physical_cores,
+        affinity_cores=facts.affinity_cores,
+        quota_cores=facts.quota_cores or None,
+        usable_cores=facts.usable_cores,
+        memory_bytes=facts.memory_bytes,
+        memory_limit_bytes=facts.memory_limit_bytes or None,
+    )
+
+
+def cuda() -> CudaReport:
+    """The CUDA driver and its devices. Loads the driver library; creates no context and takes no device memory."""
+    status, facts = _core.cuda_facts(search("cuda"))
+    api = facts.driver_api
+    return CudaReport(
+        status=_status(status),
+        driver_api=f"{api // 1000}.{api % 1000 // 10}" if api else "",
+        driver_version=facts.driver_version,
+        devices=tuple(
+            CudaDevice(
+                index=device.index,
+                name=device.name,
+                uuid=device.uuid,
+                pci_bus_id=device.pci_bus_id,
+                compute_capability=device.compute_capability,
+                multiprocessors=device.multiprocessors,
+                memory_bytes=device.memory_bytes,
+                clock_khz=device.clock_khz,
+                memory_clock_khz=device.memory_clock_khz,
+                driver_version=facts.driver_version,
+            )
+            for device in facts.devices
+        ),
+    )
+
+
+def cuda_devices() -> tuple[CudaDevice, ...]:
+    """The CUDA devices of this machine; empty when there are none (:func:`cuda` says why)."""
+    return cuda().devices

@@ -1,0 +1,94 @@
+"""NVTX with a real library and a real listener, loaded the way profilers load theirs (NVTX_INJECTION64_PATH)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# Writes down every push, pop and mark. Numbers: NVTX 3, nvtxDetail/nvtxTypes.h (export table 1 = callbacks, module 1 =
+# core; in its table 2 = MarkA, 9 = RangePushA, 11 = RangePop).
+LISTENER = r"""
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+static std::FILE* out;
+static int depth = 0;
+static void mark(const char* name) { std::fprintf(out, "mark %s\n", name); std::fflush(out); }
+static int push(const char* name) { std::fprintf(out, "push %s\n", name); std::fflush(out); return depth++; }
+static int pop() { std::fprintf(out, "pop\n"); std::fflush(out); return --depth; }
+struct Callbacks { size_t size; int (*table)(int module, void**** functions, unsigned* count); };
+extern "C" int InitializeInjectionNvtx2(const void* (*exported)(unsigned)) {
+    const auto* callbacks = static_cast<const Callbacks*>(exported(1));
+    void*** functions = nullptr;
+    unsigned count = 0;
+    if (callbacks == nullptr || callbacks->table(1, &functions, &count) == 0 || count < 12) return 0;
+    out = std::fopen(std::getenv("LISTENER_LOG"), "w");
+    *functions[2] = reinterpret_cast<void*>(&mark);
+    *functions[9] = reinterpret_cast<void*>(&push);
+    *functions[11] = reinterpret_cast<void*>(&pop);
+    return 1;
+}
+"""
+
+
+def python(code: str, **variables: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **variables},
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_listener_hears_ranges_and_marks(tmp_path: Path) -> None:
+    compiler = shutil.which("c++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    if "True" not in python("from xpuruntime.profiler import nvtx; print(nvtx.enable().loaded)"):
+        pytest.skip("NVTX is not on this machine: pip install nvidia-nvtx")
+    source, listener, log = tmp_path / "listener.cpp", tmp_path / "liblistener.so", tmp_path / "log.txt"
+    source.write_text(LISTENER)
+    subprocess.run([compiler, "-shared", "-fPIC", str(source), "-o", str(listener)], check=True)
+    code = """
+from xpuruntime.profiler import nvtx
+early = nvtx.range("before enable").__enter__()
+library = nvtx.enable()
+assert library.loaded and library.path.startswith("/") and nvtx.active()
+early.__exit__(None, None, None)
+try:
+    with nvtx.range("outer") as outer, nvtx.range("inner \u00e9") as inner:
+        nvtx.mark("here")
+        raise ValueError
+except ValueError:
+    pass
+print(early.depth, outer.depth, inner.depth)
+"""
+    depths = python(code, NVTX_INJECTION64_PATH=str(listener), LISTENER_LOG=str(log))
+    assert depths.split() == ["-1", "0", "1"]
+    assert log.read_text(encoding="utf-8").splitlines() == [
+        "push outer",
+        "push inner \u00e9",
+        "mark here",
+        "pop",
+        "pop",
+    ]
+
+
+def test_without_the_library_ranges_do_nothing(tmp_path: Path) -> None:
+    code = """
+from xpuruntime.profiler import nvtx
+library = nvtx.enable()
+with nvtx.range("nobody") as r:
+    nvtx.mark("nobody")
+print(library.loaded, library.status.code, nvtx.active(), r.depth)
+"""
+    out = python(code, XPU_LIBNVTX=str(tmp_path / "absent.so"))
+    assert out.split() == ["False", "not_found", "False", "-1"]
