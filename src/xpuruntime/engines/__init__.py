@@ -1,0 +1,97 @@
+"""The engines: what executes a whole region. Names and strings only; importing this imports no vendor.
+
+``lookup("onnxrt")`` -> the ``EnginePlugin`` of a name or alias. Our own stand in ``ENGINES``; other packages add theirs
+by the entry-point group ``xpuruntime.engines``. ``KNOWN_WORDS`` are words of the vocabulary that this release does not do.
+"""
+
+from __future__ import annotations
+
+import difflib
+
+from ..decisions import Candidate, Decision, Reason, Support
+from ..errors import EngineUnavailable
+from ..plugins import EnginePlugin, entry_points, load_dotted
+
+__all__ = ["ENGINES", "KNOWN_WORDS", "engine_names", "lookup"]
+
+# In the built-in order of preference.
+ENGINES: dict[str, str] = {
+    "onnxruntime": "xpuruntime.engines.onnxruntime.plugin:PLUGIN",
+    "openvino": "xpuruntime.engines.openvino.plugin:PLUGIN",
+}
+
+KNOWN_WORDS: dict[str, Support] = {
+    "native": Support.no(
+        Reason.NOT_IMPLEMENTED,
+        "the native engine (our own compiler and kernels) is not part of this release",
+        do="Use engine='onnxruntime' or engine='openvino'.",
+    ),
+    "tensorrt": Support.no(
+        Reason.NOT_IMPLEMENTED,
+        "the TensorRT engine is not part of this release",
+        do="Use engine='onnxruntime' with device='cuda', in an environment with the package onnxruntime-gpu.",
+    ),
+    "qnn": Support.no(
+        Reason.NOT_IMPLEMENTED,
+        "the QNN engine is not part of this release",
+        do="Use engine='onnxruntime' with device='npu', in an environment with an ONNX Runtime that has the QNN provider.",
+    ),
+}
+
+
+def engine_names() -> tuple[str, ...]:
+    """Every engine that can be looked up: ours in their order, then third parties' by name."""
+    return (*ENGINES, *sorted(set(entry_points("xpuruntime.engines")) - set(ENGINES)))
+
+
+def lookup(name: str) -> EnginePlugin:
+    """The plugin of an engine's name or alias, in any case.
+
+    Raises EngineUnavailable: a word that this release does not do (with what to use instead), an unknown name (with the
+    nearest known one), or a third-party plugin that cannot be imported.
+    """
+    word = name.strip().lower()
+    if word in ENGINES:
+        return _own(word)
+    for own in map(_own, ENGINES):
+        if word in own.aliases:
+            return own
+    if word in KNOWN_WORDS:
+        no = KNOWN_WORDS[word]
+        decision = Decision("engine", word, None, (Candidate.rejected(word, no),))
+        raise EngineUnavailable(f"engine {word!r}", no.reason, do=no.do, decision=decision)
+    if word in entry_points("xpuruntime.engines"):
+        return _third_party(word)
+    known = [*engine_names(), *KNOWN_WORDS, *(a for e in map(_own, ENGINES) for a in e.aliases)]
+    near = difflib.get_close_matches(word, known, n=1)
+    raise EngineUnavailable(
+        "engine",
+        "no engine of that name",
+        got=repr(name),
+        do=(f"Did you mean {near[0]!r}? " if near else "") + f"Engines are {', '.join(engine_names())}.",
+    )
+
+
+def _own(name: str) -> EnginePlugin:
+    plugin: EnginePlugin = load_dotted(ENGINES[name])
+    return plugin
+
+
+def _third_party(name: str) -> EnginePlugin:
+    try:
+        plugin = entry_points("xpuruntime.engines")[name]()
+    except Exception as error:  # foreign code: whatever it raises, the reader needs to know whose it was
+        raise EngineUnavailable(
+            f"engine {name!r}",
+            "its plugin cannot be imported",
+            got=f"{type(error).__name__}: {error}",
+            do="Repair or uninstall the package that brings the entry point.",
+        ) from error
+    if not isinstance(plugin, EnginePlugin):
+        raise EngineUnavailable(
+            f"engine {name!r}",
+            "its entry point must name an xpuruntime.plugins.EnginePlugin",
+            got=type(plugin).__name__,
+            do="Repair or uninstall the package that brings the entry point.",
+        )
+    return plugin

@@ -1,0 +1,77 @@
+"""From what a vendor ran back to the nodes of the user's model, by data flow.
+
+Vendors fuse, fold, rename and insert. Names survive only in part, but the values on the borders mostly keep theirs: what
+lies between the values that an executed step reads and those that it makes is what the step computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+from ..protocols import ModelSource, NodeRef
+
+__all__ = ["SourceGraph"]
+
+_RANDOM = frozenset(
+    {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
+)
+
+
+class SourceGraph:
+    """The nodes of a model with their edges: who makes a value, who reads it."""
+
+    def __init__(self, model: ModelSource) -> None:
+        self.nodes: Mapping[str, NodeRef] = {n.name: n for n in model.nodes}
+        self.maker: Mapping[str, NodeRef] = {v: n for n in model.nodes for v in n.outputs}
+        self.readers: dict[str, list[NodeRef]] = {}
+        for node in model.nodes:
+            for value in node.inputs:
+                self.readers.setdefault(value, []).append(node)
+        self._outputs = {s.name for s in model.outputs}
+        live = {s.name for s in model.inputs}
+        self.constant: set[str] = set()
+        for node in model.nodes:
+            if node.op in _RANDOM or any(v in live for v in node.inputs):
+                live |= set(node.outputs)
+            else:
+                self.constant.add(node.name)
+
+    def known(self, value: str) -> bool:
+        """Whether the model has a value of that name."""
+        return value in self.maker or value in self.readers
+
+    def between(self, outputs: Iterable[str], available: Collection[str]) -> tuple[str, ...]:
+        """Names of the nodes that compute ``outputs`` from ``available`` values, in the model's order."""
+        found: set[str] = set()
+        todo = [v for v in outputs if v in self.maker]
+        while todo:
+            node = self.maker[todo.pop()]
+            if node.name not in found:
+                found.add(node.name)
+                todo += [v for v in node.inputs if v not in available and v in self.maker]
+        return self.ordered(found)
+
+    def ordered(self, names: Collection[str]) -> tuple[str, ...]:
+        """The names in the model's order."""
+        return tuple(n for n in self.nodes if n in names)
+
+    def only_reader(self, value: str) -> NodeRef | None:
+        """The one node that reads a value that nothing else sees, else None."""
+        readers = self.readers.get(value, [])
+        return readers[0] if len(readers) == 1 and value not in self._outputs else None
+
+    def absorb(self, rows: Sequence[set[str]], may: Callable[[NodeRef, int], bool] = lambda *_: True) -> None:
+        """Give nodes that stand in no row to the row that alone reads them (they were fused into it), in place.
+
+        ``may(node, row)`` can veto. Constant subgraphs stay out: vendors compute them once, when loading.
+        """
+        owner = {name: i for i, row in enumerate(rows) for name in row}
+        for node in reversed(self.nodes.values()):
+            if node.name in owner or node.name in self.constant:
+                continue
+            if any(v in self._outputs for v in node.outputs):
+                continue
+            takers = {owner.get(r.name) for v in node.outputs for r in self.readers.get(v, [])}
+            if len(takers) == 1 and (taker := next(iter(takers))) is not None and may(node, taker):
+                rows[taker].add(node.name)
+                owner[node.name] = taker

@@ -1,0 +1,109 @@
+"""What ONNX Runtime can build, asked before anything is built. There is nothing to keep: loading compiles."""
+
+from __future__ import annotations
+
+import os
+
+from ...decisions import Reason, Support
+from ...errors import BuildError
+from ...protocols import Artifact, EngineRequest, ModelSource
+from ...types import DType
+from . import options, providers
+from .providers import ort
+
+__all__ = ["CARRIERS", "build", "cpu_threads", "fingerprint", "supports", "version"]
+
+# Domains whose ops a plain ONNX Runtime build holds.
+_DOMAINS = frozenset(
+    {
+        "",
+        "ai.onnx.ml",
+        "ai.onnx.training",
+        "ai.onnx.preview.training",
+        "com.microsoft",
+        "com.microsoft.nchwc",
+        "com.microsoft.experimental",
+        "com.ms.internal.nhwc",
+        "org.pytorch.aten",
+    }
+)
+
+# Types that ONNX Runtime computes but that NumPy does not have: they cross the border as bits in a carrier of their width.
+CARRIERS: dict[DType, str] = {
+    DType.BFLOAT16: "uint16",
+    DType.FLOAT8_E4M3FN: "uint8",
+    DType.FLOAT8_E4M3FNUZ: "uint8",
+    DType.FLOAT8_E5M2: "uint8",
+    DType.FLOAT8_E5M2FNUZ: "uint8",
+}
+
+
+def version() -> str:
+    """The vendor's version."""
+    return str(ort().__version__)
+
+
+def cpu_threads(request: EngineRequest) -> int:
+    """Threads to use: as asked, else every core this process may use."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return request.threads or cores or 1
+
+
+def supports(model: ModelSource, request: EngineRequest) -> Support:
+    """Format, precision, options and provider, element types at the border, op domains, opset. Builds nothing."""
+    if model.format != "onnx":
+        return Support.no(
+            Reason.FORMAT_UNSUPPORTED,
+            f"ONNX Runtime reads ONNX, not {model.format}",
+            do="Use engine='openvino'.",
+        )
+    settings = options.parse(request)
+    if isinstance(settings, Support):
+        return settings
+    if request.precision not in (None, model.precision):
+        return Support.no(
+            Reason.PRECISION_UNSUPPORTED,
+            f"ONNX Runtime computes in the model's own precision, {model.precision.value}; it has no such switch for {request.precision}",
+            do=f"Convert the model to {request.precision} first, or choose an engine that has the switch.",
+        )
+    for spec in (*model.inputs, *model.outputs):
+        if spec.dtype not in CARRIERS and (spec.dtype.numpy.kind == "V" or spec.dtype.is_complex):
+            return Support.no(
+                Reason.DTYPE_UNSUPPORTED,
+                f"ONNX Runtime takes no {spec.dtype.value} array; {spec.name!r} is {spec}",
+            )
+    for node in model.nodes:
+        if node.domain not in _DOMAINS and (node.domain, node.op) not in model.functions:
+            return Support.no(
+                Reason.OP_UNSUPPORTED,
+                f"node {node.name!r} has op {node.op!r} of domain {node.domain!r}, which no ONNX Runtime build holds",
+                do="Export the model without it, or give the model a local function that defines it.",
+            )
+    refusal = providers.reads_opsets(tuple((d, v) for d, v in sorted(model.opsets.items()) if d in _DOMAINS))
+    if refusal:
+        return Support.no(
+            Reason.FORMAT_UNSUPPORTED,
+            f"ONNX Runtime {version()} refuses the model's opset: {refusal}",
+            do=_OLDER,
+        )
+    return Support.yes()
+
+
+_OLDER = "Export the model with an older opset, or run: pip install --upgrade onnxruntime"
+
+
+def fingerprint(request: EngineRequest) -> dict[str, str]:
+    """Version, provider and threads; nothing compiled is kept, so this only identifies measurements."""
+    settings = options.parse(request)
+    asked = settings.asked if isinstance(settings, options.Settings) else "none"
+    return {"onnxruntime": version(), "provider": asked, "threads": str(cpu_threads(request))}
+
+
+def build(model: ModelSource, request: EngineRequest) -> Artifact:
+    """An empty artifact: ONNX Runtime compiles when it loads. Raises BuildError when the request cannot be had."""
+    support = supports(model, request)
+    if not support:
+        raise BuildError(
+            f"onnxruntime, model {model.name}", "cannot build", got=support.reason, do=support.do
+        )
+    return Artifact("onnxruntime", b"", cacheable=False)

@@ -1,0 +1,9 @@
+"""The functions of ``protocols.Engine`` for ONNX Runtime, gathered."""
+
+from __future__ import annotations
+
+from .build import build, fingerprint, supports, version
+from .providers import devices
+from .run import load
+
+__all__ = ["build", "devices", "fingerprint", "load", "supports", "version"]

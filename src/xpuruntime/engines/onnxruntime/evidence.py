@@ -1,0 +1,221 @@
+"""What ONNX Runtime ran.
+
+Placement (which provider took which node) comes from the very session that runs. Its profiler more than doubles a small run, so kernels,
+fusions and times come from a twin: a second session with the same options, profiled, whose final graph is written out and
+compared with the model by data flow (``attribution``).
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...protocols import Array, Evidence, EvidenceRow, ModelSource
+from ..attribution import SourceGraph
+from . import options
+from .providers import CPU, PROVIDER_DEVICES, short
+from .rewrites import executed_nodes, source_of_name
+
+__all__ = ["Attribution", "collect", "twin"]
+
+_RUNS, _SECONDS = 10, 2.0  # profiled runs: this many, or as many as fit in this time, and at least two
+
+# The profiler's element types -> ours.
+_TYPES = {"float": "float32", "double": "float64"}
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """What the twin told: a row per executed node, constant nodes computed at load, and what could not be told."""
+
+    rows: tuple[EvidenceRow, ...]
+    folded: tuple[str, ...]
+    notes: tuple[str, ...]
+    runs: int
+
+
+def collect(
+    model: ModelSource, session: Any, settings: options.Settings, told: Attribution | None
+) -> Evidence:
+    """The evidence of a session, with the twin's rows where there was one."""
+    from .build import version
+
+    placed: dict[str, str] = {}  # source node -> provider, as the running session assigned it
+    rows = []
+    for assigned in session.get_provider_graph_assignment_info():
+        for node in assigned.get_nodes():
+            name = source_of_name(node.name, model)
+            if name:
+                placed[name] = assigned.ep_name
+            rows.append(
+                EvidenceRow(
+                    (name,) if name else (),
+                    node.op_type,
+                    _device(assigned.ep_name),
+                    f"{assigned.ep_name} {node.op_type}",
+                )
+            )
+    notes = _disagreements(placed, told.rows) if told else []
+    if told:
+        rows = list(told.rows)
+        notes += told.notes
+    missing = [n.name for n in model.nodes if n.name not in {s for r in rows for s in r.nodes}]
+    if told and told.folded:
+        notes.append(f"computed once when loading, as they depend on no input: {_some(told.folded)}")
+        missing = [m for m in missing if m not in told.folded]
+    if missing:
+        notes.append(f"no row of their own (fused, folded or removed): {_some(missing)}")
+    return Evidence(
+        engine="onnxruntime",
+        version=version(),
+        rows=tuple(rows),
+        placement_source="session",
+        time_source=f"profiled twin, median of {told.runs} runs" if told and told.runs else "",
+        fallbacks=_fallbacks(settings.asked, rows),
+        options=_reported(session, settings),
+        notes=tuple(notes),
+    )
+
+
+def _device(provider: str) -> str:
+    return PROVIDER_DEVICES.get(provider, "auto")
+
+
+def _some(names: Sequence[str], limit: int = 8) -> str:
+    shown = ", ".join(names[:limit])
+    return f"{len(names)} nodes: {shown}" + (", ..." if len(names) > limit else "")
+
+
+def _fallbacks(asked: str, rows: Sequence[EvidenceRow]) -> tuple[str, ...]:
+    """One sentence per provider that took nodes although another one was asked for."""
+    elsewhere: dict[str, list[str]] = defaultdict(list)
+    for row in rows:
+        provider = row.kernel.split(" ")[0]
+        if provider != asked:
+            elsewhere[provider] += row.nodes or (row.op,)
+    return tuple(f"{p} took what {asked} did not take, {_some(names)}" for p, names in elsewhere.items())
+
+
+def _disagreements(placed: Mapping[str, str], rows: Sequence[EvidenceRow]) -> list[str]:
+    """The twin has the session's options, so its placement is the session's; should it not be, that is said."""
+    wrong = [n for r in rows for n in r.nodes if n in placed and placed[n] != r.kernel.split(" ")[0]]
+    return [f"the profiled twin placed differently from the session: {_some(wrong)}"] if wrong else []
+
+
+def _reported(session: Any, settings: options.Settings) -> dict[str, str]:
+    """Options as the session itself reports them."""
+    held = session.get_session_options()
+    said = {
+        "intra_op_num_threads": str(held.intra_op_num_threads),
+        "inter_op_num_threads": str(held.inter_op_num_threads),
+        "graph_optimization_level": str(held.graph_optimization_level).rpartition(".")[2],
+        "execution_mode": str(held.execution_mode).rpartition(".")[2],
+    }
+    for key in ("session.intra_op.allow_spinning", *settings.config):
+        said[key] = held.get_session_config_entry(key)
+    for provider, values in session.get_provider_options().items():
+        said |= {f"{provider}.{k}": str(v) for k, v in values.items()}
+    return {**said, "providers": ", ".join(session.get_providers())}
+
+
+def twin(
+    model: ModelSource,
+    open_session: Callable[[Any], Any],
+    settings: options.Settings,
+    threads: int,
+    feeds: dict[str, Array],
+    run: Callable[[Any, dict[str, Array]], None],
+) -> Attribution:
+    """Profile a second session on the feeds and read its final graph. Files go to a temporary folder that is removed."""
+    with tempfile.TemporaryDirectory(prefix="xpu-ort-") as folder:
+        graph = Path(folder, "final.onnx")
+        notes: list[str] = []
+        try:
+            session = open_session(_profiling(settings, threads, folder, graph))
+        except (
+            Exception
+        ) as error:  # a graph with compiled nodes, or over 2 GiB, cannot be written; times still can
+            notes.append(
+                f"the final graph could not be read, so fused nodes are told by name only: {short(str(error), 200)}"
+            )
+            session = open_session(_profiling(settings, threads, folder, None))
+        run(session, feeds)  # the first run allocates and is not counted
+        start = time.monotonic()
+        for count in range(1, _RUNS + 1):
+            run(session, feeds)
+            if count >= 2 and time.monotonic() - start > _SECONDS:
+                break
+        events = json.loads(Path(session.end_profiling()).read_text())
+        del session
+        executed = executed_nodes(graph, model) if graph.exists() else None
+    return _attribute(model, events, executed, notes)
+
+
+def _profiling(settings: options.Settings, threads: int, folder: str, graph: Path | None) -> Any:
+    session_options = options.session_options(settings, threads)
+    session_options.enable_profiling = True
+    session_options.profile_file_prefix = str(Path(folder, "profile"))
+    if graph is not None:
+        session_options.optimized_model_filepath = str(graph)
+    return session_options
+
+
+def _attribute(
+    model: ModelSource,
+    events: list[dict[str, Any]],
+    executed: Mapping[str, tuple[str, ...]] | None,
+    notes: list[str],
+) -> Attribution:
+    """Rows in execution order from profiler events; each event's node is looked up in the twin's final graph."""
+    runs = [(e["ts"], e["ts"] + e["dur"]) for e in events if e.get("name") == "model_run"][1:]
+    times: dict[tuple[str, str, str], list[float]] = {}
+    args: dict[tuple[str, str, str], dict[str, Any]] = {}
+    spent: dict[tuple[str, str, str], dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    for event in events:
+        if event.get("cat") != "Node" or not event["name"].endswith("_kernel_time"):
+            continue
+        name, detail = event["name"].removesuffix("_kernel_time"), event["args"]
+        turn = next((i for i, (a, b) in enumerate(runs) if a <= event["ts"] <= b), None)
+        if turn is None or (executed is not None and name not in executed):
+            continue  # the first run, or a node inside a subgraph: its time is part of the If, Loop or Scan around it
+        key = (name, detail["op_name"], str(detail.get("node_index", "")))
+        args[key] = detail
+        spent[key][turn] += event["dur"]
+    times = {k: [v.get(i, 0.0) for i in range(len(runs))] for k, v in spent.items()}
+    rows = []
+    for (name, op, _), durations in times.items():
+        detail = args[(name, op, _)]
+        if executed is not None:
+            nodes = executed[name]
+        else:
+            found = source_of_name(name, model)
+            nodes = (found,) if found else ()
+        provider = detail.get("provider", CPU)
+        rows.append(
+            EvidenceRow(
+                nodes,
+                op,
+                _device(provider),
+                f"{provider} {op}",
+                _computed_in(detail),
+                statistics.median(durations),
+            )
+        )
+    told = {n for r in rows for n in r.nodes}
+    source = SourceGraph(model)
+    folded = tuple(n for n in source.nodes if n in source.constant and n not in told)
+    return Attribution(tuple(rows), folded, tuple(notes), len(runs))
+
+
+def _computed_in(detail: Mapping[str, Any]) -> str:
+    """The element type of the first output, which is what the profiler says about precision."""
+    first = next(iter(detail.get("output_type_shape") or []), {})
+    name = next(iter(first), "")
+    return _TYPES.get(name, name)

@@ -1,0 +1,204 @@
+"""Options by ONNX Runtime's own names: which exist, where each goes, what it may hold.
+
+ONNX Runtime takes any session config entry without a word, known or not; so the known ones stand here in a table.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...decisions import Reason, Support
+from ...protocols import EngineRequest
+from . import providers
+from .providers import CPU, PROVIDER_DEVICES, ort
+
+__all__ = ["Settings", "parse", "session_options"]
+
+_BOOLS = {"1": True, "true": True, "0": False, "false": False}
+_LEVELS = (
+    "ORT_DISABLE_ALL",
+    "ORT_ENABLE_BASIC",
+    "ORT_ENABLE_EXTENDED",
+    "ORT_ENABLE_LAYOUT",
+    "ORT_ENABLE_ALL",
+)
+
+# Attributes of SessionOptions -> the texts that they take (None: a non-negative integer).
+_ATTRIBUTES: dict[str, tuple[str, ...] | None] = {
+    "graph_optimization_level": _LEVELS,
+    "execution_mode": ("ORT_SEQUENTIAL", "ORT_PARALLEL"),
+    "inter_op_num_threads": None,
+    "enable_cpu_mem_arena": tuple(_BOOLS),
+    "enable_mem_pattern": tuple(_BOOLS),
+    "enable_mem_reuse": tuple(_BOOLS),
+    "use_deterministic_compute": tuple(_BOOLS),
+    "log_severity_level": ("0", "1", "2", "3", "4"),
+}
+
+# Session config entries (onnxruntime_session_options_config_keys.h), less those that this engine sets itself.
+_CONFIG_KEYS: frozenset[str] = frozenset(
+    """
+    ep.context_embed_mode ep.context_enable ep.context_file_path ep.context_model_external_initializers_file_name
+    mlas.disable_kleidiai mlas.use_lut_gemm optimization.disable_specified_optimizers
+    optimization.enable_cast_chain_elimination optimization.enable_gelu_approximation
+    session.allow_released_opsets_only session.disable_aot_function_inlining session.disable_cpu_ep_fallback
+    session.disable_double_qdq_remover session.disable_model_compile session.disable_prepacking
+    session.disable_qdq_constant_folding session.disable_quant_qdq session.dynamic_block_base
+    session.enable_dq_matmulnbits_fusion session.enable_quant_qdq_cleanup session.force_spinning_stop
+    session.inter_op.allow_spinning session.intra_op.allow_spinning session.intra_op_thread_affinities
+    session.max_shape_override session.qdq_matmulnbits_accuracy_level session.qdqisint8allowed
+    session.set_denormal_as_zero session.strict_shape_type_inference session.use_device_allocator_for_initializers
+    session.use_env_allocators session.x64quantprecision
+    """.split()  # noqa: SIM905 - a table of words reads better so
+)
+
+_OURS = {
+    "intra_op_num_threads": "Use threads=.",
+    "session.intra_op_num_threads": "Use threads=.",
+    "enable_profiling": "Use receipt(), which profiles a twin of the session.",
+    "session.enable_profiling": "Use receipt(), which profiles a twin of the session.",
+}
+
+# What each provider is pinned to so that it computes in the model's own precision.
+_PINNED: dict[str, dict[str, str]] = {"CUDAExecutionProvider": {"use_tf32": "0"}}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A request in ONNX Runtime's words: asked providers in order (the CPU's is always last), and every option's place."""
+
+    providers: tuple[tuple[str, dict[str, str]], ...]
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def asked(self) -> str:
+        """The provider that the request is for."""
+        return self.providers[0][0]
+
+
+def parse(request: EngineRequest) -> Settings | Support:
+    """The request's settings, or why it cannot be had: no provider for the device, or an unknown option."""
+    chosen = _providers(request)
+    if isinstance(chosen, Support):
+        return chosen
+    attributes: dict[str, str] = {}
+    config: dict[str, str] = {}
+    rest: dict[str, str] = {}
+    for key, value in request.options.items():
+        if key == "providers":
+            continue
+        if key in _ATTRIBUTES:
+            if not _fits(_ATTRIBUTES[key], value):
+                takes = _ATTRIBUTES[key]
+                return Support.no(
+                    Reason.OPTION_UNKNOWN,
+                    f"ONNX Runtime option {key!r} cannot be {value!r}",
+                    do=f"It takes {'one of ' + ', '.join(takes) if takes else 'a non-negative integer'}.",
+                )
+            attributes[key] = value
+        elif key in _CONFIG_KEYS:
+            config[key] = value
+        elif chosen[0] != CPU and key not in _OURS:
+            rest[key] = (
+                value  # an option of the provider's own: ONNX Runtime checks those, and its refusal is a BuildError
+            )
+        else:
+            return _unknown(key)
+    device = {"device_id": str(request.device.index)} if request.device.index else {}
+    named = [
+        (p, {**_PINNED.get(p, {}), **device, **rest} if i == 0 else {})
+        for i, p in enumerate(chosen)
+        if p != CPU
+    ]
+    return Settings((*named, (CPU, {})), attributes, config)
+
+
+def _providers(request: EngineRequest) -> tuple[str, ...] | Support:
+    device, listed = request.device, providers.available()
+    named = tuple(p.strip() for p in request.options.get("providers", "").split(",") if p.strip())
+    for p in named:
+        kind = PROVIDER_DEVICES.get(p, "auto")
+        if p not in listed:
+            return Support.no(
+                Reason.OPTION_UNKNOWN,
+                f"the installed ONNX Runtime has no provider {p!r}; it has {', '.join(listed)}",
+                do=_near(p, listed) + "Install the onnxruntime package that is built with it.",
+            )
+        if kind not in ("auto", "cpu", device.kind) and device.kind not in ("auto", "gpu"):
+            return Support.no(
+                Reason.DEVICE_MISMATCH, f"{p} drives {kind}, not {device}", do=f"Use device={kind!r}."
+            )
+    found = named or providers.for_device(device)
+    if not found:
+        return Support.no(
+            Reason.NO_DEVICE,
+            f"the installed ONNX Runtime has no provider for device {device}; it has {', '.join(listed)}",
+            do="Install the onnxruntime package that is built for the device (for cuda: onnxruntime-gpu), or choose device='cpu'.",
+        )
+    refused = None
+    for p in found:
+        support = providers.usable(p, request.device.index)
+        if support:
+            return (p, *(q for q in named if q != p))
+        refused = refused or support
+        if named:
+            break
+    assert refused is not None
+    return refused
+
+
+def _fits(takes: tuple[str, ...] | None, value: str) -> bool:
+    return value.isdecimal() and len(value) < 6 if takes is None else value in takes
+
+
+def _unknown(key: str) -> Support:
+    if key in _OURS:
+        return Support.no(
+            Reason.OPTION_UNKNOWN, f"ONNX Runtime option {key!r} is set by xpuruntime", do=_OURS[key]
+        )
+    known = ["providers", *_ATTRIBUTES, *sorted(_CONFIG_KEYS)]
+    return Support.no(
+        Reason.OPTION_UNKNOWN,
+        f"ONNX Runtime has no option {key!r} for the CPU",
+        do=_near(key, known)
+        + f"Options are {', '.join(known[: len(_ATTRIBUTES) + 1])} and session config entries such as {known[-1]}.",
+    )
+
+
+def _near(word: str, known: Any) -> str:
+    import_near = difflib.get_close_matches(word, known, n=1)
+    return f"Did you mean {import_near[0]!r}? " if import_near else ""
+
+
+def session_options(settings: Settings, threads: int) -> Any:
+    """A fresh SessionOptions: threads pinned, spinning off (a spinning session slows its neighbours), all optimisations,
+    node placement recorded; then what was asked for. Errors come as exceptions, so the vendor's log stays quiet.
+    """
+    vendor = ort()
+    options = vendor.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    options.graph_optimization_level = vendor.GraphOptimizationLevel.ORT_ENABLE_ALL
+    for key, value in settings.attributes.items():
+        options.__setattr__(key, _value(vendor, key, value))
+    defaults = {
+        "session.intra_op.allow_spinning": "0",
+        "session.inter_op.allow_spinning": "0",
+        "session.record_ep_graph_assignment_info": "1",
+    }
+    for key, value in {**defaults, **settings.config}.items():
+        options.add_session_config_entry(key, value)
+    return options
+
+
+def _value(vendor: Any, key: str, text: str) -> Any:
+    if key == "graph_optimization_level":
+        return getattr(vendor.GraphOptimizationLevel, text)
+    if key == "execution_mode":
+        return getattr(vendor.ExecutionMode, text)
+    return _BOOLS[text] if _ATTRIBUTES[key] == tuple(_BOOLS) else int(text)

@@ -1,0 +1,30 @@
+"""ONNX Runtime: names and strings only."""
+
+from __future__ import annotations
+
+from ...plugins import EnginePlugin
+
+__all__ = ["PLUGIN"]
+
+PLUGIN = EnginePlugin(
+    name="onnxruntime",
+    title="ONNX Runtime",
+    aliases=("onnxrt", "ort"),
+    # The wheels that bring the module `onnxruntime`; only one of them may be installed at a time.
+    package=(
+        "onnxruntime",
+        "onnxruntime-gpu",
+        "onnxruntime-directml",
+        "onnxruntime-openvino",
+        "onnxruntime-qnn",
+        "onnxruntime-webgpu",
+        "onnxruntime-migraphx",
+        "onnxruntime-cann",
+    ),
+    module="onnxruntime",
+    install="pip install 'xpuruntime[onnxruntime]'",
+    # 1.24.1 is the first release whose session says which provider took each node.
+    versions=("1.24.1", "2"),
+    formats=("onnx",),
+    entry="xpuruntime.engines.onnxruntime.engine",
+)

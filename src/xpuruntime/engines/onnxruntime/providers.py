@@ -1,0 +1,193 @@
+"""ONNX Runtime's execution providers as devices: which kind each drives, and whether it can be used here.
+
+A provider that is listed by the installed build may still be unusable (no driver, no library). ONNX Runtime then logs a reason
+and goes on without it, so each provider but the CPU's is tried once per process on a one-node model, and what was logged is the reason.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import sys
+import tempfile
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ...decisions import Reason, Support
+from ...protocols import DeviceFact
+from ...targets import DeviceId
+
+__all__ = ["CPU", "PROVIDER_DEVICES", "available", "devices", "ort", "short", "usable"]
+
+CPU = "CPUExecutionProvider"
+
+# Provider -> kind of device (targets.DEVICE_KINDS). "auto": the provider decides or calls a service.
+PROVIDER_DEVICES: dict[str, str] = {
+    CPU: "cpu",
+    "CUDAExecutionProvider": "cuda",
+    "TensorrtExecutionProvider": "cuda",
+    "NvTensorRTRTXExecutionProvider": "cuda",
+    "MIGraphXExecutionProvider": "gpu",
+    "ROCMExecutionProvider": "gpu",
+    "DmlExecutionProvider": "gpu",
+    "WebGpuExecutionProvider": "webgpu",
+    "QNNExecutionProvider": "npu",
+    "VitisAIExecutionProvider": "npu",
+    "CANNExecutionProvider": "npu",
+    "NnapiExecutionProvider": "npu",
+    "VSINPUExecutionProvider": "npu",
+    "RknpuExecutionProvider": "npu",
+    "CoreMLExecutionProvider": "npu",
+    "OpenVINOExecutionProvider": "auto",
+    "WebNNExecutionProvider": "auto",
+    "JsExecutionProvider": "auto",
+    "AzureExecutionProvider": "auto",
+    "XnnpackExecutionProvider": "cpu",
+    "DnnlExecutionProvider": "cpu",
+    "ACLExecutionProvider": "cpu",
+}
+
+# Among providers of one kind the plain one stands for the device; the others are asked for by name.
+_BY_NAME_ONLY = frozenset(
+    {
+        "TensorrtExecutionProvider",
+        "NvTensorRTRTXExecutionProvider",
+        "XnnpackExecutionProvider",
+        "DnnlExecutionProvider",
+        "ACLExecutionProvider",
+        "AzureExecutionProvider",
+        "OpenVINOExecutionProvider",
+    }
+)
+
+
+@functools.cache
+def ort() -> Any:
+    """The vendor's module; imported on first use."""
+    import onnxruntime
+
+    if hasattr(onnxruntime, "disable_telemetry_events"):
+        onnxruntime.disable_telemetry_events()
+    return onnxruntime
+
+
+def available() -> tuple[str, ...]:
+    """Providers that the installed build lists, in the vendor's order of preference."""
+    return tuple(ort().get_available_providers())
+
+
+def for_device(device: DeviceId) -> tuple[str, ...]:
+    """Providers that may drive a device without being named. ``gpu`` is any GPU; ``auto`` any provider at all."""
+    kinds = {"gpu": {"gpu", "cuda", "webgpu"}}.get(device.kind, {device.kind})
+    listed = [p for p in available() if p not in _BY_NAME_ONLY]
+    return tuple(p for p in listed if device.kind == "auto" or PROVIDER_DEVICES.get(p) in kinds)
+
+
+@functools.cache
+def usable(provider: str, index: int = 0) -> Support:
+    """Whether a session with the provider really gets it; the reason is the vendor's own text."""
+    if provider == CPU:
+        return (
+            Support.yes()
+            if index == 0
+            else Support.no(Reason.NO_DEVICE, "ONNX Runtime has one CPU device, cpu")
+        )
+    options = ort().SessionOptions()
+    options.log_severity_level = 2
+    error = ""
+    with _stderr() as text:
+        try:
+            asked = [(provider, {"device_id": str(index)} if index else {})]
+            session = ort().InferenceSession(_tiny_model(), options, providers=asked, enable_fallback=0)
+        except Exception as raised:  # the vendor's exceptions have no common base but Exception
+            error = str(raised)
+        else:
+            if provider in session.get_providers():
+                return Support.yes()
+    said = short(" ".join(t for t in (_plain("".join(text)), error) if t))
+    return Support.no(
+        Reason.DEVICE_REFUSED,
+        f"{provider} is built in but cannot be used: {said or 'ONNX Runtime left it out without a reason'}",
+        do="Install what the vendor's text asks for, or choose another device.",
+    )
+
+
+def devices() -> tuple[DeviceFact, ...]:
+    """One fact per listed provider. Never raises."""
+    try:
+        listed = available()
+    except Exception as error:  # a broken installation must not break a listing
+        return (
+            DeviceFact(
+                DeviceId("cpu"),
+                CPU,
+                Support.no(Reason.DEVICE_REFUSED, short(f"{type(error).__name__}: {error}")),
+            ),
+        )
+    return tuple(
+        DeviceFact(
+            DeviceId(PROVIDER_DEVICES.get(p, "auto")), p, usable(p), {"by_name_only": p in _BY_NAME_ONLY}
+        )
+        for p in listed
+    )
+
+
+def short(text: str, limit: int = 700) -> str:
+    """One line of at most ``limit`` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= limit else line[: limit - 3] + "..."
+
+
+def _plain(text: str) -> str:
+    """Log lines without colours, time stamps and the "EP Error" banner."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    return re.sub(r"^\d{4}-\d\d-\d\d [\d:.]+ \[\w:[^\]]*\] ?", "", text, flags=re.MULTILINE)
+
+
+_STDERR_LOCK = threading.Lock()
+
+
+@contextmanager
+def _stderr() -> Iterator[list[str]]:
+    """Collect what native code writes to the process's stderr: it is where the vendor's reason goes, and only there."""
+    text: list[str] = []
+    with _STDERR_LOCK, tempfile.TemporaryFile() as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        sys.stderr.flush()
+        kept = os.dup(2)
+        os.dup2(file.fileno(), 2)
+        try:
+            yield text
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            file.seek(0)
+            text.append(file.read().decode(errors="replace"))
+
+
+@functools.cache
+def _tiny_model(opsets: tuple[tuple[str, int], ...] = (("", 13),)) -> bytes:
+    """``y = Identity(x)`` of four floats under the given opset imports."""
+    from onnx import TensorProto, helper
+
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [4]) for n in "xy")
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "tiny", [x], [y])
+    imports = [helper.make_opsetid(d, v) for d, v in opsets]
+    data: bytes = helper.make_model(graph, opset_imports=imports, ir_version=8).SerializeToString()
+    return data
+
+
+@functools.cache
+def reads_opsets(opsets: tuple[tuple[str, int], ...]) -> str:
+    """Empty when the installed ONNX Runtime takes models with these opsets, else its own refusal."""
+    options = ort().SessionOptions()
+    options.log_severity_level = 4
+    try:
+        ort().InferenceSession(_tiny_model(opsets), options, providers=[CPU])
+    except Exception as error:
+        return short(str(error))
+    return ""

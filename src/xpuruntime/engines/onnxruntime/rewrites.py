@@ -1,0 +1,108 @@
+"""ONNX Runtime's own rewrites, undone for the reader: from its final graph back to the nodes of the model.
+
+What its optimisers leave behind, and what is used here (seen in graphs that it writes, releases 1.24 to 1.31):
+fused nodes keep the name of their last value (``add/MatMulAddFusion``, ``fused conv``); the NCHWc rewrite names a node after
+the value that the convolution made (``VALUE_nchwc``) and gives its output a new name (``reorder_token_3``), and a convolution
+may go on to do the addition and the activation after it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ...protocols import ModelSource
+from ..attribution import SourceGraph
+
+__all__ = ["executed_nodes", "source_of_name"]
+
+# Nodes that only move or convert data for other nodes: they stand for no node of the model unless their value says so.
+_MOVERS = frozenset({"ReorderInput", "ReorderOutput", "MemcpyFromHost", "MemcpyToHost", "Transpose", "Cast"})
+
+
+def source_of_name(name: str, model: ModelSource) -> str:
+    """The model's node that a node's name points to, or an empty string: ``fused a/MatMulAddFusion`` -> ``a``."""
+    names = _names(model)
+    for candidate in (name, name.removeprefix("fused ")):
+        while candidate:
+            if candidate in names:
+                return candidate
+            candidate = candidate.rpartition("/")[0]
+    return ""
+
+
+_NAMES: dict[str, frozenset[str]] = {}
+
+
+def _names(model: ModelSource) -> frozenset[str]:
+    if model.digest not in _NAMES:
+        _NAMES.clear()
+        _NAMES[model.digest] = frozenset(n.name for n in model.nodes)
+    return _NAMES[model.digest]
+
+
+def executed_nodes(path: Path, model: ModelSource) -> dict[str, tuple[str, ...]]:
+    """For each node of the written graph, by name: the model's nodes that it computes, in the model's order."""
+    import onnx
+
+    graph = onnx.load(str(path), load_external_data=False).graph
+    source = SourceGraph(model)
+    alias = _aliases(graph, source)
+    available = {alias.get(v, v) for n in graph.node for v in n.output} | {i.name for i in graph.initializer}
+    available |= {v.name for v in graph.input}
+    rows: list[set[str]] = []
+    for node in graph.node:
+        made = {alias.get(v, v) for v in node.output if v}
+        borders = available - made if node.op_type not in _MOVERS else available
+        rows.append(set(source.between(made, borders)) if any(source.known(v) for v in made) else set())
+    _inherit(graph, rows)
+    _claim_once(rows)
+    # A node that stands in no row was fused, but never into a row that only moves data.
+    source.absorb(rows, lambda _, i: graph.node[i].op_type not in _MOVERS)
+    return {n.name: source.ordered(r) for n, r in zip(graph.node, rows, strict=True)}
+
+
+def _claim_once(rows: list[set[str]]) -> None:
+    """A node whose value had to be recomputed by two slices belongs to the first of them, which is where it runs."""
+    taken: set[str] = set()
+    for row in rows:
+        row -= taken
+        taken |= row
+
+
+def _aliases(graph: Any, source: SourceGraph) -> dict[str, str]:
+    """New value names of the NCHWc rewrite -> the values of the model that they hold."""
+    alias: dict[str, str] = {}
+    for node in graph.node:
+        base = node.name.removesuffix("_nchwc")
+        if base != node.name and source.known(base):
+            alias[node.output[0]] = _result(node, base, source)
+    return alias
+
+
+def _result(node: Any, value: str, source: SourceGraph) -> str:
+    """The model's value that a fused NCHWc node hands on: past the addition and the activation that it does as well."""
+    steps = ["Add"] if len(node.input) > 3 and node.input[3] else []
+    activation = next((a.s.decode() for a in node.attribute if a.name == "activation"), "")
+    maker = source.maker.get(value)
+    if activation and not (maker is not None and maker.op == activation):
+        steps.append(activation)
+    for step in steps:
+        reader = source.only_reader(value)
+        while reader is not None and reader.op in ("Identity", "BatchNormalization"):
+            value = reader.outputs[0]
+            reader = source.only_reader(value)
+        if reader is None or reader.op != step:
+            break
+        value = reader.outputs[0]
+    return value
+
+
+def _inherit(graph: Any, rows: list[set[str]]) -> None:
+    """A node whose values all have new names is a part of what reads it (a decomposed function, a split fusion)."""
+    by_value = {v: i for i, n in enumerate(graph.node) for v in n.output if v}
+    for i in range(len(graph.node) - 1, -1, -1):
+        for value in graph.node[i].input:
+            maker = by_value.get(value)
+            if maker is not None and not rows[maker] and graph.node[maker].op_type not in _MOVERS:
+                rows[maker] |= rows[i]

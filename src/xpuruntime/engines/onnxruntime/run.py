@@ -1,0 +1,190 @@
+"""A loaded ONNX Runtime session. ``run`` is the vendor's inner call with prepared output names and nothing else."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from ...errors import BuildError, RunError
+from ...protocols import Array, Artifact, EngineRequest, Evidence, ModelSource
+from ...types import DType, TensorSpec
+from . import options
+from .build import CARRIERS, cpu_threads
+from .evidence import Attribution, collect, twin
+from .providers import ort, short
+
+__all__ = ["OrtExecutable", "load"]
+
+
+class OrtExecutable:
+    """One inference session; ONNX Runtime's ``run`` may be called from several threads."""
+
+    def __init__(self, model: ModelSource, request: EngineRequest, settings: options.Settings) -> None:
+        self.inputs = model.inputs
+        self.outputs = model.outputs
+        self._model, self._request, self._settings = model, request, settings
+        self._who = f"onnxruntime, model {model.name}"
+        self._session = self._open(options.session_options(settings, cpu_threads(request)))
+        self._names = [s.name for s in model.outputs]
+        self._call: Callable[..., Sequence[Array]] = _inner(self._session)
+        if any(s.dtype in CARRIERS for s in (*model.inputs, *model.outputs)):
+            self._call = functools.partial(_run_carried, self._session, model.inputs, model.outputs)
+        self._attribution: Attribution | None = None
+
+    def run(self, feeds: dict[str, Array]) -> Sequence[Array]:
+        """Outputs in the model's order, in memory of their own. Raises RunError with the vendor's text."""
+        try:
+            return self._call(self._names, feeds, None)
+        except RunError:
+            raise
+        except Exception as error:  # the vendor's exceptions have no common base but Exception
+            raise RunError(
+                self._who,
+                "ONNX Runtime failed while running",
+                got=short(str(error)),
+                do="Check the inputs' shapes and values against what the model expects.",
+            ) from error
+
+    def evidence(self, feeds: dict[str, Array] | None = None) -> Evidence:
+        """Placement from this session. With ``feeds``, also kernels, fusions and times, from a profiled twin."""
+        self._alive()
+        if feeds is not None:
+            self._attribution = twin(
+                self._model, self._open, self._settings, cpu_threads(self._request), feeds, self._run_on
+            )
+        return collect(self._model, self._session, self._settings, self._attribution)
+
+    def close(self) -> None:
+        """Free the session. Further calls raise RunError."""
+        self._session = None
+        self._call = self._closed
+
+    def _open(self, session_options: Any) -> Any:
+        """A session of this model with these options. Raises BuildError with the vendor's text."""
+        try:
+            source, folder = named_bytes(self._model)
+            if folder:
+                session_options.add_session_config_entry(
+                    "session.model_external_initializers_file_folder_path", folder
+                )
+            session = ort().InferenceSession(
+                source, session_options, providers=list(self._settings.providers), enable_fallback=0
+            )
+        except Exception as error:
+            raise BuildError(
+                self._who,
+                "ONNX Runtime cannot build this model",
+                got=short(str(error)),
+                do="Choose another engine, or change the model where the vendor's text points.",
+            ) from error
+        if self._settings.asked not in session.get_providers():
+            raise BuildError(
+                self._who,
+                f"ONNX Runtime left out {self._settings.asked}",
+                got=f"a session with {', '.join(session.get_providers())}",
+                do="Run 'xpu doctor' for the vendor's reason.",
+            )
+        return session
+
+    def _run_on(self, session: Any, feeds: dict[str, Array]) -> None:
+        """One run on a twin."""
+        if any(s.dtype in CARRIERS for s in (*self.inputs, *self.outputs)):
+            _run_carried(session, self.inputs, self.outputs, self._names, feeds, None)
+        else:
+            session.run(self._names, feeds)
+
+    def _alive(self) -> None:
+        if self._session is None:
+            self._closed()
+
+    def _closed(self, *_: object) -> NoReturn:
+        raise RunError(self._who, "the session is closed", do="Make a new one.")
+
+
+def load(artifact: Artifact, model: ModelSource, request: EngineRequest) -> OrtExecutable:
+    """Create the session. Raises BuildError with the vendor's text."""
+    settings = options.parse(request)
+    if not isinstance(settings, options.Settings):
+        raise BuildError(
+            f"onnxruntime, model {model.name}", "cannot load", got=settings.reason, do=settings.do
+        )
+    return OrtExecutable(model, request, settings)
+
+
+def _inner(session: Any) -> Callable[..., Sequence[Array]]:
+    """The call beneath ``InferenceSession.run``, without its checks of names, which the caller has made already."""
+    call: Callable[..., Sequence[Array]] = getattr(session, "_sess", session).run
+    return call
+
+
+def named_bytes(model: ModelSource) -> tuple[str | bytes, str]:
+    """What to hand to ONNX Runtime: the original file, unless nodes lack a name of their own. Then the same model with those
+    names filled in, so that placement and times can be told apart, and the folder of its external data.
+    """
+    import onnx
+
+    if model.path is not None:
+        proto = onnx.load(str(model.path), load_external_data=False)
+    else:
+        proto = onnx.ModelProto.FromString(model.data or b"")
+    if all(node.name == ref.name for node, ref in zip(proto.graph.node, model.nodes, strict=True)):
+        return (str(model.path), "") if model.path is not None else (model.data or b"", "")
+    for node, ref in zip(proto.graph.node, model.nodes, strict=True):
+        node.name = ref.name
+    return proto.SerializeToString(), str(model.path.parent.resolve()) if model.path is not None else ""
+
+
+def _run_carried(
+    session: Any,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    names: list[str],
+    feeds: Mapping[str, Array],
+    _: None,
+) -> Sequence[Array]:
+    """Run with element types that NumPy does not have: bits cross in a carrier of their width (values do not change)."""
+    vendor = ort()
+    kept = {
+        s.name: np.ascontiguousarray(feeds[s.name]) for s in inputs
+    }  # ONNX Runtime reads this memory in place
+    values = {}
+    for spec in inputs:
+        array = kept[spec.name]
+        if spec.dtype in CARRIERS:
+            bits = array.view(CARRIERS[spec.dtype])
+            values[spec.name] = vendor.OrtValue.ortvalue_from_numpy_with_onnx_type(
+                bits, _onnx_types()[spec.dtype]
+            )
+        else:
+            values[spec.name] = vendor.OrtValue.ortvalue_from_numpy(array)
+    made = session.run_with_ort_values(names, values)
+    return [
+        _copied(v, s.dtype) if s.dtype in CARRIERS else v.numpy() for v, s in zip(made, outputs, strict=True)
+    ]
+
+
+def _copied(value: Any, dtype: DType) -> Array:
+    """A copy of an OrtValue's memory as an array of ``dtype``."""
+    shape = tuple(value.shape())
+    size = math.prod(shape) * dtype.numpy.itemsize
+    raw = ctypes.string_at(value.data_ptr(), size) if size else b""
+    return np.frombuffer(bytearray(raw), dtype.numpy).reshape(shape)
+
+
+@functools.cache
+def _onnx_types() -> dict[DType, int]:
+    import onnx
+
+    kinds = onnx.TensorProto
+    return {
+        DType.BFLOAT16: kinds.BFLOAT16,
+        DType.FLOAT8_E4M3FN: kinds.FLOAT8E4M3FN,
+        DType.FLOAT8_E4M3FNUZ: kinds.FLOAT8E4M3FNUZ,
+        DType.FLOAT8_E5M2: kinds.FLOAT8E5M2,
+        DType.FLOAT8_E5M2FNUZ: kinds.FLOAT8E5M2FNUZ,
+    }
