@@ -99,11 +99,13 @@ class Support:
         """It can."""
         return cls(True)
 
+    def __post_init__(self) -> None:
+        if not self.ok and (self.code is None or not self.reason):
+            raise ValueError("Support.no needs a reason")
+
     @classmethod
     def no(cls, code: Reason, reason: str, *, do: str = "") -> Support:
         """It cannot. Raises ValueError when the reason is empty."""
-        if not reason.strip():
-            raise ValueError("Support.no needs a reason")
         return cls(False, Reason(code), reason.strip(), do)
 
     def __bool__(self) -> bool:
@@ -139,7 +141,9 @@ class Candidate:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Candidate:
         """The inverse of ``to_json``. Raises ValueError for an unknown code."""
-        return cls(data["name"], Reason(data["code"]), data["reason"], data.get("do", ""), data.get("facts", {}))
+        return cls(
+            data["name"], Reason(data["code"]), data["reason"], data.get("do", ""), data.get("facts", {})
+        )
 
 
 @dataclass(frozen=True, slots=True)

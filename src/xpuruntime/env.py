@@ -62,12 +62,22 @@ def get_int(name: str) -> int | None:
     text = get(name)
     if not text:
         return None
-    if not text.isdecimal() or int(text) < 1:
+    if not text.isdecimal() or len(text) > 18 or int(text) < 1:
         raise _bad(name, "a positive integer")
     return int(text)
 
 
-_UNITS = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "kb": 10**3, "mb": 10**6, "gb": 10**9}
+_UNITS = {
+    "": 1,
+    "b": 1,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+}
 
 
 def parse_bytes(text: str) -> int:
@@ -76,10 +86,10 @@ def parse_bytes(text: str) -> int:
     unit = text.strip()[len(digits) :].strip().lower()
     if unit not in _UNITS:
         raise ValueError(f"unknown unit {unit!r}; use one of {', '.join(u for u in _UNITS if u)}")
-    value = float(digits)
+    value = float(digits) * _UNITS[unit]
     if not 0 <= value < 2**60:
         raise ValueError("must be between 0 and 2**60 bytes")
-    return int(value * _UNITS[unit])
+    return int(value)
 
 
 def get_bytes(name: str) -> int:
@@ -93,4 +103,7 @@ def get_bytes(name: str) -> int:
 def get_path(name: str) -> Path | None:
     """A variable as a path with ``~`` expanded, or None when it is empty."""
     text = get(name)
-    return Path(text).expanduser() if text else None
+    try:
+        return Path(text).expanduser() if text else None
+    except RuntimeError as error:  # "~somebody" without such a user
+        raise _bad(name, "a path") from error

@@ -39,7 +39,7 @@ class Comparison:
     """How one output compares with its reference.
 
     max_abs:   max|a - b| over elements that are finite in both.
-    max_rel:   max_abs / max|b|; the tolerance that would pass. inf where it cannot pass (shape, NaN pattern, text).
+    max_rel:   max_abs / max|b|; the tolerance that would pass. inf where none would (shape, NaN pattern, text, integers).
     cosine:    cosine of the two flattened outputs; None where either is all zero or not numeric.
     argmax_equal: share of rows (last axis) with the same argmax; None for scalars and empty outputs.
     mismatched: elements that differ at all.
@@ -84,7 +84,9 @@ def compare(name: str, actual: NDArray[Any], reference: NDArray[Any], tolerance:
         )
 
     if actual.shape != reference.shape:
-        return verdict(f"shape {list(actual.shape)} is not {list(reference.shape)}", math.inf, math.inf, reference.size)
+        return verdict(
+            f"shape {list(actual.shape)} is not {list(reference.shape)}", math.inf, math.inf, reference.size
+        )
     if actual.size == 0:
         return verdict("", 0.0, 0.0, 0)
     if actual.dtype.kind in "OUST" or reference.dtype.kind in "OUST":
@@ -98,17 +100,22 @@ def compare(name: str, actual: NDArray[Any], reference: NDArray[Any], tolerance:
     if not np.array_equal(np.isnan(a), np.isnan(b)):
         places = int(np.count_nonzero(np.isnan(a) != np.isnan(b)))
         return verdict(f"NaN in one of the two at {places} places", math.inf, math.inf, places)
-    infinite = np.isinf(a) | np.isinf(b)
+    infinite = (np.isinf(a) | np.isinf(b)) & ~np.isnan(b)  # complex(inf, nan) is both: it counts as NaN
     if not np.array_equal(a[infinite], b[infinite]):
         places = int(np.count_nonzero(a[infinite] != b[infinite]))
         return verdict(f"infinities differ at {places} places", math.inf, math.inf, places)
     live = ~(infinite | np.isnan(b))
     x, y = a[live], b[live]
-    difference = np.abs(x - y)
-    wrong = int(np.count_nonzero(actual[live] != reference[live])) if exact else int(np.count_nonzero(difference))
+    with np.errstate(over="ignore"):  # 1e308 - -1e308: infinitely far apart is the right answer
+        difference = np.abs(x - y)
+    wrong = (
+        int(np.count_nonzero(actual[live] != reference[live])) if exact else int(np.count_nonzero(difference))
+    )
     max_abs = float(difference.max(initial=0.0))
     scale = float(np.abs(y).max(initial=0.0))
     max_rel = 0.0 if max_abs == 0 else (max_abs / scale if scale else math.inf)
+    if exact and wrong:
+        max_rel = math.inf  # integers agree or do not: no tolerance would pass
     reason = ""
     if exact and wrong:
         reason = f"{wrong} of {reference.size} integers differ"

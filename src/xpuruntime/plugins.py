@@ -45,7 +45,7 @@ class EnginePlugin:
 
     def installed(self) -> Support:
         """Whether the vendor's package is there in a supported version; imports nothing."""
-        if importlib.util.find_spec(self.module) is None:
+        if not _importable(self.module):
             return Support.no(
                 Reason.NOT_INSTALLED,
                 f"the Python package {self.module!r} is not installed",
@@ -70,6 +70,16 @@ class EnginePlugin:
         return load_dotted(self.entry)
 
 
+def _importable(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (
+        ModuleNotFoundError,
+        ValueError,
+    ):  # a parent package is missing, or a module without a spec stands there
+        return False
+
+
 def package_version(distribution: str) -> str | None:
     """The installed version of a distribution, or None."""
     try:
@@ -79,9 +89,14 @@ def package_version(distribution: str) -> str | None:
 
 
 def version_key(version: str) -> tuple[int, ...]:
-    """The numeric release part of a version as a comparable tuple: ``"2026.4.1-rc2"`` -> (2026, 4, 1)."""
+    """The numeric release part of a version as a comparable tuple: ``"2026.4.0-rc2"`` -> (2026, 4).
+
+    Zeros at the end say nothing (PEP 440): 1.18 is 1.18.0."""
     release = re.match(r"\d+(?:\.\d+)*", version)
-    return tuple(int(p) for p in release[0].split(".")) if release else ()
+    parts = [int(p) for p in release[0].split(".")] if release else []
+    while parts and parts[-1] == 0:
+        parts.pop()
+    return tuple(parts)
 
 
 def load_dotted(path: str) -> Any:

@@ -31,6 +31,9 @@ __all__ = ["Entry", "Store", "digest", "write_atomic"]
 
 _MAGIC = b"XPUSTORE"
 _VERSION = 1
+_AGAIN = "Remove the file; it is built again when needed."
+_ABANDONED = 3600.0  # seconds after which a temporary file belongs to nobody: its writer was killed
+_TEMPORARY = ".tmp-"
 _log = logging.getLogger("xpuruntime.store")
 
 
@@ -44,7 +47,7 @@ def write_atomic(path: Path, *parts: bytes) -> None:
     """Write a whole file or nothing: temporary file beside it, sync, rename. Raises StoreError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=".tmp-", dir=path.parent)
+        handle, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=path.parent)
         try:
             with os.fdopen(handle, "wb") as file:
                 for part in parts:
@@ -103,14 +106,18 @@ class Store:
     mode:  ``rw``, ``ro`` (never writes) or ``off`` (holds nothing). Default ``XPU_CACHE_MODE``.
     """
 
-    def __init__(self, root: str | os.PathLike[str] | None = None, *, limit: int | None = None, mode: str = "") -> None:
-        base = Path(root).expanduser() if root else env.get_path("XPU_CACHE_DIR")
-        self.root = base or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "xpuruntime"
+    def __init__(
+        self, root: str | os.PathLike[str] | None = None, *, limit: int | None = None, mode: str = ""
+    ) -> None:
+        self.root = _expand(root) if root else env.get_path("XPU_CACHE_DIR") or _user_folder()
         self.limit = env.get_bytes("XPU_CACHE_BYTES") if limit is None else limit
         self.mode = mode or env.get("XPU_CACHE_MODE")
         if self.mode not in ("rw", "ro", "off"):
             raise PolicyError(
-                "store", "mode must be rw, ro or off", got=repr(self.mode), do="Set XPU_CACHE_MODE to one of them."
+                "store",
+                "mode must be rw, ro or off",
+                got=repr(self.mode),
+                do="Set XPU_CACHE_MODE to one of them.",
             )
 
     def __repr__(self) -> str:
@@ -131,13 +138,15 @@ class Store:
                 payload = file.read()
             _check_payload(path, header, payload)
             if (header["kind"], header["key"]) != (kind, key):
-                raise FormatError(f"store entry {path}", "belongs to another key", got=header["key"])
+                raise FormatError(
+                    f"store entry {path}", "belongs to another key", got=header["key"], do=_AGAIN
+                )
         except FileNotFoundError:
             return None
         except OSError as error:
             raise _store_error(path, "cannot read", error) from error
         except FormatError as error:
-            _log.warning("%s It is removed and built again.", error)
+            _log.warning("%s", error)
             if self.mode == "rw":
                 with contextlib.suppress(OSError):
                     path.unlink()
@@ -169,7 +178,7 @@ class Store:
     def entries(self) -> list[Entry]:
         """Every readable entry, most recently used first. Payloads are not read."""
         found = []
-        for path in (self.root / f"v{_VERSION}").glob("*/??/*"):
+        for path in self._files():
             with contextlib.suppress(OSError, FormatError), path.open("rb") as file:
                 header = _read_header(path, file.read(16), file)
                 stat = path.stat()
@@ -189,23 +198,42 @@ class Store:
     def verify(self) -> list[FormatError]:
         """Read every entry wholly; one FormatError for each damaged one. Removes nothing."""
         problems = []
-        for path in sorted((self.root / f"v{_VERSION}").glob("*/??/*")):
+        for path in sorted(self._files()):
             try:
                 with path.open("rb") as file:
                     header = _read_header(path, file.read(16), file)
                     _check_payload(path, header, file.read())
+                if self.path(header["kind"], header["key"]) != path:
+                    raise FormatError(
+                        f"store entry {path}", "belongs to another key", got=header["key"], do=_AGAIN
+                    )
             except FormatError as error:
                 problems.append(error)
+            except FileNotFoundError:  # another process trimmed it meanwhile
+                continue
+            except OSError as error:
+                raise _store_error(path, "cannot read", error) from error
         return problems
 
+    def _files(self) -> Iterator[Path]:
+        """Every entry's file. What a writer has under way is none of them."""
+        found = (self.root / f"v{_VERSION}").glob("*/??/*")
+        return (path for path in found if not path.name.startswith(_TEMPORARY))
+
     def trim(self, limit: int | None = None, *, keep: str = "") -> list[Path]:
-        """Remove least recently used files until the total is within the limit (0 removes all); what was removed."""
+        """Remove least recently used files until the total is within the limit (0 removes all); what was removed.
+
+        A temporary file that is an hour old was left by a killed writer: it goes in any case."""
         limit = self.limit if limit is None else limit
         files = []
+        now = time.time()
         for path in (self.root / f"v{_VERSION}").glob("*/??/*"):
             with contextlib.suppress(OSError):
                 stat = path.stat()
-                files.append((stat.st_mtime, stat.st_size, path))
+                if not path.name.startswith(_TEMPORARY):
+                    files.append((stat.st_mtime, stat.st_size, path))
+                elif now - stat.st_mtime > _ABANDONED:
+                    path.unlink()
         total = sum(size for _, size, _ in files)
         removed = []
         for _, size, path in sorted(files):
@@ -238,31 +266,50 @@ class Store:
             os.close(handle)
 
 
+def _expand(path: str | os.PathLike[str]) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:  # "~somebody" without such a user
+        raise StoreError(
+            "store", "no such folder", got=repr(str(path)), do="Give a path without '~'."
+        ) from error
+
+
+def _user_folder() -> Path:
+    """The user's cache folder; a process without a home (a container's arbitrary user id) must name one."""
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "xpuruntime"
+    except RuntimeError as error:
+        raise StoreError(
+            "store", "this user has no home folder", do="Set XPU_CACHE_DIR to a writable folder."
+        ) from error
+
+
 def _read_header(path: Path, head: bytes, file: Any) -> dict[str, Any]:
     who = f"store entry {path}"
-    again = "Remove the file; it is built again when needed."
     if len(head) != 16 or head[:8] != _MAGIC:
-        raise FormatError(who, "is not a store entry", got=head[:8], do=again)
+        raise FormatError(who, "is not a store entry", got=head[:8], do=_AGAIN)
     version, length = int.from_bytes(head[8:12], "little"), int.from_bytes(head[12:16], "little")
     if version != _VERSION:
-        raise FormatError(who, f"has format version {version}, this release reads {_VERSION}", do=again)
+        raise FormatError(who, f"has format version {version}, this release reads {_VERSION}", do=_AGAIN)
     if length > 1 << 24:
-        raise FormatError(who, "header is damaged", got=f"length {length}", do=again)
+        raise FormatError(who, "header is damaged", got=f"length {length}", do=_AGAIN)
     try:
         header = json.loads(file.read(length))
         wanted = {"kind": str, "key": str, "bytes": int, "sha256": str, "made": float, "ingredients": dict}
         if not all(isinstance(header[k], t) for k, t in wanted.items()):
             raise TypeError("a field has the wrong type")
+        if digest(header["ingredients"]) != header["key"]:
+            raise ValueError("the key is not the digest of the ingredients")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise FormatError(who, "header is damaged", got=error, do=again) from error
+        raise FormatError(who, "header is damaged", got=error, do=_AGAIN) from error
     return dict(header)
 
 
 def _check_payload(path: Path, header: Mapping[str, Any], payload: bytes) -> None:
-    again = "Remove the file; it is built again when needed."
     if len(payload) != header["bytes"]:
         raise FormatError(
-            f"store entry {path}", "is truncated", got=f"{len(payload)} of {header['bytes']} bytes", do=again
+            f"store entry {path}", "is truncated", got=f"{len(payload)} of {header['bytes']} bytes", do=_AGAIN
         )
     if hashlib.sha256(payload).hexdigest() != header["sha256"]:
-        raise FormatError(f"store entry {path}", "does not match its checksum", do=again)
+        raise FormatError(f"store entry {path}", "does not match its checksum", do=_AGAIN)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import ast
 import enum
+import keyword
 import math
+import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -86,11 +88,13 @@ class DType(enum.StrEnum):
         """The DType of a NumPy dtype, a NumPy scalar type, or a name. Raises ValueError when there is none."""
         if isinstance(dtype, DType):
             return dtype
+        if dtype is None:
+            raise ValueError("no such dtype: None")  # NumPy would take it for float64
         if isinstance(dtype, str) and dtype in _ALIASES:
             return _ALIASES[dtype]
         try:
             native = np.dtype(dtype)  # type: ignore[call-overload]
-        except TypeError as error:
+        except (TypeError, ValueError, SyntaxError) as error:
             raise ValueError(f"no such dtype: {dtype!r}") from error
         if native.kind in "OUST":
             return cls.STRING
@@ -103,7 +107,8 @@ class DType(enum.StrEnum):
 _SUB_BYTE = {DType.INT4: 4, DType.UINT4: 4, DType.INT2: 2, DType.UINT2: 2, DType.FLOAT4_E2M1FN: 4}
 _BITS: dict[DType, int] = dict(_SUB_BYTE)
 _NUMPY: dict[DType, np.dtype[Any]] = {
-    d: np.dtype(object) if d is DType.STRING else np.dtype(getattr(ml_dtypes, d.value, None) or d.value) for d in DType
+    d: np.dtype(object) if d is DType.STRING else np.dtype(getattr(ml_dtypes, d.value, None) or d.value)
+    for d in DType
 }
 _ALIASES: dict[str, DType] = {d.value: d for d in DType} | {
     "f16": DType.FLOAT16,
@@ -127,12 +132,16 @@ class _FloorDiv(NamedTuple):
 
 
 _Atom: TypeAlias = "str | _FloorDiv"
+# A product of n sums of two symbols has 2**n terms: a hostile file must not hang its reader.
+_MOST_TERMS = 4096
 _Monomial: TypeAlias = "tuple[_Atom, ...]"  # sorted by text; a power is a repetition; () is the constant term
 
 
 def _atom_text(atom: _Atom) -> str:
     if isinstance(atom, str):
-        return atom if atom.isidentifier() else repr(atom)
+        # Keywords do not parse as names, and names beyond ASCII would come back normalised (NFKC).
+        plain = atom.isascii() and atom.isidentifier() and not keyword.iskeyword(atom)
+        return atom if plain else repr(atom)
     return f"(({atom.num})//({atom.den}))"
 
 
@@ -198,6 +207,8 @@ class Dim:
         return _collapse(terms)
 
     def __mul__(self, other: DimLike) -> DimLike:
+        if len(self._terms) * len(list(_terms(other))) > _MOST_TERMS:
+            raise ValueError(f"a product of dims would have over {_MOST_TERMS} terms")
         terms: dict[_Monomial, int] = {}
         for left, a in self._terms:
             for right, b in _terms(other):
@@ -266,6 +277,8 @@ def _without(monomial: _Monomial, divisor: _Monomial) -> _Monomial | None:
 def _floordiv(num: DimLike, den: DimLike) -> DimLike:
     if isinstance(num, int) and isinstance(den, int):
         return num // den
+    if num == 0:
+        return 0
     if den == 0:
         raise ZeroDivisionError(f"{num} // 0")
     den_terms = list(_terms(den))
@@ -298,8 +311,10 @@ def _as_dim(value: DimLike) -> Dim:
 
 def dim(value: int | str | Dim) -> DimLike:
     """An int stays an int, a Dim stays itself, a string is a symbol of that name (any text but empty)."""
-    if isinstance(value, Dim | int):
+    if isinstance(value, Dim):
         return value
+    if not isinstance(value, str):
+        return int(operator.index(value))  # NumPy's integers too; TypeError for what is none
     if not value:
         raise ValueError("a symbol needs a name")
     return _symbol(value)
@@ -382,7 +397,9 @@ class TensorSpec:
         if not bracket or not tail.endswith("]"):
             raise ValueError(f"not a tensor spec: {text[:80]!r}; write dtype[dim, dim]")
         body = tail[:-1].strip()
-        return cls(tuple(parse_dim(part) for part in _split(body)) if body else (), DType.of(head.strip()), name)
+        return cls(
+            tuple(parse_dim(part) for part in _split(body)) if body else (), DType.of(head.strip()), name
+        )
 
 
 def _split(text: str) -> list[str]:
