@@ -41,14 +41,18 @@ class SourceGraph:
         return value in self.maker or value in self.readers
 
     def between(self, outputs: Iterable[str], available: Collection[str]) -> tuple[str, ...]:
-        """Names of the nodes that compute ``outputs`` from ``available`` values, in the model's order."""
+        """Names of the nodes that compute ``outputs`` from ``available`` values, in the model's order.
+
+        Constant subgraphs on the way are left out: vendors compute them once, when loading.
+        """
         found: set[str] = set()
-        todo = [v for v in outputs if v in self.maker]
+        todo = [self.maker[v] for v in outputs if v in self.maker]
         while todo:
-            node = self.maker[todo.pop()]
+            node = todo.pop()
             if node.name not in found:
                 found.add(node.name)
-                todo += [v for v in node.inputs if v not in available and v in self.maker]
+                makers = [self.maker[v] for v in node.inputs if v not in available and v in self.maker]
+                todo += [m for m in makers if m.name not in self.constant or node.name in self.constant]
         return self.ordered(found)
 
     def ordered(self, names: Collection[str]) -> tuple[str, ...]:
@@ -66,7 +70,7 @@ class SourceGraph:
         ``may(node, row)`` can veto. Constant subgraphs stay out: vendors compute them once, when loading.
         """
         owner = {name: i for i, row in enumerate(rows) for name in row}
-        for node in reversed(self.nodes.values()):
+        for node in reversed(list(self.nodes.values())):
             if node.name in owner or node.name in self.constant:
                 continue
             if any(v in self._outputs for v in node.outputs):

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from ...protocols import Array, Evidence, EvidenceRow, ModelSource
 from ..attribution import SourceGraph
@@ -29,6 +29,10 @@ _RUNS, _SECONDS = 10, 2.0  # profiled runs: this many, or as many as fit in this
 
 # The profiler's element types -> ours.
 _TYPES = {"float": "float32", "double": "float64"}
+
+
+_Key: TypeAlias = tuple[str, str, str]  # an executed node: name, op, index
+Executed: TypeAlias = Sequence[tuple[str, tuple[str, ...]]]  # name and the model's nodes, in execution order
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,45 +172,30 @@ def _profiling(settings: options.Settings, threads: int, folder: str, graph: Pat
 
 
 def _attribute(
-    model: ModelSource,
-    events: list[dict[str, Any]],
-    executed: Mapping[str, tuple[str, ...]] | None,
-    notes: list[str],
+    model: ModelSource, events: list[dict[str, Any]], executed: Executed | None, notes: list[str]
 ) -> Attribution:
     """Rows in execution order from profiler events; each event's node is looked up in the twin's final graph."""
     runs = [(e["ts"], e["ts"] + e["dur"]) for e in events if e.get("name") == "model_run"][1:]
-    times: dict[tuple[str, str, str], list[float]] = {}
-    args: dict[tuple[str, str, str], dict[str, Any]] = {}
-    spent: dict[tuple[str, str, str], dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    names = {name for name, _ in executed} if executed else None
+    args: dict[_Key, dict[str, Any]] = {}
+    spent: dict[_Key, list[float]] = {}
     for event in events:
         if event.get("cat") != "Node" or not event["name"].endswith("_kernel_time"):
             continue
         name, detail = event["name"].removesuffix("_kernel_time"), event["args"]
         turn = next((i for i, (a, b) in enumerate(runs) if a <= event["ts"] <= b), None)
-        if turn is None or (executed is not None and name not in executed):
+        if turn is None or (names is not None and name not in names):
             continue  # the first run, or a node inside a subgraph: its time is part of the If, Loop or Scan around it
         key = (name, detail["op_name"], str(detail.get("node_index", "")))
         args[key] = detail
-        spent[key][turn] += event["dur"]
-    times = {k: [v.get(i, 0.0) for i in range(len(runs))] for k, v in spent.items()}
+        spent.setdefault(key, [0.0] * len(runs))[turn] += event["dur"]
+    sources = _sources(model, list(spent), executed)
     rows = []
-    for (name, op, _), durations in times.items():
-        detail = args[(name, op, _)]
-        if executed is not None:
-            nodes = executed[name]
-        else:
-            found = source_of_name(name, model)
-            nodes = (found,) if found else ()
-        provider = detail.get("provider", CPU)
+    for (key, durations), nodes in zip(spent.items(), sources, strict=True):
+        provider, op = args[key].get("provider", CPU), key[1]
+        time_us = statistics.median(durations)
         rows.append(
-            EvidenceRow(
-                nodes,
-                op,
-                _device(provider),
-                f"{provider} {op}",
-                _computed_in(detail),
-                statistics.median(durations),
-            )
+            EvidenceRow(nodes, op, _device(provider), f"{provider} {op}", _computed_in(args[key]), time_us)
         )
     told = {n for r in rows for n in r.nodes}
     source = SourceGraph(model)
@@ -214,8 +203,24 @@ def _attribute(
     return Attribution(tuple(rows), folded, tuple(notes), len(runs))
 
 
+def _sources(model: ModelSource, keys: Sequence[_Key], executed: Executed | None) -> list[tuple[str, ...]]:
+    """The model's nodes of each profiled node.
+
+    The written graph stands in execution order, so the two lists agree place by place (names alone are not
+    unique: fusions call several nodes ``Gelu``). Should they not agree, unique names still tell.
+    """
+    if executed is None:
+        return [(found,) if (found := source_of_name(name, model)) else () for name, _, _ in keys]
+    if [name for name, _, _ in keys] == [name for name, _ in executed]:
+        return [nodes for _, nodes in executed]
+    by_name: dict[str, list[tuple[str, ...]]] = defaultdict(list)
+    for name, nodes in executed:
+        by_name[name].append(nodes)
+    return [by_name[name][0] if len(by_name[name]) == 1 else () for name, _, _ in keys]
+
+
 def _computed_in(detail: Mapping[str, Any]) -> str:
     """The element type of the first output, which is what the profiler says about precision."""
-    first = next(iter(detail.get("output_type_shape") or []), {})
+    first: Mapping[str, Any] = next(iter(detail.get("output_type_shape") or []), {})
     name = next(iter(first), "")
     return _TYPES.get(name, name)

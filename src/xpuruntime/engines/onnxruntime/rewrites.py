@@ -11,13 +11,34 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ...protocols import ModelSource
+from ...protocols import ModelSource, NodeRef
 from ..attribution import SourceGraph
 
 __all__ = ["executed_nodes", "source_of_name"]
 
 # Nodes that only move or convert data for other nodes: they stand for no node of the model unless their value says so.
 _MOVERS = frozenset({"ReorderInput", "ReorderOutput", "MemcpyFromHost", "MemcpyToHost", "Transpose", "Cast"})
+
+# A plain op of the second kind never holds one of the first: a slice that says so ran past a border whose name was lost.
+_HEAVY = frozenset(
+    {"Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "MaxPool", "AveragePool", "Softmax"}
+)
+_LIGHT = frozenset(
+    {
+        "Concat",
+        "Add",
+        "Mul",
+        "Sub",
+        "Div",
+        "Relu",
+        "Sigmoid",
+        "Reshape",
+        "Transpose",
+        "Slice",
+        "Split",
+        "Resize",
+    }
+)
 
 
 def source_of_name(name: str, model: ModelSource) -> str:
@@ -41,8 +62,8 @@ def _names(model: ModelSource) -> frozenset[str]:
     return _NAMES[model.digest]
 
 
-def executed_nodes(path: Path, model: ModelSource) -> dict[str, tuple[str, ...]]:
-    """For each node of the written graph, by name: the model's nodes that it computes, in the model's order."""
+def executed_nodes(path: Path, model: ModelSource) -> list[tuple[str, tuple[str, ...]]]:
+    """For each node of the written graph: its name, and the model's nodes that it computes, in the model's order."""
     import onnx
 
     graph = onnx.load(str(path), load_external_data=False).graph
@@ -57,9 +78,13 @@ def executed_nodes(path: Path, model: ModelSource) -> dict[str, tuple[str, ...]]
         rows.append(set(source.between(made, borders)) if any(source.known(v) for v in made) else set())
     _inherit(graph, rows)
     _claim_once(rows)
-    # A node that stands in no row was fused, but never into a row that only moves data.
-    source.absorb(rows, lambda _, i: graph.node[i].op_type not in _MOVERS)
-    return {n.name: source.ordered(r) for n, r in zip(graph.node, rows, strict=True)}
+    for node, row in zip(graph.node, rows, strict=True):
+        if node.op_type in _LIGHT:
+            row -= {n for n in row if source.nodes[n].op in _HEAVY}
+    # A node that stands in no row was fused; a row that only moves data, or a light one for a heavy node, did not do it.
+    ops = [n.op_type for n in graph.node]
+    source.absorb(rows, lambda n, i: ops[i] not in _MOVERS and not (n.op in _HEAVY and ops[i] in _LIGHT))
+    return [(n.name, source.ordered(r)) for n, r in zip(graph.node, rows, strict=True)]
 
 
 def _claim_once(rows: list[set[str]]) -> None:
@@ -74,10 +99,42 @@ def _aliases(graph: Any, source: SourceGraph) -> dict[str, str]:
     """New value names of the NCHWc rewrite -> the values of the model that they hold."""
     alias: dict[str, str] = {}
     for node in graph.node:
-        base = node.name.removesuffix("_nchwc")
-        if base != node.name and source.known(base):
+        base, own = _base(node, source), source.nodes.get(node.name)
+        if base:
             alias[node.output[0]] = _result(node, base, source)
+        elif own is not None and own.op == node.op_type and not source.known(node.output[0]):
+            alias[node.output[0]] = own.outputs[0]
+    for node in reversed(graph.node):
+        made = _base(node, source) or alias.get(node.output[0], node.output[0])
+        if not node.input or not source.known(made):
+            continue
+        like = _nearest(made, node.op_type, source)
+        if node.op_type == "ReorderOutput":  # reordering does not change what a value is
+            alias.setdefault(node.input[0], made)
+        elif like is not None:
+            data = len(like.inputs) if node.op_type == "Concat" and len(node.input) == len(like.inputs) else 1
+            for new, old in zip(node.input[:data], like.inputs[:data], strict=True):
+                if not source.known(new):
+                    alias.setdefault(new, old)
     return alias
+
+
+def _base(node: Any, source: SourceGraph) -> str:
+    """The value after which the NCHWc rewrite named a node; ``_bn`` and ``_mul`` mark what it turned into a convolution."""
+    name = node.name.removesuffix("_nchwc")
+    if name == node.name:
+        return ""
+    return next(
+        (b for b in (name, name.removesuffix("_bn"), name.removesuffix("_mul")) if source.known(b)), ""
+    )
+
+
+def _nearest(value: str, op: str, source: SourceGraph, steps: int = 16) -> NodeRef | None:
+    """The node of that op closest before ``value`` on its first inputs, or None."""
+    node = source.maker.get(value)
+    while node is not None and node.op != op and node.inputs and steps:
+        node, steps = source.maker.get(node.inputs[0]), steps - 1
+    return node if node is not None and node.op == op and node.inputs else None
 
 
 def _result(node: Any, value: str, source: SourceGraph) -> str:
