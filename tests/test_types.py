@@ -133,23 +133,25 @@ def test_canonical_text(text: str, canonical: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        " ",
-        "n +",
-        "n / 2",
-        "n ** 2",
-        "f(n)",
-        "n if n else m",
-        "1.5",
-        "True",
-        "b'n'",
-        "''",
-        "n//0",
-        "[n]",
-        "n\0",
-    ]
-    + ["(" * 500 + "n" + ")" * 500, "n+" * 6000 + "n", "9" * 5000, "-" * 9000 + "n"]
-    + ["*".join(f"(a{i}+b{i})" for i in range(600))],
+        *[
+            "",
+            " ",
+            "n +",
+            "n / 2",
+            "n ** 2",
+            "f(n)",
+            "n if n else m",
+            "1.5",
+            "True",
+            "b'n'",
+            "''",
+            "n//0",
+            "[n]",
+            "n\0",
+        ],
+        *["(" * 500 + "n" + ")" * 500, "n+" * 6000 + "n", "9" * 5000, "-" * 9000 + "n"],
+        "*".join(f"(a{i}+b{i})" for i in range(600)),
+    ],
 )
 def test_text_that_is_no_dim_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError, match=r"dim|part|symbol|terms|null|characters"):

@@ -129,7 +129,8 @@ def _cosine(x: NDArray[Any], y: NDArray[Any]) -> float | None:
     if not (scale_x and scale_y):
         return None
     u, v = x / scale_x, y / scale_y  # scaled first: squares of large values overflow
-    return float(min(1.0, abs(np.vdot(u, v)) / (np.linalg.norm(u) * np.linalg.norm(v))) * _sign(u, v))
+    share = float(abs(np.vdot(u, v)) / (np.linalg.norm(u) * np.linalg.norm(v)))
+    return min(1.0, share) * _sign(u, v)
 
 
 def _sign(u: NDArray[Any], v: NDArray[Any]) -> float:

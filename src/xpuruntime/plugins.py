@@ -91,7 +91,8 @@ def package_version(distribution: str) -> str | None:
 def version_key(version: str) -> tuple[int, ...]:
     """The numeric release part of a version as a comparable tuple: ``"2026.4.0-rc2"`` -> (2026, 4).
 
-    Zeros at the end say nothing (PEP 440): 1.18 is 1.18.0."""
+    Zeros at the end say nothing (PEP 440): 1.18 is 1.18.0.
+    """
     release = re.match(r"\d+(?:\.\d+)*", version)
     parts = [int(p) for p in release[0].split(".")] if release else []
     while parts and parts[-1] == 0:

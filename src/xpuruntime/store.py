@@ -47,18 +47,19 @@ def write_atomic(path: Path, *parts: bytes) -> None:
     """Write a whole file or nothing: temporary file beside it, sync, rename. Raises StoreError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=path.parent)
+        handle, name = tempfile.mkstemp(prefix=_TEMPORARY, dir=path.parent)
+        temporary = Path(name)
         try:
             with os.fdopen(handle, "wb") as file:
                 for part in parts:
                     file.write(part)
                 file.flush()
                 os.fsync(file.fileno())
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, path)
+            temporary.chmod(0o644)
+            temporary.replace(path)
         except BaseException:
             with contextlib.suppress(OSError):
-                os.unlink(temporary)
+                temporary.unlink()
             raise
     except OSError as error:
         raise _store_error(path, "cannot write", error) from error
@@ -223,7 +224,8 @@ class Store:
     def trim(self, limit: int | None = None, *, keep: str = "") -> list[Path]:
         """Remove least recently used files until the total is within the limit (0 removes all); what was removed.
 
-        A temporary file that is an hour old was left by a killed writer: it goes in any case."""
+        A temporary file that is an hour old was left by a killed writer: it goes in any case.
+        """
         limit = self.limit if limit is None else limit
         files = []
         now = time.time()

@@ -147,7 +147,8 @@ def _atom_text(atom: _Atom) -> str:
 
 class Dim:
     """A symbolic extent; use ``dim("n")``, ``parse_dim("2*n + 1")`` and arithmetic. Never a plain constant:
-    arithmetic that yields one hands back an ``int``. Assumes symbols are non-negative and divisors non-zero."""
+    arithmetic that yields one hands back an ``int``. Assumes symbols are non-negative and divisors non-zero.
+    """
 
     __slots__ = ("__dict__", "_terms")
 
