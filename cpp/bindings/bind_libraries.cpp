@@ -57,13 +57,14 @@ void bind_libraries(nb::module_& m) {
         "library_title", [](const std::string& name) { return find_library(name).spec().title; }, "name"_a,
         "A reader's name of a library.");
     m.def(
-        "library_variable", [](const std::string& name) { return find_library(name).spec().variable; }, "name"_a,
-        "The environment variable that overrides the search for a library.");
+        "library_variable", [](const std::string& name) { return find_library(name).spec().variable; },
+        "name"_a, "The environment variable that overrides the search for a library.");
     m.def(
         "library_info", [](const std::string& name) { return find_library(name).info(); }, "name"_a, NoGil(),
         "What is known so far. Loads nothing.");
     m.def(
-        "open_library", [](const std::string& name, const Search& search) { return find_library(name).open(search); },
+        "open_library",
+        [](const std::string& name, const Search& search) { return find_library(name).open(search); },
         "name"_a, "search"_a, NoGil(), "Load a library, once. An absent one is a Status, not an exception.");
 }
 

@@ -38,7 +38,8 @@ void bind_profiler(nb::module_& m) {
         .def(
             "__init__",
             [](EventRing* self, size_t capacity) {
-                if (capacity > (size_t{1} << 28)) throw nb::value_error("capacity must be at most 2**28 events");
+                if (capacity > (size_t{1} << 28))
+                    throw nb::value_error("capacity must be at most 2**28 events");
                 new (self) EventRing(capacity);
             },
             "capacity"_a)
@@ -50,7 +51,8 @@ void bind_profiler(nb::module_& m) {
             "kind"_a, "name"_a, "step"_a, "payload"_a, "Record an event now; False when the ring is full.")
         .def(
             "complete",
-            [](EventRing& self, uint32_t name, int64_t start_ns, int64_t duration_ns, int64_t step, int64_t payload) {
+            [](EventRing& self, uint32_t name, int64_t start_ns, int64_t duration_ns, int64_t step,
+               int64_t payload) {
                 return self.record(
                     {start_ns, duration_ns, step, payload, name, thread_id(), EventKind::complete, 0});
             },

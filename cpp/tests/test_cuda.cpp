@@ -1,4 +1,5 @@
-// CUDA facts: what a driver says becomes a value or a Status. The real driver, where there is one, comes last.
+// CUDA facts: what a driver says becomes a value or a Status. The real driver, where there is one, comes
+// last.
 #include "doctest/doctest.h"
 
 #include "backends/cuda/driver.h"
@@ -26,7 +27,8 @@ TEST_CASE("an older driver: facts are there, those it cannot give are empty") {
 
 TEST_CASE("a driver without devices says so, with advice") {
     Library library(cuda::library_spec());
-    const Result<CudaFacts> result = cuda::facts(library, {std::string(PROBES) + "/libprobe_driver_no_device.so", {}});
+    const Result<CudaFacts> result =
+        cuda::facts(library, {std::string(PROBES) + "/libprobe_driver_no_device.so", {}});
     CHECK(result.status.code == Code::no_device);
     CHECK(result.status.message == "cuInit returned CUDA_ERROR_NO_DEVICE");
     CHECK(result.status.advice.find("CUDA_VISIBLE_DEVICES") != std::string::npos);

@@ -11,7 +11,9 @@ using namespace xpurt;
 
 namespace {
 
-Event numbered(int64_t step, int64_t payload) { return {now_ns(), 0, step, payload, 0, 0, EventKind::instant, 0}; }
+Event numbered(int64_t step, int64_t payload) {
+    return {now_ns(), 0, step, payload, 0, 0, EventKind::instant, 0};
+}
 
 }  // namespace
 
@@ -100,7 +102,8 @@ TEST_CASE("many writers, one reader: nothing lost, nothing twice, each thread's 
         threads.emplace_back([&, w] {
             for (int i = 0; i < each; ++i) {
                 // A payload that depends on both, so that a torn event shows.
-                if (ring.record({i, i, w, int64_t{i} * 1000003 + w, static_cast<uint32_t>(w), 0, EventKind::complete, 0}))
+                if (ring.record({i, i, w, int64_t{i} * 1000003 + w, static_cast<uint32_t>(w), 0,
+                                 EventKind::complete, 0}))
                     accepted[w][i] = 1;
                 else
                     refused.fetch_add(1);
@@ -119,8 +122,8 @@ TEST_CASE("many writers, one reader: nothing lost, nothing twice, each thread's 
             for (size_t i = 0; i < count; ++i) {
                 const Event& event = batch[i];
                 const size_t w = static_cast<size_t>(event.step), n = static_cast<size_t>(event.time_ns);
-                torn += event.payload != event.time_ns * 1000003 + event.step || event.duration_ns != event.time_ns ||
-                        event.name != event.step;
+                torn += event.payload != event.time_ns * 1000003 + event.step ||
+                        event.duration_ns != event.time_ns || event.name != event.step;
                 twice += seen[w][n]++ != 0;
                 disordered += event.time_ns <= last[w];
                 last[w] = event.time_ns;

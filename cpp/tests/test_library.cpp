@@ -12,12 +12,17 @@ namespace {
 const std::string folder = PROBES;
 
 LibrarySpec probe(std::vector<const char*> files) {
-    return {"probe", "Probe library", "XPU_LIBPROBE", std::move(files),
+    return {"probe",
+            "Probe library",
+            "XPU_LIBPROBE",
+            std::move(files),
             {{"probe_required", 2000, Need::required}, {"probe_optional", 11040, Need::optional}},
             "Build the tests."};
 }
 
-int call(const Library& library, size_t index) { return reinterpret_cast<int (*)()>(library.address(index))(); }
+int call(const Library& library, size_t index) {
+    return reinterpret_cast<int (*)()>(library.address(index))();
+}
 
 }  // namespace
 
@@ -72,7 +77,8 @@ TEST_CASE("a missing library says what was tried") {
     Library library(probe({"libprobe_absent.so"}));
     const Status status = library.open({"", {folder}});
     CHECK(status.code == Code::not_found);
-    CHECK(status.message == "Probe library: no file found; tried libprobe_absent.so, " + folder + "/libprobe_absent.so");
+    CHECK(status.message ==
+          "Probe library: no file found; tried libprobe_absent.so, " + folder + "/libprobe_absent.so");
     CHECK(status.advice == "Build the tests. Or set XPU_LIBPROBE to the path of the library.");
     CHECK(library.info().status.code == Code::not_found);
 }
@@ -110,7 +116,8 @@ TEST_CASE("many threads open at once: one table, all see it") {
         std::atomic<int> good{0};
         for (int i = 0; i < 8; ++i)
             threads.emplace_back([&] {
-                if (library.open({"", {folder}}).ok() && call(library, 0) == 42 && call(library, 1) == 7) ++good;
+                if (library.open({"", {folder}}).ok() && call(library, 0) == 42 && call(library, 1) == 7)
+                    ++good;
             });
         for (std::thread& thread : threads) thread.join();
         CHECK(good == 8);

@@ -45,13 +45,10 @@ def test_cpu_counts_are_the_operating_systems() -> None:
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="flags of x86-64")
 def test_cpu_flags_are_the_kernels() -> None:
     facts = runtime.cpu()
-    words = Path("/proc/cpuinfo").read_text().split("flags", 1)[1].split("\n", 1)[0].split()
-    for ours, kernels in {
-        "avx2": "avx2",
-        "sse4.2": "sse4_2",
-        "avx512bf16": "avx512_bf16",
-        "amx-int8": "amx_int8",
-    }.items():
+    cpuinfo = Path("/proc/cpuinfo").read_text()
+    words = cpuinfo.split("flags", 1)[1].split("\n", 1)[0].split()
+    names = {"avx2": "avx2", "sse4.2": "sse4_2", "avx512f": "avx512f", "amx-tile": "amx_tile"}
+    for ours, kernels in names.items():
         assert (ours in facts.flags) == (kernels in words), ours
     assert facts.level in {f"x86-64-v{n}" for n in (1, 2, 3, 4)}
     assert (facts.level == "x86-64-v4") <= ("avx512vl" in facts.flags)

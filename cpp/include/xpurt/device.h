@@ -11,25 +11,25 @@
 namespace xpurt {
 
 struct Cache {
-    int level = 0;           // 1, 2, 3, ...
-    std::string type{};      // "data", "instruction" or "unified"
-    int64_t bytes = 0;       // of one instance
+    int level = 0;       // 1, 2, 3, ...
+    std::string type{};  // "data", "instruction" or "unified"
+    int64_t bytes = 0;   // of one instance
     int64_t line_bytes = 0;
-    int shared_by = 0;       // logical cores that share one instance; 0 = unknown
+    int shared_by = 0;  // logical cores that share one instance; 0 = unknown
 };
 
 struct CpuFacts {
-    std::string architecture{};  // "x86_64", "aarch64", ... as the kernel says
-    std::string vendor{};        // "GenuineIntel", "AuthenticAMD", "Arm", ...
-    std::string model{};         // brand string; on aarch64 implementer and part number
-    std::string level{};         // "x86-64-v1" to "x86-64-v4"; "" elsewhere
+    std::string architecture{};        // "x86_64", "aarch64", ... as the kernel says
+    std::string vendor{};              // "GenuineIntel", "AuthenticAMD", "Arm", ...
+    std::string model{};               // brand string; on aarch64 implementer and part number
+    std::string level{};               // "x86-64-v1" to "x86-64-v4"; "" elsewhere
     std::vector<std::string> flags{};  // instruction sets that processor and operating system both offer
     std::vector<Cache> caches{};       // as core 0 sees them
-    int logical_cores = 0;       // online in the machine
+    int logical_cores = 0;             // online in the machine
     int physical_cores = 0;
-    int affinity_cores = 0;      // that this process's affinity mask allows
-    double quota_cores = 0;      // cgroup CPU quota in cores; 0 = none
-    int usable_cores = 0;        // min(affinity, whole cores of the quota), at least 1
+    int affinity_cores = 0;          // that this process's affinity mask allows
+    double quota_cores = 0;          // cgroup CPU quota in cores; 0 = none
+    int usable_cores = 0;            // min(affinity, whole cores of the quota), at least 1
     int64_t memory_bytes = 0;        // of the machine
     int64_t memory_limit_bytes = 0;  // cgroup limit; 0 = none
 };
@@ -50,8 +50,8 @@ struct CudaDevice {
 };
 
 struct CudaFacts {
-    int driver_api = 0;           // highest CUDA version that the driver serves, 1000 * major + 10 * minor
-    std::string driver_version{}; // of the kernel module, "580.65.06"; "" when the system hides it
+    int driver_api = 0;            // highest CUDA version that the driver serves, 1000 * major + 10 * minor
+    std::string driver_version{};  // of the kernel module, "580.65.06"; "" when the system hides it
     std::vector<CudaDevice> devices{};
 };
 

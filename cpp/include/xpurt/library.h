@@ -24,12 +24,12 @@ struct Symbol {
 };
 
 struct LibrarySpec {
-    const char* name;                 // our name: "cuda"
-    const char* title;                // a reader's name: "NVIDIA CUDA driver"
-    const char* variable;             // environment variable that overrides the search, for the advice
-    std::vector<const char*> files;   // names to try, in this order
+    const char* name;                // our name: "cuda"
+    const char* title;               // a reader's name: "NVIDIA CUDA driver"
+    const char* variable;            // environment variable that overrides the search, for the advice
+    std::vector<const char*> files;  // names to try, in this order
     std::vector<Symbol> symbols;
-    const char* advice;               // what to do when it is absent
+    const char* advice;  // what to do when it is absent
 };
 
 // Where to look. The core reads no environment: its caller hands both in.
@@ -40,9 +40,9 @@ struct Search {
 
 struct LibraryInfo {
     Status status{};
-    std::string path{};                    // the file that is mapped, links resolved
-    std::string file_version{};            // what follows ".so." in its name: "580.65.06"
-    std::vector<std::string> absent{};     // optional symbols that this version lacks
+    std::string path{};                 // the file that is mapped, links resolved
+    std::string file_version{};         // what follows ".so." in its name: "580.65.06"
+    std::vector<std::string> absent{};  // optional symbols that this version lacks
 };
 
 class Library {
@@ -72,7 +72,7 @@ class Library {
     Status load(const std::string& candidate, bool is_path);
 
     const LibrarySpec spec_;
-    mutable std::mutex mutex_;          // guards everything below until loaded_ is true; constant after
+    mutable std::mutex mutex_;  // guards everything below until loaded_ is true; constant after
     std::atomic<bool> loaded_{false};
     std::vector<void*> addresses_;
     LibraryInfo info_;

@@ -27,7 +27,7 @@ struct Event {
     uint32_t name;        // from EventRing::intern
     uint32_t thread;      // the operating system's thread id
     EventKind kind;
-    uint32_t reserved;    // 0
+    uint32_t reserved;  // 0
 };
 static_assert(sizeof(Event) == 48);
 
@@ -73,8 +73,8 @@ class EventRing {
 
     const uint64_t mask_;
     const std::unique_ptr<Slot[]> slots_;
-    alignas(64) std::atomic<uint64_t> head_{0};     // next position to write
-    alignas(64) std::atomic<uint64_t> tail_{0};     // next position to read
+    alignas(64) std::atomic<uint64_t> head_{0};  // next position to write
+    alignas(64) std::atomic<uint64_t> tail_{0};  // next position to read
     alignas(64) std::atomic<uint64_t> dropped_{0};
     std::mutex reader_;
 

@@ -115,10 +115,12 @@ Status Library::open(const Search& search) {
     }
 
     std::string message = std::string(spec_.title) + ": ";
-    message += worst == Code::not_found ? "no file found; tried " + joined(names, ", ") : joined(reasons, "; ");
+    message +=
+        worst == Code::not_found ? "no file found; tried " + joined(names, ", ") : joined(reasons, "; ");
     std::string advice;
     if (!search.override_path.empty())
-        advice = std::string(spec_.variable) + " names this file; correct it, or unset it to search as usual.";
+        advice =
+            std::string(spec_.variable) + " names this file; correct it, or unset it to search as usual.";
     else if (worst == Code::symbol_missing)
         advice = std::string("Update it: ") + spec_.advice;
     else

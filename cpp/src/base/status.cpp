@@ -5,13 +5,20 @@ namespace xpurt {
 
 const char* code_name(Code code) noexcept {
     switch (code) {
-        case Code::ok: return "ok";
-        case Code::not_loaded: return "not_loaded";
-        case Code::not_found: return "not_found";
-        case Code::unreadable: return "unreadable";
-        case Code::symbol_missing: return "symbol_missing";
-        case Code::no_device: return "no_device";
-        case Code::call_failed: return "call_failed";
+        case Code::ok:
+            return "ok";
+        case Code::not_loaded:
+            return "not_loaded";
+        case Code::not_found:
+            return "not_found";
+        case Code::unreadable:
+            return "unreadable";
+        case Code::symbol_missing:
+            return "symbol_missing";
+        case Code::no_device:
+            return "no_device";
+        case Code::call_failed:
+            return "call_failed";
     }
     return "unknown";
 }

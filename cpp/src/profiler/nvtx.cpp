@@ -26,7 +26,9 @@ Library& nvtx_library() {
         "NVIDIA Tools Extension (NVTX)",
         "XPU_LIBNVTX",
         {"libnvtx3interop.so.1", "libnvtx3interop.so", "libnvToolsExt.so.1"},
-        {{"nvtxRangePushA", 0, Need::required}, {"nvtxRangePop", 0, Need::required}, {"nvtxMarkA", 0, Need::required}},
+        {{"nvtxRangePushA", 0, Need::required},
+         {"nvtxRangePop", 0, Need::required},
+         {"nvtxMarkA", 0, Need::required}},
         "pip install nvidia-nvtx",
     });
     return library;

@@ -9,5 +9,7 @@ int cuDeviceGet(int*, int) { return 3; }
 int cuDeviceGetName(char*, int, int) { return 3; }
 int cuDeviceTotalMem_v2(size_t*, int) { return 3; }
 int cuDeviceGetAttribute(int*, int, int) { return 3; }
-int cuGetErrorName(int result, const char** name) { return *name = result == 100 ? "CUDA_ERROR_NO_DEVICE" : "?", 0; }
+int cuGetErrorName(int result, const char** name) {
+    return *name = result == 100 ? "CUDA_ERROR_NO_DEVICE" : "?", 0;
+}
 }

@@ -13,8 +13,7 @@ what is watched. ``drain`` hands the events out as one NumPy record array::
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ import numpy.typing as npt
 
 from .. import _core
 
-__all__ = ["EVENT_DTYPE", "EventKind", "EventRing", "now_ns"]
+__all__ = ["EVENT_DTYPE", "EventKind", "EventRing", "Span", "now_ns"]
 
 
 class EventKind(enum.IntEnum):
@@ -51,6 +50,25 @@ EVENT_DTYPE = np.dtype(
 def now_ns() -> int:
     """The monotonic clock that events are stamped with, in nanoseconds; on Linux ``time.perf_counter_ns``'s."""
     return _core.now_ns()
+
+
+class Span:
+    """One use of :meth:`EventRing.span`. A class, since a generator would cost more than what it measures."""
+
+    __slots__ = ("_name", "_payload", "_ring", "_start", "_step")
+
+    def __init__(self, ring: _core.EventRing, name: int, step: int, payload: int) -> None:
+        self._ring, self._name, self._step, self._payload = ring, name, step, payload
+        self._start = 0
+
+    def __enter__(self) -> Span:
+        self._start = _core.now_ns()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ring.complete(self._name, self._start, _core.now_ns() - self._start, self._step, self._payload)
 
 
 class EventRing:
@@ -83,14 +101,9 @@ class EventRing:
         """Record a finished span that began at ``start_ns``. False when the ring was full."""
         return self._core.complete(self._id(name), start_ns, duration_ns, step, payload)
 
-    @contextmanager
-    def span(self, name: str, *, step: int = -1, payload: int = 0) -> Iterator[None]:
-        """Record the enclosed block as one COMPLETE event, also when it raises."""
-        start = _core.now_ns()
-        try:
-            yield
-        finally:
-            self.complete(name, start, _core.now_ns() - start, step=step, payload=payload)
+    def span(self, name: str, *, step: int = -1, payload: int = 0) -> Span:
+        """A context manager that records the enclosed block as one COMPLETE event, also when it raises."""
+        return Span(self._core, self._id(name), step, payload)
 
     def drain(self) -> npt.NDArray[Any]:
         """Take out what the ring holds: a 1-d array of :data:`EVENT_DTYPE`, in order of arrival.

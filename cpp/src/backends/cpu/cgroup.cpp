@@ -30,14 +30,16 @@ Hierarchy find(const std::string& root, const std::string& controller) {
         const size_t first = line.find(':'), second = line.find(':', first + 1);
         if (second == std::string::npos) continue;
         const std::string controllers = line.substr(first + 1, second - first - 1);
-        if (controller.empty() ? controllers.empty() : listed(controllers, controller)) path = line.substr(second + 1);
+        if (controller.empty() ? controllers.empty() : listed(controllers, controller))
+            path = line.substr(second + 1);
     }
     if (path.empty()) return {};
     // mountinfo: id parent device root mountpoint options [optional fields] - type source superoptions
     for (const std::string& line : split(read_text(root + "/proc/self/mountinfo"), '\n')) {
         const size_t dash = line.find(" - ");
         if (dash == std::string::npos) continue;
-        const std::vector<std::string> left = split(line.substr(0, dash), ' '), right = split(line.substr(dash + 3), ' ');
+        const std::vector<std::string> left = split(line.substr(0, dash), ' '),
+                                       right = split(line.substr(dash + 3), ' ');
         if (left.size() < 5 || right.size() < 3) continue;
         if (right[0] != (controller.empty() ? "cgroup2" : "cgroup")) continue;
         if (!controller.empty() && !listed(right[2], controller)) continue;
@@ -52,7 +54,8 @@ Hierarchy find(const std::string& root, const std::string& controller) {
 }
 
 // Calls `visit` with every folder from the process's group up to the mount.
-void upwards(const std::string& root, const Hierarchy& where, const std::function<void(const std::string&)>& visit) {
+void upwards(const std::string& root, const Hierarchy& where,
+             const std::function<void(const std::string&)>& visit) {
     if (where.mount.empty()) return;
     for (std::string group = where.group;; group.erase(group.rfind('/'))) {
         visit(root + where.mount + group + "/");
@@ -85,8 +88,9 @@ CgroupLimits cgroup_limits(const std::string& root) {
     upwards(root, find(root, "cpu"), [&](const std::string& folder) {
         tighten_cpu(limits, read_line(folder + "cpu.cfs_quota_us"), read_line(folder + "cpu.cfs_period_us"));
     });
-    upwards(root, find(root, "memory"),
-            [&](const std::string& folder) { tighten_memory(limits, read_line(folder + "memory.limit_in_bytes")); });
+    upwards(root, find(root, "memory"), [&](const std::string& folder) {
+        tighten_memory(limits, read_line(folder + "memory.limit_in_bytes"));
+    });
     return limits;
 }
 

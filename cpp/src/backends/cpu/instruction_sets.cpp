@@ -65,7 +65,8 @@ constexpr Flag flag_table[] = {
     {"avx512vnni", 7, 0, ecx, 11, zmm, 0},
     {"avx512bf16", 7, 1, eax, 5, zmm, 0},
     {"avx512fp16", 7, 0, edx, 23, zmm, 0},
-    // A process must also ask the kernel for the tile data (arch_prctl ARCH_REQ_XCOMP_PERM) before it uses them.
+    // A process must also ask the kernel for the tile data (arch_prctl ARCH_REQ_XCOMP_PERM) before it uses
+    // them.
     {"amx-tile", 7, 0, edx, 24, tile, 0},
     {"amx-bf16", 7, 0, edx, 22, tile, 0},
     {"amx-int8", 7, 0, edx, 25, tile, 0},
@@ -135,15 +136,15 @@ struct Flag {
 
 // Linux, arch/arm64/include/uapi/asm/hwcap.h: bits are never reused.
 constexpr Flag flag_table[] = {
-    {"asimd", AT_HWCAP, 1},    {"asimdhp", AT_HWCAP, 10}, {"asimddp", AT_HWCAP, 20}, {"sve", AT_HWCAP, 22},
-    {"sve2", AT_HWCAP2, 1},    {"i8mm", AT_HWCAP2, 13},   {"bf16", AT_HWCAP2, 14},   {"sme", AT_HWCAP2, 23},
+    {"asimd", AT_HWCAP, 1}, {"asimdhp", AT_HWCAP, 10}, {"asimddp", AT_HWCAP, 20}, {"sve", AT_HWCAP, 22},
+    {"sve2", AT_HWCAP2, 1}, {"i8mm", AT_HWCAP2, 13},   {"bf16", AT_HWCAP2, 14},   {"sme", AT_HWCAP2, 23},
 };
 
 // Arm's list of implementer codes (MIDR_EL1), those that make server and workstation parts.
 constexpr struct {
     const char *code, *name;
-} implementers[] = {{"0x41", "Arm"},      {"0x46", "Fujitsu"},  {"0x48", "HiSilicon"}, {"0x4e", "NVIDIA"},
-                    {"0x51", "Qualcomm"}, {"0x61", "Apple"},    {"0x6d", "Microsoft"}, {"0xc0", "Ampere"}};
+} implementers[] = {{"0x41", "Arm"},      {"0x46", "Fujitsu"}, {"0x48", "HiSilicon"}, {"0x4e", "NVIDIA"},
+                    {"0x51", "Qualcomm"}, {"0x61", "Apple"},   {"0x6d", "Microsoft"}, {"0xc0", "Ampere"}};
 
 }  // namespace
 

@@ -56,7 +56,8 @@ std::vector<Cache> cpuid_caches() {
         if (type == 0 || type > 3) break;
         const int64_t ways = (words.ebx >> 22) + 1, partitions = (words.ebx >> 12 & 0x3ff) + 1;
         const int64_t line = (words.ebx & 0xfff) + 1, sets = static_cast<int64_t>(words.ecx) + 1;
-        found.push_back({static_cast<int>(words.eax >> 5 & 7), types[type], ways * partitions * line * sets, line, 0});
+        found.push_back(
+            {static_cast<int>(words.eax >> 5 & 7), types[type], ways * partitions * line * sets, line, 0});
     }
     return found;
 }

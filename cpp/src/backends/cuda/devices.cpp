@@ -9,7 +9,13 @@ namespace xpurt::cuda {
 namespace {
 
 // CUdevice_attribute: values never change, new ones are added at the end.
-enum Attribute { clock_rate = 13, multiprocessor_count = 16, memory_clock_rate = 36, capability_major = 75, capability_minor = 76 };
+enum Attribute {
+    clock_rate = 13,
+    multiprocessor_count = 16,
+    memory_clock_rate = 36,
+    capability_major = 75,
+    capability_minor = 76
+};
 
 std::string uuid_text(const CUuuid& uuid) {
     std::string text;
@@ -28,7 +34,8 @@ std::string kernel_driver_version() {
     if (!version.empty()) return version;
     const std::string text = read_text("/proc/driver/nvidia/version");
     for (const std::string& word : split(text.substr(0, text.find('\n')), ' '))
-        if (!word.empty() && word.find_first_not_of("0123456789.") == std::string::npos && word.find('.') != word.npos)
+        if (!word.empty() && word.find_first_not_of("0123456789.") == std::string::npos &&
+            word.find('.') != word.npos)
             return word;
     return "";
 }
@@ -62,7 +69,8 @@ Result<CudaDevice> describe(const Driver& driver, int index) {
 
     // Optional functions: a driver that lacks one leaves the fact empty.
     CUuuid uuid{};
-    if (driver.cuDeviceGetUuid_v2 != nullptr && call("cuDeviceGetUuid_v2", driver.cuDeviceGetUuid_v2(&uuid, device)))
+    if (driver.cuDeviceGetUuid_v2 != nullptr &&
+        call("cuDeviceGetUuid_v2", driver.cuDeviceGetUuid_v2(&uuid, device)))
         facts.uuid = uuid_text(uuid);
     char bus[32] = {};
     if (driver.cuDeviceGetPCIBusId != nullptr &&

@@ -29,7 +29,8 @@ LibrarySpec library_spec() {
 
 Driver::Driver(const Library& library) {
     size_t index = 0;  // rows of the table and members stand in the same order
-#define XPURT_FILL(name, since, need, type) name = reinterpret_cast<std::add_pointer_t<type>>(library.address(index++));
+#define XPURT_FILL(name, since, need, type) \
+    name = reinterpret_cast<std::add_pointer_t<type>>(library.address(index++));
     XPURT_CUDA_SYMBOLS(XPURT_FILL)
 #undef XPURT_FILL
 }
@@ -40,16 +41,19 @@ Status status_of(const Driver& driver, CUresult result, const char* call) {
     const char *name = nullptr, *meaning = nullptr;
     if (driver.cuGetErrorName != nullptr) driver.cuGetErrorName(result, &name);
     if (driver.cuGetErrorString != nullptr) driver.cuGetErrorString(result, &meaning);
-    std::string message = std::string(call) + " returned " + (name != nullptr ? name : std::to_string(result));
+    std::string message =
+        std::string(call) + " returned " + (name != nullptr ? name : std::to_string(result));
     if (meaning != nullptr) message += std::string(" (") + meaning + ")";
     switch (result) {
         case no_device:
             return {Code::no_device, message,
-                    "The driver sees no GPU: look at CUDA_VISIBLE_DEVICES and at the container's device settings."};
+                    "The driver sees no GPU: look at CUDA_VISIBLE_DEVICES and at the container's device "
+                    "settings."};
         case system_not_ready:
             return {Code::call_failed, message, "Wait for, or start, the machine's fabric manager."};
         case driver_mismatch:
-            return {Code::call_failed, message, "Reboot, or reinstall the driver: library and kernel module differ."};
+            return {Code::call_failed, message,
+                    "Reboot, or reinstall the driver: library and kernel module differ."};
         default:
             return {Code::call_failed, message, "Run nvidia-smi: if it fails too, repair the driver first."};
     }

@@ -17,17 +17,17 @@ struct CUuuid {
 
 // name, CUDA version that introduced it (1000 * major + 10 * minor), need, type.
 // The one list: the symbol table, the struct of pointers and the messages all come from it.
-#define XPURT_CUDA_SYMBOLS(X)                                                       \
-    X(cuInit, 2000, required, CUresult(unsigned))                                   \
-    X(cuDriverGetVersion, 2020, required, CUresult(int*))                           \
-    X(cuDeviceGetCount, 2000, required, CUresult(int*))                             \
-    X(cuDeviceGet, 2000, required, CUresult(CUdevice*, int))                        \
-    X(cuDeviceGetName, 2000, required, CUresult(char*, int, CUdevice))              \
-    X(cuDeviceTotalMem_v2, 3020, required, CUresult(size_t*, CUdevice))             \
-    X(cuDeviceGetAttribute, 2000, required, CUresult(int*, int, CUdevice))          \
-    X(cuDeviceGetPCIBusId, 4010, optional, CUresult(char*, int, CUdevice))          \
-    X(cuGetErrorName, 6000, optional, CUresult(CUresult, const char**))             \
-    X(cuGetErrorString, 6000, optional, CUresult(CUresult, const char**))           \
+#define XPURT_CUDA_SYMBOLS(X)                                              \
+    X(cuInit, 2000, required, CUresult(unsigned))                          \
+    X(cuDriverGetVersion, 2020, required, CUresult(int*))                  \
+    X(cuDeviceGetCount, 2000, required, CUresult(int*))                    \
+    X(cuDeviceGet, 2000, required, CUresult(CUdevice*, int))               \
+    X(cuDeviceGetName, 2000, required, CUresult(char*, int, CUdevice))     \
+    X(cuDeviceTotalMem_v2, 3020, required, CUresult(size_t*, CUdevice))    \
+    X(cuDeviceGetAttribute, 2000, required, CUresult(int*, int, CUdevice)) \
+    X(cuDeviceGetPCIBusId, 4010, optional, CUresult(char*, int, CUdevice)) \
+    X(cuGetErrorName, 6000, optional, CUresult(CUresult, const char**))    \
+    X(cuGetErrorString, 6000, optional, CUresult(CUresult, const char**))  \
     X(cuDeviceGetUuid_v2, 11040, optional, CUresult(CUuuid*, CUdevice))
 
 // The driver library as data; cuda_library() is the process's instance of it.
