@@ -1,0 +1,52 @@
+"""FileForm: what the three policy classes share as documents: to and from plain data, files, and a digest."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, Self
+
+from ..store import digest
+from .record import dump
+
+__all__ = ["VERSION", "FileForm"]
+
+VERSION = 1
+
+
+class FileForm:
+    """A policy that can be a document. ``_part`` is the key under which the class stands there; empty for the whole document."""
+
+    __slots__ = ()
+    _part: ClassVar[Literal["", "kernel", "execution"]] = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The policy as a document: plain JSON data, ``{"version": 1, "kernel": {...}, "execution": {...}}``."""
+        return {"version": VERSION, **({self._part: dump(self)} if self._part else dump(self))}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """The inverse of ``to_dict``; of a document with both parts, the class's own. Raises PolicyError."""
+        return cls._of(data)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the document, JSON or YAML by the suffix. Raises PolicyError, StoreError."""
+        from .load import save_document
+
+        save_document(path, self.to_dict())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a policy file; of a file with both parts, the class's own. Raises PolicyError with file, line and key."""
+        return cls._of(os.fspath(path))
+
+    @classmethod
+    def _of(cls, source: Mapping[str, Any] | str) -> Self:
+        from .load import load_policy
+
+        policy: Any = load_policy(source, part=cls._part or None)
+        return getattr(policy, cls._part) if cls._part else policy  # type: ignore[no-any-return]
+
+    def digest(self) -> str:
+        """sha256 of the canonical JSON; equal policies have equal digests."""
+        return digest(self.to_dict())

@@ -1,0 +1,134 @@
+"""KernelPolicy: which kernel computes an op, where the choice is ours."""
+
+# ruff: noqa: RUF009  - of_kind makes a dataclass field, as dataclasses.field does
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from ..families import FAMILIES
+from . import kinds
+from .file_form import FileForm
+from .record import FieldPath, Kind, Names, Problem, build, dump, of_kind, record, schema_of, shown
+from .rule import Rule
+from .vocabulary import KERNELS
+
+__all__ = ["KernelPolicy"]
+
+MAX_RULES = 1000
+MAX_LAYERS = 64
+
+
+def _rules(value: object, path: FieldPath) -> tuple[Rule, ...]:
+    if not isinstance(value, list | tuple) or len(value) > MAX_RULES:
+        raise Problem(path, f"must be a list of at most {MAX_RULES} rules", got=shown(value))
+    return tuple(v if isinstance(v, Rule) else build(Rule, v, (*path, i)) for i, v in enumerate(value))
+
+
+def _layers(value: object, path: FieldPath) -> tuple[KernelPolicy, ...]:
+    if not isinstance(value, list | tuple) or len(value) > MAX_LAYERS:
+        raise Problem(path, f"must be a list of at most {MAX_LAYERS} kernel policies", got=shown(value))
+    made = tuple(
+        v if isinstance(v, KernelPolicy) else build(KernelPolicy, v, (*path, i)) for i, v in enumerate(value)
+    )
+    for i, layer in enumerate(made):
+        if layer.under:
+            raise Problem(
+                (*path, i, "under"),
+                "a layer has no layers of its own",
+                do="List all of them one after another.",
+            )
+    return made
+
+
+def rule_schema() -> dict[str, Any]:
+    """JSON Schema of a rule, with what its demands say together."""
+    return {
+        **schema_of(Rule),
+        "anyOf": [{"required": [key]} for key in ("use", "prefer", "forbid", "workspace_bytes")],
+        "not": {"required": ["use", "prefer"]},
+    }
+
+
+_RULES = Kind(
+    _rules,
+    {"type": "array", "maxItems": MAX_RULES, "items": {"$ref": "#/$defs/rule"}},
+    lambda rules: [dump(r) for r in rules],
+)
+_UNDER = Kind(
+    _layers,
+    {"type": "array", "maxItems": MAX_LAYERS, "items": {"$ref": "#/$defs/kernel_layer"}},
+    lambda layers: [dump(p) for p in layers],
+)
+
+
+def _preference(family: str) -> Any:
+    return of_kind(
+        kinds.kernel_preference(family), f"{FAMILIES[family].meaning}: kernels to try first", default=()
+    )
+
+
+@record
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelPolicy(FileForm):
+    """Demands on kernels, as data: preferences per op family, and rules.
+
+    ``KernelPolicy(matmul="cublasLt")`` prefers a kernel; a list is an order of preference; ``"auto"`` says nothing. ``rules`` can
+    also force and forbid, and look at names, dtypes, shapes and phases. An empty policy leaves every choice to what lies
+    under it, down to the built-in default. Values are frozen and picklable. Raises PolicyError.
+
+    Layers: ``a.merge(b)`` lays ``b`` over ``a`` and keeps both apart (``under``), so that a demand of ``b`` wins over the same demand of
+    ``a``, while two demands of one layer that exclude each other are an error. Merging is associative; the empty policy is its identity.
+    """
+
+    _part: ClassVar[Literal["kernel"]] = "kernel"
+
+    matmul: Names = _preference("matmul")
+    conv: Names = _preference("conv")
+    attention: Names = _preference("attention")
+    norm: Names = _preference("norm")
+    softmax: Names = _preference("softmax")
+    activation: Names = _preference("activation")
+    elementwise: Names = _preference("elementwise")
+    reduce: Names = _preference("reduce")
+    pool: Names = _preference("pool")
+    embedding: Names = _preference("embedding")
+    data_movement: Names = _preference("data_movement")
+    search: Names = _preference("search")
+    rope: Names = _preference("rope")
+    quantize: Names = _preference("quantize")
+    resize: Names = _preference("resize")
+    rnn: Names = _preference("rnn")
+    random: Names = _preference("random")
+    rules: Sequence[Rule] = of_kind(
+        _RULES, "rules, in the order in which their preferences count", default=()
+    )
+    under: Sequence[KernelPolicy] = of_kind(
+        _UNDER, "lower layers, highest first: what a merge leaves", default=()
+    )
+    origin: str = dataclasses.field(default="", compare=False)
+
+    @property
+    def layers(self) -> tuple[KernelPolicy, ...]:
+        """Itself without what lies under it, then each layer under it; empty layers left out."""
+        top = dataclasses.replace(self, under=())
+        return tuple(layer for layer in (top, *self.under) if layer != _EMPTY)
+
+    def preferences(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """(family, kernels in order) of this layer's plain keywords."""
+        for family in KERNELS:
+            if names := getattr(self, family):
+                yield family, names
+
+    def merge(self, other: KernelPolicy) -> KernelPolicy:
+        """``other`` laid over this policy: where both make the same demand, ``other`` wins."""
+        layers = tuple(dict.fromkeys((*other.layers, *self.layers)))
+        if not layers:
+            return _EMPTY
+        return dataclasses.replace(layers[0], under=layers[1:])
+
+
+_EMPTY = KernelPolicy()
+assert set(KERNELS) <= {f.name for f in dataclasses.fields(KernelPolicy)}

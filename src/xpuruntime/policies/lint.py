@@ -1,0 +1,225 @@
+"""Lint: what a policy says that it cannot mean, as far as that can be decided without a model.
+
+Every finding is proven, none is guessed: shape conditions whose comparisons all read "name against constant" are settled by
+trying each name at every constant and beside it (truth cannot change in between); others count only where a witness is found.
+Name patterns are compared where they are equal, absent, or plain names. What lint cannot decide, ``choose`` meets per node.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from .expression import Condition
+from .kernel_policy import KernelPolicy
+from .kinds import kernels_of
+from .policy import Policy
+from .record import FieldPath
+from .rule import Rule, phase_covered
+from .vocabulary import KERNELS, PHASES
+
+__all__ = ["CODES", "Finding", "lint"]
+
+CODES: dict[str, str] = {
+    "conflict": "two rules of one layer force different kernels on the same op (an error)",
+    "never": "the shape condition of a rule holds for no shape",
+    "shadowed": "a rule can never have an effect, since another decides wherever it matches",
+    "forbids_all": "rules without further conditions forbid every known kernel of a family",
+    "forbidden_preference": "a preferred kernel is forbidden wherever it could be taken",
+    "unused_options": "options are given for an engine that the policy does not choose",
+}
+
+_TRIES = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that lint found: its code (``CODES``), where, and what."""
+
+    code: str
+    path: FieldPath
+    text: str
+    do: str = ""
+
+    @property
+    def is_error(self) -> bool:
+        """True for a conflict: no choice would honour both."""
+        return self.code == "conflict"
+
+
+def lint(policy: Policy) -> tuple[Finding, ...]:
+    """Every finding, conflicts first."""
+    found: list[Finding] = []
+    layers: list[tuple[FieldPath, KernelPolicy]] = [(("kernel",), policy.kernel)]
+    layers += [(("kernel", "under", i), layer) for i, layer in enumerate(policy.kernel.under)]
+    for at, layer in layers:
+        found += _conflicts(at, layer.rules)
+        found += _never(at, layer.rules)
+        found += _shadowed(at, layer.rules)
+        found += _forbidden(at, layer)
+    found += _unused_options(policy)
+    return tuple(sorted(found, key=lambda f: not f.is_error))
+
+
+def _conflicts(at: FieldPath, rules: Sequence[Rule]) -> Iterator[Finding]:
+    for (i, a), (j, b) in itertools.combinations(enumerate(rules), 2):
+        if a.use and b.use and a.use != b.use and (where := _overlap(a, b)):
+            text = f"forces {b.use!r} where rules[{i}] forces {a.use!r} ({where})"
+            yield Finding(
+                "conflict", (*at, "rules", j, "use"), text, "Make their conditions exclude each other."
+            )
+        for forbids, uses, first in ((a, b, True), (b, a, False)):
+            if uses.use and uses.use in forbids.forbid and (where := _overlap(a, b)):
+                other = i if first else j
+                text = f"forces {uses.use!r}, which rules[{other}] forbids ({where})"
+                yield Finding(
+                    "conflict", (*at, "rules", j if first else i, "use"), text, "Remove one of the two."
+                )
+
+
+def _never(at: FieldPath, rules: Sequence[Rule]) -> Iterator[Finding]:
+    for i, rule in enumerate(rules):
+        if rule.shape and _never_true([rule.shape], lambda truths: truths[0] is True):
+            yield Finding("never", (*at, "rules", i, "shape"), f"no shape fulfils {rule.shape!r}")
+
+
+def _shadowed(at: FieldPath, rules: Sequence[Rule]) -> Iterator[Finding]:
+    for j, rule in enumerate(rules):
+        for i, other in enumerate(rules):
+            if i == j or not _covers(other, rule):
+                continue
+            same = i < j and (rule.use, rule.prefer) == (other.use, other.prefer)
+            only_choice = not rule.forbid and rule.workspace_bytes is None
+            if only_choice and other.use and (rule.prefer or (same and rule.use)):
+                why = f"rules[{i}] forces {other.use!r} wherever it matches"
+            elif same and (rule.forbid, rule.workspace_bytes) == (other.forbid, other.workspace_bytes):
+                why = f"rules[{i}] demands the same wherever it matches"
+            else:
+                continue
+            yield Finding(
+                "shadowed",
+                (*at, "rules", j),
+                f"can never have an effect: {why}",
+                "Remove it, or narrow the other.",
+            )
+            break
+
+
+def _forbidden(at: FieldPath, layer: KernelPolicy) -> Iterator[Finding]:
+    always: dict[str, set[str]] = {family: set() for family in KERNELS}
+    for rule in layer.rules:
+        if not (rule.node or rule.dtype or rule.shape or rule.phase):
+            for family in rule.op or KERNELS:
+                always.setdefault(family, set()).update(rule.forbid)
+    for family, names in KERNELS.items():
+        if set(names) <= always[family]:
+            yield Finding("forbids_all", (*at, "rules"), f"every known kernel of {family} is forbidden")
+    for family, preferred in layer.preferences():
+        for name in preferred:
+            if name in always[family]:
+                yield Finding(
+                    "forbidden_preference", (*at, family), f"{name!r} is preferred, and a rule forbids it"
+                )
+    for i, rule in enumerate(layer.rules):
+        for name in rule.prefer:
+            if rule.op and all(name in always[f] for f in rule.op if name in kernels_of([f]) or "." in name):
+                yield Finding(
+                    "forbidden_preference",
+                    (*at, "rules", i, "prefer"),
+                    f"{name!r} is preferred, and a rule forbids it",
+                )
+
+
+def _unused_options(policy: Policy) -> Iterator[Finding]:
+    chosen = policy.execution.engine
+    for name in policy.execution.engine_options or {}:
+        if chosen not in (None, "auto", name):
+            yield Finding(
+                "unused_options",
+                ("execution", "engine_options", name),
+                f"has no effect with engine {chosen!r}",
+            )
+
+
+# -- comparing rules
+
+
+def _overlap(a: Rule, b: Rule) -> str:
+    """Where both surely match, in words; empty when that is not known."""
+    ops = set(a.op or KERNELS) & set(b.op or KERNELS)
+    phases = [p for p in PHASES if all(not r.phase or phase_covered(p, r.phase) for r in (a, b))]
+    dtypes = not a.dtype or not b.dtype or set(a.dtype) & set(b.dtype)
+    if not ops or not phases or not dtypes or not _names_meet(a.node, b.node):
+        return ""
+    shapes = [r.shape for r in (a, b) if r.shape]
+    witness = _witness(shapes, all) if shapes else {}
+    if witness is None:
+        return ""
+    parts = [min(ops) if a.op or b.op else "any op", *(f"{k}={v}" for k, v in witness.items())]
+    return "for example " + ", ".join(parts)
+
+
+def _covers(wide: Rule, narrow: Rule) -> bool:
+    """Whether ``wide`` surely matches wherever ``narrow`` does."""
+    return bool(
+        (not wide.op or (narrow.op and set(narrow.op) <= set(wide.op)))
+        and (not wide.dtype or (narrow.dtype and set(narrow.dtype) <= set(wide.dtype)))
+        and (not wide.phase or (narrow.phase and all(phase_covered(p, wide.phase) for p in narrow.phase)))
+        and (not wide.node or (narrow.node and set(narrow.node) <= set(wide.node)))
+        and (not wide.shape or (narrow.shape and _implies(narrow.shape, wide.shape)))
+    )
+
+
+def _names_meet(a: str | Sequence[str], b: str | Sequence[str]) -> bool:
+    if not a or not b or set(a) & set(b):
+        return True
+    return any(_is_name(p) and _glob(q, p) for x, y in ((a, b), (b, a)) for p in x for q in y)
+
+
+def _is_name(pattern: str) -> bool:
+    return not pattern.startswith("re:") and not set(pattern) & set("*?[")
+
+
+def _glob(pattern: str, name: str) -> bool:
+    return not pattern.startswith("re:") and fnmatch.fnmatchcase(name, pattern)
+
+
+# -- deciding conditions by trying
+
+
+def _implies(narrow: str, wide: str) -> bool:
+    return narrow == wide or _never_true([narrow, wide], lambda t: t[0] is True and t[1] is not True)
+
+
+def _never_true(texts: Sequence[str], test: Callable[[list[bool | None]], bool]) -> bool:
+    """Whether no shape makes ``test`` true; False also when that cannot be decided."""
+    conditions = [Condition.parse(t) for t in texts]
+    return (
+        all(a is not None for c in conditions for a in c.atoms())
+        and _witness(texts, test, complete=True) is None
+    )
+
+
+def _witness(
+    texts: Sequence[str], test: Callable[[list[bool | None]], bool], *, complete: bool = False
+) -> dict[str, int] | None:
+    """Dims for which ``test`` of the conditions' truths holds, or None. With ``complete``, too many tries give a dummy
+    witness, so that None is a proof.
+    """
+    conditions = [Condition.parse(t) for t in texts]
+    points: dict[str, set[int]] = {n: {0, 1, 2, 7, 8, 16, 64, 1024} for c in conditions for n in c.names}
+    for condition in conditions:
+        for atom in condition.atoms():
+            if atom is not None:
+                points[atom[0]] |= {atom[1] - 1, atom[1], atom[1] + 1}
+    names = sorted(points)
+    values = [sorted(v for v in points[n] if v >= 0) for n in names]
+    for tries, combination in enumerate(itertools.product(*values)):
+        if tries == _TRIES:
+            return {} if complete else None
+        dims = dict(zip(names, combination, strict=True))
+        if test([c.holds(dims) for c in conditions]):
+            return dims
+    return None

@@ -1,0 +1,54 @@
+"""Whether every kernel and engine that a policy names is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from .execution_policy import ExecutionPolicy
+from .kernel_policy import KernelPolicy
+from .kinds import kernels_of
+from .policy import Policy
+from .record import FieldPath, Problem
+from .vocabulary import ENGINES, KERNELS, nearest
+
+__all__ = ["check_names"]
+
+
+def check_names(policy: Policy, *, kernels: Iterable[str] = (), engines: Iterable[str] = ()) -> None:
+    """Raises Problem for the first kernel or engine that is neither built in, nor given here, nor dotted (a third party's)."""
+    registered = tuple(kernels)
+    for path, name, families in _kernel_names(policy.kernel, ("kernel",)):
+        known = kernels_of(families) + registered
+        if name not in known and "." not in name:
+            of = f" of {' or '.join(families)}" if len(families) < len(KERNELS) else ""
+            do = f"{nearest(name, known)}Known{of}: {', '.join(known) or 'none'}."
+            raise Problem(path, f"no such kernel{of}", got=repr(name), do=do)
+    known_engines = (*ENGINES, *engines)
+    for path, name in _engine_names(policy.execution, ("execution",)):
+        if name not in known_engines:
+            do = f"{nearest(name, known_engines)}Known: {', '.join(known_engines)}."
+            raise Problem(path, "no such engine", got=repr(name), do=do)
+
+
+def _kernel_names(policy: KernelPolicy, at: FieldPath) -> Iterator[tuple[FieldPath, str, tuple[str, ...]]]:
+    for family, names in policy.preferences():
+        for name in names:
+            yield (*at, family), name, (family,)
+    for i, rule in enumerate(policy.rules):
+        families = tuple(rule.op) or tuple(KERNELS)
+        demands = {"use": [rule.use] if rule.use else [], "prefer": rule.prefer, "forbid": rule.forbid}
+        for key, named in demands.items():
+            for name in named:
+                yield (*at, "rules", i, key), name, families
+    for i, layer in enumerate(policy.under):
+        yield from _kernel_names(layer, (*at, "under", i))
+
+
+def _engine_names(policy: ExecutionPolicy, at: FieldPath) -> Iterator[tuple[FieldPath, str]]:
+    if policy.engine not in (None, "auto"):
+        yield (*at, "engine"), str(policy.engine)
+    for name in policy.engine_options or {}:
+        yield (*at, "engine_options", name), name
+    for kind, order in (policy.engine_order or {}).items():
+        for name in order:
+            yield (*at, "engine_order", kind), name

@@ -1,0 +1,135 @@
+"""Precedence: call argument > policy handed to the call > ``with_policy`` > environment > built-in default.
+
+``resolve`` is pure: layers in, effective policy and the origin of each field out. ``effective_policy`` collects the layers.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..env import VARIABLES
+from ..errors import PolicyError
+from .context import current_policy
+from .execution_policy import ExecutionPolicy
+from .load import PolicyLike, load_policy
+from .policy import Policy
+from .record import fields_of
+
+__all__ = ["Layer", "Resolved", "builtin_policy", "effective_policy", "environment_layers", "resolve"]
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A policy and the words for where it came from: ``argument``, ``policy p.yaml``, ``environment XPU_ENGINE``, ``built-in``."""
+
+    origin: str
+    policy: Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The effective policy; ``origins`` maps each field that is set (``execution.engine``, ``kernel.matmul``,
+    ``kernel.rules``, ``execution.engine_options.openvino.NUM_STREAMS``) to the origin of the layer that decided it.
+    """
+
+    policy: Policy
+    origins: Mapping[str, str]
+
+    def origin_of(self, field: str) -> str:
+        """Where a field came from; ``"unset"`` for one that no layer sets."""
+        return self.origins.get(field, "unset")
+
+
+def resolve(layers: Iterable[Layer]) -> Resolved:
+    """Lay policies over one another; the first layer is the highest."""
+    effective = Policy()
+    origins: dict[str, str] = {}
+    for layer in reversed(tuple(layers)):
+        kernel = replace(layer.policy.kernel, origin=layer.policy.kernel.origin or layer.origin)
+        under = tuple(replace(u, origin=u.origin or layer.origin) for u in kernel.under)
+        effective = effective.merge(
+            Policy(kernel=replace(kernel, under=under), execution=layer.policy.execution)
+        )
+        origins |= dict.fromkeys(_set_in(layer.policy), layer.origin)
+    return Resolved(effective, dict(sorted(origins.items())))
+
+
+def _set_in(policy: Policy) -> Iterator[str]:
+    for layer in policy.kernel.layers:
+        for name in fields_of(type(layer)):
+            if getattr(layer, name):
+                yield f"kernel.{name}"
+    for name, value in policy.execution.set_fields().items():
+        yield from _leaves(f"execution.{name}", value)
+
+
+def _leaves(path: str, value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping) and value:
+        for key, inner in value.items():
+            yield from _leaves(f"{path}.{key}", inner)
+    else:
+        yield path
+
+
+@functools.cache
+def builtin_policy() -> Policy:
+    """The built-in default, from the file in this package."""
+    return load_policy(Path(__file__).parent / "builtin" / "default.yaml")
+
+
+def environment_layers(
+    environ: Mapping[str, str], load: Callable[[PolicyLike], Policy] = load_policy
+) -> tuple[Layer, ...]:
+    """Layers of XPU_ENGINE, XPU_DEVICE and the file that XPU_POLICY names, highest first. Raises PolicyError."""
+    layers = []
+    for variable, field in (("XPU_ENGINE", "engine"), ("XPU_DEVICE", "target")):
+        if value := environ.get(variable, "").strip():
+            origin = f"environment {variable}"
+            try:
+                policy = load(ExecutionPolicy(**{field: value}))  # type: ignore[arg-type]
+            except PolicyError as error:
+                do = f"{error.do} Or unset it ({VARIABLES[variable].meaning})."
+                raise PolicyError(origin, error.what, got=error.got, do=do) from error
+            layers.append(Layer(origin, policy))
+    if value := environ.get("XPU_POLICY", "").strip():
+        path = Path(value).expanduser()
+        policy = load("auto" if value == "auto" else path)
+        layers.append(Layer(f"environment XPU_POLICY ({path})", policy))
+    return tuple(layers)
+
+
+def effective_policy(
+    arguments: Mapping[str, Any] | None = None,
+    *given: PolicyLike,
+    environ: Mapping[str, str] | None = None,
+    kernels: Iterable[str] = (),
+    engines: Iterable[str] = (),
+) -> Resolved:
+    """What holds for one call.
+
+    arguments: ExecutionPolicy fields that the caller gave directly; None values are not given.
+    given:     policies handed to the call (``kernel_policy=``, ``exec_policy=``), the first the highest.
+    environ:   environment variables; None reads the process's.
+    kernels:   registered kernel names; ``engines``: registered engine names.
+
+    Raises PolicyError.
+    """
+    load = functools.partial(load_policy, kernels=tuple(kernels), engines=tuple(engines))
+    direct = {k: v for k, v in (arguments or {}).items() if v is not None}
+    layers = [Layer("argument", load(ExecutionPolicy(**direct)))] if direct else []
+    layers += [Layer(_origin(policy), load(policy)) for policy in given]
+    layers.append(Layer("with_policy", current_policy()))
+    layers += environment_layers(os.environ if environ is None else environ, load)
+    layers.append(Layer("built-in", builtin_policy()))
+    return resolve(layers)
+
+
+def _origin(policy: PolicyLike) -> str:
+    if isinstance(policy, str | os.PathLike) and policy != "auto":
+        return f"policy {os.fspath(policy)}"
+    return "policy argument"

@@ -1,0 +1,192 @@
+"""Records: frozen dataclasses whose fields say what they may hold.
+
+A field's ``Kind`` checks a value and brings it to normal form, turns it back into plain data, and knows its JSON Schema. So the
+constructor, the file reader, the writer and the published schema come from one line per field.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+from ..errors import PolicyError
+from .vocabulary import nearest
+
+__all__ = [
+    "FieldPath",
+    "Kind",
+    "Names",
+    "Problem",
+    "build",
+    "dump",
+    "fields_of",
+    "of_kind",
+    "path_text",
+    "record",
+    "schema_of",
+]
+
+T = TypeVar("T")
+FieldPath: TypeAlias = tuple[str | int, ...]
+Names: TypeAlias = str | Sequence[str]  # what a user may write; in normal form always a tuple
+
+
+class Problem(Exception):  # noqa: N818  - it never leaves this package
+    """What is wrong with one field; the border that knows the file turns it into a PolicyError."""
+
+    def __init__(self, path: FieldPath, what: str, *, got: object = None, do: str = "") -> None:
+        super().__init__(what)
+        self.path, self.what, self.got, self.do = path, what, got, do
+
+    def below(self, prefix: FieldPath) -> Problem:
+        """The same problem, seen from further up."""
+        return Problem(prefix + self.path, self.what, got=self.got, do=self.do)
+
+    def error(self, who: str) -> PolicyError:
+        """The error that a user sees."""
+        at = path_text(self.path)
+        return PolicyError(who, f"{at}: {self.what}" if at else self.what, got=self.got, do=self.do)
+
+
+def path_text(path: FieldPath) -> str:
+    """``("kernel", "rules", 0, "use")`` -> ``"kernel.rules[0].use"``."""
+    text = ""
+    for step in path:
+        text += f"[{step}]" if isinstance(step, int) else f".{step[:80]}" if text else step[:80]
+    return text
+
+
+def shown(value: object) -> str:
+    """A value as an error repeats it: never longer than a line."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a field may hold.
+
+    check:  brings a value to normal form; raises Problem. Normal forms pass unchanged.
+    schema: JSON Schema of the values that ``check`` takes.
+    dump:   normal form to plain JSON data.
+    """
+
+    check: Callable[[Any, FieldPath], Any]
+    schema: Mapping[str, Any]
+    dump: Callable[[Any], Any]
+
+
+def of_kind(kind: Kind, meaning: str, *, default: Any = None) -> Any:
+    """A dataclass field of a kind; at its default it is unset and leaves no trace in files."""
+    return dataclasses.field(default=default, metadata={"kind": kind, "meaning": meaning})
+
+
+def fields_of(cls: type[Any]) -> dict[str, dataclasses.Field[Any]]:
+    """The fields that files may set, by name."""
+    return {f.name: f for f in dataclasses.fields(cls) if "kind" in f.metadata}
+
+
+def _unknown(cls: type[Any], name: object, path: FieldPath) -> Problem:
+    known = [*fields_of(cls)]
+    if not isinstance(name, str):
+        return Problem(path, "a key must be a text", got=shown(name), do=f"Known keys: {', '.join(known)}.")
+    return Problem((*path, name), "unknown key", do=f"{nearest(name, known)}Known keys: {', '.join(known)}.")
+
+
+def _normalise(self: Any) -> None:
+    """Bring every set field to normal form, then let the class check what fields say together. Raises Problem."""
+    for name, f in fields_of(type(self)).items():
+        value = getattr(self, name)
+        if value is None or value is f.default or value == f.default:
+            value = f.default
+        else:
+            value = f.metadata["kind"].check(value, (name,))
+        object.__setattr__(self, name, value)
+    together = getattr(self, "_check_together", None)
+    if together is not None:
+        together()
+
+
+def record(cls: type[T]) -> type[T]:
+    """Class decorator over a frozen keyword-only dataclass: checked fields, PolicyError
+    for unknown ones, pickling, and a text that shows only what is set.
+    """
+    plain_init: Callable[..., None] = cls.__init__
+
+    @functools.wraps(plain_init)
+    def init(self: Any, **values: Any) -> None:
+        try:
+            for name in values.keys() - {f.name for f in dataclasses.fields(cls)}:  # type: ignore[arg-type]
+                raise _unknown(cls, name, ())
+            plain_init(self, **values)
+            _normalise(self)
+        except Problem as problem:
+            raise problem.error(cls.__name__) from None
+
+    def reduce(self: Any) -> tuple[Any, ...]:
+        kept = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if "kind" not in f.metadata}
+        return _restore, (cls, dump(self), kept)
+
+    def show(self: Any) -> str:
+        values = ", ".join(f"{k}={v!r}" for k, v in dump(self).items())
+        return f"{cls.__name__}({values})"
+
+    cls.__repr__ = show  # type: ignore[method-assign]
+    cls.__init__ = init  # type: ignore[method-assign]
+    cls.__reduce__ = reduce  # type: ignore[method-assign]
+    return cls
+
+
+def _restore(cls: type[T], data: dict[str, Any], kept: dict[str, Any]) -> T:
+    made = build(cls, data)
+    for name, value in kept.items():
+        object.__setattr__(made, name, value)
+    return made
+
+
+def build(cls: type[T], data: object, path: FieldPath = ()) -> T:
+    """Plain data -> record. Raises Problem with the path of the offending key."""
+    if not isinstance(data, Mapping):
+        raise Problem(
+            path, "must be a mapping of keys", got=shown(data), do=f"Known keys: {', '.join(fields_of(cls))}."
+        )
+    known = fields_of(cls)
+    values: dict[str, Any] = {}
+    for name, value in data.items():
+        if name not in known:
+            raise _unknown(cls, name, path)
+        if value is None:
+            raise Problem((*path, name), "has no value", do="Write a value, or leave the key out.")
+        values[name] = known[name].metadata["kind"].check(value, (*path, name))
+    made = object.__new__(cls)
+    for f in dataclasses.fields(cls):  # type: ignore[arg-type]
+        object.__setattr__(made, f.name, values.get(f.name, f.default))
+    try:
+        _normalise(made)
+    except Problem as problem:
+        raise problem.below(path) from None
+    return made
+
+
+def dump(value: Any) -> dict[str, Any]:
+    """Record -> plain data: only what is set, in the order of the fields."""
+    return {
+        name: f.metadata["kind"].dump(getattr(value, name))
+        for name, f in fields_of(type(value)).items()
+        if getattr(value, name) != f.default
+    }
+
+
+def schema_of(cls: type[Any]) -> dict[str, Any]:
+    """JSON Schema of a record."""
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {
+            name: {"description": f.metadata["meaning"], **f.metadata["kind"].schema}
+            for name, f in fields_of(cls).items()
+        },
+    }

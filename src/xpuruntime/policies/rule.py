@@ -1,0 +1,130 @@
+"""Rule: when it matches a node, what it demands of the kernel there."""
+
+# ruff: noqa: RUF009  - of_kind makes a dataclass field, as dataclasses.field does
+from __future__ import annotations
+
+import fnmatch
+import functools
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from ..types import DimLike, DType
+from . import kinds
+from .expression import Condition
+from .record import Names, Problem, of_kind, record
+from .vocabulary import dims_of_family, nearest
+
+__all__ = ["NodeFacts", "Rule"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    """What is known of the node that a kernel is chosen for.
+
+    sources:         names of the source nodes it computes (a fused node has several); rules match these too.
+    dtype:           element type that the op computes in.
+    dims:            named dims (``vocabulary.DIMS``); a symbolic or missing one makes a condition unknown.
+    phase:           one of ``vocabulary.PHASES``.
+    workspace_bytes: what the device can spare for workspace; None: no limit from there.
+    """
+
+    node: str
+    family: str
+    sources: tuple[str, ...] = ()
+    dtype: DType | None = None
+    dims: Mapping[str, DimLike] = field(default_factory=dict)
+    phase: str = "inference"
+    device: str = ""
+    workspace_bytes: int | None = None
+
+
+@record
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One rule of a KernelPolicy. It matches where every condition that it states holds.
+
+    Conditions (all optional): ``op``, ``node``, ``dtype``, ``shape``, ``phase``. Demands (at least one): ``use`` (this kernel or an
+    error), ``prefer`` (in this order, then the rest), ``forbid`` (never these), ``workspace_bytes`` (at most). ``use`` and ``prefer``
+    exclude each other. Raises PolicyError.
+
+    >>> Rule(op="matmul", shape="M <= 16", phase="decode", use="gemv", reason="few rows: bound by memory")
+    """
+
+    op: Names = of_kind(kinds.OPS, "op family, or a list of them", default=())
+    node: Names = of_kind(
+        kinds.PATTERN,
+        "pattern over the name of the node or of any source node: shell-style (* ? [...]), or a regular expression "
+        "after 're:'; the whole name must match",
+        default=(),
+    )
+    dtype: Names = of_kind(kinds.DTYPES, "dtype that the op computes in, or a list", default=())
+    shape: str | None = of_kind(
+        kinds.CONDITION, "condition over named dims, such as 'M <= 16 and K % 8 == 0'"
+    )
+    phase: Names = of_kind(
+        kinds.PHASE_LIST, "phase, or a list; inference includes prefill and decode", default=()
+    )
+    use: str | None = of_kind(kinds.KERNEL, "force this kernel: it is taken, or there is an error")
+    prefer: Names = of_kind(kinds.KERNEL_LIST, "kernels to try first, in this order", default=())
+    forbid: Names = of_kind(kinds.KERNEL_LIST, "kernels that are never taken", default=())
+    workspace_bytes: int | str | None = of_kind(
+        kinds.SIZE, "largest workspace of one kernel, in bytes or as '32 MiB'"
+    )
+    reason: str | None = of_kind(kinds.REASON, "why; repeated by explain")
+
+    def _check_together(self) -> None:
+        if self.use is None and not self.prefer and not self.forbid and self.workspace_bytes is None:
+            raise Problem((), "a rule demands nothing", do="Add use, prefer, forbid or workspace_bytes.")
+        if self.use is not None and self.prefer:
+            raise Problem(("prefer",), "has no effect beside use", do="Keep one of the two.")
+        for name in (*([self.use] if self.use else ()), *self.prefer):
+            if name in self.forbid:
+                raise Problem(
+                    ("forbid",), f"forbids {name!r}, which the same rule asks for", do="Remove one."
+                )
+        if self.shape is not None:
+            known = dims_of_family(self.op)
+            for name in sorted(Condition.parse(self.shape).names - known.keys()):
+                of = (
+                    f"{' and '.join(self.op)} ops have" if self.op else "every op has (name an `op` for more)"
+                )
+                do = f"{nearest(name, known)}What {of}: {', '.join(known)}."
+                raise Problem(("shape",), f"no such dim {name!r}", got=repr(self.shape), do=do)
+
+    def matches(self, facts: NodeFacts) -> bool:
+        """True where every condition holds; an unknown condition does not."""
+        return (
+            (not self.op or facts.family in self.op)
+            and (not self.phase or phase_covered(facts.phase, self.phase))
+            and (not self.dtype or (facts.dtype is not None and facts.dtype.value in self.dtype))
+            and (
+                not self.node or any(_matcher(p)(n) for p in self.node for n in (facts.node, *facts.sources))
+            )
+            and (self.shape is None or _condition(self.shape).holds(facts.dims) is True)
+        )
+
+    def label(self) -> str:
+        """The conditions in one line, as reasons repeat them."""
+        parts = [
+            f"{key}={'|'.join(value) if isinstance(value, tuple) else value}"
+            for key in ("op", "node", "dtype", "shape", "phase")
+            if (value := getattr(self, key))
+        ]
+        return ", ".join(parts) or "every op"
+
+
+def phase_covered(phase: str, wanted: Names) -> bool:
+    """Whether one of the wanted phases is this one or includes it."""
+    return phase in wanted or ("inference" in wanted and phase in ("prefill", "decode"))
+
+
+@functools.lru_cache(maxsize=4096)
+def _matcher(pattern: str) -> Callable[[str], object]:
+    source = pattern[3:] if pattern.startswith("re:") else fnmatch.translate(pattern)
+    return re.compile(source).fullmatch
+
+
+@functools.lru_cache(maxsize=4096)
+def _condition(text: str) -> Condition:
+    return Condition.parse(text)

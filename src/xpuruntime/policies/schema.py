@@ -1,0 +1,46 @@
+"""The JSON Schema of policy files, made from the classes themselves. ``python -m xpuruntime.policies.schema`` prints it.
+
+The committed copy is ``docs/schema/policy.schema.json``. What a schema cannot say (conditions parse, regular expressions compile,
+a rule does not contradict itself, registered third-party names) only the reader checks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .document import to_json_text
+from .execution_policy import ExecutionPolicy
+from .file_form import VERSION
+from .kernel_policy import KernelPolicy, rule_schema
+from .record import schema_of
+
+__all__ = ["policy_schema"]
+
+
+def policy_schema() -> dict[str, Any]:
+    """JSON Schema (draft 2020-12) of a policy document."""
+    layer = schema_of(KernelPolicy)
+    kernel = {**layer, "properties": dict(layer["properties"])}
+    layer["properties"].pop("under")
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": "urn:xpuruntime:policy:1",
+        "title": "xpuruntime policy",
+        "description": "What a user demands of xpuruntime: kernels by op, engines, devices, precision. JSON or YAML.",
+        "type": "object",
+        "required": ["version"],
+        "additionalProperties": False,
+        "properties": {
+            "version": {"description": "version of this format", "type": "integer", "enum": [VERSION]},
+            "kernel": {"description": "KernelPolicy: which kernel computes an op", **kernel},
+            "execution": {
+                "description": "ExecutionPolicy: where and how a model runs",
+                **schema_of(ExecutionPolicy),
+            },
+        },
+        "$defs": {"rule": rule_schema(), "kernel_layer": layer},
+    }
+
+
+if __name__ == "__main__":
+    print(to_json_text(policy_schema()), end="")
