@@ -29,14 +29,17 @@ from .recipe import sample_feeds
 
 __all__ = ["Ask", "Selection", "select"]
 
+# Where nobody names a device. An NPU is not among them: it wants a model made for it, so it is never taken unasked.
+_DEVICES = (DeviceId("cuda"), DeviceId("cpu"))
+
 
 @dataclass(frozen=True, slots=True)
 class Ask:
     """What the effective policy says, in the words of this module.
 
-    engine:   a name, or None for automatic choice. device: None for the built-in order.
+    engine:   a name, ``auto`` (measure), or None (first of the built-in order). device: None for ``_DEVICES`` in order.
     fallback: devices that may take over, in order; empty means that what was named must be had.
-    order:    device kind -> engines in built-in order; the kinds are in built-in order too.
+    order:    device kind -> engines to try, in order.
     """
 
     engine: str | None
@@ -48,6 +51,7 @@ class Ask:
     options: Mapping[str, Mapping[str, str]]
     caching: bool
     order: Mapping[str, Sequence[str]]
+    optimization_level: int | None
 
     def wanted(self, engine: str, device: DeviceId) -> Wanted:
         """The candidate of that engine and device."""
@@ -68,12 +72,12 @@ class Selection:
 def select(model: ModelSource, ask: Ask, store: Store) -> Selection:
     """Choose and load. Raises the UnavailableError, BuildError or PolicyError that fits when nothing can be had."""
     candidates = _candidates(ask)
-    if ask.engine is None:
-        loaded, decision, warnings = _automatic(model, ask, candidates, store)
+    warnings: list[str] = []
+    if ask.engine == "auto":
+        loaded, decision, warnings = _measured(model, ask, candidates, store)
     else:
-        loaded, decision = _named(model, ask, candidates, store)
-        warnings = []
-    fallback = [ask.wanted(e, d) for d in ask.fallback for e in _engines(ask, d.kind)]
+        loaded, decision = _first(model, ask, candidates, store)
+    fallback = [ask.wanted(e, d) for d in ask.fallback for e in ask.order.get(d.kind, ())]
     if loaded is None and fallback:
         loaded, decision = _fall_back(model, decision, fallback, store)
         if loaded is not None:
@@ -86,36 +90,41 @@ def select(model: ModelSource, ask: Ask, store: Store) -> Selection:
     return Selection(loaded, [decision, precision], [*warnings, *note], left)
 
 
-def _engines(ask: Ask, kind: str) -> Sequence[str]:
-    return ask.order.get(kind) or ask.order.get("*") or ()
-
-
 def _candidates(ask: Ask) -> list[Wanted]:
-    devices = [ask.device] if ask.device else [DeviceId(kind) for kind in ask.order if kind != "*"]
-    if ask.engine is not None:
+    """Every engine and device that the request admits, in order."""
+    devices = (ask.device,) if ask.device else _DEVICES
+    if ask.engine not in (None, "auto"):
         return [ask.wanted(ask.engine, d) for d in devices]
-    return [ask.wanted(e, d) for d in devices for e in _engines(ask, d.kind)]
+    return [ask.wanted(e, d) for d in devices for e in ask.order.get(d.kind, ())]
 
 
-def _named(
+def _first(
     model: ModelSource, ask: Ask, candidates: Sequence[Wanted], store: Store
 ) -> tuple[Loaded | None, Decision]:
-    """The engine that the user named, on the named device or the first of the built-in order that works."""
+    """The first candidate that loads."""
     rejected: list[Candidate] = []
-    chosen: Loaded | None = None
-    for wanted in candidates:
+    for i, wanted in enumerate(candidates):
         outcome = attempt(model, wanted, store)
-        if isinstance(outcome, Loaded):
-            chosen = outcome
-            break
-        rejected.append(outcome)
+        if isinstance(outcome, Candidate):
+            rejected.append(outcome)
+            continue
+        if ask.engine is None:
+            head = Candidate(wanted.name, Reason.DEFAULT, "first of the built-in order that loads", facts=outcome.facts)
+            text = f"stands after {wanted.name}, which loads"
+            rejected += [Candidate(w.name, Reason.LOWER_PREFERENCE, text) for w in candidates[i + 1 :]]
+        else:
+            head = Candidate(wanted.name, Reason.REQUESTED, "named by the user", facts=outcome.facts)
+            rejected += _not_requested(ask)
+        return outcome, Decision("engine", model.name, head, tuple(rejected))
+    return None, Decision("engine", model.name, None, (*rejected, *_not_requested(ask)))
+
+
+def _not_requested(ask: Ask) -> list[Candidate]:
+    """Every other engine of the vocabulary, where the user named one."""
+    if ask.engine is None:
+        return []
     others = dict.fromkeys(e for engines in ask.order.values() for e in engines if e != ask.engine)
-    for engine in others:
-        rejected.append(Candidate(engine, Reason.NOT_REQUESTED, f"{ask.engine} was named"))
-    if chosen is None:
-        return None, Decision("engine", model.name, None, tuple(rejected))
-    head = Candidate(chosen.wanted.name, Reason.REQUESTED, "named by the user", facts=chosen.facts)
-    return chosen, Decision("engine", model.name, head, tuple(rejected))
+    return [Candidate(e, Reason.NOT_REQUESTED, f"{ask.engine} was named") for e in others]
 
 
 def _fall_back(
@@ -137,7 +146,7 @@ def _fall_back(
     return None, Decision("engine", model.name, None, tuple(rejected))
 
 
-def _automatic(
+def _measured(
     model: ModelSource, ask: Ask, candidates: Sequence[Wanted], store: Store
 ) -> tuple[Loaded | None, Decision, list[str]]:
     """The recorded choice, else the measured one, else the first that loads."""

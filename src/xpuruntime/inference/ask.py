@@ -1,0 +1,143 @@
+"""What holds for one session: arguments, policies, environment and built-in default become one ``Ask``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .. import env
+from ..decisions import Support
+from ..engines import engine_names
+from ..errors import PolicyError
+from ..policies import Policy, effective_policy, load_policy
+from ..policies.load import PolicyLike
+from ..runtime.device import cpu
+from ..targets import DeviceId
+from ..types import DType
+from .attempt import find
+from .select import Ask
+
+__all__ = ["Effective", "effective_ask"]
+
+# Fields of an ExecutionPolicy that this release cannot honour: named, they are an error, never ignored.
+_NOT_YET = {
+    "compile_timeout_s": "a compilation cannot be stopped after a time",
+    "run_timeout_s": "a run cannot be stopped after a time",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Effective:
+    """The effective policy, what ``select`` needs of it, and what was asked for with the origin of each word."""
+
+    policy: Policy
+    ask: Ask
+    strict: bool
+    static_shape: bool
+    fixed_shapes: Mapping[str, int | Sequence[int]]
+    request: dict[str, Any]
+
+
+def effective_ask(
+    *,
+    device: str | DeviceId | None,
+    engine: str | None,
+    backend: str | None,
+    policies: Sequence[PolicyLike],
+    fp16: bool,
+    strict: bool | None,
+    threads: int | None,
+) -> Effective:
+    """Lay everything over one another (policies: the first is the highest). Raises PolicyError, DeviceUnavailable, EngineUnavailable."""
+    arguments = {
+        "engine": _engine(engine, backend),
+        "target": None if device is None else str(DeviceId.parse(device)),
+        "strict": strict,
+    }
+    resolved = effective_policy(arguments, *policies, engines=engine_names())
+    execution = resolved.policy.execution
+    for field, what in _NOT_YET.items():
+        if getattr(execution, field) is not None:
+            origin = resolved.origin_of(f"execution.{field}")
+            raise PolicyError(
+                f"session, {origin}", f"{field} is not honoured in this release: {what}", do=f"Remove {field}."
+            )
+    ask = Ask(
+        engine=execution.engine,
+        device=_device(execution.target, resolved.origin_of("execution.target")),
+        precision=_precision(execution.precision, fp16),
+        permit=DType.FLOAT16 if fp16 else None,
+        fallback=tuple(DeviceId.parse(d) for d in execution.allow_fallback or ()),
+        threads=_threads(threads),
+        options=execution.engine_options or {},
+        caching=execution.caching is not False,
+        order=execution.engine_order or {},
+        optimization_level=execution.optimization_level,
+    )
+    fields = execution.set_fields()
+    request = {
+        f: f"{_shown(v)} ({resolved.origin_of(f'execution.{f}')})"
+        for f, v in fields.items()
+        if f != "engine_order" and resolved.origin_of(f"execution.{f}") != "built-in"
+    }
+    if fp16:
+        request["fp16"] = "True (argument)"
+    if any(resolved.policy.kernel.layers):
+        request["kernel_policy"] = resolved.policy.kernel.to_dict()["kernel"]
+    return Effective(
+        policy=resolved.policy,
+        ask=ask,
+        strict=bool(execution.strict),
+        static_shape=bool(execution.static_shape) or bool(execution.fixed_shapes),
+        fixed_shapes=execution.fixed_shapes or {},
+        request=request,
+    )
+
+
+def half(policy: PolicyLike, part: Any) -> PolicyLike:
+    """``kernel_policy=`` and ``exec_policy=`` take a file or a mapping too; the half they name must be in it."""
+    return policy if policy is None else load_policy(policy, part=part)
+
+
+def _engine(engine: str | None, backend: str | None) -> str | None:
+    """One name from the two spellings, canonical. ``auto`` stays."""
+    if engine and backend and engine != backend:
+        raise PolicyError(
+            "session",
+            "engine and backend are two names of one thing",
+            got=f"engine={engine!r}, backend={backend!r}",
+            do="Give one of them.",
+        )
+    name = engine or backend
+    if name is None or name.strip().lower() == "auto":
+        return None if name is None else "auto"
+    found = find(name)
+    return name.strip().lower() if isinstance(found, Support) else found.name
+
+
+def _device(target: str | None, origin: str) -> DeviceId | None:
+    """The device that somebody named. The built-in ``auto`` means that nobody did."""
+    return None if target is None or origin == "built-in" else DeviceId.parse(target)
+
+
+def _precision(name: str | None, fp16: bool) -> DType | None:
+    precision = None if name in (None, "model") else DType.of(name)
+    if fp16 and precision not in (None, DType.FLOAT16):
+        raise PolicyError(
+            "session",
+            "fp16=True contradicts the policy's precision",
+            got=f"precision={name!r}",
+            do="Drop one of the two.",
+        )
+    return precision
+
+
+def _threads(threads: int | None) -> int:
+    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
+        raise PolicyError("session", "threads must be a positive integer", got=repr(threads), do="Give 1 or more.")
+    return threads or env.get_int("XPU_NUM_THREADS") or cpu().usable_cores
+
+
+def _shown(value: Any) -> Any:
+    return dict(value) if isinstance(value, Mapping) else value

@@ -1,0 +1,62 @@
+"""What a KernelPolicy means for a region that a vendor engine owns.
+
+Inside a black box no kernel is ours to choose: ``prefer`` (which is what plain keywords mean) is recorded as not
+applicable, ``use`` is honoured or an error. One decision stands for all nodes that get the same answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..decisions import Candidate, Decision, Reason, Support
+from ..policies import KernelPolicy, NodeFacts, Offer, choose
+from ..program.plan import PlanNode, Region
+from ..types import DType
+
+__all__ = ["kernel_decisions"]
+
+
+def kernel_decisions(policy: KernelPolicy, nodes: Sequence[PlanNode], region: Region) -> tuple[Decision, ...]:
+    """The decisions that the policy causes in a vendor's region. Raises KernelUnavailable for a ``use`` that matches."""
+    if not policy.layers:
+        return ()
+    own = Offer(f"{region.engine}'s own", Support.yes())
+    groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[Decision]] = {}
+    for node in nodes:
+        facts = NodeFacts(
+            node=node.name,
+            family=node.family,
+            sources=(node.name,),
+            dtype=DType.of(region.precision),
+            device=region.device,
+        )
+        _, decision = choose(policy, facts, (own,))
+        if decision.rejected:
+            key = (decision.question, tuple((c.name, c.reason) for c in decision.rejected))
+            groups.setdefault(key, []).append(decision)
+    made = [_grouped(group, region) for group in groups.values()]
+    return (*made, *_unread(policy, region))
+
+
+def _grouped(group: Sequence[Decision], region: Region) -> Decision:
+    first = group[0]
+    subject = first.subject if len(group) == 1 else f"{len(group)} nodes of {region.id}"
+    text = f"{region.engine} owns the region and chooses its kernels itself"
+    chosen = first.chosen and Candidate(first.chosen.name, Reason.ONLY_ONE, text)
+    rejected = tuple(
+        Candidate(c.name, Reason.NOT_APPLICABLE, f"{text}; {c.reason}", c.do) for c in first.rejected
+    )
+    return Decision(first.question, subject, chosen, rejected)
+
+
+def _unread(policy: KernelPolicy, region: Region) -> list[Decision]:
+    """Rules with a shape condition: the nodes' shapes inside a vendor's region are not known, so they decide nothing there."""
+    made = []
+    for layer in policy.layers:
+        for rule in layer.rules:
+            if rule.shape is not None:
+                text = f"its condition on shapes cannot be read inside a region of {region.engine}"
+                no = Candidate(rule.use or ", ".join(rule.prefer or rule.forbid), Reason.NOT_APPLICABLE, text)
+                own = Candidate(f"{region.engine}'s own", Reason.ONLY_ONE, f"{region.engine} owns the region")
+                made.append(Decision(f"kernel rule ({rule.label()})", region.id, own, (no,)))
+    return made

@@ -1,0 +1,207 @@
+"""InferenceSession: a model on an engine, with a plan before the first run and a receipt after it."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..errors import StrictError
+from ..families import family_of_onnx
+from ..frontends.fix_shapes import fix_shapes
+from ..frontends.model_file import open_model
+from ..policies import ExecutionPolicy, KernelPolicy, Policy
+from ..profiler.receipt import Receipt, confirm
+from ..program.plan import Plan, PlanNode, Region
+from ..protocols import Array, Evidence, ModelSource
+from ..store import Store
+from ..targets import DeviceId
+from ..types import TensorSpec
+from .ask import Effective, effective_ask, half
+from .feeds import Feeds
+from .kernels import kernel_decisions
+from .select import Selection, select
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+__all__ = ["InferenceSession"]
+
+_log = logging.getLogger("xpuruntime.session")
+_REGION = "r0"
+
+
+class InferenceSession:
+    """Run a model on the engine and device that you choose, or that measuring chooses.
+
+    Parameters
+    ----------
+    model:         path to an ``.onnx`` or OpenVINO ``.xml`` file, the bytes of an ONNX file, or an ``onnx.ModelProto``.
+    device:        ``cpu``, ``cuda:0``, ``npu``, ... Named: had or an error. Default: policy, XPU_DEVICE, built-in order.
+    engine:        ``onnxruntime`` (``onnxrt``), ``openvino``, ... or ``auto``. ``backend`` is another name of it.
+    policy:        a policy file, mapping or ``Policy`` that holds both halves.
+    kernel_policy, exec_policy: one half each, stronger than ``policy``.
+    fp16:          use float16 where the engine can, else keep the model's own precision and say so (an error if strict).
+    strict:        what a vendor does behind one's back is an error: inner fallback, or evidence against the plan.
+    cache_dir:     folder of the store; default XPU_CACHE_DIR.
+    threads:       CPU threads; default XPU_NUM_THREADS, else every core this process may use.
+
+    Raises
+    ------
+    ModelError, PolicyError, UnavailableError (with its Decision), BuildError, StrictError, StoreError.
+
+    A session may be used by several threads at once. Close it, or use it as a context manager, to free the engine early.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | bytes | ModelProto,
+        *,
+        device: str | DeviceId | None = None,
+        engine: str | None = None,
+        backend: str | None = None,
+        policy: Policy | Mapping[str, Any] | str | os.PathLike[str] | None = None,
+        kernel_policy: KernelPolicy | Mapping[str, Any] | str | os.PathLike[str] | None = None,
+        exec_policy: ExecutionPolicy | Mapping[str, Any] | str | os.PathLike[str] | None = None,
+        fp16: bool = False,
+        strict: bool | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        threads: int | None = None,
+    ) -> None:
+        effective = effective_ask(
+            device=device,
+            engine=engine,
+            backend=backend,
+            policies=(half(kernel_policy, "kernel"), half(exec_policy, "execution"), policy),
+            fp16=fp16,
+            strict=strict,
+            threads=threads,
+        )
+        self._model = open_model(model)
+        source = fix_shapes(self._model, effective.fixed_shapes) if effective.static_shape else self._model
+        selection = select(source, effective.ask, Store(cache_dir))
+        self._loaded = selection.loaded
+        self._executable = selection.loaded.executable
+        self._input_info = self._executable.inputs
+        self._output_info = self._executable.outputs
+        self._feeds = Feeds(f"session({self._model.name!r})", self._input_info)
+        self._names = tuple(s.name for s in self._output_info)
+        self._count = itertools.count()
+        self._last: dict[str, Array] | None = None
+        self._plan = _plan(self._model, effective, selection)
+        placement = self._executable.evidence()
+        warnings = (*selection.warnings, *(f"{selection.loaded.wanted.name}: {f}" for f in placement.fallbacks))
+        if effective.strict:
+            self._be_strict(selection, placement)
+        for warning in warnings:
+            _log.warning("%s", warning)
+        _log.info("%s", self._plan)
+
+    def _be_strict(self, selection: Selection, placement: Evidence) -> None:
+        who = f"session({self._model.name!r})"
+        precision = next(d for d in selection.decisions if d.question == "precision")
+        broken = [f"{c.name}: {c.reason}" for c in precision.rejected]
+        broken += [f"{f.claim}: {f.seen}" for f in confirm(self._plan, {_REGION: placement}) if not f.ok]
+        if broken:
+            self.close()
+            raise StrictError(
+                who,
+                "strict=True, and not everything runs as asked",
+                got="; ".join(broken),
+                do="Change what is asked for, or drop strict to let it run with a warning.",
+            )
+
+    @property
+    def input_info(self) -> tuple[TensorSpec, ...]:
+        """Name, shape and dtype of each input, in the model's order."""
+        return self._input_info
+
+    @property
+    def output_info(self) -> tuple[TensorSpec, ...]:
+        """Name, shape and dtype of each output, in the model's order."""
+        return self._output_info
+
+    @property
+    def model(self) -> ModelSource:
+        """The model as it was opened."""
+        return self._model
+
+    @property
+    def plan(self) -> Plan:
+        """What will run and why: ``print(sess.plan)``, ``sess.plan.explain()``, ``sess.plan.to_json()``."""
+        return self._plan
+
+    def run(self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, /, **named: Any) -> dict[str, Any]:
+        """Outputs by name, as the same kind of tensor as the inputs (NumPy, or what spoke DLPack).
+
+        inputs: a dictionary by name, or a list in the order of ``input_info``; keywords add to a dictionary.
+        Raises InputError for a wrong name, dtype, rank, shape or byte order, RunError with the vendor's text.
+        """
+        if inputs is None:
+            inputs = named
+        elif type(inputs) is not dict:
+            inputs = self._as_mapping(inputs, named)
+        elif named:
+            inputs = {**inputs, **named}
+        feeds, to_caller = self._feeds.check(inputs)
+        outputs = self._executable.run(feeds)
+        self._last = feeds
+        next(self._count)
+        if to_caller is not None:
+            outputs = [to_caller(o) for o in outputs]
+        return dict(zip(self._names, outputs))  # noqa: B905  (strict= costs 0.1 us of a 5 us budget; engines promise the length)
+
+    def _as_mapping(self, inputs: Mapping[str, Any] | Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+        if isinstance(inputs, Mapping):
+            return {**inputs, **named}
+        # One bare tensor for a model with one input is what a newcomer writes, and means one thing only.
+        bare = hasattr(inputs, "__dlpack__") and len(self._input_info) == 1
+        return {**self._feeds.named([inputs] if bare else list(inputs)), **named}
+
+    def receipt(self, *, times: bool = True) -> Receipt:
+        """What did run: placement from this very session; with ``times``, measured on the last inputs (after a run)."""
+        feeds = self._last if times else None
+        runs = self._count.__reduce__()[1][0]
+        return Receipt.write(self._plan, {_REGION: self._executable.evidence(feeds)}, runs)
+
+    def close(self) -> None:
+        """Free what the engine holds. Runs after this raise RunError. May be called twice."""
+        self._executable.close()
+        self._last = None
+
+    def __enter__(self) -> InferenceSession:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        region = self._plan.regions[0]
+        return f"<InferenceSession {self._model.name!r}: {region.engine} on {region.device}, {region.precision}>"
+
+
+def _plan(model: ModelSource, effective: Effective, selection: Selection) -> Plan:
+    loaded = selection.loaded
+    nodes = tuple(PlanNode(n.name, n.op, family_of_onnx(n.op, n.domain), _REGION, n.domain) for n in model.nodes)
+    region = Region(
+        id=_REGION,
+        engine=loaded.wanted.engine,
+        engine_version=loaded.version,
+        device=str(loaded.wanted.device),
+        precision=loaded.precision.value,
+        threads=loaded.wanted.threads,
+        alternatives=selection.alternatives,
+    )
+    kernels = kernel_decisions(effective.policy.kernel, nodes, region)
+    return Plan(
+        model={"name": model.name, "digest": model.digest, "format": model.format},
+        request=effective.request,
+        inputs=loaded.executable.inputs,
+        outputs=loaded.executable.outputs,
+        regions=(region,),
+        nodes=nodes,
+        decisions=(*selection.decisions, *kernels),
+        warnings=tuple(selection.warnings),
+    )
