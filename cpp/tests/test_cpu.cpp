@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <map>
 
+#include "backends/cpu/topology.h"
 #include "base/text.h"
 #include "xpurt/device.h"
 
@@ -55,6 +56,29 @@ TEST_CASE("caches are plausible") {
         CHECK(cache.line_bytes >= 16);
         CHECK((cache.type == "data" || cache.type == "instruction" || cache.type == "unified"));
     }
+}
+
+TEST_CASE("without sysfs: CPUID knows the same caches") {
+    const std::vector<Cache> fallback = cpuid_caches(), first = caches();
+    if (fallback.empty()) return;  // no CPUID here
+    REQUIRE(fallback.size() == first.size());
+    for (size_t i = 0; i < first.size(); ++i) {
+        CHECK(fallback[i].level == first[i].level);
+        CHECK(fallback[i].type == first[i].type);
+        CHECK(fallback[i].bytes == first[i].bytes);
+        CHECK(fallback[i].line_bytes == first[i].line_bytes);
+    }
+}
+
+TEST_CASE("without sysfs: cores are counted by socket and core, not by processor") {
+    const auto processor = [](int socket, int core) {
+        return "processor\t: 0\nphysical id\t: " + std::to_string(socket) +
+               "\ncore id\t\t: " + std::to_string(core) + "\n";
+    };
+    CHECK(cores_in_cpuinfo(processor(0, 0) + "\n" + processor(0, 0) + "\n" + processor(1, 0)) == 2);
+    CHECK(cores_in_cpuinfo("processor\t: 0\nBogoMIPS\t: 50.0\n\n") == 0);
+    const int here = cores_in_cpuinfo(read_text("/proc/cpuinfo"));
+    if (here > 0) CHECK(here == physical_cores());
 }
 
 TEST_CASE("kernel's lists of CPUs") {

@@ -43,6 +43,8 @@ std::vector<Cache> sysfs_caches() {
     }
 }
 
+}  // namespace
+
 #if defined(__x86_64__)
 // Deterministic cache parameters: leaf 4 on Intel, leaf 0x8000001d on AMD, the same layout in both.
 std::vector<Cache> cpuid_caches() {
@@ -65,11 +67,10 @@ std::vector<Cache> cpuid_caches() {
 std::vector<Cache> cpuid_caches() { return {}; }
 #endif
 
-// (socket, core) of each "processor" paragraph of /proc/cpuinfo.
-size_t cores_in_cpuinfo() {
+int cores_in_cpuinfo(std::string_view cpuinfo) {
     std::set<std::string> cores;
     std::string paragraph;
-    for (const std::string& line : split(read_text("/proc/cpuinfo") + "\n", '\n')) {
+    for (const std::string& line : split(std::string(cpuinfo) + "\n\n", '\n')) {
         if (!line.empty()) {
             paragraph += line + "\n";
             continue;
@@ -78,10 +79,8 @@ size_t cores_in_cpuinfo() {
         if (!core.empty()) cores.insert(field(paragraph, "physical id") + ":" + core);
         paragraph.clear();
     }
-    return cores.size();
+    return static_cast<int>(cores.size());
 }
-
-}  // namespace
 
 int logical_cores() { return static_cast<int>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN))); }
 
@@ -92,8 +91,9 @@ int physical_cores() {
         const std::string siblings = read_line(topology + "thread_siblings_list");
         if (!siblings.empty()) cores.insert(siblings);
     }
-    const size_t count = cores.empty() ? cores_in_cpuinfo() : cores.size();
-    return count > 0 ? static_cast<int>(count) : logical_cores();
+    if (!cores.empty()) return static_cast<int>(cores.size());
+    const int named = cores_in_cpuinfo(read_text("/proc/cpuinfo"));
+    return named > 0 ? named : logical_cores();
 }
 
 int affinity_cores() {
