@@ -1,0 +1,7 @@
+"""``python -m xpuruntime.cli`` is ``xpu``."""
+
+from __future__ import annotations
+
+from . import main
+
+main()

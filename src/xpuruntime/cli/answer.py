@@ -1,0 +1,170 @@
+"""Every verb gives an ``Answer`` back: one document, a way to show it, an exit code. ``verb`` does the rest in one place.
+
+With ``--json`` the document goes to stdout and nothing else does: while the verb works, the process's stdout is stderr, so
+that not even a vendor's C code can write into the document. Errors become a short text, or a JSON object, and the exit code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import logging
+import math
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ParamSpec, TextIO
+
+import typer
+
+from .. import env
+from ..errors import XpuError
+from .exit_codes import ExitCode
+
+__all__ = ["Answer", "plain", "verb"]
+
+_P = ParamSpec("_P")
+_LOG_LEVELS = {1: logging.INFO, 2: logging.DEBUG, 3: logging.DEBUG}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a verb found out. ``show`` prints it for people; it is called only without ``--json``."""
+
+    document: Mapping[str, Any]
+    show: Callable[[], None]
+    code: ExitCode = ExitCode.OK
+
+
+def verb(function: Callable[_P, Answer]) -> Callable[_P, None]:
+    """Make a command of a function that gives an Answer: prints it, turns errors into text and exit codes."""
+
+    @functools.wraps(function)
+    def command(*args: _P.args, **kwargs: _P.kwargs) -> None:
+        as_json = bool(kwargs.get("as_json", False))
+        with _one_document(as_json) as stdout, _guard(as_json, stdout):
+            answer = function(*args, **kwargs)
+            if as_json:
+                _print_json(answer.document, stdout)
+            else:
+                answer.show()
+            if answer.code:
+                raise typer.Exit(int(answer.code))
+
+    return command
+
+
+def plain(value: Any) -> Any:
+    """The value as JSON can hold it: infinities and NaN become text, enums their value, paths and dtypes their text."""
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(v) for v in value]
+    if hasattr(value, "tolist"):  # a NumPy scalar or array
+        return plain(value.tolist())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if value is None or type(value) in (bool, int, str):
+        return value
+    return plain(value.value) if hasattr(value, "value") else str(value)
+
+
+def _print_json(document: Mapping[str, Any], stdout: TextIO) -> None:
+    stdout.write(json.dumps(plain(document), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    stdout.flush()
+
+
+@contextlib.contextmanager
+def _one_document(as_json: bool) -> Iterator[TextIO]:
+    """Hand out the real stdout for the document and point everybody else's stdout at stderr, for the rest of the process:
+    what a vendor's C code has buffered comes out when the process ends."""
+    stdout = sys.stdout
+    if not as_json or not _is_process_stdout(stdout):
+        yield stdout
+        return
+    stdout.flush()
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as document, contextlib.redirect_stdout(sys.stderr):
+        os.dup2(2, 1)
+        yield document
+
+
+def _is_process_stdout(stream: TextIO) -> bool:
+    try:
+        return stream.fileno() == 1
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+@contextlib.contextmanager
+def _guard(as_json: bool, stdout: TextIO) -> Iterator[None]:
+    """Errors of the verb as text or JSON, and the exit code that belongs to them."""
+    with _logging():
+        try:
+            yield
+        except XpuError as error:
+            _report(error.to_json(), error, as_json, stdout)
+            raise typer.Exit(error.exit_code) from None
+        except KeyboardInterrupt:
+            sys.stderr.write("interrupted\n")
+            raise typer.Exit(ExitCode.INTERRUPTED) from None
+        except (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError):
+            raise
+        except Exception as error:
+            document = {
+                "error": "InternalError",
+                "who": "xpu",
+                "what": f"a fault in xpuruntime: {type(error).__name__}: {error}",
+                "got": None,
+                "do": "Run it again with XPU_DEBUG=1 and report what it prints.",
+                "exit_code": int(ExitCode.INTERNAL),
+            }
+            _report(document, error, as_json, stdout)
+            raise typer.Exit(ExitCode.INTERNAL) from error
+
+
+def _debug_level() -> int:
+    text = env.get("XPU_DEBUG")
+    return int(text) if text.isdecimal() else 0
+
+
+@contextlib.contextmanager
+def _logging() -> Iterator[None]:
+    """Our log lines on stderr, one line each: warnings always, more with XPU_DEBUG."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Lower("%(levelname)s: %(message)s"))
+    logger = logging.getLogger("xpuruntime")
+    before = logger.level, logger.propagate
+    logger.setLevel(_LOG_LEVELS.get(min(_debug_level(), 3), logging.WARNING))
+    logger.propagate = False
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.level, logger.propagate = before
+
+
+class _Lower(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        head, colon, rest = super().format(record).partition(":")
+        return head.lower() + colon + rest
+
+
+def _report(document: Mapping[str, Any], error: Exception, as_json: bool, stdout: TextIO) -> None:
+    if _debug_level() >= 1:
+        traceback.print_exception(error, file=sys.stderr)
+    if as_json:
+        _print_json(document, stdout)
+        return
+    lines = [f"error: [{document['who']}] {document['what']}"]
+    if document["got"] is not None:
+        lines.append(f"  got: {document['got']}")
+    if document["do"]:
+        lines.append(f"  do:  {document['do']}")
+    decision = getattr(error, "decision", None)
+    if decision is not None:
+        lines += ["  " + line for line in decision.explain().splitlines()]
+    sys.stderr.write("\n".join(lines) + "\n")

@@ -1,0 +1,288 @@
+"""How fast are engines on a model, and which differences are real.
+
+All contenders stand in one process with the same pinned threads and precision. Their outputs are judged first: who is wrong is not
+ranked. Then they run in rounds, each once per round in an order drawn anew, so that drift and neighbours' effects fall on
+all alike. A *control*, a second session of the first contender, runs along: what it shows between two equal things is the
+harness's own bias, and no smaller difference is called one. ``workbench.statistics`` says how the intervals are made.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..decisions import Candidate
+from ..errors import RunError
+from ..frontends.model_file import open_model
+from ..inference.reference import reference_outputs
+from ..numerics import tolerance_for
+from ..protocols import Array, ModelSource
+from ..runtime.device import cpu
+from .contenders import Contender, Field, field_of
+from .inputs import Inputs
+from .judge import Verdict, judge
+from .setup import Setup
+from .statistics import Ratio, Summary, paired_ratio, summarise
+
+__all__ = ["BenchReport", "Standing", "bench"]
+
+_WARM_UP_SHARE = 0.1  # of the seconds, over all contenders
+_WARM_UP_RUNS = 3  # at least
+_MAX_ROUNDS = 20_000
+_CONFIDENCE = 0.95
+
+Progress = Callable[[str], None]
+NO_DIFFERENCE = "no difference can be shown"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One ranked contender. ``times_us``: every timed run, in microseconds, in the order of the rounds.
+
+    ratio:   its time over the best one's, paired by round; None for the best itself.
+    verdict: ``fastest``, ``slower``, ``no difference can be shown`` or, alone in the field, ``only one``.
+    """
+
+    facts: Mapping[str, Any]
+    summary: Summary
+    ratio: Ratio | None
+    verdict: str
+    times_us: tuple[float, ...] = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """The engine."""
+        return str(self.facts["engine"])
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data; times in microseconds."""
+        return {
+            **self.facts,
+            "unit": "us",
+            **self.summary.to_json(),
+            "ratio_to_best": None if self.ratio is None else self.ratio.to_json(),
+            "verdict": self.verdict,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class BenchReport:
+    """Who is how fast. ``ranked`` is ordered by median; ``ok`` is False when an output was wrong.
+
+    confidence: of each ratio's interval, so that all pairs together reach 95% (Bonferroni).
+    control:    ratio of two sessions of one engine; ``floor`` is the relative bias taken from it.
+    """
+
+    model: str
+    machine: str
+    inputs: str
+    threads: int
+    rounds: int
+    seconds: float
+    judged_by: str
+    ranked: tuple[Standing, ...]
+    wrong: Mapping[str, str]
+    rejected: tuple[Candidate, ...]
+    confidence: float
+    control: Ratio | None
+    floor: float
+
+    @property
+    def ok(self) -> bool:
+        """True when no contender gave a wrong output."""
+        return not self.wrong
+
+    @property
+    def sentence(self) -> str:
+        """The answer in words."""
+        if self.judged_by == "nobody":
+            return "not ranked: the engines disagree and no reference could judge"
+        if not self.ranked:
+            return "not ranked: no engine gave right outputs"
+        best, *others = self.ranked
+        if not others:
+            return f"{best.name}: median {best.summary.median:.1f} us; nothing to compare with"
+        told = [s for s in others if s.verdict == "slower"]
+        parts = [_slower(best, s) for s in told]
+        parts += [f"{NO_DIFFERENCE} between {best.name} and {s.name}{_few(self.rounds)}" for s in others if s not in told]
+        return "; ".join(parts)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "ok": self.ok,
+            "answer": self.sentence,
+            "model": self.model,
+            "machine": self.machine,
+            "inputs": self.inputs,
+            "threads": self.threads,
+            "rounds": self.rounds,
+            "seconds": self.seconds,
+            "judged_by": self.judged_by,
+            "ranked": [s.to_json() for s in self.ranked],
+            "wrong": dict(self.wrong),
+            "rejected": [c.to_json() for c in self.rejected],
+            "ratio_confidence": self.confidence,
+            "control": None if self.control is None else self.control.to_json(),
+            "floor": self.floor,
+        }
+
+
+def _slower(best: Standing, other: Standing) -> str:
+    assert other.ratio is not None
+    low, high = other.ratio.interval.low, other.ratio.interval.high
+    return f"{best.name} takes 1/{other.ratio.value:.2f} of the time of {other.name} ({low:.2f} to {high:.2f})"
+
+
+def _few(rounds: int) -> str:
+    return f" in {rounds} rounds (give more --seconds)" if rounds < 10 else ""
+
+
+def bench(
+    model: Any,
+    engines: Sequence[str],
+    *,
+    named: bool = True,
+    setup: Setup | None = None,
+    inputs: Inputs | None = None,
+    seconds: float = 10.0,
+    control: bool = True,
+    tolerance: float | None = None,
+    progress: Progress = lambda _: None,
+) -> BenchReport:
+    """Judge, then measure engines on one model for about ``seconds`` (after opening, judging and the control's opening).
+
+    Threads are pinned to ``setup.threads``, else to every core this process may use; precision to ``setup.precision``, else the
+    model's own. named: whether each engine must be had (see ``contenders.field_of``). Raises what opening and running raise.
+    """
+    source, setup, inputs = open_model(model), setup or Setup(device="cpu"), inputs or Inputs()
+    threads = setup.threads or cpu().usable_cores
+    pinned = setup.on("", threads=threads)
+    feeds = inputs.samples(source.inputs, 1)[0]
+    with field_of(source, engines, pinned, named=named, progress=progress) as entrants:
+        verdict = _judge(source, entrants, feeds, seconds, tolerance, named, progress)
+        right = [c for c in entrants.contenders if c.name in verdict.right]
+        facts = {c.name: c.to_json() for c in right}
+        twin = pinned.on(right[0].name).open(source) if control and len(right) > 1 else None
+        runs: dict[str, Callable[[], object]] = {c.name: _runner(c.session, feeds) for c in right}
+        if twin is not None:
+            runs[_TWIN] = _runner(twin, feeds)
+        try:
+            times = _alternate(runs, seconds, progress) if runs else {}
+        finally:
+            if twin is not None:
+                twin.close()
+    echo = times.pop(_TWIN, None)
+    pairs = max(1, len(times) * (len(times) - 1) // 2)
+    confidence = 1 - (1 - _CONFIDENCE) / pairs
+    check = None if echo is None else paired_ratio(echo, times[right[0].name], confidence)
+    floor = 0.0 if check is None else check.bias
+    return BenchReport(
+        model=source.name,
+        machine=cpu().model,
+        inputs=inputs.describe(source.inputs),
+        threads=threads,
+        rounds=len(next(iter(times.values()), ())),
+        seconds=seconds,
+        judged_by=verdict.by,
+        ranked=_rank(facts, times, confidence, floor),
+        wrong=verdict.wrong,
+        rejected=tuple(entrants.rejected),
+        confidence=confidence,
+        control=check,
+        floor=floor,
+    )
+
+
+_TWIN = "control"
+
+
+def _runner(session: Any, feeds: dict[str, Array]) -> Callable[[], object]:
+    run = session.run
+    return lambda: run(feeds)
+
+
+def _judge(
+    model: ModelSource,
+    entrants: Field,
+    feeds: dict[str, Array],
+    seconds: float,
+    tolerance: float | None,
+    named: bool,
+    progress: Progress,
+) -> Verdict:
+    """Engines that agree are right; where they do not, the ONNX reference evaluator is asked, within the seconds."""
+    outputs: dict[str, list[Array]] = {}
+    precisions = []
+    for contender in tuple(entrants.contenders):
+        progress(f"{contender.name}: first run of {model.name}")
+        try:
+            outputs[contender.name] = contender.outputs(feeds)
+            precisions.append(contender.precision)
+        except RunError as error:
+            entrants.drop(contender, error, named)
+    names = [s.name for s in model.outputs]
+    limit = tolerance_for(model.precision, *precisions) if tolerance is None else tolerance
+    verdict = judge(outputs, names, limit)
+    if not verdict.wrong:
+        return verdict
+    progress("onnx.reference: judging, since the engines disagree")
+    reference, _ = reference_outputs(model, feeds, max(seconds, 10.0))
+    return verdict if reference is None else judge(outputs, names, limit, reference)
+
+
+def _alternate(runs: Mapping[str, Callable[[], object]], seconds: float, progress: Progress) -> dict[str, list[float]]:
+    """Microseconds of every run, by contender; round k of one pairs with round k of the others."""
+    _warm_up(runs, seconds * _WARM_UP_SHARE, progress)
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    order, random = list(runs), np.random.default_rng(0)
+    progress(f"measuring for {seconds:g} s")
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        deadline = time.perf_counter() + seconds
+        for turn in range(_MAX_ROUNDS):
+            if turn and time.perf_counter() >= deadline:
+                break
+            for k in random.permutation(len(order)):
+                run = runs[order[k]]
+                start = time.perf_counter_ns()
+                run()
+                times[order[k]].append(max(1, time.perf_counter_ns() - start) / 1e3)
+    finally:
+        if collecting:
+            gc.enable()
+    return times
+
+
+def _warm_up(runs: Mapping[str, Callable[[], object]], seconds: float, progress: Progress) -> None:
+    for name, run in runs.items():
+        progress(f"{name}: warming up")
+        deadline = time.perf_counter() + seconds / len(runs)
+        for turn in itertools.count(1):
+            run()
+            if turn >= _WARM_UP_RUNS and time.perf_counter() >= deadline:
+                break
+
+
+def _rank(
+    facts: Mapping[str, Mapping[str, Any]], times: Mapping[str, Sequence[float]], confidence: float, floor: float
+) -> tuple[Standing, ...]:
+    """Order by median; hold each against the best, pair by pair."""
+    if not times:
+        return ()
+    summaries = {name: summarise(values) for name, values in times.items()}
+    order = sorted(times, key=lambda name: summaries[name].median)
+    best = order[0]
+    ratios = {n: paired_ratio(times[n], times[best], confidence) for n in order[1:]}
+    verdicts = {n: "slower" if r.differs(floor) and r.value > 1 else NO_DIFFERENCE for n, r in ratios.items()}
+    alone = len(order) == 1
+    all_told = all(v == "slower" for v in verdicts.values())
+    verdicts[best] = "only one" if alone else "fastest" if all_told else NO_DIFFERENCE
+    return tuple(Standing(facts[n], summaries[n], ratios.get(n), verdicts[n], tuple(times[n])) for n in order)

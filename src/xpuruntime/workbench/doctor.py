@@ -1,0 +1,249 @@
+"""The doctor: versions, libraries, environment, store, and a smoke run of each engine, one line of truth each.
+
+An extra that is not installed is no problem (``absent``); an installed engine that fails, a broken core, a store that cannot
+be written or damaged entries are (``fail``).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import __version__, env
+from ..engines import engine_names
+from ..errors import PolicyError, StoreError, XpuError
+from ..plugins import package_version
+from ..protocols import Array
+from ..store import Store
+from .devices import engine_report
+from .setup import Setup
+
+__all__ = ["Check", "Diagnosis", "examine", "smoke_model"]
+
+_PACKAGES = (
+    # distribution, what it brings
+    ("numpy", "core"),
+    ("ml_dtypes", "core"),
+    ("pyyaml", "core"),
+    ("typer", "core"),
+    ("rich", "core"),
+    ("safetensors", "core"),
+    ("onnx", "xpuruntime[onnx]"),
+    ("torch", "xpuruntime[torch]"),
+    ("pillow", "image inputs"),
+    ("matplotlib", "xpuruntime[report]"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line: ``status`` is pass, fail, absent (an optional part is not there) or info."""
+
+    section: str
+    name: str
+    status: str
+    text: str
+    do: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {k: getattr(self, k) for k in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """All checks. ``healthy`` is False when one failed."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def healthy(self) -> bool:
+        """True when nothing failed."""
+        return all(c.status != "fail" for c in self.checks)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {"healthy": self.healthy, "checks": [c.to_json() for c in self.checks]}
+
+
+def examine(cache_dir: Path | None = None, progress: Callable[[str], None] = lambda _: None) -> Diagnosis:
+    """Run every check. Raises nothing of ours: what fails is a Check."""
+    checks: list[Check] = []
+    for part in (_versions, _core, _environment, lambda: _store(cache_dir), lambda: _engines(progress)):
+        checks += part()
+    return Diagnosis(tuple(checks))
+
+
+def _versions() -> Iterator[Check]:
+    yield Check("versions", "xpuruntime", "info", f"{__version__} in {Path(__file__).resolve().parents[1]}")
+    supported = sys.version_info >= (3, 11)
+    status, do = ("info", "") if supported else ("fail", "Use Python 3.11 or newer.")
+    yield Check("versions", "python", status, f"{platform.python_version()} at {sys.executable}", do)
+    yield Check("versions", "platform", "info", platform.platform())
+    for name, brings in _PACKAGES:
+        version = package_version(name)
+        if version is not None:
+            yield Check("versions", name, "info", version)
+        elif brings == "core":
+            yield Check("versions", name, "fail", "a core dependency is not installed", f"Run: pip install {name}")
+        else:
+            yield Check("versions", name, "absent", f"not installed ({brings})", f"Run: pip install {_install(name, brings)}")
+
+
+def _install(name: str, brings: str) -> str:
+    return f"'{brings}'" if brings.startswith("xpuruntime[") else name
+
+
+def _core() -> Iterator[Check]:
+    if importlib.util.find_spec("xpuruntime._core") is None:
+        yield Check("core", "xpuruntime._core", "fail", "the C++ core was not built", "Install the package: pip install .")
+        return
+    from ..runtime.device import cpu, cuda, libraries
+
+    facts = cpu()
+    yield Check("core", "processor", "pass", f"{facts.model}, {facts.level or facts.architecture}, {facts.usable_cores} usable cores")
+    for library in libraries():
+        if library.loaded:
+            text = f"{library.path} {library.version}".rstrip()
+            if library.absent:
+                text += f"; without {', '.join(library.absent)}"
+            yield Check("core", library.title, "pass", text)
+        else:
+            yield Check("core", library.title, "absent", library.status.message, library.status.advice)
+    report = cuda()
+    if report.devices:
+        names = ", ".join(f"cuda:{d.index} {d.name}" for d in report.devices)
+        yield Check("core", "CUDA devices", "pass", names)
+    else:
+        yield Check("core", "CUDA devices", "absent", report.status.message, report.status.advice)
+
+
+def _environment() -> Iterator[Check]:
+    """Every variable of the table, its value and whether it can be read; misspelt XPU_ names are told, too."""
+    readers: dict[str, Callable[[str], object]] = {
+        "XPU_CACHE_BYTES": env.get_bytes,
+        "XPU_NUM_THREADS": env.get_int,
+    }
+    for name, variable in env.VARIABLES.items():
+        value = os.environ.get(name, "").strip()
+        said = f"{value!r}" if value else f"unset ({variable.default or 'empty'})"
+        try:
+            readers.get(name, env.get)(name)
+        except PolicyError as error:
+            yield Check("environment", name, "fail", f"{error.what}; got {error.got}", error.do)
+            continue
+        yield Check("environment", name, "info", f"{said}: {variable.meaning}")
+    for name in sorted(os.environ):
+        if name.startswith("XPU_") and name not in env.VARIABLES:
+            yield Check("environment", name, "info", "is read by nothing", "Check its spelling against this table.")
+
+
+def _store(cache_dir: Path | None) -> Iterator[Check]:
+    try:
+        store = Store(cache_dir)
+        entries = store.entries()
+        damaged = store.verify()
+    except (PolicyError, StoreError, OSError) as error:
+        yield Check("store", "store", "fail", str(error), getattr(error, "do", ""))
+        return
+    size = sum(e.bytes_ for e in entries) / 2**20
+    yield Check("store", "contents", "info", f"{len(entries)} entries, {size:.1f} MiB in {store.root} (mode {store.mode})")
+    if damaged:
+        do = "Run: xpu cache clear (or nothing: a damaged entry is built again when it is met)"
+        yield Check("store", "integrity", "fail", f"{len(damaged)} damaged entries, first: {damaged[0]}", do)
+    else:
+        yield Check("store", "integrity", "pass", "every entry matches its checksum")
+    yield _writable(store)
+
+
+def _writable(store: Store) -> Check:
+    if store.mode != "rw":
+        return Check("store", "writing", "info", f"mode {store.mode}: nothing is written")
+    try:
+        store.root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=store.root) as file:
+            file.write(b"x")
+    except OSError as error:
+        do = "Point XPU_CACHE_DIR at a writable folder, or set XPU_CACHE_MODE=ro or off."
+        return Check("store", "writing", "fail", f"{store.root}: {error.strerror}", do)
+    return Check("store", "writing", "pass", f"{store.root} can be written")
+
+
+def smoke_model() -> tuple[bytes, dict[str, Array], Array]:
+    """A tiny ONNX model, inputs for it, and what it must give, computed by NumPy: ``relu(x @ w + b)``.
+
+    x float32[2, 3], w float32[3, 4]; result float32[2, 4]. Raises ImportError without the onnx package.
+    """
+    from onnx import TensorProto, checker, helper, numpy_helper
+
+    w = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
+    b = np.array([0.5, -0.5, 0.25, 0.0], np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["product"], name="product"),
+        helper.make_node("Add", ["product", "b"], ["sum"], name="sum"),
+        helper.make_node("Relu", ["sum"], ["y"], name="relu"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "smoke",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 4])],
+        [numpy_helper.from_array(w, "w"), numpy_helper.from_array(b, "b")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    checker.check_model(model)
+    x = np.array([[1.0, -2.0, 3.0], [0.5, 0.25, -0.125]], np.float32)
+    return model.SerializeToString(), {"x": x}, np.maximum(x @ w + b, 0)
+
+
+def _engines(progress: Callable[[str], None]) -> Iterator[Check]:
+    for name in engine_names():
+        progress(f"smoke run of {name}")
+        yield from _smoke(name)
+
+
+def _smoke(name: str) -> Iterator[Check]:
+    report = engine_report(name)
+    if not report.installed:
+        # What is merely not there is an extra; a version that is there and unsupported is a problem.
+        status = "fail" if report.version else "absent"
+        yield Check("engines", name, status, report.installed.reason, report.installed.do)
+        return
+    if importlib.util.find_spec("onnx") is None:
+        do = "Run: pip install 'xpuruntime[onnx]'"
+        yield Check("engines", f"{name} {report.version}", "absent", "no smoke run without the onnx package", do)
+        return
+    for fact in report.devices:
+        if fact.support:
+            yield _run_smoke(name, str(report.version), str(fact.device))
+        else:
+            yield Check("engines", f"{name} on {fact.device}", "absent", fact.support.reason, fact.support.do)
+
+
+def _run_smoke(name: str, version: str, device: str) -> Check:
+    title = f"{name} on {device}"
+    model, feeds, wanted = smoke_model()
+    try:
+        with tempfile.TemporaryDirectory(prefix="xpu-doctor-") as folder:
+            setup = Setup(engine=name, device=device, cache_dir=Path(folder))
+            with setup.open(model) as session:
+                got = session.run(feeds)["y"]
+                rows = session.receipt(times=False).evidence
+    except XpuError as error:
+        return Check("engines", title, "fail", str(error), error.do)
+    except Exception as error:  # a vendor's own exception that its engine let through: the doctor's very subject
+        return Check("engines", title, "fail", f"{type(error).__name__}: {error}", "Report it with this text.")
+    worst = float(np.abs(got - wanted).max())
+    if worst > 1e-5 * float(np.abs(wanted).max()):
+        return Check("engines", title, "fail", f"{version}: wrong result, off by {worst:.3g}", "Do not trust this engine here.")
+    steps = sum(len(e.rows) for e in rows.values())
+    return Check("engines", title, "pass", f"{version}: smoke model right within {worst:.1g}, {steps} steps ran")

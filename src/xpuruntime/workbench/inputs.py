@@ -1,0 +1,241 @@
+"""Inputs from files: arrays (.npy, .npz), images through one explicit preprocessing, and a seeded recipe for the rest.
+
+    FILE.npz            every array in it, by the inputs' names
+    NAME=FILE.npy       one input; the name may be left out where the model has one input
+    NAME=FILE.png       one image: Pillow decodes it, ``ImageRecipe`` says how it becomes a tensor
+    nothing             ``inference.recipe.sample_feeds``: the same seed gives the same arrays everywhere
+"""
+
+from __future__ import annotations
+
+import difflib
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError, StoreError
+from ..inference.recipe import sample_feeds
+from ..protocols import Array
+from ..types import DType, TensorSpec
+
+__all__ = ["ImageRecipe", "Inputs", "save_outputs"]
+
+_IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
+_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+
+
+@dataclass(frozen=True, slots=True)
+class ImageRecipe:
+    """How an image file becomes a tensor, in this order.
+
+    1. decode, turn by its EXIF orientation, convert to grey, RGB or RGBA by the model's number of channels;
+    2. resize to ``size`` (height, width) with Pillow's bilinear filter, aspect ratio not kept; None: the model's size,
+       and the image's own where the model leaves it open;
+    3. scale bytes 0..255 linearly to ``range``; subtract ``mean``; divide by ``std`` (one number, or one per channel);
+    4. put the axes in ``layout`` (None: told by which axis of the shape has 1, 3 or 4 channels), add the batch axis.
+
+    Integer inputs are rounded at the end.
+    """
+
+    size: tuple[int, int] | None = None
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+    layout: str | None = None
+    range: tuple[float, float] = (0.0, 1.0)
+
+    def tensor(self, path: Path, spec: TensorSpec) -> Array:
+        """The image for that input. Raises InputError: not an image, no image-shaped input, Pillow missing."""
+        who = f"input {spec.name!r}"
+        layout, channels, size = self._axes(who, spec)
+        pixels = _decode(who, path, _MODES[channels], self.size or size)
+        low, high = self.range
+        values = pixels.astype(np.float32) * np.float32((high - low) / 255) + np.float32(low)
+        for name, parameter in (("--image-mean", self.mean), ("--image-std", self.std)):
+            if len(parameter) not in (1, channels):
+                do = f"Give 1 or {channels} numbers."
+                raise InputError(who, f"{name} does not fit {channels} channels", got=list(parameter), do=do)
+        values = (values - np.float32(self.mean)) / np.float32(self.std)
+        if layout == "nchw":
+            values = values.transpose(2, 0, 1)
+        if spec.dtype.is_integer:
+            values = np.rint(values)
+        return np.ascontiguousarray(values[None] if spec.rank == 4 else values).astype(spec.dtype.numpy)
+
+    def _axes(self, who: str, spec: TensorSpec) -> tuple[str, int, tuple[int, int] | None]:
+        """Layout, channels, and height and width where the model fixes them."""
+        shape = spec.shape[1:] if spec.rank == 4 else spec.shape
+        if len(shape) != 3:
+            do = "Give a .npy or .npz file instead."
+            raise InputError(who, "takes no image: it must have 3 dimensions, or 4 with the batch", got=spec, do=do)
+        fits = [w for w, axis in (("nchw", 0), ("nhwc", 2)) if shape[axis] in _MODES]
+        layout = self.layout or (fits[0] if len(fits) == 1 else None)
+        if layout is None:
+            raise InputError(who, "its shape does not say where the channels are", got=spec, do="Give --image-layout.")
+        channels, *spatial = (shape[0], shape[1], shape[2]) if layout == "nchw" else (shape[2], shape[0], shape[1])
+        channels = channels if isinstance(channels, int) else 3
+        if channels not in _MODES:
+            raise InputError(who, f"has {channels} channels as {layout}", got=spec, do="An image has 1, 3 or 4.")
+        fixed = (spatial[0], spatial[1])
+        return layout, channels, (fixed[0], fixed[1]) if isinstance(fixed[0], int) and isinstance(fixed[1], int) else None
+
+
+def _decode(who: str, path: Path, mode: str, size: tuple[int, int] | None) -> Array:
+    try:
+        from PIL import Image, ImageOps
+    except ImportError as error:
+        raise InputError(who, "images need Pillow", got=path.name, do="Run: pip install pillow") from error
+    try:
+        with Image.open(path) as image:
+            upright = ImageOps.exif_transpose(image).convert(mode)
+            if size is not None:
+                upright = upright.resize((size[1], size[0]), Image.Resampling.BILINEAR)
+            pixels: Array = np.asarray(upright)
+    except (OSError, ValueError, Image.DecompressionBombError) as error:
+        raise InputError(who, f"{path} is not an image that can be read", got=error, do="Check the file.") from error
+    return pixels[..., None] if pixels.ndim == 2 else pixels
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What the user gave: files (``[NAME=]FILE``), a seed for inputs without a file, sizes of symbolic dims, the image recipe."""
+
+    files: tuple[str, ...] = ()
+    seed: int | None = None
+    symbols: Mapping[str, int] = field(default_factory=dict)
+    image: ImageRecipe = ImageRecipe()
+
+    def samples(self, specs: Sequence[TensorSpec], count: int = 1) -> list[dict[str, Array]]:
+        """Feeds for a model with those inputs: from the files (then one sample), else ``count`` from the recipe.
+
+        Raises InputError: no such file, unreadable, an unknown name, or an input that no file gives while no seed is set.
+        """
+        given = self._read(specs)
+        missing = [s.name for s in specs if s.name not in given]
+        if given and missing and self.seed is None:
+            do = "Give it too, or add --seed N to fill it from the seeded recipe."
+            raise InputError("inputs", f"no file gives input {missing[0]!r}", got=f"files for {sorted(given)}", do=do)
+        seed = self.seed or 0
+        turns = 1 if given and not missing else count
+        return [{**sample_feeds(specs, seed=seed + 1000 * k, symbols=self.symbols), **given} for k in range(turns)] if missing or not given else [given]
+
+    def describe(self, specs: Sequence[TensorSpec]) -> str:
+        """One clause for reports: where the inputs come from."""
+        recipe = f"seeded recipe, seed {self.seed or 0}"
+        if not self.files:
+            return recipe
+        text = ", ".join(self.files)
+        return text if self.seed is None else f"{text}; the rest from the {recipe}"
+
+    def _read(self, specs: Sequence[TensorSpec]) -> dict[str, Array]:
+        by_name = {s.name: s for s in specs}
+        found: dict[str, Array] = {}
+        for text in self.files:
+            name, path = _split(text, by_name)
+            for key, value in _load(name, path, by_name, self.image).items():
+                if key in found:
+                    raise InputError("inputs", f"input {key!r} is given twice", got=text, do="Give it once.")
+                found[key] = value
+        return found
+
+
+def _split(text: str, specs: Mapping[str, TensorSpec]) -> tuple[str, Path]:
+    """``NAME=FILE`` or ``FILE``. What stands before = is a name if the model has it or no file of the whole text exists."""
+    name, equals, file = text.partition("=")
+    if equals and (name in specs or not Path(text).exists()):
+        if name not in specs:
+            raise _unknown(name, specs)
+        return name, Path(file).expanduser()
+    return "", Path(text).expanduser()
+
+
+def _unknown(name: str, specs: Mapping[str, TensorSpec]) -> InputError:
+    near = difflib.get_close_matches(name, specs, n=1)
+    do = (f"Did you mean {near[0]!r}? " if near else "") + f"Inputs are {', '.join(map(repr, specs))}."
+    return InputError("inputs", "the model has no input of that name", got=repr(name), do=do)
+
+
+def _load(name: str, path: Path, specs: Mapping[str, TensorSpec], image: ImageRecipe) -> dict[str, Array]:
+    suffix = path.suffix.lower()
+    if not path.is_file():
+        raise InputError("inputs", "no such file", got=str(path), do="Check the path.")
+    if suffix == ".npz" and not name:
+        arrays = _arrays(path)
+        for key in arrays:
+            if key not in specs:
+                raise _unknown(key, specs)
+        return {key: _typed(value, specs[key]) for key, value in arrays.items()}
+    if not name:
+        if len(specs) != 1:
+            do = f"Write NAME={path.name}; inputs are {', '.join(map(repr, specs))}."
+            raise InputError("inputs", "the model has several inputs and the file names none", got=str(path), do=do)
+        name = next(iter(specs))
+    spec = specs[name]
+    if suffix in _IMAGES:
+        return {name: image.tensor(path, spec)}
+    if suffix in (".npy", ".npz"):
+        arrays = _arrays(path)
+        if len(arrays) != 1 and name not in arrays:
+            do = f"Call one of its arrays {name!r}, or give a .npy file."
+            raise InputError(f"input {name!r}", "the file holds several arrays", got=sorted(arrays), do=do)
+        return {name: _typed(arrays.get(name, next(iter(arrays.values()))), spec)}
+    do = f"Give .npy, .npz or an image ({', '.join(_IMAGES)})."
+    raise InputError(f"input {name!r}", "is a file of a kind that holds no array", got=path.name, do=do)
+
+
+def _arrays(path: Path) -> dict[str, Array]:
+    try:
+        loaded = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return {"": loaded}
+        with loaded:
+            arrays = {key: loaded[key] for key in loaded.files}
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, MemoryError) as error:
+        do = "Write it with numpy.save or numpy.savez (no object arrays)."
+        raise InputError("inputs", f"{path} holds no array that can be read", got=error, do=do) from error
+    if not arrays:
+        raise InputError("inputs", f"{path} is empty", got="no array", do="Write it with numpy.savez.")
+    return arrays
+
+
+def _typed(array: Array, spec: TensorSpec) -> Array:
+    """NumPy's files do not know ml_dtypes: bfloat16 and the like come back as raw bytes, and texts as fixed-width ones."""
+    if array.dtype.kind == "V" and array.dtype.itemsize == spec.dtype.numpy.itemsize:
+        return array.view(spec.dtype.numpy)
+    if spec.dtype is DType.STRING and array.dtype.kind in "US":
+        return array.astype(object)
+    return array
+
+
+def save_outputs(path: Path, outputs: Mapping[str, Any]) -> None:
+    """Write outputs to ``.npz`` under their names. Types that NumPy's files do not know are widened to float32 (exact), texts
+    become fixed-width ones. Raises StoreError: wrong suffix, no such folder, no rights, disk full."""
+    who = f"--output {path}"
+    if path.suffix != ".npz":
+        raise StoreError(who, "must end in .npz", got=path.name, do=f"Write {path.with_suffix('.npz').name}.")
+    arrays = {name: _storable(np.asarray(value)) for name, value in outputs.items()}
+    try:
+        with path.open("wb") as file:
+            # savez takes arrays by keyword, so a model's output must not be called like savez's own parameters.
+            _savez(file, arrays)
+    except OSError as error:
+        do = "Name a file in a folder that exists and can be written."
+        raise StoreError(who, "cannot be written", got=error.strerror or error, do=do) from error
+
+
+def _savez(file: Any, arrays: Mapping[str, Array]) -> None:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
+
+
+def _storable(array: Array) -> Array:
+    if array.dtype.kind == "O":
+        return array.astype(str)
+    if array.dtype.kind == "V" or DType.of(array.dtype).numpy.kind == "V":
+        return array.astype(np.float32)
+    return array

@@ -1,0 +1,86 @@
+"""An output as a few numbers: enough to see whether it is alive, and which entries are the largest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..types import DType
+
+__all__ = ["OutputSummary", "summarise_output"]
+
+_MAX_ROWS = 8  # rows that top-k shows
+_MAX_VALUES = 32  # an output of at most so many elements is given whole in JSON
+_MAX_TEXTS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSummary:
+    """One output: dtype, shape, least, largest and mean of its finite numbers, count of the others.
+
+    top:    for each of the first rows (last axis) the largest entries as (index, value), largest first.
+    values: all elements in C order where there are few; None otherwise.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    least: float | None
+    largest: float | None
+    mean: float | None
+    not_finite: int
+    top: tuple[tuple[tuple[int, float], ...], ...] = ()
+    values: tuple[Any, ...] | None = None
+    texts: tuple[str, ...] = ()
+
+    @property
+    def spec(self) -> str:
+        """``float32[1, 1000]``."""
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "name": self.name,
+            "dtype": self.dtype,
+            "shape": list(self.shape),
+            "min": self.least,
+            "max": self.largest,
+            "mean": self.mean,
+            "not_finite": self.not_finite,
+            "top": [[{"index": i, "value": v} for i, v in row] for row in self.top],
+            "values": None if self.values is None else list(self.values),
+        }
+
+
+def summarise_output(name: str, value: Any, top_k: int = 0) -> OutputSummary:
+    """Summarise one array; ``top_k`` 0 leaves the largest entries out. Complex numbers count by magnitude."""
+    array = np.asarray(value)
+    dtype = DType.of(array.dtype)
+    few = tuple(array.ravel().tolist()) if array.size <= _MAX_VALUES else None
+    if dtype is DType.STRING:
+        texts = tuple(str(t) for t in array.ravel()[:_MAX_TEXTS])
+        return OutputSummary(name, dtype.value, array.shape, None, None, None, 0, values=few, texts=texts)
+    numbers = np.abs(array).astype(np.float64) if dtype.is_complex else array.astype(np.float64)
+    finite = numbers[np.isfinite(numbers)]
+    least, largest, mean = (None, None, None) if not finite.size else (finite.min(), finite.max(), finite.mean())
+    top = _top(numbers, top_k) if top_k and array.ndim and array.size else ()
+    return OutputSummary(
+        name,
+        dtype.value,
+        array.shape,
+        None if least is None else float(least),
+        None if largest is None else float(largest),
+        None if mean is None else float(mean),
+        int(numbers.size - finite.size),
+        top,
+        tuple(map(str, few)) if few is not None and dtype.is_complex else few,
+    )
+
+
+def _top(numbers: Any, k: int) -> tuple[tuple[tuple[int, float], ...], ...]:
+    rows = numbers.reshape(-1, numbers.shape[-1])[:_MAX_ROWS]
+    order = np.argsort(-np.where(np.isnan(rows), -np.inf, rows), axis=-1, kind="stable")[:, :k]
+    return tuple(tuple((int(i), float(row[i])) for i in best) for row, best in zip(rows, order, strict=True))
