@@ -1,0 +1,61 @@
+"""The IR: an immutable typed graph of ATen-level ops. It knows no torch, no onnx, no device.
+
+    from xpuruntime import ir
+    b = ir.GraphBuilder("mlp"); x = b.input("x", "float32[n, 4]") ...
+    graph = b.build();  print(graph);  ir.parse(str(graph)) == graph;  graph.save("mlp.json")
+
+``OPS`` is the op table, ``verify`` the law, ``find`` the matcher, ``graph.rewrite`` the way to change a graph.
+"""
+
+from __future__ import annotations
+
+from ..errors import IrError
+from .attributes import MAX_CONST_ELEMENTS, Attrs, Const
+from .build import GraphBuilder
+from .graph import Graph, Input, Node, Output, Source, State, Value, Weight
+from .infer import find_op, infer
+from .match import Found, Match, Miss, find, match
+from .ops import OPS, aten_index, onnx_index
+from .ops._types import promote, promote_types
+from .rewrite import Editor, sources_of
+from .schema import Op
+from .serial import from_json, load, save
+from .text import parse
+from .verify import problems, verify
+
+__all__ = [
+    "MAX_CONST_ELEMENTS",
+    "OPS",
+    "Attrs",
+    "Const",
+    "Editor",
+    "Found",
+    "Graph",
+    "GraphBuilder",
+    "Input",
+    "IrError",
+    "Match",
+    "Miss",
+    "Node",
+    "Op",
+    "Output",
+    "Source",
+    "State",
+    "Value",
+    "Weight",
+    "aten_index",
+    "find",
+    "find_op",
+    "from_json",
+    "infer",
+    "load",
+    "match",
+    "onnx_index",
+    "parse",
+    "problems",
+    "promote",
+    "promote_types",
+    "save",
+    "sources_of",
+    "verify",
+]

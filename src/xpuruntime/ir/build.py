@@ -1,0 +1,268 @@
+"""GraphBuilder: write a graph op by op; types are inferred, errors name the op and what does not fit.
+
+    b = GraphBuilder("mlp")
+    x = b.input("x", "float32[n, 4]")
+    w = b.weight("w", "float32[8, 4]")
+    b.output("y", b.relu(b.linear(x, w)))
+    graph = b.build()
+
+Values are their names (str). Operands are names, numbers (where the op takes immediates), arrays (they become ``constant``
+nodes) or None. Every op of the table is a method.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import IrError
+from ..types import TensorSpec
+from .attributes import Attrs, Const, canonical
+from .graph import Graph, Input, Node, Output, Source, State, Value, Weight
+from .infer import check_operands, find_op, infer_normal, normalize, output_count, speaker
+from .ops import OPS
+from .schema import Op, Operand
+
+__all__ = ["GraphBuilder", "make_node"]
+
+
+def operand_specs(row: Op, inputs: Sequence[Input], values: Mapping[str, Value], who: str) -> list[Operand]:
+    """What inference sees of a node's inputs. Raises IrError for an unknown value or one of unknown type."""
+    specs: list[Operand] = []
+    for item in inputs:
+        if not isinstance(item, str):
+            specs.append(item)
+            continue
+        value = values.get(item)
+        if value is None:
+            raise IrError(
+                who, "reads a value that does not exist", got=f"%{item}", do="Make the value before its user."
+            )
+        if value.spec is None:
+            raise IrError(
+                who, "reads a value of unknown type", got=f"%{item}", do="Make this node opaque too."
+            )
+        specs.append(value.spec)
+    return specs
+
+
+def make_node(
+    op: str,
+    inputs: Sequence[Input],
+    attrs: Mapping[str, Any],
+    names: Callable[[int], Sequence[str]],
+    values: Mapping[str, Value],
+    *,
+    outputs: int | None = None,
+    sources: Sequence[Source] = (),
+) -> Node:
+    """A node with inferred types. ``names`` gives as many output names as it is asked for. Raises IrError."""
+    row = find_op(op)
+    who = speaker(row, "", sources)
+    operands = operand_specs(row, inputs, values, who)
+    check_operands(row, operands, who)
+    full = normalize(row, operands, attrs, sources=sources)
+    specs = infer_normal(row, operands, full, who)
+    count = output_count(row, specs) if outputs is None else outputs
+    if not row.min_outputs <= count <= len(specs):
+        raise IrError(
+            who, f"has {row.min_outputs} to {len(specs)} outputs", got=count, do=f"See {row.signature}."
+        )
+    made = tuple(Value(n, s) for n, s in zip(names(count), specs[:count], strict=True))
+    return Node(op, tuple(inputs), full, made, tuple(sources))
+
+
+class GraphBuilder:
+    """Collects a graph. ``name`` is the graph's; see the module for use."""
+
+    def __init__(self, name: str = "graph") -> None:
+        self.name = name
+        self.inputs: list[Value] = []
+        self.outputs: list[Output] = []
+        self.nodes: list[Node] = []
+        self.weights: list[Weight] = []
+        self.states: list[State] = []
+        self.metadata: dict[str, Any] = {}
+        self.values: dict[str, Value] = {}
+        self._counters: dict[str, int] = {}
+        self._sources: tuple[Source, ...] = ()
+
+    # ── values from outside ──
+
+    def input(self, name: str, spec: TensorSpec | str | None) -> str:
+        """A new input; ``spec`` may be text (``float32[n, 3]``), or None for a value that only opaque ops read."""
+        self.inputs.append(self._declare(name, spec))
+        return name
+
+    def weight(self, name: str, spec: TensorSpec | str, **where: Any) -> str:
+        """A constant that lies elsewhere; keywords as ``Weight``: file, format, key, offset, digest."""
+        self.weights.append(Weight(self._declare(name, spec), **where))
+        return name
+
+    def state(self, name: str, spec: TensorSpec | str, init: str | None = None) -> str:
+        """A buffer that lives from run to run; ``set_state`` says what it becomes."""
+        self.states.append(State(self._declare(name, spec), init))
+        return name
+
+    def set_state(self, name: str, value: str) -> None:
+        """At the end of a run the state becomes ``value``. Raises IrError for an unknown state."""
+        for i, state in enumerate(self.states):
+            if state.name == name:
+                self.states[i] = State(state.value, state.init, value)
+                return
+        raise IrError(
+            f"builder {self.name!r}", "has no such state", got=repr(name), do="Make it with state()."
+        )
+
+    def output(self, name: str, value: str | None = None) -> None:
+        """The value leaves the graph under this name (by default its own)."""
+        self.outputs.append(Output(name, name if value is None else value))
+
+    def constant(self, array: Any, *, name: str = "") -> str:
+        """A small tensor (up to 4096 elements) in the graph. Raises IrError when it is larger."""
+        try:
+            value = array if isinstance(array, Const) else Const(array)
+        except ValueError as error:
+            raise IrError("constant", str(error), do="Make it a weight.") from error
+        made: str = self.call("constant", value=value, name=name)
+        return made
+
+    # ── nodes ──
+
+    def call(
+        self, op: str, *inputs: Any, name: str | Sequence[str] = "", outputs: int | None = None, **attrs: Any
+    ) -> Any:
+        """Append a node and give its output's name (a tuple of names when it has several).
+
+        name: of the output, or one per output. outputs: how many to make, for ops whose last ones may be left off.
+        Raises IrError.
+        """
+        given = [name] if isinstance(name, str) else list(name)
+        operands = tuple(self._operand(i) for i in inputs)
+
+        def names(count: int) -> list[str]:
+            if len(given) > 1 and len(given) != count:
+                raise IrError(op, f"has {count} outputs", got=f"{len(given)} names")
+            return [n or self.fresh(op) for n in given + [""] * (count - len(given))]
+
+        node = make_node(op, operands, attrs, names, self.values, outputs=outputs, sources=self._sources)
+        return self.append(node)
+
+    def opaque(
+        self,
+        op_type: str,
+        inputs: Sequence[str | None],
+        outputs: Sequence[tuple[str, TensorSpec | str | None]],
+        *,
+        reason: str,
+        domain: str = "",
+        attributes: Mapping[str, Any] | None = None,
+    ) -> tuple[str, ...]:
+        """An op that the table does not have. ``outputs`` declares names and specs (None: unknown); ``reason`` says why."""
+        if not reason.strip():
+            raise IrError(f"opaque {op_type}", "needs a reason")
+        attrs = Attrs(
+            {
+                "domain": domain,
+                "op_type": op_type,
+                "reason": reason,
+                "attributes": canonical(dict(attributes or {})),
+            }
+        )
+        made = tuple(Value(n or self.fresh(op_type.lower() or "opaque"), _spec(s)) for n, s in outputs)
+        for item in inputs:
+            if item is not None and item not in self.values:
+                raise IrError(f"opaque {op_type}", "reads a value that does not exist", got=f"%{item}")
+        self.append(Node("opaque", tuple(inputs), attrs, made, self._sources))
+        return tuple(v.name for v in made)
+
+    def append(self, node: Node) -> Any:
+        """Append a finished node; gives its output's name, or a tuple of them."""
+        for value in node.outputs:
+            self._declare(value.name, value.spec)
+        self.nodes.append(node)
+        return node.outputs[0].name if len(node.outputs) == 1 else tuple(v.name for v in node.outputs)
+
+    @contextlib.contextmanager
+    def source(self, *sources: Source) -> Iterator[None]:
+        """Nodes made inside carry these sources."""
+        before, self._sources = self._sources, sources
+        try:
+            yield
+        finally:
+            self._sources = before
+
+    def spec(self, value: str) -> TensorSpec:
+        """The spec of a value made so far. Raises IrError when there is none."""
+        found = self.values.get(value)
+        if found is None or found.spec is None:
+            raise IrError(f"builder {self.name!r}", "has no such value of known type", got=f"%{value}")
+        return found.spec
+
+    def fresh(self, stem: str) -> str:
+        """A name that nothing has yet."""
+        while True:
+            number = self._counters.get(stem, 0)
+            self._counters[stem] = number + 1
+            name = f"{stem}_{number}" if number else stem
+            if name not in self.values:
+                return name
+
+    def build(self, *, verify: bool = True) -> Graph:
+        """The graph; verified unless told otherwise. Raises IrError."""
+        graph = Graph(
+            self.name,
+            tuple(self.inputs),
+            tuple(self.outputs),
+            tuple(self.nodes),
+            tuple(self.weights),
+            tuple(self.states),
+            Attrs({k: canonical(v) for k, v in self.metadata.items()}),
+        )
+        if verify:
+            from .verify import verify as check
+
+            check(graph)
+        return graph
+
+    def __getattr__(self, op: str) -> Callable[..., Any]:
+        if op not in OPS:
+            raise AttributeError(f"GraphBuilder has no method {op!r}, and the op table no such op")
+        return lambda *inputs, **keywords: self.call(op, *inputs, **keywords)
+
+    def _declare(self, name: str, spec: TensorSpec | str | None) -> Value:
+        if not name or name in self.values:
+            what = "is taken" if name else "is empty"
+            raise IrError(
+                f"builder {self.name!r}", f"the name of a value {what}", got=repr(name), do="Use fresh()."
+            )
+        value = Value(name, _spec(spec))
+        self.values[name] = value
+        return value
+
+    def _operand(self, item: Any) -> Input:
+        match item:
+            case None | bool() | int() | float():
+                return canonical(item)  # type: ignore[return-value]
+            case str():
+                return item
+            case np.generic() if item.dtype.kind in "bif" and item.dtype.isbuiltin:
+                return canonical(item.item())  # type: ignore[return-value]
+            case np.ndarray() | Const():
+                return self.constant(item)
+            case _:
+                raise IrError(f"builder {self.name!r}", "not an operand", got=type(item).__name__)
+
+
+def _spec(spec: TensorSpec | str | None) -> TensorSpec | None:
+    if not isinstance(spec, str):
+        return spec
+    try:
+        return TensorSpec.parse(spec)
+    except ValueError as error:
+        raise IrError(
+            f"spec {spec[:80]!r}", "is not a tensor spec", got=error, do="Write dtype[dim, dim]."
+        ) from error

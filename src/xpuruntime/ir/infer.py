@@ -1,0 +1,180 @@
+"""Inference: an op, what its operands are, and its attributes, to the specs of its results."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import IrError
+from ..types import DimLike, TensorSpec
+from .attributes import Attrs, coerce
+from .graph import Source
+from .ops import OPS
+from .schema import Attr, Call, Mismatch, Op, Operand
+
+__all__ = ["check_operands", "find_op", "infer", "infer_normal", "normalize", "output_count", "speaker"]
+
+
+def find_op(name: str) -> Op:
+    """The row of an op. Raises IrError with the nearest names."""
+    row = OPS.get(name)
+    if row is None:
+        near = difflib.get_close_matches(name, OPS, 3)
+        advice = f"Did you mean {', '.join(near)}?" if near else "Write it as an opaque node."
+        raise IrError(f"op {name!r}", "is not in the op table", do=advice)
+    return row
+
+
+def speaker(row: Op, name: str, sources: Sequence[Source]) -> str:
+    """Who speaks in an error about a node: op, value, source."""
+    place = f" from {sources[0]}" if sources else ""
+    return f"{row.name} %{name}{place}" if name else f"{row.name}{place}"
+
+
+def normalize(
+    row: Op,
+    operands: Sequence[Operand],
+    attrs: Mapping[str, Any],
+    *,
+    name: str = "",
+    sources: Sequence[Source] = (),
+) -> Attrs:
+    """Attributes in canonical form: every one present, of its kind, axes counted from 0, a ``dim`` of None spelled out.
+
+    Raises IrError for an unknown or missing attribute or a value of another kind.
+    """
+    who = speaker(row, name, sources)
+    unknown = sorted(set(attrs) - set(row.attrs))
+    if unknown:
+        known = ", ".join(row.attrs) or "none"
+        raise IrError(who, f"has no attribute {unknown[0]!r}", do=f"Known ones: {known}.")
+    values: dict[str, Any] = {}
+    for attr in row.attrs.values():
+        if attr.name not in attrs and attr.required:
+            raise IrError(who, f"needs attribute {attr.name!r}", do=f"See {row.signature}.")
+        value = attrs.get(attr.name, attr.default)
+        try:
+            values[attr.name] = coerce(attr.kind, value)
+        except ValueError as error:
+            raise IrError(who, f"attribute {attr.name!r}: {error}", got=repr(value)[:200]) from error
+    first = next((o for o in operands if isinstance(o, TensorSpec)), None)
+    if first is not None:
+        try:
+            _place(row, values, first)
+        except Mismatch as error:
+            raise IrError(who, error.what, got=error.got, do=error.do) from error
+    return Attrs(values)
+
+
+def _place(row: Op, values: dict[str, Any], first: TensorSpec) -> None:
+    """Wrap axes to the rank of the first tensor, and resolve what only the operand can tell."""
+    for attr in row.attrs.values():
+        kind, value = attr.kind.rstrip("?"), values[attr.name]
+        if kind == "axis" and value is not None:
+            values[attr.name] = _axis(attr, value, first.rank)
+        elif kind == "newaxes":
+            values[attr.name] = _axes(attr, value, first.rank + len(value))
+        elif kind == "axes":
+            every = tuple(range(first.rank))
+            values[attr.name] = every if value is None else _axes(attr, value, first.rank)
+    if row.name == "view":
+        values["size"] = _resolve_size(values["size"], first.shape)
+    elif row.name == "one_hot" and values["dim"] < 0:
+        values["dim"] += first.rank + 1
+
+
+def _axis(attr: Attr, value: int, rank: int) -> int:
+    limit = max(rank, 1)  # a scalar is addressed as if it had one dim
+    if not -limit <= value < limit:
+        raise Mismatch(f"attribute {attr.name!r} is outside the rank", f"{value} for rank {rank}")
+    return value + limit if value < 0 else value
+
+
+def _axes(attr: Attr, value: Sequence[int], rank: int) -> tuple[int, ...]:
+    axes = tuple(_axis(attr, v, rank) for v in value)
+    if len(set(axes)) != len(axes):
+        raise Mismatch(f"attribute {attr.name!r} names an axis twice", list(value))
+    return axes
+
+
+def _resolve_size(size: Sequence[DimLike], shape: Sequence[DimLike]) -> tuple[DimLike, ...]:
+    """A view's one -1, from the number of elements."""
+    holes = [i for i, d in enumerate(size) if d == -1]
+    if not holes:
+        return tuple(size)
+    if len(holes) > 1:
+        raise Mismatch("one dim at most may be -1", list(size))
+    total: DimLike = 1
+    known: DimLike = 1
+    for d in shape:
+        total = total * d
+    for d in size:
+        known = known if d == -1 else known * d
+    if known == 0 or (isinstance(total, int) and isinstance(known, int) and total % known):
+        raise Mismatch("the -1 cannot be resolved", f"{list(map(str, size))} for {list(map(str, shape))}")
+    return tuple(total // known if d == -1 else d for d in size)
+
+
+def check_operands(row: Op, operands: Sequence[Operand], who: str) -> None:
+    """Count, presence and kind of operands. Raises IrError."""
+    most = None if row.inputs and row.inputs[-1].rest else len(row.inputs)
+    if len(operands) < row.min_inputs or (most is not None and len(operands) > most):
+        raise IrError(who, "takes another number of operands", got=len(operands), do=f"See {row.signature}.")
+    for i, operand in enumerate(operands):
+        param = row.param(i)
+        assert param is not None
+        if operand is None:
+            if not param.optional:
+                raise IrError(who, f"operand {param.name!r} cannot be absent", do=f"See {row.signature}.")
+        elif not isinstance(operand, TensorSpec) and not param.number:
+            raise IrError(
+                who, f"operand {param.name!r} must be a tensor", got=operand, do="Make it a constant node."
+            )
+    if row.pointwise and not any(isinstance(o, TensorSpec) for o in operands):
+        raise IrError(who, "needs a tensor among its operands", do="Compute with numbers before the graph.")
+
+
+def infer(
+    row: Op | str,
+    operands: Sequence[Operand],
+    attrs: Mapping[str, Any],
+    *,
+    name: str = "",
+    sources: Sequence[Source] = (),
+) -> tuple[TensorSpec, ...]:
+    """Specs of all results of an op.
+
+    operands: a TensorSpec, an immediate number, or None per operand. attrs: normalised or not.
+    name, sources: whose node it is, for messages. Raises IrError naming node, source, what does not fit, and what to do.
+    """
+    row = find_op(row) if isinstance(row, str) else row
+    who = speaker(row, name, sources)
+    check_operands(row, operands, who)
+    return infer_normal(row, operands, normalize(row, operands, attrs, name=name, sources=sources), who)
+
+
+def infer_normal(row: Op, operands: Sequence[Operand], attrs: Attrs, who: str) -> tuple[TensorSpec, ...]:
+    """``infer`` for checked operands and normalised attributes."""
+    try:
+        result = row.infer(Call(row, operands, attrs))
+    except Mismatch as error:
+        raise IrError(who, error.what, got=error.got, do=error.do or f"See {row.signature}.") from error
+    except (ArithmeticError, IndexError, TypeError, KeyError) as error:
+        raise IrError(
+            who, "operands or attributes do not fit", got=_shown(operands), do=f"See {row.signature}."
+        ) from error
+    specs = (result,) if isinstance(result, TensorSpec) else tuple(result)
+    for spec in specs:
+        if any(isinstance(d, int) and d < 0 for d in spec.shape):
+            raise IrError(who, "would have a negative dim", got=spec)
+    return specs
+
+
+def _shown(operands: Sequence[Operand]) -> str:
+    return ", ".join(str(o) for o in operands)
+
+
+def output_count(row: Op, specs: Sequence[object]) -> int:
+    """How many outputs a node of the op has when the caller does not say: the ones that cannot be left off."""
+    return len(specs) if row.outputs and row.outputs[-1].rest else row.min_outputs

@@ -1,0 +1,141 @@
+"""Shape arithmetic over dim expressions, shared by the inference functions of all families."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+from ...types import Dim, DimLike, TensorSpec
+from ..schema import Call, Mismatch
+
+__all__ = [
+    "Shape",
+    "axes_without",
+    "broadcast",
+    "ceil_div",
+    "like",
+    "numel",
+    "pads",
+    "permuted",
+    "product",
+    "same",
+    "window",
+]
+
+Shape: TypeAlias = tuple[DimLike, ...]
+
+
+def text(shape: Sequence[DimLike]) -> str:
+    """``[n, 3]``, for messages."""
+    return f"[{', '.join(map(str, shape))}]"
+
+
+def same(a: DimLike, b: DimLike, what: str) -> DimLike:
+    """The one dim that both must be. Two integers must be equal; a symbol meets an integer at run time, the integer is kept."""
+    if a == b:
+        return a
+    if isinstance(a, int) and isinstance(b, int):
+        raise Mismatch(f"{what} must be equal", f"{a} and {b}")
+    return a if isinstance(a, int) or not isinstance(b, int) else b
+
+
+def broadcast(*shapes: Shape) -> Shape:
+    """The shape that all broadcast to. A symbol against an integer above 1 gives the integer; two different symbols
+    cannot be decided (one of them may be 1), which is an error.
+    """
+    if len(shapes) == 1:
+        return shapes[0]
+    rank = max((len(s) for s in shapes), default=0)
+    result: list[DimLike] = [1] * rank
+    for shape in shapes:
+        for i, d in enumerate(shape, rank - len(shape)):
+            result[i] = _broadcast_dim(result[i], d, shapes)
+    return tuple(result)
+
+
+def _broadcast_dim(a: DimLike, b: DimLike, shapes: Sequence[Shape]) -> DimLike:
+    if a == b or b == 1:
+        return a
+    if a == 1:
+        return b
+    if isinstance(a, int) and isinstance(b, int):
+        raise Mismatch("shapes do not broadcast", " and ".join(map(text, shapes)))
+    if isinstance(a, Dim) and isinstance(b, Dim):
+        raise Mismatch(
+            "cannot tell how two symbols broadcast",
+            f"{a} and {b} in {' and '.join(map(text, shapes))}",
+            "Name them alike if they are equal, or expand one operand first.",
+        )
+    return a if isinstance(a, int) else b
+
+
+def product(dims: Iterable[DimLike]) -> DimLike:
+    """Their product."""
+    total: DimLike = 1
+    for d in dims:
+        total = total * d
+    return total
+
+
+def numel(spec: TensorSpec) -> DimLike:
+    """How many elements."""
+    return product(spec.shape)
+
+
+def ceil_div(a: DimLike, b: DimLike) -> DimLike:
+    """``a / b`` rounded up; b positive."""
+    return (a + b - 1) // b
+
+
+def like(spec: TensorSpec, shape: Sequence[DimLike] | None = None) -> TensorSpec:
+    """A nameless spec of the same dtype, with another shape if given."""
+    return TensorSpec(spec.shape if shape is None else tuple(shape), spec.dtype)
+
+
+def axes_without(spec: TensorSpec, axes: Sequence[int], keepdim: bool) -> Shape:
+    """The shape after reducing axes."""
+    if keepdim:
+        return tuple(1 if i in axes else d for i, d in enumerate(spec.shape))
+    return tuple(d for i, d in enumerate(spec.shape) if i not in axes)
+
+
+def permuted(spec: TensorSpec, order: Sequence[int]) -> Shape:
+    """The shape with axes in another order."""
+    if sorted(order) != list(range(spec.rank)):
+        raise Mismatch("dims must be a permutation of the axes", f"{list(order)} for rank {spec.rank}")
+    return tuple(spec.shape[i] for i in order)
+
+
+def pads(padding: Sequence[int], n: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """``padding`` (n numbers, or n at the begins and n at the ends) as begins and ends."""
+    if len(padding) == n:
+        return tuple(padding), tuple(padding)
+    if len(padding) == 2 * n:
+        return tuple(padding[:n]), tuple(padding[n:])
+    raise Mismatch(f"padding takes {n} or {2 * n} numbers", list(padding))
+
+
+def spatial(call: Call, names: Sequence[str], n: int) -> None:
+    """Every attribute in names has n positive numbers."""
+    for name in names:
+        values = call[name]
+        if len(values) != n or min(values, default=1) < 1:
+            raise Mismatch(f"{name} takes {n} positive numbers", list(values))
+
+
+def window(
+    size: DimLike, kernel: int, stride: int, before: int, after: int, dilation: int, ceil_mode: bool
+) -> DimLike:
+    """How many places a window has. With ceil_mode, a window may start inside the input or the left padding only."""
+    span = dilation * (kernel - 1) + 1
+    room = size + (before + after - span)
+    if isinstance(room, int) and room < 0 and not (ceil_mode and room + stride > 0):
+        raise Mismatch(
+            "the window is larger than the padded input", f"window {span}, input {size} + {before} + {after}"
+        )
+    if not ceil_mode:
+        return room // stride + 1
+    count = ceil_div(room, stride) + 1
+    if isinstance(count, int) and isinstance(size, int) and (count - 1) * stride >= size + before:
+        count -= 1
+    return count

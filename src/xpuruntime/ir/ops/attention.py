@@ -1,0 +1,60 @@
+"""Attention and rotary embeddings as single ops, for frontends that see them whole and passes that recognise them."""
+
+from __future__ import annotations
+
+from ...types import TensorSpec
+from ..schema import Call, Mismatch, Op, op
+from ._shapes import broadcast, like, same, text
+from .matmul import one_dtype
+
+__all__ = ["ROWS"]
+
+
+def _attention(c: Call) -> TensorSpec:
+    q, k, v, mask = c.tensor(0), c.tensor(1), c.tensor(2), c.optional(3)
+    if not q.rank == k.rank == v.rank == 4:
+        raise Mismatch("q, k and v must be [batch, heads, length, size]", f"{q}, {k}, {v}")
+    same(k.shape[0], q.shape[0], "the batch of q and k")
+    same(v.shape[0], q.shape[0], "the batch of q and v")
+    heads, kv_heads = q.shape[1], same(k.shape[1], v.shape[1], "the heads of k and v")
+    if isinstance(heads, int) and isinstance(kv_heads, int) and (not kv_heads or heads % kv_heads):
+        raise Mismatch("the heads of k and v must divide those of q", f"{kv_heads} and {heads}")
+    same(q.shape[3], k.shape[3], "the size of q and k")
+    same(k.shape[2], v.shape[2], "the length of k and v")
+    if mask is not None:
+        want = (q.shape[0], heads, q.shape[2], k.shape[2])
+        if mask.rank > 4 or broadcast(mask.shape, want) != want:
+            raise Mismatch(
+                "the mask must broadcast to [batch, heads, queries, keys]", f"{mask} to {text(want)}"
+            )
+    return TensorSpec((q.shape[0], heads, q.shape[2], v.shape[3]), one_dtype(q, k, v))
+
+
+def _rope(c: Call) -> TensorSpec:
+    x, cos, sin = c.tensor(0), c.tensor(1), c.tensor(2)
+    if x.rank < 3 or cos.shape != sin.shape:
+        raise Mismatch("x must be [..., heads, length, size], cos and sin alike", f"{x}, {cos}, {sin}")
+    one_dtype(x, cos, sin)
+    return like(x)
+
+
+ROWS: tuple[Op, ...] = (
+    op(
+        "attention(q, k, v, mask?; causal: bool = false, causal_offset: dim = 0, scale: float? = none,"
+        " softcap: float = 0.0) -> y",
+        "attention",
+        _attention,
+        aten="scaled_dot_product_attention",
+        onnx="Attention",
+        meaning="softmax(q @ k.T * scale + mask) @ v per head; query head i reads key head i // (heads / kv heads); scale none:"
+        " 1/sqrt(size); a bool mask keeps where true, a float one is added; causal: query i sees keys up to i + causal_offset",
+    ),
+    op(
+        "rope(x, cos, sin, positions?; interleaved: bool = false, size: int = 0) -> y",
+        "rope",
+        _rope,
+        onnx="RotaryEmbedding",
+        meaning="x is [batch, heads, length, d]; cos, sin are [length, size/2] or [batch, length, size/2], or with positions"
+        " [batch, length] a table [max, size/2]; the first size of d are rotated (0: all), in halves or interleaved pairs",
+    ),
+)

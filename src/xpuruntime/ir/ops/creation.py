@@ -1,0 +1,151 @@
+"""Values made without reading an element: constants, ranges; and random draws."""
+
+from __future__ import annotations
+
+import math
+
+from ...types import Dim, DimLike, DType, TensorSpec
+from ..schema import Call, Mismatch, Op, op
+from ._shapes import ceil_div
+from ._types import float_of
+
+__all__ = ["ROWS"]
+
+
+def _constant(c: Call) -> TensorSpec:
+    spec: TensorSpec = c["value"].spec
+    return spec
+
+
+def _full(c: Call) -> TensorSpec:
+    if any(isinstance(d, int) and d < 0 for d in c["size"]):
+        raise Mismatch("a dim cannot be negative", list(c["size"]))
+    return TensorSpec(tuple(c["size"]), c["dtype"])
+
+
+def _arange(c: Call) -> TensorSpec:
+    start, end, step = c["start"], c["end"], c["step"]
+    if step == 0:
+        raise Mismatch("step cannot be zero")
+    if any(isinstance(v, float) for v in (start, end, step)):
+        if any(isinstance(v, Dim) for v in (start, end, step)):
+            raise Mismatch("symbols and fractions do not mix in one range", f"{start}, {end}, {step}")
+        count = (end - start) / step
+        if not math.isfinite(count) or count > 2**40:
+            raise Mismatch("the range must be finite", f"{start}, {end}, {step}")
+        return TensorSpec((max(math.ceil(count), 0),), c["dtype"])
+    if isinstance(step, Dim):
+        raise Mismatch("the step must be known", str(step))
+    length: DimLike = ceil_div(end - start, step) if step > 0 else ceil_div(start - end, -step)
+    return TensorSpec((max(length, 0) if isinstance(length, int) else length,), c["dtype"])
+
+
+def _eye(c: Call) -> TensorSpec:
+    return TensorSpec((c["rows"], c["columns"]), c["dtype"])
+
+
+def _dims(c: Call) -> TensorSpec:
+    return TensorSpec((len(c["values"]),), DType.INT64)
+
+
+def _randperm(c: Call) -> TensorSpec:
+    return TensorSpec((c["n"],), DType.INT64)
+
+
+def _bernoulli(c: Call) -> TensorSpec:
+    return TensorSpec(c.tensor().shape, c["dtype"] or c.tensor().dtype)
+
+
+def _multinomial(c: Call) -> TensorSpec:
+    x = c.tensor()
+    if x.rank not in (1, 2):
+        raise Mismatch("x must have rank 1 or 2", str(x))
+    return TensorSpec((*x.shape[:-1], c["samples"]), c["dtype"])
+
+
+def _dropout(c: Call) -> list[TensorSpec]:
+    x = c.tensor()
+    return [TensorSpec(x.shape, float_of(x.dtype)), TensorSpec(x.shape, DType.BOOL)]
+
+
+_SEED = "seed: int? = none"
+
+ROWS: tuple[Op, ...] = (
+    op(
+        "constant(; value: const) -> y",
+        "create",
+        _constant,
+        onnx="Constant",
+        meaning="up to 4096 elements; more are a weight",
+    ),
+    op(
+        "full(; size: dims, value: scalar, dtype: dtype) -> y",
+        "create",
+        _full,
+        aten="full full_like empty.memory_format fill.Scalar scalar_tensor empty_strided",
+        onnx="ConstantOfShape",
+    ),
+    op(
+        "arange(; start: number = 0, end: number, step: number = 1, dtype: dtype) -> y",
+        "create",
+        _arange,
+        aten="arange.start_step",
+        onnx="Range",
+    ),
+    op(
+        "eye(; rows: dim, columns: dim, diagonal: int = 0, dtype: dtype) -> y",
+        "create",
+        _eye,
+        aten="eye",
+        onnx="EyeLike",
+    ),
+    op(
+        "dims(; values: dims) -> y",
+        "create",
+        _dims,
+        aten="sym_size.int sym_numel",
+        onnx="Shape Size",
+        meaning="int64: the values of dim expressions, for graphs that compute with a shape as data",
+    ),
+    op(
+        f"rand(; size: dims, dtype: dtype = float32, low: float = 0.0, high: float = 1.0, {_SEED}) -> y",
+        "random",
+        _full,
+        aten="rand",
+        onnx="RandomUniform RandomUniformLike",
+        random=True,
+    ),
+    op(
+        f"randn(; size: dims, dtype: dtype = float32, mean: float = 0.0, std: float = 1.0, {_SEED}) -> y",
+        "random",
+        _full,
+        aten="randn",
+        onnx="RandomNormal RandomNormalLike",
+        random=True,
+    ),
+    op(f"randperm(; n: dim, {_SEED}) -> y", "random", _randperm, aten="randperm", random=True),
+    op(
+        f"bernoulli(x; dtype: dtype? = none, {_SEED}) -> y",
+        "random",
+        _bernoulli,
+        aten="bernoulli",
+        onnx="Bernoulli",
+        random=True,
+    ),
+    op(
+        f"multinomial(x; samples: int, dtype: dtype = int64, {_SEED}) -> y",
+        "random",
+        _multinomial,
+        onnx="Multinomial",
+        random=True,
+        meaning="x holds unnormalised log probabilities",
+    ),
+    op(
+        f"dropout(x; p: float = 0.5, train: bool = true, {_SEED}) -> y, mask?",
+        "random",
+        _dropout,
+        aten="native_dropout",
+        onnx="Dropout",
+        random=True,
+    ),
+)

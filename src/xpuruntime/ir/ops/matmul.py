@@ -1,0 +1,152 @@
+"""Products of matrices and vectors, plain, batched, by equation, fused."""
+
+from __future__ import annotations
+
+import re
+
+from ...types import DimLike, DType, TensorSpec
+from ..schema import Call, Mismatch, Op, op
+from ._shapes import broadcast, like, same, text
+
+__all__ = ["ACTIVATIONS", "ROWS", "einsum_terms", "matmul_shape"]
+
+ACTIVATIONS = "none|relu|relu6|gelu|gelu_tanh|silu|sigmoid|tanh|hardswish|leaky_relu"
+"""What a fused op may apply to its result."""
+
+
+def _rank(spec: TensorSpec, rank: int, who: str) -> TensorSpec:
+    if spec.rank != rank:
+        raise Mismatch(f"{who} must have rank {rank}", str(spec))
+    return spec
+
+
+def one_dtype(*specs: TensorSpec | None) -> DType:
+    """The dtype that all operands share."""
+    found = {s.dtype for s in specs if s is not None}
+    if len(found) != 1:
+        raise Mismatch("operands must have one dtype", ", ".join(sorted(d.value for d in found)))
+    return found.pop()
+
+
+def matmul_shape(a: TensorSpec, b: TensorSpec) -> tuple[DimLike, ...]:
+    """The shape of NumPy's matmul: vectors are rows on the left and columns on the right, batches broadcast."""
+    if not a.rank or not b.rank:
+        raise Mismatch("a scalar has no matrix product", f"{a} and {b}")
+    same(a.shape[-1], b.shape[-2] if b.rank > 1 else b.shape[0], "the inner dims")
+    batch = broadcast(a.shape[:-2], b.shape[:-2])
+    return (*batch, *(a.shape[-2:-1] if a.rank > 1 else ()), *(b.shape[-1:] if b.rank > 1 else ()))
+
+
+def _matmul(c: Call) -> TensorSpec:
+    a, b = c.tensor(0), c.tensor(1)
+    return TensorSpec(matmul_shape(a, b), one_dtype(a, b))
+
+
+def _mm(c: Call) -> TensorSpec:
+    _rank(c.tensor(0), 2, "x"), _rank(c.tensor(1), 2, "other")
+    return _matmul(c)
+
+
+def _bmm(c: Call) -> TensorSpec:
+    a, b = _rank(c.tensor(0), 3, "x"), _rank(c.tensor(1), 3, "other")
+    batch = same(a.shape[0], b.shape[0], "the batch dims")
+    return TensorSpec((batch, *matmul_shape(like(a, a.shape[1:]), like(b, b.shape[1:]))), one_dtype(a, b))
+
+
+def _addmm(c: Call) -> TensorSpec:
+    bias, a, b = c.tensor(0), _rank(c.tensor(1), 2, "x"), _rank(c.tensor(2), 2, "other")
+    shape = matmul_shape(a, b)
+    if broadcast(bias.shape, shape) != shape:
+        raise Mismatch("the bias must broadcast to the product", f"{bias} to {text(shape)}")
+    return TensorSpec(shape, one_dtype(bias, a, b))
+
+
+def _linear(c: Call) -> TensorSpec:
+    x, weight, bias = c.tensor(0), _rank(c.tensor(1), 2, "the weight"), c.optional(2)
+    if not x.rank:
+        raise Mismatch("x must have a dim", str(x))
+    same(x.shape[-1], weight.shape[1], "x's last dim and the weight's")
+    if bias is not None:
+        same(_rank(bias, 1, "the bias").shape[0], weight.shape[0], "the bias's dim and the weight's")
+    shape = (*x.shape[:-1], weight.shape[0])
+    residual = c.optional(3) if len(c.operands) > 3 else None
+    if residual is not None and broadcast(residual.shape, shape) != shape:
+        raise Mismatch("the residual must broadcast to the product", f"{residual} to {text(shape)}")
+    return TensorSpec(shape, one_dtype(x, weight, bias, residual))
+
+
+_TERM = re.compile(r"[A-Za-z]*(\.\.\.)?[A-Za-z]*")
+
+
+def einsum_terms(equation: str, ranks: list[int]) -> tuple[list[list[str]], list[str]]:
+    """The label of each axis, of each operand and of the result; ellipsis axes are ``.0`` (outermost) on. Raises Mismatch."""
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    if len(terms) != len(ranks) or not all(_TERM.fullmatch(t) for t in [*terms, right]):
+        raise Mismatch(f"not an equation for {len(ranks)} operands", repr(equation))
+    extra = max(
+        (r - len(t.replace("...", "")) for t, r in zip(terms, ranks, strict=True) if "..." in t), default=0
+    )
+    labels = []
+    for term, rank in zip(terms, ranks, strict=True):
+        named = len(term.replace("...", ""))
+        if named > rank or ("..." not in term and named != rank):
+            raise Mismatch(f"term {term!r} does not fit rank {rank}", repr(equation))
+        labels.append(_labels(term, rank - named, extra))
+    if arrow:
+        result = _labels(right, extra, extra)
+    else:
+        every = [label for axis in labels for label in axis]
+        result = [f".{i}" for i in range(extra)] + sorted(
+            a for a in set(every) if every.count(a) == 1 and a[0] != "."
+        )
+    if len(set(result)) != len(result) or not set(result) <= {label for axis in labels for label in axis}:
+        raise Mismatch("the result names an axis twice, or one that no operand has", repr(equation))
+    return labels, result
+
+
+def _labels(term: str, ellipsis: int, extra: int) -> list[str]:
+    head, dots, tail = term.partition("...")
+    return [*head, *(f".{i}" for i in range(extra - ellipsis, extra) if dots), *tail]
+
+
+def _einsum(c: Call) -> TensorSpec:
+    specs = c.tensors()
+    labels, result = einsum_terms(c["equation"], [s.rank for s in specs])
+    sizes: dict[str, DimLike] = {}
+    for spec, axes in zip(specs, labels, strict=True):
+        for axis, d in zip(axes, spec.shape, strict=True):
+            (sizes[axis],) = broadcast((sizes.get(axis, 1),), (d,))
+    return TensorSpec(tuple(sizes[a] for a in result), one_dtype(*specs))
+
+
+def _det(c: Call) -> TensorSpec:
+    x = c.tensor()
+    if x.rank < 2:
+        raise Mismatch("needs matrices", str(x))
+    same(x.shape[-1], x.shape[-2], "rows and columns")
+    return like(x, x.shape[:-2])
+
+
+ROWS: tuple[Op, ...] = (
+    op("mm(x, other) -> y", "matmul", _mm, aten="mm"),
+    op("bmm(x, other) -> y", "matmul", _bmm, aten="bmm"),
+    op("matmul(x, other) -> y", "matmul", _matmul, aten="matmul", onnx="MatMul", meaning="NumPy's matmul"),
+    op(
+        "addmm(bias, x, other; beta: float = 1.0, alpha: float = 1.0) -> y",
+        "matmul",
+        _addmm,
+        aten="addmm",
+        onnx="Gemm",
+        meaning="beta * bias + alpha * (x @ other); with beta 0 the bias is not read",
+    ),
+    op("linear(x, weight, bias?) -> y", "matmul", _linear, aten="linear", meaning="x @ weight.T + bias"),
+    op(
+        f"fused_linear(x, weight, bias?, residual?; act: {ACTIVATIONS} = none) -> y",
+        "matmul",
+        _linear,
+        meaning="act(x @ weight.T + bias + residual)",
+    ),
+    op("einsum(operands*; equation: str) -> y", "matmul", _einsum, aten="einsum", onnx="Einsum"),
+    op("det(x) -> y", "other", _det, aten="linalg_det", onnx="Det"),
+)

@@ -1,0 +1,290 @@
+"""Data movement: elements keep their value and change their place. Every result is dense; views are a matter of passes."""
+
+from __future__ import annotations
+
+from ...types import DimLike, TensorSpec
+from ..schema import Call, Mismatch, Op, op
+from ._shapes import broadcast, ceil_div, like, numel, permuted, product, same, text
+from .matmul import one_dtype
+
+__all__ = ["ROWS", "slice_length"]
+
+
+def _same(c: Call) -> TensorSpec:
+    return like(c.tensor())
+
+
+def _view(c: Call) -> TensorSpec:
+    x, size = c.tensor(), c["size"]
+    if any(isinstance(d, int) and d < 0 for d in size):
+        raise Mismatch("size must be all known; the builder resolves one -1", text(size))
+    have, want = numel(x), product(size)
+    if isinstance(have, int) and isinstance(want, int) and have != want:
+        raise Mismatch("the number of elements must stay", f"{have} in {x} and {want} in {text(size)}")
+    return like(x, size)
+
+
+def _permute(c: Call) -> TensorSpec:
+    return like(c.tensor(), permuted(c.tensor(), c["dims"]))
+
+
+def _expand(c: Call) -> TensorSpec:
+    x, size = c.tensor(), tuple(c["size"])
+    if len(size) < x.rank or any(isinstance(d, int) and d < 0 for d in size):
+        raise Mismatch("size must be all known and have at least x's rank", f"{text(size)} for {x}")
+    for d, want in zip(x.shape, size[len(size) - x.rank :], strict=True):
+        if d != 1:
+            same(d, want, "a dim that is not 1 and its size")
+    return like(x, size)
+
+
+def _squeeze(c: Call) -> TensorSpec:
+    x, dims = c.tensor(), c["dims"]
+    for i in dims:
+        if x.rank and isinstance(x.shape[i], int) and x.shape[i] != 1:
+            raise Mismatch("only dims of 1 can be squeezed", f"dim {i} of {x}")
+    return like(x, tuple(d for i, d in enumerate(x.shape) if i not in dims))
+
+
+def _unsqueeze(c: Call) -> TensorSpec:
+    x, dims = c.tensor(), c["dims"]
+    old = iter(x.shape)
+    return like(x, tuple(1 if i in dims else next(old) for i in range(x.rank + len(dims))))
+
+
+def _cat(c: Call) -> TensorSpec:
+    specs, dim = c.tensors(), c["dim"]
+    if not specs:
+        raise Mismatch("needs at least one operand")
+    first = specs[0]
+    total: DimLike = 0
+    shape = list(first.shape)
+    for spec in specs:
+        if spec.rank != first.rank or not spec.rank:
+            raise Mismatch("operands must have one rank above 0", f"{first} and {spec}")
+        total = total + spec.shape[dim]
+        for i, d in enumerate(spec.shape):
+            if i != dim:
+                shape[i] = same(shape[i], d, f"dim {i} of all operands")
+    shape[dim] = total
+    return TensorSpec(tuple(shape), one_dtype(*specs))
+
+
+def _split(c: Call) -> list[TensorSpec]:
+    x, dim, sizes = c.tensor(), c["dim"], c["sizes"]
+    if not sizes or any(isinstance(s, int) and s < 0 for s in sizes):
+        raise Mismatch("sizes must be at least one, none negative", text(sizes))
+    total: DimLike = 0
+    for size in sizes:
+        total = total + size
+    same(total, x.shape[dim], "the sum of sizes and the dim")
+    return [like(x, (*x.shape[:dim], size, *x.shape[dim + 1 :])) for size in sizes]
+
+
+def slice_length(
+    d: DimLike, start: DimLike, end: DimLike | None, step: int
+) -> tuple[DimLike, DimLike, DimLike]:
+    """Start, end and length of a slice with step > 0, wrapped and clamped to the dim as Python's are. ``end`` None: to the end.
+
+    With symbols, what cannot be compared is taken as it stands (it must lie within the dim when it runs).
+    """
+    if step < 1:
+        raise Mismatch("step must be positive", step, "Flip the dim first.")
+
+    def place(value: DimLike) -> DimLike:
+        if isinstance(value, int):
+            if value < 0:
+                value = value + d
+                return max(value, 0) if isinstance(value, int) else value
+            return min(value, d) if isinstance(d, int) else value
+        return value
+
+    end = d if end is None or (isinstance(end, int) and end >= 2**31) else end
+    start, end = place(start), place(end)
+    length = ceil_div(end - start, step)
+    return start, end, max(length, 0) if isinstance(length, int) else length
+
+
+def _slice(c: Call) -> TensorSpec:
+    x, dim = c.tensor(), c["dim"]
+    _, _, length = slice_length(x.shape[dim], c["start"], c["end"], c["step"])
+    return like(x, (*x.shape[:dim], length, *x.shape[dim + 1 :]))
+
+
+def _slice_scatter(c: Call) -> TensorSpec:
+    x, src, dim = c.tensor(0), c.tensor(1), c["dim"]
+    _, _, length = slice_length(x.shape[dim], c["start"], c["end"], c["step"])
+    part = (*x.shape[:dim], length, *x.shape[dim + 1 :])
+    if broadcast(src.shape, part) != part:
+        raise Mismatch("src must have the shape of the slice", f"{src} for {text(part)}")
+    one_dtype(x, src)
+    return like(x)
+
+
+def _select(c: Call) -> TensorSpec:
+    x, dim, index = c.tensor(), c["dim"], c["index"]
+    if not x.rank:
+        raise Mismatch("a scalar has no dim to select from", str(x))
+    size = x.shape[dim]
+    if isinstance(size, int) and isinstance(index, int) and not -size <= index < size:
+        raise Mismatch("the index is outside the dim", f"{index} of {size}")
+    return like(x, (*x.shape[:dim], *x.shape[dim + 1 :]))
+
+
+def _select_scatter(c: Call) -> TensorSpec:
+    x, src = c.tensor(0), c.tensor(1)
+    part = _select(c)
+    if broadcast(src.shape, part.shape) != part.shape:
+        raise Mismatch("src must have the shape of the selection", f"{src} for {part}")
+    one_dtype(x, src)
+    return like(x)
+
+
+def _repeat(c: Call) -> TensorSpec:
+    x, repeats = c.tensor(), c["repeats"]
+    if len(repeats) < x.rank:
+        raise Mismatch("repeats must have at least x's rank", f"{text(repeats)} for {x}")
+    shape = (*(1,) * (len(repeats) - x.rank), *x.shape)
+    return like(x, tuple(d * r for d, r in zip(shape, repeats, strict=True)))
+
+
+def _pad(c: Call) -> TensorSpec:
+    x, n = c.tensor(), c.tensor().rank
+    pads, mode = c["pads"], c["mode"]
+    if len(pads) != 2 * n:
+        raise Mismatch(f"pads takes {2 * n} numbers: all begins, then all ends", text(pads))
+    shape = []
+    for d, begin, end in zip(x.shape, pads[:n], pads[n:], strict=True):
+        for amount in (begin, end):
+            if mode == "reflect" and isinstance(d, int) and isinstance(amount, int) and amount >= max(d, 1):
+                raise Mismatch("reflection must be smaller than the dim", f"{amount} of {d}")
+        out = d + begin + end
+        if isinstance(out, int) and out < 0:
+            raise Mismatch("pads take more than there is", f"{begin} and {end} of {d}")
+        shape.append(out)
+    return like(x, shape)
+
+
+def _as_strided(c: Call) -> TensorSpec:
+    if len(c["size"]) != len(c["stride"]):
+        raise Mismatch("size and stride must be alike in length", f"{text(c['size'])}, {text(c['stride'])}")
+    return like(c.tensor(), c["size"])
+
+
+def _diagonal(c: Call) -> TensorSpec:
+    x, a, b, offset = c.tensor(), c["dim1"], c["dim2"], c["offset"]
+    if x.rank < 2 or a == b:
+        raise Mismatch("needs two different dims", f"{a} and {b} of {x}")
+    rows, columns = x.shape[a], x.shape[b]
+    if not (isinstance(rows, int) and isinstance(columns, int)):
+        if rows != columns or offset:
+            raise Mismatch("the diagonal's length must be known", str(x))
+        length = rows
+    else:
+        length = max(min(rows + min(offset, 0), columns - max(offset, 0)), 0)
+    return like(x, (*(d for i, d in enumerate(x.shape) if i not in (a, b)), length))
+
+
+def _matrix(c: Call) -> TensorSpec:
+    if c.tensor().rank < 2:
+        raise Mismatch("needs matrices", str(c.tensor()))
+    return like(c.tensor())
+
+
+def _blocks(c: Call) -> TensorSpec:
+    """depth_to_space multiplies space by the block, space_to_depth divides it."""
+    x, b = c.tensor(), c["block_size"]
+    if x.rank < 3 or b < 1:
+        raise Mismatch("x must be [..., C, H, W] and block_size positive", f"{x}, {b}")
+    *lead, channels, height, width = x.shape
+    if c.op.name == "depth_to_space":
+        if isinstance(channels, int) and channels % (b * b):
+            raise Mismatch("block_size squared must divide the channels", f"{b} for {x}")
+        return like(x, (*lead, channels // (b * b), height * b, width * b))
+    if any(isinstance(d, int) and d % b for d in (height, width)):
+        raise Mismatch("block_size must divide height and width", f"{b} for {x}")
+    return like(x, (*lead, channels * b * b, height // b, width // b))
+
+
+def _reverse_sequence(c: Call) -> TensorSpec:
+    x, lengths = c.tensor(0), c.tensor(1)
+    if c["time_dim"] == c["batch_dim"] or lengths.rank != 1:
+        raise Mismatch("time_dim and batch_dim must differ and lengths have rank 1", str(lengths))
+    same(lengths.shape[0], x.shape[c["batch_dim"]], "lengths and the batch dim")
+    return like(x)
+
+
+_SLICE = "dim: axis, start: dim = 0, end: dim? = none, step: int = 1"
+_D = "data_movement"
+
+ROWS: tuple[Op, ...] = (
+    op("clone(x) -> y", _D, _same, aten="clone alias copy", onnx="Identity", meaning="the same values"),
+    op(
+        "view(x; size: dims) -> y",
+        _D,
+        _view,
+        aten="view _unsafe_view reshape",
+        onnx="Reshape Flatten",
+        meaning="the same elements in row-major order under another shape",
+    ),
+    op("permute(x; dims: axes) -> y", _D, _permute, aten="permute transpose.int t", onnx="Transpose"),
+    op("expand(x; size: dims) -> y", _D, _expand, aten="expand", onnx="Expand"),
+    op("squeeze(x; dims: axes) -> y", _D, _squeeze, aten="squeeze.dim squeeze.dims", onnx="Squeeze"),
+    op("unsqueeze(x; dims: newaxes) -> y", _D, _unsqueeze, aten="unsqueeze", onnx="Unsqueeze"),
+    op("cat(tensors*; dim: axis) -> y", _D, _cat, aten="cat", onnx="Concat"),
+    op("split(x; sizes: dims, dim: axis) -> parts*", _D, _split, aten="split_with_sizes", onnx="Split"),
+    op(
+        f"slice(x; {_SLICE}) -> y",
+        _D,
+        _slice,
+        aten="slice.Tensor",
+        onnx="Slice",
+        meaning="end none: to the end",
+    ),
+    op(f"slice_scatter(x, src; {_SLICE}) -> y", _D, _slice_scatter, aten="slice_scatter"),
+    op("select(x; dim: axis, index: dim) -> y", _D, _select, aten="select.int"),
+    op("select_scatter(x, src; dim: axis, index: dim) -> y", _D, _select_scatter, aten="select_scatter"),
+    op("flip(x; dims: axes) -> y", _D, _same, aten="flip"),
+    op("roll(x; shifts: ints, dims: axes) -> y", _D, _same, aten="roll"),
+    op("repeat(x; repeats: dims) -> y", _D, _repeat, aten="repeat", onnx="Tile"),
+    op(
+        "pad(x; pads: dims, mode: constant|reflect|replicate|wrap = constant, value: scalar = 0) -> y",
+        _D,
+        _pad,
+        aten="constant_pad_nd reflection_pad1d reflection_pad2d reflection_pad3d replication_pad2d replication_pad3d",
+        onnx="Pad CenterCropPad",
+        meaning="pads: begins of all dims, then ends; negative ones crop",
+    ),
+    op(
+        "as_strided(x; size: dims, stride: dims, offset: dim = 0) -> y",
+        _D,
+        _as_strided,
+        aten="as_strided",
+        meaning="reads the dense operand at offset + index * stride",
+    ),
+    op("diagonal(x; offset: int = 0, dim1: axis = 0, dim2: axis = 1) -> y", _D, _diagonal, aten="diagonal"),
+    op("tril(x; diagonal: int = 0) -> y", _D, _matrix, aten="tril", onnx="Trilu"),
+    op("triu(x; diagonal: int = 0) -> y", _D, _matrix, aten="triu", onnx="Trilu"),
+    op(
+        "depth_to_space(x; block_size: int, mode: DCR|CRD = CRD) -> y",
+        _D,
+        _blocks,
+        aten="pixel_shuffle",
+        onnx="DepthToSpace",
+        meaning="CRD is PyTorch's pixel_shuffle",
+    ),
+    op(
+        "space_to_depth(x; block_size: int, mode: DCR|CRD = CRD) -> y",
+        _D,
+        _blocks,
+        aten="pixel_unshuffle",
+        onnx="SpaceToDepth",
+        meaning="CRD is PyTorch's pixel_unshuffle, DCR is ONNX's SpaceToDepth",
+    ),
+    op(
+        "reverse_sequence(x, lengths; time_dim: axis, batch_dim: axis) -> y",
+        _D,
+        _reverse_sequence,
+        onnx="ReverseSequence",
+    ),
+)

@@ -1,0 +1,138 @@
+"""Between floating point and integers with a scale, and products of quantized values (ONNX semantics)."""
+
+from __future__ import annotations
+
+from ...types import DType, TensorSpec
+from ..schema import Call, Mismatch, Op, op
+from ._shapes import broadcast, like
+from .conv import CONV_ATTRS, conv_shape
+from .matmul import matmul_shape
+
+__all__ = ["ROWS"]
+
+_BLOCK = "axis: axis = 1, block_size: int = 0"
+
+
+def _scale(c: Call, x: TensorSpec) -> None:
+    """The scale is a scalar, one value per place along axis, or blocked along it."""
+    scale, zero = c.tensor(1), c.optional(2)
+    if zero is not None and zero.shape != scale.shape:
+        raise Mismatch("scale and zero point must have one shape", f"{scale} and {zero}")
+    if c["block_size"] and scale.rank != x.rank:
+        raise Mismatch("a blocked scale must have x's rank", f"{scale} for {x}")
+
+
+def _quantize(c: Call) -> TensorSpec:
+    x, zero = c.tensor(0), c.optional(2)
+    _scale(c, x)
+    if zero is not None and zero.dtype is not c["dtype"]:
+        raise Mismatch("dtype must be the zero point's", f"{c['dtype'].value} and {zero.dtype.value}")
+    return TensorSpec(x.shape, c["dtype"])
+
+
+def _dequantize(c: Call) -> TensorSpec:
+    x, scale = c.tensor(0), c.tensor(1)
+    _scale(c, x)
+    return TensorSpec(x.shape, c["dtype"] or scale.dtype)
+
+
+def _dynamic(c: Call) -> list[TensorSpec]:
+    return [
+        TensorSpec(c.tensor().shape, DType.UINT8),
+        TensorSpec((), DType.FLOAT32),
+        TensorSpec((), DType.UINT8),
+    ]
+
+
+def _integer(*specs: TensorSpec) -> None:
+    for spec in specs:
+        if not spec.dtype.is_integer and not spec.dtype.value.startswith("float8"):
+            raise Mismatch("multiplies quantized values", spec.dtype.value)
+
+
+def _matmul_integer(c: Call) -> TensorSpec:
+    a, b = c.tensor(0), c.tensor(1)
+    _integer(a, b)
+    return TensorSpec(matmul_shape(a, b), DType.INT32)
+
+
+def _conv_integer(c: Call) -> TensorSpec:
+    x, weight = c.tensor(0), c.tensor(1)
+    _integer(x, weight)
+    return TensorSpec(conv_shape(c, x, weight), DType.INT32)
+
+
+def _qlinear_matmul(c: Call) -> TensorSpec:
+    a, b, zero = c.tensor(0), c.tensor(3), c.tensor(7)
+    _integer(a, b)
+    return TensorSpec(matmul_shape(a, b), zero.dtype)
+
+
+def _qlinear_conv(c: Call) -> TensorSpec:
+    x, weight, zero = c.tensor(0), c.tensor(3), c.tensor(7)
+    _integer(x, weight)
+    return TensorSpec(conv_shape(c, x, weight), zero.dtype)
+
+
+def _fake_quantize(c: Call) -> TensorSpec:
+    x, scale, zero = c.tensor(0), c.tensor(1), c.tensor(2)
+    broadcast(scale.shape, zero.shape)
+    return like(x)
+
+
+ROWS: tuple[Op, ...] = (
+    op(
+        f"quantize_linear(x, scale, zero_point?; dtype: dtype, {_BLOCK}, saturate: bool = true,"
+        " precision: dtype? = none) -> y",
+        "quantize",
+        _quantize,
+        aten="quantize_per_tensor quantize_per_channel",
+        onnx="QuantizeLinear",
+        meaning="saturate(round_half_even(x / scale) + zero_point); axis counts where scale has rank 1 or blocks",
+    ),
+    op(
+        f"dequantize_linear(x, scale, zero_point?; dtype: dtype? = none, {_BLOCK}) -> y",
+        "quantize",
+        _dequantize,
+        aten="dequantize",
+        onnx="DequantizeLinear",
+        meaning="(x - zero_point) * scale",
+    ),
+    op(
+        "dynamic_quantize_linear(x) -> y, scale, zero_point",
+        "quantize",
+        _dynamic,
+        onnx="DynamicQuantizeLinear",
+    ),
+    op(
+        "fake_quantize(x, scale, zero_point; quant_min: int, quant_max: int, axis: axis? = none) -> y",
+        "quantize",
+        _fake_quantize,
+        aten="fake_quantize_per_tensor_affine fake_quantize_per_channel_affine",
+    ),
+    op(
+        "matmul_integer(x, other, x_zero_point?, other_zero_point?) -> y",
+        "matmul",
+        _matmul_integer,
+        onnx="MatMulInteger",
+    ),
+    op(
+        f"convolution_integer(x, weight, x_zero_point?, weight_zero_point?; {CONV_ATTRS}) -> y",
+        "conv",
+        _conv_integer,
+        onnx="ConvInteger",
+    ),
+    op(
+        "qlinear_matmul(x, x_scale, x_zero_point, other, other_scale, other_zero_point, y_scale, y_zero_point) -> y",
+        "matmul",
+        _qlinear_matmul,
+        onnx="QLinearMatMul",
+    ),
+    op(
+        "qlinear_convolution(x, x_scale, x_zero_point, weight, weight_scale, weight_zero_point, y_scale, y_zero_point,"
+        f" bias?; {CONV_ATTRS}) -> y",
+        "conv",
+        _qlinear_conv,
+        onnx="QLinearConv",
+    ),
+)

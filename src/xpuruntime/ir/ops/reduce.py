@@ -1,0 +1,144 @@
+"""Reductions along axes, and running (cumulative) forms."""
+
+from __future__ import annotations
+
+from ...types import DType, TensorSpec
+from ..schema import Call, Op, op
+from ._shapes import axes_without, broadcast, like
+from ._types import category, float_of
+
+__all__ = ["ROWS"]
+
+_AXES = "dim: axes? = none, keepdim: bool = false"
+
+
+def _same(c: Call) -> TensorSpec:
+    return like(c.tensor(), axes_without(c.tensor(), c["dim"], c["keepdim"]))
+
+
+def _total(c: Call) -> TensorSpec:
+    """Integers and bool add up in int64, as PyTorch's do, unless dtype says otherwise."""
+    x = c.tensor()
+    dtype = c["dtype"] or (DType.INT64 if category(x.dtype) < 2 else x.dtype)
+    return TensorSpec(axes_without(x, c["dim"], c["keepdim"]), dtype)
+
+
+def _mean(c: Call) -> TensorSpec:
+    x = c.tensor()
+    return TensorSpec(axes_without(x, c["dim"], c["keepdim"]), c["dtype"] or float_of(x.dtype))
+
+
+def _var(c: Call) -> TensorSpec:
+    x = c.tensor()
+    real = {DType.COMPLEX64: DType.FLOAT32, DType.COMPLEX128: DType.FLOAT64}.get(x.dtype, float_of(x.dtype))
+    return TensorSpec(axes_without(x, c["dim"], c["keepdim"]), real)
+
+
+def _bool(c: Call) -> TensorSpec:
+    return TensorSpec(axes_without(c.tensor(), c["dim"], c["keepdim"]), DType.BOOL)
+
+
+def _arg(c: Call) -> TensorSpec:
+    """``dim`` none counts over the flattened operand."""
+    x, dim = c.tensor(), c["dim"]
+    axes = range(x.rank) if dim is None else (dim,)
+    return TensorSpec(axes_without(x, tuple(axes), c["keepdim"]), DType.INT64)
+
+
+def _pair(c: Call) -> list[TensorSpec]:
+    x = c.tensor()
+    shape = axes_without(x, (c["dim"],), c["keepdim"])
+    return [like(x, shape), TensorSpec(shape, DType.INT64)]
+
+
+def _running(c: Call) -> TensorSpec:
+    x = c.tensor()
+    return TensorSpec(x.shape, c["dtype"] or (DType.INT64 if category(x.dtype) < 2 else x.dtype))
+
+
+def _cdist(c: Call) -> TensorSpec:
+    a, b = c.tensor(0), c.tensor(1)
+    return like(a, (*broadcast(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-2]))
+
+
+def _pdist(c: Call) -> TensorSpec:
+    n = c.tensor().shape[0]
+    return like(c.tensor(), (n * (n - 1) // 2,))
+
+
+ROWS: tuple[Op, ...] = (
+    op(
+        f"sum(x; {_AXES}, dtype: dtype? = none) -> y",
+        "reduce",
+        _total,
+        aten="sum sum.dim_IntList",
+        onnx="ReduceSum",
+    ),
+    op(
+        f"prod(x; {_AXES}, dtype: dtype? = none) -> y",
+        "reduce",
+        _total,
+        aten="prod prod.dim_int",
+        onnx="ReduceProd",
+    ),
+    op(
+        f"mean(x; {_AXES}, dtype: dtype? = none) -> y",
+        "reduce",
+        _mean,
+        aten="mean mean.dim",
+        onnx="ReduceMean",
+    ),
+    op(f"amax(x; {_AXES}) -> y", "reduce", _same, aten="amax", onnx="ReduceMax GlobalMaxPool"),
+    op(f"amin(x; {_AXES}) -> y", "reduce", _same, aten="amin", onnx="ReduceMin"),
+    op(f"any(x; {_AXES}) -> y", "reduce", _bool, aten="any any.dim any.dims"),
+    op(f"all(x; {_AXES}) -> y", "reduce", _bool, aten="all all.dim all.dims"),
+    op(
+        f"var(x; {_AXES}, correction: float = 1.0) -> y",
+        "reduce",
+        _var,
+        aten="var.correction var.dim",
+        meaning="sum of squared differences from the mean over (count - correction)",
+    ),
+    op(f"logsumexp(x; {_AXES}) -> y", "reduce", _var, aten="logsumexp", onnx="ReduceLogSumExp"),
+    op(
+        f"vector_norm(x; ord: float = 2.0, {_AXES}) -> y",
+        "reduce",
+        _var,
+        aten="linalg_vector_norm",
+        onnx="ReduceL1 ReduceL2 GlobalLpPool",
+        meaning="sum(|x|**ord)**(1/ord); ord may be inf, -inf or 0",
+    ),
+    op(
+        "argmax(x; dim: axis? = none, keepdim: bool = false, last: bool = false) -> y",
+        "reduce",
+        _arg,
+        aten="argmax",
+        onnx="ArgMax",
+        meaning="dim none: over the flattened operand; last: of equal ones the last",
+    ),
+    op(
+        "argmin(x; dim: axis? = none, keepdim: bool = false, last: bool = false) -> y",
+        "reduce",
+        _arg,
+        aten="argmin",
+        onnx="ArgMin",
+    ),
+    op("max(x; dim: axis, keepdim: bool = false) -> values, indices", "reduce", _pair, aten="max.dim"),
+    op("min(x; dim: axis, keepdim: bool = false) -> values, indices", "reduce", _pair, aten="min.dim"),
+    op(
+        "cumsum(x; dim: axis, dtype: dtype? = none, exclusive: bool = false, reverse: bool = false) -> y",
+        "reduce",
+        _running,
+        aten="cumsum",
+        onnx="CumSum",
+    ),
+    op(
+        "cumprod(x; dim: axis, dtype: dtype? = none, exclusive: bool = false, reverse: bool = false) -> y",
+        "reduce",
+        _running,
+        aten="cumprod",
+        onnx="CumProd",
+    ),
+    op("cdist(x, other; p: float = 2.0) -> y", "reduce", _cdist, aten="_cdist_forward"),
+    op("pdist(x; p: float = 2.0) -> y", "reduce", _pdist, aten="_pdist_forward"),
+)

@@ -1,0 +1,221 @@
+"""Editor: changes to a graph, collected and applied at once. Passes use it through ``graph.rewrite(rule)``.
+
+    def rule(editor, node):
+        if node.op == "mul" and node.inputs[1] == 1.0:
+            editor.forward(node.name, node.inputs[0])
+
+A node that replaces others carries their sources, so a policy that names a node of the user's model still finds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ..errors import IrError
+from .attributes import Const
+from .build import make_node
+from .graph import Graph, Input, Node, Output, Source, State, Value, Weight
+
+__all__ = ["Editor", "sources_of"]
+
+
+def sources_of(nodes: Iterable[Node]) -> tuple[Source, ...]:
+    """All their sources in order, each once."""
+    return tuple(dict.fromkeys(s for n in nodes for s in n.sources))
+
+
+class Editor:
+    """Edits of one graph. ``graph`` stays as it was; ``done`` gives the new one."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.values: dict[str, Value] = dict(graph.values)
+        self._before: dict[str, list[Node]] = {}
+        self._instead: dict[str, Node] = {}
+        self._removed: set[str] = set()
+        self._forward: dict[str, str] = {}
+        self._weights: list[Weight] = list(graph.weights)
+        self._fresh: dict[str, int] = {}
+        self.changed = False
+
+    # ── looking ──
+
+    def alive(self, node: Node) -> bool:
+        """The node was neither removed nor absorbed by another."""
+        return node.name not in self._removed
+
+    def resolve(self, item: Input) -> Input:
+        """The value that stands for this one now."""
+        if not isinstance(item, str) or item not in self._forward:
+            return item
+        end = item
+        while end in self._forward:
+            end = self._forward[end]
+        while item != end:  # shorten the chain, so that long ones stay fast
+            self._forward[item], item = end, self._forward[item]
+        return end
+
+    def current(self, node: Node) -> Node:
+        """The node as it is now: replaced or not, with its inputs resolved."""
+        node = self._instead.get(node.name, node)
+        inputs = tuple(self.resolve(i) for i in node.inputs)
+        return (
+            node if inputs == node.inputs else Node(node.op, inputs, node.attrs, node.outputs, node.sources)
+        )
+
+    # ── changing ──
+
+    def insert(
+        self, before: Node, op: str, *inputs: Any, name: str = "", outputs: int | None = None,
+        sources: Sequence[Source] | None = None, **attrs: Any,
+    ) -> Any:  # fmt: skip
+        """A new node just before another one; gives its output's name, or a tuple of names. Sources default to the other's."""
+        made = make_node(
+            op,
+            tuple(self._operand(before, i) for i in inputs),
+            attrs,
+            lambda count: [self.fresh(name or op) for _ in range(count)],
+            self.values,
+            outputs=outputs,
+            sources=before.sources if sources is None else sources,
+        )
+        self._before.setdefault(before.name, []).append(made)
+        self.values.update((v.name, v) for v in made.outputs)
+        self.changed = True
+        return made.outputs[0].name if len(made.outputs) == 1 else tuple(v.name for v in made.outputs)
+
+    def replace(self, node: Node, op: str, *inputs: Any, absorbs: Iterable[Node] = (), **attrs: Any) -> Node:
+        """Another op in the node's place, under the same output names. Nodes in ``absorbs`` are computed by it now:
+        they go, and it carries their sources before the node's own. Raises IrError when the result has another type.
+        """
+        absorbed = [n for n in absorbs if n.name != node.name]
+        made = make_node(
+            op,
+            tuple(self._operand(node, i) for i in inputs),
+            attrs,
+            lambda count: [v.name for v in node.outputs[:count]],
+            self.values,
+            outputs=len(node.outputs),
+            sources=sources_of([*absorbed, node]),
+        )
+        for old, new in zip(node.outputs, made.outputs, strict=True):
+            if old.spec is not None and new.spec is not None:
+                if old.spec.dtype is not new.spec.dtype or old.spec.rank != new.spec.rank:
+                    raise IrError(
+                        f"rewrite of %{old.name}",
+                        f"{op} gives another type",
+                        got=f"{new.spec} for {old.spec}",
+                    )
+        self._instead[node.name] = made
+        self.values.update((v.name, v) for v in made.outputs)
+        for member in absorbed:
+            self.remove(member)
+        self.changed = True
+        return made
+
+    def forward(self, value: str, to: str) -> None:
+        """Whoever reads ``value`` reads ``to`` from now on."""
+        target = self.resolve(to)
+        if target == self.resolve(value):
+            return
+        self._forward[str(self.resolve(value))] = str(target)
+        self.changed = True
+
+    def remove(self, node: Node) -> None:
+        """The node goes; nothing that stays may read it (verify says so)."""
+        self._removed.add(node.name)
+        self._instead.pop(node.name, None)
+        self.changed = True
+
+    def weight(self, weight: Weight) -> str:
+        """A new weight; gives its name."""
+        if weight.name in self.values:
+            raise IrError(
+                f"rewrite of {self.graph.name!r}", "the name of a weight is taken", got=repr(weight.name)
+            )
+        self._weights.append(weight)
+        self.values[weight.name] = weight.value
+        self.changed = True
+        return weight.name
+
+    def fresh(self, stem: str) -> str:
+        """A name that nothing has yet."""
+        while True:
+            number = self._fresh.get(stem, 0)
+            self._fresh[stem] = number + 1
+            name = f"{stem}_{number}" if number else stem
+            if name not in self.values:
+                # reserved at once: a node asks for all its names before it is made
+                self.values[name] = Value(name, None)
+                return name
+
+    def _operand(self, before: Node, item: Any) -> Input:
+        if isinstance(item, Const):
+            name: str = self.insert(before, "constant", value=item)
+            return name
+        return self.resolve(item)
+
+    # ── result ──
+
+    def done(self, *, keep_dead: bool = False) -> Graph:
+        """The new graph in topological order; the old one itself when nothing changed and nothing is dead."""
+        nodes: list[Node] = []
+        for node in self.graph.nodes:
+            nodes += (self.current(n) for n in self._before.get(node.name, ()))
+            if node.name not in self._removed:
+                nodes.append(self.current(node))
+        outputs = tuple(Output(o.name, str(self.resolve(o.value))) for o in self.graph.outputs)
+        states = tuple(
+            State(s.value, s.init, None if s.next is None else str(self.resolve(s.next)))
+            for s in self.graph.states
+        )
+        nodes = _ordered(nodes)
+        weights = self._weights
+        if not keep_dead:
+            read = {o.value for o in outputs} | {n for s in states for n in (s.next, s.init) if n is not None}
+            live: list[Node] = []
+            for node in reversed(nodes):
+                if any(v.name in read for v in node.outputs):
+                    live.append(node)
+                    read.update(node.values)
+            nodes = live[::-1]
+            weights = [w for w in weights if w.name in read]
+        if (
+            not self.changed
+            and len(nodes) == len(self.graph.nodes)
+            and len(weights) == len(self.graph.weights)
+        ):
+            return self.graph
+        return self.graph.replace(nodes=tuple(nodes), outputs=outputs, states=states, weights=tuple(weights))
+
+
+def _ordered(nodes: list[Node]) -> list[Node]:
+    """The nodes so that each stands after what it reads; the given order where it already holds. Raises IrError on a cycle."""
+    makers = {v.name: node for node in nodes for v in node.outputs}
+    placed: set[str] = set()
+    result: list[Node] = []
+    for root in nodes:
+        stack = [(root, False)]
+        pending: set[str] = set()
+        while stack:
+            node, ready = stack.pop()
+            if node.name in placed:
+                continue
+            if ready:
+                placed.add(node.name)
+                result.append(node)
+                continue
+            if node.name in pending:
+                raise IrError(
+                    f"node {node.op} %{node.name}",
+                    "reads, over others, its own result",
+                    do="Undo the rewrite.",
+                )
+            pending.add(node.name)
+            stack.append((node, True))
+            needed = [
+                makers[v] for v in dict.fromkeys(node.values) if v in makers and makers[v].name not in placed
+            ]
+            stack += [(n, False) for n in reversed(needed)]
+    return result

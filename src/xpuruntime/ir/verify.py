@@ -1,0 +1,191 @@
+"""The law of the IR. One rule per level here; the rule of each op is its row's inference: types must be what it says.
+
+verify(graph)            raises IrError for the first broken rule
+problems(graph)          every broken rule, as a list of IrErrors
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from ..errors import IrError
+from ..types import TensorSpec
+from .attributes import Attrs
+from .build import operand_specs
+from .graph import Graph, Node, Value
+from .infer import check_operands, find_op, infer_normal, normalize, speaker
+
+__all__ = ["LAWS", "agrees", "problems", "verify"]
+
+
+def verify(graph: Graph) -> Graph:
+    """The graph itself when every rule holds. Raises IrError for the first that does not."""
+    for problem in _all(graph):
+        raise problem
+    return graph
+
+
+def problems(graph: Graph) -> list[IrError]:
+    """Every broken rule. Rules about nodes are reported node by node."""
+    return list(_all(graph))
+
+
+def _all(graph: Graph) -> Iterator[IrError]:
+    for law in LAWS:
+        found = list(law(graph))
+        yield from found
+        if found and law is _names:  # nothing else is meaningful while names clash
+            return
+
+
+def _names(graph: Graph) -> Iterator[IrError]:
+    """Every value is made once and has a name; every node has outputs."""
+    made = [v.name for v in graph.inputs]
+    made += [w.name for w in graph.weights]
+    made += [s.name for s in graph.states]
+    for node in graph.nodes:
+        if not node.outputs:
+            yield IrError(f"graph {graph.name!r}", "has a node without outputs", got=node.op)
+        made += [v.name for v in node.outputs]
+    for name, count in Counter(made).items():
+        if count > 1 or not name:
+            what = "makes a value twice" if name else "has a value without a name"
+            yield IrError(
+                f"graph {graph.name!r}", what, got=f"%{name}", do="Give each value a name of its own."
+            )
+
+
+def _order(graph: Graph) -> Iterator[IrError]:
+    """A value is made before it is read."""
+    ready = {v.name for v in graph.inputs} | graph.weight_names | {s.name for s in graph.states}
+    for node in graph.nodes:
+        for name in node.values:
+            if name not in ready:
+                what = (
+                    "reads a value that is made later"
+                    if name in graph.values
+                    else "reads a value that nothing makes"
+                )
+                yield IrError(
+                    _node(node),
+                    what,
+                    got=f"%{name}",
+                    do="Order nodes so that each stands after what it reads.",
+                )
+        ready.update(v.name for v in node.outputs)
+
+
+def _outputs(graph: Graph) -> Iterator[IrError]:
+    """Outputs exist, under names of their own."""
+    who = f"graph {graph.name!r}"
+    for output in graph.outputs:
+        if output.value not in graph.values:
+            yield IrError(
+                who, f"output {output.name!r} is a value that nothing makes", got=f"%{output.value}"
+            )
+    for name, count in Counter(o.name for o in graph.outputs).items():
+        if count > 1 or not name:
+            yield IrError(
+                who, "has two outputs of one name" if name else "has an output without a name", got=repr(name)
+            )
+
+
+def _states(graph: Graph) -> Iterator[IrError]:
+    """A state starts from a weight and becomes a value of its own type."""
+    for state in graph.states:
+        who = f"state %{state.name}"
+        if state.value.spec is None:
+            yield IrError(who, "has no type")
+            continue
+        for role, name in (("starts from", state.init), ("becomes", state.next)):
+            if name is None:
+                continue
+            value = graph.values.get(name)
+            if value is None or (role == "starts from" and name not in graph.weight_names):
+                yield IrError(
+                    who,
+                    f"{role} a {'weight' if role == 'starts from' else 'value'} that is not there",
+                    got=f"%{name}",
+                )
+            elif value.spec != state.value.spec:
+                yield IrError(who, f"{role} a value of another type", got=f"{value} for {state.value.spec}")
+
+
+def _specs(graph: Graph) -> Iterator[IrError]:
+    """No dim is a negative integer; weights are static."""
+    for value in graph.values.values():
+        if value.spec is not None and any(isinstance(d, int) and d < 0 for d in value.spec.shape):
+            yield IrError(f"value %{value.name}", "has a negative dim", got=value.spec)
+    for weight in graph.weights:
+        if weight.value.spec is None or not weight.value.spec.is_static:
+            yield IrError(f"weight %{weight.name}", "must have a static shape", got=weight.value.spec)
+
+
+def _ops(graph: Graph) -> Iterator[IrError]:
+    """Each node is used as its row in the op table says, and its outputs have the types that inference gives."""
+    for node in graph.nodes:
+        try:
+            _check_node(node, graph)
+        except IrError as error:
+            yield error
+
+
+LAWS: tuple[Callable[[Graph], Iterator[IrError]], ...] = (_names, _order, _outputs, _states, _specs, _ops)
+"""Every law, in the order in which they are checked."""
+
+
+def _node(node: Node) -> str:
+    place = f" from {node.sources[0]}" if node.sources else ""
+    return f"{node.op} %{node.name}{place}"
+
+
+def _check_node(node: Node, graph: Graph) -> None:
+    row = find_op(node.op)
+    who = speaker(row, node.name, node.sources)
+    if node.op == "opaque":
+        full = normalize(row, (), node.attrs, name=node.name, sources=node.sources)
+        if full != node.attrs or not str(full["reason"]).strip():
+            raise IrError(who, "needs domain, op_type, attributes and a reason", got=dict(node.attrs))
+        if any(i is not None and not isinstance(i, str) for i in node.inputs):
+            raise IrError(who, "takes values only", got=node.inputs)
+        return
+    known = all(i in graph.values for i in node.values)
+    if not known:
+        return  # _order has said so
+    operands = operand_specs(row, node.inputs, graph.values, who)
+    check_operands(row, operands, who)
+    full = normalize(row, operands, node.attrs, name=node.name, sources=node.sources)
+    if full != node.attrs:
+        differing = sorted(k for k in full if Attrs({k: full[k]}) != Attrs({k: node.attrs.get(k)}))
+        name = differing[0] if differing else sorted(set(node.attrs) - set(full))[0]
+        raise IrError(
+            who,
+            f"attribute {name!r} is not in canonical form",
+            got=f"{node.attrs.get(name)!r}, wanted {full.get(name)!r}",
+            do="Make nodes through GraphBuilder or Editor.",
+        )
+    specs = infer_normal(row, operands, full, who)
+    if not row.min_outputs <= len(node.outputs) <= len(specs) or (
+        row.outputs[-1].rest and len(node.outputs) != len(specs)
+    ):
+        raise IrError(who, f"has {len(specs)} outputs", got=len(node.outputs), do=f"See {row.signature}.")
+    for value, spec in zip(node.outputs, specs, strict=False):
+        if not agrees(value, spec):
+            raise IrError(
+                who,
+                f"output %{value.name} has another type than inference gives",
+                got=f"{value.spec}, inferred {spec}",
+                do="Make nodes through GraphBuilder or Editor.",
+            )
+
+
+def agrees(value: Value, inferred: TensorSpec) -> bool:
+    """Same dtype and rank; each dim equal, or an integer where the other side has a symbol (a frontend knew more)."""
+    spec = value.spec
+    if spec is None or spec.dtype is not inferred.dtype or spec.rank != inferred.rank:
+        return False
+    return all(
+        a == b or isinstance(a, int) != isinstance(b, int)
+        for a, b in zip(spec.shape, inferred.shape, strict=True)
+    )
