@@ -1,0 +1,26 @@
+# One word each; every word is a script of the same name. VENV=.venv PYTHON=python3 can be set.
+.PHONY: help setup develop test test-cpp test-min test-core lint check demo bench clean
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\):.*##/\1\t/p' Makefile
+setup:  ## .venv with everything pinned and the package as a wheel
+	@scripts/setup
+develop:  ## the same with the package editable
+	@EDITABLE=1 scripts/setup
+test:  ## every test, C++ and Python
+	@scripts/test
+test-cpp: setup  ## the C++ tests, plain and under sanitizers
+	@PATH="$(CURDIR)/$${VENV:-.venv}/bin:$$PATH" scripts/test-cpp
+test-min:  ## the engines' tests with the oldest supported vendors
+	@scripts/test-min
+test-core:  ## the core alone in an empty environment, on each Python that is here
+	@scripts/test-core
+lint: setup  ## format, lint, strict types
+	@scripts/lint
+check:  ## lint and test: what must hold before a change goes in
+	@scripts/check
+demo:  ## real models on every engine of this machine
+	@scripts/demo
+bench: setup  ## measure this machine into benchmarks/results
+	@scripts/bench
+clean:  ## remove what was built; keep .venv
+	rm -rf build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis

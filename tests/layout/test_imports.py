@@ -1,0 +1,226 @@
+"""The import table: which part may know which, function-level imports included.
+
+What a type checker alone sees (`if TYPE_CHECKING:`) runs nothing and is free. The strings of `plugins` are the seam
+through which an engine is reached; they are not imports.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[2] / "src" / "xpuruntime"
+
+# Leaves, in order: each may know those to its left.
+LEAVES = (
+    "errors", "env", "types", "targets", "decisions", "protocols", "plugins", "numerics", "store", "families",
+)  # fmt: skip
+CORE = "_core"  # the C++ core's Python module
+
+# part -> parts it may know, beside the leaves and itself. The most specific row wins.
+MAY_KNOW: dict[str, tuple[str, ...]] = {
+    "ir": (),
+    "program": (),
+    "policies": (),
+    "frontends": ("ir",),
+    "passes": ("ir",),
+    "codegen": ("ir", "program", CORE),
+    "kernels": ("ir", "program", "policies", "codegen"),
+    "engines": ("program",),
+    "engines.*.build": ("ir", "frontends.onnx_writer", "program"),
+    "engines.*.plugin": (),
+    "compiler": ("ir", "passes", "kernels", "codegen", "policies", "program"),
+    "runtime": ("program", CORE),
+    "profiler": ("program", "runtime", CORE),
+    "inference": (
+        "ir", "program", "policies", "frontends", "passes", "codegen", "kernels", "engines", "compiler", "runtime",
+        "profiler", CORE,
+    ),
+}  # fmt: skip
+MAY_KNOW["llm"] = MAY_KNOW["workbench"] = ("inference", *MAY_KNOW["inference"])
+MAY_KNOW["pytorch"] = MAY_KNOW["serving"] = MAY_KNOW["testing"] = ("workbench", "llm", *MAY_KNOW["workbench"])
+MAY_KNOW["cli"] = ("pytorch", "serving", "testing", *MAY_KNOW["testing"])
+
+# Packages of others: where at module level, where inside functions.
+EVERYWHERE = {"numpy", "ml_dtypes"}
+AT_TOP: dict[str, set[str]] = {"cli": {"typer", "rich", "click"}, "policies": {"yaml"}}
+VENDORS = {"torch", "onnx", "onnxruntime", "openvino", "tensorrt", "transformers", "tensorflow", "jax", "onnxscript"}
+IN_FUNCTIONS: dict[str, set[str]] = {
+    "store": set(),
+    "policies": {"yaml"},
+    "ir": {"safetensors"},
+    "program": {"yaml"},
+    "frontends": {"onnx", "torch", "openvino"},
+    "passes": {"onnx", "torch"},
+    "engines.onnxruntime": {"onnxruntime", "onnx"},
+    "engines.openvino": {"openvino", "onnx"},
+    "engines.tensorrt": {"tensorrt", "onnx"},
+    "profiler": {"matplotlib", "jinja2"},
+    "inference": {"onnx"},
+    "llm": {"safetensors", "tokenizers", "transformers"},
+    "pytorch": {"torch"},
+    "testing": {"hypothesis", "pytest", *VENDORS},
+    "workbench": {"matplotlib", "jinja2", "PIL", "scipy", *VENDORS},
+    "cli": {"matplotlib", "PIL", "yaml", "rich", "typer"},
+}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import statement: the module that holds it, what it names, and whether it waits inside a function."""
+
+    importer: str
+    imported: str
+    line: int
+    deferred: bool
+
+    def __str__(self) -> str:
+        return f"{self.importer}:{self.line} imports {self.imported}" + (" (in a function)" if self.deferred else "")
+
+
+def imports(importer: str, text: str, *, package: bool) -> Iterator[Import]:
+    """Every import of a module (dotted below xpuruntime, "" for the package itself), absolute names as they are."""
+
+    def walk(node: ast.AST, deferred: bool) -> Iterator[Import]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+                for other in child.orelse:
+                    yield from walk(other, deferred)
+            elif isinstance(child, ast.Import):
+                for name in child.names:
+                    yield Import(importer, name.name, child.lineno, deferred)
+            elif isinstance(child, ast.ImportFrom):
+                yield from from_(child, deferred)
+            else:
+                inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+                yield from walk(child, deferred or inside)
+
+    def from_(node: ast.ImportFrom, deferred: bool) -> Iterator[Import]:
+        base = node.module or ""
+        if node.level:
+            parts = ["xpuruntime", *[p for p in importer.split(".") if p]]
+            parts = parts[: len(parts) - (node.level - (1 if package else 0))]
+            base = ".".join([*parts, *([base] if base else [])])
+        for name in node.names:
+            # `from ..program import plan` names a module, `from ..errors import XpuError` a thing in one.
+            yield Import(importer, f"{base}.{name.name}" if base.startswith("xpuruntime") else base, node.lineno, deferred)
+
+    yield from walk(ast.parse(text), False)
+
+
+def part_of(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def row_of(importer: str) -> tuple[str, ...]:
+    parts = importer.split(".")
+    if parts[0] == "engines" and len(parts) > 2 and f"engines.*.{parts[2]}" in MAY_KNOW:
+        return MAY_KNOW[f"engines.*.{parts[2]}"]
+    return MAY_KNOW[parts[0]]
+
+
+def fault(found: Import) -> str:
+    """Why the import is against the table, or nothing."""
+    importer, imported = found.importer, found.imported
+    if imported == "xpuruntime" or imported.startswith("xpuruntime."):
+        return _own_fault(importer, imported.removeprefix("xpuruntime").lstrip("."))
+    top = part_of(imported)
+    if top in sys.stdlib_module_names or top in EVERYWHERE:
+        return ""
+    allowed = AT_TOP.get(part_of(importer), set())
+    if found.deferred:
+        allowed = allowed | next(
+            (IN_FUNCTIONS[k] for k in (".".join(importer.split(".")[:2]), part_of(importer)) if k in IN_FUNCTIONS), set()
+        )
+    return "" if top in allowed else f"{found}: {top} may not be imported here"
+
+
+def _own_fault(importer: str, imported: str) -> str:
+    part = part_of(imported)
+    if importer in LEAVES:
+        left = LEAVES[: LEAVES.index(importer)]
+        return "" if part in left else f"leaf {importer} may know {', '.join(left) or 'nothing'}, not {imported}"
+    if importer == "" or part in LEAVES or part in ("", "__version__") or part == part_of(importer):
+        # A sibling engine is another vendor's business.
+        mine, other = importer.split("."), imported.split(".")
+        if part == "engines" and mine[0] == "engines" and len(mine) > 2 and len(other) > 2 and _folder(other[1]):
+            return "" if other[1] == mine[1] else f"engine {mine[1]} knows engine {other[1]}"
+        return ""
+    allowed = row_of(importer)
+    if any(imported == a or imported.startswith(a + ".") for a in allowed):
+        return ""
+    return f"{importer} may know {', '.join(allowed) or 'leaves only'}, not {imported}"
+
+
+def _folder(name: str) -> bool:
+    return (SOURCE / "engines" / name).is_dir()
+
+
+def modules() -> list[tuple[str, Path]]:
+    found = []
+    for path in sorted(SOURCE.rglob("*.py")):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        found.append((".".join(p for p in parts if p != "__init__"), path))
+    return found
+
+
+@pytest.mark.parametrize(("module", "path"), modules(), ids=lambda v: v if isinstance(v, str) else "")
+def test_a_module_imports_only_what_its_row_allows(module: str, path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    faults = [fault(i) for i in imports(module, text, package=path.name == "__init__.py")]
+    assert [f for f in faults if f] == []
+
+
+def test_every_part_has_a_row() -> None:
+    parts = {part_of(module) for module, _ in modules()} - {""}
+    assert parts <= {*LEAVES, *MAY_KNOW}
+
+
+def test_nobody_imports_the_command_line() -> None:
+    for module, path in modules():
+        for found in imports(module, path.read_text(encoding="utf-8"), package=path.name == "__init__.py"):
+            assert part_of(module) == "cli" or not found.imported.startswith("xpuruntime.cli"), str(found)
+
+
+@pytest.mark.parametrize(
+    ("module", "text", "says"),
+    [
+        ("types", "from .store import Store", "leaf types may know errors, env, not store"),
+        ("policies.load", "from ..ir import graph", "policies.load may know leaves only, not ir.graph"),
+        ("runtime.executor", "def f():\n    from ..compiler import pipeline", "not compiler.pipeline"),
+        ("compiler.emit", "class A:\n    def f(self):\n        import xpuruntime.runtime.device", "not runtime.device"),
+        ("engines.openvino.run", "from ..onnxruntime.run import x", "engine openvino knows engine onnxruntime"),
+        ("engines.onnxruntime.run", "def f():\n    from ...frontends import onnx_writer", "not frontends.onnx_writer"),
+        ("inference.session", "import onnx", "onnx may not be imported here"),
+        ("ir.graph", "def f():\n    import torch", "torch may not be imported here"),
+        ("frontends.model_file", "if True:\n    import onnx", "onnx may not be imported here"),
+        ("engines.openvino.run", "def f():\n    import onnxruntime as o", "onnxruntime may not be imported here"),
+        ("store", "try:\n    import yaml\nexcept ImportError:\n    pass", "yaml may not be imported here"),
+        ("program.plan", "from ..runtime import device", "not runtime.device"),
+        ("workbench.bench", "from ..cli import app", "not cli.app"),
+    ],
+)
+def test_the_checker_sees_what_is_forbidden(module: str, text: str, says: str) -> None:
+    faults = [f for i in imports(module, text, package=False) if (f := fault(i))]
+    assert len(faults) == 1
+    assert says in faults[0]
+
+
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        ("types", "import ast, numpy as np\nfrom .errors import XpuError"),
+        ("inference.session", "from ..policies import load\ndef f():\n    import onnx.reference"),
+        ("engines.openvino.build", "from ...frontends.onnx_writer import write\ndef f():\n    import openvino"),
+        ("errors", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .decisions import Decision"),
+        ("runtime.device", "from .. import _core"),
+        ("cli.app", "import typer\nfrom rich.table import Table\nfrom ..workbench import doctor"),
+    ],
+)
+def test_the_checker_lets_through_what_is_allowed(module: str, text: str) -> None:
+    assert [f for i in imports(module, text, package=False) if (f := fault(i))] == []

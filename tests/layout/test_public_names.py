@@ -1,0 +1,73 @@
+"""What is public is listed, documented and there; what is listed is nothing else."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from pathlib import Path
+
+import pytest
+
+import xpuruntime
+
+SOURCE = Path(__file__).resolve().parents[2] / "src" / "xpuruntime"
+FILES = sorted(p for p in SOURCE.rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+    return ".".join(p for p in parts if p != "__init__")
+
+
+@pytest.mark.parametrize("name", xpuruntime.__all__)
+def test_every_public_name_of_the_package_is_there(name: str) -> None:
+    value = getattr(xpuruntime, name)
+    assert name in dir(xpuruntime)
+    if name != "__version__":
+        assert value.__doc__, f"xpuruntime.{name} has no docstring"
+        module = importlib.import_module(f"xpuruntime.{xpuruntime._PUBLIC[name]}")
+        assert getattr(module, name) is value
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'xpuruntime' has no attribute 'InferenceSesion'"):
+        xpuruntime.InferenceSesion  # noqa: B018
+
+
+def test_type_checkers_see_every_public_name() -> None:
+    tree = ast.parse((SOURCE / "__init__.py").read_text(encoding="utf-8"))
+    guarded = next(n for n in tree.body if isinstance(n, ast.If))
+    seen = {alias.asname for node in guarded.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert seen == set(xpuruntime._PUBLIC)
+
+
+def public_definitions(tree: ast.Module) -> dict[str, ast.AST]:
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return {n.name: n for n in tree.body if isinstance(n, kinds) and not n.name.startswith("_")}
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_a_module_says_what_it_is_for_and_documents_what_it_exports(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert ast.get_docstring(tree), "no module docstring"
+    for name, node in public_definitions(tree).items():
+        assert ast.get_docstring(node), f"{name} has no docstring"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_all_names_what_is_there_once_and_sorted(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    listed = [n.value for n in tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__"]
+    if not listed or path == SOURCE / "__init__.py":
+        return
+    names = ast.literal_eval(listed[0])
+    assert len(names) == len(set(names))
+    module = importlib.import_module(name_of(path))
+    assert [n for n in names if not hasattr(module, n)] == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_every_module_postpones_annotations(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    code = [n for n in ast.parse(text).body if not (isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))]
+    assert not code or "from __future__ import annotations" in text
