@@ -80,7 +80,8 @@ def _print_json(document: Mapping[str, Any], stdout: TextIO) -> None:
 @contextlib.contextmanager
 def _one_document(as_json: bool) -> Iterator[TextIO]:
     """Hand out the real stdout for the document and point everybody else's stdout at stderr, for the rest of the process:
-    what a vendor's C code has buffered comes out when the process ends."""
+    what a vendor's C code has buffered comes out when the process ends.
+    """
     stdout = sys.stdout
     if not as_json or not _is_process_stdout(stdout):
         yield stdout

@@ -22,12 +22,16 @@ __all__ = ["bench"]
 def bench(
     model: options.Model,
     engines: options.Engines = "all",
-    seconds: Annotated[float, typer.Option("--seconds", min=0.1, max=3600, help="Time to measure, in all.")] = 10.0,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0.1, max=3600, help="Time to measure, in all.")
+    ] = 10.0,
     control: Annotated[
-        bool, typer.Option("--control/--no-control", help="Measure the harness's own bias with a twin session.")
+        bool,
+        typer.Option("--control/--no-control", help="Measure the harness's own bias with a twin session."),
     ] = True,
     tolerance: Annotated[
-        float | None, typer.Option("--tolerance", min=0, help="Of the outputs' judgement; default: by precision.")
+        float | None,
+        typer.Option("--tolerance", min=0, help="Of the outputs' judgement; default: by precision."),
     ] = None,
     device: Annotated[str, typer.Option("--device", "-d", help="Device of every engine.")] = "cpu",
     policy: options.Policy = None,
@@ -42,11 +46,15 @@ def bench(
     image_std: options.ImageStd = "1",
     image_layout: options.ImageLayout = None,
     image_range: options.ImageRange = "0,1",
-    plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE.svg|.png", help="Draw it (matplotlib).")] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE.svg|.png", help="Draw it (matplotlib).")
+    ] = None,
     as_json: options.AsJson = False,
 ) -> Answer:
     """Measure engines on one model with equal threads and precision, after their outputs were found right."""
-    setup = options.setup(device=device, policy=policy, precision=precision, threads=threads, cache_dir=cache_dir)
+    setup = options.setup(
+        device=device, policy=policy, precision=precision, threads=threads, cache_dir=cache_dir
+    )
     recipe = options.image_recipe(image_size, image_mean, image_std, image_layout, image_range)
     given = options.inputs(input, seed, shape, recipe)
     names, named = options.engine_list(engines)
@@ -88,7 +96,9 @@ def _show(found: BenchReport) -> None:
         say(f"not {c.name} ({c.code.value}): {c.reason} {c.do}".rstrip())
     if found.control is not None:
         low, high = found.control.interval.low, found.control.interval.high
-        say(f"control (two sessions of one engine): {found.control.value:.3f} ({low:.3f} to {high:.3f}); floor {found.floor:.1%}")
+        say(
+            f"control (two sessions of one engine): {found.control.value:.3f} ({low:.3f} to {high:.3f}); floor {found.floor:.1%}"
+        )
     say(found.sentence)
 
 

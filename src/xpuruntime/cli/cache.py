@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["cache"]
 
 cache = typer.Typer(
-    help="Look at and tidy the store of built artifacts and measured choices.", no_args_is_help=True, add_completion=False
+    help="Look at and tidy the store of built artifacts and measured choices.",
+    no_args_is_help=True,
+    add_completion=False,
 )
 
 
@@ -56,7 +58,9 @@ def list_(cache_dir: options.CacheDir = None, as_json: options.AsJson = False) -
         if entries:
             columns = ("kind", "key", "size", "used", "what")
             table("", columns, [_row(e) for e in entries], right=("size",))
-        say(f"{len(entries)} entries, {_size(total)} of {_size(store.limit)} in {store.root} (mode {store.mode})")
+        say(
+            f"{len(entries)} entries, {_size(total)} of {_size(store.limit)} in {store.root} (mode {store.mode})"
+        )
 
     return Answer(document, show)
 
@@ -64,7 +68,9 @@ def list_(cache_dir: options.CacheDir = None, as_json: options.AsJson = False) -
 def _row(entry: Entry) -> tuple[str, ...]:
     used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used))
     known = (entry.ingredients.get(k) for k in ("engine", "device", "precision"))
-    words = [w if isinstance(w, str) else str(w.get("engine", "")) if isinstance(w, dict) else "" for w in known]
+    words = [
+        w if isinstance(w, str) else str(w.get("engine", "")) if isinstance(w, dict) else "" for w in known
+    ]
     model = str(entry.ingredients.get("model", ""))[:12]
     return entry.kind, entry.key[:12], _size(entry.bytes_), used, " ".join(filter(None, [*words, model]))
 
@@ -89,7 +95,9 @@ def verify(cache_dir: options.CacheDir = None, as_json: options.AsJson = False) 
 @cache.command()
 @verb
 def trim(
-    to: Annotated[str | None, typer.Option("--to", metavar="SIZE", help="Such as 512MiB; default XPU_CACHE_BYTES.")] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="SIZE", help="Such as 512MiB; default XPU_CACHE_BYTES.")
+    ] = None,
     cache_dir: options.CacheDir = None,
     as_json: options.AsJson = False,
 ) -> Answer:
@@ -99,7 +107,9 @@ def trim(
     try:
         limit = None if to is None else parse_bytes(to)
     except ValueError as error:
-        raise typer.BadParameter(f"write a size such as 512MiB; got {to!r} ({error})", param_hint="--to") from error
+        raise typer.BadParameter(
+            f"write a size such as 512MiB; got {to!r} ({error})", param_hint="--to"
+        ) from error
     return _remove(_store(cache_dir), limit)
 
 
@@ -127,4 +137,6 @@ def _remove(store: Store, limit: int | None) -> Answer:
 def path(cache_dir: options.CacheDir = None, as_json: options.AsJson = False) -> Answer:
     """Print the store's folder."""
     store = _store(cache_dir)
-    return Answer({"root": str(store.root), "mode": store.mode, "limit": store.limit}, lambda: say(str(store.root)))
+    return Answer(
+        {"root": str(store.root), "mode": store.mode, "limit": store.limit}, lambda: say(str(store.root))
+    )

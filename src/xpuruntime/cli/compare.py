@@ -26,14 +26,19 @@ def compare(
         str | None, typer.Option("--reference", metavar="OTHER", help="Another model, on the same engines.")
     ] = None,
     against: Annotated[
-        str | None, typer.Option("--against", metavar="ENGINE|reference", help="Who is right; default: the first engine.")
+        str | None,
+        typer.Option(
+            "--against", metavar="ENGINE|reference", help="Who is right; default: the first engine."
+        ),
     ] = None,
     samples: Annotated[int, typer.Option("--samples", min=1, help="Seeded inputs to try.")] = 3,
     tolerance: Annotated[
-        float | None, typer.Option("--tolerance", min=0, help="Largest max|d|/max|ref|; default: by precision.")
+        float | None,
+        typer.Option("--tolerance", min=0, help="Largest max|d|/max|ref|; default: by precision."),
     ] = None,
     reference_seconds: Annotated[
-        float, typer.Option("--reference-seconds", min=1, help="Time bound of --against reference, per sample.")
+        float,
+        typer.Option("--reference-seconds", min=1, help="Time bound of --against reference, per sample."),
     ] = 60.0,
     device: Annotated[str, typer.Option("--device", "-d", help="Device of every engine.")] = "cpu",
     policy: options.Policy = None,
@@ -52,10 +57,14 @@ def compare(
 ) -> Answer:
     """Run engines on the same inputs and compare their outputs; exit 1 names the first output that differs."""
     if reference is not None and against is not None:
-        raise typer.BadParameter("--reference compares engine by engine, so --against has no meaning beside it")
+        raise typer.BadParameter(
+            "--reference compares engine by engine, so --against has no meaning beside it"
+        )
     if tolerance is not None and not tolerance < float("inf"):
         raise typer.BadParameter(f"must be a finite number; got {tolerance}", param_hint="--tolerance")
-    setup = options.setup(device=device, policy=policy, precision=precision, threads=threads, cache_dir=cache_dir)
+    setup = options.setup(
+        device=device, policy=policy, precision=precision, threads=threads, cache_dir=cache_dir
+    )
     recipe = options.image_recipe(image_size, image_mean, image_std, image_layout, image_range)
     given = options.inputs(input, seed, shape, recipe)
     names, named = options.engine_list(engines)

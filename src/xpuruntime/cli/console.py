@@ -40,14 +40,18 @@ def warn(text: str) -> None:
     sys.stderr.write(f"warning: {text}\n")
 
 
-def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]], *, right: Iterable[str] = ()) -> None:
+def table(
+    title: str, columns: Iterable[str], rows: Iterable[Iterable[object]], *, right: Iterable[str] = ()
+) -> None:
     """Print a table without frames; columns named in ``right`` are numbers. Cells are text, never markup."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     numbers = set(right)
-    grid = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    grid = Table(
+        title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False
+    )
     for column in columns:
         grid.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
     for row in rows:

@@ -28,11 +28,23 @@ def devices(as_json: options.AsJson = False) -> Answer:
 def _show(found: Inventory) -> None:
     _show_cpu(found.cpu)
     rows = [
-        (f"cuda:{d.index}", d.name, d.target, f"{d.memory_bytes / 2**30:.0f} GiB", d.multiprocessors, d.driver_version)
+        (
+            f"cuda:{d.index}",
+            d.name,
+            d.target,
+            f"{d.memory_bytes / 2**30:.0f} GiB",
+            d.multiprocessors,
+            d.driver_version,
+        )
         for d in found.cuda.devices
     ]
     if rows:
-        table("CUDA devices", ("device", "name", "target", "memory", "SMs", "driver"), rows, right=("memory", "SMs"))
+        table(
+            "CUDA devices",
+            ("device", "name", "target", "memory", "SMs", "driver"),
+            rows,
+            right=("memory", "SMs"),
+        )
     else:
         say(f"CUDA: {found.cuda.status.message} {found.cuda.status.advice}".rstrip() + "\n")
     lines: list[tuple[str, str, str, str]] = []
@@ -52,7 +64,10 @@ def _show_cpu(cpu: CpuFacts) -> None:
     rows = [
         ("model", f"{cpu.model} ({cpu.vendor})"),
         ("architecture", f"{cpu.architecture} {cpu.level}".strip()),
-        ("cores", f"{cpu.physical_cores} physical, {cpu.logical_cores} logical, {cpu.usable_cores} usable here"),
+        (
+            "cores",
+            f"{cpu.physical_cores} physical, {cpu.logical_cores} logical, {cpu.usable_cores} usable here",
+        ),
         ("memory", f"{cpu.memory_bytes / 2**30:.1f} GiB{limit}"),
         ("caches", caches),
         ("instruction sets", " ".join(cpu.flags)),

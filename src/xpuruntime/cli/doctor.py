@@ -34,4 +34,7 @@ def _show(found: Diagnosis) -> None:
         table(section, ("", "what", "found"), rows)
     failed = [c for c in found.checks if c.status == "fail"]
     passed = sum(c.status == "pass" for c in found.checks)
-    say(f"{passed} checks passed, {len(failed)} failed" + (f": {', '.join(c.name for c in failed)}" if failed else ""))
+    say(
+        f"{passed} checks passed, {len(failed)} failed"
+        + (f": {', '.join(c.name for c in failed)}" if failed else "")
+    )

@@ -67,7 +67,12 @@ def _refused(error: UnavailableError) -> Answer:
     """Nothing can be had, and that is the explanation: the decision on stdout, the exit code of the error."""
     decision = error.decision
     assert decision is not None
-    document = {**decision.to_json(), "decisions": [decision.to_json()], "plan": None, "error": error.to_json()}
+    document = {
+        **decision.to_json(),
+        "decisions": [decision.to_json()],
+        "plan": None,
+        "error": error.to_json(),
+    }
 
     def show() -> None:
         say(decision.explain())

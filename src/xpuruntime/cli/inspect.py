@@ -19,8 +19,12 @@ __all__ = ["inspect"]
 
 @verb
 def inspect(
-    model: Annotated[str, typer.Argument(metavar="MODEL|PLAN.json", help="A model, or a plan that explain saved.")],
-    device: Annotated[str, typer.Option("--device", "-d", help="Device that the engines are asked about.")] = "cpu",
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL|PLAN.json", help="A model, or a plan that explain saved.")
+    ],
+    device: Annotated[
+        str, typer.Option("--device", "-d", help="Device that the engines are asked about.")
+    ] = "cpu",
     nodes: Annotated[bool, typer.Option("--nodes", help="List every node.")] = False,
     as_json: options.AsJson = False,
 ) -> Answer:
@@ -76,7 +80,12 @@ def _show(found: Inspection, nodes: bool) -> None:
     ]
     table("Ops by family", ("family", "nodes", "ops"), families, right=("nodes",))
     answers = [
-        (e.engine, e.device, "yes" if e.support else "no", " ".join(filter(None, (e.support.reason, e.support.do))))
+        (
+            e.engine,
+            e.device,
+            "yes" if e.support else "no",
+            " ".join(filter(None, (e.support.reason, e.support.do))),
+        )
         for e in found.engines
     ]
     table("Engines", ("engine", "device", "takes it", "why not"), answers)

@@ -44,9 +44,15 @@ __all__ = [
 
 _RUN, _IN = "What runs it", "Inputs"
 
-Model: TypeAlias = Annotated[str, typer.Argument(metavar="MODEL", help="An .onnx file or an OpenVINO .xml file.")]
-AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else there.")]
-Output: TypeAlias = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE.npz", help="Write the outputs.")]
+Model: TypeAlias = Annotated[
+    str, typer.Argument(metavar="MODEL", help="An .onnx file or an OpenVINO .xml file.")
+]
+AsJson: TypeAlias = Annotated[
+    bool, typer.Option("--json", help="One JSON document on stdout, nothing else there.")
+]
+Output: TypeAlias = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE.npz", help="Write the outputs.")
+]
 
 Engine: TypeAlias = Annotated[
     str | None, typer.Option("--engine", "-e", help="onnxruntime, openvino or auto.", rich_help_panel=_RUN)
@@ -58,28 +64,43 @@ Device: TypeAlias = Annotated[
     str | None, typer.Option("--device", "-d", help="cpu, cuda:0, gpu, npu, auto.", rich_help_panel=_RUN)
 ]
 Policy: TypeAlias = Annotated[
-    Path | None, typer.Option("--policy", metavar="FILE", help="Policy file, YAML or JSON.", rich_help_panel=_RUN)
+    Path | None,
+    typer.Option("--policy", metavar="FILE", help="Policy file, YAML or JSON.", rich_help_panel=_RUN),
 ]
 Fp16: TypeAlias = Annotated[
-    bool, typer.Option("--fp16", help="float16 where the engine can; else the model's own, and said.", rich_help_panel=_RUN)
+    bool,
+    typer.Option(
+        "--fp16", help="float16 where the engine can; else the model's own, and said.", rich_help_panel=_RUN
+    ),
 ]
 Precision: TypeAlias = Annotated[
     str | None,
-    typer.Option("--precision", help="float32, float16, bfloat16, int8: had, or an error.", rich_help_panel=_RUN),
+    typer.Option(
+        "--precision", help="float32, float16, bfloat16, int8: had, or an error.", rich_help_panel=_RUN
+    ),
 ]
 Strict: TypeAlias = Annotated[
     bool | None,
-    typer.Option("--strict/--no-strict", help="Anything that deviates from the plan is an error.", rich_help_panel=_RUN),
+    typer.Option(
+        "--strict/--no-strict", help="Anything that deviates from the plan is an error.", rich_help_panel=_RUN
+    ),
 ]
 Threads: TypeAlias = Annotated[
-    int | None, typer.Option("--threads", min=1, help="CPU threads; default: all usable.", rich_help_panel=_RUN)
+    int | None,
+    typer.Option("--threads", min=1, help="CPU threads; default: all usable.", rich_help_panel=_RUN),
 ]
 CacheDir: TypeAlias = Annotated[
-    Path | None, typer.Option("--cache-dir", help="Folder of the store; default: XPU_CACHE_DIR.", rich_help_panel=_RUN)
+    Path | None,
+    typer.Option("--cache-dir", help="Folder of the store; default: XPU_CACHE_DIR.", rich_help_panel=_RUN),
 ]
 AllowFallback: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option("--allow-fallback", metavar="DEVICE", help="May take over, in order; repeatable.", rich_help_panel=_RUN),
+    typer.Option(
+        "--allow-fallback",
+        metavar="DEVICE",
+        help="May take over, in order; repeatable.",
+        rich_help_panel=_RUN,
+    ),
 ]
 
 Input: TypeAlias = Annotated[
@@ -94,26 +115,39 @@ Input: TypeAlias = Annotated[
 ]
 Seed: TypeAlias = Annotated[
     int | None,
-    typer.Option("--seed", min=0, help="Seed of inputs that no file gives (0 without files).", rich_help_panel=_IN),
+    typer.Option(
+        "--seed", min=0, help="Seed of inputs that no file gives (0 without files).", rich_help_panel=_IN
+    ),
 ]
 Shape: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option("--shape", metavar="NAME=SIZE", help="Size of a symbolic dim; repeatable.", rich_help_panel=_IN),
+    typer.Option(
+        "--shape", metavar="NAME=SIZE", help="Size of a symbolic dim; repeatable.", rich_help_panel=_IN
+    ),
 ]
 ImageSize: TypeAlias = Annotated[
-    str | None, typer.Option("--image-size", metavar="N|HxW", help="Default: the model's.", rich_help_panel=_IN)
+    str | None,
+    typer.Option("--image-size", metavar="N|HxW", help="Default: the model's.", rich_help_panel=_IN),
 ]
 ImageMean: TypeAlias = Annotated[
-    str, typer.Option("--image-mean", metavar="M[,M,M]", help="Subtracted after --image-range.", rich_help_panel=_IN)
+    str,
+    typer.Option(
+        "--image-mean", metavar="M[,M,M]", help="Subtracted after --image-range.", rich_help_panel=_IN
+    ),
 ]
 ImageStd: TypeAlias = Annotated[
-    str, typer.Option("--image-std", metavar="S[,S,S]", help="Divided by, after the mean.", rich_help_panel=_IN)
+    str,
+    typer.Option("--image-std", metavar="S[,S,S]", help="Divided by, after the mean.", rich_help_panel=_IN),
 ]
 ImageLayout: TypeAlias = Annotated[
-    str | None, typer.Option("--image-layout", metavar="nchw|nhwc", help="Default: from the shape.", rich_help_panel=_IN)
+    str | None,
+    typer.Option("--image-layout", metavar="nchw|nhwc", help="Default: from the shape.", rich_help_panel=_IN),
 ]
 ImageRange: TypeAlias = Annotated[
-    str, typer.Option("--image-range", metavar="LOW,HIGH", help="What bytes 0 and 255 become.", rich_help_panel=_IN)
+    str,
+    typer.Option(
+        "--image-range", metavar="LOW,HIGH", help="What bytes 0 and 255 become.", rich_help_panel=_IN
+    ),
 ]
 
 
@@ -137,7 +171,9 @@ def numbers(text: str, option: str, counts: Sequence[int]) -> tuple[float, ...]:
         values = ()
     if len(values) not in counts or not all(abs(v) < float("inf") for v in values):
         wanted = " or ".join(map(str, counts))
-        raise typer.BadParameter(f"write {wanted} numbers with commas between; got {text!r}", param_hint=option)
+        raise typer.BadParameter(
+            f"write {wanted} numbers with commas between; got {text!r}", param_hint=option
+        )
     return values
 
 
@@ -169,7 +205,9 @@ def image_recipe(size: str | None, mean: str, std: str, layout: str | None, scal
     if size is not None:
         parts = size.lower().split("x")
         if not (len(parts) in (1, 2) and all(p.isdecimal() and int(p) > 0 for p in parts)):
-            raise typer.BadParameter(f"write one number, or HEIGHTxWIDTH; got {size!r}", param_hint="--image-size")
+            raise typer.BadParameter(
+                f"write one number, or HEIGHTxWIDTH; got {size!r}", param_hint="--image-size"
+            )
         height_width = (int(parts[0]), int(parts[-1]))
     if layout is not None and layout.lower() not in ("nchw", "nhwc"):
         raise typer.BadParameter(f"is nchw or nhwc; got {layout!r}", param_hint="--image-layout")
@@ -181,7 +219,9 @@ def image_recipe(size: str | None, mean: str, std: str, layout: str | None, scal
     return ImageRecipe(height_width, means, divisor, None if layout is None else layout.lower(), (low, high))
 
 
-def inputs(files: Sequence[str] | None, seed: int | None, shape: Sequence[str] | None, image: ImageRecipe) -> Inputs:
+def inputs(
+    files: Sequence[str] | None, seed: int | None, shape: Sequence[str] | None, image: ImageRecipe
+) -> Inputs:
     """The options of "Inputs" as one value. Raises typer.BadParameter."""
     from ..workbench.inputs import Inputs
 

@@ -38,7 +38,9 @@ def run(
     image_layout: options.ImageLayout = None,
     image_range: options.ImageRange = "0,1",
     output: options.Output = None,
-    top_k: Annotated[int, typer.Option("--top-k", min=0, help="Largest K entries of each output's last axis.")] = 0,
+    top_k: Annotated[
+        int, typer.Option("--top-k", min=0, help="Largest K entries of each output's last axis.")
+    ] = 0,
     receipt: Annotated[bool, typer.Option("--receipt", help="Show what ran, with times per step.")] = False,
     as_json: options.AsJson = False,
 ) -> Answer:

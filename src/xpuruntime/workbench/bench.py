@@ -24,7 +24,7 @@ from ..inference.reference import reference_outputs
 from ..numerics import tolerance_for
 from ..protocols import Array, ModelSource
 from ..runtime.device import cpu
-from .contenders import Contender, Field, field_of
+from .contenders import Field, field_of
 from .inputs import Inputs
 from .judge import Verdict, judge
 from .setup import Setup
@@ -110,7 +110,11 @@ class BenchReport:
             return f"{best.name}: median {best.summary.median:.1f} us; nothing to compare with"
         told = [s for s in others if s.verdict == "slower"]
         parts = [_slower(best, s) for s in told]
-        parts += [f"{NO_DIFFERENCE} between {best.name} and {s.name}{_few(self.rounds)}" for s in others if s not in told]
+        parts += [
+            f"{NO_DIFFERENCE} between {best.name} and {s.name}{_few(self.rounds)}"
+            for s in others
+            if s not in told
+        ]
         return "; ".join(parts)
 
     def to_json(self) -> dict[str, Any]:
@@ -137,7 +141,9 @@ class BenchReport:
 def _slower(best: Standing, other: Standing) -> str:
     assert other.ratio is not None
     low, high = other.ratio.interval.low, other.ratio.interval.high
-    return f"{best.name} takes 1/{other.ratio.value:.2f} of the time of {other.name} ({low:.2f} to {high:.2f})"
+    return (
+        f"{best.name} takes 1/{other.ratio.value:.2f} of the time of {other.name} ({low:.2f} to {high:.2f})"
+    )
 
 
 def _few(rounds: int) -> str:
@@ -237,7 +243,9 @@ def _judge(
     return verdict if reference is None else judge(outputs, names, limit, reference)
 
 
-def _alternate(runs: Mapping[str, Callable[[], object]], seconds: float, progress: Progress) -> dict[str, list[float]]:
+def _alternate(
+    runs: Mapping[str, Callable[[], object]], seconds: float, progress: Progress
+) -> dict[str, list[float]]:
     """Microseconds of every run, by contender; round k of one pairs with round k of the others."""
     _warm_up(runs, seconds * _WARM_UP_SHARE, progress)
     times: dict[str, list[float]] = {name: [] for name in runs}
@@ -272,7 +280,10 @@ def _warm_up(runs: Mapping[str, Callable[[], object]], seconds: float, progress:
 
 
 def _rank(
-    facts: Mapping[str, Mapping[str, Any]], times: Mapping[str, Sequence[float]], confidence: float, floor: float
+    facts: Mapping[str, Mapping[str, Any]],
+    times: Mapping[str, Sequence[float]],
+    confidence: float,
+    floor: float,
 ) -> tuple[Standing, ...]:
     """Order by median; hold each against the best, pair by pair."""
     if not times:

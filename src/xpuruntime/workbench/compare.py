@@ -220,7 +220,9 @@ def compare_models(
     if not pairs:
         decision = Decision("engine", other.name, None, tuple(rejected.values()))
         do = "Name an engine that runs both models."
-        raise EngineUnavailable(f"compare {source.name!r}", "no engine runs both models", do=do, decision=decision)
+        raise EngineUnavailable(
+            f"compare {source.name!r}", "no engine runs both models", do=do, decision=decision
+        )
     return CompareReport(
         source.name,
         other.name,
@@ -244,7 +246,9 @@ def _match(against: str, found: dict[str, list[list[Array]]]) -> str:
     name = lookup(against).name
     if name not in found:
         do = "Name an engine that runs this model."
-        raise EngineUnavailable("--against", "that engine cannot run the model here", got=repr(against), do=do)
+        raise EngineUnavailable(
+            "--against", "that engine cannot run the model here", got=repr(against), do=do
+        )
     return name
 
 
@@ -266,12 +270,17 @@ def _reference(model: ModelSource, sample: dict[str, Array], seconds: float) -> 
     outputs, support = reference_outputs(model, sample, seconds)
     if outputs is None:
         do = support.do or "Compare against an engine, or on smaller inputs (--shape)."
-        raise EngineUnavailable(f"--against {REFERENCE}", "cannot be had for this model", got=support.reason, do=do)
+        raise EngineUnavailable(
+            f"--against {REFERENCE}", "cannot be had for this model", got=support.reason, do=do
+        )
     return outputs
 
 
 def _worst(
-    names: Sequence[str], actual: Sequence[Sequence[Array]], reference: Sequence[Sequence[Array]], tolerance: float
+    names: Sequence[str],
+    actual: Sequence[Sequence[Array]],
+    reference: Sequence[Sequence[Array]],
+    tolerance: float,
 ) -> tuple[Comparison, ...]:
     """Per output the comparison of its worst sample; cosine and argmax agreement are the least over the samples."""
     turns = [compare_all(names, a, r, tolerance) for a, r in zip(actual, reference, strict=True)]
@@ -292,7 +301,9 @@ def _merge(comparisons: Sequence[Comparison]) -> Comparison:
     )
 
 
-def _repeatability(contender: Contender, names: Sequence[str], feeds: dict[str, Array], first: list[Array]) -> float:
+def _repeatability(
+    contender: Contender, names: Sequence[str], feeds: dict[str, Array], first: list[Array]
+) -> float:
     """How far a second run of the same inputs lies from the first, with a margin; 0 when the bits are equal."""
     again = compare_all(names, contender.outputs(feeds), first, math.inf)
     return _REPEAT_MARGIN * max((c.max_rel for c in again if math.isfinite(c.max_rel)), default=0.0)
@@ -313,9 +324,14 @@ def _notes(names: Sequence[str], label: str, samples: Sequence[Sequence[Array]])
     empty = [
         name
         for name, *values in zip(names, *samples, strict=True)
-        if all(v.size and v.dtype.kind in "fcV" and not np.isfinite(v.astype(np.complex128)).any() for v in values)
+        if all(
+            v.size and v.dtype.kind in "fcV" and not np.isfinite(v.astype(np.complex128)).any()
+            for v in values
+        )
     ]
-    return tuple(f"output {name!r} of {label} holds no finite number, so its agreement says nothing" for name in empty)
+    return tuple(
+        f"output {name!r} of {label} holds no finite number, so its agreement says nothing" for name in empty
+    )
 
 
 def _labels(model: ModelSource, other: ModelSource) -> tuple[str, str]:
@@ -329,7 +345,9 @@ def _same_signature(model: ModelSource, other: ModelSource) -> None:
     do = "Compare two versions of one model."
     for what, a, b in (("inputs", model.inputs, other.inputs), ("outputs", model.outputs, other.outputs)):
         if len(a) != len(b):
-            raise InputError(who, f"the two models do not have as many {what}", got=f"{len(a)} and {len(b)}", do=do)
+            raise InputError(
+                who, f"the two models do not have as many {what}", got=f"{len(a)} and {len(b)}", do=do
+            )
     for mine, theirs in zip(model.inputs, _matched(model.inputs, other.inputs), strict=True):
         if mine.dtype is not theirs.dtype or mine.rank != theirs.rank:
             got = f"{mine.name!r} {mine} and {theirs.name!r} {theirs}"

@@ -94,7 +94,9 @@ def field_of(
         if not field.contenders:
             decision = Decision("engine", model.name, None, tuple(field.rejected))
             do = first_advice(field.rejected) or "Install an engine: pip install 'xpuruntime[onnxruntime]'"
-            raise EngineUnavailable(f"model {model.name!r}", "no engine can run it here", do=do, decision=decision)
+            raise EngineUnavailable(
+                f"model {model.name!r}", "no engine can run it here", do=do, decision=decision
+            )
         yield field
 
 

@@ -39,7 +39,12 @@ class EngineReport:
             "version": self.version,
             "installed": support_json(self.installed),
             "devices": [
-                {"device": str(d.device), "name": d.name, "support": support_json(d.support), "facts": dict(d.facts)}
+                {
+                    "device": str(d.device),
+                    "name": d.name,
+                    "support": support_json(d.support),
+                    "facts": dict(d.facts),
+                }
                 for d in self.devices
             ],
         }

@@ -94,9 +94,17 @@ def _versions() -> Iterator[Check]:
         if version is not None:
             yield Check("versions", name, "info", version)
         elif brings == "core":
-            yield Check("versions", name, "fail", "a core dependency is not installed", f"Run: pip install {name}")
+            yield Check(
+                "versions", name, "fail", "a core dependency is not installed", f"Run: pip install {name}"
+            )
         else:
-            yield Check("versions", name, "absent", f"not installed ({brings})", f"Run: pip install {_install(name, brings)}")
+            yield Check(
+                "versions",
+                name,
+                "absent",
+                f"not installed ({brings})",
+                f"Run: pip install {_install(name, brings)}",
+            )
 
 
 def _install(name: str, brings: str) -> str:
@@ -105,12 +113,23 @@ def _install(name: str, brings: str) -> str:
 
 def _core() -> Iterator[Check]:
     if importlib.util.find_spec("xpuruntime._core") is None:
-        yield Check("core", "xpuruntime._core", "fail", "the C++ core was not built", "Install the package: pip install .")
+        yield Check(
+            "core",
+            "xpuruntime._core",
+            "fail",
+            "the C++ core was not built",
+            "Install the package: pip install .",
+        )
         return
     from ..runtime.device import cpu, cuda, libraries
 
     facts = cpu()
-    yield Check("core", "processor", "pass", f"{facts.model}, {facts.level or facts.architecture}, {facts.usable_cores} usable cores")
+    yield Check(
+        "core",
+        "processor",
+        "pass",
+        f"{facts.model}, {facts.level or facts.architecture}, {facts.usable_cores} usable cores",
+    )
     for library in libraries():
         if library.loaded:
             text = f"{library.path} {library.version}".rstrip()
@@ -144,7 +163,9 @@ def _environment() -> Iterator[Check]:
         yield Check("environment", name, "info", f"{said}: {variable.meaning}")
     for name in sorted(os.environ):
         if name.startswith("XPU_") and name not in env.VARIABLES:
-            yield Check("environment", name, "info", "is read by nothing", "Check its spelling against this table.")
+            yield Check(
+                "environment", name, "info", "is read by nothing", "Check its spelling against this table."
+            )
 
 
 def _store(cache_dir: Path | None) -> Iterator[Check]:
@@ -156,7 +177,12 @@ def _store(cache_dir: Path | None) -> Iterator[Check]:
         yield Check("store", "store", "fail", str(error), getattr(error, "do", ""))
         return
     size = sum(e.bytes_ for e in entries) / 2**20
-    yield Check("store", "contents", "info", f"{len(entries)} entries, {size:.1f} MiB in {store.root} (mode {store.mode})")
+    yield Check(
+        "store",
+        "contents",
+        "info",
+        f"{len(entries)} entries, {size:.1f} MiB in {store.root} (mode {store.mode})",
+    )
     if damaged:
         do = "Run: xpu cache clear (or nothing: a damaged entry is built again when it is met)"
         yield Check("store", "integrity", "fail", f"{len(damaged)} damaged entries, first: {damaged[0]}", do)
@@ -220,7 +246,9 @@ def _smoke(name: str) -> Iterator[Check]:
         return
     if importlib.util.find_spec("onnx") is None:
         do = "Run: pip install 'xpuruntime[onnx]'"
-        yield Check("engines", f"{name} {report.version}", "absent", "no smoke run without the onnx package", do)
+        yield Check(
+            "engines", f"{name} {report.version}", "absent", "no smoke run without the onnx package", do
+        )
         return
     for fact in report.devices:
         if fact.support:
@@ -240,10 +268,22 @@ def _run_smoke(name: str, version: str, device: str) -> Check:
                 rows = session.receipt(times=False).evidence
     except XpuError as error:
         return Check("engines", title, "fail", str(error), error.do)
-    except Exception as error:  # a vendor's own exception that its engine let through: the doctor's very subject
-        return Check("engines", title, "fail", f"{type(error).__name__}: {error}", "Report it with this text.")
+    except (
+        Exception
+    ) as error:  # a vendor's own exception that its engine let through: the doctor's very subject
+        return Check(
+            "engines", title, "fail", f"{type(error).__name__}: {error}", "Report it with this text."
+        )
     worst = float(np.abs(got - wanted).max())
     if worst > 1e-5 * float(np.abs(wanted).max()):
-        return Check("engines", title, "fail", f"{version}: wrong result, off by {worst:.3g}", "Do not trust this engine here.")
+        return Check(
+            "engines",
+            title,
+            "fail",
+            f"{version}: wrong result, off by {worst:.3g}",
+            "Do not trust this engine here.",
+        )
     steps = sum(len(e.rows) for e in rows.values())
-    return Check("engines", title, "pass", f"{version}: smoke model right within {worst:.1g}, {steps} steps ran")
+    return Check(
+        "engines", title, "pass", f"{version}: smoke model right within {worst:.1g}, {steps} steps ran"
+    )

@@ -1,9 +1,9 @@
 """Inputs from files: arrays (.npy, .npz), images through one explicit preprocessing, and a seeded recipe for the rest.
 
-    FILE.npz            every array in it, by the inputs' names
-    NAME=FILE.npy       one input; the name may be left out where the model has one input
-    NAME=FILE.png       one image: Pillow decodes it, ``ImageRecipe`` says how it becomes a tensor
-    nothing             ``inference.recipe.sample_feeds``: the same seed gives the same arrays everywhere
+FILE.npz            every array in it, by the inputs' names
+NAME=FILE.npy       one input; the name may be left out where the model has one input
+NAME=FILE.png       one image: Pillow decodes it, ``ImageRecipe`` says how it becomes a tensor
+nothing             ``inference.recipe.sample_feeds``: the same seed gives the same arrays everywhere
 """
 
 from __future__ import annotations
@@ -53,12 +53,13 @@ class ImageRecipe:
         layout, channels, size = self._axes(who, spec)
         pixels = _decode(who, path, _MODES[channels], self.size or size)
         low, high = self.range
-        values = pixels.astype(np.float32) * np.float32((high - low) / 255) + np.float32(low)
+        values: Array = pixels.astype(np.float32) * np.float32((high - low) / 255) + np.float32(low)
         for name, parameter in (("--image-mean", self.mean), ("--image-std", self.std)):
             if len(parameter) not in (1, channels):
                 do = f"Give 1 or {channels} numbers."
                 raise InputError(who, f"{name} does not fit {channels} channels", got=list(parameter), do=do)
-        values = (values - np.float32(self.mean)) / np.float32(self.std)
+        mean, std = np.array(self.mean, np.float32), np.array(self.std, np.float32)
+        values = np.divide(np.subtract(values, mean, dtype=np.float32), std, dtype=np.float32)
         if layout == "nchw":
             values = values.transpose(2, 0, 1)
         if spec.dtype.is_integer:
@@ -70,17 +71,29 @@ class ImageRecipe:
         shape = spec.shape[1:] if spec.rank == 4 else spec.shape
         if len(shape) != 3:
             do = "Give a .npy or .npz file instead."
-            raise InputError(who, "takes no image: it must have 3 dimensions, or 4 with the batch", got=spec, do=do)
+            raise InputError(
+                who, "takes no image: it must have 3 dimensions, or 4 with the batch", got=spec, do=do
+            )
         fits = [w for w, axis in (("nchw", 0), ("nhwc", 2)) if shape[axis] in _MODES]
         layout = self.layout or (fits[0] if len(fits) == 1 else None)
         if layout is None:
-            raise InputError(who, "its shape does not say where the channels are", got=spec, do="Give --image-layout.")
-        channels, *spatial = (shape[0], shape[1], shape[2]) if layout == "nchw" else (shape[2], shape[0], shape[1])
+            raise InputError(
+                who, "its shape does not say where the channels are", got=spec, do="Give --image-layout."
+            )
+        channels, *spatial = (
+            (shape[0], shape[1], shape[2]) if layout == "nchw" else (shape[2], shape[0], shape[1])
+        )
         channels = channels if isinstance(channels, int) else 3
         if channels not in _MODES:
-            raise InputError(who, f"has {channels} channels as {layout}", got=spec, do="An image has 1, 3 or 4.")
+            raise InputError(
+                who, f"has {channels} channels as {layout}", got=spec, do="An image has 1, 3 or 4."
+            )
         fixed = (spatial[0], spatial[1])
-        return layout, channels, (fixed[0], fixed[1]) if isinstance(fixed[0], int) and isinstance(fixed[1], int) else None
+        return (
+            layout,
+            channels,
+            (fixed[0], fixed[1]) if isinstance(fixed[0], int) and isinstance(fixed[1], int) else None,
+        )
 
 
 def _decode(who: str, path: Path, mode: str, size: tuple[int, int] | None) -> Array:
@@ -95,7 +108,9 @@ def _decode(who: str, path: Path, mode: str, size: tuple[int, int] | None) -> Ar
                 upright = upright.resize((size[1], size[0]), Image.Resampling.BILINEAR)
             pixels: Array = np.asarray(upright)
     except (OSError, ValueError, Image.DecompressionBombError) as error:
-        raise InputError(who, f"{path} is not an image that can be read", got=error, do="Check the file.") from error
+        raise InputError(
+            who, f"{path} is not an image that can be read", got=error, do="Check the file."
+        ) from error
     return pixels[..., None] if pixels.ndim == 2 else pixels
 
 
@@ -117,10 +132,19 @@ class Inputs:
         missing = [s.name for s in specs if s.name not in given]
         if given and missing and self.seed is None:
             do = "Give it too, or add --seed N to fill it from the seeded recipe."
-            raise InputError("inputs", f"no file gives input {missing[0]!r}", got=f"files for {sorted(given)}", do=do)
+            raise InputError(
+                "inputs", f"no file gives input {missing[0]!r}", got=f"files for {sorted(given)}", do=do
+            )
         seed = self.seed or 0
         turns = 1 if given and not missing else count
-        return [{**sample_feeds(specs, seed=seed + 1000 * k, symbols=self.symbols), **given} for k in range(turns)] if missing or not given else [given]
+        return (
+            [
+                {**sample_feeds(specs, seed=seed + 1000 * k, symbols=self.symbols), **given}
+                for k in range(turns)
+            ]
+            if missing or not given
+            else [given]
+        )
 
     def describe(self, specs: Sequence[TensorSpec]) -> str:
         """One clause for reports: where the inputs come from."""
@@ -171,7 +195,9 @@ def _load(name: str, path: Path, specs: Mapping[str, TensorSpec], image: ImageRe
     if not name:
         if len(specs) != 1:
             do = f"Write NAME={path.name}; inputs are {', '.join(map(repr, specs))}."
-            raise InputError("inputs", "the model has several inputs and the file names none", got=str(path), do=do)
+            raise InputError(
+                "inputs", "the model has several inputs and the file names none", got=str(path), do=do
+            )
         name = next(iter(specs))
     spec = specs[name]
     if suffix in _IMAGES:
@@ -212,7 +238,8 @@ def _typed(array: Array, spec: TensorSpec) -> Array:
 
 def save_outputs(path: Path, outputs: Mapping[str, Any]) -> None:
     """Write outputs to ``.npz`` under their names. Types that NumPy's files do not know are widened to float32 (exact), texts
-    become fixed-width ones. Raises StoreError: wrong suffix, no such folder, no rights, disk full."""
+    become fixed-width ones. Raises StoreError: wrong suffix, no such folder, no rights, disk full.
+    """
     who = f"--output {path}"
     if path.suffix != ".npz":
         raise StoreError(who, "must end in .npz", got=path.name, do=f"Write {path.with_suffix('.npz').name}.")

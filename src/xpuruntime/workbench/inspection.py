@@ -114,7 +114,9 @@ def _parameters(model: ModelSource) -> Parameters | None:
         return None
     import onnx
 
-    proto = onnx.load(model.path, load_external_data=False) if model.path else onnx.load_from_string(model.data)
+    proto = (
+        onnx.load(model.path, load_external_data=False) if model.path else onnx.load_from_string(model.data)
+    )
     tensors, elements, size, by_dtype = 0, 0, 0, Counter[str]()
     for dims, data_type in _constants(proto.graph):
         count = math.prod(dims)
@@ -139,7 +141,12 @@ def _constants(graph: Any) -> list[tuple[tuple[int, ...], int]]:
 
 def _dtype(onnx: Any, data_type: int) -> DType | None:
     name = onnx.TensorProto.DataType.Name(data_type).lower()
-    spelled = {"float": "float32", "double": "float64", "float8e4m3fn": "float8_e4m3fn", "float8e5m2": "float8_e5m2"}
+    spelled = {
+        "float": "float32",
+        "double": "float64",
+        "float8e4m3fn": "float8_e4m3fn",
+        "float8e5m2": "float8_e5m2",
+    }
     try:
         return DType(spelled.get(name, name))
     except ValueError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..numerics import Comparison, compare_all
+from ..numerics import compare_all
 from ..protocols import Array
 
 __all__ = ["Verdict", "judge"]
@@ -38,7 +38,9 @@ def judge(
 
     def split(against: Sequence[Array], by: str, label: str) -> Verdict:
         faults = {who: fault(who, against, label) for who in outputs}
-        return Verdict(by, tuple(w for w, f in faults.items() if not f), {w: f for w, f in faults.items() if f})
+        return Verdict(
+            by, tuple(w for w, f in faults.items() if not f), {w: f for w, f in faults.items() if f}
+        )
 
     if reference is not None:
         return split(reference, "onnx.reference", "onnx.reference")

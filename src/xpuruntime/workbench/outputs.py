@@ -65,7 +65,9 @@ def summarise_output(name: str, value: Any, top_k: int = 0) -> OutputSummary:
         return OutputSummary(name, dtype.value, array.shape, None, None, None, 0, values=few, texts=texts)
     numbers = np.abs(array).astype(np.float64) if dtype.is_complex else array.astype(np.float64)
     finite = numbers[np.isfinite(numbers)]
-    least, largest, mean = (None, None, None) if not finite.size else (finite.min(), finite.max(), finite.mean())
+    least, largest, mean = (
+        (None, None, None) if not finite.size else (finite.min(), finite.max(), finite.mean())
+    )
     top = _top(numbers, top_k) if top_k and array.ndim and array.size else ()
     return OutputSummary(
         name,

@@ -57,4 +57,8 @@ class Setup:
     def to_json(self) -> Mapping[str, Any]:
         """What was said; what was left open is left out."""
         said = {k: getattr(self, k) for k in self.__slots__}
-        return {k: str(v) if isinstance(v, os.PathLike) else v for k, v in said.items() if v not in (None, False, ())}
+        return {
+            k: str(v) if isinstance(v, os.PathLike) else v
+            for k, v in said.items()
+            if v not in (None, False, ())
+        }
