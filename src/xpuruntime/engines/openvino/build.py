@@ -1,0 +1,223 @@
+"""From a model to OpenVINO's exported blob, with the precision pinned and every option checked."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from typing import Any
+
+from ...decisions import Reason, Support
+from ...errors import BuildError
+from ...protocols import Artifact, EngineRequest, ModelSource
+from ...types import DType
+from . import devices
+from .devices import capabilities, core, short, vendor_name, version
+from .evidence import original_names
+
+__all__ = ["CARRIERS", "build", "compile_model", "computes_in", "fingerprint", "properties", "supports"]
+
+# Precision -> (INFERENCE_PRECISION_HINT, the capability that a device must name for it).
+_HINTS: dict[DType, tuple[str, str]] = {
+    DType.FLOAT32: ("f32", "FP32"),
+    DType.FLOAT16: ("f16", "FP16"),
+    DType.BFLOAT16: ("bf16", "BF16"),
+}
+
+# Options that this engine sets from the request.
+_OURS = {
+    "INFERENCE_PRECISION_HINT": "Use precision= (or fp16=True).",
+    "INFERENCE_NUM_THREADS": "Use threads=.",
+    "PERF_COUNT": "Use receipt(), which profiles a twin.",
+    "DEVICE_ID": "Use device='gpu:1'.",
+    "WEIGHTS_PATH": "The weights come with the model.",
+}
+
+_DOMAINS = frozenset({"", "ai.onnx.ml", "com.microsoft", "org.openvinotoolkit", "org.pytorch.aten"})
+
+# Types that cross the border as bits of the same width, since NumPy does not have them.
+CARRIERS: dict[DType, str] = {DType.BFLOAT16: "uint16"}
+
+_BORDER = frozenset(
+    {
+        *(DType.BOOL, DType.INT8, DType.INT16, DType.INT32, DType.INT64),
+        *(DType.UINT8, DType.UINT16, DType.UINT32, DType.UINT64),
+        *(DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32),
+    }
+)
+
+
+def supports(model: ModelSource, request: EngineRequest) -> Support:
+    """Device, precision, options, element types at the border, op domains. Compiles nothing of the model."""
+    if model.format not in ("onnx", "openvino-ir"):
+        return Support.no(
+            Reason.FORMAT_UNSUPPORTED, f"OpenVINO reads ONNX and OpenVINO IR, not {model.format}"
+        )
+    for check in (
+        devices.usable(request.device),
+        _precision(model, request),
+        _options(request),
+        _types(model),
+        _ops(model),
+    ):
+        if not check:
+            return check
+    return Support.yes()
+
+
+def _precision(model: ModelSource, request: EngineRequest) -> Support:
+    name = vendor_name(request.device)
+    asked = request.precision or model.precision
+    if asked is DType.FLOAT64:
+        return Support.no(
+            Reason.PRECISION_UNSUPPORTED,
+            "OpenVINO computes float64 in float32, without a word",
+            do="Use engine='onnxruntime', or convert the model to float32.",
+        )
+    if request.precision is None:
+        return Support.yes()
+    if asked not in _HINTS:
+        return Support.no(
+            Reason.PRECISION_UNSUPPORTED,
+            f"OpenVINO has no precision hint for {asked.value}; it has {', '.join(_HINTS)}",
+            do="Quantise the model itself first." if asked.is_integer else "Choose one of these precisions.",
+        )
+    has = capabilities(name)
+    if asked is not DType.FLOAT32 and _HINTS[asked][1] not in has:
+        return Support.no(
+            Reason.PRECISION_UNSUPPORTED,
+            f"OpenVINO's {name} does not compute in {asked.value}: its OPTIMIZATION_CAPABILITIES are {', '.join(has)}",
+            do="Ask for a precision that the device names, or leave precision out.",
+        )
+    return Support.yes()
+
+
+def _options(request: EngineRequest) -> Support:
+    name = vendor_name(request.device)
+    known = devices.writable_properties(name)
+    for key in request.options:
+        if key in _OURS:
+            return Support.no(
+                Reason.OPTION_UNKNOWN, f"OpenVINO option {key!r} is set by xpuruntime", do=_OURS[key]
+            )
+        if key not in known:
+            near = difflib.get_close_matches(key.upper(), known, n=1)
+            return Support.no(
+                Reason.OPTION_UNKNOWN,
+                f"OpenVINO's {name} has no option {key!r}",
+                do=(f"Did you mean {near[0]!r}? " if near else "")
+                + f"Options are {', '.join(sorted(known - set(_OURS)))}.",
+            )
+    said = devices.refuses_options(name, request.options) if request.options else ""
+    if said:
+        return Support.no(
+            Reason.OPTION_UNKNOWN, f"OpenVINO's {name} refuses the options: {said}", do="Correct the values."
+        )
+    return Support.yes()
+
+
+def _types(model: ModelSource) -> Support:
+    for spec in (*model.inputs, *model.outputs):
+        if spec.dtype not in _BORDER:
+            why = (
+                "it would compute it in float32"
+                if spec.dtype is DType.FLOAT64
+                else "its Python package has no array for it"
+            )
+            return Support.no(
+                Reason.DTYPE_UNSUPPORTED,
+                f"OpenVINO takes no {spec.dtype.value} at the model's border ({why}); {spec.name!r} is {spec}",
+                do="Use engine='onnxruntime'.",
+            )
+    return Support.yes()
+
+
+def _ops(model: ModelSource) -> Support:
+    if model.format != "onnx":
+        return Support.yes()
+    for node in model.nodes:
+        if node.domain not in _DOMAINS and (node.domain, node.op) not in model.functions:
+            return Support.no(
+                Reason.OP_UNSUPPORTED,
+                f"node {node.name!r} has op {node.op!r} of domain {node.domain!r}, for which OpenVINO has no conversion rule",
+                do="Export the model without it.",
+            )
+    return Support.yes()
+
+
+def computes_in(model: ModelSource, request: EngineRequest) -> DType:
+    """The precision to pin: as asked; else the model's own, or float32 where the device does not compute in that."""
+    asked = request.precision or model.precision
+    if asked in _HINTS and _HINTS[asked][1] in capabilities(vendor_name(request.device)):
+        return asked
+    return DType.FLOAT32
+
+
+def properties(model: ModelSource, request: EngineRequest) -> dict[str, Any]:
+    """Everything handed to OpenVINO. What would compute in less than the model's own precision is pinned off."""
+    name = vendor_name(request.device)
+    known = devices.writable_properties(name)
+    precision = computes_in(model, request)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    pinned: dict[str, Any] = {
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_PRECISION_HINT": _HINTS[precision][0],
+    }
+    if name in ("CPU", "AUTO"):
+        pinned["INFERENCE_NUM_THREADS"] = str(request.threads or cores or 1)
+    if request.precision is None and "DYNAMIC_QUANTIZATION_GROUP_SIZE" in known and name == "CPU":
+        pinned |= {"DYNAMIC_QUANTIZATION_GROUP_SIZE": "0", "KV_CACHE_PRECISION": _HINTS[precision][0]}
+    return {**pinned, **request.options}
+
+
+def fingerprint(request: EngineRequest) -> dict[str, str]:
+    """Version, device, its capabilities, threads and options: a blob is good for no other."""
+    facts = devices.device_facts(vendor_name(request.device))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    options = {f"option.{k}": str(v) for k, v in sorted(request.options.items())}
+    return {"openvino": core_version(), **facts, "threads": str(request.threads or cores or 1), **options}
+
+
+def core_version() -> str:
+    """The whole build string: two builds of one version may write different blobs."""
+    import openvino
+
+    return str(openvino.get_version())
+
+
+def compile_model(model: ModelSource, request: EngineRequest, **more: str) -> Any:
+    """The vendor's compiled model. Raises BuildError with the vendor's text."""
+    try:
+        source = str(model.path) if model.path is not None else model.data
+        network = core().read_model(source)
+        return core().compile_model(
+            network, vendor_name(request.device), {**properties(model, request), **more}
+        )
+    except Exception as error:  # the binding raises RuntimeError and whatever its conversions raise
+        raise BuildError(
+            f"openvino, model {model.name}",
+            f"OpenVINO {version()} cannot build this model",
+            got=short(str(error)),
+            do="Choose another engine, or change the model where the vendor's text points.",
+        ) from error
+
+
+def build(model: ModelSource, request: EngineRequest) -> Artifact:
+    """Compile and export. AUTO cannot export, so its artifact is empty and ``load`` compiles.
+
+    The blob forgets some source names of fused nodes; they travel beside it, in ``meta["original_names"]``.
+    """
+    support = supports(model, request)
+    if not support:
+        raise BuildError(f"openvino, model {model.name}", "cannot build", got=support.reason, do=support.do)
+    if request.device.kind == "auto" or "EXPORT_IMPORT" not in capabilities(vendor_name(request.device)):
+        return Artifact("openvino", b"", cacheable=False)
+    compiled = compile_model(model, request)
+    blob = exported(compiled)
+    meta = {"original_names": original_names(compiled)}
+    return Artifact("openvino", blob, cacheable=True, meta=meta)
+
+
+def exported(compiled: Any) -> bytes:
+    """``export_model`` as bytes; it hands back bytes or a stream, by version."""
+    blob = compiled.export_model()
+    return bytes(blob.getvalue() if hasattr(blob, "getvalue") else blob)

@@ -1,0 +1,161 @@
+"""OpenVINO's devices, and its own words when one cannot be had.
+
+A device that OpenVINO does not list is asked for all the same, once per process, with a one-node model: the vendor's refusal
+says more (a missing driver, a missing compiler) than its absence from a list.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ...decisions import Reason, Support
+from ...protocols import DeviceFact
+from ...targets import DeviceId
+
+__all__ = ["DEVICES", "core", "devices", "short", "usable", "vendor_name", "version"]
+
+# Kind of device -> OpenVINO's name.
+DEVICES: dict[str, str] = {"cpu": "CPU", "auto": "AUTO", "gpu": "GPU", "npu": "NPU"}
+
+
+@functools.cache
+def core() -> Any:
+    """The process's one ``openvino.Core``; imported on first use."""
+    import openvino
+
+    return openvino.Core()
+
+
+def version() -> str:
+    """The vendor's version, for example ``2026.4.1``."""
+    import openvino
+
+    return str(openvino.get_version()).partition("-")[0]
+
+
+def vendor_name(device: DeviceId) -> str:
+    """``gpu:1`` -> ``GPU.1``; an empty string for kinds that OpenVINO does not drive."""
+    name = DEVICES.get(device.kind, "")
+    return f"{name}.{device.index}" if name and device.index else name
+
+
+def usable(device: DeviceId) -> Support:
+    """Whether OpenVINO can use the device here; the reason repeats its own text."""
+    name = vendor_name(device)
+    if not name:
+        return Support.no(
+            Reason.DEVICE_MISMATCH,
+            f"OpenVINO drives {', '.join(DEVICES)}, not {device}",
+            do="Choose one of these devices, or another engine.",
+        )
+    if name in ("CPU", "AUTO"):
+        return Support.yes()
+    listed = list(core().available_devices)
+    refusal = _refusal(name, ())
+    if not refusal:
+        return Support.yes()
+    if name in listed or any(n.startswith(f"{name}.") for n in listed):
+        return Support.no(
+            Reason.DEVICE_REFUSED, f"OpenVINO lists {name} but refuses to use it: {refusal}", do=_DRIVER
+        )
+    return Support.no(
+        Reason.NO_DEVICE,
+        f"OpenVINO lists no {name} here (it lists {', '.join(listed)}); asked for it, it says: {refusal}",
+        do=_DRIVER,
+    )
+
+
+_DRIVER = "Install the device's driver, choose device='cpu', or allow a fallback with allow_fallback='cpu'."
+
+
+@functools.cache
+def _refusal(name: str, options: tuple[tuple[str, str], ...]) -> str:
+    """What OpenVINO says when a one-node model is compiled for the device; empty when it compiles."""
+    import numpy as np
+    import openvino
+
+    ops: Any = getattr(openvino, "opset13", None) or importlib.import_module(
+        "openvino.runtime.opset13"
+    )  # by release
+    x = ops.parameter([1, 4], np.float32)
+    model = openvino.Model([ops.relu(x)], [x], "probe")
+    try:
+        core().compile_model(model, name, dict(options))
+    except Exception as error:  # the binding raises RuntimeError and whatever its conversions raise
+        return short(str(error))
+    return ""
+
+
+def refuses_options(name: str, options: Mapping[str, str]) -> str:
+    """OpenVINO's own text when it takes these option values not; empty when it takes them."""
+    return _refusal(name, tuple(sorted(options.items())))
+
+
+def devices() -> tuple[DeviceFact, ...]:
+    """CPU, AUTO, GPU and NPU, usable or not, and further indices that OpenVINO lists. Never raises."""
+    try:
+        listed = list(core().available_devices)
+        further = [DeviceId(kind, int(index)) for kind, index in _indexed(listed) if int(index)]
+        return tuple(_fact(d) for d in (*(DeviceId(k) for k in DEVICES), *further))
+    except Exception as error:  # a broken installation must not break a listing
+        text = short(f"{type(error).__name__}: {error}")
+        return (DeviceFact(DeviceId("cpu"), "CPU", Support.no(Reason.DEVICE_REFUSED, text)),)
+
+
+def _indexed(listed: list[str]) -> list[tuple[str, str]]:
+    kinds = {v: k for k, v in DEVICES.items()}
+    split = [n.partition(".") for n in listed]
+    return [(kinds[name], index) for name, _, index in split if name in kinds and index.isdecimal()]
+
+
+def _fact(device: DeviceId) -> DeviceFact:
+    support = usable(device)
+    facts: dict[str, Any] = {"capabilities": list(capabilities(vendor_name(device)))} if support else {}
+    full = _property(vendor_name(device), "FULL_DEVICE_NAME") if support and device.kind != "auto" else ""
+    return DeviceFact(device, full or vendor_name(device), support, facts)
+
+
+@functools.cache
+def capabilities(name: str) -> tuple[str, ...]:
+    """OPTIMIZATION_CAPABILITIES of a device (``FP32``, ``BF16``, ...); AUTO's are those of the devices behind it."""
+    try:
+        return tuple(core().get_property(name, "OPTIMIZATION_CAPABILITIES"))
+    except Exception:  # a device that cannot be had has none
+        return ()
+
+
+@functools.cache
+def writable_properties(name: str) -> frozenset[str]:
+    """Names of the options that the device takes."""
+    listed = dict(core().get_property(name, "SUPPORTED_PROPERTIES"))
+    if name == "AUTO":  # AUTO hands on what the device behind it takes
+        listed |= dict(core().get_property("CPU", "SUPPORTED_PROPERTIES")) | {"DEVICE_PRIORITIES": "RW"}
+    return frozenset(k for k, mode in listed.items() if mode in ("RW", "WO"))
+
+
+def _property(name: str, key: str) -> str:
+    try:
+        return str(core().get_property(name, key))
+    except Exception:  # not every device answers
+        return ""
+
+
+def device_facts(name: str) -> dict[str, str]:
+    """Full name, architecture and capabilities of a device: what a compiled blob depends on."""
+    shown = "CPU" if name == "AUTO" else name
+    return {
+        "device_name": _property(shown, "FULL_DEVICE_NAME"),
+        "architecture": _property(shown, "DEVICE_ARCHITECTURE"),
+        "capabilities": ",".join(capabilities(shown)),
+    }
+
+
+def short(text: str, limit: int = 700) -> str:
+    """The vendor's text as one line, without its trail of source files (``Exception from src/...:117:``)."""
+    text = re.sub(r"Exception from \S+:\d+:\s*", "", text)
+    line = " ".join(text.split())
+    return line if len(line) <= limit else line[: limit - 3] + "..."

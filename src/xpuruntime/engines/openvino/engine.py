@@ -1,0 +1,9 @@
+"""The functions of ``protocols.Engine`` for OpenVINO, gathered."""
+
+from __future__ import annotations
+
+from .build import build, fingerprint, supports
+from .devices import devices, version
+from .run import load
+
+__all__ = ["build", "devices", "fingerprint", "load", "supports", "version"]

@@ -1,0 +1,205 @@
+"""What OpenVINO ran: its runtime model (the primitives of the very compiled model that runs) and times of a profiled twin.
+
+Each node of the runtime model names its primitive (``brgconv_avx512_f32``), the precision it computes in and the layers it came from.
+An imported blob has lost some of those layer names, so ``build`` keeps them beside the blob; what neither
+names (a convolution that took over its successor's name) is found by data flow.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...protocols import Evidence, EvidenceRow, ModelSource, NodeRef
+from ..attribution import SourceGraph
+
+__all__ = ["collect", "original_names", "profile"]
+
+_RUNS, _SECONDS = 10, 2.0  # profiled runs: this many, or as many as fit in this time, and at least two
+_NOT_STEPS = frozenset({"Const", "Input", "Output", "Parameter", "Result"})
+_PRECISIONS = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "f64": "float64"}
+_PRECISIONS |= {f"{k}{b}": f"{w}{b}" for k, w in (("i", "int"), ("u", "uint")) for b in (4, 8, 16, 32, 64)}
+
+# ONNX ops that only such layers compute; data flow alone may not give them to another.
+_HEAVY = {
+    "Conv": ("Convolution", "GroupConvolution", "Subgraph"),
+    "ConvTranspose": ("Deconvolution",),
+    "MatMul": ("MatMul", "FullyConnected", "ScaledDotProductAttention", "Subgraph"),
+    "Gemm": ("MatMul", "FullyConnected"),
+    "MaxPool": ("Pooling",),
+    "AveragePool": ("Pooling",),
+    "LSTM": ("LSTMSequence", "LSTMCell", "RNNSeq", "TensorIterator"),
+    "Softmax": ("Softmax", "ScaledDotProductAttention", "Subgraph"),
+}
+_MOVERS = frozenset({"Reorder", "Convert", "Transpose"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One node of the runtime model."""
+
+    name: str
+    layer: str
+    primitive: str
+    precision: str
+    originals: str
+
+
+def steps(compiled: Any) -> list[_Step]:
+    """The executed nodes in execution order; inputs, outputs, constants and what depends on constants only left out."""
+    found = []
+    constant: set[str] = set()
+    for op in compiled.get_runtime_model().get_ordered_ops():
+        info = op.get_rt_info()
+        made_of = [i.get_node().get_friendly_name() for i in op.input_values()]
+        if _text(info, "layerType") == "Const" or (made_of and all(n in constant for n in made_of)):
+            constant.add(op.get_friendly_name())
+            continue
+        said = {
+            k: _text(info, k)
+            for k in ("execOrder", "layerType", "primitiveType", "runtimePrecision", "originalLayersNames")
+        }
+        if said["layerType"] and said["layerType"] not in _NOT_STEPS:
+            order = int(said["execOrder"]) if said["execOrder"].isdecimal() else 0
+            step = _Step(
+                op.get_friendly_name(),
+                said["layerType"],
+                said["primitiveType"],
+                said["runtimePrecision"],
+                said["originalLayersNames"],
+            )
+            found.append((order, step))
+    return [s for _, s in sorted(found, key=lambda pair: pair[0])]
+
+
+def _text(info: Any, key: str) -> str:
+    if key not in info:
+        return ""
+    value = info[key]
+    return str(getattr(value, "value", value))
+
+
+def original_names(compiled: Any) -> dict[str, str]:
+    """Runtime node -> the layers it came from, as the vendor says right after compiling."""
+    return {s.name: s.originals for s in steps(compiled)}
+
+
+def profile(compiled: Any, run: Callable[[Any], None]) -> tuple[dict[str, float], int]:
+    """Microseconds of each node (median over runs; 0 where OpenVINO had nothing to do) of a compiled model with PERF_COUNT."""
+    request = compiled.create_infer_request()
+    run(request)  # the first run allocates and is not counted
+    times: dict[str, list[float]] = {}
+    start, count = time.monotonic(), 0
+    while count < _RUNS and (count < 2 or time.monotonic() - start < _SECONDS):
+        run(request)
+        count += 1
+        for info in request.get_profiling_info():
+            times.setdefault(info.node_name, []).append(info.real_time.total_seconds() * 1e6)
+    return {name: statistics.median(t) for name, t in times.items()}, count
+
+
+def collect(
+    model: ModelSource,
+    compiled: Any,
+    version: str,
+    asked: Mapping[str, Any],
+    names: Mapping[str, str],
+    timed: tuple[Sequence[float | None], int] | None,
+    notes: Sequence[str] = (),
+) -> Evidence:
+    """The evidence of a compiled model.
+
+    names: what ``original_names`` said when it was built. timed: microseconds by step, and the number of runs.
+    """
+    found = steps(compiled)
+    devices = [str(d) for d in compiled.get_property("EXECUTION_DEVICES")]
+    device = ",".join(d.strip("()").lower() for d in devices)
+    nodes, folded, missing = _sources(model, found, names)
+    times: Sequence[float | None] = timed[0] if timed else [None] * len(found)
+    rows = tuple(
+        EvidenceRow(n, s.layer, device, s.primitive, _PRECISIONS.get(s.precision, s.precision), t)
+        for s, n, t in zip(found, nodes, times, strict=True)
+    )
+    said = [*notes]
+    if folded:
+        said.append(f"computed once when building, as they depend on no input: {_some(folded)}")
+    if missing:
+        said.append(f"no row of their own (fused, folded or removed): {_some(missing)}")
+    return Evidence(
+        engine="openvino",
+        version=version,
+        rows=rows,
+        placement_source="session",
+        time_source=f"profiled twin, median of {timed[1]} runs" if timed else "",
+        fallbacks=_fallbacks(asked, devices),
+        options=_reported(compiled, asked) | {"EXECUTION_DEVICES": ", ".join(devices)},
+        notes=tuple(said),
+    )
+
+
+def _some(names: Sequence[str], limit: int = 8) -> str:
+    return f"{len(names)} nodes: {', '.join(names[:limit])}" + (", ..." if len(names) > limit else "")
+
+
+def _sources(
+    model: ModelSource, found: Sequence[_Step], names: Mapping[str, str]
+) -> tuple[list[tuple[str, ...]], tuple[str, ...], tuple[str, ...]]:
+    """The model's nodes of each step; the constant ones; those that no step accounts for."""
+    source = SourceGraph(model)
+    rows = [_named(names.get(s.name) or s.originals, source) for s in found]
+    taken: set[str] = set()
+    for row in rows:
+        row -= taken
+        taken |= row
+
+    def may(node: NodeRef, row: int) -> bool:
+        return found[row].layer not in _MOVERS and found[row].layer in _HEAVY.get(
+            node.op, (found[row].layer,)
+        )
+
+    source.absorb(rows, may)
+    told = {n for row in rows for n in row}
+    folded = tuple(n for n in source.nodes if n in source.constant and n not in told)
+    missing = tuple(n for n in source.nodes if n not in source.constant and n not in told)
+    return [source.ordered(r) for r in rows], folded, missing
+
+
+def _named(originals: str, source: SourceGraph) -> set[str]:
+    """Layers' names are node names, or the name of the value that an unnamed or last node makes."""
+    found = set()
+    for name in (originals, *originals.split(",")):
+        if name in source.nodes:
+            found.add(name)
+        elif name in source.maker:
+            found.add(source.maker[name].name)
+    return found
+
+
+def _fallbacks(asked: Mapping[str, Any], devices: Sequence[str]) -> tuple[str, ...]:
+    """AUTO with priorities: every device before the one that runs was passed over."""
+    wanted = [
+        d
+        for d in str(asked.get("DEVICE_PRIORITIES") or asked.get("MULTI_DEVICE_PRIORITIES") or "").split(",")
+        if d
+    ]
+    ran = {d.strip("()") for d in devices}
+    if not wanted or wanted[0] in ran:
+        return ()
+    return (f"AUTO was asked for {wanted[0]} first and runs on {', '.join(sorted(ran))}",)
+
+
+def _reported(compiled: Any, asked: Mapping[str, Any]) -> dict[str, str]:
+    """The options that were set, as the compiled model reports them back."""
+    said = {}
+    for key in asked:
+        try:
+            value = compiled.get_property(key)
+        except Exception:  # AUTO does not report what it handed on
+            continue
+        said[key] = str(value.get_type_name() if hasattr(value, "get_type_name") else value).rpartition(".")[
+            2
+        ]
+    return said

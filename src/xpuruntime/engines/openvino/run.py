@@ -1,0 +1,173 @@
+"""A compiled OpenVINO model with a pool of infer requests: each run takes one, so runs from several threads do not meet."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from ...errors import BuildError, RunError
+from ...protocols import Array, Artifact, EngineRequest, Evidence, ModelSource
+from ...types import DType, TensorSpec
+from .build import CARRIERS, compile_model, computes_in, properties
+from .devices import core, short, vendor_name, version
+from .evidence import collect, profile, steps
+
+__all__ = ["OpenVinoExecutable", "load"]
+
+# OpenVINO's CPU and GPU plugins compute these in 32 bits; larger values would wrap without a word.
+_NARROWED: dict[DType, tuple[int, int]] = {
+    DType.INT64: (-(2**31), 2**31 - 1),
+    DType.UINT64: (0, 2**31 - 1),
+    DType.UINT32: (0, 2**31 - 1),
+}
+
+
+class OpenVinoExecutable:
+    """One compiled model."""
+
+    def __init__(self, model: ModelSource, request: EngineRequest, compiled: Any, artifact: Artifact) -> None:
+        self.inputs = model.inputs
+        self.outputs = model.outputs
+        self._model, self._request, self._compiled = model, request, compiled
+        self._names = artifact.meta.get("original_names", {})
+        self._who = f"openvino, model {model.name}"
+        self._free: deque[Any] = deque()
+        order = [_port(compiled.inputs, s, i) for i, s in enumerate(model.inputs)]
+        self._feed = list(zip(order, model.inputs, strict=True))
+        self._take = [(_port(compiled.outputs, s, i), s.dtype) for i, s in enumerate(model.outputs)]
+        self._narrowed = [s for s in model.inputs if s.dtype in _NARROWED]
+        self._plain = not any(s.dtype in CARRIERS for s in (*model.inputs, *model.outputs))
+
+    def run(self, feeds: dict[str, Array]) -> Sequence[Array]:
+        """Outputs in the model's order, copied out of the request. Raises RunError with the vendor's text."""
+        if self._narrowed:
+            self._check_narrowed(feeds)
+        try:
+            request = self._free.pop()
+        except IndexError:
+            request = self._new_request()
+        try:
+            outputs = self._infer(request, feeds)
+        except Exception as error:  # the binding raises RuntimeError and whatever its conversions raise
+            raise RunError(
+                self._who,
+                "OpenVINO failed while running",
+                got=short(str(error)),
+                do="Check the inputs' shapes and values against what the model expects.",
+            ) from error
+        self._free.append(request)  # one that failed is dropped
+        return outputs
+
+    def _infer(self, request: Any, feeds: dict[str, Array]) -> list[Array]:
+        if self._plain:
+            made = request.infer(
+                {i: feeds[s.name] for i, s in self._feed}, share_inputs=True, share_outputs=False
+            )
+            return [made[i] for i, _ in self._take]
+        return _infer_carried(request, self._feed, self._take, feeds)
+
+    def _check_narrowed(self, feeds: dict[str, Array]) -> None:
+        for spec in self._narrowed:
+            low, high = _NARROWED[spec.dtype]
+            array = feeds[spec.name]
+            if array.size and not (low <= array.min() and array.max() <= high):
+                raise RunError(
+                    self._who,
+                    f"OpenVINO computes {spec.dtype.value} in 32 bits, so input {spec.name!r} must stay within {low} and {high}",
+                    got=f"values from {array.min()} to {array.max()}",
+                    do="Use engine='onnxruntime' for such values.",
+                )
+
+    def _new_request(self) -> Any:
+        if self._compiled is None:
+            self._closed()
+        return self._compiled.create_infer_request()
+
+    def evidence(self, feeds: dict[str, Array] | None = None) -> Evidence:
+        """The runtime model of this compiled model. With ``feeds``, also times from a twin with PERF_COUNT."""
+        if self._compiled is None:
+            self._closed()
+        notes = []
+        own = self._request.precision or self._model.precision
+        pinned = computes_in(self._model, self._request)
+        if pinned is not own:
+            notes.append(
+                f"computed in {pinned.value}: the device does not compute in the model's {own.value}"
+            )
+        timed = None
+        if feeds is not None:
+            timed, note = self._times(feeds)
+            notes += note
+        asked = properties(self._model, self._request)
+        return collect(self._model, self._compiled, version(), asked, self._names, timed, notes)
+
+    def _times(self, feeds: dict[str, Array]) -> tuple[tuple[list[float | None], int] | None, list[str]]:
+        twin = compile_model(self._model, self._request, PERF_COUNT="YES")
+        times, runs = profile(twin, lambda request: void(self._infer(request, feeds)))
+        here, there = steps(self._compiled), steps(twin)
+        if [s.layer for s in here] != [s.layer for s in there]:
+            return None, ["no times: the profiled twin was built differently from the session"]
+        return ([times.get(s.name) for s in there], runs), []
+
+    def close(self) -> None:
+        """Free the requests and the compiled model. Further calls raise RunError."""
+        self._free.clear()
+        self._compiled = None
+
+    def _closed(self) -> NoReturn:
+        raise RunError(self._who, "the session is closed", do="Make a new one.")
+
+
+def void(_: object) -> None:
+    """Drop a value."""
+
+
+def load(artifact: Artifact, model: ModelSource, request: EngineRequest) -> OpenVinoExecutable:
+    """Import the blob, or compile where there is none. Raises BuildError with the vendor's text."""
+    if not artifact.blob:
+        return OpenVinoExecutable(model, request, compile_model(model, request), artifact)
+    try:
+        compiled = core().import_model(artifact.blob, vendor_name(request.device), properties(model, request))
+    except Exception as error:
+        raise BuildError(
+            f"openvino, model {model.name}",
+            f"OpenVINO {version()} cannot load what was built",
+            got=short(str(error)),
+            do="Clear the cache entry ('xpu cache clear') and build again.",
+        ) from error
+    return OpenVinoExecutable(model, request, compiled, artifact)
+
+
+def _port(ports: Any, spec: TensorSpec, index: int) -> int:
+    """The port that bears the value's name, else the one at its place."""
+    return next((i for i, p in enumerate(ports) if spec.name in p.get_names()), index)
+
+
+def _infer_carried(
+    request: Any,
+    feed: Sequence[tuple[int, TensorSpec]],
+    take: Sequence[tuple[int, DType]],
+    feeds: dict[str, Array],
+) -> list[Array]:
+    """Run with element types that NumPy does not have: their bits cross in a carrier of the same width."""
+    import openvino
+
+    kept = []
+    for i, spec in feed:
+        array = np.ascontiguousarray(feeds[spec.name]).reshape(feeds[spec.name].shape)
+        if spec.dtype in CARRIERS:
+            bits = array.view(CARRIERS[spec.dtype])
+            tensor = openvino.Tensor(bits, openvino.Shape(list(array.shape)), openvino.Type.bf16)
+        else:
+            tensor = openvino.Tensor(array, shared_memory=False)
+        kept.append((array, tensor))
+        request.set_input_tensor(i, tensor)
+    request.infer()
+    outputs = []
+    for i, dtype in take:
+        data = np.array(request.get_output_tensor(i).data)
+        outputs.append(data.view(CARRIERS[dtype]).view(dtype.numpy) if dtype in CARRIERS else data)
+    return outputs
