@@ -346,12 +346,20 @@ def _from_ast(node: ast.expr) -> DimLike:
         case ast.BinOp(left=left, op=ast.Sub(), right=right):
             return _from_ast(left) - _from_ast(right)
         case ast.BinOp(left=left, op=ast.Mult(), right=right):
-            return _from_ast(left) * _from_ast(right)
+            return _bounded_product(_from_ast(left), _from_ast(right))
         case ast.BinOp(left=left, op=ast.FloorDiv(), right=right):
             return _floordiv(_from_ast(left), _from_ast(right))
         case _:
             pass
     raise ValueError(f"not part of a dim expression: {ast.unparse(node)!r}; use integers, names, + - * //")
+
+
+def _bounded_product(a: DimLike, b: DimLike) -> DimLike:
+    """``a * b`` of text from outside, which may not grow without bound: powers of sums multiply out."""
+    sizes = [(len(t), max((len(m) for m, _ in t), default=0)) for t in (tuple(_terms(a)), tuple(_terms(b)))]
+    if sizes[0][0] * sizes[1][0] > 1000 or sizes[0][1] + sizes[1][1] > 64:
+        raise ValueError("a dim expression has at most 1000 terms of degree 64")
+    return a * b
 
 
 @dataclass(frozen=True, slots=True)

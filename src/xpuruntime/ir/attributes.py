@@ -22,7 +22,7 @@ MAX_CONST_ELEMENTS = 4096
 MAX_DEPTH = 32
 NAN = math.nan  # the one NaN that attributes hold, so that containers of it compare equal by identity
 
-AttrValue: TypeAlias = "None | bool | int | float | str | DType | Dim | Const | tuple[AttrValue, ...] | Attrs"
+AttrValue: TypeAlias = "bool | int | float | str | DType | Dim | Const | tuple[AttrValue, ...] | Attrs | None"
 
 
 class Attrs(Mapping[str, Any]):
@@ -169,8 +169,8 @@ def coerce(kind: str, value: Any) -> AttrValue:
         return None if value is None else coerce(kind[:-1], value)
     value = canonical(value)
     if "|" in kind:
-        if value in kind.split("|"):
-            return value
+        if isinstance(value, str) and value in kind.split("|"):
+            return str(value)
         raise ValueError(f"must be one of {', '.join(kind.split('|'))}")
     if kind in _PLURALS:
         if kind.endswith("axes") and isinstance(value, int) and not isinstance(value, bool):

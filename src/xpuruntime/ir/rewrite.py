@@ -16,6 +16,7 @@ from ..errors import IrError
 from .attributes import Const
 from .build import make_node
 from .graph import Graph, Input, Node, Output, Source, State, Value, Weight
+from .verify import agrees
 
 __all__ = ["Editor", "sources_of"]
 
@@ -100,13 +101,8 @@ class Editor:
             sources=sources_of([*absorbed, node]),
         )
         for old, new in zip(node.outputs, made.outputs, strict=True):
-            if old.spec is not None and new.spec is not None:
-                if old.spec.dtype is not new.spec.dtype or old.spec.rank != new.spec.rank:
-                    raise IrError(
-                        f"rewrite of %{old.name}",
-                        f"{op} gives another type",
-                        got=f"{new.spec} for {old.spec}",
-                    )
+            if old.spec is not None and not (new.spec is None or not agrees(old, new.spec)):
+                raise IrError(f"rewrite of %{old.name}", f"{op} gives another type", got=f"{new} for {old}")
         self._instead[node.name] = made
         self.values.update((v.name, v) for v in made.outputs)
         for member in absorbed:

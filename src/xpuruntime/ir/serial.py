@@ -282,6 +282,9 @@ class _Reader:
             texts = _is(data, list, "a constant of texts")
             if len(texts) != count or not all(type(t) is str for t in texts):
                 raise ValueError(f"needs {count} texts")
-            return Const(np.array(texts, dtype=object).reshape(spec.shape), DType.STRING)
+            return Const(
+                np.array(texts, dtype=object).reshape([int(d) for d in spec.shape if isinstance(d, int)]),
+                DType.STRING,
+            )
         array = np.frombuffer(bytes.fromhex(_is(data, str, "a constant's bytes")), spec.dtype.numpy)
-        return Const(array.reshape(spec.shape), spec.dtype)
+        return Const(array.reshape([int(d) for d in spec.shape if isinstance(d, int)]), spec.dtype)

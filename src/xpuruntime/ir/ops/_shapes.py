@@ -124,7 +124,7 @@ def spatial(call: Call, names: Sequence[str], n: int) -> None:
 
 
 def window(
-    size: DimLike, kernel: int, stride: int, before: int, after: int, dilation: int, ceil_mode: bool
+    size: DimLike, kernel: int, stride: int, before: int, after: int, dilation: int, ceil_mode: bool = False
 ) -> DimLike:
     """How many places a window has. With ceil_mode, a window may start inside the input or the left padding only."""
     span = dilation * (kernel - 1) + 1

@@ -34,16 +34,16 @@ def conv_shape(c: Call, x: TensorSpec, weight: TensorSpec, transposed: bool = Fa
         if len(extra) != n or min(extra) < 0:
             raise Mismatch(f"output_padding takes {n} numbers", list(extra))
         space = tuple(
-            (d - 1) * s + (k - 1) * l + (1 - b - e + o)
-            for d, k, s, l, b, e, o in zip(
+            (d - 1) * s + (k - 1) * w + (1 - b - e + o)
+            for d, k, s, w, b, e, o in zip(
                 x.shape[2:], kernel, c["stride"], c["dilation"], begins, ends, extra, strict=True
             )
         )
         return (x.shape[0], weight.shape[1] * groups, *space)
     same(x.shape[1], weight.shape[1] * groups, "x's channels and the weight's times groups")
     space = tuple(
-        window(d, _static(k), s, b, e, l, False)
-        for d, k, s, l, b, e in zip(
+        window(d, _static(k), s, b, e, w)
+        for d, k, s, w, b, e in zip(
             x.shape[2:], kernel, c["stride"], c["dilation"], begins, ends, strict=True
         )
     )
@@ -98,7 +98,7 @@ def _im2col(c: Call) -> TensorSpec:
         raise Mismatch(f"x must have rank {n + 2}", str(x))
     begins, ends = pads(c["padding"], n)
     sizes = zip(x.shape[2:], c["kernel_size"], c["stride"], begins, ends, c["dilation"], strict=True)
-    count = product(window(*size, False) for size in sizes)
+    count = product(window(*size) for size in sizes)
     return like(x, (x.shape[0], x.shape[1] * product(c["kernel_size"]), count))
 
 
@@ -112,9 +112,7 @@ def _col2im(c: Call) -> TensorSpec:
         )
     begins, ends = pads(c["padding"], n)
     sizes = zip(c["output_size"], c["kernel_size"], c["stride"], begins, ends, c["dilation"], strict=True)
-    same(
-        x.shape[-1], product(window(*size, False) for size in sizes), "the number of windows and x's last dim"
-    )
+    same(x.shape[-1], product(window(*size) for size in sizes), "the number of windows and x's last dim")
     taps = product(c["kernel_size"])
     if isinstance(x.shape[-2], int) and isinstance(taps, int) and x.shape[-2] % taps:
         raise Mismatch("the kernel's size must divide x's channels", f"{taps} and {x}")

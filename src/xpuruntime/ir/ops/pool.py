@@ -18,7 +18,7 @@ def _pooled(c: Call) -> tuple[DimLike, ...]:
     spatial(c, ("kernel_size", "stride", "dilation"), n)
     begins, ends = pads(c["padding"], n)
     sizes = zip(x.shape[-n:], c["kernel_size"], c["stride"], begins, ends, c["dilation"], strict=True)
-    return (*x.shape[:-n], *(window(*size, c["ceil_mode"]) for size in sizes))
+    return (*x.shape[:-n], *(window(d, k, s, b, e, w, c["ceil_mode"]) for d, k, s, b, e, w in sizes))
 
 
 def _pool(c: Call) -> TensorSpec:

@@ -6,7 +6,7 @@ R [directions, gates*hidden, hidden], B [directions, 2*gates*hidden].
 
 from __future__ import annotations
 
-from ...types import TensorSpec
+from ...types import DimLike, TensorSpec
 from ..schema import Call, Mismatch, Op, op
 from ._shapes import like, same
 from .matmul import one_dtype
@@ -34,6 +34,8 @@ def _recurrent(c: Call) -> list[TensorSpec]:
             same(a, b, "the weights and [directions, gates*hidden, size]")
     one_dtype(x, w, r)
     batch, length = (x.shape[0], x.shape[1]) if c["batch_first"] else (x.shape[1], x.shape[0])
+    sequence: tuple[DimLike, ...]
+    state: tuple[DimLike, ...]
     if c["batch_first"]:
         sequence, state = (batch, length, directions, hidden), (batch, directions, hidden)
     else:
