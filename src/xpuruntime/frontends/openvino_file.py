@@ -1,0 +1,173 @@
+"""Read an OpenVINO IR (``.xml`` + ``.bin``) into a ``ModelSource``, checking that its weights are whole."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from ..errors import ModelError
+from ..protocols import ModelSource, NodeRef
+from ..types import DimLike, DType, TensorSpec, dim
+from .onnx_file import sha256_files
+
+__all__ = ["read_ir"]
+
+_AGAIN = "The file is truncated, corrupted, or no OpenVINO model: fetch or convert it again."
+
+# openvino.Type names -> DType.
+_TYPES: dict[str, DType] = {
+    "boolean": DType.BOOL,
+    "f16": DType.FLOAT16,
+    "bf16": DType.BFLOAT16,
+    "f32": DType.FLOAT32,
+    "f64": DType.FLOAT64,
+    "string": DType.STRING,
+    **{
+        f"{k}{bits}": DType(f"{word}{bits}")
+        for k, word in (("i", "int"), ("u", "uint"))
+        for bits in (4, 8, 16, 32, 64)
+    },
+}
+_NOT_NODES = frozenset({"Parameter", "Result", "Constant"})
+
+
+def read_ir(path: Path, who: str, name: str) -> ModelSource:
+    """The checked source of an IR. Raises ModelError (see ``open_model``)."""
+    head = path.read_bytes()
+    weights = path.with_suffix(".bin")
+    _check_weights(head, weights, who)
+    try:
+        import openvino
+    except ImportError as error:
+        raise ModelError(
+            who,
+            "reading OpenVINO IR needs the Python package 'openvino'",
+            got=str(error),
+            do="Run: pip install 'xpuruntime[openvino]'",
+        ) from error
+    try:
+        model = openvino.Core().read_model(str(path))
+    except RuntimeError as error:
+        raise ModelError(
+            who, "OpenVINO cannot read it", got=" ".join(str(error).split())[:500], do=_AGAIN
+        ) from error
+    operations = list(model.get_ordered_ops())
+    taken: set[str] = set()
+    inputs = tuple(_spec(p, who, taken) for p in model.inputs)
+    return ModelSource(
+        name=name,
+        format="openvino-ir",
+        path=path,
+        data=None,
+        digest=sha256_files("openvino-ir", head, [weights] if weights.is_file() else [], path.parent),
+        inputs=inputs,
+        outputs=tuple(_spec(p, who, taken) for p in model.outputs),
+        nodes=_nodes(operations),
+        precision=_precision(operations, inputs),
+        quantized=_quantized(operations),
+    )
+
+
+def _check_weights(head: bytes, weights: Path, who: str) -> None:
+    try:
+        root = ET.fromstring(head)
+    except ET.ParseError as error:
+        raise ModelError(who, "is not whole XML", got=str(error), do=_AGAIN) from error
+    if root.tag != "net" or root.find("layers") is None:
+        raise ModelError(who, "is XML, but no OpenVINO model", got=f"root element <{root.tag}>", do=_AGAIN)
+    end = 0
+    for data in root.iter("data"):
+        offset, size = data.get("offset", ""), data.get("size", "")
+        if offset.isdecimal() and size.isdecimal():
+            end = max(end, int(offset) + int(size))
+    if end and not weights.is_file():
+        raise ModelError(
+            who,
+            "its weights file is missing",
+            got=f"no file {str(weights)!r}",
+            do="Put the .bin file beside the .xml file.",
+        )
+    if end and weights.stat().st_size < end:
+        raise ModelError(
+            who,
+            f"its weights end at byte {end}, beyond their file",
+            got=f"{weights.stat().st_size} bytes in {weights.name!r}",
+            do="The .bin file is truncated or belongs to another model: fetch it again.",
+        )
+
+
+def _spec(port: Any, who: str, taken: set[str]) -> TensorSpec:
+    # A value's first name; the order of a set of names is not stable, so the first in the alphabet.
+    name = min(port.get_names(), default="") or port.get_node().get_friendly_name()
+    dtype = _TYPES.get(port.get_element_type().get_type_name())
+    if dtype is None:
+        raise ModelError(
+            who,
+            f"value {name!r} has an element type without an array type",
+            got=port.get_element_type(),
+            do="Convert the model again.",
+        )
+    shape = port.get_partial_shape()
+    if shape.rank.is_dynamic:
+        return TensorSpec((dim("..."),), dtype, name)
+    return TensorSpec(tuple(_dim(d, f"{name}_{axis}", taken) for axis, d in enumerate(shape)), dtype, name)
+
+
+def _dim(extent: Any, fresh: str, taken: set[str]) -> DimLike:
+    if extent.is_static:
+        return int(extent.get_length())
+    while fresh in taken:
+        fresh += "_"
+    taken.add(fresh)
+    return dim(fresh)
+
+
+def _nodes(operations: list[Any]) -> tuple[NodeRef, ...]:
+    """The operations that compute something. Values are named ``node:port``."""
+    return tuple(
+        NodeRef(
+            op.get_friendly_name(),
+            op.get_type_name(),
+            "",
+            tuple(_value(p) for p in op.input_values()),
+            tuple(_value(op.output(i)) for i in range(op.get_output_size())),
+        )
+        for op in operations
+        if op.get_type_name() not in _NOT_NODES
+    )
+
+
+def _value(port: Any) -> str:
+    """Graph inputs keep their own name, so that data flow starts at them; every other value is ``node:port``."""
+    node = port.get_node()
+    if node.get_type_name() == "Parameter":
+        return min(port.get_names(), default="") or str(node.get_friendly_name())
+    return f"{node.get_friendly_name()}:{port.get_index()}"
+
+
+def _precision(operations: list[Any], inputs: tuple[TensorSpec, ...]) -> DType:
+    """The float type of most weight elements, as for ONNX (``onnx_file``)."""
+    held: Counter[DType] = Counter()
+    for op in operations:
+        if op.get_type_name() == "Constant":
+            dtype = _TYPES.get(op.get_element_type().get_type_name())
+            if dtype is not None and dtype.is_float:
+                held[dtype] += max(1, op.get_byte_size() * 8 // dtype.bits)
+    if held:
+        return max(held, key=lambda d: (held[d], d.bits))
+    floats = [s.dtype for s in inputs if s.dtype.is_float]
+    return max(floats, key=lambda d: d.bits) if floats else DType.FLOAT32
+
+
+def _quantized(operations: list[Any]) -> DType | None:
+    """int8 where fake-quantise ops stand; int4 or int8 where weights are kept compressed."""
+    kinds = {
+        op.get_element_type().get_type_name()
+        for op in operations
+        if op.get_type_name() == "Constant" and op.get_byte_size() > 1024
+    }
+    if any(op.get_type_name() == "FakeQuantize" for op in operations) or kinds & {"i8", "u8"}:
+        return DType.INT8
+    return DType.INT4 if kinds & {"i4", "u4"} else None
