@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,3 +28,31 @@ def own_settings(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempP
 def repository() -> Path:
     """The root of the source tree."""
     return Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def bare_python(tmp_path: Path) -> Callable[[str], str]:
+    """Run code where only NumPy, ml_dtypes and xpuruntime exist, so that every vendor's package is really missing."""
+    import ml_dtypes
+    import numpy
+
+    import xpuruntime
+
+    folder = tmp_path / "bare"
+    folder.mkdir()
+    for package in (numpy, ml_dtypes, xpuruntime):
+        source = Path(package.__path__[0]).resolve()
+        for part in (source, source.with_name(f"{source.name}.libs")):
+            if part.exists():
+                (folder / part.name).symlink_to(part)
+
+    def run(code: str) -> str:
+        environment = {**os.environ, "PYTHONPATH": str(folder)}
+        command = [sys.executable, "-S", "-c", code]
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
