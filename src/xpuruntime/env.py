@@ -6,13 +6,14 @@ may be used, and the environment's place in a policy's precedence (argument > fi
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import PolicyError
 
-__all__ = ["VARIABLES", "Variable", "get", "get_bytes", "get_int", "get_path"]
+__all__ = ["VARIABLES", "Variable", "get", "get_bytes", "get_int", "get_path", "get_seconds"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,17 @@ def get_bytes(name: str) -> int:
         return parse_bytes(get(name))
     except ValueError as error:
         raise _bad(name, "a size such as 4GiB") from error
+
+
+def get_seconds(name: str) -> float:
+    """A variable as a positive number of seconds."""
+    try:
+        seconds = float(get(name))
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise _bad(name, "a positive number of seconds")
+    return seconds
 
 
 def get_path(name: str) -> Path | None:

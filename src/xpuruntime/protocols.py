@@ -178,7 +178,8 @@ class Executable(Protocol):
 
     def run(self, feeds: dict[str, Array]) -> Sequence[Array]:
         """Outputs in the order of ``outputs``, as arrays that nothing else will write to.
-        ``feeds`` were checked by the caller. Raises RunError with the vendor's own text."""
+        ``feeds`` were checked by the caller. Raises RunError with the vendor's own text.
+        """
         ...
 
     def evidence(self, feeds: dict[str, Array] | None = None) -> Evidence:

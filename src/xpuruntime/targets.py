@@ -53,7 +53,11 @@ class DeviceId:
         return cls(match[1], int(match[2] or 0))
 
     def __str__(self) -> str:
-        return f"{self.kind}:{self.index}" if self.kind in ("cuda", "metal", "webgpu") or self.index else self.kind
+        return (
+            f"{self.kind}:{self.index}"
+            if self.kind in ("cuda", "metal", "webgpu") or self.index
+            else self.kind
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,8 @@ def test_an_unknown_symbol_is_an_error_that_names_the_known_ones() -> None:
 
 def test_derived_dims_follow_their_symbols() -> None:
     n = dim("n")
-    made = sample_feeds([TensorSpec((n,), DType.FLOAT32, "a"), TensorSpec((2 * n + 1,), DType.FLOAT32, "b")], symbols={"n": 5})
+    made = sample_feeds(
+        [TensorSpec((n,), DType.FLOAT32, "a"), TensorSpec((2 * n + 1,), DType.FLOAT32, "b")], symbols={"n": 5}
+    )
     assert made["a"].shape == (5,)
     assert made["b"].shape == (11,)

@@ -26,7 +26,9 @@ pytest.importorskip("onnxruntime", reason="an engine is needed")
 pytest.importorskip("openvino", reason="two engines are needed")
 
 ENGINES = ("onnxruntime", "openvino")
-LEFT_OUT = "AzureExecutionProvider"  # in every plain build of ONNX Runtime, and takes no node of an ordinary model
+LEFT_OUT = (
+    "AzureExecutionProvider"  # in every plain build of ONNX Runtime, and takes no node of an ordinary model
+)
 CPU = {"device": "cpu", "engine": "onnxruntime"}
 
 
@@ -37,7 +39,9 @@ def close(actual: np.ndarray, expected: np.ndarray) -> None:
 
 @pytest.mark.parametrize("engine", [*ENGINES, "onnxrt", "auto", None])
 @pytest.mark.parametrize("kind", ["path", "str", "bytes", "proto"])
-def test_every_kind_of_model_on_every_engine_equals_the_reference(engine, kind, path, proto, x, expected) -> None:
+def test_every_kind_of_model_on_every_engine_equals_the_reference(
+    engine, kind, path, proto, x, expected
+) -> None:
     model = {"path": path, "str": str(path), "bytes": path.read_bytes(), "proto": proto}[kind]
     with xrt.InferenceSession(model, device="cpu", engine=engine) as sess:
         close(sess.run({"input": x})["output"], expected)
@@ -70,7 +74,16 @@ def test_info_and_plan_before_the_first_run(path) -> None:
         assert [str(s) for s in sess.input_info] == ["float32[batch, 3, 8, 8]"]
         assert [s.name for s in sess.output_info] == ["output"]
         plan = sess.plan
-    assert [n.name for n in plan.nodes] == ["conv", "relu", "pool", "flatten", "fc1", "tanh", "fc2", "softmax"]
+    assert [n.name for n in plan.nodes] == [
+        "conv",
+        "relu",
+        "pool",
+        "flatten",
+        "fc1",
+        "tanh",
+        "fc2",
+        "softmax",
+    ]
     assert [n.family for n in plan.nodes[:2]] == ["conv", "activation"]
     assert plan.regions[0].threads == 1
     assert "onnxruntime" in str(plan)
@@ -184,7 +197,9 @@ class TestNamedAndNothingAboutFallback:
 
     def test_a_typing_error_is_never_a_fallback(self, path) -> None:
         with pytest.raises(EngineUnavailable, match="Did you mean 'openvino'"):
-            xrt.InferenceSession(path, engine="openvin", exec_policy=xrt.ExecutionPolicy(allow_fallback="cpu"))
+            xrt.InferenceSession(
+                path, engine="openvin", exec_policy=xrt.ExecutionPolicy(allow_fallback="cpu")
+            )
         with pytest.raises(DeviceUnavailable, match="Did you mean 'cuda'"):
             xrt.InferenceSession(path, device="cudo")
 
@@ -250,7 +265,10 @@ class TestPreferAutoOrNothing:
             assert sess.plan.decision("kernel attention") is None
 
     def test_fp16_is_a_permission(self, path, x, expected, caplog) -> None:
-        with caplog.at_level(logging.WARNING, "xpuruntime"), xrt.InferenceSession(path, fp16=True, **CPU) as sess:
+        with (
+            caplog.at_level(logging.WARNING, "xpuruntime"),
+            xrt.InferenceSession(path, fp16=True, **CPU) as sess,
+        ):
             close(sess.run(input=x)["output"], expected)
         decision = sess.plan.decision("precision")
         assert decision.chosen.name == "float32"
@@ -272,7 +290,10 @@ class TestStrict:
         with pytest.raises(StrictError) as caught:
             xrt.InferenceSession(path, exec_policy=policy, strict=True, **ask)
         assert LEFT_OUT in str(caught.value)
-        with caplog.at_level(logging.WARNING, "xpuruntime"), xrt.InferenceSession(path, exec_policy=policy, **ask) as sess:
+        with (
+            caplog.at_level(logging.WARNING, "xpuruntime"),
+            xrt.InferenceSession(path, exec_policy=policy, **ask) as sess,
+        ):
             assert not sess.receipt().confirmed
         assert LEFT_OUT in caplog.text
 

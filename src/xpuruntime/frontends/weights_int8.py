@@ -20,8 +20,7 @@ __all__ = ["is_quantised", "quantise_weights"]
 
 _MIN_ELEMENTS = 1024  # below this the scales and the extra node cost more than they save
 _QUANTISED_OPS = frozenset(
-    "QuantizeLinear DequantizeLinear DynamicQuantizeLinear QLinearConv QLinearMatMul MatMulInteger ConvInteger "
-    "FakeQuantize MatMulNBits".split()
+    ["QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul", "MatMulInteger", "ConvInteger", "FakeQuantize", "MatMulNBits"]
 )
 
 
@@ -62,11 +61,17 @@ def quantise_weights(model: ModelSource) -> tuple[ModelSource, int]:
         graph.initializer.append(numpy_helper.from_array(scale, name + "__scale"))
         attributes = {} if channel is None else {"axis": channel}
         dequantise = onnx.helper.make_node(
-            "DequantizeLinear", [name + "__int8", name + "__scale"], [name], f"{name}__dequantise", **attributes
+            "DequantizeLinear",
+            [name + "__int8", name + "__scale"],
+            [name],
+            f"{name}__dequantise",
+            **attributes,
         )
         nodes.append(dequantise)
     if not nodes:
-        raise _cannot(model, "no convolution or matrix product has a float32 weight of 1,024 elements or more")
+        raise _cannot(
+            model, "no convolution or matrix product has a float32 weight of 1,024 elements or more"
+        )
     everything = [*nodes, *graph.node]
     del graph.node[:]
     graph.node.extend(everything)

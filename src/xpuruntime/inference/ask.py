@@ -61,7 +61,9 @@ def effective_ask(
         if getattr(execution, field) is not None:
             origin = resolved.origin_of(f"execution.{field}")
             raise PolicyError(
-                f"session, {origin}", f"{field} is not honoured in this release: {what}", do=f"Remove {field}."
+                f"session, {origin}",
+                f"{field} is not honoured in this release: {what}",
+                do=f"Remove {field}.",
             )
     ask = Ask(
         engine=execution.engine,
@@ -70,7 +72,7 @@ def effective_ask(
         permit=DType.FLOAT16 if fp16 else None,
         fallback=tuple(DeviceId.parse(d) for d in execution.allow_fallback or ()),
         threads=_threads(threads),
-        options=execution.engine_options or {},
+        options={e: {k: str(v) for k, v in o.items()} for e, o in (execution.engine_options or {}).items()},
         caching=execution.caching is not False,
         order=execution.engine_order or {},
         optimization_level=execution.optimization_level,
@@ -135,7 +137,9 @@ def _precision(name: str | None, fp16: bool) -> DType | None:
 
 def _threads(threads: int | None) -> int:
     if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
-        raise PolicyError("session", "threads must be a positive integer", got=repr(threads), do="Give 1 or more.")
+        raise PolicyError(
+            "session", "threads must be a positive integer", got=repr(threads), do="Give 1 or more."
+        )
     return threads or env.get_int("XPU_NUM_THREADS") or cpu().usable_cores
 
 

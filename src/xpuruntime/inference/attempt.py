@@ -78,7 +78,8 @@ def find(engine: str) -> EnginePlugin | Support:
 
 def attempt(model: ModelSource, wanted: Wanted, store: Store) -> Loaded | Candidate:
     """Load the candidate, or say why it cannot be had. Raises EngineUnavailable for a name that nobody knows: a typing
-    error must not become a fallback."""
+    error must not become a fallback.
+    """
     plugin = find(wanted.engine)
     if isinstance(plugin, Support):
         return Candidate.rejected(wanted.name, plugin)
@@ -95,7 +96,9 @@ def attempt(model: ModelSource, wanted: Wanted, store: Store) -> Loaded | Candid
     if not support:
         return Candidate.rejected(wanted.name, support)
     try:
-        executable, facts = _obtain(engine, source, request, store if wanted.caching else Store(mode="off"))
+        executable, facts = _obtain(
+            plugin.name, engine, source, request, store if wanted.caching else Store(mode="off")
+        )
     except BuildError as error:
         return Candidate(wanted.name, Reason.BUILD_FAILED, f"{error.what}: {error.got}", error.do)
     precision = DType.INT8 if is_quantised(source) else (request.precision or source.precision)
@@ -125,12 +128,13 @@ def _request(engine: Engine, model: ModelSource, wanted: Wanted) -> tuple[Engine
 
 
 def _obtain(
-    engine: Engine, model: ModelSource, request: EngineRequest, store: Store
+    name: str, engine: Engine, model: ModelSource, request: EngineRequest, store: Store
 ) -> tuple[Executable, dict[str, Any]]:
     """Load the artifact from the store, or build, keep and load it. Raises BuildError."""
     ingredients = {
         "xpuruntime": __version__,
-        "engine": engine.fingerprint(request),
+        "engine": name,
+        "fingerprint": engine.fingerprint(request),
         "model": model.digest,
         "device": str(request.device),
         "precision": request.precision,
@@ -143,9 +147,9 @@ def _obtain(
         blob = store.get("artifact", key)
         if blob is not None:
             try:
-                executable = engine.load(Artifact(engine.__name__, blob, True), model, request)
+                executable = engine.load(Artifact(name, blob, True), model, request)
                 return executable, {"from_store": True, "load_s": round(time.perf_counter() - start, 4)}
-            except BuildError as error:  # whole by its checksum, yet the vendor refuses it: build again, and say so
+            except BuildError as error:  # whole by its checksum, yet the vendor refuses it
                 _log.warning("%s The kept artifact is built again.", error)
         artifact = engine.build(model, request)
         built = time.perf_counter()
@@ -153,7 +157,11 @@ def _obtain(
             _keep(store, ingredients, artifact)
     executable = engine.load(artifact, model, request)
     done = time.perf_counter()
-    return executable, {"from_store": False, "build_s": round(built - start, 4), "load_s": round(done - built, 4)}
+    return executable, {
+        "from_store": False,
+        "build_s": round(built - start, 4),
+        "load_s": round(done - built, 4),
+    }
 
 
 def _keep(store: Store, ingredients: dict[str, Any], artifact: Artifact) -> None:

@@ -94,7 +94,9 @@ def _judge(
 
 
 def _largest_group(model: ModelSource, able: Sequence[Contender]) -> list[Contender]:
-    groups = [[c for c in able if _disagreement(model, c, a.outputs, a.precision, a.name) is None] for a in able]
+    groups = [
+        [c for c in able if _disagreement(model, c, a.outputs, a.precision, a.name) is None] for a in able
+    ]
     return max(groups, key=len)
 
 
@@ -124,9 +126,13 @@ def _decide(
     best = min(able, key=lambda c: c.median_us if c.times_us else 0.0, default=None)
     chosen, rejected = None, []
     for c in contenders:
-        facts: dict[str, Any] = {"median_us": round(c.median_us, 1), "runs": len(c.times_us)} if c.times_us else {}
+        facts: dict[str, Any] = (
+            {"median_us": round(c.median_us, 1), "runs": len(c.times_us)} if c.times_us else {}
+        )
         if c is best and not c.times_us:
-            chosen = Candidate(c.name, Reason.ONLY_ONE, "the only candidate that runs this model here", facts=facts)
+            chosen = Candidate(
+                c.name, Reason.ONLY_ONE, "the only candidate that runs this model here", facts=facts
+            )
         elif c is best:
             by = "the ONNX reference evaluator" if judge else f"the other candidates ({judge.reason})"
             text = f"median {c.median_us:.0f} us on seeded inputs; outputs agree with {by}"

@@ -20,7 +20,15 @@ from ..types import DType, TensorSpec, dim
 __all__ = ["Feeds"]
 
 _HOST_DEVICES = {1: "cpu", 3: "pinned host memory"}  # DLPack's kDLCPU and kDLCUDAHost
-_DEVICE_NAMES = {2: "cuda", 4: "opencl", 7: "vulkan", 8: "metal", 10: "rocm", 13: "cuda managed memory", 15: "webgpu"}
+_DEVICE_NAMES = {
+    2: "cuda",
+    4: "opencl",
+    7: "vulkan",
+    8: "metal",
+    10: "rocm",
+    13: "cuda managed memory",
+    15: "webgpu",
+}
 
 _ANY_RANK = (dim("..."),)  # how open_model writes a value whose rank the file does not say
 
@@ -82,7 +90,8 @@ class Feeds:
                     self._who,
                     "no input of that name",
                     got=repr(name),
-                    do=(f"Did you mean {near[0]!r}? " if near else "") + f"Inputs are {', '.join(self._names)}.",
+                    do=(f"Did you mean {near[0]!r}? " if near else "")
+                    + f"Inputs are {', '.join(self._names)}.",
                 )
         missing = [n for n in self._names if n not in given]
         if missing:
@@ -120,9 +129,14 @@ class Feeds:
             array = np.from_dlpack(value)
         except (TypeError, BufferError, RuntimeError) as error:
             raise InputError(
-                self._who, f"input {name!r} cannot be read through DLPack", got=error, do="Hand in a NumPy array."
+                self._who,
+                f"input {name!r} cannot be read through DLPack",
+                got=error,
+                do="Hand in a NumPy array.",
             ) from error
-        back = getattr(module, "from_dlpack", None) or getattr(getattr(module, "numpy", None), "from_dlpack", None)
+        back = getattr(module, "from_dlpack", None) or getattr(
+            getattr(module, "numpy", None), "from_dlpack", None
+        )
         return array, back
 
     def _fit(self, spec: TensorSpec, value: Array) -> Array:

@@ -79,5 +79,7 @@ def _sample(spec: TensorSpec, sizes: Mapping[str, int], seed: int) -> Array:
 def _size(d: DimLike, sizes: Mapping[str, int]) -> int:
     value = d.substitute(sizes) if isinstance(d, Dim) else d
     if isinstance(value, Dim):
-        raise InputError("inputs", "a symbolic dim has no size", got=str(value), do="Give it with --shape NAME=SIZE.")
+        raise InputError(
+            "inputs", "a symbolic dim has no size", got=str(value), do="Give it with --shape NAME=SIZE."
+        )
     return value

@@ -10,8 +10,9 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -26,29 +27,51 @@ def reference_outputs(
 ) -> tuple[list[Array] | None, Support]:
     """Outputs in the model's order within the time limit, or None and why not (format, dtype, time, an op it lacks)."""
     if model.format != "onnx":
-        return None, Support.no(Reason.FORMAT_UNSUPPORTED, f"the ONNX reference evaluator does not read {model.format}")
+        return None, Support.no(
+            Reason.FORMAT_UNSUPPORTED, f"the ONNX reference evaluator does not read {model.format}"
+        )
     unstorable = [s for s in (*model.inputs, *model.outputs) if s.dtype.numpy.kind not in "biufc"]
     if unstorable:
         return None, Support.no(
             Reason.DTYPE_UNSUPPORTED, f"{unstorable[0].dtype.value} does not travel to the reference process"
         )
+    try:
+        return _in_a_process(model, feeds, seconds)
+    except subprocess.TimeoutExpired:
+        return None, Support.no(Reason.TIMED_OUT, f"the ONNX reference evaluator took over {seconds:.0f} s")
+    except OSError as error:
+        return None, Support.no(
+            Reason.RUN_FAILED, f"inputs cannot be handed to the ONNX reference evaluator: {error}"
+        )
+
+
+def _in_a_process(
+    model: ModelSource, feeds: Mapping[str, Array], seconds: float
+) -> tuple[list[Array] | None, Support]:
+    """Raises subprocess.TimeoutExpired, OSError."""
     with tempfile.TemporaryDirectory(prefix="xpu-reference-") as folder:
         path = model.path or Path(folder, "model.onnx")
         if model.path is None:
             path.write_bytes(model.data or b"")
         source, result = Path(folder, "in.npz"), Path(folder, "out.npz")
-        np.savez(source, **{f"i{k}": feeds[s.name] for k, s in enumerate(model.inputs)})
+        _save(source, [feeds[s.name] for s in model.inputs])
         command = [sys.executable, "-m", __name__, str(path), str(source), str(result)]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-        try:
-            done = subprocess.run(command, timeout=seconds, capture_output=True, text=True, env=environment, check=False)
-        except subprocess.TimeoutExpired:
-            return None, Support.no(Reason.TIMED_OUT, f"the ONNX reference evaluator took over {seconds:.0f} s")
+        done = subprocess.run(
+            command, timeout=seconds, capture_output=True, text=True, env=environment, check=False
+        )
         if done.returncode:
             last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-            return None, Support.no(Reason.RUN_FAILED, f"the ONNX reference evaluator failed: {last[0][:300]}")
+            return None, Support.no(
+                Reason.RUN_FAILED, f"the ONNX reference evaluator failed: {last[0][:300]}"
+            )
         with np.load(result) as outputs:
-            return [outputs[f"o{k}"] for k in range(len(model.outputs))], Support.yes()
+            return [outputs[f"a{k}"] for k in range(len(model.outputs))], Support.yes()
+
+
+def _save(path: str | Path, arrays: Sequence[Array]) -> None:
+    named: dict[str, Any] = {f"a{k}": array for k, array in enumerate(arrays)}
+    np.savez(path, **named)
 
 
 def _main(model: str, source: str, result: str) -> None:
@@ -56,9 +79,9 @@ def _main(model: str, source: str, result: str) -> None:
 
     evaluator = ReferenceEvaluator(model)
     with np.load(source) as stored:
-        feeds = {name: stored[f"i{k}"] for k, name in enumerate(evaluator.input_names)}
+        feeds = {name: stored[f"a{k}"] for k, name in enumerate(evaluator.input_names)}
     outputs = evaluator.run(None, feeds)
-    np.savez(result, **{f"o{k}": np.asarray(value) for k, value in enumerate(outputs)})
+    _save(result, [np.asarray(value) for value in outputs])
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,7 @@ from ..errors import (
     InputError,
     PolicyError,
     PrecisionUnavailable,
+    StoreError,
     XpuError,
 )
 from ..protocols import ModelSource
@@ -28,6 +30,8 @@ from .auto import Contender, measure
 from .recipe import sample_feeds
 
 __all__ = ["Ask", "Selection", "select"]
+
+_log = logging.getLogger("xpuruntime.session")
 
 # Where nobody names a device. An NPU is not among them: it wants a model made for it, so it is never taken unasked.
 _DEVICES = (DeviceId("cuda"), DeviceId("cpu"))
@@ -82,11 +86,15 @@ def select(model: ModelSource, ask: Ask, store: Store) -> Selection:
         loaded, decision = _fall_back(model, decision, fallback, store)
         if loaded is not None:
             why = decision.rejected[0]
-            warnings.append(f"{why.name} cannot be had ({why.reason}); {loaded.wanted.name} runs {model.name} instead")
+            warnings.append(
+                f"{why.name} cannot be had ({why.reason}); {loaded.wanted.name} runs {model.name} instead"
+            )
     if loaded is None:
         raise _unavailable(model, ask, decision)
     precision, note = _precision(model, ask, loaded)
-    left = tuple(w.name for w in fallback if w.name not in {loaded.wanted.name, *(c.name for c in decision.rejected)})
+    left = tuple(
+        w.name for w in fallback if w.name not in {loaded.wanted.name, *(c.name for c in decision.rejected)}
+    )
     return Selection(loaded, [decision, precision], [*warnings, *note], left)
 
 
@@ -109,7 +117,9 @@ def _first(
             rejected.append(outcome)
             continue
         if ask.engine is None:
-            head = Candidate(wanted.name, Reason.DEFAULT, "first of the built-in order that loads", facts=outcome.facts)
+            head = Candidate(
+                wanted.name, Reason.DEFAULT, "first of the built-in order that loads", facts=outcome.facts
+            )
             text = f"stands after {wanted.name}, which loads"
             rejected += [Candidate(w.name, Reason.LOWER_PREFERENCE, text) for w in candidates[i + 1 :]]
         else:
@@ -160,19 +170,24 @@ def _measured(
     if not loaded:
         return None, Decision("engine", model.name, None, refused), []
     if len(loaded) == 1:
-        head = Candidate(loaded[0].wanted.name, Reason.ONLY_ONE, "the only one that can be had", facts=loaded[0].facts)
+        head = Candidate(
+            loaded[0].wanted.name, Reason.ONLY_ONE, "the only one that can be had", facts=loaded[0].facts
+        )
         return loaded[0], Decision("engine", model.name, head, refused), []
     contenders = [Contender(o.wanted.name, o.executable, o.precision) for o in loaded]
     try:
         feeds = sample_feeds(model.inputs)
-        decision, warnings = measure(model, contenders, feeds, float(env.get("XPU_AUTO_SECONDS")))
+        decision, warnings = measure(model, contenders, feeds, env.get_seconds("XPU_AUTO_SECONDS"))
     except (InputError, ValueError) as error:
-        decision, warnings = Decision("engine", model.name, None), (f"no inputs could be made to measure with: {error}",)
+        decision, warnings = (
+            Decision("engine", model.name, None),
+            (f"no inputs could be made to measure with: {error}",),
+        )
     if decision.chosen is None:
         decision = _unmeasured(model, loaded, decision)
-    else:
-        store.put("auto", ingredients, json.dumps(decision.to_json()).encode())
     decision = Decision("engine", model.name, decision.chosen, (*decision.rejected, *refused))
+    if decision.chosen and decision.chosen.code is Reason.FASTEST and ask.caching:
+        _record(store, ingredients, decision)
     best = next(o for o in loaded if decision.chosen and o.wanted.name == decision.chosen.name)
     for other in loaded:
         if other is not best:
@@ -186,7 +201,9 @@ def _unmeasured(model: ModelSource, loaded: Sequence[Loaded], failed: Decision) 
     text = f"first in the built-in order; measuring was not possible: {why}"
     head = Candidate(loaded[0].wanted.name, Reason.DEFAULT, text, facts=loaded[0].facts)
     rest = [
-        Candidate(o.wanted.name, Reason.LOWER_PREFERENCE, f"loads too, stands after {head.name}", facts=o.facts)
+        Candidate(
+            o.wanted.name, Reason.LOWER_PREFERENCE, f"loads too, stands after {head.name}", facts=o.facts
+        )
         for o in loaded[1:]
     ]
     return Decision("engine", model.name, head, tuple(rest))
@@ -208,6 +225,13 @@ def _record_key(model: ModelSource, ask: Ask, candidates: Sequence[Wanted]) -> d
         "options": {k: dict(v) for k, v in ask.options.items()},
         "processor": cpu().model,
     }
+
+
+def _record(store: Store, ingredients: dict[str, Any], decision: Decision) -> None:
+    try:
+        store.put("auto", ingredients, json.dumps(decision.to_json()).encode())
+    except StoreError as error:  # a full disk must not stop a model that is already loaded
+        _log.warning("%s The model runs; the next start measures again.", error)
 
 
 def _recorded(

@@ -88,11 +88,15 @@ class InferenceSession:
         self._output_info = self._executable.outputs
         self._feeds = Feeds(f"session({self._model.name!r})", self._input_info)
         self._names = tuple(s.name for s in self._output_info)
-        self._count = itertools.count()
+        self._count = itertools.count()  # next() is atomic, so that runs of several threads are all counted
+        self._count_reads = 0
         self._last: dict[str, Array] | None = None
         self._plan = _plan(self._model, effective, selection)
         placement = self._executable.evidence()
-        warnings = (*selection.warnings, *(f"{selection.loaded.wanted.name}: {f}" for f in placement.fallbacks))
+        warnings = (
+            *selection.warnings,
+            *(f"{selection.loaded.wanted.name}: {f}" for f in placement.fallbacks),
+        )
         if effective.strict:
             self._be_strict(selection, placement)
         for warning in warnings:
@@ -153,7 +157,9 @@ class InferenceSession:
             outputs = [to_caller(o) for o in outputs]
         return dict(zip(self._names, outputs))  # noqa: B905  (strict= costs 0.1 us of a 5 us budget; engines promise the length)
 
-    def _as_mapping(self, inputs: Mapping[str, Any] | Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+    def _as_mapping(
+        self, inputs: Mapping[str, Any] | Sequence[Any], named: Mapping[str, Any]
+    ) -> dict[str, Any]:
         if isinstance(inputs, Mapping):
             return {**inputs, **named}
         # One bare tensor for a model with one input is what a newcomer writes, and means one thing only.
@@ -163,8 +169,10 @@ class InferenceSession:
     def receipt(self, *, times: bool = True) -> Receipt:
         """What did run: placement from this very session; with ``times``, measured on the last inputs (after a run)."""
         feeds = self._last if times else None
-        runs = self._count.__reduce__()[1][0]
-        return Receipt.write(self._plan, {_REGION: self._executable.evidence(feeds)}, runs)
+        evidence = self._executable.evidence(feeds)
+        runs = next(self._count) - self._count_reads
+        self._count_reads += 1
+        return Receipt.write(self._plan, {_REGION: evidence}, runs)
 
     def close(self) -> None:
         """Free what the engine holds. Runs after this raise RunError. May be called twice."""
@@ -179,12 +187,16 @@ class InferenceSession:
 
     def __repr__(self) -> str:
         region = self._plan.regions[0]
-        return f"<InferenceSession {self._model.name!r}: {region.engine} on {region.device}, {region.precision}>"
+        return (
+            f"<InferenceSession {self._model.name!r}: {region.engine} on {region.device}, {region.precision}>"
+        )
 
 
 def _plan(model: ModelSource, effective: Effective, selection: Selection) -> Plan:
     loaded = selection.loaded
-    nodes = tuple(PlanNode(n.name, n.op, family_of_onnx(n.op, n.domain), _REGION, n.domain) for n in model.nodes)
+    nodes = tuple(
+        PlanNode(n.name, n.op, family_of_onnx(n.op, n.domain), _REGION, n.domain) for n in model.nodes
+    )
     region = Region(
         id=_REGION,
         engine=loaded.wanted.engine,

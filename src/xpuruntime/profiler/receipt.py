@@ -63,7 +63,9 @@ def _device(region: Region, seen: Evidence) -> Finding:
     wanted = DeviceId.parse(region.device)
     # `auto` promises no device, so whatever the engine took is what was asked for.
     ok = wanted.kind == "auto" or all(_same_device(DeviceId.parse(k), wanted) for k in kinds)
-    return Finding(region.id, f"every step ran on {region.device}", ok, ", ".join(kinds) or "no step was reported")
+    return Finding(
+        region.id, f"every step ran on {region.device}", ok, ", ".join(kinds) or "no step was reported"
+    )
 
 
 def _same_device(seen: DeviceId, wanted: DeviceId) -> bool:
@@ -74,7 +76,9 @@ def _precision(region: Region, seen: Evidence) -> Finding:
     """Steps that compute in a narrower float than the plan says are a finding; data movement in integers is none."""
     floats = sorted({row.precision for row in seen.rows if "float" in row.precision})
     if region.precision == "int8" or not floats:
-        return Finding(region.id, f"computed in {region.precision}", True, ", ".join(floats) or "the engine does not say")
+        return Finding(
+            region.id, f"computed in {region.precision}", True, ", ".join(floats) or "the engine does not say"
+        )
     narrower = [f for f in floats if _WIDTH.get(f, 64) < _WIDTH.get(region.precision, 0)]
     return Finding(region.id, f"computed in {region.precision}", not narrower, ", ".join(floats))
 
@@ -115,7 +119,9 @@ class Receipt:
     def coverage(self) -> float:
         """Share of the plan's nodes that some step of the evidence names. Nodes that a vendor folded away are not named."""
         named = {n for e in self.evidence.values() for row in e.rows for n in row.nodes}
-        return sum(n.name in named for n in self.plan.nodes) / len(self.plan.nodes) if self.plan.nodes else 1.0
+        return (
+            sum(n.name in named for n in self.plan.nodes) / len(self.plan.nodes) if self.plan.nodes else 1.0
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -140,7 +146,9 @@ class Receipt:
         lines += [f"  warning: {w}" for w in self.plan.warnings]
         for region, evidence in self.evidence.items():
             lines += _evidence_text(region, evidence, rows)
-        lines.append(f"  {self.coverage:.0%} of {len(self.plan.nodes)} model nodes are named by a step that ran")
+        lines.append(
+            f"  {self.coverage:.0%} of {len(self.plan.nodes)} model nodes are named by a step that ran"
+        )
         lines.append("  " + ", ".join(f"{k} {v}" for k, v in self.versions.items()))
         return "\n".join(lines)
 
@@ -154,7 +162,11 @@ def _evidence_text(region: str, evidence: Evidence, rows: int) -> list[str]:
     source += f", times from a {evidence.time_source}" if evidence.time_source else ", no times"
     lines = [f"  {region}: {evidence.engine} {evidence.version}, {len(timed)} steps, {source}"]
     for row in timed[:rows]:
-        clock = "" if row.time_us is None else f"{row.time_us:9.1f} us {row.time_us / total if total else 0:4.0%}  "
+        clock = (
+            ""
+            if row.time_us is None
+            else f"{row.time_us:9.1f} us {row.time_us / total if total else 0:4.0%}  "
+        )
         names = row.nodes[0] + (f" +{len(row.nodes) - 1}" if len(row.nodes) > 1 else "") if row.nodes else "-"
         lines.append(f"    {clock}{row.op:<16} {row.kernel} {row.precision}  {names}".rstrip())
     if len(timed) > rows:

@@ -74,9 +74,9 @@ class Plan:
     decisions: tuple[Decision, ...] = field(default=(), repr=False)
     warnings: tuple[str, ...] = ()
 
-    def region(self, id: str) -> Region:
+    def region(self, name: str) -> Region:
         """The region of that id. Raises KeyError."""
-        return next(r for r in self.regions if r.id == id) if id in {r.id for r in self.regions} else _missing(id)
+        return {r.id: r for r in self.regions}[name]
 
     def decision(self, question: str) -> Decision | None:
         """The first decision on a question (``engine``, ``precision``, ...), or None."""
@@ -123,18 +123,18 @@ class Plan:
                 request=dict(read["request"]),
                 inputs=tuple(_spec_parse(s) for s in read["inputs"]),
                 outputs=tuple(_spec_parse(s) for s in read["outputs"]),
-                regions=tuple(Region(**{**r, "alternatives": tuple(r["alternatives"])}) for r in read["regions"]),
+                regions=tuple(
+                    Region(**{**r, "alternatives": tuple(r["alternatives"])}) for r in read["regions"]
+                ),
                 nodes=tuple(PlanNode(**n) for n in read["nodes"]),
                 transfers=tuple(Transfer(**t) for t in read["transfers"]),
                 decisions=tuple(Decision.from_json(d) for d in read["decisions"]),
                 warnings=tuple(read["warnings"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-            raise FormatError("plan", "is not a plan that this release reads", got=error, do="Make it again.") from error
-
-
-def _missing(id: str) -> Region:
-    raise KeyError(id)
+            raise FormatError(
+                "plan", "is not a plan that this release reads", got=error, do="Make it again."
+            ) from error
 
 
 def _plain(value: Any) -> Any:

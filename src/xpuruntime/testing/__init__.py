@@ -1,0 +1,1 @@
+"""What a test needs, shipped: seeded models, random graphs, the conformance kit."""
