@@ -10,6 +10,7 @@ zero, makes a comparison *unknown* (Kleene's logic), and a rule whose condition 
 from __future__ import annotations
 
 import ast
+import math
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -78,6 +79,15 @@ class Condition:
         """True, False, or None when it depends on a dim that is no integer in ``dims``."""
         return _truth(self.tree, dims)
 
+    def ranges(self) -> dict[str, tuple[float, float]]:
+        """Bounds (lowest, highest) that a dim surely keeps where the condition holds; dims without bounds are left out."""
+        bounds: dict[str, tuple[float, float]] = {}
+        for name, op, value in _conjuncts(self.tree):
+            low, high = bounds.get(name, (-math.inf, math.inf))
+            below, above = _BOUNDS[op]
+            bounds[name] = (max(low, value + below), min(high, value + above))
+        return bounds
+
     def atoms(self) -> Iterator[tuple[str, int] | None]:
         """Each comparison as (name, constant), or None for one that is more than that. Lint reasons from these."""
         for node in ast.walk(self.tree):
@@ -90,6 +100,29 @@ class Condition:
                             yield name, value
                         case _:
                             yield None
+
+
+# What `name op constant` says of the name: distance of its lowest and highest value from the constant.
+_BOUNDS: dict[type[ast.cmpop], tuple[float, float]] = {
+    ast.Lt: (-math.inf, -1),
+    ast.LtE: (-math.inf, 0),
+    ast.Gt: (1, math.inf),
+    ast.GtE: (0, math.inf),
+    ast.Eq: (0, 0),
+}
+
+
+def _conjuncts(node: ast.expr) -> Iterator[tuple[str, type[ast.cmpop], int]]:
+    """``name op constant`` parts, all of which hold where the whole does."""
+    match node:
+        case ast.BoolOp(op=ast.And(), values=values):
+            for value in values:
+                yield from _conjuncts(value)
+        case ast.Compare(left=ast.Name(id=name), ops=[op], comparators=[ast.Constant(value=int() as value)]):
+            if type(op) in _BOUNDS:
+                yield name, type(op), value
+        case _:
+            pass
 
 
 def _refuse(node: ast.AST, want: str) -> ValueError:

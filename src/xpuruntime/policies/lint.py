@@ -2,13 +2,16 @@
 
 Every finding is proven, none is guessed: shape conditions whose comparisons all read "name against constant" are settled by
 trying each name at every constant and beside it (truth cannot change in between); others count only where a witness is found.
-Name patterns are compared where they are equal, absent, or plain names. What lint cannot decide, ``choose`` meets per node.
+Name patterns are compared where they are equal, absent, or plain names. Tries and comparisons are bounded, so that a policy of a
+thousand rules still loads quickly. What lint cannot decide, ``choose`` meets per node.
 """
 
 from __future__ import annotations
 
 import fnmatch
+import functools
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -17,7 +20,7 @@ from .kernel_policy import KernelPolicy
 from .kinds import kernels_of
 from .policy import Policy
 from .record import FieldPath
-from .rule import Rule, phase_covered
+from .rule import Rule, parsed, phase_covered
 from .vocabulary import KERNELS, PHASES
 
 __all__ = ["CODES", "Finding", "lint"]
@@ -31,7 +34,8 @@ CODES: dict[str, str] = {
     "unused_options": "options are given for an engine that the policy does not choose",
 }
 
-_TRIES = 20_000
+_TRIES = 20_000  # of dims, over one lint
+_PAIRS = 200_000  # of rules, over one lint
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,26 +56,30 @@ class Finding:
 def lint(policy: Policy) -> tuple[Finding, ...]:
     """Every finding, conflicts first."""
     found: list[Finding] = []
+    solver = _Solver()
     layers: list[tuple[FieldPath, KernelPolicy]] = [(("kernel",), policy.kernel)]
     layers += [(("kernel", "under", i), layer) for i, layer in enumerate(policy.kernel.under)]
     for at, layer in layers:
-        found += _conflicts(at, layer.rules)
-        found += _never(at, layer.rules)
-        found += _shadowed(at, layer.rules)
+        found += _conflicts(at, layer.rules, solver)
+        found += _never(at, layer.rules, solver)
+        found += _shadowed(at, layer.rules, solver)
         found += _forbidden(at, layer)
     found += _unused_options(policy)
     return tuple(sorted(found, key=lambda f: not f.is_error))
 
 
-def _conflicts(at: FieldPath, rules: Sequence[Rule]) -> Iterator[Finding]:
-    for (i, a), (j, b) in itertools.combinations(enumerate(rules), 2):
-        if a.use and b.use and a.use != b.use and (where := _overlap(a, b)):
+def _conflicts(at: FieldPath, rules: Sequence[Rule], solver: _Solver) -> Iterator[Finding]:
+    pairs = itertools.combinations(enumerate(rules), 2)
+    for (i, a), (j, b) in itertools.islice(pairs, _PAIRS):
+        if _apart(a, b):
+            continue
+        if a.use and b.use and a.use != b.use and (where := _overlap(a, b, solver)):
             text = f"forces {b.use!r} where rules[{i}] forces {a.use!r} ({where})"
             yield Finding(
                 "conflict", (*at, "rules", j, "use"), text, "Make their conditions exclude each other."
             )
         for forbids, uses, first in ((a, b, True), (b, a, False)):
-            if uses.use and uses.use in forbids.forbid and (where := _overlap(a, b)):
+            if uses.use and uses.use in forbids.forbid and (where := _overlap(a, b, solver)):
                 other = i if first else j
                 text = f"forces {uses.use!r}, which rules[{other}] forbids ({where})"
                 yield Finding(
@@ -79,17 +87,16 @@ def _conflicts(at: FieldPath, rules: Sequence[Rule]) -> Iterator[Finding]:
                 )
 
 
-def _never(at: FieldPath, rules: Sequence[Rule]) -> Iterator[Finding]:
+def _never(at: FieldPath, rules: Sequence[Rule], solver: _Solver) -> Iterator[Finding]:
     for i, rule in enumerate(rules):
-        if rule.shape and _never_true([rule.shape], lambda truths: truths[0] is True):
+        if rule.shape and solver.never_true([rule.shape], lambda truths: truths[0] is True):
             yield Finding("never", (*at, "rules", i, "shape"), f"no shape fulfils {rule.shape!r}")
 
 
-def _shadowed(at: FieldPath, rules: Sequence[Rule]) -> Iterator[Finding]:
-    for j, rule in enumerate(rules):
-        for i, other in enumerate(rules):
-            if i == j or not _covers(other, rule):
-                continue
+def _shadowed(at: FieldPath, rules: Sequence[Rule], solver: _Solver) -> Iterator[Finding]:
+    done: set[int] = set()
+    for (j, rule), (i, other) in itertools.islice(itertools.permutations(enumerate(rules), 2), _PAIRS):
+        if j not in done and not _apart(rule, other) and _covers(other, rule, solver):
             same = i < j and (rule.use, rule.prefer) == (other.use, other.prefer)
             only_choice = not rule.forbid and rule.workspace_bytes is None
             if only_choice and other.use and (rule.prefer or (same and rule.use)):
@@ -98,13 +105,13 @@ def _shadowed(at: FieldPath, rules: Sequence[Rule]) -> Iterator[Finding]:
                 why = f"rules[{i}] demands the same wherever it matches"
             else:
                 continue
+            done.add(j)
             yield Finding(
                 "shadowed",
                 (*at, "rules", j),
                 f"can never have an effect: {why}",
                 "Remove it, or narrow the other.",
             )
-            break
 
 
 def _forbidden(at: FieldPath, layer: KernelPolicy) -> Iterator[Finding]:
@@ -146,7 +153,20 @@ def _unused_options(policy: Policy) -> Iterator[Finding]:
 # -- comparing rules
 
 
-def _overlap(a: Rule, b: Rule) -> str:
+def _apart(a: Rule, b: Rule) -> bool:
+    """Whether the bounds of their shape conditions alone keep two rules apart: cheap, and settles most pairs."""
+    if a.shape is None or b.shape is None:
+        return False
+    mine, other = _ranges(a.shape), _ranges(b.shape)
+    return any(n in other and (low > other[n][1] or other[n][0] > high) for n, (low, high) in mine.items())
+
+
+@functools.lru_cache(maxsize=4096)
+def _ranges(text: str) -> dict[str, tuple[float, float]]:
+    return parsed(text).ranges()
+
+
+def _overlap(a: Rule, b: Rule, solver: _Solver) -> str:
     """Where both surely match, in words; empty when that is not known."""
     ops = set(a.op or KERNELS) & set(b.op or KERNELS)
     phases = [p for p in PHASES if all(not r.phase or phase_covered(p, r.phase) for r in (a, b))]
@@ -154,21 +174,21 @@ def _overlap(a: Rule, b: Rule) -> str:
     if not ops or not phases or not dtypes or not _names_meet(a.node, b.node):
         return ""
     shapes = [r.shape for r in (a, b) if r.shape]
-    witness = _witness(shapes, all) if shapes else {}
+    witness = solver.witness(shapes, all) if shapes else {}
     if witness is None:
         return ""
     parts = [min(ops) if a.op or b.op else "any op", *(f"{k}={v}" for k, v in witness.items())]
     return "for example " + ", ".join(parts)
 
 
-def _covers(wide: Rule, narrow: Rule) -> bool:
+def _covers(wide: Rule, narrow: Rule, solver: _Solver) -> bool:
     """Whether ``wide`` surely matches wherever ``narrow`` does."""
     return bool(
         (not wide.op or (narrow.op and set(narrow.op) <= set(wide.op)))
         and (not wide.dtype or (narrow.dtype and set(narrow.dtype) <= set(wide.dtype)))
         and (not wide.phase or (narrow.phase and all(phase_covered(p, wide.phase) for p in narrow.phase)))
         and (not wide.node or (narrow.node and set(narrow.node) <= set(wide.node)))
-        and (not wide.shape or (narrow.shape and _implies(narrow.shape, wide.shape)))
+        and (not wide.shape or (narrow.shape and solver.implies(narrow.shape, wide.shape)))
     )
 
 
@@ -189,37 +209,52 @@ def _glob(pattern: str, name: str) -> bool:
 # -- deciding conditions by trying
 
 
-def _implies(narrow: str, wide: str) -> bool:
-    return narrow == wide or _never_true([narrow, wide], lambda t: t[0] is True and t[1] is not True)
-
-
-def _never_true(texts: Sequence[str], test: Callable[[list[bool | None]], bool]) -> bool:
-    """Whether no shape makes ``test`` true; False also when that cannot be decided."""
-    conditions = [Condition.parse(t) for t in texts]
-    return (
-        all(a is not None for c in conditions for a in c.atoms())
-        and _witness(texts, test, complete=True) is None
-    )
-
-
-def _witness(
-    texts: Sequence[str], test: Callable[[list[bool | None]], bool], *, complete: bool = False
-) -> dict[str, int] | None:
-    """Dims for which ``test`` of the conditions' truths holds, or None. With ``complete``, too many tries give a dummy
-    witness, so that None is a proof.
+class _Solver:
+    """Answers questions about shape conditions by trying dims. Its tries are counted over one lint, so that the time of
+    lint is bounded; when they run out, every further question is undecided.
     """
-    conditions = [Condition.parse(t) for t in texts]
-    points: dict[str, set[int]] = {n: {0, 1, 2, 7, 8, 16, 64, 1024} for c in conditions for n in c.names}
+
+    def __init__(self) -> None:
+        self.left = _TRIES
+
+    def never_true(self, texts: Sequence[str], test: _Test) -> bool:
+        """Whether no shape makes ``test`` true; False also when that cannot be decided."""
+        conditions = [parsed(t) for t in texts]
+        decidable = all(atom is not None for c in conditions for atom in c.atoms())
+        if not decidable or math.prod(map(len, _points(conditions).values())) > self.left:
+            return False
+        return self.witness(texts, test) is None
+
+    def implies(self, narrow: str, wide: str) -> bool:
+        """Whether ``wide`` surely holds wherever ``narrow`` does."""
+        return narrow == wide or self.never_true([narrow, wide], lambda t: t[0] is True and t[1] is not True)
+
+    def witness(self, texts: Sequence[str], test: _Test) -> dict[str, int] | None:
+        """Dims for which ``test`` of the conditions' truths holds, or None when none was found."""
+        conditions = [parsed(t) for t in texts]
+        points = _points(conditions)
+        for combination in itertools.product(*points.values()):
+            if self.left == 0:
+                return None
+            self.left -= 1
+            dims = dict(zip(points, combination, strict=True))
+            if test([c.holds(dims) for c in conditions]):
+                return dims
+        return None
+
+
+_Test = Callable[[list["bool | None"]], bool]
+
+
+def _points(conditions: Sequence[Condition]) -> dict[str, list[int]]:
+    """Values worth trying per name: each constant that the name is compared with and its neighbours, and some more."""
+    points: dict[str, set[int]] = {n: {0, 1, 8} for c in conditions for n in c.names}
     for condition in conditions:
         for atom in condition.atoms():
             if atom is not None:
-                points[atom[0]] |= {atom[1] - 1, atom[1], atom[1] + 1}
-    names = sorted(points)
-    values = [sorted(v for v in points[n] if v >= 0) for n in names]
-    for tries, combination in enumerate(itertools.product(*values)):
-        if tries == _TRIES:
-            return {} if complete else None
-        dims = dict(zip(names, combination, strict=True))
-        if test([c.holds(dims) for c in conditions]):
-            return dims
-    return None
+                name, value = atom
+                points[name] |= {v for v in (value - 1, value, value + 1) if v >= 0}
+            else:
+                for name in condition.names:
+                    points[name] |= {2, 3, 16, 64, 1024}
+    return {name: sorted(points[name]) for name in sorted(points)}

@@ -85,7 +85,7 @@ class Rule:
                 )
         if self.shape is not None:
             known = dims_of_family(self.op)
-            for name in sorted(Condition.parse(self.shape).names - known.keys()):
+            for name in sorted(parsed(self.shape).names - known.keys()):
                 of = (
                     f"{' and '.join(self.op)} ops have" if self.op else "every op has (name an `op` for more)"
                 )
@@ -101,7 +101,7 @@ class Rule:
             and (
                 not self.node or any(_matcher(p)(n) for p in self.node for n in (facts.node, *facts.sources))
             )
-            and (self.shape is None or _condition(self.shape).holds(facts.dims) is True)
+            and (self.shape is None or parsed(self.shape).holds(facts.dims) is True)
         )
 
     def label(self) -> str:
@@ -126,5 +126,6 @@ def _matcher(pattern: str) -> Callable[[str], object]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _condition(text: str) -> Condition:
+def parsed(text: str) -> Condition:
+    """A condition that was checked before; parsed once."""
     return Condition.parse(text)
