@@ -80,6 +80,8 @@ def _place(row: Op, values: dict[str, Any], first: TensorSpec) -> None:
             values[attr.name] = every if value is None else _axes(attr, value, first.rank)
     if row.name == "view":
         values["size"] = _resolve_size(values["size"], first.shape)
+    elif row.name == "expand":
+        values["size"] = _resolve_expand(values["size"], first.shape)
     elif row.name == "one_hot" and values["dim"] < 0:
         values["dim"] += first.rank + 1
 
@@ -114,6 +116,12 @@ def _resolve_size(size: Sequence[DimLike], shape: Sequence[DimLike]) -> tuple[Di
     if known == 0 or (isinstance(total, int) and isinstance(known, int) and total % known):
         raise Mismatch("the -1 cannot be resolved", f"{list(map(str, size))} for {list(map(str, shape))}")
     return tuple(total // known if d == -1 else d for d in size)
+
+
+def _resolve_expand(size: Sequence[DimLike], shape: Sequence[DimLike]) -> tuple[DimLike, ...]:
+    """A -1 keeps the dim of the operand."""
+    lead = len(size) - len(shape)
+    return tuple(shape[i - lead] if d == -1 and i >= lead else d for i, d in enumerate(size))
 
 
 def check_operands(row: Op, operands: Sequence[Operand], who: str) -> None:

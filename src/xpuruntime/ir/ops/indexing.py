@@ -23,15 +23,17 @@ def _index(spec: TensorSpec, who: str = "the index") -> TensorSpec:
 
 def _gather(c: Call) -> TensorSpec:
     x, index = c.tensor(0), _index(c.tensor(1))
-    if x.rank != index.rank and x.rank and index.rank:
+    if max(x.rank, 1) != max(index.rank, 1) and 0 not in index.shape:
         raise Mismatch("x and index must have one rank", f"{x} and {index}")
     return like(x, index.shape)
 
 
 def _index_select(c: Call) -> TensorSpec:
     x, index, dim = c.tensor(0), _index(c.tensor(1)), c["dim"]
-    if not x.rank:
-        raise Mismatch("a scalar has no dim to select from", str(x))
+    if not x.rank:  # PyTorch lets a scalar stand for a vector of one
+        if index.shape not in ((), (1,)):
+            raise Mismatch("a scalar has one element to select", str(index))
+        return like(x)
     return like(x, (*x.shape[:dim], *index.shape, *x.shape[dim + 1 :]))
 
 
