@@ -34,7 +34,7 @@ FieldPath: TypeAlias = tuple[str | int, ...]
 Names: TypeAlias = str | Sequence[str]  # what a user may write; in normal form always a tuple
 
 
-class Problem(Exception):  # noqa: N818  - it never leaves this package
+class Problem(Exception):
     """What is wrong with one field; the border that knows the file turns it into a PolicyError."""
 
     def __init__(self, path: FieldPath, what: str, *, got: object = None, do: str = "") -> None:
