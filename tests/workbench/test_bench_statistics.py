@@ -34,7 +34,9 @@ def test_the_interval_covers_the_true_median_as_often_as_it_says(draw: str) -> N
     random = np.random.default_rng(7)
     truth = {"exponential": math.log(2), "lognormal": 1.0, "uniform": 0.5}[draw]
     hits = sum(median_interval(getattr(random, draw)(size=41)).holds(truth) for _ in range(2000))
-    assert 0.94 <= hits / 2000 <= 0.985  # 41 values reach 0.9717 exactly; three standard errors of 2000 draws are 0.011
+    assert (
+        0.94 <= hits / 2000 <= 0.985
+    )  # 41 values reach 0.9717 exactly; three standard errors of 2000 draws are 0.011
 
 
 @given(positive)

@@ -9,7 +9,7 @@ import typer
 
 from . import options
 from .answer import Answer, verb
-from .console import note, progress, say, table
+from .console import note, progress, say, sentences, table
 from .exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _show(found: BenchReport) -> None:
     for name, text in found.wrong.items():
         say(f"not ranked: {name}: {text}")
     for c in found.rejected:
-        say(f"not {c.name} ({c.code.value}): {c.reason} {c.do}".rstrip())
+        say(f"not {c.name} ({c.code.value}): {sentences(c.reason, c.do)}")
     if found.control is not None:
         low, high = found.control.interval.low, found.control.interval.high
         say(

@@ -8,7 +8,7 @@ import typer
 
 from . import options
 from .answer import Answer, verb
-from .console import progress, say, table, warn
+from .console import progress, say, sentences, table, warn
 from .exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _show(found: CompareReport) -> None:
         threads = f", {e['threads']} threads" if e["threads"] else ""
         say(f"{e['engine']} {e['version']} on {e['device']}, {e['precision']}{threads}")
     for c in found.rejected:
-        say(f"not {c.name} ({c.code.value}): {c.reason} {c.do}".rstrip())
+        say(f"not {c.name} ({c.code.value}): {sentences(c.reason, c.do)}")
     say(f"inputs: {found.inputs}; samples: {found.samples}")
     say()
     right = ("max|d|", "max|d|/max|ref|", "cosine", "argmax equal", "tolerance")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["note", "out", "progress", "say", "table", "warn"]
+__all__ = ["note", "out", "progress", "say", "sentences", "table", "warn"]
 
 _PIPE_WIDTH = 200  # a pipe has no width; tables there are not squeezed
 
@@ -28,6 +28,11 @@ def out() -> Console:
 def say(text: str = "") -> None:
     """Plain lines on stdout, as they are: no markup, no wrapping."""
     sys.stdout.write(text + "\n")
+
+
+def sentences(*parts: str) -> str:
+    """Parts as sentences of one line: each ends with a full stop, empty ones are left out."""
+    return " ".join(p if p.endswith((".", "!", "?", ")")) else f"{p}." for p in parts if p)
 
 
 def note(text: str) -> None:

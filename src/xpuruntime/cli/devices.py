@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from . import options
 from .answer import Answer, verb
-from .console import progress, say, table
+from .console import progress, say, sentences, table
 
 if TYPE_CHECKING:
     from ..runtime.device import CpuFacts
@@ -46,14 +46,14 @@ def _show(found: Inventory) -> None:
             right=("memory", "SMs"),
         )
     else:
-        say(f"CUDA: {found.cuda.status.message} {found.cuda.status.advice}".rstrip() + "\n")
+        say(f"CUDA devices: none. {sentences(found.cuda.status.message, found.cuda.status.advice)}\n")
     lines: list[tuple[str, str, str, str]] = []
     for engine in found.engines:
         title = f"{engine.name} {engine.version or ''}".rstrip()
         if not engine.installed:
-            lines.append((title, "", "no", f"{engine.installed.reason}. {engine.installed.do}".strip()))
+            lines.append((title, "", "no", sentences(engine.installed.reason, engine.installed.do)))
         for d in engine.devices:
-            why = d.name if d.support else f"{d.support.reason} {d.support.do}".strip()
+            why = d.name if d.support else sentences(d.support.reason, d.support.do)
             lines.append((title, str(d.device), "yes" if d.support else "no", why))
     table("Engines", ("engine", "device", "usable", "name, or why not"), lines)
 

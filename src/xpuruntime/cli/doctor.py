@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from . import options
 from .answer import Answer, verb
-from .console import progress, say, table
+from .console import progress, say, sentences, table
 from .exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def doctor(cache_dir: options.CacheDir = None, as_json: options.AsJson = False) 
 
 def _show(found: Diagnosis) -> None:
     for section, checks in itertools.groupby(found.checks, key=lambda c: c.section):
-        rows = [(_WORDS[c.status], c.name, " ".join(filter(None, (c.text, c.do)))) for c in checks]
+        rows = [(_WORDS[c.status], c.name, sentences(c.text, c.do) if c.do else c.text) for c in checks]
         table(section, ("", "what", "found"), rows)
     failed = [c for c in found.checks if c.status == "fail"]
     passed = sum(c.status == "pass" for c in found.checks)

@@ -9,7 +9,7 @@ import typer
 
 from . import options
 from .answer import Answer, verb
-from .console import progress, say, table
+from .console import progress, say, sentences, table
 
 if TYPE_CHECKING:
     from ..workbench.inspection import Inspection, Parameters
@@ -84,7 +84,7 @@ def _show(found: Inspection, nodes: bool) -> None:
             e.engine,
             e.device,
             "yes" if e.support else "no",
-            " ".join(filter(None, (e.support.reason, e.support.do))),
+            sentences(e.support.reason, e.support.do),
         )
         for e in found.engines
     ]

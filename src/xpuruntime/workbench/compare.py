@@ -3,12 +3,15 @@
 Between engines the default tolerance is that of the precisions they compute in (``numerics.TOLERANCE``): different kernels
 round differently. On one engine, two files of the same graph run through the same kernels in the same order and give the
 same bits, so there the default is what repeating a run shows, which is 0 wherever the engine repeats itself exactly;
-a single changed weight is then seen even where it moves the outputs by less than two engines' rounding does.
+a single changed weight is then seen even where it moves the outputs by less than two engines' rounding does. Some weights
+move no output on some inputs (a dead channel, a row that no token picks): when the files' weights differ and no output does,
+``_PROBES`` further inputs of other scales are tried, and if they show nothing either, the report names those weights.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,10 +27,13 @@ from ..protocols import Array, ModelSource
 from .contenders import Contender, Field, field_of
 from .inputs import Inputs
 from .setup import Setup
+from .weights_diff import changed_weights
 
 __all__ = ["REFERENCE", "CompareReport", "Pair", "compare_engines", "compare_models"]
 
 REFERENCE = "onnx.reference"
+_PROBES = 24
+_PROBE_SECONDS = 30.0  # probing stops then, whatever is left
 _REPEAT_MARGIN = 2.0  # over what repeating a run shows, where an engine does not repeat itself exactly
 
 Progress = Callable[[str], None]
@@ -190,32 +196,37 @@ def compare_models(
     notes: list[str] = []
     if source.digest == other.digest:
         notes.append("the two files are the same model, byte for byte")
+    changed = changed_weights(source, other)
     with (
         field_of(source, engines, setup, named=named, progress=progress) as field,
         field_of(other, [c.name for c in field.contenders], setup, named=named, progress=progress) as others,
     ):
         found = _run_all(field, feeds, named, progress)
-        theirs = _matched(source.inputs, other.inputs)
-        renamed = [{t.name: s[i.name] for i, t in zip(source.inputs, theirs, strict=True)} for s in feeds]
-        expected = _run_all(others, renamed, named, progress)
+        expected = _run_all(others, [_renamed(source, other, s) for s in feeds], named, progress)
+        both = [(c, o) for c in field.contenders for o in others.contenders if c.name == o.name]
         pairs = []
-        for contender in field.contenders:
-            if contender.name not in expected:
-                continue
-            actual, wanted = found[contender.name], _in_order(source, other, expected[contender.name])
-            limit = tolerance
-            if limit is None:
-                limit = _repeatability(contender, names, feeds[0], actual[0])
-            pair = Pair(
-                f"{labels[0]} on {contender.name}",
-                f"{labels[1]} on {contender.name}",
-                limit,
-                _worst(names, actual, wanted, limit),
-            )
-            pairs.append(pair)
-            notes += _export_note(pair, tolerance_for(contender.precision)) if tolerance is None else []
+        for mine, _ in both:
+            actual, wanted = found[mine.name], _in_order(source, other, expected[mine.name])
+            limit = _repeatability(mine, names, feeds[0], actual[0]) if tolerance is None else tolerance
+            outputs = _worst(names, actual, wanted, limit)
+            pairs.append(Pair(f"{labels[0]} on {mine.name}", f"{labels[1]} on {mine.name}", limit, outputs))
+        if (
+            changed
+            and not inputs.files
+            and all(p.ok and not any(c.mismatched for c in p.outputs) for p in pairs)
+        ):
+            progress(f"probing: {len(changed)} weights differ and no output does")
+            pairs = [
+                _probe(source, other, mine, theirs, p, inputs)
+                for (mine, theirs), p in zip(both, pairs, strict=True)
+            ]
         info = tuple(c.to_json() for c in field.contenders)
-        notes += _notes(names, pairs[0].reference if pairs else labels[1], next(iter(expected.values()), []))
+        if tolerance is None:
+            for (mine, _), pair in zip(both, pairs, strict=True):
+                notes += _export_note(pair, tolerance_for(mine.precision))
+        notes += _notes(names, labels[1], next(iter(expected.values()), []))
+        if changed and all(p.ok for p in pairs):
+            notes.append(_unseen(changed))
     rejected = {c.name: c for c in (*field.rejected, *others.rejected)}
     if not pairs:
         decision = Decision("engine", other.name, None, tuple(rejected.values()))
@@ -307,6 +318,47 @@ def _repeatability(
     """How far a second run of the same inputs lies from the first, with a margin; 0 when the bits are equal."""
     again = compare_all(names, contender.outputs(feeds), first, math.inf)
     return _REPEAT_MARGIN * max((c.max_rel for c in again if math.isfinite(c.max_rel)), default=0.0)
+
+
+def _probe(
+    model: ModelSource, other: ModelSource, mine: Contender, theirs: Contender, pair: Pair, inputs: Inputs
+) -> Pair:
+    """The pair again with the first probe that shows a difference, or as it was. Floats are scaled and shifted anew each time."""
+    names = [s.name for s in model.outputs]
+    deadline = time.monotonic() + _PROBE_SECONDS
+    for k in range(_PROBES):
+        if time.monotonic() > deadline:
+            break
+        seeded = replace(inputs, seed=(inputs.seed or 0) + 7919 * (k + 1)).samples(model.inputs)[0]
+        scale, shift = _PROBE_SCALES[k % len(_PROBE_SCALES)]
+        feeds = {
+            n: (v * scale + shift).astype(v.dtype) if v.dtype.kind == "f" else v for n, v in seeded.items()
+        }
+        try:
+            wanted = _in_order(model, other, [theirs.outputs(_renamed(model, other, feeds))])
+            outputs = _worst(names, [mine.outputs(feeds)], wanted, pair.tolerance)
+        except RunError:  # a probe may be outside of what the model takes; the samples proper were not
+            continue
+        if not all(c.ok for c in outputs):
+            return replace(pair, outputs=outputs)
+    return pair
+
+
+_PROBE_SCALES = ((1.0, 0.0), (0.25, 0.5), (3.0, 0.0), (1.0, 1.0), (1.0, -1.0), (0.05, 0.0))
+
+
+def _unseen(changed: Sequence[str]) -> str:
+    more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+    return (
+        f"the files' weights differ in {', '.join(changed[:3])}{more}, and no output shows it on these inputs: "
+        "give real inputs (--input) or more --samples"
+    )
+
+
+def _renamed(model: ModelSource, other: ModelSource, sample: dict[str, Array]) -> dict[str, Array]:
+    """A sample of ``model`` under the names that ``other`` has for its inputs."""
+    pairs = zip(model.inputs, _matched(model.inputs, other.inputs), strict=True)
+    return {theirs.name: sample[mine.name] for mine, theirs in pairs}
 
 
 def _export_note(pair: Pair, rounding: float) -> list[str]:

@@ -130,7 +130,8 @@ def _core() -> Iterator[Check]:
         "pass",
         f"{facts.model}, {facts.level or facts.architecture}, {facts.usable_cores} usable cores",
     )
-    for library in libraries():
+    found = libraries()
+    for library in found:
         if library.loaded:
             text = f"{library.path} {library.version}".rstrip()
             if library.absent:
@@ -143,7 +144,9 @@ def _core() -> Iterator[Check]:
         names = ", ".join(f"cuda:{d.index} {d.name}" for d in report.devices)
         yield Check("core", "CUDA devices", "pass", names)
     else:
-        yield Check("core", "CUDA devices", "absent", report.status.message, report.status.advice)
+        said = any(x.name == "cuda" and not x.loaded for x in found)
+        text, do = ("none without the driver", "") if said else (report.status.message, report.status.advice)
+        yield Check("core", "CUDA devices", "absent", text, do)
 
 
 def _environment() -> Iterator[Check]:

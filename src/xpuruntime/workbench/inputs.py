@@ -36,7 +36,7 @@ class ImageRecipe:
     2. resize to ``size`` (height, width) with Pillow's bilinear filter, aspect ratio not kept; None: the model's size,
        and the image's own where the model leaves it open;
     3. scale bytes 0..255 linearly to ``range``; subtract ``mean``; divide by ``std`` (one number, or one per channel);
-    4. put the axes in ``layout`` (None: told by which axis of the shape has 1, 3 or 4 channels), add the batch axis.
+    4. put the axes in ``layout`` (None: told by which axis of the shape is 1 or 3, else 4), add the batch axis.
 
     Integer inputs are rounded at the end.
     """
@@ -74,7 +74,11 @@ class ImageRecipe:
             raise InputError(
                 who, "takes no image: it must have 3 dimensions, or 4 with the batch", got=spec, do=do
             )
-        fits = [w for w, axis in (("nchw", 0), ("nhwc", 2)) if shape[axis] in _MODES]
+        likely = [
+            [w for w, axis in (("nchw", 0), ("nhwc", 2)) if shape[axis] in counts]
+            for counts in ((1, 3), (4,))
+        ]
+        fits = next((words for words in likely if words), [])
         layout = self.layout or (fits[0] if len(fits) == 1 else None)
         if layout is None:
             raise InputError(
@@ -214,11 +218,11 @@ def _load(name: str, path: Path, specs: Mapping[str, TensorSpec], image: ImageRe
 
 def _arrays(path: Path) -> dict[str, Array]:
     try:
-        loaded = np.load(path, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return {"": loaded}
-        with loaded:
-            arrays = {key: loaded[key] for key in loaded.files}
+        with path.open("rb") as file:  # NumPy forgets to close a file that turns out not to be one of its own
+            loaded = np.load(file, allow_pickle=False)
+            arrays = (
+                {"": loaded} if isinstance(loaded, np.ndarray) else {key: loaded[key] for key in loaded.files}
+            )
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, MemoryError) as error:
         do = "Write it with numpy.save or numpy.savez (no object arrays)."
         raise InputError("inputs", f"{path} holds no array that can be read", got=error, do=do) from error

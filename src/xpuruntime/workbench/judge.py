@@ -15,7 +15,7 @@ __all__ = ["Verdict", "judge"]
 class Verdict:
     """Which contenders are right and, for each that is not, its first differing output.
 
-    by: who judged: ``onnx.reference``, ``the majority``, ``nobody`` (two camps of equal size: none is called right) or
+    by: who judged: ``each other`` (all agree), ``onnx.reference``, ``the majority``, ``nobody`` (two camps of equal size: none is called right) or
         ``nothing to compare with`` (one contender: it is not doubted).
     """
 
@@ -47,6 +47,8 @@ def judge(
     if len(outputs) < 2:
         return Verdict("nothing to compare with", tuple(outputs), {})
     camps = {who: [other for other in outputs if not fault(other, outputs[who], who)] for who in outputs}
+    if all(len(camp) == len(outputs) for camp in camps.values()):
+        return Verdict("each other", tuple(outputs), {})
     head = max(camps, key=lambda who: len(camps[who]))
     if 2 * len(camps[head]) > len(outputs):
         return split(outputs[head], "the majority", head)

@@ -1,0 +1,35 @@
+"""Which constants of two ONNX models differ: what outputs on a few inputs may fail to show."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from ..protocols import ModelSource
+
+__all__ = ["changed_weights"]
+
+
+def changed_weights(model: ModelSource, other: ModelSource) -> tuple[str, ...]:
+    """Names of initialisers that both models have and whose type, shape or bytes differ, in the first model's order.
+
+    Empty for other formats, for equal models, and for two exports that share no names.
+    """
+    if model.format != "onnx" or other.format != "onnx" or model.digest == other.digest:
+        return ()
+    mine, theirs = _initialisers(model), _initialisers(other)
+    return tuple(name for name, digest in mine.items() if theirs.get(name, digest) != digest)
+
+
+def _initialisers(model: ModelSource) -> dict[str, str]:
+    import onnx
+    from onnx import numpy_helper
+
+    proto = onnx.load(model.path) if model.path else onnx.load_from_string(model.data)
+
+    def digest(tensor: Any) -> str:
+        array = numpy_helper.to_array(tensor)
+        raw = repr(array.tolist()).encode() if array.dtype.kind == "O" else array.tobytes()
+        return hashlib.sha256(f"{tensor.data_type} {list(tensor.dims)} ".encode() + raw).hexdigest()
+
+    return {t.name: digest(t) for t in proto.graph.initializer}

@@ -1,0 +1,176 @@
+"""Comparing on real engines: who agrees, what one changed weight does, and who may stay away."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import numpy as np
+import pytest
+
+from xpuruntime.decisions import Reason
+from xpuruntime.errors import EngineUnavailable, InputError, UnavailableError
+from xpuruntime.workbench.compare import REFERENCE, compare_engines, compare_models
+from xpuruntime.workbench.inputs import Inputs
+from xpuruntime.workbench.setup import Setup
+
+onnx = pytest.importorskip("onnx")
+ENGINES = [e for e in ("onnxruntime", "openvino") if importlib.util.find_spec(e)]
+pytestmark = pytest.mark.skipif(len(ENGINES) < 2, reason="needs onnxruntime and openvino")
+
+
+def test_engines_agree(net) -> None:
+    report = compare_engines(net, ENGINES, samples=2)
+    assert report.ok
+    assert report.samples == 2
+    (pair,) = report.pairs
+    (scores,) = pair.outputs
+    assert (pair.actual, pair.reference) == ("openvino", "onnxruntime")
+    assert scores.max_rel <= pair.tolerance == 5e-5
+    assert scores.cosine == pytest.approx(1.0)
+    assert scores.elements == 20
+    assert report.sentence == "openvino, onnxruntime agree"
+
+
+def test_a_tolerance_that_cannot_be_met_names_the_output(net) -> None:
+    """The two round differently somewhere in 5 samples of a convolution; if they ever do not, the test says so."""
+    report = compare_engines(net, ENGINES, samples=5, tolerance=0.0)
+    assert any(c.mismatched for c in report.pairs[0].outputs), (
+        "the engines gave equal bits, so this shows nothing"
+    )
+    assert not report.ok
+    assert report.pairs[0].first_difference.name == "scores"
+    assert "first in output 'scores'" in report.sentence
+
+
+def test_against_the_reference_evaluator(net) -> None:
+    report = compare_engines(net, ENGINES, against=REFERENCE, samples=1)
+    assert report.ok
+    assert [(p.actual, p.reference) for p in report.pairs] == [(e, REFERENCE) for e in ENGINES]
+
+
+def test_against_an_engine_by_its_alias(net) -> None:
+    report = compare_engines(net, ["onnxruntime"], against="openvino", samples=1)
+    assert [(p.actual, p.reference) for p in report.pairs] == [("onnxruntime", "openvino")]
+
+
+def test_one_engine_alone_is_no_comparison(net) -> None:
+    with pytest.raises(EngineUnavailable, match="there is nothing to compare with; got only onnxruntime"):
+        compare_engines(net, ["onnxruntime"])
+
+
+def test_an_engine_that_was_not_named_may_stay_away(net) -> None:
+    report = compare_engines(net, [*ENGINES, "tensorrt"], named=False, samples=1)
+    assert report.ok
+    assert [(c.name, c.code) for c in report.rejected] == [("tensorrt", Reason.NOT_IMPLEMENTED)]
+
+
+def test_an_engine_that_was_named_must_be_there(net) -> None:
+    with pytest.raises(UnavailableError, match="TensorRT engine is not part of this release"):
+        compare_engines(net, [*ENGINES, "tensorrt"])
+
+
+def test_a_device_nobody_has(net) -> None:
+    with pytest.raises(EngineUnavailable, match="no engine can run it here") as caught:
+        compare_engines(net, ENGINES, named=False, setup=Setup(device="npu"))
+    assert [c.name for c in caught.value.decision.rejected] == ENGINES
+
+
+def test_the_same_model_twice_has_equal_bits(net) -> None:
+    report = compare_models(net, net, ENGINES)
+    assert report.ok
+    assert all(c.mismatched == 0 for p in report.pairs for c in p.outputs)
+    assert all(p.tolerance == 0 for p in report.pairs)
+    assert "the two files are the same model, byte for byte" in report.notes
+
+
+@pytest.mark.parametrize("name", ["kernel", "bias", "head"])
+def test_one_changed_weight_is_seen(net, change_weight, name: str) -> None:
+    def one_percent(w):
+        w.flat[np.abs(w).argmax()] *= 1.01
+        return w
+
+    report = compare_models(net, change_weight(net, name, one_percent), ENGINES)
+    assert not report.ok
+    assert all(p.first_difference is not None and p.first_difference.name == "scores" for p in report.pairs)
+
+
+def test_a_change_below_two_engines_rounding_is_seen_and_explained(net, change_weight) -> None:
+    def tiny(w):
+        return (w * np.float32(1 + 1e-6)).astype(np.float32)
+
+    other = change_weight(net, "head", tiny)
+    report = compare_models(net, other, ENGINES)
+    assert not report.ok
+    assert any("expected of two exports of one model (then use --tolerance 5e-05)" in n for n in report.notes)
+    assert compare_models(net, other, ENGINES, tolerance=5e-5).ok
+
+
+def test_a_dead_weight_is_named_even_though_no_output_shows_it(make_network, change_weight) -> None:
+    """A channel whose bias keeps it below zero on every sample and probe: its head weight moves nothing."""
+
+    def off(b):
+        b[2] = -1e6
+        return b
+
+    def moved(w):
+        w[2, 5] += 1
+        return w
+
+    model = change_weight(make_network(), "bias", off)
+    report = compare_models(model, change_weight(model, "head", moved), ENGINES[:1])
+    assert report.ok
+    assert report.notes[-1].startswith(
+        "the files' weights differ in head, and no output shows it on these inputs"
+    )
+
+
+def test_a_probe_finds_what_the_samples_do_not(make_network, change_weight) -> None:
+    """The channel lives only where inputs are far larger than the samples are; probes of other scales reach it."""
+
+    def nearly_off(b):
+        b[2] = -6.0
+        return b
+
+    def moved(w):
+        w[2, 5] += 1
+        return w
+
+    def quiet(k):
+        k[2] = 0.2
+        return k
+
+    model = change_weight(change_weight(make_network(), "bias", nearly_off), "kernel", quiet)
+    report = compare_models(model, change_weight(model, "head", moved), ENGINES[:1], samples=1)
+    assert not report.ok
+
+
+def test_models_with_other_inputs_are_refused(net, make_network) -> None:
+    other = make_network()
+    other.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
+    for tensor in other.graph.initializer:
+        array = onnx.numpy_helper.to_array(tensor).astype(np.float64)
+        tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+    other.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
+    with pytest.raises(InputError, match="the two models do not take the same inputs"):
+        compare_models(net, other, ENGINES[:1])
+
+
+def test_other_names_in_the_same_places_are_matched(net) -> None:
+    other = onnx.ModelProto.FromString(net.SerializeToString())
+    other.graph.input[0].name = "x"
+    other.graph.node[0].input[0] = "x"
+    other.graph.output[0].name = "y"
+    other.graph.node[-1].output[0] = "y"
+    report = compare_models(net, other, ENGINES)
+    assert report.ok
+    assert [c.name for c in report.pairs[0].outputs] == ["scores"]
+
+
+def test_inputs_of_the_user_are_used(net, tmp_path) -> None:
+    np.save(tmp_path / "x.npy", np.full((1, 3, 8, 8), np.nan, np.float32))
+    report = compare_engines(net, ENGINES, inputs=Inputs((str(tmp_path / "x.npy"),)), samples=5)
+    assert report.samples == 1
+    assert report.inputs == str(tmp_path / "x.npy")
+    assert report.notes == (
+        "output 'scores' of onnxruntime holds no finite number, so its agreement says nothing",
+    )
