@@ -32,7 +32,9 @@ _TYPES = {"float": "float32", "double": "float64"}
 
 
 _Key: TypeAlias = tuple[str, str, str]  # an executed node: name, op, index
-Executed: TypeAlias = Sequence[tuple[str, tuple[str, ...]]]  # name and the model's nodes, in execution order
+Executed: TypeAlias = Sequence[
+    tuple[str, str, tuple[str, ...]]
+]  # name, op, the model's nodes; in execution order
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +178,7 @@ def _attribute(
 ) -> Attribution:
     """Rows in execution order from profiler events; each event's node is looked up in the twin's final graph."""
     runs = [(e["ts"], e["ts"] + e["dur"]) for e in events if e.get("name") == "model_run"][1:]
-    names = {name for name, _ in executed} if executed else None
+    top = {(name, op) for name, op, _ in executed} if executed is not None else None
     args: dict[_Key, dict[str, Any]] = {}
     spent: dict[_Key, list[float]] = {}
     for event in events:
@@ -184,9 +186,12 @@ def _attribute(
             continue
         name, detail = event["name"].removesuffix("_kernel_time"), event["args"]
         turn = next((i for i, (a, b) in enumerate(runs) if a <= event["ts"] <= b), None)
-        if turn is None or (names is not None and name not in names):
+        op, index = detail["op_name"], str(detail.get("node_index", ""))
+        if name == f"{op}_{index}" and top is not None and (name, op) not in top:
+            name = ""  # the profiler's own name for a node without one
+        if turn is None or (top is not None and (name, op) not in top):
             continue  # the first run, or a node inside a subgraph: its time is part of the If, Loop or Scan around it
-        key = (name, detail["op_name"], str(detail.get("node_index", "")))
+        key = (name, op, index)
         args[key] = detail
         spent.setdefault(key, [0.0] * len(runs))[turn] += event["dur"]
     sources = _sources(model, list(spent), executed)
@@ -211,10 +216,10 @@ def _sources(model: ModelSource, keys: Sequence[_Key], executed: Executed | None
     """
     if executed is None:
         return [(found,) if (found := source_of_name(name, model)) else () for name, _, _ in keys]
-    if [name for name, _, _ in keys] == [name for name, _ in executed]:
-        return [nodes for _, nodes in executed]
+    if [(name, op) for name, op, _ in keys] == [(name, op) for name, op, _ in executed]:
+        return [nodes for _, _, nodes in executed]
     by_name: dict[str, list[tuple[str, ...]]] = defaultdict(list)
-    for name, nodes in executed:
+    for name, _, nodes in executed:
         by_name[name].append(nodes)
     return [by_name[name][0] if len(by_name[name]) == 1 else () for name, _, _ in keys]
 

@@ -62,8 +62,8 @@ def _names(model: ModelSource) -> frozenset[str]:
     return _NAMES[model.digest]
 
 
-def executed_nodes(path: Path, model: ModelSource) -> list[tuple[str, tuple[str, ...]]]:
-    """For each node of the written graph: its name, and the model's nodes that it computes, in the model's order."""
+def executed_nodes(path: Path, model: ModelSource) -> list[tuple[str, str, tuple[str, ...]]]:
+    """For each node of the written graph: name, op, and the model's nodes that it computes, in the model's order."""
     import onnx
 
     graph = onnx.load(str(path), load_external_data=False).graph
@@ -84,7 +84,7 @@ def executed_nodes(path: Path, model: ModelSource) -> list[tuple[str, tuple[str,
     # A node that stands in no row was fused; a row that only moves data, or a light one for a heavy node, did not do it.
     ops = [n.op_type for n in graph.node]
     source.absorb(rows, lambda n, i: ops[i] not in _MOVERS and not (n.op in _HEAVY and ops[i] in _LIGHT))
-    return [(n.name, source.ordered(r)) for n, r in zip(graph.node, rows, strict=True)]
+    return [(n.name, n.op_type, source.ordered(r)) for n, r in zip(graph.node, rows, strict=True)]
 
 
 def _claim_once(rows: list[set[str]]) -> None:

@@ -187,8 +187,7 @@ def core_version() -> str:
 def compile_model(model: ModelSource, request: EngineRequest, **more: str) -> Any:
     """The vendor's compiled model. Raises BuildError with the vendor's text."""
     try:
-        source = str(model.path) if model.path is not None else model.data
-        network = core().read_model(source)
+        network = core().read_model(_readable(model))
         return core().compile_model(
             network, vendor_name(request.device), {**properties(model, request), **more}
         )
@@ -199,6 +198,22 @@ def compile_model(model: ModelSource, request: EngineRequest, **more: str) -> An
             got=short(str(error)),
             do="Choose another engine, or change the model where the vendor's text points.",
         ) from error
+
+
+def _readable(model: ModelSource) -> str | bytes:
+    """The original file or bytes; where the model defines ops of its own, which OpenVINO does not read, they are inlined."""
+    if not model.functions:
+        return str(model.path) if model.path is not None else model.data or b""
+    import onnx
+    import onnx.inliner
+
+    proto = (
+        onnx.load(str(model.path))
+        if model.path is not None
+        else onnx.ModelProto.FromString(model.data or b"")
+    )
+    inlined: bytes = onnx.inliner.inline_local_functions(proto).SerializeToString()
+    return inlined
 
 
 def build(model: ModelSource, request: EngineRequest) -> Artifact:
