@@ -167,7 +167,8 @@ class Decision:
         else:
             lines = [f"{head}{self.chosen.name} ({self.chosen.code.value}: {self.chosen.reason})"]
         for c in self.rejected:
-            lines.append(f"  not {c.name} ({c.code.value}): {c.reason}" + (f" {c.do}" if c.do else ""))
+            stop = "" if c.reason.endswith((".", "!", "?")) else "."
+            lines.append(f"  not {c.name} ({c.code.value}): {c.reason}" + (f"{stop} {c.do}" if c.do else ""))
         return "\n".join(lines)
 
     __str__ = explain

@@ -10,8 +10,29 @@ import pytest
 
 from xpuruntime import __all__ as public
 
-VENDORS = ("torch", "onnx", "onnxruntime", "openvino", "tensorrt", "transformers", "matplotlib", "jinja2", "typer", "rich")
-LIBRARIES = ("libcuda", "libnvrtc", "libcublas", "libcudnn", "libnvToolsExt", "libnvtx", "_core.", "libonnxruntime", "libopenvino")
+VENDORS = (
+    "torch",
+    "onnx",
+    "onnxruntime",
+    "openvino",
+    "tensorrt",
+    "transformers",
+    "matplotlib",
+    "jinja2",
+    "typer",
+    "rich",
+)
+LIBRARIES = (
+    "libcuda",
+    "libnvrtc",
+    "libcublas",
+    "libcudnn",
+    "libnvToolsExt",
+    "libnvtx",
+    "_core.",
+    "libonnxruntime",
+    "libopenvino",
+)
 
 REPORT = """
 import json, sys
@@ -24,7 +45,9 @@ print(json.dumps([loaded, mapped]))
 
 def after(program: str) -> tuple[list[str], list[str]]:
     """Modules and shared libraries of a fresh interpreter that ran the program."""
-    done = subprocess.run([sys.executable, "-c", program + REPORT], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", program + REPORT], capture_output=True, text=True, check=True, timeout=120
+    )
     loaded, mapped = json.loads(done.stdout.splitlines()[-1])
     return loaded, mapped
 
@@ -45,7 +68,9 @@ def test_a_public_name_brings_no_vendor(name: str) -> None:
 
 
 def test_the_table_of_engines_is_read_without_any_engine() -> None:
-    program = "from xpuruntime.engines import ENGINES, lookup\nassert 'onnxruntime' in ENGINES\nlookup('onnxrt')\n"
+    program = (
+        "from xpuruntime.engines import ENGINES, lookup\nassert 'onnxruntime' in ENGINES\nlookup('onnxrt')\n"
+    )
     loaded, mapped = after(program)
     assert [m for m in loaded if m.partition(".")[0] in VENDORS] == []
     assert [m for m in mapped if any(name in m for name in LIBRARIES)] == []

@@ -49,7 +49,17 @@ MAY_KNOW["cli"] = ("pytorch", "serving", "testing", *MAY_KNOW["testing"])
 # Packages of others: where at module level, where inside functions.
 EVERYWHERE = {"numpy", "ml_dtypes"}
 AT_TOP: dict[str, set[str]] = {"cli": {"typer", "rich", "click"}, "policies": {"yaml"}}
-VENDORS = {"torch", "onnx", "onnxruntime", "openvino", "tensorrt", "transformers", "tensorflow", "jax", "onnxscript"}
+VENDORS = {
+    "torch",
+    "onnx",
+    "onnxruntime",
+    "openvino",
+    "tensorrt",
+    "transformers",
+    "tensorflow",
+    "jax",
+    "onnxscript",
+}
 IN_FUNCTIONS: dict[str, set[str]] = {
     "store": set(),
     "policies": {"yaml"},
@@ -80,7 +90,9 @@ class Import:
     deferred: bool
 
     def __str__(self) -> str:
-        return f"{self.importer}:{self.line} imports {self.imported}" + (" (in a function)" if self.deferred else "")
+        return f"{self.importer}:{self.line} imports {self.imported}" + (
+            " (in a function)" if self.deferred else ""
+        )
 
 
 def imports(importer: str, text: str, *, package: bool) -> Iterator[Import]:
@@ -108,7 +120,12 @@ def imports(importer: str, text: str, *, package: bool) -> Iterator[Import]:
             base = ".".join([*parts, *([base] if base else [])])
         for name in node.names:
             # `from ..program import plan` names a module, `from ..errors import XpuError` a thing in one.
-            yield Import(importer, f"{base}.{name.name}" if base.startswith("xpuruntime") else base, node.lineno, deferred)
+            yield Import(
+                importer,
+                f"{base}.{name.name}" if base.startswith("xpuruntime") else base,
+                node.lineno,
+                deferred,
+            )
 
     yield from walk(ast.parse(text), False)
 
@@ -135,7 +152,12 @@ def fault(found: Import) -> str:
     allowed = AT_TOP.get(part_of(importer), set())
     if found.deferred:
         allowed = allowed | next(
-            (IN_FUNCTIONS[k] for k in (".".join(importer.split(".")[:2]), part_of(importer)) if k in IN_FUNCTIONS), set()
+            (
+                IN_FUNCTIONS[k]
+                for k in (".".join(importer.split(".")[:2]), part_of(importer))
+                if k in IN_FUNCTIONS
+            ),
+            set(),
         )
     return "" if top in allowed else f"{found}: {top} may not be imported here"
 
@@ -144,11 +166,19 @@ def _own_fault(importer: str, imported: str) -> str:
     part = part_of(imported)
     if importer in LEAVES:
         left = LEAVES[: LEAVES.index(importer)]
-        return "" if part in left else f"leaf {importer} may know {', '.join(left) or 'nothing'}, not {imported}"
+        return (
+            "" if part in left else f"leaf {importer} may know {', '.join(left) or 'nothing'}, not {imported}"
+        )
     if importer == "" or part in LEAVES or part in ("", "__version__") or part == part_of(importer):
         # A sibling engine is another vendor's business.
         mine, other = importer.split("."), imported.split(".")
-        if part == "engines" and mine[0] == "engines" and len(mine) > 2 and len(other) > 2 and _folder(other[1]):
+        if (
+            part == "engines"
+            and mine[0] == "engines"
+            and len(mine) > 2
+            and len(other) > 2
+            and _folder(other[1])
+        ):
             return "" if other[1] == mine[1] else f"engine {mine[1]} knows engine {other[1]}"
         return ""
     allowed = row_of(importer)
@@ -193,13 +223,29 @@ def test_nobody_imports_the_command_line() -> None:
         ("types", "from .store import Store", "leaf types may know errors, env, not store"),
         ("policies.load", "from ..ir import graph", "policies.load may know leaves only, not ir.graph"),
         ("runtime.executor", "def f():\n    from ..compiler import pipeline", "not compiler.pipeline"),
-        ("compiler.emit", "class A:\n    def f(self):\n        import xpuruntime.runtime.device", "not runtime.device"),
-        ("engines.openvino.run", "from ..onnxruntime.run import x", "engine openvino knows engine onnxruntime"),
-        ("engines.onnxruntime.run", "def f():\n    from ...frontends import onnx_writer", "not frontends.onnx_writer"),
+        (
+            "compiler.emit",
+            "class A:\n    def f(self):\n        import xpuruntime.runtime.device",
+            "not runtime.device",
+        ),
+        (
+            "engines.openvino.run",
+            "from ..onnxruntime.run import x",
+            "engine openvino knows engine onnxruntime",
+        ),
+        (
+            "engines.onnxruntime.run",
+            "def f():\n    from ...frontends import onnx_writer",
+            "not frontends.onnx_writer",
+        ),
         ("inference.session", "import onnx", "onnx may not be imported here"),
         ("ir.graph", "def f():\n    import torch", "torch may not be imported here"),
         ("frontends.model_file", "if True:\n    import onnx", "onnx may not be imported here"),
-        ("engines.openvino.run", "def f():\n    import onnxruntime as o", "onnxruntime may not be imported here"),
+        (
+            "engines.openvino.run",
+            "def f():\n    import onnxruntime as o",
+            "onnxruntime may not be imported here",
+        ),
         ("store", "try:\n    import yaml\nexcept ImportError:\n    pass", "yaml may not be imported here"),
         ("program.plan", "from ..runtime import device", "not runtime.device"),
         ("workbench.bench", "from ..cli import app", "not cli.app"),
@@ -216,8 +262,14 @@ def test_the_checker_sees_what_is_forbidden(module: str, text: str, says: str) -
     [
         ("types", "import ast, numpy as np\nfrom .errors import XpuError"),
         ("inference.session", "from ..policies import load\ndef f():\n    import onnx.reference"),
-        ("engines.openvino.build", "from ...frontends.onnx_writer import write\ndef f():\n    import openvino"),
-        ("errors", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .decisions import Decision"),
+        (
+            "engines.openvino.build",
+            "from ...frontends.onnx_writer import write\ndef f():\n    import openvino",
+        ),
+        (
+            "errors",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .decisions import Decision",
+        ),
         ("runtime.device", "from .. import _core"),
         ("cli.app", "import typer\nfrom rich.table import Table\nfrom ..workbench import doctor"),
     ],

@@ -57,7 +57,9 @@ def test_a_module_says_what_it_is_for_and_documents_what_it_exports(path: Path) 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_all_names_what_is_there_once_and_sorted(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    listed = [n.value for n in tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__"]
+    listed = [
+        n.value for n in tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__"
+    ]
     if not listed or path == SOURCE / "__init__.py":
         return
     names = ast.literal_eval(listed[0])
@@ -69,5 +71,7 @@ def test_all_names_what_is_there_once_and_sorted(path: Path) -> None:
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_every_module_postpones_annotations(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    code = [n for n in ast.parse(text).body if not (isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))]
+    code = [
+        n for n in ast.parse(text).body if not (isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))
+    ]
     assert not code or "from __future__ import annotations" in text

@@ -15,8 +15,12 @@ LARGEST = 400_000  # bytes; the largest photograph of the demo and the vendored 
 # this file does not match itself.
 FORBIDDEN = {
     "a folder of one machine": re.compile(r"(?<![\w.])/(?:work|home/\w+|Users/\w+|root)/(?=\w)"),
-    "a package index other than the default": re.compile(r"(?:--extra-index-url|--index-url|index-url\s*=)\s*\S"),
-    "an internal address": re.compile(r"https?://[\w.-]+\.(?:internal|local|corp|lan)\b|https?://(?:10|127|192\.168)\.\d"),
+    "a package index other than the default": re.compile(
+        r"(?:--extra-index-url|--index-url|index-url\s*=)\s*\S"
+    ),
+    "an internal address": re.compile(
+        r"https?://[\w.-]+\.(?:internal|local|corp|lan)\b|https?://(?:10|127|192\.168)\.\d"
+    ),
     "a private key": re.compile(r"-----BEGIN (?:RSA |EC |OPENSSH )?PRIVATE" + " KEY"),
     "a token": re.compile(r"\b(?:ghp|gho|hf|sk|pypi)[_-][A-Za-z0-9_-]{24,}"),
 }
@@ -40,18 +44,31 @@ def test_no_file_names_a_machine_an_index_or_a_secret() -> None:
             text = (ROOT / name).read_text(encoding="utf-8")
         except UnicodeDecodeError:
             continue
-        found += [f"{name}: {what}: {m[0]!r}" for what, pattern in FORBIDDEN.items() for m in pattern.finditer(text)]
+        found += [
+            f"{name}: {what}: {m[0]!r}" for what, pattern in FORBIDDEN.items() for m in pattern.finditer(text)
+        ]
     assert found == []
 
 
 def test_no_file_is_large_or_built() -> None:
     names = tracked()
     assert [n for n in names if (ROOT / n).stat().st_size > LARGEST] == []
-    assert [n for n in names if n.endswith((".onnx", ".so", ".whl", ".npubin", ".pth", ".safetensors", ".pyc"))] == []
+    assert [
+        n for n in names if n.endswith((".onnx", ".so", ".whl", ".npubin", ".pth", ".safetensors", ".pyc"))
+    ] == []
 
 
 def test_what_a_visitor_looks_for_is_there() -> None:
-    wanted = ["README.md", "README.ko.md", "LICENSE", "CHANGELOG.md", "AGENTS.md", "Makefile", "pyproject.toml", ".ci/run"]
+    wanted = [
+        "README.md",
+        "README.ko.md",
+        "LICENSE",
+        "CHANGELOG.md",
+        "AGENTS.md",
+        "Makefile",
+        "pyproject.toml",
+        ".ci/run",
+    ]
     assert [n for n in wanted if not (ROOT / n).is_file()] == []
     assert "Apache License" in (ROOT / "LICENSE").read_text(encoding="utf-8")
 

@@ -1,5 +1,7 @@
 """Plans and programs: what will run, as data. Knows neither the graph nor the policies."""
 
+from __future__ import annotations
+
 from .plan import Plan, PlanNode, Region, Transfer
 
 __all__ = ["Plan", "PlanNode", "Region", "Transfer"]

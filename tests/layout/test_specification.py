@@ -1,0 +1,162 @@
+"""The specification's examples run as they are written; only the names of the deviation table are mapped.
+
+On a machine without the device an example ends in the named error, with advice. With device and engine changed to what
+is there, the same text runs, and its numbers are those of `onnx.reference`.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import xpuruntime as xrt
+from xpuruntime.numerics import compare, tolerance_for
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+pytest.importorskip("openvino")
+
+SPEC = Path(__file__).parent / "spec"
+NAMES = {"import gpukit as gk": "import xpuruntime as gk"}  # the deviation table, as far as these examples go
+
+
+def snippets() -> dict[str, str]:
+    """Section number -> its example, mapped."""
+    found = {}
+    for path in (SPEC / "gpukit_design_specification.md", SPEC / "xpuruntime_architecture.md"):
+        text = path.read_text(encoding="utf-8")
+        for heading, body in re.findall(
+            r"^#+ (\d+(?:\.\d+)*)\.? .*?^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL
+        ):
+            for theirs, ours in NAMES.items():
+                body = body.replace(theirs, ours)
+            found[f"{path.stem} {heading}"] = body
+    return found
+
+
+EXAMPLES = snippets()
+INFERENCE = "gpukit_design_specification 7.3"
+OPENVINO_NPU = "gpukit_design_specification 10.3"
+QNN_NPU = "gpukit_design_specification 11.3"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from examples.small_model import small_model
+
+    path = tmp_path_factory.mktemp("specification") / "model.onnx"
+    onnx.save(small_model(), path)
+    return path
+
+
+@pytest.fixture
+def names(model: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What stands before an example: its model in the working folder, and what earlier examples imported or made."""
+    monkeypatch.chdir(model.parent)
+    x = np.random.default_rng(0).standard_normal((1, 3, 32, 32)).astype(np.float32)
+    return {"gk": xrt, "KernelPolicy": xrt.KernelPolicy, "ExecutionPolicy": xrt.ExecutionPolicy, "x": x}
+
+
+def reference(model: Path, x: np.ndarray) -> np.ndarray:
+    from onnx.reference import ReferenceEvaluator
+
+    return ReferenceEvaluator(str(model)).run(None, {"input": x})[0]  # type: ignore[no-any-return]
+
+
+def run(example: str, names: dict[str, Any], changes: dict[str, str]) -> np.ndarray:
+    """The example with its words changed, each of which must be there; its session's output on x."""
+    for old, new in changes.items():
+        assert old in example
+        example = example.replace(old, new)
+    exec(compile(example, "example", "exec"), names)
+    out = names["out"] if "out" in names else names["sess"].run({"input": names["x"]})
+    (value,) = out.values()
+    return value  # type: ignore[no-any-return]
+
+
+def test_every_example_is_there() -> None:
+    sections = ["7.3", "8.1", "9", "10.3", "11.3"]
+    assert list(EXAMPLES) == [f"gpukit_design_specification {s}" for s in sections] + [
+        "xpuruntime_architecture 4.1"
+    ]
+
+
+# As written
+
+
+def test_policies_run_as_they_are_written(names: dict[str, Any]) -> None:
+    kernel = eval(EXAMPLES["gpukit_design_specification 8.1"].strip(), names)
+    assert kernel == xrt.KernelPolicy(matmul="cublasLt", conv="cudnn", attention="flash_v2")
+    execution = eval(EXAMPLES["gpukit_design_specification 9"].strip(), names)
+    assert (execution.target, execution.precision, execution.static_shape) == ("npu", "int8", True)
+    assert "cpu" in execution.allow_fallback
+
+
+def test_a_policy_saved_and_loaded_as_written_is_the_same(names: dict[str, Any]) -> None:
+    exec(EXAMPLES["xpuruntime_architecture 4.1"], names)
+    assert names["policy"] == xrt.KernelPolicy(matmul="cublasLt", attention="flash_v2")
+    assert Path("policy.json").is_file()
+
+
+def test_tensorrt_as_written_says_what_to_use_instead(names: dict[str, Any]) -> None:
+    with pytest.raises(xrt.EngineUnavailable, match="tensorrt") as caught:
+        exec(EXAMPLES[INFERENCE], names)
+    assert caught.value.do
+    assert caught.value.decision is not None
+    assert caught.value.decision.chosen is None
+
+
+def test_the_intel_npu_as_written_repeats_the_vendor_s_reason(names: dict[str, Any]) -> None:
+    import openvino
+
+    if "NPU" in openvino.Core().available_devices:
+        pytest.skip("this machine has an NPU: the example runs")
+    with pytest.raises(xrt.DeviceUnavailable, match="OpenVINO lists no NPU here") as caught:
+        exec(EXAMPLES[OPENVINO_NPU], names)
+    assert "allow_fallback='cpu'" in caught.value.do
+
+
+def test_qualcomm_as_written_falls_back_with_one_warning(
+    names: dict[str, Any], model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        value = run(EXAMPLES[QNN_NPU], names, {})
+    assert len([r for r in caplog.records if r.levelno >= logging.WARNING]) == 1
+    assert "qnn on npu cannot be had" in caplog.text
+    assert names["sess"].plan.regions[0].device == "cpu"
+    result = compare("out", value, reference(model, names["x"]), tolerance_for(xrt.DType.INT8))
+    assert result.ok, result
+
+
+# With device and engine changed to what is there
+
+
+@pytest.mark.parametrize("engine", ["onnxrt", "openvino"])
+def test_inference_with_what_is_there(engine: str, names: dict[str, Any], model: Path) -> None:
+    value = run(EXAMPLES[INFERENCE], names, {'"cuda:0"': '"cpu"', '"tensorrt"': f'"{engine}"'})
+    result = compare("out", value, reference(model, names["x"]), tolerance_for(xrt.DType.FLOAT32))
+    assert result.ok, result
+    precision = names["sess"].plan.decision("precision")
+    assert [c.name for c in precision.rejected] == ["float16"], (
+        "fp16 cannot be had here, and the plan says so"
+    )
+
+
+@pytest.mark.parametrize("section", [OPENVINO_NPU, QNN_NPU])
+@pytest.mark.parametrize("engine", ["onnxrt", "openvino"])
+def test_npu_examples_with_what_is_there(
+    section: str, engine: str, names: dict[str, Any], model: Path
+) -> None:
+    backend = re.search(r'backend=("\w+")', EXAMPLES[section])
+    assert backend
+    value = run(EXAMPLES[section], names, {'"npu"': '"cpu"', backend[1]: f'"{engine}"'})
+    assert names["sess"].plan.regions[0].precision == "int8"
+    exact = reference(model, names["x"])
+    result = compare("out", value, exact, tolerance_for(xrt.DType.INT8))
+    assert result.ok, result
+    assert not np.array_equal(value, exact), "int8 was asked for, and float32 ran"
