@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+from collections.abc import Callable
 from typing import Any
 
 from ...decisions import Reason, Support
@@ -52,16 +53,15 @@ def supports(model: ModelSource, request: EngineRequest) -> Support:
         return Support.no(
             Reason.FORMAT_UNSUPPORTED, f"OpenVINO reads ONNX and OpenVINO IR, not {model.format}"
         )
-    for check in (
-        devices.usable(request.device),
-        _precision(model, request),
-        _options(request),
-        _types(model),
-        _ops(model),
-    ):
-        if not check:
-            return check
-    return Support.yes()
+    # In this order, since only a usable device can be asked about precisions and options.
+    checks: tuple[Callable[[], Support], ...] = (
+        lambda: devices.usable(request.device),
+        lambda: _precision(model, request),
+        lambda: _options(request),
+        lambda: _types(model),
+        lambda: _ops(model),
+    )
+    return next((no for check in checks if not (no := check())), Support.yes())
 
 
 def _precision(model: ModelSource, request: EngineRequest) -> Support:

@@ -1,0 +1,387 @@
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper, numpy_helper
+
+from xpuruntime.decisions import Reason, Support
+from xpuruntime.engines.onnxruntime import engine
+from xpuruntime.engines.onnxruntime.plugin import PLUGIN
+from xpuruntime.errors import BuildError
+from xpuruntime.frontends.model_file import open_model
+from xpuruntime.protocols import EngineRequest, Executable, ModelSource
+from xpuruntime.targets import DeviceId
+from xpuruntime.types import DType
+
+Make = Callable[..., onnx.ModelProto]
+Opened = Callable[..., Executable]
+AZURE = "AzureExecutionProvider"
+VEC = {"x": ("float32", [4])}
+OUT = {"y": ("float32", [4])}
+
+
+def relu(make: Make, **more: Any) -> onnx.ModelProto:
+    return make([helper.make_node("Relu", ["x"], ["y"], name="r")], VEC, OUT, **more)
+
+
+def ask(model: ModelSource, device: str = "cpu", precision: DType | None = None, **options: str) -> Support:
+    return engine.supports(model, EngineRequest(DeviceId.parse(device), precision, options=options))
+
+
+@pytest.fixture
+def source(make: Make) -> ModelSource:
+    return open_model(relu(make))
+
+
+def test_version_is_the_vendors() -> None:
+    assert engine.version() == onnxruntime.__version__ == PLUGIN.version()
+
+
+def test_devices_are_the_listed_providers() -> None:
+    facts = {f.name: f for f in engine.devices()}
+    assert list(facts) == onnxruntime.get_available_providers()
+    assert facts["CPUExecutionProvider"].support
+    assert str(facts["CPUExecutionProvider"].device) == "cpu"
+
+
+@pytest.mark.parametrize("kind", ["cuda", "npu", "metal", "webgpu"])
+def test_a_device_without_a_provider(source: ModelSource, kind: str) -> None:
+    if any(f.device.kind == kind for f in engine.devices()):
+        pytest.skip(f"this build of ONNX Runtime has a provider for {kind}")
+    no = ask(source, kind)
+    assert no.code is Reason.NO_DEVICE
+    assert no.reason.startswith(
+        f"the installed ONNX Runtime has no provider for device {DeviceId.parse(kind)}; it has "
+    )
+    assert "CPUExecutionProvider" in no.reason
+    assert "choose device='cpu'" in no.do
+
+
+def test_the_second_cpu(source: ModelSource) -> None:
+    no = ask(source, "cpu:1")
+    assert (no.code, no.reason) == (Reason.NO_DEVICE, "ONNX Runtime has one CPU device, cpu")
+
+
+def test_auto_takes_the_first_usable_provider(source: ModelSource) -> None:
+    assert ask(source, "auto")
+
+
+def test_own_precision_only(source: ModelSource) -> None:
+    assert ask(source, precision=DType.FLOAT32)
+    no = ask(source, precision=DType.FLOAT16)
+    assert no.code is Reason.PRECISION_UNSUPPORTED
+    assert (
+        no.reason
+        == "ONNX Runtime computes in the model's own precision, float32; it has no such switch for float16"
+    )
+    assert no.do.startswith("Convert the model to float16 first")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason", "do"),
+    [
+        (
+            "enable_mem_patern",
+            "1",
+            "ONNX Runtime has no option 'enable_mem_patern' for the CPU",
+            "Did you mean 'enable_mem_pattern'? ",
+        ),
+        (
+            "enable_mem_pattern",
+            "maybe",
+            "ONNX Runtime option 'enable_mem_pattern' cannot be 'maybe'",
+            "It takes one of 1, true, 0, false.",
+        ),
+        (
+            "inter_op_num_threads",
+            "-1",
+            "ONNX Runtime option 'inter_op_num_threads' cannot be '-1'",
+            "It takes a non-negative integer.",
+        ),
+        (
+            "intra_op_num_threads",
+            "2",
+            "ONNX Runtime option 'intra_op_num_threads' is set by xpuruntime",
+            "Use threads=.",
+        ),
+        (
+            "session.disable_prepaking",
+            "1",
+            "ONNX Runtime has no option 'session.disable_prepaking'",
+            "Did you mean 'session.disable_prepacking'?",
+        ),
+        (
+            "providers",
+            "CpuExecutionProvider",
+            "the installed ONNX Runtime has no provider 'CpuExecutionProvider'",
+            "Did you mean 'CPUExecutionProvider'? ",
+        ),
+    ],
+)
+def test_wrong_options(source: ModelSource, key: str, value: str, reason: str, do: str) -> None:
+    no = ask(source, **{key: value})
+    assert no.code is Reason.OPTION_UNKNOWN
+    assert no.reason.startswith(reason)
+    assert no.do.startswith(do)
+    with pytest.raises(BuildError, match="cannot build; got "):
+        engine.build(source, EngineRequest(DeviceId("cpu"), options={key: value}))
+
+
+def test_options_reach_the_session(make: Make, opened: Opened) -> None:
+    options = {
+        "graph_optimization_level": "ORT_DISABLE_ALL",
+        "enable_mem_pattern": "false",
+        "session.disable_prepacking": "1",
+        "session.intra_op.allow_spinning": "1",
+    }
+    said = opened("onnxruntime", relu(make), options=options, threads=3).evidence().options
+    assert said["graph_optimization_level"] == "ORT_DISABLE_ALL"
+    assert said["session.disable_prepacking"] == "1"
+    assert said["session.intra_op.allow_spinning"] == "1"
+    assert said["intra_op_num_threads"] == "3"
+
+
+def test_spinning_is_off_unless_asked_for(make: Make, opened: Opened) -> None:
+    assert opened("onnxruntime", relu(make)).evidence().options["session.intra_op.allow_spinning"] == "0"
+
+
+def test_an_op_of_an_unknown_domain(make: Make) -> None:
+    node = helper.make_node("Magic", ["x"], ["y"], name="m", domain="vendor.ops")
+    no = ask(open_model(make([node], VEC, OUT, opsets=[("", 17), ("vendor.ops", 1)])))
+    assert no.code is Reason.OP_UNSUPPORTED
+    assert no.reason == "node 'm' has op 'Magic' of domain 'vendor.ops', which no ONNX Runtime build holds"
+
+
+def test_an_opset_that_is_too_new(make: Make) -> None:
+    newest = onnx.defs.onnx_opset_version()
+    source = open_model(relu(make, opsets=[("", newest)]))
+    refusal = ""
+    try:
+        onnxruntime.InferenceSession(source.data, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        refusal = str(error)
+    no = ask(source)
+    assert bool(no) == (not refusal)
+    if refusal:
+        assert no.code is Reason.FORMAT_UNSUPPORTED
+        assert no.reason.startswith(f"ONNX Runtime {onnxruntime.__version__} refuses the model's opset: ")
+        assert "official support for domain ai.onnx is till opset" in refusal
+        assert "official support for domain ai.onnx is till opset" in no.reason
+
+
+def test_another_format(source: ModelSource) -> None:
+    import dataclasses
+
+    no = ask(dataclasses.replace(source, format="openvino-ir"))
+    assert (no.code, no.do) == (Reason.FORMAT_UNSUPPORTED, "Use engine='openvino'.")
+
+
+def test_an_element_type_without_an_array(make: Make) -> None:
+    proto = relu(make)
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.elem_type = onnx.TensorProto.COMPLEX64
+    no = ask(open_model(proto))
+    assert (no.code, no.reason) == (
+        Reason.DTYPE_UNSUPPORTED,
+        "ONNX Runtime takes no complex64 array; 'x' is complex64[4]",
+    )
+
+
+def test_what_the_vendor_cannot_build_repeats_its_text(make: Make, opened: Opened) -> None:
+    node = helper.make_node(
+        "Conv", ["x", "w"], ["y"], name="c"
+    )  # a weight of the wrong rank passes every check but the vendor's
+    proto = make(
+        [node],
+        {"x": ("float32", [1, 1, 4, 4])},
+        {"y": ("float32", ["a", "b", "c", "d"])},
+        {"w": np.ones(3, np.float32)},
+    )
+    with pytest.raises(
+        BuildError,
+        match=r"\[onnxruntime, model graph\] ONNX Runtime cannot build this model; got \[ONNXRuntimeError\]",
+    ):
+        opened("onnxruntime", proto)
+
+
+def test_strings(make: Make, opened: Opened) -> None:
+    node = helper.make_node("StringConcat", ["x", "x"], ["y"])
+    proto = make([node], {"x": ("string", ["n"])}, {"y": ("string", ["n"])}, opsets=[("", 20)])
+    (y,) = opened("onnxruntime", proto).run({"x": np.array(["a", "äö"], object)})
+    assert y.tolist() == ["aa", "äöäö"]
+
+
+def test_float64_is_computed_in_float64(make: Make, opened: Opened) -> None:
+    node = helper.make_node("Add", ["x", "x"], ["y"])
+    x = np.array([1 + 2.0**-40])
+    (y,) = opened("onnxruntime", make([node], {"x": ("float64", [1])}, {"y": ("float64", [1])})).run({"x": x})
+    assert y[0] == 2 + 2.0**-39
+
+
+# --- evidence
+
+
+def test_placement_comes_from_the_session(conv_net: onnx.ModelProto, opened: Opened) -> None:
+    e = opened("onnxruntime", conv_net).evidence()
+    assert (e.placement_source, e.time_source, e.fallbacks) == ("session", "", ())
+    assert {r.device for r in e.rows} == {"cpu"}
+    assert {"conv1", "conv2", "pool", "flat"} <= {n for r in e.rows for n in r.nodes}
+    assert {r.kernel.split()[0] for r in e.rows} == {"CPUExecutionProvider"}
+    assert all(r.time_us is None for r in e.rows)
+
+
+def test_a_profiled_twin_tells_fusions_and_times(conv_net: onnx.ModelProto, opened: Opened) -> None:
+    x = np.ones((1, 16, 8, 8), np.float32)
+    e = opened("onnxruntime", conv_net).evidence({"x": x})
+    by_first = {r.nodes[0]: r for r in e.rows if r.nodes}
+    assert by_first["conv1"].nodes == ("conv1", "norm1", "relu1")
+    assert by_first["conv2"].nodes == ("conv2", "add2", "relu2")
+    assert {n for r in e.rows for n in r.nodes} == {n.name for n in open_model(conv_net).nodes} - {
+        "shape",
+        "root",
+    }
+    assert any("computed once when loading" in n and "shape, root" in n for n in e.notes)
+    assert all(r.time_us is not None and r.time_us >= 0 for r in e.rows)
+    assert sum(r.time_us or 0 for r in e.rows) > 0
+    assert e.time_source == "profiled twin, median of 10 runs"
+    assert by_first["conv1"].precision == "float32"
+
+
+def test_no_node_is_told_twice(conv_net: onnx.ModelProto, opened: Opened) -> None:
+    rows = opened("onnxruntime", conv_net).evidence({"x": np.ones((1, 16, 8, 8), np.float32)}).rows
+    told = [n for r in rows for n in r.nodes]
+    assert len(told) == len(set(told))
+
+
+def test_the_twin_leaves_no_file(
+    conv_net: onnx.ModelProto, opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    opened("onnxruntime", conv_net).evidence({"x": np.ones((1, 16, 8, 8), np.float32)})
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_optimisers_every_node_has_its_own_row(conv_net: onnx.ModelProto, opened: Opened) -> None:
+    options = {"graph_optimization_level": "ORT_DISABLE_ALL"}
+    e = opened("onnxruntime", conv_net, options=options).evidence({"x": np.ones((1, 16, 8, 8), np.float32)})
+    assert all(len(r.nodes) == 1 for r in e.rows)
+    assert ("conv1",) in [r.nodes for r in e.rows]
+
+
+def test_a_loop_body_counts_for_the_loop(make: Make, opened: Opened) -> None:
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["c"], ["c2"]),
+            helper.make_node("Add", ["a", "a"], ["b"], name="inner"),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("i", onnx.TensorProto.INT64, []),
+            helper.make_tensor_value_info("c", onnx.TensorProto.BOOL, []),
+            helper.make_tensor_value_info("a", onnx.TensorProto.FLOAT, [4]),
+        ],
+        [
+            helper.make_tensor_value_info("c2", onnx.TensorProto.BOOL, []),
+            helper.make_tensor_value_info("b", onnx.TensorProto.FLOAT, [4]),
+        ],
+    )
+    nodes = [
+        helper.make_node("Loop", ["n", "t", "x"], ["l"], name="loop", body=body),
+        helper.make_node("Relu", ["l"], ["y"], name="r"),
+    ]
+    proto = make(nodes, VEC, OUT, {"n": np.array(3), "t": np.array(True)})
+    executable = opened("onnxruntime", proto)
+    x = np.ones(4, np.float32)
+    assert executable.run({"x": x})[0].tolist() == [8, 8, 8, 8]
+    assert [r.nodes for r in executable.evidence({"x": x}).rows] == [("loop",), ("r",)]
+
+
+def test_nodes_without_names_are_told_apart(make: Make, opened: Opened, tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Exp", ["x"], ["a"]),
+        helper.make_node("Sqrt", ["a"], ["b"]),
+        helper.make_node("Exp", ["b"], ["y"]),
+    ]
+    path = tmp_path / "m.onnx"
+    onnx.save(make(nodes, VEC, OUT), path)
+    e = opened("onnxruntime", path).evidence()
+    assert sorted(r.nodes for r in e.rows) == [("Exp_0",), ("Exp_2",), ("Sqrt_1",)]
+
+
+def test_names_are_filled_in_beside_external_data_too(make: Make, opened: Opened, tmp_path: Path) -> None:
+    weight = numpy_helper.from_array(np.full(4, 3, np.float32), "w")
+    proto = make([helper.make_node("Mul", ["x", "w"], ["y"])], VEC, OUT)
+    proto.graph.initializer.append(weight)
+    path = tmp_path / "m.onnx"
+    onnx.save(proto, path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    executable = opened("onnxruntime", path)
+    assert executable.run({"x": np.ones(4, np.float32)})[0].tolist() == [3, 3, 3, 3]
+    assert [r.nodes for r in executable.evidence({"x": np.ones(4, np.float32)}).rows] == [("Mul_0",)]
+
+
+def test_a_quantised_model_computes_in_integers(make: Make, opened: Opened) -> None:
+    rng = np.random.default_rng(0)
+    node = helper.make_node
+    nodes = [
+        node("QuantizeLinear", ["x", "s", "z"], ["xq"], name="qx"),
+        node("DequantizeLinear", ["xq", "s", "z"], ["xd"], name="dx"),
+        node("DequantizeLinear", ["wq", "s", "zw"], ["wd"], name="dw"),
+        node("MatMul", ["xd", "wd"], ["m"], name="mm"),
+        node("QuantizeLinear", ["m", "s", "z"], ["yq"], name="qy"),
+        node("DequantizeLinear", ["yq", "s", "z"], ["y"], name="dy"),
+    ]
+    weights = {
+        "s": np.float32(0.05),
+        "z": np.uint8(128),
+        "zw": np.int8(0),
+        "wq": rng.integers(-9, 9, (8, 8)).astype(np.int8),
+    }
+    proto = make(nodes, {"x": ("float32", [2, 8])}, {"y": ("float32", [2, 8])}, weights)
+    assert open_model(proto).quantized is DType.INT8
+    rows = opened("onnxruntime", proto).evidence({"x": np.ones((2, 8), np.float32)}).rows
+    integer = next(r for r in rows if "mm" in r.nodes)
+    assert integer.op == "QLinearMatMul"
+    assert integer.precision == "uint8"
+
+
+# --- providers that take nothing
+
+
+@pytest.mark.skipif(
+    AZURE not in onnxruntime.get_available_providers(), reason="this build has no Azure provider"
+)
+def test_a_provider_that_takes_no_node_is_a_fallback(make: Make, opened: Opened) -> None:
+    e = opened("onnxruntime", relu(make), options={"providers": AZURE}).evidence()
+    assert e.fallbacks == (f"CPUExecutionProvider took what {AZURE} did not take, 1 nodes: r",)
+    assert e.options["providers"] == f"{AZURE}, CPUExecutionProvider"
+
+
+UNUSABLE = """
+from xpuruntime.engines.onnxruntime import engine
+for f in engine.devices(): print(f.name, f.device, bool(f.support), f.support.code, f.support.reason, sep='|')
+"""
+
+
+def test_devices_prints_nothing() -> None:
+    """The vendor's log of providers that fail to load is caught, also where it goes straight to file descriptor 2."""
+    done = subprocess.run(
+        [sys.executable, "-c", UNUSABLE], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert done.stderr == ""
+    for line in done.stdout.splitlines():
+        name, _, ok, code, reason = line.split("|")
+        assert ok == "True" or (
+            code == "device_refused" and reason.startswith(f"{name} is built in but cannot be used: ")
+        )

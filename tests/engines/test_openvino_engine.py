@@ -1,0 +1,314 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import openvino
+import pytest
+from onnx import helper
+
+from xpuruntime.decisions import Reason, Support
+from xpuruntime.engines.openvino import engine
+from xpuruntime.engines.openvino.plugin import PLUGIN
+from xpuruntime.errors import BuildError, RunError
+from xpuruntime.frontends.model_file import open_model
+from xpuruntime.protocols import Artifact, EngineRequest, Executable, ModelSource
+from xpuruntime.targets import DeviceId
+from xpuruntime.types import DType
+
+Make = Callable[..., onnx.ModelProto]
+Opened = Callable[..., Executable]
+VEC = {"x": ("float32", [4])}
+OUT = {"y": ("float32", [4])}
+CORE = openvino.Core()
+CAPABILITIES = CORE.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+
+
+def relu(make: Make, **more: Any) -> onnx.ModelProto:
+    return make([helper.make_node("Relu", ["x"], ["y"], name="r")], VEC, OUT, **more)
+
+
+def ask(model: ModelSource, device: str = "cpu", precision: DType | None = None, **options: str) -> Support:
+    return engine.supports(model, EngineRequest(DeviceId.parse(device), precision, options=options))
+
+
+@pytest.fixture
+def source(make: Make) -> ModelSource:
+    return open_model(relu(make))
+
+
+def test_version_is_the_vendors() -> None:
+    assert openvino.get_version().startswith(engine.version())
+    assert engine.version() == PLUGIN.version()
+
+
+def test_every_kind_of_device_is_answered_for() -> None:
+    facts = {str(f.device): f for f in engine.devices()}
+    assert {"cpu", "auto", "gpu", "npu"} <= set(facts)
+    assert facts["cpu"].support
+    assert facts["cpu"].name == CORE.get_property("CPU", "FULL_DEVICE_NAME")
+    assert set(facts["cpu"].facts["capabilities"]) == set(CAPABILITIES)
+
+
+@pytest.mark.parametrize("kind", ["gpu", "npu"])
+def test_a_device_that_is_not_there_repeats_the_vendor(source: ModelSource, kind: str) -> None:
+    name = kind.upper()
+    if name in CORE.available_devices:
+        pytest.skip(f"this machine has a {name}")
+    with pytest.raises(RuntimeError) as caught:
+        CORE.compile_model(CORE.read_model(relu_bytes(source)), name)
+    no = ask(source, kind)
+    assert no.code is Reason.NO_DEVICE
+    assert no.reason.startswith(
+        f"OpenVINO lists no {name} here (it lists {', '.join(CORE.available_devices)}); asked for it, it says: "
+    )
+    library = next(w for w in str(caught.value).split() if ".so" in w).strip("\"':")
+    assert library in no.reason
+    assert "device='cpu'" in no.do
+    with pytest.raises(BuildError, match=f"cannot build; got OpenVINO lists no {name} here"):
+        engine.build(source, EngineRequest(DeviceId(kind)))
+
+
+def relu_bytes(source: ModelSource) -> bytes:
+    assert source.data is not None
+    return source.data
+
+
+def test_a_device_that_openvino_does_not_drive(source: ModelSource) -> None:
+    no = ask(source, "cuda")
+    assert (no.code, no.reason) == (Reason.DEVICE_MISMATCH, "OpenVINO drives cpu, auto, gpu, npu, not cuda:0")
+
+
+@pytest.mark.parametrize(
+    ("precision", "capability"), [(DType.BFLOAT16, "BF16"), (DType.FLOAT16, "FP16"), (DType.FLOAT32, "FP32")]
+)
+def test_precision_is_what_the_device_names(
+    source: ModelSource, opened: Opened, precision: DType, capability: str
+) -> None:
+    answer = ask(source, precision=precision)
+    assert bool(answer) == (capability in CAPABILITIES)
+    if answer:
+        said = opened("openvino", source, precision=precision).evidence().options["INFERENCE_PRECISION_HINT"]
+        assert said == {"BF16": "bf16", "FP16": "f16", "FP32": "f32"}[capability]
+    else:
+        assert answer.code is Reason.PRECISION_UNSUPPORTED
+        assert answer.reason.startswith(
+            f"OpenVINO's CPU does not compute in {precision}: its OPTIMIZATION_CAPABILITIES are "
+        )
+
+
+def test_precisions_that_no_hint_has(source: ModelSource) -> None:
+    no = ask(source, precision=DType.INT8)
+    assert (no.code, no.do) == (Reason.PRECISION_UNSUPPORTED, "Quantise the model itself first.")
+
+
+def test_float64_is_refused_because_it_would_be_float32(make: Make) -> None:
+    node = helper.make_node("Add", ["x", "x"], ["y"])
+    proto = make([node], {"x": ("float64", [1])}, {"y": ("float64", [1])})
+    x = np.array([1 + 2.0**-40])
+    hint = {"INFERENCE_PRECISION_HINT": "f64"}
+    try:
+        y = CORE.compile_model(CORE.read_model(proto.SerializeToString()), "CPU", hint)({0: x})[0]
+    except RuntimeError:  # the hint itself is refused
+        y = CORE.compile_model(CORE.read_model(proto.SerializeToString()), "CPU")({0: x})[0]
+    assert y[0] == 2  # the day it is 2 + 2**-39, the refusal can go
+    no = ask(open_model(proto))
+    assert (no.code, no.reason) == (
+        Reason.PRECISION_UNSUPPORTED,
+        "OpenVINO computes float64 in float32, without a word",
+    )
+
+
+@pytest.mark.parametrize("own", ["float32", "float16"])
+def test_the_models_own_precision_is_pinned(make: Make, opened: Opened, own: str) -> None:
+    w = np.random.default_rng(0).standard_normal((64, 64)).astype(own)
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"], name="mm")]
+    executable = opened("openvino", make(nodes, {"x": (own, [8, 64])}, {"y": (own, [8, 64])}, {"w": w}))
+    e = executable.evidence()
+    widened = own == "float16" and "FP16" not in CAPABILITIES
+    assert e.options["INFERENCE_PRECISION_HINT"] == ("f16" if own == "float16" and not widened else "f32")
+    assert (
+        any("computed in float32: the device does not compute in the model's float16" in n for n in e.notes)
+        == widened
+    )
+    x = np.random.default_rng(1).standard_normal((8, 64)).astype(own)
+    want = x.astype(np.float64) @ w.astype(np.float64)
+    assert np.abs(executable.run({"x": x})[0] - want).max() / np.abs(want).max() < (
+        1e-6 if own == "float32" else 2e-3
+    )
+
+
+@pytest.mark.skipif("BF16" not in CAPABILITIES, reason="this CPU does not compute in bfloat16")
+def test_asking_for_bfloat16_computes_in_bfloat16(conv_net: onnx.ModelProto, opened: Opened) -> None:
+    rows = opened("openvino", conv_net, precision=DType.BFLOAT16).evidence().rows
+    assert {r.precision for r in rows if r.op == "Convolution"} == {"bfloat16"}
+    assert {r.precision for r in opened("openvino", conv_net).evidence().rows if r.op == "Convolution"} == {
+        "float32"
+    }
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason", "do"),
+    [
+        (
+            "PERFORMANCE_HINTS",
+            "LATENCY",
+            "OpenVINO's CPU has no option 'PERFORMANCE_HINTS'",
+            "Did you mean 'PERFORMANCE_HINT'? Options are ",
+        ),
+        (
+            "INFERENCE_PRECISION_HINT",
+            "bf16",
+            "OpenVINO option 'INFERENCE_PRECISION_HINT' is set by xpuruntime",
+            "Use precision=",
+        ),
+        ("FULL_DEVICE_NAME", "x", "OpenVINO's CPU has no option 'FULL_DEVICE_NAME'", ""),
+        ("PERFORMANCE_HINT", "SLOW", "OpenVINO's CPU refuses the options: ", "Correct the values."),
+    ],
+)
+def test_wrong_options(source: ModelSource, key: str, value: str, reason: str, do: str) -> None:
+    no = ask(source, **{key: value})
+    assert no.code is Reason.OPTION_UNKNOWN
+    assert no.reason.startswith(reason)
+    assert no.do.startswith(do)
+
+
+def test_options_reach_the_model(source: ModelSource, opened: Opened) -> None:
+    said = (
+        opened("openvino", source, options={"PERFORMANCE_HINT": "THROUGHPUT"}, threads=1).evidence().options
+    )
+    assert said["PERFORMANCE_HINT"] == "THROUGHPUT"
+    assert said["INFERENCE_NUM_THREADS"] == "1"
+
+
+def test_ops_and_types_that_it_does_not_take(make: Make) -> None:
+    node = helper.make_node("Magic", ["x"], ["y"], name="m", domain="vendor.ops")
+    no = ask(open_model(make([node], VEC, OUT, opsets=[("", 17), ("vendor.ops", 1)])))
+    assert (no.code, no.reason) == (
+        Reason.OP_UNSUPPORTED,
+        "node 'm' has op 'Magic' of domain 'vendor.ops', for which OpenVINO has no conversion rule",
+    )
+    text = make([helper.make_node("Identity", ["x"], ["y"])], {"x": ("string", [1])}, {"y": ("string", [1])})
+    no = ask(open_model(text))
+    assert no.code is Reason.DTYPE_UNSUPPORTED
+    assert no.reason.startswith("OpenVINO takes no string at the model's border")
+
+
+def test_what_the_vendor_cannot_build_repeats_its_text(make: Make, opened: Opened) -> None:
+    node = helper.make_node("FusedGelu", ["x"], ["y"], name="g", domain="com.microsoft")
+    proto = make([node], VEC, OUT, opsets=[("", 17), ("com.microsoft", 1)])
+    with pytest.raises(
+        BuildError, match=r"\[openvino, model graph\] OpenVINO .* cannot build this model; got .*FusedGelu"
+    ):
+        opened("openvino", proto)
+
+
+@pytest.mark.parametrize("kind", ["int64"])
+def test_integers_that_32_bits_cannot_hold_are_refused(make: Make, opened: Opened, kind: str) -> None:
+    proto = make([helper.make_node("Add", ["x", "x"], ["y"])], {"x": (kind, ["n"])}, {"y": (kind, ["n"])})
+    raw = CORE.compile_model(CORE.read_model(proto.SerializeToString()), "CPU")({0: np.array([2**40])})[0]
+    assert raw[0] != 2**41  # the day it is, the refusal can go
+    run = opened("openvino", proto).run
+    with pytest.raises(
+        RunError,
+        match=r"computes int64 in 32 bits, so input 'x' must stay within .*; got values from 5 to 1099511627776",
+    ):
+        run({"x": np.array([5, 2**40])})
+    assert run({"x": np.array([5, -7])})[0].tolist() == [10, -14]
+    assert run({"x": np.zeros(0, np.int64)})[0].shape == (0,)
+
+
+# --- what is built, kept and loaded again
+
+
+def build(model: object, device: str = "cpu") -> tuple[ModelSource, EngineRequest, Artifact]:
+    source, request = open_model(model), EngineRequest(DeviceId(device), threads=2)
+    return source, request, engine.build(source, request)
+
+
+def test_a_blob_loads_again_with_its_evidence(conv_net: onnx.ModelProto) -> None:
+    source, request, artifact = build(conv_net)
+    assert artifact.cacheable
+    assert artifact.blob
+    executable = engine.load(artifact, source, request)
+    e = executable.evidence()
+    by_first = {r.nodes[0]: r for r in e.rows if r.nodes}
+    assert by_first["conv1"].nodes == ("conv1", "norm1", "relu1")
+    assert by_first["conv1"].op == "Convolution"
+    assert (
+        "avx" in by_first["conv1"].kernel
+        or "jit" in by_first["conv1"].kernel
+        or "ref" in by_first["conv1"].kernel
+    )
+    assert by_first["twice"].nodes == ("twice", "Sigmoid_13", "silu")
+    assert by_first["twice"].op == "Subgraph"
+    told = [n for r in e.rows for n in r.nodes]
+    assert set(told) == {n.name for n in source.nodes} - {"shape", "root"}
+    assert len(told) == len(set(told))
+    assert any("computed once when building" in n and "shape, root" in n for n in e.notes)
+    assert (e.placement_source, e.time_source, e.fallbacks) == ("session", "", ())
+
+
+def test_a_profiled_twin_gives_times(conv_net: onnx.ModelProto, opened: Opened) -> None:
+    e = opened("openvino", conv_net).evidence({"x": np.ones((1, 16, 8, 8), np.float32)})
+    assert e.time_source == "profiled twin, median of 10 runs"
+    assert all(r.time_us is not None for r in e.rows if r.nodes)
+    assert sum(r.time_us or 0 for r in e.rows) > 0
+
+
+@pytest.mark.parametrize("damage", ["truncated", "garbage"])
+def test_a_damaged_blob_is_a_build_error(conv_net: onnx.ModelProto, damage: str) -> None:
+    source, request, artifact = build(conv_net)
+    blob = artifact.blob[: len(artifact.blob) // 2] if damage == "truncated" else b"\0" * 100
+    with pytest.raises(
+        BuildError, match=r"OpenVINO .* cannot load what was built; got .* Clear the cache entry"
+    ):
+        engine.load(Artifact("openvino", blob, cacheable=True), source, request)
+
+
+def test_the_fingerprint_holds_what_a_blob_depends_on() -> None:
+    cpu = DeviceId("cpu")
+    prints = [
+        engine.fingerprint(r)
+        for r in (
+            EngineRequest(cpu, threads=1),
+            EngineRequest(cpu, threads=2),
+            EngineRequest(cpu, threads=1, options={"ENABLE_CPU_PINNING": "NO"}),
+        )
+    ]
+    assert len({tuple(sorted(p.items())) for p in prints}) == 3
+    assert prints[0]["openvino"] == openvino.get_version()
+    assert prints[0]["device_name"] == CORE.get_property("CPU", "FULL_DEVICE_NAME")
+    assert prints[0]["capabilities"].split(",") == list(CAPABILITIES)
+
+
+def test_auto_runs_and_says_on_what(source: ModelSource, opened: Opened) -> None:
+    executable = opened("openvino", source, device="auto")
+    assert executable.run({"x": np.array([-1, 0, 1, 2], np.float32)})[0].tolist() == [0, 0, 1, 2]
+    e = executable.evidence({"x": np.ones(4, np.float32)})
+    assert e.options["EXECUTION_DEVICES"] == "CPU"
+    assert {r.device for r in e.rows} == {"cpu"}
+    assert not build(relu_bytes(source), "auto")[2].cacheable
+
+
+def test_auto_that_passes_over_a_device_is_a_fallback(source: ModelSource, opened: Opened) -> None:
+    if "NPU" in CORE.available_devices:
+        pytest.skip("this machine has an NPU")
+    e = opened("openvino", source, device="auto", options={"DEVICE_PRIORITIES": "NPU,CPU"}).evidence()
+    assert e.fallbacks == ("AUTO was asked for NPU first and runs on CPU",)
+
+
+def test_openvino_ir(conv_net: onnx.ModelProto, opened: Opened, tmp_path: Path) -> None:
+    x = np.random.default_rng(0).standard_normal((1, 16, 8, 8), dtype=np.float32)
+    network = CORE.read_model(conv_net.SerializeToString())
+    openvino.save_model(network, str(tmp_path / "m.xml"), compress_to_fp16=False)
+    source = open_model(tmp_path / "m.xml")
+    executable = opened("openvino", source)
+    np.testing.assert_allclose(
+        executable.run({"x": x})[0], opened("openvino", conv_net).run({"x": x})[0], rtol=1e-6
+    )
+    told = [n for r in executable.evidence({"x": x}).rows for n in r.nodes]
+    assert {"conv1", "conv2", "pool"} <= set(told) <= {n.name for n in source.nodes}
