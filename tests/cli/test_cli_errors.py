@@ -1,0 +1,111 @@
+"""Exit codes and what an error looks like; the table, the docs and the error classes say the same."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from xpuruntime import errors
+from xpuruntime.cli.exit_codes import MEANINGS, ExitCode
+
+DOCS = Path(__file__).parents[2] / "docs" / "command-line.md"
+
+
+def test_every_error_class_has_a_code_of_the_table() -> None:
+    classes = [getattr(errors, name) for name in errors.__all__]
+    assert {c.exit_code for c in classes} <= set(MEANINGS)
+    assert set(MEANINGS) == set(ExitCode)
+
+
+def test_the_docs_have_the_same_table() -> None:
+    rows = re.findall(r"^\| (\d+) \| (.+) \|$", DOCS.read_text(), re.MULTILINE)
+    assert {int(code): meaning for code, meaning in rows} == {int(c): m for c, m in MEANINGS.items()}
+
+
+BAD = [
+    # arguments after the verb ({m} model, {t} folder), exit code, text on stderr
+    (["run", "{t}/absent.onnx"], ExitCode.MODEL, "no such file"),
+    (["run", "{t}/junk.onnx"], ExitCode.MODEL, "error: [model 'junk.onnx']"),
+    (["inspect", "{t}/cut.onnx"], ExitCode.MODEL, "error: [model 'cut.onnx']"),
+    (["inspect", "{t}/bad.json"], ExitCode.FILE, "is not a plan that this release reads"),
+    (["inspect", "{t}/absent.json"], ExitCode.FILE, "cannot be read"),
+    (["run", "{m}", "-e", "onnxruntime", "-i", "y={t}/x.npy"], ExitCode.INPUT, "the model has no input of that name"),
+    (["run", "{m}", "-e", "onnxruntime", "-i", "x={t}/absent.npy"], ExitCode.INPUT, "no such file"),
+    (["run", "{m}", "-e", "onnxruntime", "-i", "x={t}/flat.npy"], ExitCode.INPUT, "must have 2 dimensions"),
+    (["run", "{m}", "-e", "onnxruntime", "-i", "x={t}/double.npy"], ExitCode.INPUT, "must be float32"),
+    (["run", "{m}", "-e", "onnxruntime", "--shape", "seq=4"], ExitCode.INPUT, "no symbolic dim of that name"),
+    (["run", "{m}", "-e", "onnxruntime", "-o", "{t}/no/out.npz"], ExitCode.FILE, "cannot be written"),
+    (["run", "{m}", "-e", "onnxruntime", "-o", "{t}/out.txt"], ExitCode.FILE, "must end in .npz"),
+    (["run", "{m}", "-e", "onxruntime"], ExitCode.UNAVAILABLE, "onnxruntime"),
+    (["run", "{m}", "-e", "tensorrt"], ExitCode.UNAVAILABLE, "not part of this release"),
+    (["run", "{m}", "-d", "toaster"], ExitCode.UNAVAILABLE, "toaster"),
+    (["run", "{m}", "-e", "onnxruntime", "-d", "cuda:7"], ExitCode.UNAVAILABLE, "cuda:7"),
+    (["run", "{m}", "-e", "onnxruntime", "--policy", "{t}/policy.yaml"], ExitCode.POLICY, "policy.yaml"),
+    (["run", "{m}", "-e", "onnxruntime", "--precision", "float99"], ExitCode.POLICY, "float99"),
+    (["run", "{m}", "-e", "onnxruntime", "--fp16", "--strict"], ExitCode.STRICT, "strict"),
+    (["run", "{m}", "--shape", "batch"], ExitCode.USAGE, "write NAME=SIZE"),
+    (["run", "{m}", "--shape", "batch=x"], ExitCode.USAGE, "write NAME=SIZE"),
+    (["run", "{m}", "--image-mean", "a"], ExitCode.USAGE, "write 1 or 3 numbers"),
+    (["run", "{m}", "--image-std", "0"], ExitCode.USAGE, "must not be zero"),
+    (["run", "{m}", "--image-layout", "chwn"], ExitCode.USAGE, "is nchw or nhwc"),
+    (["run", "{m}", "--image-size", "0x4"], ExitCode.USAGE, "HEIGHTxWIDTH"),
+    (["run", "{m}", "--threads", "0"], ExitCode.USAGE, "--threads"),
+    (["run"], ExitCode.USAGE, "MODEL"),
+    (["walk"], ExitCode.USAGE, "walk"),
+    (["compare", "{m}", "--engines", ","], ExitCode.USAGE, "name engines"),
+    (["compare", "{m}", "--reference", "{m}", "--against", "openvino"], ExitCode.USAGE, "--against has no meaning"),
+    (["compare", "{m}", "--engines", "onnxruntime,openwino"], ExitCode.UNAVAILABLE, "Did you mean 'openvino'"),
+    (["compare", "{m}", "--reference", "{t}/absent.onnx"], ExitCode.MODEL, "no such file"),
+    (["bench", "{m}", "--plot", "{t}/b.txt", "--seconds", "0.1"], ExitCode.FILE, "must end in .svg"),
+    (["bench", "{m}", "-d", "npu"], ExitCode.UNAVAILABLE, "no engine can run it here"),
+    (["cache", "trim", "--to", "lots"], ExitCode.USAGE, "write a size"),
+    (["cache", "list", "--cache-dir", "{t}/junk.onnx/x"], ExitCode.OK, ""),
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, model: Path) -> Path:
+    np.save(tmp_path / "x.npy", np.ones((1, 3), np.float32))
+    np.save(tmp_path / "flat.npy", np.ones(3, np.float32))
+    np.save(tmp_path / "double.npy", np.ones((1, 3)))
+    (tmp_path / "junk.onnx").write_bytes(b"this is no model")
+    (tmp_path / "cut.onnx").write_bytes(model.read_bytes()[:-20])
+    (tmp_path / "bad.json").write_text("{}")
+    (tmp_path / "policy.yaml").write_text("version: 1\nexecution:\n  engin: openvino\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(("arguments", "code", "text"), BAD, ids=lambda v: " ".join(v) if isinstance(v, list) else None)
+def test_bad_input(xpu, folder: Path, model: Path, arguments: list[str], code: int, text: str) -> None:
+    filled = [a.format(m=model, t=folder) for a in arguments]
+    done = xpu(*filled)
+    assert done.code == code, done.stderr
+    assert text in done.stderr
+    assert "Traceback" not in done.stderr + done.stdout
+    if code in (ExitCode.USAGE, ExitCode.OK):
+        return
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: [")
+    as_json = xpu(*filled, "--json")
+    assert as_json.code == code
+    document = as_json.json
+    assert document["exit_code"] == code
+    assert document["who"]
+    assert document["what"]
+    assert document["do"]
+
+
+def test_an_inner_fault_is_70_and_shows_its_traceback_only_when_asked(xpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real fault: the store's own module made unusable for the verb."""
+    import xpuruntime.store
+
+    monkeypatch.setattr(xpuruntime.store, "Store", lambda _: 1 / 0)
+    done = xpu("cache", "path", "--json")
+    assert done.code == 70
+    assert done.json["what"] == "a fault in xpuruntime: ZeroDivisionError: division by zero"
+    assert "Traceback" not in done.stderr
+    monkeypatch.setenv("XPU_DEBUG", "1")
+    assert "Traceback" in xpu("cache", "path").stderr
