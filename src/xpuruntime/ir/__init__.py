@@ -22,6 +22,7 @@ from .schema import Op
 from .serial import from_json, load, save
 from .text import parse
 from .verify import problems, verify
+from .weights import open_weights, save_weights
 
 __all__ = [
     "MAX_CONST_ELEMENTS",
@@ -51,11 +52,13 @@ __all__ = [
     "load",
     "match",
     "onnx_index",
+    "open_weights",
     "parse",
     "problems",
     "promote",
     "promote_types",
     "save",
+    "save_weights",
     "sources_of",
     "verify",
 ]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from os import PathLike
 from types import MappingProxyType
@@ -233,6 +233,11 @@ class Graph:
                 users.setdefault(name, []).append(node)
         return {name: tuple(nodes) for name, nodes in users.items()}
 
+    @cached_property
+    def position(self) -> Mapping[str, int]:
+        """Place of each node in ``nodes``, by the node's name."""
+        return MappingProxyType({node.name: i for i, node in enumerate(self.nodes)})
+
     def producer(self, value: str) -> Node | None:
         """The node that makes a value; None for inputs, weights and states."""
         return self._producers.get(value)
@@ -271,6 +276,9 @@ class Graph:
             value: Const = producer.attrs["value"]
             return value
         return None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in fields(self)}  # caches are made anew
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes)
@@ -319,9 +327,9 @@ class Graph:
                 rule(editor, editor.current(node))
         return editor.done()
 
-    def replace(self, **fields: Any) -> Graph:
+    def replace(self, **changes: Any) -> Graph:
         """A copy with some fields changed."""
-        return replace(self, **fields)
+        return replace(self, **changes)
 
     @cached_property
     def digest(self) -> str:

@@ -167,11 +167,8 @@ def match(
     search = _Search(graph, root)
     constraints = (where,) if callable(where) else tuple(where)
     for state in search.node(pattern, root, _Bound({}, {}, ()), is_root=True):
-        nodes = (
-            tuple(n for n in graph.nodes if n.name in {m.name for m in state.nodes})
-            if len(state.nodes) > 1
-            else (root,)
-        )
+        members = {n.name: n for n in state.nodes}.values()
+        nodes = tuple(sorted(members, key=lambda n: graph.position[n.name]))
         found = Match(graph, root, state.captures, state.named, nodes)
         for constraint in constraints:
             answer = constraint(found)

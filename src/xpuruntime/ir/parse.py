@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -180,6 +181,8 @@ class _Reader:
             if not -(2**63) <= value < 2**64:
                 raise self.fail("an integer has 64 bits", at=start)
             return value
+        if math.isinf(float(digits)):
+            raise self.fail("a number is within float64, or inf", at=start)
         return float(digits)
 
     def sequence(self, opening: str, closing: str, depth: int) -> tuple[Any, ...]:

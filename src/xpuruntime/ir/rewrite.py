@@ -101,7 +101,7 @@ class Editor:
             sources=sources_of([*absorbed, node]),
         )
         for old, new in zip(node.outputs, made.outputs, strict=True):
-            if old.spec is not None and not (new.spec is None or not agrees(old, new.spec)):
+            if old.spec is not None and (new.spec is None or not agrees(old, new.spec)):
                 raise IrError(f"rewrite of %{old.name}", f"{op} gives another type", got=f"{new} for {old}")
         self._instead[node.name] = made
         self.values.update((v.name, v) for v in made.outputs)

@@ -28,7 +28,7 @@ Operand: TypeAlias = TensorSpec | Scalar | None
 Infer: TypeAlias = "Callable[[Call], TensorSpec | Sequence[TensorSpec]]"
 
 
-class Mismatch(ValueError):  # noqa: N818  the IrError made of it is the error; this is the fact
+class Mismatch(ValueError):
     """A rule of inference does not hold; ``infer`` turns it into an IrError that names the node."""
 
     def __init__(self, what: str, got: object = None, do: str = "") -> None:

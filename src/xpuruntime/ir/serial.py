@@ -141,7 +141,7 @@ def from_json(data: Any, *, verify: bool = True, who: str = "graph JSON") -> Gra
     return graph
 
 
-class _Bad(Exception):  # noqa: N818  a fact on the way to the FormatError
+class _Bad(Exception):
     """Something is not as the format says."""
 
 
