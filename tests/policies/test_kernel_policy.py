@@ -139,6 +139,10 @@ def test_frozen_hashable_picklable_and_readable():
             "[Rule] workspace_bytes: must be bytes, such as 33554432 or '32 MiB'; got 'many'.",
         ),
         (
+            lambda: Rule(use="a", workspace_bytes="99999999999 TiB"),
+            "[Rule] workspace_bytes: must be bytes, such as 33554432 or '32 MiB'; got '99999999999 TiB'.",
+        ),
+        (
             lambda: Rule(use="a", workspace_bytes=-1),
             "[Rule] workspace_bytes: must be an integer from 0 to 9007199254740992; got -1.",
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -86,13 +87,12 @@ _SIZE_MAX = 2**53  # beyond it a JSON number is no longer exact
 
 
 def _size(value: object, path: FieldPath) -> int:
-    if isinstance(value, str) and _SIZE_TEXT.fullmatch(value):
-        size = parse_bytes(value)
-        if size <= _SIZE_MAX:
+    if not isinstance(value, str):
+        return _integer(0, _SIZE_MAX)(value, path)
+    with contextlib.suppress(ValueError):  # parse_bytes: an unknown unit, or far too much
+        if _SIZE_TEXT.fullmatch(value) and (size := parse_bytes(value)) <= _SIZE_MAX:
             return size
-    if isinstance(value, str):
-        raise Problem(path, "must be bytes, such as 33554432 or '32 MiB'", got=shown(value))
-    return _integer(0, _SIZE_MAX)(value, path)
+    raise Problem(path, "must be bytes, such as 33554432 or '32 MiB'", got=shown(value))
 
 
 def text(value: object, path: FieldPath) -> str:
