@@ -126,6 +126,9 @@ def named_bytes(model: ModelSource) -> tuple[str | bytes, str]:
     """What to hand to ONNX Runtime: the original file, unless nodes lack a name of their own. Then the same model with those
     names filled in, so that placement and times can be told apart, and the folder of its external data.
     """
+    as_is: str | bytes = str(model.path) if model.path is not None else model.data or b""
+    if not any(_filled_in(i, ref.name, ref.op) for i, ref in enumerate(model.nodes)):
+        return as_is, ""
     import onnx
 
     if model.path is not None:
@@ -133,10 +136,15 @@ def named_bytes(model: ModelSource) -> tuple[str | bytes, str]:
     else:
         proto = onnx.ModelProto.FromString(model.data or b"")
     if all(node.name == ref.name for node, ref in zip(proto.graph.node, model.nodes, strict=True)):
-        return (str(model.path), "") if model.path is not None else (model.data or b"", "")
+        return as_is, ""
     for node, ref in zip(proto.graph.node, model.nodes, strict=True):
         node.name = ref.name
     return proto.SerializeToString(), str(model.path.parent.resolve()) if model.path is not None else ""
+
+
+def _filled_in(index: int, name: str, op: str) -> bool:
+    """Whether a name looks like one that opening the model made up (``Relu_3``, ``name#3``); spares a second parse."""
+    return name.rstrip("_") == f"{op}_{index}" or name.rstrip("_").endswith(f"#{index}")
 
 
 def _run_carried(
