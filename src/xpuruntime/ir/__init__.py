@@ -20,6 +20,7 @@ from .ops._types import promote, promote_types
 from .rewrite import Editor, sources_of
 from .schema import Op
 from .serial import from_json, load, save
+from .symbols import bind, specialize
 from .text import parse
 from .verify import problems, verify
 from .weights import open_weights, save_weights
@@ -45,6 +46,7 @@ __all__ = [
     "Value",
     "Weight",
     "aten_index",
+    "bind",
     "find",
     "find_op",
     "from_json",
@@ -60,5 +62,6 @@ __all__ = [
     "save",
     "save_weights",
     "sources_of",
+    "specialize",
     "verify",
 ]

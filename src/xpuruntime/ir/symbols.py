@@ -1,0 +1,125 @@
+"""Symbols of a graph: found from the shapes of real inputs, and replaced by what they are.
+
+bind(graph.input_specs, {"x": (3, 224)})     -> {"n": 3}
+specialize(graph, {"n": 3})                  -> the graph with 3 wherever n was
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import InputError, IrError
+from ..types import Dim, DimLike, TensorSpec
+from .attributes import Attrs
+from .graph import Graph, Node, State, Value
+from .ops import OPS
+
+__all__ = ["bind", "specialize", "substitute"]
+
+
+def bind(specs: Sequence[TensorSpec], shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """The value of every symbol that the shapes decide.
+
+    specs: named, as ``graph.input_specs``. shapes: of the arrays, by name. A dim that is a symbol, or ``a*n + b``, decides it;
+    every other dim must then agree. Raises InputError naming input, dim, what was expected and what was met.
+    """
+    found: dict[str, int] = {}
+    origin: dict[str, str] = {}
+    rest: list[tuple[TensorSpec, int, DimLike, int]] = []
+    for spec in specs:
+        shape = shapes.get(spec.name)
+        if shape is None or len(shape) != spec.rank:
+            got = "nothing" if shape is None else f"shape {list(shape)}"
+            raise InputError(
+                f"input {spec.name!r}", f"must be {spec}", got=got, do="Give an array of that rank."
+            )
+        rest += [(spec, i, d, int(size)) for i, (d, size) in enumerate(zip(spec.shape, shape, strict=True))]
+    rest.sort(key=lambda item: len(str(item[2])) if isinstance(item[2], Dim) else 0)  # plain symbols first
+    for spec, i, d, size in rest:
+        value = _substituted(d, found)
+        if isinstance(value, Dim):
+            solved = _solve(value, size)
+            if solved is None:
+                continue
+            found |= solved
+            origin |= dict.fromkeys(solved, f"{spec.name!r} dim {i}")
+            value = _substituted(value, found)
+        if isinstance(value, int) and value != size:
+            known = ", ".join(f"{s}={found[s]} from {origin[s]}" for s in sorted(_symbols(d)) if s in origin)
+            wanted = f"{d} = {value} ({known})" if known else str(value)
+            raise InputError(
+                f"input {spec.name!r}", f"dim {i} must be {wanted}", got=size, do=f"The input is {spec}."
+            )
+    return found
+
+
+def _solve(d: Dim, size: int) -> dict[str, int] | None:
+    """The one symbol of a dim that is linear in it, if the size gives it a natural number."""
+    if len(d.symbols) != 1:
+        return None
+    (name,) = d.symbols
+    zero, one, two = (d.substitute({name: k}) for k in (0, 1, 2))
+    if (
+        not (isinstance(zero, int) and isinstance(one, int) and isinstance(two, int))
+        or two - one != one - zero
+    ):
+        return None
+    slope = one - zero
+    if not slope or (size - zero) % slope or (size - zero) // slope < 0:
+        return None
+    value = (size - zero) // slope
+    return {name: value} if d.substitute({name: value}) == size else None
+
+
+def _symbols(d: DimLike) -> frozenset[str]:
+    return d.symbols if isinstance(d, Dim) else frozenset()
+
+
+def _substituted(d: DimLike, values: Mapping[str, DimLike]) -> DimLike:
+    return d.substitute(values) if isinstance(d, Dim) else d
+
+
+def substitute(value: Any, values: Mapping[str, DimLike]) -> Any:
+    """An attribute value, a spec or a dim with symbols replaced."""
+    match value:
+        case Dim():
+            return value.substitute(values)
+        case TensorSpec():
+            return value.substitute(values)
+        case tuple():
+            return tuple(substitute(v, values) for v in value)
+        case Attrs():
+            return Attrs({k: substitute(v, values) for k, v in value.items()})
+        case _:
+            return value
+
+
+def specialize(graph: Graph, values: Mapping[str, DimLike]) -> Graph:
+    """The graph with symbols replaced in every spec and attribute. A kernel size or the like that becomes known stays valid.
+
+    Raises IrError for a symbol whose value makes a dim negative.
+    """
+    live = {k: v for k, v in values.items() if k in graph.symbols}
+    if not live:
+        return graph
+
+    def value(v: Value) -> Value:
+        if v.spec is None or v.spec.is_static:
+            return v
+        spec = v.spec.substitute(live)
+        if any(isinstance(d, int) and d < 0 for d in spec.shape):
+            known = ", ".join(f"{k}={live[k]}" for k in sorted(live))
+            raise IrError(f"value %{v.name}", f"would have a negative dim with {known}", got=spec)
+        return Value(v.name, spec)
+
+    def node(n: Node) -> Node:
+        symbolic = any(a.kind.rstrip("?") in ("dim", "dims", "number") for a in OPS[n.op].attrs.values())
+        attrs = substitute(n.attrs, live) if symbolic else n.attrs
+        return Node(n.op, n.inputs, attrs, tuple(value(v) for v in n.outputs), n.sources)
+
+    return graph.replace(
+        inputs=tuple(value(v) for v in graph.inputs),
+        nodes=tuple(node(n) for n in graph.nodes),
+        states=tuple(State(value(s.value), s.init, s.next) for s in graph.states),
+    )
