@@ -61,7 +61,12 @@ def xpu_process():
     def run(*arguments: object, timeout: float = 120, **environment: str) -> Outcome:
         command = [sys.executable, "-m", "xpuruntime.cli", *map(str, arguments)]
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=timeout, env=os.environ | environment, check=False
+            command,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            env=os.environ | environment,
+            check=False,
         )
         return Outcome(done.returncode, done.stdout, done.stderr)
 

@@ -32,7 +32,11 @@ BAD = [
     (["inspect", "{t}/cut.onnx"], ExitCode.MODEL, "error: [model 'cut.onnx']"),
     (["inspect", "{t}/bad.json"], ExitCode.FILE, "is not a plan that this release reads"),
     (["inspect", "{t}/absent.json"], ExitCode.FILE, "cannot be read"),
-    (["run", "{m}", "-e", "onnxruntime", "-i", "y={t}/x.npy"], ExitCode.INPUT, "the model has no input of that name"),
+    (
+        ["run", "{m}", "-e", "onnxruntime", "-i", "y={t}/x.npy"],
+        ExitCode.INPUT,
+        "the model has no input of that name",
+    ),
     (["run", "{m}", "-e", "onnxruntime", "-i", "x={t}/absent.npy"], ExitCode.INPUT, "no such file"),
     (["run", "{m}", "-e", "onnxruntime", "-i", "x={t}/flat.npy"], ExitCode.INPUT, "must have 2 dimensions"),
     (["run", "{m}", "-e", "onnxruntime", "-i", "x={t}/double.npy"], ExitCode.INPUT, "must be float32"),
@@ -56,8 +60,16 @@ BAD = [
     (["run"], ExitCode.USAGE, "MODEL"),
     (["walk"], ExitCode.USAGE, "walk"),
     (["compare", "{m}", "--engines", ","], ExitCode.USAGE, "name engines"),
-    (["compare", "{m}", "--reference", "{m}", "--against", "openvino"], ExitCode.USAGE, "--against has no meaning"),
-    (["compare", "{m}", "--engines", "onnxruntime,openwino"], ExitCode.UNAVAILABLE, "Did you mean 'openvino'"),
+    (
+        ["compare", "{m}", "--reference", "{m}", "--against", "openvino"],
+        ExitCode.USAGE,
+        "--against has no meaning",
+    ),
+    (
+        ["compare", "{m}", "--engines", "onnxruntime,openwino"],
+        ExitCode.UNAVAILABLE,
+        "Did you mean 'openvino'",
+    ),
     (["compare", "{m}", "--reference", "{t}/absent.onnx"], ExitCode.MODEL, "no such file"),
     (["bench", "{m}", "--plot", "{t}/b.txt", "--seconds", "0.1"], ExitCode.FILE, "must end in .svg"),
     (["bench", "{m}", "-d", "npu"], ExitCode.UNAVAILABLE, "no engine can run it here"),
@@ -78,7 +90,9 @@ def folder(tmp_path: Path, model: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(("arguments", "code", "text"), BAD, ids=lambda v: " ".join(v) if isinstance(v, list) else None)
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"), BAD, ids=lambda v: " ".join(v) if isinstance(v, list) else None
+)
 def test_bad_input(xpu, folder: Path, model: Path, arguments: list[str], code: int, text: str) -> None:
     filled = [a.format(m=model, t=folder) for a in arguments]
     done = xpu(*filled)
@@ -98,7 +112,9 @@ def test_bad_input(xpu, folder: Path, model: Path, arguments: list[str], code: i
     assert document["do"]
 
 
-def test_an_inner_fault_is_70_and_shows_its_traceback_only_when_asked(xpu, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_inner_fault_is_70_and_shows_its_traceback_only_when_asked(
+    xpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A real fault: the store's own module made unusable for the verb."""
     import xpuruntime.store
 
@@ -109,3 +125,30 @@ def test_an_inner_fault_is_70_and_shows_its_traceback_only_when_asked(xpu, monke
     assert "Traceback" not in done.stderr
     monkeypatch.setenv("XPU_DEBUG", "1")
     assert "Traceback" in xpu("cache", "path").stderr
+
+
+def test_an_engine_that_fails_while_running_is_8(xpu, tmp_path: Path) -> None:
+    """An index beyond the table: only the run can know."""
+    pytest.importorskip("onnxruntime")
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    graph = helper.make_graph(
+        [helper.make_node("Gather", ["table", "i"], ["y"])],
+        "pick",
+        [helper.make_tensor_value_info("i", TensorProto.INT64, [1])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])],
+        [numpy_helper.from_array(np.ones(3, np.float32), "table")],
+    )
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8),
+        tmp_path / "p.onnx",
+    )
+    np.save(tmp_path / "i.npy", np.array([77], np.int64))
+    done = xpu("run", tmp_path / "p.onnx", "-e", "onnxruntime", "-i", tmp_path / "i.npy", "--json")
+    assert done.code == 8
+    assert done.json["error"] == "RunError"
+    assert "77" in done.json["got"]
+    both = xpu("compare", tmp_path / "p.onnx", "-e", "all", "-i", tmp_path / "i.npy")
+    assert both.code == 6  # nobody is left to compare with
+    assert "run_failed" in both.stderr

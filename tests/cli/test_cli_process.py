@@ -53,7 +53,9 @@ def test_json_is_alone_on_stdout_even_when_c_code_prints_there(tmp_path: Path, m
         "from xpuruntime.cli import main\n"
         "main()\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
     assert done.stdout.startswith("{")
     assert done.stdout.endswith("}\n")
     assert "chatter" not in done.stdout
@@ -83,7 +85,9 @@ def test_a_reader_that_leaves_early_is_no_fault(model: Path) -> None:
 def test_interrupt_is_130(model: Path) -> None:
     command = [sys.executable, "-m", "xpuruntime.cli", "bench", str(model), "--seconds", "60"]
     environment = os.environ | {"XPU_DEBUG": "0"}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
     time.sleep(4)
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=30)
@@ -95,3 +99,63 @@ def test_interrupt_is_130(model: Path) -> None:
 def test_the_cache_mode_is_honoured_by_a_process(xpu_process, model: Path, own_store: Path) -> None:
     assert xpu_process("run", model, "--json", XPU_CACHE_MODE="off").code == 0
     assert not list(own_store.glob("v1/artifact/*"))
+
+
+def test_a_broken_plugin_of_a_third_party_is_a_problem_that_stops_nothing_else(
+    xpu_process, tmp_path: Path, model: Path
+) -> None:
+    """A real entry point in a real distribution on the path, whose module cannot be imported."""
+    info = tmp_path / "site" / "broken_engine-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-engine\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[xpuruntime.engines]\nbroken = broken_engine.plugin:PLUGIN\n")
+    path = os.pathsep.join(filter(None, (str(tmp_path / "site"), os.environ.get("PYTHONPATH"))))
+    done = xpu_process("doctor", "--json", PYTHONPATH=path)
+    assert done.code == 1
+    (check,) = [c for c in done.json["checks"] if c["name"] == "broken"]
+    assert check["status"] == "fail"
+    assert "its plugin cannot be imported: ModuleNotFoundError" in check["text"]
+    assert xpu_process("devices", PYTHONPATH=path).code == 0
+    inspected = xpu_process("inspect", model, "--json", PYTHONPATH=path)
+    assert inspected.code == 0
+    assert "broken" in {e["engine"] for e in inspected.json["engines"]}
+    if importlib.util.find_spec("onnxruntime") and importlib.util.find_spec("openvino"):
+        compared = xpu_process("compare", model, "--json", "--samples", 1, PYTHONPATH=path)
+        assert compared.code == 0
+        assert [c["name"] for c in compared.json["rejected"]] == ["broken"]
+
+
+@ort
+def test_progress_shows_on_a_terminal_only(xpu_process, model: Path) -> None:
+    pty = pytest.importorskip("pty")
+    assert "benchmarking" not in xpu_process("bench", model, "--seconds", 0.1, "-e", "onnxruntime").stderr
+    command = [
+        sys.executable,
+        "-m",
+        "xpuruntime.cli",
+        "bench",
+        str(model),
+        "--seconds",
+        "0.5",
+        "-e",
+        "onnxruntime",
+        "--json",
+    ]
+    parent, child = pty.openpty()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=child, text=True) as process:
+        os.close(child)
+        seen = b""
+        while chunk := _read(parent):
+            seen += chunk
+        stdout = process.stdout.read()
+    os.close(parent)
+    assert b"measuring for 0.5 s" in seen
+    assert stdout.startswith("{")
+    assert stdout.endswith("}\n")
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 4096)
+    except OSError:  # how Linux says that the other end of a terminal is closed
+        return b""

@@ -13,7 +13,8 @@ from xpuruntime.program.plan import Plan
 from xpuruntime.store import Store
 
 both = pytest.mark.skipif(
-    not all(map(importlib.util.find_spec, ("onnxruntime", "openvino"))), reason="needs onnxruntime and openvino"
+    not all(map(importlib.util.find_spec, ("onnxruntime", "openvino"))),
+    reason="needs onnxruntime and openvino",
 )
 ort = pytest.mark.skipif(not importlib.util.find_spec("onnxruntime"), reason="needs onnxruntime")
 
@@ -24,7 +25,18 @@ def test_version(xpu) -> None:
 
 def test_help_names_every_verb_and_exit_code(xpu) -> None:
     text = xpu("--help").stdout
-    for word in ("devices", "doctor", "run", "inspect", "explain", "compare", "bench", "cache", "Exit codes", "130"):
+    for word in (
+        "devices",
+        "doctor",
+        "run",
+        "inspect",
+        "explain",
+        "compare",
+        "bench",
+        "cache",
+        "Exit codes",
+        "130",
+    ):
         assert word in text
 
 
@@ -61,7 +73,9 @@ def test_run_writes_outputs_that_it_can_read_back(xpu, model: Path, x_file: Path
 @ort
 def test_run_by_recipe_repeats_and_takes_shapes(xpu, model: Path) -> None:
     def values(*more: object) -> list[float]:
-        return xpu("run", model, "-e", "onnxruntime", "--shape", "batch=2", "--json", *more).json["outputs"][0]["values"]
+        return xpu("run", model, "-e", "onnxruntime", "--shape", "batch=2", "--json", *more).json["outputs"][
+            0
+        ]["values"]
 
     assert len(values()) == 6
     assert values() == values("--seed", 0)
@@ -92,7 +106,9 @@ def test_run_an_image(xpu, tmp_path: Path) -> None:
     onnx.save(made, tmp_path / "same.onnx")
     image_module.new("RGB", (2, 2), (255, 0, 51)).save(tmp_path / "red.png")
     options = ("--image-mean", "0.5", "--image-std", "0.5,0.5,0.1")
-    done = xpu("run", tmp_path / "same.onnx", "-e", "onnxruntime", "-i", tmp_path / "red.png", *options, "--json")
+    done = xpu(
+        "run", tmp_path / "same.onnx", "-e", "onnxruntime", "-i", tmp_path / "red.png", *options, "--json"
+    )
     assert done.json["outputs"][0]["values"] == pytest.approx([1] * 4 + [-1] * 4 + [-3] * 4)
 
 

@@ -7,6 +7,11 @@ __all__ = ["main"]
 
 def main() -> None:
     """Run ``xpu`` with ``sys.argv``."""
-    from .app import app
+    import sys
 
-    app()
+    try:
+        from .app import app
+
+        app()
+    except KeyboardInterrupt:  # outside of a verb: while Python is still importing, or already leaving
+        sys.exit(130)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..decisions import Support
+from ..decisions import Reason, Support
 from ..engines import engine_names, lookup
 from ..errors import UnavailableError
 from ..protocols import DeviceFact, Engine
@@ -75,9 +75,9 @@ def engine_report(name: str) -> EngineReport:
         plugin = lookup(name)
     except UnavailableError as error:
         rejected = error.decision.rejected[0] if error.decision and error.decision.rejected else None
-        from ..decisions import Reason
-
-        code = rejected.code if rejected else Reason.NOT_INSTALLED
+        code = (
+            rejected.code if rejected else Reason.RUN_FAILED
+        )  # without a decision it is a plugin that cannot be imported
         text = error.what if error.got is None else f"{error.what}: {error.got}"
         return EngineReport(name, name, None, Support.no(code, text, do=error.do))
     installed = plugin.installed()

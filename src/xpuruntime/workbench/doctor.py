@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from .. import __version__, env
+from ..decisions import Reason
 from ..engines import engine_names
 from ..errors import PolicyError, StoreError, XpuError
 from ..plugins import package_version
@@ -243,8 +244,10 @@ def _engines(progress: Callable[[str], None]) -> Iterator[Check]:
 def _smoke(name: str) -> Iterator[Check]:
     report = engine_report(name)
     if not report.installed:
-        # What is merely not there is an extra; a version that is there and unsupported is a problem.
-        status = "fail" if report.version else "absent"
+        # What is merely not there is an extra; an unsupported version or a plugin that cannot be imported is a problem.
+        status = (
+            "absent" if report.installed.code in (Reason.NOT_INSTALLED, Reason.NOT_IMPLEMENTED) else "fail"
+        )
         yield Check("engines", name, status, report.installed.reason, report.installed.do)
         return
     if importlib.util.find_spec("onnx") is None:
