@@ -1,0 +1,1 @@
+"""The demo: trained models on real inputs, on every engine that is here. ``python -m examples.demo``."""

@@ -1,0 +1,97 @@
+"""``python -m examples.demo``: real models on every engine of this machine. Exits with 1 when an answer is wrong or engines disagree."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from examples.zoo import CACHE
+from xpuruntime.errors import XpuError
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+BUILD = CACHE.parent
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[Callable[[str], None]]:
+    """What is being done, on stderr: a line that changes on a terminal, else one line per model."""
+    console = Console(stderr=True)
+    if console.is_terminal:
+        with console.status("starting") as status:
+            yield status.update
+        return
+    seen: set[str] = set()
+
+    def once(text: str) -> None:
+        head = text.partition(":")[0]
+        if head not in seen:
+            seen.add(head)
+            sys.stderr.write(f"... {head}\n")
+
+    yield once
+
+
+@app.command()
+def main(
+    engines: Annotated[
+        str, typer.Option("--engines", metavar="all|NAME,NAME", help="Engines; a named one must be had.")
+    ] = "all",
+    device: Annotated[str, typer.Option("--device", help="Device of every engine.")] = "cpu",
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where the page goes.")] = BUILD
+    / "demo",
+    zoo: Annotated[
+        Path, typer.Option("--zoo", metavar="FOLDER", help="Where the models' ONNX files are kept.")
+    ] = CACHE,
+    seconds: Annotated[
+        float | None,
+        typer.Option("--seconds", min=0.1, help="Time to measure each model; default 3, quick 0.5."),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Measure briefly and without the control.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Print every plan and receipt, not one of each.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print everything as one JSON document instead.")
+    ] = False,
+) -> None:
+    """Trained models on real inputs, on every engine: what each says, what ran, whether they agree, how fast."""
+    from xpuruntime.cli.options import engine_list
+
+    from . import page, terminal
+    from .play import play
+
+    names, named = engine_list(engines)
+    try:
+        with progress() as say:
+            story = play(
+                names,
+                named=named,
+                zoo=zoo,
+                out=out,
+                device=device,
+                seconds=seconds or (0.5 if quick else 3.0),
+                control=not quick,
+                say=say,
+            )
+            say("writing the page")
+            report = page.write(story, out / "report.html")
+    except XpuError as error:
+        Console(stderr=True).print(str(error), style="red", markup=False, highlight=False)
+        raise typer.Exit(error.exit_code) from None
+    if as_json:
+        sys.stdout.write(json.dumps(story.to_json(), indent=2) + "\n")
+    else:
+        terminal.show(story, report, full=full)
+    if story.faults():
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,167 @@
+"""Play the demo through: build the models, run them on every engine, hold the engines against each other, measure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+import xpuruntime as xrt
+from examples.zoo import DATA, MODELS, ZooModel, read_page
+from xpuruntime.numerics import Comparison, compare_all, tolerance_for
+from xpuruntime.runtime.device import cpu
+from xpuruntime.workbench.bench import bench
+from xpuruntime.workbench.compare import Pair
+from xpuruntime.workbench.contenders import Contender, field_of
+from xpuruntime.workbench.inputs import Inputs, save_outputs
+from xpuruntime.workbench.setup import Setup
+
+from .story import Asked, Chapter, Reading, Story
+
+Say = Callable[[str], None]
+Outputs = dict[str, np.ndarray]
+
+# The page as it was drawn, and its crooked, noisy scan, on which one letter may be misread.
+PAGES = (("invoice", "invoice.png", 0), ("scan", "invoice_scan.jpg", 1))
+
+
+def play(
+    engines: Sequence[str],
+    *,
+    named: bool,
+    zoo: Path,
+    out: Path,
+    device: str = "cpu",
+    seconds: float = 3.0,
+    control: bool = True,
+    say: Say = lambda _: None,
+) -> Story:
+    """Run everything. ``named``: whether each engine must be had. Raises ZooError, and what sessions raise."""
+    start = time.perf_counter()
+    setup = Setup(device=device, cache_dir=out / "store", threads=cpu().usable_cores)
+    chapters = []
+    for model in MODELS.values():
+        say(f"{model.title}: building {model.name}.onnx, once")
+        path = model.onnx_path(zoo)
+        chapters.append(_chapter(model, path, engines, named, setup, out, seconds, control, say))
+    present = {
+        engine: receipt.plan.regions[0].engine_version
+        for chapter in chapters
+        for engine, receipt in chapter.receipts.items()
+    }
+    say("reading the invoice and its scan")
+    readings = _readings(chapters, present, setup)
+    classifier = chapters[0].path
+    say("asking for what cannot be had, and for the fastest")
+    return Story(
+        engines=present,
+        machine=cpu().model,
+        threads=setup.threads or 1,
+        chapters=tuple(chapters),
+        readings=readings,
+        unavailable=_ask(classifier, out, device="npu"),
+        auto=_ask(classifier, out, engine="auto"),
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _chapter(
+    model: ZooModel,
+    path: Path,
+    engines: Sequence[str],
+    named: bool,
+    setup: Setup,
+    out: Path,
+    seconds: float,
+    control: bool,
+    say: Say,
+) -> Chapter:
+    samples = model.samples()
+    feeds = [model.inputs(sample) for sample in samples]
+    raw: dict[str, list[Outputs]] = {}
+    receipts = {}
+    with field_of(
+        path, engines, setup, named=named, progress=lambda text: say(f"{model.title}: {text}")
+    ) as field:
+        for contender in tuple(field.contenders):
+            say(f"{model.title}: {len(samples)} inputs on {contender.name}")
+            try:
+                raw[contender.name] = [contender.session.run(feed) for feed in feeds]
+            except xrt.RunError as error:
+                field.drop(contender, error, named)
+                continue
+            receipts[contender.name] = contender.session.receipt()
+        pairs = _pairs([c for c in field.contenders if c.name in raw], raw)
+        refused = tuple(field.rejected)
+    said = tuple(
+        (sample, {engine: model.interpret(outputs[k], sample) for engine, outputs in raw.items()})
+        for k, sample in enumerate(samples)
+    )
+    inputs = out / "inputs" / f"{model.name}.npz"
+    inputs.parent.mkdir(parents=True, exist_ok=True)
+    save_outputs(inputs, feeds[0])
+    speed = bench(
+        path,
+        tuple(raw),
+        setup=setup,
+        inputs=Inputs(files=(str(inputs),)),
+        seconds=seconds,
+        control=control,
+        progress=lambda text: say(f"{model.title}: {text}"),
+    )
+    return Chapter(model, path, said, receipts, pairs, speed, refused)
+
+
+def _pairs(contenders: Sequence[Contender], raw: dict[str, list[Outputs]]) -> tuple[Pair, ...]:
+    """Every engine but the first, held against the first: per output the sample on which they differ most."""
+    if len(contenders) < 2:
+        return ()
+    first, *others = contenders
+    pairs = []
+    for other in others:
+        limit = tolerance_for(first.precision, other.precision)
+        turns = [
+            compare_all(list(mine), list(mine.values()), [theirs[name] for name in mine], limit)
+            for mine, theirs in zip(raw[other.name], raw[first.name], strict=True)
+        ]
+        pairs.append(Pair(other.name, first.name, limit, tuple(map(_worst, zip(*turns, strict=True)))))
+    return tuple(pairs)
+
+
+def _worst(of_samples: Sequence[Comparison]) -> Comparison:
+    return max(of_samples, key=lambda c: (not c.ok, c.max_rel))
+
+
+def _readings(chapters: Sequence[Chapter], engines: Sequence[str], setup: Setup) -> tuple[Reading, ...]:
+    """Both pages on each engine that has both models."""
+    from examples.zoo.ppocr_rec import symbols
+
+    by_name = {c.model.name: c for c in chapters}
+    detector, recogniser = by_name["ppocr-det"], by_name["ppocr-rec"]
+    texts: dict[str, dict[str, str]] = {name: {} for name, _, _ in PAGES}
+    for engine in engines:
+        if engine in detector.receipts and engine in recogniser.receipts:
+            on = setup.on(engine)
+            with on.open(detector.path) as detect, on.open(recogniser.path) as recognise:
+                for name, file, _ in PAGES:
+                    texts[name][engine] = read_page(DATA / file, detect.run, recognise.run, symbols()).text
+    truth = (DATA / "invoice.txt").read_text(encoding="utf-8").strip()
+    return tuple(Reading(name, DATA / file, truth, texts[name], allowed) for name, file, allowed in PAGES)
+
+
+def _ask(path: Path, out: Path, **wish: str) -> Asked:
+    """Open a session with a wish, and keep the decision, whichever way it went."""
+    code = f'xrt.InferenceSession("{path.name}", {", ".join(f"{k}={v!r}" for k, v in wish.items())})'.replace(
+        "'", '"'
+    )
+    try:
+        with xrt.InferenceSession(path, cache_dir=out / "store", **wish) as session:
+            decision = session.plan.decision("engine")
+            assert decision is not None
+            return Asked(code, decision)
+    except xrt.UnavailableError as error:
+        if error.decision is None:
+            raise
+        return Asked(code, error.decision, str(error))

@@ -1,0 +1,247 @@
+"""What the demo finds out, as values: what each engine said, whether that is true, what ran, who agrees, how fast."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from examples.zoo import Answer, Sample, ZooModel
+from xpuruntime.decisions import Candidate, Decision, Reason
+from xpuruntime.profiler.receipt import Receipt
+from xpuruntime.workbench.bench import BenchReport
+from xpuruntime.workbench.compare import Pair
+
+# An engine that is here and fails on a model is a fault of the run; one that is not here is merely told.
+FAILURES = frozenset({Reason.BUILD_FAILED, Reason.RUN_FAILED})
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """One model. ``said``: for each sample the answer of each engine. ``pairs``: engines against the first, worst sample.
+
+    refused: engines that did not take part, with their reasons.
+    """
+
+    model: ZooModel
+    path: Path
+    said: tuple[tuple[Sample, Mapping[str, Answer]], ...]
+    receipts: Mapping[str, Receipt]
+    pairs: tuple[Pair, ...]
+    bench: BenchReport
+    refused: tuple[Candidate, ...] = ()
+
+    @property
+    def right(self) -> int:
+        """Answers that are the known truth."""
+        return sum(answer.right(sample) for sample, by in self.said for answer in by.values())
+
+    @property
+    def answers(self) -> int:
+        """Answers in all."""
+        return sum(len(by) for _, by in self.said)
+
+    @property
+    def worst(self) -> float | None:
+        """Largest max|d|/max|ref| between engines; None where there was nothing to compare."""
+        return max((c.max_rel for p in self.pairs for c in p.outputs), default=None)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the engines give equal numbers, within tolerance, and the same words."""
+        same = all(len({answer.headline for answer in by.values()}) == 1 for _, by in self.said)
+        return same and all(p.ok for p in self.pairs)
+
+    def faults(self) -> list[str]:
+        """One sentence for each thing that is not as it must be."""
+        name = self.model.name
+        wrong = [
+            f"{name}: {engine} says {answer.headline!r} of {sample.name}, which is {sample.expected!r}"
+            for sample, by in self.said
+            for engine, answer in by.items()
+            if not answer.right(sample)
+        ]
+        pairs = [
+            f"{name}: {p.actual} and {p.reference} disagree in output {c.name!r}: {c.reason}"
+            for p in self.pairs
+            if (c := p.first_difference)
+        ]
+        split = [
+            f"{name}: the engines say different things of {sample.name}: {', '.join(f'{e}: {a.headline}' for e, a in by.items())}"
+            for sample, by in self.said
+            if len({a.headline for a in by.values()}) > 1
+        ]
+        failed = [f"{name}: {c.name} failed: {c.reason}" for c in self.refused if c.code in FAILURES]
+        slipped = [f"{name}: {engine} while measuring: {text}" for engine, text in self.bench.wrong.items()]
+        unproved = [
+            f"{name}: {engine} ran otherwise than planned: {f.claim}: {f.seen}"
+            for engine, receipt in self.receipts.items()
+            for f in receipt.findings
+            if not f.ok
+        ]
+        return [*wrong, *pairs, *split, *failed, *slipped, *unproved]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A page read by two models. ``truth`` is what was drawn on it; ``allowed`` is how many letters may differ (edit distance)."""
+
+    name: str
+    path: Path
+    truth: str
+    texts: Mapping[str, str]
+    allowed: int
+
+    def edits(self, engine: str) -> int:
+        """Letters to change, add or drop to get from what the engine read to the truth."""
+        return distance(self.texts[engine], self.truth)
+
+    def faults(self) -> list[str]:
+        """One sentence per engine that read too much amiss, and one if they read different things."""
+        off = [
+            f"{self.name}: {engine} is {n} letters off, {self.allowed} allowed"
+            for engine in self.texts
+            if (n := self.edits(engine)) > self.allowed
+        ]
+        return (
+            off
+            if len(set(self.texts.values())) < 2
+            else [*off, f"{self.name}: the engines read different texts"]
+        )
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One question to xpuruntime: in Python, and what it decided. ``error`` is the text where nothing could be had."""
+
+    code: str
+    decision: Decision
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Story:
+    """The whole demo. ``engines``: name -> version of those that took part."""
+
+    engines: Mapping[str, str]
+    machine: str
+    threads: int
+    chapters: tuple[Chapter, ...]
+    readings: tuple[Reading, ...]
+    unavailable: Asked
+    auto: Asked
+    seconds: float
+
+    @property
+    def absent(self) -> tuple[Candidate, ...]:
+        """Engines that took part in no chapter, each told once."""
+        seen = {c.name: c for chapter in self.chapters for c in chapter.refused if c.name not in self.engines}
+        return tuple(seen.values())
+
+    def faults(self) -> list[str]:
+        """Everything that is wrong; empty when the demo succeeds."""
+        return [fault for part in (*self.chapters, *self.readings) for fault in part.faults()]
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Right answers and answers, pages included."""
+        pages = [(r.edits(e) <= r.allowed) for r in self.readings for e in r.texts]
+        right = sum(c.right for c in self.chapters) + sum(pages)
+        return right, sum(c.answers for c in self.chapters) + len(pages)
+
+    @property
+    def answer(self) -> str:
+        """The main point in one sentence."""
+        right, asked = self.counts
+        text = f"{right} of {asked} answers are right"
+        if len(self.engines) < 2:
+            return f"{text}; one engine is here, so there is nothing to compare with"
+        if not all(c.agrees for c in self.chapters):
+            return f"{text}; the engines disagree"
+        worst = max((c.worst for c in self.chapters if c.worst is not None), default=0.0)
+        return f"{text}; the engines agree to {worst:.1e} of each output's largest value"
+
+    @property
+    def speed(self) -> str:
+        """Who was fastest how often, counting only differences that could be shown."""
+        wins: dict[str, int] = {}
+        for chapter in self.chapters:
+            ranked = chapter.bench.ranked
+            if ranked and ranked[0].verdict == "fastest":
+                wins[ranked[0].name] = wins.get(ranked[0].name, 0) + 1
+        told = ", ".join(f"{name} on {n}" for name, n in sorted(wins.items(), key=lambda w: -w[1]))
+        open_ = len(self.chapters) - sum(wins.values())
+        rest = f"no difference can be shown on {open_}" if open_ else ""
+        return "; ".join(part for part in (f"fastest: {told}" if told else "", rest) if part) + (
+            f" of {len(self.chapters)} models"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "ok": not self.faults(),
+            "answer": self.answer,
+            "faults": self.faults(),
+            "engines": dict(self.engines),
+            "absent": [c.to_json() for c in self.absent],
+            "machine": self.machine,
+            "threads": self.threads,
+            "seconds": round(self.seconds, 1),
+            "models": [_chapter_json(c) for c in self.chapters],
+            "pages": [
+                {
+                    "name": r.name,
+                    "truth": r.truth,
+                    "texts": dict(r.texts),
+                    "edits": {e: r.edits(e) for e in r.texts},
+                }
+                for r in self.readings
+            ],
+            "unavailable": {"asked": self.unavailable.code, **self.unavailable.decision.to_json()},
+            "auto": {"asked": self.auto.code, **self.auto.decision.to_json()},
+        }
+
+
+def _chapter_json(chapter: Chapter) -> dict[str, Any]:
+    return {
+        "model": chapter.model.name,
+        "title": chapter.model.title,
+        "file": str(chapter.path),
+        "answers": [
+            {
+                "sample": sample.name,
+                "truth": sample.expected,
+                "said": {
+                    engine: {
+                        "answer": a.headline,
+                        "right": a.right(sample),
+                        "details": [{"text": text, "score": score} for text, score in a.details],
+                    }
+                    for engine, a in by.items()
+                },
+            }
+            for sample, by in chapter.said
+        ],
+        "receipts": {engine: r.to_json() for engine, r in chapter.receipts.items()},
+        "agreement": [p.to_json() for p in chapter.pairs],
+        "speed": chapter.bench.to_json(),
+        "refused": [c.to_json() for c in chapter.refused],
+    }
+
+
+def distance(text: str, truth: str) -> int:
+    """Edit distance: fewest single letters to insert, delete or replace (V. I. Levenshtein, 1966), row by row."""
+    row = list(range(len(truth) + 1))
+    for i, x in enumerate(text, start=1):
+        previous, row[0] = row[0], i
+        for j, y in enumerate(truth, start=1):
+            previous, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, previous + (x != y))
+    return row[-1]
+
+
+def score(answer: Answer) -> float | None:
+    """The number that belongs to a headline: its own candidate's score, or the only one there is."""
+    if answer.details and (len(answer.details) == 1 or answer.details[0][0] == answer.headline):
+        return answer.details[0][1]
+    return None

@@ -1,0 +1,189 @@
+"""The demo's story on a terminal of 100 columns: the main points first, then what they rest on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+import xpuruntime
+from xpuruntime.decisions import Candidate, Decision
+from xpuruntime.profiler.blocks import duration, number
+
+from .story import Chapter, Reading, Story, score
+
+WIDTH = 100
+_STEPS = 3  # of a receipt that is printed whole
+
+
+def show(story: Story, report: Path, *, full: bool = False) -> None:
+    """Print it all on stdout; ``full`` prints each plan and receipt instead of the first of each engine."""
+    console = Console(file=sys.stdout, highlight=False)
+    if console.width > WIDTH or not console.is_terminal:
+        console.width = WIDTH
+    _head(console, story, report)
+    _said(console, story.chapters)
+    _pages(console, story.readings)
+    _agreement(console, story)
+    _speed(console, story)
+    _ran(console, story.chapters, full)
+    _title(console, f"Asked for what is not here: {story.unavailable.code}")
+    _decision(console, story.unavailable.decision)
+    _title(console, f"Asked for the fastest: {story.auto.code}")
+    _decision(console, story.auto.decision)
+
+
+def _head(console: Console, story: Story, report: Path) -> None:
+    engines = ", ".join(f"{name} {version}" for name, version in story.engines.items())
+    threads = f"{story.threads} threads"
+    console.print(
+        Text(f"xpuruntime {xpuruntime.__version__} · {engines} · {story.machine}, {threads}", "bold")
+    )
+    faults = story.faults()
+    console.print()
+    console.print(Text(f"{'✗' if faults else '✓'} {story.answer}", "bold red" if faults else "bold green"))
+    for fault in faults:
+        console.print(Text(f"  ✗ {fault}", "red"))
+    console.print(Text(f"  {story.speed}"))
+    for c in story.absent:
+        _indented(console, f"not here: {c.name} ({c.code.value}): {c.reason} {c.do}", "yellow", 2)
+    console.print(Text(f"  {story.seconds:.0f} s; everything with plots is in {report}"), soft_wrap=True)
+
+
+def _title(console: Console, text: str) -> None:
+    console.print()
+    console.print(Text(text, "bold cyan"))
+
+
+def _indented(console: Console, text: str, style: str = "", by: int = 4) -> None:
+    console.print(Padding(Text(text, style), (0, 0, 0, by)))
+
+
+def _table(*columns: str, right: Iterable[str] = ()) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
+    numbers = set(right)
+    for column in columns:
+        table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+    return table
+
+
+def _said(console: Console, chapters: Sequence[Chapter]) -> None:
+    engines = list(dict.fromkeys(e for c in chapters for e in c.receipts))
+    _title(console, "What each engine said (with its probability or cosine)")
+    table = _table("model", "input", "answer", "true", *engines, right=engines)
+    for chapter in chapters:
+        for k, (sample, by) in enumerate(chapter.said):
+            heads = dict.fromkeys(a.headline for a in by.values())
+            right = all(a.right(sample) for a in by.values())
+            verdict = Text("✓", "green") if right else Text(f"✗ {sample.expected}", "red")
+            scores = [score(by[e]) if e in by else None for e in engines]
+            name = chapter.model.title if k == 0 else ""
+            shown = (Text("-", "dim") if s is None else Text(f"{s:.4f}") for s in scores)
+            table.add_row(Text(name), Text(sample.name), Text(" | ".join(heads)), verdict, *shown)
+    console.print(table)
+
+
+def _pages(console: Console, readings: Sequence[Reading]) -> None:
+    for reading in readings:
+        if not reading.texts:
+            continue
+        engines = ", ".join(f"{e}: {reading.edits(e)}" for e in reading.texts)
+        _title(console, f"{reading.path.name} as read (letters off, of {len(reading.truth)}: {engines})")
+        for text in dict.fromkeys(reading.texts.values()):
+            if text == reading.truth:
+                shown = text
+            else:
+                pairs = zip(text.splitlines(), reading.truth.splitlines(), strict=False)
+                lines = [f"{mine}      <- drawn: {drawn}" for mine, drawn in pairs if mine != drawn]
+                shown = "\n".join(lines) or "has another number of lines than what was drawn"
+            _indented(console, shown, by=2)
+
+
+def _agreement(console: Console, story: Story) -> None:
+    _title(console, "Do the engines agree? (worst input of each output)")
+    if len(story.engines) < 2:
+        _indented(console, "One engine is here, so there is nothing to compare with.", by=2)
+        return
+    right = ("max|d|", "max|d|/max|ref|", "tolerance", "cosine")
+    table = _table("model · output", "engine", *right, "verdict", right=right)
+    for chapter in story.chapters:
+        for pair in chapter.pairs:
+            for c in pair.outputs:
+                verdict = Text("agrees", "green") if c.ok else Text(f"DIFFERS: {c.reason}", "red")
+                cosine = "-" if c.cosine is None else f"{c.cosine:.8f}"
+                who = f"{pair.actual} to {pair.reference}"
+                numbers = (f"{c.max_abs:.2g}", f"{c.max_rel:.2g}", f"{c.tolerance:g}", cosine)
+                table.add_row(Text(f"{chapter.model.name} · {c.name}"), who, *numbers, verdict)
+    console.print(table)
+
+
+def _speed(console: Console, story: Story) -> None:
+    first = story.chapters[0].bench
+    precisions = dict.fromkeys(str(s.facts["precision"]) for c in story.chapters for s in c.bench.ranked)
+    _title(console, f"How fast? ({', '.join(precisions)}, {first.threads} threads, engines in alternation)")
+    right = ("median", "its 95% interval", "p95", "ratio to best", "runs")
+    table = _table("model", "engine", *right, "verdict", right=right)
+    for chapter in story.chapters:
+        for k, s in enumerate(chapter.bench.ranked):
+            m = s.summary
+            unit = "ms" if m.median >= 1e3 else "µs"
+            scale = 1e3 if unit == "ms" else 1.0
+            span = f"{number(m.interval.low / scale)} to {number(m.interval.high / scale)}"
+            ratio = (
+                "1"
+                if s.ratio is None
+                else (f"{s.ratio.value:.2f} ({s.ratio.interval.low:.2f}-{s.ratio.interval.high:.2f})")
+            )
+            verdict = {"no difference can be shown": "no difference"}.get(s.verdict, s.verdict)
+            style = "green" if s.verdict == "fastest" else ""
+            row = (duration(m.median), span, duration(m.p95), ratio, f"{m.count:,}", Text(verdict, style))
+            table.add_row(Text(chapter.model.name if k == 0 else ""), s.name, *row)
+    console.print(table)
+
+
+def _ran(console: Console, chapters: Sequence[Chapter], full: bool) -> None:
+    _title(console, "What ran (plan, and evidence from the run)")
+    right = ("nodes", "steps")
+    table = _table(
+        "model", "engine on device", "precision", *right, "evidence", "costliest step", right=right
+    )
+    for chapter in chapters:
+        for k, receipt in enumerate(chapter.receipts.values()):
+            region = receipt.plan.regions[0]
+            rows = [row for e in receipt.evidence.values() for row in e.rows]
+            top = max(rows, key=lambda r: r.time_us or 0.0, default=None)
+            costly = f"{top.op} {duration(top.time_us)}" if top and top.time_us else "-"
+            sign = Text("✓ confirmed", "green") if receipt.confirmed else Text("✗ otherwise", "red")
+            head = Text(chapter.model.name if k == 0 else "")
+            counts = (str(len(receipt.plan.nodes)), str(len(rows)))
+            table.add_row(
+                head, f"{region.engine} on {region.device}", region.precision, *counts, sign, Text(costly)
+            )
+    console.print(table)
+    for chapter in chapters if full else chapters[:1]:
+        for receipt in chapter.receipts.values():
+            console.print()
+            _indented(console, str(receipt.plan), by=2)
+            _indented(console, receipt.text(rows=12 if full else _STEPS), by=2)
+
+
+def _decision(console: Console, decision: Decision) -> None:
+    if decision.chosen is None:
+        _indented(console, "✗ nothing could be had", "red", 2)
+    else:
+        _candidate(console, "✓", decision.chosen, "green")
+    for c in decision.rejected:
+        _candidate(console, "✗", c, "")
+
+
+def _candidate(console: Console, sign: str, c: Candidate, style: str) -> None:
+    _indented(console, f"{sign} {c.name} ({c.code.value})", style, 2)
+    _indented(console, c.reason, "dim")
+    if c.do:
+        _indented(console, f"-> {c.do}")

@@ -1,0 +1,167 @@
+"""What a report page is made of: a few kinds of blocks, as plain values. ``html`` turns them into markup, ``views`` makes them.
+
+Every text here is text: markup in it is shown, not obeyed. A ``tone`` (good, bad, warn, dim) never stands alone: whoever
+sets one also says it in words or by a sign, so that the page reads without colours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, TypeAlias
+
+__all__ = [
+    "Block",
+    "Cell",
+    "Columns",
+    "Facts",
+    "Figure",
+    "Fold",
+    "Heading",
+    "Listing",
+    "Picture",
+    "Prose",
+    "Table",
+    "duration",
+    "number",
+    "size",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Prose:
+    """A paragraph."""
+
+    kind: ClassVar[str] = "prose"
+    text: str
+    tone: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """A heading inside a section."""
+
+    kind: ClassVar[str] = "heading"
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Text as it stands, in a fixed-width font: a plan, a command, a page that was read."""
+
+    kind: ClassVar[str] = "listing"
+    text: str
+    caption: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """An image, embedded. ``data`` is the file's bytes; ``width`` in CSS pixels, None for what it has."""
+
+    kind: ClassVar[str] = "picture"
+    data: bytes = field(repr=False)
+    mime: str
+    alt: str
+    caption: str = ""
+    width: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A drawn plot: SVG text from ``figures``, and in ``alt`` what it shows, in words."""
+
+    kind: ClassVar[str] = "figure"
+    svg: str = field(repr=False)
+    alt: str
+    caption: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Names with their values."""
+
+    kind: ClassVar[str] = "facts"
+    pairs: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One cell of a table.
+
+    note:   a second, smaller line.
+    share:  0 to 1: a bar behind the text, in the colour of ``series``.
+    series: number of the series (an engine) that the cell belongs to; None for none.
+    href:   id of a section of the same page.
+    """
+
+    text: str
+    note: str = ""
+    tone: str = ""
+    mono: bool = False
+    share: float | None = None
+    series: int | None = None
+    href: str = ""
+    picture: Picture | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table; columns named in ``right`` are numbers. A cell that is a string is a ``Cell`` of that text."""
+
+    kind: ClassVar[str] = "table"
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell | str, ...], ...]
+    right: frozenset[str] = frozenset()
+    caption: str = ""
+
+    @property
+    def cells(self) -> list[list[Cell]]:
+        """The rows, every cell a ``Cell``."""
+        return [[c if isinstance(c, Cell) else Cell(c) for c in row] for row in self.rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Blocks side by side where there is room; each entry is one column."""
+
+    kind: ClassVar[str] = "columns"
+    columns: tuple[tuple[Block, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Blocks behind a line that opens them; open on paper."""
+
+    kind: ClassVar[str] = "fold"
+    title: str
+    blocks: tuple[Block, ...]
+    open: bool = False
+
+
+Block: TypeAlias = Prose | Heading | Listing | Picture | Figure | Facts | Table | Columns | Fold
+
+
+def number(value: float, digits: int = 3) -> str:
+    """Three significant digits without needless exponents: ``0.000123`` -> ``1.23e-04``, ``1234.5`` -> ``1,234``."""
+    if value == 0:
+        return "0"
+    if 1e-3 <= abs(value) < 10**digits:
+        return f"{value:#.{digits}g}".rstrip(".")
+    return f"{value:,.0f}" if 10**digits <= abs(value) < 1e9 else f"{value:.{digits - 1}e}"
+
+
+def duration(microseconds: float) -> str:
+    """A time with the unit that suits it: ``874 µs``, ``4.62 ms``, ``1.30 s``."""
+    for unit, scale in (("s", 1e6), ("ms", 1e3)):
+        if microseconds >= scale:
+            return f"{number(microseconds / scale)} {unit}"
+    return f"{number(microseconds)} µs"
+
+
+def size(bytes_: int) -> str:
+    """Bytes with a binary unit: ``48.0 KiB``, ``15.6 GiB``."""
+    value, units = float(bytes_), ("B", "KiB", "MiB", "GiB", "TiB")
+    for unit in units:
+        if value < 1024 or unit == units[-1]:
+            return f"{bytes_} B" if unit == "B" else f"{number(value)} {unit}"
+        value /= 1024
+    raise AssertionError
