@@ -334,12 +334,23 @@ class TestPolicySources:
         with pytest.raises(PolicyError, match="threads must be a positive integer"):
             xrt.InferenceSession(path, threads=threads, **CPU)
 
-    def test_static_shape_needs_sizes_and_then_fixes_them(self, path, x, expected) -> None:
+    def test_static_shape_needs_sizes(self, path) -> None:
         with pytest.raises(PolicyError, match="no size for batch"):
             xrt.InferenceSession(path, exec_policy=xrt.ExecutionPolicy(static_shape=True), **CPU)
-        policy = xrt.ExecutionPolicy(static_shape=True, fixed_shapes={"input": [2, 3, 8, 8]})
+
+    @pytest.mark.parametrize("shapes", [{"input": [2, 3, 8, 8]}, {"batch": 2}])
+    def test_fixed_shapes_by_input_or_by_symbol(self, shapes, path, x, expected) -> None:
+        policy = xrt.ExecutionPolicy(static_shape=True, fixed_shapes=shapes)
         with xrt.InferenceSession(path, exec_policy=policy, **CPU) as sess:
             assert str(sess.input_info[0]) == "float32[2, 3, 8, 8]"
             close(sess.run(input=x)["output"], expected)
             with pytest.raises(InputError, match="axis 0 must be 2"):
                 sess.run(input=x[:1])
+
+    @pytest.mark.parametrize(
+        ("shapes", "words"),
+        [({"batsh": 2}, "Did you mean 'batch'"), ({"input": [2, 4, 8, 8]}, "contradicts input 'input'")],
+    )
+    def test_fixed_shapes_that_do_not_fit(self, shapes, words, path) -> None:
+        with pytest.raises(PolicyError, match=words):
+            xrt.InferenceSession(path, exec_policy=xrt.ExecutionPolicy(fixed_shapes=shapes), **CPU)

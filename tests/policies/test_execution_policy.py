@@ -32,7 +32,7 @@ def test_normal_form():
         allow_fallback=["cuda:0", "cpu"],
         compile_timeout_s=60,
         engine_options={"openvino": {"NUM_STREAMS": 2, "HINT": "YES", "RATIO": 0.5}},
-        fixed_shapes={"x": [1, 3, 224, 224]},
+        fixed_shapes={"x": [1, 3, 224, 224], "batch": 1},
     )
     assert policy == ExecutionPolicy(
         target=DeviceId("cuda", 0),
@@ -41,11 +41,11 @@ def test_normal_form():
         allow_fallback=("cuda", "cpu"),
         compile_timeout_s=60.0,
         engine_options={"openvino": {"RATIO": "0.5", "HINT": "YES", "NUM_STREAMS": "2"}},
-        fixed_shapes={"x": (1, 3, 224, 224)},
+        fixed_shapes={"x": (1, 3, 224, 224), "batch": 1},
     )
     assert policy.options_for("openvino") == {"NUM_STREAMS": "2", "HINT": "YES", "RATIO": "0.5"}
     assert policy.options_for("tensorrt") == {}
-    assert policy.fixed_shapes == {"x": (1, 3, 224, 224)}
+    assert policy.fixed_shapes == {"x": (1, 3, 224, 224), "batch": 1}
 
 
 def test_frozen_hashable_picklable():
@@ -107,7 +107,7 @@ def test_merge_goes_field_by_field_and_option_by_option():
         ),
         (
             {"fixed_shapes": [1]},
-            "[ExecutionPolicy] fixed_shapes: must be a mapping of input names to extents, at most 64 entries; got [1].",
+            "[ExecutionPolicy] fixed_shapes: must be a mapping of symbolic dims to sizes, or input names to shapes, at most 64 entries; got [1].",
         ),
         (
             {"allow_fallback": ["cpu", "tpu"]},

@@ -66,7 +66,9 @@ _execution = _fields(
     engine=st.sampled_from([*ENGINES, "auto", "onnxrt"]),
     precision=st.sampled_from([*PRECISIONS]),
     static_shape=st.booleans(),
-    fixed_shapes=st.dictionaries(_line, st.lists(st.integers(0, 4096), max_size=4), max_size=3),
+    fixed_shapes=st.dictionaries(
+        _line, st.integers(0, 4096) | st.lists(st.integers(0, 4096), max_size=4), max_size=3
+    ),
     allow_fallback=_some(st.sampled_from(["cpu", "npu", "gpu"]), least=0),
     optimization_level=st.integers(0, 3),
     caching=st.booleans(),

@@ -35,8 +35,8 @@ class ExecutionPolicy(FileForm):
     )
     precision: str | None = of_kind(kinds.PRECISION, "precision to compute in; model is the model's own")
     static_shape: bool | None = of_kind(kinds.BOOLEAN, "compile for fixed shapes only")
-    fixed_shapes: Mapping[str, Sequence[int]] | None = of_kind(
-        kinds.SHAPES, "extents of inputs whose shape the model leaves open, by input name"
+    fixed_shapes: Mapping[str, int | Sequence[int]] | None = of_kind(
+        kinds.SHAPES, "sizes of dims that the model leaves open: {batch: 1} by symbol, {x: [1, 3]} by input"
     )
     allow_fallback: Names | None = of_kind(
         kinds.DEVICES, "devices to go to, in this order, when the target cannot be had; [] is none"

@@ -225,10 +225,13 @@ def _mapping(
     return check
 
 
-def _extents(value: object, path: FieldPath) -> tuple[int, ...]:
+def _extents(value: object, path: FieldPath) -> int | tuple[int, ...]:
+    """The size of a symbolic dim, or the whole shape of an input."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return _integer(0, 2**40)(value, path)
     if not isinstance(value, list | tuple) or len(value) > 16:
         raise Problem(
-            path, "must be a list of at most 16 extents, such as [1, 3, 224, 224]", got=shown(value)
+            path, "must be a size, or a list of at most 16 sizes such as [1, 3, 224, 224]", got=shown(value)
         )
     return tuple(_integer(0, 2**40)(v, (*path, i)) for i, v in enumerate(value))
 
@@ -323,15 +326,20 @@ ENGINE_ORDER = Kind(
     lambda value: {k: one_or_list(v) for k, v in value.items()},
 )
 SHAPES = Kind(
-    _mapping(text, _extents, "input names to extents"),
+    _mapping(text, _extents, "symbolic dims to sizes, or input names to shapes"),
     {
         "type": "object",
         "maxProperties": MAX_LIST,
         "propertyNames": _TEXT_SCHEMA,
         "additionalProperties": {
-            "type": "array",
-            "maxItems": 16,
-            "items": {"type": "integer", "minimum": 0, "maximum": 2**40},
+            "anyOf": [
+                {"type": "integer", "minimum": 0, "maximum": 2**40},
+                {
+                    "type": "array",
+                    "maxItems": 16,
+                    "items": {"type": "integer", "minimum": 0, "maximum": 2**40},
+                },
+            ]
         },
     },
     _plain_mapping,
