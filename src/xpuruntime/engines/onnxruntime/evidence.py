@@ -202,6 +202,11 @@ def _attribute(
         rows.append(
             EvidenceRow(nodes, op, _device(provider), f"{provider} {op}", _computed_in(args[key]), time_us)
         )
+    launched = sorted({r.kernel.split(" ")[0] for r in rows if r.device != "cpu"})
+    if launched:  # the profiler stops its clock when the host has queued the work
+        notes.append(
+            f"times on {', '.join(launched)} are those of launching from the host, not of the device"
+        )
     told = {n for r in rows for n in r.nodes}
     source = SourceGraph(model)
     folded = tuple(n for n in source.nodes if n in source.constant and n not in told)

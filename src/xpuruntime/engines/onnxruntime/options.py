@@ -68,7 +68,7 @@ _PINNED: dict[str, dict[str, str]] = {"CUDAExecutionProvider": {"use_tf32": "0"}
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """A request in ONNX Runtime's words: asked providers in order (the CPU's is always last), and every option's place."""
+    """A request in ONNX Runtime's words: asked providers in order (the CPU's last, unless forbidden), and every option's place."""
 
     providers: tuple[tuple[str, dict[str, str]], ...]
     attributes: Mapping[str, str] = field(default_factory=dict)
@@ -114,7 +114,9 @@ def parse(request: EngineRequest) -> Settings | Support:
         for i, p in enumerate(chosen)
         if p != CPU
     ]
-    return Settings((*named, (CPU, {})), attributes, config)
+    # ONNX Runtime refuses a session that lists the CPU and forbids it as well.
+    alone = named and config.get("session.disable_cpu_ep_fallback") == "1"
+    return Settings((*named,) if alone else (*named, (CPU, {})), attributes, config)
 
 
 def _providers(request: EngineRequest) -> tuple[str, ...] | Support:
