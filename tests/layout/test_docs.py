@@ -23,7 +23,12 @@ pytest.importorskip("onnxruntime")
 pytest.importorskip("openvino")
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "README.ko.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "benchmarks/README.md"]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "README.ko.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "benchmarks/README.md",
+]
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```\s*$", re.MULTILINE | re.DOTALL)
 NOT_RUN = re.compile(r"<!-- not run: (.+?) -->\s*\Z")
 LANGUAGES = ("python", "bash", "console", "sh", "shell")
@@ -60,8 +65,12 @@ def driver(page: str, found: list[Block]) -> str:
             lines.append(f"exec(compile({source!r}, {page!r}, 'exec'), names)")
         else:
             shown = block.language == "console"
-            commands = [c[2:] for c in block.text.splitlines() if c.startswith("$ ")] if shown else [block.text]
-            lines += [f"subprocess.run(['bash', '-euo', 'pipefail', '-c', {c!r}], check=True)" for c in commands]
+            commands = (
+                [c[2:] for c in block.text.splitlines() if c.startswith("$ ")] if shown else [block.text]
+            )
+            lines += [
+                f"subprocess.run(['bash', '-euo', 'pipefail', '-c', {c!r}], check=True)" for c in commands
+            ]
     return "\n".join(lines)
 
 
@@ -74,9 +83,14 @@ def folder(tmp_path: Path) -> Path:
     onnx.save(model, tmp_path / "model.onnx")
     weights = onnx.numpy_helper.to_array(model.graph.initializer[0]).copy()
     weights.flat[0] += 0.5
-    model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(weights, model.graph.initializer[0].name))
+    model.graph.initializer[0].CopyFrom(
+        onnx.numpy_helper.from_array(weights, model.graph.initializer[0].name)
+    )
     onnx.save(model, tmp_path / "other.onnx")
-    np.savez(tmp_path / "inputs.npz", input=np.random.default_rng(0).standard_normal((1, 3, 32, 32)).astype(np.float32))
+    np.savez(
+        tmp_path / "inputs.npz",
+        input=np.random.default_rng(0).standard_normal((1, 3, 32, 32)).astype(np.float32),
+    )
     return tmp_path
 
 
@@ -113,7 +127,9 @@ def test_a_page_s_links_lead_somewhere_and_its_excuses_say_why(path: Path) -> No
         if not re.match(r"[a-z]+:", target):
             assert (path.parent / target).exists(), f"{path.name} links to {target}"
     for block in blocks(text):
-        assert not block.excuse or len(block.excuse) > 9, f"{path.name}:{block.line}: {block.excuse!r} is no reason"
+        assert not block.excuse or len(block.excuse) > 9, (
+            f"{path.name}:{block.line}: {block.excuse!r} is no reason"
+        )
         assert block.language != "console" or "$ " in block.text, f"{path.name}:{block.line} has no command"
 
 

@@ -1,0 +1,103 @@
+"""Write the measured table into README.md and README.ko.md, between their markers, from benchmarks/results.
+
+    python benchmarks/readme_table.py [--check]
+
+`--check` writes nothing and exits with 1 where a README does not show what was measured; a test runs it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+MARKED = re.compile(r"(<!-- measured: begin -->\n).*?(<!-- measured: end -->)", re.DOTALL)
+
+WORDS = {
+    "README.md": {
+        "head": "| model | one run on {engines} | faster |",
+        "tie": "no difference shown",
+        "times": "{name}, {ratio}x",
+        "added": "`InferenceSession.run` adds {added} to the vendor's own run on a one-node model; "
+        "`import xpuruntime` takes {ours} ms where `import numpy` takes {numpy} ms.",
+        "machine": "{cpu}, {threads} threads, float32, median of runs in alternation; {versions}. "
+        "Commands and all figures: [benchmarks](benchmarks/README.md).",
+        "us": "{value:.1f} us ({engine})",
+        "and": " and ",
+    },
+    "README.ko.md": {
+        "head": "| 모델 | 1회 실행 시간: {engines} | 더 빠른 쪽 |",
+        "tie": "차이를 보일 수 없음",
+        "times": "{name}, {ratio}배",
+        "added": "노드 하나짜리 모델에서 `InferenceSession.run`이 벤더 자체 실행에 더하는 시간은 {added}이고, "
+        "`import xpuruntime`은 {ours} ms, `import numpy`는 {numpy} ms 걸립니다.",
+        "machine": "{cpu}, 스레드 {threads}개, float32, 번갈아 실행한 중앙값; {versions}. "
+        "명령과 모든 수치: [benchmarks](benchmarks/README.md).",
+        "us": "{value:.1f} us({engine})",
+        "and": ", ",
+    },
+}
+NAMES = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO"}
+
+
+def read(name: str) -> dict[str, Any]:
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+
+
+def milliseconds(microseconds: float) -> str:
+    return f"{microseconds / 1000:.3g} ms" if microseconds >= 1000 else f"{microseconds:.3g} us"
+
+
+def table(words: dict[str, str]) -> str:
+    """The table and the two sentences below it, in one language."""
+    models, overhead, imports = read("models"), read("overhead"), read("import_time")
+    engines = list(NAMES)
+    lines = [words["head"].format(engines=" / ".join(NAMES.values())), "|---|---|---|"]
+    for row in models["rows"]:
+        ranked = {s["engine"]: s for s in row["ranked"]}
+        times = " / ".join(milliseconds(ranked[e]["median"]) if e in ranked else "-" for e in engines)
+        slower = [s for s in row["ranked"] if s["verdict"] == "slower"]
+        best = row["ranked"][0]
+        verdict = words["tie"]
+        if slower:
+            ratio = f"{slower[0]['ratio_to_best']['value']:.2f}"
+            verdict = words["times"].format(name=NAMES[best["engine"]], ratio=ratio)
+        lines.append(f"| {row['title']} | {times} | {verdict} |")
+    added = words["and"].join(
+        words["us"].format(value=max(0.0, r["added_us"]), engine=NAMES[r["engine"]]) for r in overhead["rows"]
+    )
+    machine = models["machine"]
+    versions = ", ".join(f"{NAMES[e]} {machine['versions'][e]}" for e in engines)
+    median = imports["median_ms"]
+    lines += [
+        "",
+        words["added"].format(added=added, ours=round(median["xpuruntime"]), numpy=round(median["numpy"])),
+        "",
+        words["machine"].format(cpu=machine["cpu"], threads=models["rows"][0]["threads"], versions=versions),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main(check: bool) -> int:
+    stale = []
+    for name, words in WORDS.items():
+        path = ROOT / name
+        text = path.read_text(encoding="utf-8")
+        if not MARKED.search(text):
+            raise SystemExit(f"{name} has no markers for the measured table")
+        fresh = MARKED.sub(lambda m, words=words: m[1] + table(words) + m[2], text)  # type: ignore[misc]
+        if fresh != text:
+            stale.append(name)
+            if not check:
+                path.write_text(fresh, encoding="utf-8")
+    if stale:
+        print(("does not show what was measured: " if check else "wrote ") + ", ".join(stale))
+    return 1 if stale and check else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main("--check" in sys.argv[1:]))
