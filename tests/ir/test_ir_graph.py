@@ -258,3 +258,59 @@ def ir_op(*arguments):
     from xpuruntime.ir.match import Op
 
     return Op(*arguments)
+
+
+def shape_of(make) -> str:
+    b = ir.GraphBuilder("g")
+    return str(b.spec(make(b, b.input("x", "float32[n, 3, h, w]"))))
+
+
+WINDOW = {"kernel_size": [3, 3], "stride": [2, 2], "padding": [1, 1], "dilation": [1, 1]}
+SYMBOLIC = {
+    "conv": (
+        lambda b, x: b.convolution(x, b.weight("k", "float32[8, 3, 3, 3]"), stride=[2, 2], padding=[1, 1], dilation=[1, 1]),
+        "float32[n, 8, ((h - 1)//(2)) + 1, ((w - 1)//(2)) + 1]",
+    ),
+    "same": (
+        lambda b, x: b.convolution(x, b.weight("k", "float32[8, 3, 3, 3]"), stride=[1, 1], padding=[1, 1], dilation=[1, 1]),
+        "float32[n, 8, h, w]",
+    ),
+    "up": (
+        lambda b, x: b.convolution(
+            x, b.weight("k", "float32[3, 8, 2, 2]"), stride=[2, 2], padding=[0, 0], dilation=[1, 1], transposed=True
+        ),
+        "float32[n, 8, 2*h, 2*w]",
+    ),
+    "ceil": (lambda b, x: b.max_pool(x, **WINDOW, ceil_mode=True), "float32[n, 3, (h//(2)) + 1, ((w)//(2)) + 1]"),
+    "flatten": (lambda b, x: b.view(x, size=[dim("n"), -1]), "float32[n, 3*h*w]"),
+    "last": (lambda b, x: b.slice(x, dim=2, start=-1), "float32[n, 3, 1, w]"),
+    "all but last": (lambda b, x: b.slice(x, dim=2, end=-1), "float32[n, 3, h - 1, w]"),
+    "to the end": (lambda b, x: b.slice(x, dim=2, start=1, end=2**31 - 1), "float32[n, 3, h - 1, w]"),
+    "every second": (lambda b, x: b.slice(x, dim=2, step=2), "float32[n, 3, ((h + 1)//(2)), w]"),
+    "keep": (lambda b, x: b.expand(x, size=[5, -1, -1, -1, -1]), "float32[5, n, 3, h, w]"),
+    "range": (lambda b, x: b.arange(end=dim("n") * 2, dtype="int64"), "int64[2*n]"),
+    "scores": (
+        lambda b, x: b.attention(x, b.input("k", "float32[n, 1, t, w]"), b.input("v", "float32[n, 1, t, 7]")),
+        "float32[n, 3, h, 7]",
+    ),
+    "equation": (lambda b, x: b.einsum(x, b.input("v", "float32[w, 9]"), equation="...w,wd->...d"), "float32[n, 3, h, 9]"),
+    "one scale": (
+        lambda b, x: b.quantize_linear(b.input("v", "float32[n]"), b.weight("s", "float32[]"), dtype="int8"),
+        "int8[n]",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SYMBOLIC)
+def test_shapes_with_symbols(case: str) -> None:
+    make, want = SYMBOLIC[case]
+    assert shape_of(make) == str(TensorSpec.parse(want))
+
+
+def test_ceil_mode_that_a_symbol_cannot_decide() -> None:
+    with pytest.raises(IrError, match="ceil_mode needs a known size here; got h"):
+        shape_of(
+            lambda b, x: b.avg_pool(
+                x, kernel_size=[2, 2], stride=[3, 3], padding=[0, 0], dilation=[1, 1], ceil_mode=True
+            )
+        )

@@ -61,14 +61,17 @@ def normalize(
     first = next((o for o in operands if isinstance(o, TensorSpec)), None)
     if first is not None:
         try:
-            _place(row, values, first)
+            _place(row, values, first, operands)
         except Mismatch as error:
             raise IrError(who, error.what, got=error.got, do=error.do) from error
     return Attrs(values)
 
 
-def _place(row: Op, values: dict[str, Any], first: TensorSpec) -> None:
-    """Wrap axes to the rank of the first tensor, and resolve what only the operand can tell."""
+def _place(row: Op, values: dict[str, Any], first: TensorSpec, operands: Sequence[Operand]) -> None:
+    """Wrap axes to the rank of the first tensor, and resolve what only the operands can tell."""
+    scale = operands[1] if "block_size" in values and len(operands) > 1 else None
+    if isinstance(scale, TensorSpec) and all(d == 1 for d in scale.shape) and not values["block_size"]:
+        values["axis"] = 0  # one scale for all: ONNX's default axis may lie outside the rank
     for attr in row.attrs.values():
         kind, value = attr.kind.rstrip("?"), values[attr.name]
         if kind == "axis" and value is not None:

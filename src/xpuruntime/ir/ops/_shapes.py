@@ -135,6 +135,10 @@ def window(
         )
     if not ceil_mode:
         return room // stride + 1
+    if isinstance(room, Dim) and after + stride > span:
+        raise Mismatch(
+            "ceil_mode needs a known size here", str(size), "Use ceil_mode false, or fix the size."
+        )
     count = ceil_div(room, stride) + 1
     if isinstance(count, int) and isinstance(size, int) and (count - 1) * stride >= size + before:
         count -= 1

@@ -99,7 +99,7 @@ def slice_length(
             return min(value, d) if isinstance(d, int) else value
         return value
 
-    end = d if end is None or (isinstance(end, int) and end >= 2**31) else end
+    end = d if end is None or (isinstance(end, int) and end >= 2**31 - 1) else end
     start, end = place(start), place(end)
     length = ceil_div(end - start, step)
     return start, end, max(length, 0) if isinstance(length, int) else length
