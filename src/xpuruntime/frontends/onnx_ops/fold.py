@@ -1,0 +1,250 @@
+"""Arithmetic on shapes while the model is read.
+
+ONNX models compute shapes with ordinary ops (Shape, Gather, Mul, Concat, Reshape). Where every operand is known, the result is
+too: numbers, or dims of symbols. Arrays here hold numbers, or objects of which some are dims. Nothing large is folded: weights stay
+as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ...protocols import Array
+from ...types import Dim, DimLike, DType
+
+__all__ = ["FOLDS", "LARGEST", "Unknown", "fold"]
+
+LARGEST = 1024
+"""Elements of the largest array that is folded."""
+
+Attributes: TypeAlias = Mapping[str, Any]
+Fold: TypeAlias = "Callable[[Sequence[Any], Attributes], Array | list[Array]]"
+
+
+class Unknown(Exception):  # noqa: N818  not an error: the op runs with the model
+    """What the symbols are decides the result."""
+
+
+def fold(op: str, operands: Sequence[Array | None], attrs: Attributes) -> list[Array] | None:
+    """The op's results, or None when only a run can tell."""
+    rule = FOLDS.get(op)
+    if rule is None or any(a is not None and a.size > LARGEST for a in operands):
+        return None
+    try:
+        with np.errstate(all="ignore"):
+            made = rule(operands, attrs)
+    except (Unknown, ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        return None
+    results = made if isinstance(made, list) else [made]
+    results = [_tidy(np.asarray(r)) for r in results]
+    return results if all(r.size <= LARGEST and r.dtype.kind in "biufO" for r in results) else None
+
+
+def _tidy(array: Array) -> Array:
+    """An object array of integers alone becomes int64; one that holds anything but integers and dims is not foldable."""
+    if array.dtype != object:
+        return array
+    flat = array.ravel().tolist()
+    if not all(isinstance(v, int | Dim | np.integer) for v in flat):
+        raise Unknown
+    return array if any(isinstance(v, Dim) for v in flat) else array.astype(np.int64)
+
+
+def _symbolic(*arrays: Any) -> bool:
+    return any(getattr(a, "dtype", None) == object for a in arrays)
+
+
+def _plain(*arrays: Any) -> None:
+    if _symbolic(*arrays):
+        raise Unknown
+
+
+def equal(a: DimLike, b: DimLike) -> bool:
+    """Whether two dims are equal for all symbols, which are not negative. Raises Unknown."""
+    difference = a - b
+    if isinstance(difference, int):
+        return difference == 0
+    for one, other in ((a, b), (b, a)):
+        if isinstance(other, int) and other < 0 and isinstance(one, Dim) and len(one.symbols) == 1 and str(one) in one.symbols:
+            return False
+    raise Unknown
+
+
+def _each(function: Callable[..., Any], *arrays: Any, kind: Any = object) -> Array:
+    result: Array = np.frompyfunc(function, len(arrays), 1)(*arrays)
+    return np.asarray(result, dtype=kind)
+
+
+def _quotient(a: Any, b: Any) -> Any:
+    if isinstance(b, int) and b < 1:
+        raise Unknown
+    return a // b
+
+
+def _div(x: Sequence[Any], _: Attributes) -> Array:
+    a, b = x
+    if _symbolic(a, b):
+        return _each(_quotient, a, b)
+    if a.dtype.kind == "f":
+        return np.asarray(a / b)
+    return np.asarray(np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b))).astype(a.dtype)
+
+
+def _mod(x: Sequence[Any], attrs: Attributes) -> Array:
+    _plain(*x)
+    return np.asarray(np.fmod(*x) if attrs.get("fmod") else np.mod(*x))
+
+
+def _equal(x: Sequence[Any], _: Attributes) -> Array:
+    return _each(equal, *x, kind=bool) if _symbolic(*x) else np.asarray(x[0] == x[1])
+
+
+def _numeric(function: Callable[..., Any]) -> Fold:
+    def rule(x: Sequence[Any], _: Attributes) -> Array:
+        _plain(*x)
+        return np.asarray(function(*x))
+
+    return rule
+
+
+def _binary(function: Callable[[Any, Any], Any]) -> Fold:
+    return lambda x, _: np.asarray(function(x[0], x[1]))
+
+
+def _cast(x: Sequence[Any], attrs: Attributes) -> Array:
+    to: DType = attrs["to"]
+    if _symbolic(x[0]):
+        if not to.is_integer or to.bits < 32:
+            raise Unknown
+        return np.asarray(x[0])
+    if to is DType.STRING:
+        raise Unknown
+    return np.asarray(x[0]).astype(to.numpy)
+
+
+def _slice(x: Sequence[Any], attrs: Attributes) -> Array:
+    data = x[0]
+    _plain(*(v for v in x[1:] if v is not None))
+    if "starts" in attrs:
+        starts, ends, axes, steps = attrs["starts"], attrs["ends"], attrs.get("axes"), None
+    else:
+        starts, ends, axes, steps = [
+            v.tolist() if v is not None else None for v in (*x[1:], *[None] * (5 - len(x)))
+        ]
+    for i, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        axis = axes[i] if axes is not None else i
+        step = steps[i] if steps is not None else 1
+        places = range(*slice(start, end, step).indices(data.shape[axis]))
+        data = np.take(data, list(places), axis=axis)
+    return np.asarray(data)
+
+
+def _axes(x: Sequence[Any], attrs: Attributes) -> list[int] | None:
+    if "axes" in attrs:
+        return list(attrs["axes"])
+    return [int(v) for v in x[1]] if len(x) > 1 and x[1] is not None else None
+
+
+def _squeeze(x: Sequence[Any], attrs: Attributes) -> Array:
+    axes = _axes(x, attrs)
+    return np.asarray(np.squeeze(x[0], axis=None if axes is None else tuple(axes)))
+
+
+def _unsqueeze(x: Sequence[Any], attrs: Attributes) -> Array:
+    return np.asarray(np.expand_dims(x[0], tuple(_axes(x, attrs) or ())))
+
+
+def _reshape(x: Sequence[Any], attrs: Attributes) -> Array:
+    _plain(x[1])
+    shape = [x[0].shape[i] if d == 0 and not attrs.get("allowzero") else int(d) for i, d in enumerate(x[1])]
+    return np.asarray(x[0].reshape(shape))
+
+
+def _gather(x: Sequence[Any], attrs: Attributes) -> Array:
+    _plain(x[1])
+    return np.asarray(np.take(x[0], x[1].astype(np.int64), axis=attrs.get("axis", 0)))
+
+
+def _split(x: Sequence[Any], attrs: Attributes) -> list[Array]:
+    sizes = attrs.get("split") or (x[1].tolist() if len(x) > 1 and x[1] is not None else None)
+    if sizes is None:
+        raise Unknown
+    return list(np.split(x[0], np.cumsum(sizes)[:-1], axis=attrs.get("axis", 0)))
+
+
+def _reduce(function: Callable[[Any, Any], Any]) -> Fold:
+    """Over all axes; shape arithmetic has no other."""
+
+    def rule(x: Sequence[Any], attrs: Attributes) -> Array:
+        if x[0].ndim != 1 or not x[0].size or attrs.get("noop_with_empty_axes"):
+            raise Unknown
+        value = reduce(function, x[0].tolist())
+        dtype = object if isinstance(value, Dim) else x[0].dtype
+        out = np.empty((1,) if attrs.get("keepdims", 1) else (), dtype=dtype)
+        out[...] = value
+        return out
+
+    return rule
+
+
+def _range(x: Sequence[Any], _: Attributes) -> Array:
+    _plain(*x)
+    start, end, step = (v.reshape(-1)[0] for v in x)
+    if abs((end - start) / step) > LARGEST:
+        raise Unknown
+    return np.arange(start, end, step, dtype=x[0].dtype)
+
+
+def _expand(x: Sequence[Any], _: Attributes) -> Array:
+    _plain(x[1])
+    return np.asarray(x[0] * np.ones([int(d) for d in x[1]], x[0].dtype)) if x[0].dtype.kind in "iuf" else _stretch(x)
+
+
+def _stretch(x: Sequence[Any]) -> Array:
+    return np.broadcast_to(x[0], np.broadcast_shapes(x[0].shape, tuple(int(d) for d in x[1])))
+
+
+FOLDS: Mapping[str, Fold] = MappingProxyType(
+    {
+        "Add": _binary(lambda a, b: a + b),
+        "And": _numeric(np.logical_and),
+        "Cast": _cast,
+        "Ceil": _numeric(np.ceil),
+        "Concat": lambda x, attrs: np.concatenate(list(x), axis=attrs.get("axis", 1)),
+        "Div": _div,
+        "Equal": _equal,
+        "Expand": _expand,
+        "Floor": _numeric(np.floor),
+        "Gather": _gather,
+        "Greater": _numeric(np.greater),
+        "GreaterOrEqual": _numeric(np.greater_equal),
+        "Identity": lambda x, _: np.asarray(x[0]),
+        "Less": _numeric(np.less),
+        "LessOrEqual": _numeric(np.less_equal),
+        "Max": lambda x, _: _numeric(lambda *v: reduce(np.maximum, v))(x, {}),
+        "Min": lambda x, _: _numeric(lambda *v: reduce(np.minimum, v))(x, {}),
+        "Mod": _mod,
+        "Mul": _binary(lambda a, b: a * b),
+        "Neg": _numeric(np.negative),
+        "Not": _numeric(np.logical_not),
+        "Or": _numeric(np.logical_or),
+        "Range": _range,
+        "ReduceProd": _reduce(lambda a, b: a * b),
+        "ReduceSum": _reduce(lambda a, b: a + b),
+        "Reshape": _reshape,
+        "Slice": _slice,
+        "Split": _split,
+        "Sqrt": _numeric(np.sqrt),
+        "Squeeze": _squeeze,
+        "Sub": _binary(lambda a, b: a - b),
+        "Transpose": lambda x, attrs: np.transpose(x[0], attrs.get("perm")),
+        "Unsqueeze": _unsqueeze,
+        "Where": lambda x, _: np.where(x[0].astype(bool), x[1], x[2]),
+    }
+)
+"""Op -> how it is computed on what is known."""
