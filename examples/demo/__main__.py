@@ -51,7 +51,7 @@ def main(
     ] = CACHE,
     seconds: Annotated[
         float | None,
-        typer.Option("--seconds", min=0.1, help="Time to measure each model; default 3, quick 0.5."),
+        typer.Option("--seconds", min=0.1, help="Time to measure each model; default 3, quick 1.5."),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Measure briefly and without the control.")] = False,
     full: Annotated[
@@ -76,7 +76,7 @@ def main(
                 zoo=zoo,
                 out=out,
                 device=device,
-                seconds=seconds or (0.5 if quick else 3.0),
+                seconds=seconds or (1.5 if quick else 3.0),
                 control=not quick,
                 say=say,
             )

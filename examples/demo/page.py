@@ -80,7 +80,7 @@ def _summary(story: Story, series: Series) -> Section:
             else Cell("not run", tone="dim")
             for n in names
         ]
-        verdict = "" if best is None else f"{best.name}" if best.verdict == "fastest" else best.verdict
+        verdict = "-" if best is None else best.name if best.verdict == "fastest" else "no difference"
         worst = "-" if chapter.worst is None else number(chapter.worst)
         head = Cell(chapter.model.title, chapter.model.task, href=chapter.model.name)
         rows.append((head, right, worst, *times, verdict))
@@ -128,7 +128,7 @@ def _answer(answer: Answer, sample: Sample, series: int) -> Cell:
     right = answer.right(sample)
     value = score(answer)
     head = f"{'✓' if right else '✗'} {answer.headline}" + ("" if value is None else f" ({value:.3f})")
-    others = [f"{s:.3f} {text}" for text, s in answer.details if text != answer.headline]
+    others = [f"{text}: {s:.3f}" for text, s in answer.details if text != answer.headline]
     more = f"; and {len(others) - 3} more" if len(others) > 3 else ""
     return Cell(head, "; ".join(others[:3]) + more, tone="good" if right else "bad", series=series)
 
@@ -151,11 +151,12 @@ def _thumbnail(path: Path, name: str, width: int = _THUMBNAIL) -> Picture | None
     from PIL import Image
 
     with Image.open(path) as image:
+        shown = min(width, image.width)
         small = image.convert("RGB")
         small.thumbnail((2 * width, 2 * width))
     stream = io.BytesIO()
     small.save(stream, "JPEG", quality=82, optimize=True)
-    return Picture(stream.getvalue(), "image/jpeg", f"input: {name}", width=min(width, small.width // 2))
+    return Picture(stream.getvalue(), "image/jpeg", f"input: {name}", width=min(shown, small.width))
 
 
 def _reading(readings: Sequence[Reading]) -> Section:

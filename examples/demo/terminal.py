@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Literal
 
 from rich import box
 from rich.console import Console
@@ -15,6 +17,7 @@ from rich.text import Text
 import xpuruntime
 from xpuruntime.decisions import Candidate, Decision
 from xpuruntime.profiler.blocks import duration, number
+from xpuruntime.workbench.statistics import Interval
 
 from .story import Chapter, Reading, Story, score
 
@@ -62,14 +65,18 @@ def _title(console: Console, text: str) -> None:
 
 
 def _indented(console: Console, text: str, style: str = "", by: int = 4) -> None:
-    console.print(Padding(Text(text, style), (0, 0, 0, by)))
+    console.print(Padding(Text(text, style), (0, 0, 0, by), expand=False))
 
 
 def _table(*columns: str, right: Iterable[str] = ()) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
+    style = box.SIMPLE_HEAD
+    table = Table(box=style, pad_edge=False, show_edge=False, collapse_padding=True, header_style="dim")
     numbers = set(right)
     for column in columns:
-        table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+        justify: Literal["left", "right"] = "right" if column in numbers else "left"
+        table.add_column(
+            column, justify=justify, overflow="fold", no_wrap=column in numbers or column == "model"
+        )
     return table
 
 
@@ -83,88 +90,96 @@ def _said(console: Console, chapters: Sequence[Chapter]) -> None:
             right = all(a.right(sample) for a in by.values())
             verdict = Text("✓", "green") if right else Text(f"✗ {sample.expected}", "red")
             scores = [score(by[e]) if e in by else None for e in engines]
-            name = chapter.model.title if k == 0 else ""
+            name = chapter.model.name if k == 0 else ""
             shown = (Text("-", "dim") if s is None else Text(f"{s:.4f}") for s in scores)
             table.add_row(Text(name), Text(sample.name), Text(" | ".join(heads)), verdict, *shown)
     console.print(table)
 
 
 def _pages(console: Console, readings: Sequence[Reading]) -> None:
+    shown: set[str] = set()
     for reading in readings:
         if not reading.texts:
             continue
-        engines = ", ".join(f"{e}: {reading.edits(e)}" for e in reading.texts)
+        engines = ", ".join(f"{e} {reading.edits(e)}" for e in reading.texts)
         _title(console, f"{reading.path.name} as read (letters off, of {len(reading.truth)}: {engines})")
         for text in dict.fromkeys(reading.texts.values()):
-            if text == reading.truth:
-                shown = text
+            if text in shown:
+                _indented(console, "The same text, letter by letter.", "dim", 2)
             else:
-                pairs = zip(text.splitlines(), reading.truth.splitlines(), strict=False)
-                lines = [f"{mine}      <- drawn: {drawn}" for mine, drawn in pairs if mine != drawn]
-                shown = "\n".join(lines) or "has another number of lines than what was drawn"
-            _indented(console, shown, by=2)
+                _indented(console, _misread(text, reading.truth) if shown else text, by=2)
+            shown.add(text)
+
+
+def _misread(text: str, truth: str) -> str:
+    """Only the lines that differ, beside what was drawn."""
+    pairs = zip(text.splitlines(), truth.splitlines(), strict=False)
+    lines = [f"{mine}      <- drawn: {drawn}" for mine, drawn in pairs if mine != drawn]
+    return "\n".join(lines) or f"has {len(text.splitlines())} lines, drawn were {len(truth.splitlines())}"
 
 
 def _agreement(console: Console, story: Story) -> None:
-    _title(console, "Do the engines agree? (worst input of each output)")
     if len(story.engines) < 2:
+        _title(console, "Do the engines agree?")
         _indented(console, "One engine is here, so there is nothing to compare with.", by=2)
         return
+    first = next(iter(story.engines))
+    _title(console, f"Do the engines agree with {first}? (worst input of each output)")
     right = ("max|d|", "max|d|/max|ref|", "tolerance", "cosine")
-    table = _table("model · output", "engine", *right, "verdict", right=right)
+    table = _table("model", "output", "engine", *right, "verdict", right=right)
     for chapter in story.chapters:
         for pair in chapter.pairs:
             for c in pair.outputs:
                 verdict = Text("agrees", "green") if c.ok else Text(f"DIFFERS: {c.reason}", "red")
                 cosine = "-" if c.cosine is None else f"{c.cosine:.8f}"
-                who = f"{pair.actual} to {pair.reference}"
-                numbers = (f"{c.max_abs:.2g}", f"{c.max_rel:.2g}", f"{c.tolerance:g}", cosine)
-                table.add_row(Text(f"{chapter.model.name} · {c.name}"), who, *numbers, verdict)
+                numbers = (f"{c.max_abs:.1e}", f"{c.max_rel:.1e}", f"{c.tolerance:g}", cosine)
+                table.add_row(Text(chapter.model.name), Text(c.name), pair.actual, *numbers, verdict)
     console.print(table)
 
 
 def _speed(console: Console, story: Story) -> None:
     first = story.chapters[0].bench
     precisions = dict.fromkeys(str(s.facts["precision"]) for c in story.chapters for s in c.bench.ranked)
-    _title(console, f"How fast? ({', '.join(precisions)}, {first.threads} threads, engines in alternation)")
-    right = ("median", "its 95% interval", "p95", "ratio to best", "runs")
+    _title(
+        console,
+        f"How fast? ({', '.join(precisions)}, {first.threads} threads, engines in alternation, 95% intervals)",
+    )
+    right = ("median", "interval", "p95", "ratio to best", "runs")
     table = _table("model", "engine", *right, "verdict", right=right)
     for chapter in story.chapters:
         for k, s in enumerate(chapter.bench.ranked):
-            m = s.summary
-            unit = "ms" if m.median >= 1e3 else "µs"
-            scale = 1e3 if unit == "ms" else 1.0
-            span = f"{number(m.interval.low / scale)} to {number(m.interval.high / scale)}"
-            ratio = (
-                "1"
-                if s.ratio is None
-                else (f"{s.ratio.value:.2f} ({s.ratio.interval.low:.2f}-{s.ratio.interval.high:.2f})")
-            )
+            m, r = s.summary, s.ratio
+            scale = 1e3 if m.median >= 1e3 else 1.0
+            ratio = "1" if r is None else f"{r.value:.2f} ({_interval(r.interval)})"
             verdict = {"no difference can be shown": "no difference"}.get(s.verdict, s.verdict)
-            style = "green" if s.verdict == "fastest" else ""
-            row = (duration(m.median), span, duration(m.p95), ratio, f"{m.count:,}", Text(verdict, style))
-            table.add_row(Text(chapter.model.name if k == 0 else ""), s.name, *row)
+            row = (duration(m.median), _interval(m.interval, scale), duration(m.p95), ratio, f"{m.count:,}")
+            shown = Text(verdict, "green" if s.verdict == "fastest" else "")
+            table.add_row(Text(chapter.model.name if k == 0 else ""), s.name, *row, shown)
     console.print(table)
 
 
+def _interval(interval: Interval, scale: float = 1.0) -> str:
+    """``4.65-5.43``; too few runs bound nothing."""
+    if math.isinf(interval.high):
+        return "too few"
+    return f"{number(interval.low / scale)}-{number(interval.high / scale)}"
+
+
 def _ran(console: Console, chapters: Sequence[Chapter], full: bool) -> None:
-    _title(console, "What ran (plan, and evidence from the run)")
-    right = ("nodes", "steps")
-    table = _table(
-        "model", "engine on device", "precision", *right, "evidence", "costliest step", right=right
-    )
+    _title(console, "What ran (the plan, and the evidence from the run)")
+    right = ("nodes", "steps", "time")
+    columns = ("model", "engine", "on", "precision", "nodes", "steps", "evidence", "costliest step", "time")
+    table = _table(*columns, right=right)
     for chapter in chapters:
         for k, receipt in enumerate(chapter.receipts.values()):
             region = receipt.plan.regions[0]
             rows = [row for e in receipt.evidence.values() for row in e.rows]
             top = max(rows, key=lambda r: r.time_us or 0.0, default=None)
-            costly = f"{top.op} {duration(top.time_us)}" if top and top.time_us else "-"
-            sign = Text("✓ confirmed", "green") if receipt.confirmed else Text("✗ otherwise", "red")
+            op, time = (top.op, duration(top.time_us)) if top and top.time_us else ("-", "-")
+            sign = Text("confirmed", "green") if receipt.confirmed else Text("NOT SO", "red")
             head = Text(chapter.model.name if k == 0 else "")
             counts = (str(len(receipt.plan.nodes)), str(len(rows)))
-            table.add_row(
-                head, f"{region.engine} on {region.device}", region.precision, *counts, sign, Text(costly)
-            )
+            table.add_row(head, region.engine, region.device, region.precision, *counts, sign, Text(op), time)
     console.print(table)
     for chapter in chapters if full else chapters[:1]:
         for receipt in chapter.receipts.values():
@@ -174,16 +189,21 @@ def _ran(console: Console, chapters: Sequence[Chapter], full: bool) -> None:
 
 
 def _decision(console: Console, decision: Decision) -> None:
+    """What was chosen, then the rejected; candidates with one and the same reason share a line."""
     if decision.chosen is None:
         _indented(console, "✗ nothing could be had", "red", 2)
     else:
-        _candidate(console, "✓", decision.chosen, "green")
+        _candidates(console, "✓", [decision.chosen], "green")
+    alike: dict[tuple[str, str, str], list[Candidate]] = {}
     for c in decision.rejected:
-        _candidate(console, "✗", c, "")
+        alike.setdefault((c.code, c.reason, c.do), []).append(c)
+    for group in alike.values():
+        _candidates(console, "✗", group, "")
 
 
-def _candidate(console: Console, sign: str, c: Candidate, style: str) -> None:
-    _indented(console, f"{sign} {c.name} ({c.code.value})", style, 2)
-    _indented(console, c.reason, "dim")
-    if c.do:
-        _indented(console, f"-> {c.do}")
+def _candidates(console: Console, sign: str, group: Sequence[Candidate], style: str) -> None:
+    first = group[0]
+    _indented(console, f"{sign} {', '.join(c.name for c in group)} ({first.code.value})", style, 2)
+    _indented(console, first.reason, "dim")
+    if first.do:
+        _indented(console, f"-> {first.do}")

@@ -15,16 +15,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import XpuError
+from .blocks import number
 
 __all__ = ["MARKERS", "Dot", "ReportExtraMissing", "dots", "grouped_bars", "require_report_extra", "runs"]
 
-INK, DIM, GRID, BACK = "#010101", "#020202", "#030303", "#040404"
+INK, DIM, GRID, BAND = "#010101", "#020202", "#030303", "#040404"
 SERIES = tuple(f"#0501{k:02x}" for k in range(6))
-_VARIABLES = {INK: "--ink", DIM: "--dim", GRID: "--line", BACK: "--card"} | {
+_VARIABLES = {INK: "--ink", DIM: "--dim", GRID: "--line", BAND: "--code"} | {
     colour: f"--series-{k}" for k, colour in enumerate(SERIES)
 }
-MARKERS = "oDs^vP"
-_WIDTH = 7.4  # inches of 72 CSS pixels
+MARKERS = "osD^vP"  # the page's own dots have the first four shapes
+_WIDTH = 9.4  # inches
 _MAX_RUNS = 250  # dots per row: more would only make the page larger
 
 
@@ -138,6 +139,12 @@ def _handle(name: str, series: int) -> Any:
     )
 
 
+def _bar_handle(name: str) -> Any:
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], linestyle="", marker="|", color=INK, label=name, markersize=12, markeredgewidth=1.8)
+
+
 @dataclass(frozen=True, slots=True)
 class Dot:
     """One value of a series in a row, with the interval it lies in (None: none is known) and a text beside it."""
@@ -165,7 +172,9 @@ def dots(
     """
     rows = list(dict.fromkeys(d.row for d in values))
     many = len(names)
-    figure, axes = _axes(len(rows), 0.30 + 0.06 * max(0, many - 1), title)
+    figure, axes = _axes(len(rows), 0.30 + 0.1 * max(0, many - 1), title)
+    for k in range(0, len(rows), 2):
+        axes.axhspan(k - 0.5, k + 0.5, color=BAND, linewidth=0, zorder=0)
     places = {row: len(rows) - 1 - k for k, row in enumerate(rows)}
     left = _left_edge(values, limits) if log else None
     for d in values:
@@ -184,11 +193,13 @@ def dots(
         axes.axvline(mark, color=INK, linewidth=1.2)
     if log:
         axes.set_xscale("log")
+        axes.tick_params(axis="x", which="minor", length=0)
         if left is not None:
             axes.set_xlim(left=left / 2)
     axes.set_yticks([places[r] for r in rows], [_literal(r) for r in rows])
-    axes.set_ylim(-0.6, len(rows) - 0.4)
-    _legend(axes, [_handle(name, series) for series, name in names.items()])
+    axes.set_ylim(-0.5, len(rows) - 0.5)
+    handles = [_handle(name, series) for series, name in sorted(names.items())]
+    _legend(axes, [*handles, _bar_handle("tolerance")] if limits else handles)
     return _svg(figure, alt)
 
 
@@ -244,7 +255,7 @@ def runs(
             zorder=4,
         )
         axes.annotate(
-            f"{m.value:.3g} {unit}",
+            f"{number(m.value)} {unit}",
             (m.value, y),
             (0, 9),
             textcoords="offset points",
@@ -289,5 +300,5 @@ def grouped_bars(
     axes.set_xlim(0, top * 1.16)
     axes.set_yticks(range(len(groups) - 1, -1, -1), [_literal(g) for g in groups])
     axes.set_ylim(-0.55, len(groups) - 0.45)
-    _legend(axes, [Patch(color=colour(s), label=_literal(names[s])) for s in values])
+    _legend(axes, [Patch(color=colour(s), label=_literal(names[s])) for s in sorted(values)])
     return _svg(figure, alt)

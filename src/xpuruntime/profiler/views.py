@@ -34,8 +34,9 @@ __all__ = [
     "speed_figure",
 ]
 
-_STEPS = 10  # of each receipt that are shown before the fold
+_STEPS = 6  # of each receipt that are shown before the fold
 _FOLDED = 40
+_FAMILIES = 8  # bars of a receipt; the smaller ones are added up
 
 
 class Agreement(Protocol):
@@ -67,7 +68,7 @@ class Bench(Protocol):
     @property
     def rejected(self) -> tuple[Candidate, ...]: ...
     @property
-    def control(self) -> Any: ...
+    def controls(self) -> Mapping[str, Any]: ...
     @property
     def floor(self) -> float: ...
     @property
@@ -75,7 +76,7 @@ class Bench(Protocol):
 
 
 class Series:
-    """A number for each engine name, in the order of first sight: the same colour and marker all over a page."""
+    """A number for each engine's name, in the order of first sight: the same colour and marker all over a page."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self._numbers: dict[str, int] = {}
@@ -83,8 +84,8 @@ class Series:
             self.of(name)
 
     def of(self, name: str) -> int:
-        """The number of an engine; what follows its name (``onnxruntime on cpu``) does not count."""
-        return self._numbers.setdefault(name.split(" ")[0], len(self._numbers))
+        """The number of an engine."""
+        return self._numbers.setdefault(name, len(self._numbers))
 
     def named(self, names: Iterable[str]) -> dict[int, str]:
         """Number -> name, for legends."""
@@ -94,23 +95,17 @@ class Series:
 def plan_table(plans: Sequence[Plan], series: Series) -> Table:
     """One row per region of each plan: who runs it, where, how, and what the region holds."""
     rows: list[tuple[Cell | str, ...]] = []
+    several = len({plan.model["digest"] for plan in plans}) > 1
     for plan in plans:
         for region in plan.regions:
             families = Counter(n.family for n in plan.nodes if n.region == region.id)
             held = ", ".join(f"{n} {family}" for family, n in families.most_common())
             head = Cell(region.engine, region.engine_version, series=series.of(region.engine))
             nodes = Cell(f"{sum(families.values())} nodes", held)
-            row = (
-                plan.model["name"],
-                head,
-                region.device,
-                region.precision,
-                str(region.threads or "-"),
-                nodes,
-            )
-            rows.append(row)
-    columns = ("model", "engine", "device", "precision", "threads", "region")
-    return Table(columns, tuple(rows), frozenset({"threads"}))
+            row = (head, region.device, region.precision, str(region.threads or "-"), nodes)
+            rows.append((Cell(plan.model["name"]), *row) if several else row)
+    columns = ("engine", "device", "precision", "threads", "region")
+    return Table(("model", *columns) if several else columns, tuple(rows), frozenset({"threads"}))
 
 
 def decision_blocks(decisions: Sequence[Decision]) -> list[Block]:
@@ -132,27 +127,29 @@ def _candidate(c: Candidate, sign: str, tone: str) -> tuple[Cell | str, ...]:
 
 def receipt_blocks(receipts: Sequence[Receipt], series: Series) -> list[Block]:
     """Receipts of one model: findings, time by op family (engines side by side), then each one's costliest steps."""
-    blocks: list[Block] = [_findings(receipts, series)]
-    timed = [r for r in receipts if any(row.time_us for e in r.evidence.values() for row in e.rows)]
+    labelled = list(zip(_labels(receipts), receipts, strict=True))
+    blocks: list[Block] = [_findings(labelled, series)]
+    timed = [(n, r) for n, r in labelled if any(row.time_us for e in r.evidence.values() for row in e.rows)]
     if timed:
         blocks.append(_families(timed, series))
-    blocks += [_steps(r, series) for r in receipts]
+    blocks += [_steps(name, r, series) for name, r in labelled]
     return blocks
 
 
-def _findings(receipts: Sequence[Receipt], series: Series) -> Table:
+def _labels(receipts: Sequence[Receipt]) -> list[str]:
+    """Each receipt's engine; numbered where one engine has several."""
+    names = [", ".join(dict.fromkeys(r.engine for r in receipt.plan.regions)) for receipt in receipts]
+    return [f"{n} #{names[: k + 1].count(n)}" if names.count(n) > 1 else n for k, n in enumerate(names)]
+
+
+def _findings(receipts: Sequence[tuple[str, Receipt]], series: Series) -> Table:
     rows: list[tuple[Cell | str, ...]] = []
-    for receipt in receipts:
+    for name, receipt in receipts:
         for k, finding in enumerate(receipt.findings):
-            engine = _engine(receipt)
-            head = Cell(engine, f"{receipt.runs:,} runs", series=series.of(engine)) if k == 0 else ""
+            head = Cell(name, series=series.of(name)) if k == 0 else ""
             sign = Cell("✓ confirmed", tone="good") if finding.ok else Cell("✗ not so", tone="bad")
             rows.append((head, finding.claim, sign, finding.seen))
     return Table(("engine", "the plan says", "the evidence", "what was seen"), tuple(rows))
-
-
-def _engine(receipt: Receipt) -> str:
-    return ", ".join(dict.fromkeys(r.engine for r in receipt.plan.regions))
 
 
 # Where a vendor fused several nodes into one step, the step counts for the first of these among them: the one that costs.
@@ -164,26 +161,33 @@ def _family(row: EvidenceRow, families: Mapping[str, str]) -> str:
     return next((f for f in _COSTLY if f in held), held[0] if held else "engine's own")
 
 
-def _families(receipts: Sequence[Receipt], series: Series) -> Drawing:
+def _families(receipts: Sequence[tuple[str, Receipt]], series: Series) -> Drawing:
     totals: dict[int, Counter[str]] = {}
-    for receipt in receipts:
+    for name, receipt in receipts:
         families = {n.name: n.family for n in receipt.plan.nodes}
-        spent = totals.setdefault(series.of(_engine(receipt)), Counter())
+        spent = totals.setdefault(series.of(name), Counter())
         for evidence in receipt.evidence.values():
             for row in evidence.rows:
                 spent[_family(row, families)] += row.time_us or 0.0  # type: ignore[assignment]
     order = [f for f, _ in sum(totals.values(), Counter()).most_common()]
+    if len(order) > _FAMILIES:
+        rest = f"{len(order) - _FAMILIES + 1} others"
+        for spent in totals.values():
+            spent[rest] = sum(spent.pop(f, 0) for f in order[_FAMILIES - 1 :])
+        order = [*order[: _FAMILIES - 1], rest]
     scale, unit = _unit(max(max(t.values(), default=0.0) for t in totals.values()))
-    names = series.named(_engine(r) for r in receipts)
+    names = series.named(name for name, _ in receipts)
     alt = "Time by op family: " + "; ".join(
         f"{names[s]} " + ", ".join(f"{f} {duration(t[f])}" for f in order if t[f]) for s, t in totals.items()
     )
     values = {s: [t[f] / scale for f in order] for s, t in totals.items()}
-    svg = figures.grouped_bars(order, values, names, f"time per run, {unit}", alt, number)
+    svg = figures.grouped_bars(
+        order, values, names, f"time per run, {unit}", alt, lambda v: duration(v * scale)
+    )
     caption = (
         "Sum of the steps' times by op family. A step that computes several nodes counts for the costliest kind among them; "
         "“engine's own” are steps that belong to no node of the model, such as layout changes. "
-        + _sources(receipts)
+        + _sources([r for _, r in receipts])
     )
     return Drawing(svg, alt, caption)
 
@@ -198,14 +202,14 @@ def _sources(receipts: Sequence[Receipt]) -> str:
     return "; ".join(told.values()) + "."
 
 
-def _steps(receipt: Receipt, series: Series) -> Fold:
+def _steps(name: str, receipt: Receipt, series: Series) -> Fold:
     """The costliest steps with bars; ``share`` is of the sum of all steps."""
     rows = [row for e in receipt.evidence.values() for row in e.rows]
     rows.sort(key=lambda r: -(r.time_us or 0.0))
     total = sum(r.time_us or 0.0 for r in rows)
-    number_ = series.of(_engine(receipt))
     top = (rows[0].time_us or 0.0) if rows else 0.0
-    cells = [_step(r, total, top, number_) for r in rows]
+    families = {n.name: n.family for n in receipt.plan.nodes}
+    cells = [_step(r, total, top, families, series.of(name)) for r in rows]
     columns, right = ("op", "kernel", "nodes of the model", "time", "share"), frozenset({"time", "share"})
     blocks: list[Block] = [Table(columns, tuple(cells[:_STEPS]), right)]
     if len(cells) > _STEPS:
@@ -216,24 +220,32 @@ def _steps(receipt: Receipt, series: Series) -> Fold:
         blocks.append(Fold(f"{len(cells) - _STEPS} more steps", tuple(inner)))
     notes = tuple(f for e in receipt.evidence.values() for f in (*e.fallbacks, *e.notes))
     blocks += [Prose(note, "dim") for note in notes]
-    covered = f"{receipt.coverage:.0%} of {len(receipt.plan.nodes)} nodes of the model are named by a step"
-    blocks.append(
-        Prose(f"{covered}; the others were folded away before the first run or are not reported.", "dim")
+    blocks.append(Prose(_coverage(receipt), "dim"))
+    spent = f", {duration(total)} in all" if total else ""
+    return Fold(f"{name}: {len(rows)} steps ran{spent}", tuple(blocks), open=True)
+
+
+def _coverage(receipt: Receipt) -> str:
+    if receipt.coverage == 1:
+        return f"All {len(receipt.plan.nodes)} nodes of the model are named by a step that ran."
+    return (
+        f"{receipt.coverage:.1%} of the model's {len(receipt.plan.nodes)} nodes are named by a step that ran; "
+        "the others were folded away before the first run or are not reported."
     )
-    title = f"{_engine(receipt)}: {len(rows)} steps ran"
-    return Fold(f"{title}, {duration(total)} in all" if total else title, tuple(blocks), open=True)
 
 
-def _step(row: EvidenceRow, total: float, top: float, series: int) -> tuple[Cell | str, ...]:
-    first = row.nodes[0] if row.nodes else "-"
+def _step(
+    row: EvidenceRow, total: float, top: float, families: Mapping[str, str], series: int
+) -> tuple[Cell | str, ...]:
+    costly = _family(row, families)
+    first = next((n for n in row.nodes if families.get(n) == costly), row.nodes[0] if row.nodes else "-")
     more = f"and {len(row.nodes) - 1} fused with it" if len(row.nodes) > 1 else ""
     kernel = Cell(row.kernel, " · ".join(p for p in (row.device, row.precision) if p), mono=True)
     if row.time_us is None:
         return row.op, kernel, Cell(first, more, mono=True), "-", ""
-    share = Cell(
-        f"{row.time_us / total:.1%}" if total else "", share=row.time_us / top if top else 0.0, series=series
-    )
-    return row.op, kernel, Cell(first, more, mono=True), duration(row.time_us), share
+    share = f"{row.time_us / total:.1%}" if total else ""
+    bar = Cell(share, share=row.time_us / top if top else 0.0, series=series)
+    return row.op, kernel, Cell(first, more, mono=True), duration(row.time_us), bar
 
 
 def agreement_table(pairs: Sequence[tuple[str, Agreement]], series: Series) -> Table:
@@ -283,12 +295,17 @@ def agreement_figure(pairs: Sequence[tuple[str, Agreement]], series: Series) -> 
 
 def bench_blocks(bench: Bench, series: Series) -> list[Block]:
     """The answer in words, the table, the runs as a plot, and what was not ranked."""
-    blocks: list[Block] = [Prose(f"{bench.sentence}.")]
+    blocks: list[Block] = [Prose(_sentence(bench.sentence))]
     if bench.ranked:
         blocks += [_bench_table(bench, series), _runs(bench, series)]
     blocks += [Prose(f"Not ranked: {name}: {text}", "bad") for name, text in bench.wrong.items()]
     blocks += [Prose(f"Not {c.name} ({c.code.value}): {c.reason} {c.do}", "dim") for c in bench.rejected]
     return blocks
+
+
+def _sentence(text: str) -> str:
+    """With a full stop, and a capital unless it starts with an engine's name, which keeps its spelling."""
+    return (text[:1].upper() + text[1:] if text.startswith(("no ", "not ")) else text) + "."
 
 
 def _bench_table(bench: Bench, series: Series) -> Table:
@@ -309,8 +326,10 @@ def _bench_table(bench: Bench, series: Series) -> Table:
         )
     right = ("median", "p95", "ratio to the best")
     caption = f"{bench.rounds:,} rounds in alternation on {bench.machine}; in small: 95% intervals."
-    if bench.control is not None:
-        caption += f" Control (two sessions of one engine): {bench.control.value:.3f}; nothing below {bench.floor:.1%} is called a difference."
+    if bench.controls:
+        told = ", ".join(f"{name} {ratio.value:.3f}" for name, ratio in bench.controls.items())
+        caption += f" Controls (a second session of the same engine, ratio): {told}."
+    caption += f" Nothing below {bench.floor:.1%} is called a difference."
     return Table(("engine", "pinned", *right, "verdict"), tuple(rows), frozenset(right), caption)
 
 
