@@ -5,7 +5,7 @@ from collections.abc import Callable
 import onnx
 from onnx import helper
 
-from xpuruntime.engines.attribution import SourceGraph
+from xpuruntime.engines.attribution import SourceGraph, inherit
 from xpuruntime.frontends.model_file import open_model
 
 
@@ -57,3 +57,12 @@ def test_fused_nodes_go_to_the_row_that_alone_reads_them(make: Callable[..., onn
     split = [{"c"}, {"d"}]
     g.absorb(split)
     assert split == [{"c"}, {"n", "d"}]  # b is read by two rows, so nobody gets it, nor a behind it
+
+
+def test_parts_of_a_decomposed_op_belong_to_it() -> None:
+    rows: list[set[str]] = [set(), set(), set(), {"norm"}, {"out"}]
+    inherit(rows, [{1}, {3}, {3, 4}, {4}, set()], lambda i: True)
+    assert rows == [{"norm"}, {"norm"}, set(), {"norm"}, {"out"}]
+    rows[0] = rows[1] = set()
+    inherit(rows, [{1}, {3}, {3, 4}, {4}, set()], lambda i: i != 1)
+    assert rows[:2] == [set(), set()]

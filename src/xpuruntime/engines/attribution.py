@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from ..protocols import ModelSource, NodeRef
 
-__all__ = ["SourceGraph"]
+__all__ = ["SourceGraph", "inherit"]
 
 _RANDOM = frozenset(
     {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
@@ -79,3 +79,13 @@ class SourceGraph:
             if len(takers) == 1 and (taker := next(iter(takers))) is not None and may(node, taker):
                 rows[taker].add(node.name)
                 owner[node.name] = taker
+
+
+def inherit(rows: Sequence[set[str]], readers: Sequence[Collection[int]], may: Callable[[int], bool]) -> None:
+    """A step that stands for no node, and that one row alone reads, is a part of that row's work (a decomposed op), in place.
+
+    readers: for each row, in execution order, the rows that read what it makes. ``may(row)`` can veto.
+    """
+    for i in range(len(rows) - 1, -1, -1):
+        if not rows[i] and len(readers[i]) == 1 and may(i):
+            rows[i] |= rows[next(iter(readers[i]))]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...protocols import ModelSource, NodeRef
-from ..attribution import SourceGraph
+from ..attribution import SourceGraph, inherit
 
 __all__ = ["executed_nodes", "source_of_name"]
 
@@ -72,27 +72,32 @@ def executed_nodes(path: Path, model: ModelSource) -> list[tuple[str, str, tuple
     available = {alias.get(v, v) for n in graph.node for v in n.output} | {i.name for i in graph.initializer}
     available |= {v.name for v in graph.input}
     rows: list[set[str]] = []
-    for node in graph.node:
+    owner: dict[
+        str, int
+    ] = {}  # who makes a node's value is who computes the node; slices may not take it away
+    for i, node in enumerate(graph.node):
         made = {alias.get(v, v) for v in node.output if v}
-        borders = available - made if node.op_type not in _MOVERS else available
-        rows.append(set(source.between(made, borders)) if any(source.known(v) for v in made) else set())
-    _inherit(graph, rows)
-    _claim_once(rows)
+        if node.op_type in _MOVERS and not any(v in source.maker for v in node.output):
+            made = set()
+        rows.append(set(source.between(made, available - made)))
+        direct = {source.maker[v].name for v in made & source.maker.keys()}
+        if not direct and node.op_type not in _MOVERS and (named := source_of_name(node.name, model)):
+            rows[i] = direct = {named}
+        for name in direct:
+            owner.setdefault(name, i)
+    for i, row in enumerate(rows):
+        row -= {n for n in row if owner.setdefault(n, i) != i}
     for node, row in zip(graph.node, rows, strict=True):
         if node.op_type in _LIGHT:
             row -= {n for n in row if source.nodes[n].op in _HEAVY}
     # A node that stands in no row was fused; a row that only moves data, or a light one for a heavy node, did not do it.
     ops = [n.op_type for n in graph.node]
     source.absorb(rows, lambda n, i: ops[i] not in _MOVERS and not (n.op in _HEAVY and ops[i] in _LIGHT))
+    # A branch of an If that was taken when loading is no part of what reads it; parts of a decomposed op are.
+    inherit(
+        rows, _readers(graph), lambda i: ops[i] not in _MOVERS and not graph.node[i].name.startswith("_if_")
+    )
     return [(n.name, n.op_type, source.ordered(r)) for n, r in zip(graph.node, rows, strict=True)]
-
-
-def _claim_once(rows: list[set[str]]) -> None:
-    """A node whose value had to be recomputed by two slices belongs to the first of them, which is where it runs."""
-    taken: set[str] = set()
-    for row in rows:
-        row -= taken
-        taken |= row
 
 
 def _aliases(graph: Any, source: SourceGraph) -> dict[str, str]:
@@ -155,11 +160,10 @@ def _result(node: Any, value: str, source: SourceGraph) -> str:
     return value
 
 
-def _inherit(graph: Any, rows: list[set[str]]) -> None:
-    """A node whose values all have new names is a part of what reads it (a decomposed function, a split fusion)."""
-    by_value = {v: i for i, n in enumerate(graph.node) for v in n.output if v}
-    for i in range(len(graph.node) - 1, -1, -1):
-        for value in graph.node[i].input:
-            maker = by_value.get(value)
-            if maker is not None and not rows[maker] and graph.node[maker].op_type not in _MOVERS:
-                rows[maker] |= rows[i]
+def _readers(graph: Any) -> list[set[int]]:
+    """For each node, which nodes read its values."""
+    by_value: dict[str, set[int]] = {}
+    for i, node in enumerate(graph.node):
+        for value in node.input:
+            by_value.setdefault(value, set()).add(i)
+    return [{r for v in n.output if v for r in by_value.get(v, ())} for n in graph.node]

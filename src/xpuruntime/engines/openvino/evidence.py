@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...protocols import Evidence, EvidenceRow, ModelSource, NodeRef
-from ..attribution import SourceGraph
+from ..attribution import SourceGraph, inherit
 
 __all__ = ["collect", "original_names", "profile"]
 
@@ -39,13 +39,14 @@ _MOVERS = frozenset({"Reorder", "Convert", "Transpose"})
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One node of the runtime model."""
+    """One node of the runtime model; ``reads`` names the runtime nodes before it."""
 
     name: str
     layer: str
     primitive: str
     precision: str
     originals: str
+    reads: tuple[str, ...]
 
 
 def steps(compiled: Any) -> list[_Step]:
@@ -70,9 +71,19 @@ def steps(compiled: Any) -> list[_Step]:
                 said["primitiveType"],
                 said["runtimePrecision"],
                 said["originalLayersNames"],
+                tuple(made_of),
             )
             found.append((order, step))
     return [s for _, s in sorted(found, key=lambda pair: pair[0])]
+
+
+def _ends(compiled: Any) -> list[tuple[str, str]]:
+    """(output's name, runtime node that makes it), for every output."""
+    pairs = []
+    for op in compiled.get_runtime_model().get_results():
+        name = op.get_friendly_name().partition("/sink_port_")[0]
+        pairs.append((name, op.input_value(0).get_node().get_friendly_name()))
+    return pairs
 
 
 def _text(info: Any, key: str) -> str:
@@ -117,7 +128,7 @@ def collect(
     found = steps(compiled)
     devices = [str(d) for d in compiled.get_property("EXECUTION_DEVICES")]
     device = ",".join(d.strip("()").lower() for d in devices)
-    nodes, folded, missing = _sources(model, found, names)
+    nodes, folded, missing = _sources(model, found, names, _ends(compiled))
     times: Sequence[float | None] = timed[0] if timed else [None] * len(found)
     rows = tuple(
         EvidenceRow(n, s.layer, device, s.primitive, _PRECISIONS.get(s.precision, s.precision), t)
@@ -145,11 +156,15 @@ def _some(names: Sequence[str], limit: int = 8) -> str:
 
 
 def _sources(
-    model: ModelSource, found: Sequence[_Step], names: Mapping[str, str]
+    model: ModelSource, found: Sequence[_Step], names: Mapping[str, str], ends: Sequence[tuple[str, str]]
 ) -> tuple[list[tuple[str, ...]], tuple[str, ...], tuple[str, ...]]:
     """The model's nodes of each step; the constant ones; those that no step accounts for."""
     source = SourceGraph(model)
     rows = [_named(names.get(s.name) or s.originals, source) for s in found]
+    place = {s.name: i for i, s in enumerate(found)}
+    for output, step in ends:  # an output keeps its name even where the step that makes it has lost its own
+        if step in place and not rows[place[step]]:
+            rows[place[step]] = _named(output, source)
     taken: set[str] = set()
     for row in rows:
         row -= taken
@@ -161,6 +176,8 @@ def _sources(
         )
 
     source.absorb(rows, may)
+    readers = [{j for j, r in enumerate(found) if s.name in r.reads} for s in found]
+    inherit(rows, readers, lambda i: found[i].layer not in _MOVERS)
     told = {n for row in rows for n in row}
     folded = tuple(n for n in source.nodes if n in source.constant and n not in told)
     missing = tuple(n for n in source.nodes if n not in source.constant and n not in told)
