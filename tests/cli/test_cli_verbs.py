@@ -215,7 +215,7 @@ def test_bench(xpu, model: Path, tmp_path: Path) -> None:
     assert (tmp_path / "b.svg").stat().st_size > 1000
     text = xpu("bench", model, "--seconds", 0.2, "--engines", "openvino,onnxruntime")
     assert text.code == 0
-    assert "control (two sessions of one engine)" in text.stdout
+    assert "control, two sessions of openvino" in text.stdout
 
 
 @pytest.mark.parametrize("verb", ["devices", "doctor"])

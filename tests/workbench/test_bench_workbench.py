@@ -66,7 +66,8 @@ def test_a_bench_on_engines(net) -> None:
     best, other = report.ranked
     assert best.summary.median <= other.summary.median
     assert other.ratio.value == pytest.approx(other.summary.median / best.summary.median, rel=0.5)
-    assert report.control is not None
+    assert set(report.controls) == set(ENGINES)
+    assert report.floor == max([module.LEAST_DIFFERENCE, *(c.bias for c in report.controls.values())])
     assert report.rounds == best.summary.count
     data = report.to_json()
     assert data["answer"] == report.sentence

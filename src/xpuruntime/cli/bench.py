@@ -27,7 +27,7 @@ def bench(
     ] = 10.0,
     control: Annotated[
         bool,
-        typer.Option("--control/--no-control", help="Measure the harness's own bias with a twin session."),
+        typer.Option("--control/--no-control", help="Measure the harness's own bias with twin sessions."),
     ] = True,
     tolerance: Annotated[
         float | None,
@@ -94,11 +94,10 @@ def _show(found: BenchReport) -> None:
         say(f"not ranked: {name}: {text}")
     for c in found.rejected:
         say(f"not {c.name} ({c.code.value}): {sentences(c.reason, c.do)}")
-    if found.control is not None:
-        low, high = found.control.interval.low, found.control.interval.high
-        say(
-            f"control (two sessions of one engine): {found.control.value:.3f} ({low:.3f} to {high:.3f}); floor {found.floor:.1%}"
-        )
+    for name, ratio in found.controls.items():
+        low, high = ratio.interval.low, ratio.interval.high
+        say(f"control, two sessions of {name}: {ratio.value:.3f} ({low:.3f} to {high:.3f})")
+    say(f"differences below {found.floor:.1%} are not told")
     say(found.sentence)
 
 
