@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
 
 from xpuruntime import ir
+from xpuruntime.decisions import Reason, Support
 from xpuruntime.errors import IrError
 from xpuruntime.ir.match import Any, Match, Number, Op, find, match
+from xpuruntime.testing.graphs import arrays_for, graphs
 
 
 def layer(act: str = "relu", *, swap: bool = False, shared: bool = False, scale: float = 1.0) -> ir.Graph:
@@ -66,6 +69,9 @@ def test_constraints_answer_with_reasons() -> None:
     assert len(found) == 0
     assert "the weight is wider than 4" in found.explain()
     assert len(find(layer(), LINEAR, lambda m: True)) == 1
+    assert len(find(layer(), LINEAR, [lambda m: True, lambda m: Support.yes()])) == 1
+    no = Support.no(Reason.SHAPE_UNSUPPORTED, "K is not a multiple of 8")
+    assert "K is not a multiple of 8" in find(layer(), LINEAR, lambda m: no).explain()
     assert "a constraint does not hold" in find(layer(), LINEAR, lambda m: False).explain()
 
 
@@ -184,3 +190,31 @@ def test_order_is_mended() -> None:
     editor.forward("a", "late")
     done = ir.verify(editor.done())
     assert [n.name for n in done] == ["late", "u", "add"]
+
+
+@settings(suppress_health_check=list(HealthCheck), deadline=None)
+@given(graphs(sources=True, states=True))
+def test_every_node_made_again_gives_the_same_graph(graph: ir.Graph) -> None:
+    def again(editor: ir.Editor, node: ir.Node) -> None:
+        editor.replace(node, node.op, *node.inputs, **node.attrs)
+
+    live = ir.verify(graph.rewrite(lambda e, n: None))
+    assert ir.verify(live.rewrite(again)) == live
+
+
+@settings(suppress_health_check=list(HealthCheck), deadline=None)
+@given(graphs(symbolic=False))
+def test_every_node_is_a_region_of_its_own(graph: ir.Graph) -> None:
+    for node in graph:
+        part = ir.verify(graph.subgraph([node]))
+        assert part.nodes == (node,)
+        assert {v.name for v in part.inputs} | {w.name for w in part.weights} == set(node.values)
+
+
+def test_arrays_of_a_random_graph_fit_its_inputs() -> None:
+    b = ir.GraphBuilder("g")
+    b.input("x", "float32[n, 2*m]")
+    b.weight("w", "int32[3]")
+    inputs, weights = arrays_for(b.build(), symbols={"n": 5})
+    assert (inputs["x"].shape, inputs["x"].dtype) == ((5, 4), np.float32)
+    assert (weights["w"].shape, weights["w"].dtype) == ((3,), np.int32)

@@ -98,7 +98,7 @@ class Node:
         return isinstance(other, Node) and (self is other or self._key() == other._key())
 
     def __hash__(self) -> int:
-        return hash((self.op, self.inputs, self.name))
+        return hash((self.op, self.name))
 
     def __str__(self) -> str:
         from .text import node_text

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import IrError
-from ..types import DimLike, TensorSpec
+from ..types import TensorSpec
 from .attributes import Attrs, coerce
 from .graph import Source
 from .ops import OPS
@@ -69,9 +69,8 @@ def normalize(
 
 def _place(row: Op, values: dict[str, Any], first: TensorSpec, operands: Sequence[Operand]) -> None:
     """Wrap axes to the rank of the first tensor, and resolve what only the operands can tell."""
-    scale = operands[1] if "block_size" in values and len(operands) > 1 else None
-    if isinstance(scale, TensorSpec) and all(d == 1 for d in scale.shape) and not values["block_size"]:
-        values["axis"] = 0  # one scale for all: ONNX's default axis may lie outside the rank
+    if row.place is not None and operands:
+        row.place(values, operands)
     for attr in row.attrs.values():
         kind, value = attr.kind.rstrip("?"), values[attr.name]
         if kind == "axis" and value is not None:
@@ -81,12 +80,6 @@ def _place(row: Op, values: dict[str, Any], first: TensorSpec, operands: Sequenc
         elif kind == "axes":
             every = tuple(range(first.rank))
             values[attr.name] = every if value is None else _axes(attr, value, first.rank)
-    if row.name == "view":
-        values["size"] = _resolve_size(values["size"], first.shape)
-    elif row.name == "expand":
-        values["size"] = _resolve_expand(values["size"], first.shape)
-    elif row.name == "one_hot" and values["dim"] < 0:
-        values["dim"] += first.rank + 1
 
 
 def _axis(attr: Attr, value: int, rank: int) -> int:
@@ -101,30 +94,6 @@ def _axes(attr: Attr, value: Sequence[int], rank: int) -> tuple[int, ...]:
     if len(set(axes)) != len(axes):
         raise Mismatch(f"attribute {attr.name!r} names an axis twice", list(value))
     return axes
-
-
-def _resolve_size(size: Sequence[DimLike], shape: Sequence[DimLike]) -> tuple[DimLike, ...]:
-    """A view's one -1, from the number of elements."""
-    holes = [i for i, d in enumerate(size) if d == -1]
-    if not holes:
-        return tuple(size)
-    if len(holes) > 1:
-        raise Mismatch("one dim at most may be -1", list(size))
-    total: DimLike = 1
-    known: DimLike = 1
-    for d in shape:
-        total = total * d
-    for d in size:
-        known = known if d == -1 else known * d
-    if known == 0 or (isinstance(total, int) and isinstance(known, int) and total % known):
-        raise Mismatch("the -1 cannot be resolved", f"{list(map(str, size))} for {list(map(str, shape))}")
-    return tuple(total // known if d == -1 else d for d in size)
-
-
-def _resolve_expand(size: Sequence[DimLike], shape: Sequence[DimLike]) -> tuple[DimLike, ...]:
-    """A -1 keeps the dim of the operand."""
-    lead = len(size) - len(shape)
-    return tuple(shape[i - lead] if d == -1 and i >= lead else d for i, d in enumerate(size))
 
 
 def check_operands(row: Op, operands: Sequence[Operand], who: str) -> None:

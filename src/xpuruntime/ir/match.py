@@ -7,7 +7,7 @@
     print(found.explain())           # and the nearest misses: where a match broke off, and why
 
 Commutative ops match in both orders. Inner nodes must have no other user unless ``shared=True``, because a fusion would
-compute them twice. A constraint is a function of the Match; it answers True, or False or a text that says why not.
+compute them twice. A constraint is a function of the Match; it answers True, or a Support, or a text that says why not.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any as AnyType
 from typing import TypeAlias
 
+from ..decisions import Support
 from .attributes import Attrs, canonical
 from .graph import Graph, Input, Node
 from .ops import OPS
@@ -132,7 +133,7 @@ class Found:
         return "\n".join([*lines, *(f"miss {m}" for m in self.misses)]) or "nothing like it"
 
 
-Constraint: TypeAlias = Callable[[Match], "bool | str"]
+Constraint: TypeAlias = Callable[[Match], "bool | str | Support"]
 _MAX_STEPS = 20_000  # bounds the search over commutative orders at one root
 
 
@@ -172,9 +173,9 @@ def match(
         found = Match(graph, root, state.captures, state.named, nodes)
         for constraint in constraints:
             answer = constraint(found)
-            if answer is not True:
-                reason = answer if isinstance(answer, str) and answer else "a constraint does not hold"
-                search.miss(len(nodes), f"%{root.name}", reason)
+            if isinstance(answer, str) or not answer:  # a text is a reason against, never a yes
+                reason = answer.reason if isinstance(answer, Support) else answer
+                search.miss(len(nodes), f"%{root.name}", reason or "a constraint does not hold")
                 break
         else:
             return found

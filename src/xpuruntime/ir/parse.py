@@ -15,6 +15,7 @@ from ..types import DType, TensorSpec, parse_dim
 from .attributes import MAX_CONST_ELEMENTS, NAN, Attrs, Const, canonical
 from .graph import Graph, Input, Node, Output, Source, State, Value, Weight
 from .infer import find_op, normalize
+from .schema import Operand
 
 __all__ = ["MAX_TEXT", "parse", "parse_spec"]
 
@@ -329,13 +330,17 @@ class _Reader:
             raise self.fail(f"op {op!r} is not in the op table. {error.do}".strip(), at=start) from error
         inputs, attrs = self.arguments()
         sources = self.sources()
-        specs = [v.spec if (v := self.values.get(i)) else None for i in inputs if isinstance(i, str)]
-        full = normalize(
-            row, [s for s in specs if s is not None], attrs, name=outputs[0].name, sources=sources
-        )
+        operands = [self.operand_spec(i) for i in inputs]
+        full = normalize(row, operands, attrs, name=outputs[0].name, sources=sources)
         for value in outputs:
             self.declare(value)
         return Node(op, tuple(inputs), full, tuple(outputs), sources)
+
+    def operand_spec(self, item: Input) -> Operand:
+        if not isinstance(item, str):
+            return item
+        value = self.values.get(item)
+        return value.spec if value else None
 
     def arguments(self) -> tuple[list[Input], dict[str, Any]]:
         """Operands, then attributes, in brackets."""

@@ -20,11 +20,12 @@ from typing import Any, TypeAlias
 from ..types import TensorSpec
 from .attributes import AttrValue, coerce
 
-__all__ = ["Attr", "Call", "Infer", "Mismatch", "Op", "Operand", "Param", "Scalar", "op"]
+__all__ = ["Attr", "Call", "Infer", "Mismatch", "Op", "Operand", "Param", "Place", "Scalar", "op"]
 
 Scalar: TypeAlias = bool | int | float
 Operand: TypeAlias = TensorSpec | Scalar | None
 """What inference sees of an operand: a tensor's spec, an immediate number, or None for an absent one."""
+Place: TypeAlias = "Callable[[dict[str, Any], Sequence[Operand]], None]"
 Infer: TypeAlias = "Callable[[Call], TensorSpec | Sequence[TensorSpec]]"
 
 
@@ -66,6 +67,7 @@ class Op:
     commutative:    the first two operands may change places.
     pointwise:      each output element depends on the input elements at the same (broadcast) place only.
     random:         two equal nodes may give different values.
+    place:          rewrites attributes in place into their one spelling where only the operands tell it (a view's -1).
     data_dependent: why the output shape is known only when it runs; empty for every other op. Engines take such ops.
     """
 
@@ -80,6 +82,7 @@ class Op:
     commutative: bool = False
     pointwise: bool = False
     random: bool = False
+    place: Place | None = None
     data_dependent: str = ""
     meaning: str = ""
     signature: str = ""
@@ -151,6 +154,7 @@ def op(
     commutative: bool = False,
     pointwise: bool = False,
     random: bool = False,
+    place: Place | None = None,
     data_dependent: str = "",
     meaning: str = "",
 ) -> Op:
@@ -173,6 +177,7 @@ def op(
         commutative,
         pointwise,
         random,
+        place,
         data_dependent,
         meaning,
         " ".join(signature.split()),

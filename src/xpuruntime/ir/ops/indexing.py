@@ -5,8 +5,11 @@ Indices may be negative (they count from the end) unless said otherwise. An inde
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from ...types import DimLike, DType, TensorSpec
-from ..schema import Call, Mismatch, Op, op
+from ..schema import Call, Mismatch, Op, Operand, op
 from ._shapes import broadcast, like, same, text
 from .matmul import one_dtype
 
@@ -147,8 +150,17 @@ def _tensor_scatter(c: Call) -> TensorSpec:
     return like(past)
 
 
+def _place_one_hot(attrs: dict[str, Any], operands: Sequence[Operand]) -> None:
+    """``dim`` counts in the result, which has one more."""
+    indices = operands[0]
+    if isinstance(indices, TensorSpec) and attrs["dim"] < 0:
+        attrs["dim"] += indices.rank + 1
+
+
 def _one_hot(c: Call) -> TensorSpec:
     indices, values, dim = c.tensor(0), c.tensor(1), c["dim"]
+    if not 0 <= dim <= indices.rank:
+        raise Mismatch("dim is outside the result's rank", f"{dim} for rank {indices.rank + 1}")
     if values.shape != (2,):
         raise Mismatch("values must be [off, on]", str(values))
     shape = list(indices.shape)
@@ -252,6 +264,7 @@ ROWS: tuple[Op, ...] = (
         "one_hot(indices, values; depth: dim, dim: int = -1) -> y",
         "create",
         _one_hot,
+        place=_place_one_hot,
         onnx="OneHot",
         meaning="values is [off, on]; an index outside [-depth, depth) gives all off; dim counts in y, from 0",
     ),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from ...types import DimLike, TensorSpec
-from ..schema import Call, Mismatch, Op, op
+from ..schema import Call, Mismatch, Op, Operand, op
 from ._shapes import broadcast, ceil_div, like, numel, permuted, product, same, text
 from .matmul import one_dtype
 
@@ -12,6 +15,29 @@ __all__ = ["ROWS", "slice_length"]
 
 def _same(c: Call) -> TensorSpec:
     return like(c.tensor())
+
+
+def _place_view(attrs: dict[str, Any], operands: Sequence[Operand]) -> None:
+    """A view's one -1, from the number of elements."""
+    size, x = attrs["size"], operands[0]
+    if not isinstance(x, TensorSpec) or -1 not in size:
+        return
+    if size.count(-1) > 1:
+        raise Mismatch("one dim at most may be -1", text(size))
+    total, known = numel(x), product(d for d in size if d != -1)
+    if known == 0 or (isinstance(total, int) and isinstance(known, int) and total % known):
+        raise Mismatch("the -1 cannot be resolved", f"{text(size)} for {x}")
+    attrs["size"] = tuple(total // known if d == -1 else d for d in size)
+
+
+def _place_expand(attrs: dict[str, Any], operands: Sequence[Operand]) -> None:
+    """A -1 keeps the dim of the operand."""
+    size, x = attrs["size"], operands[0]
+    if isinstance(x, TensorSpec):
+        lead = len(size) - x.rank
+        attrs["size"] = tuple(
+            x.shape[i - lead] if d == -1 and i >= lead >= 0 else d for i, d in enumerate(size)
+        )
 
 
 def _view(c: Call) -> TensorSpec:
@@ -223,12 +249,13 @@ ROWS: tuple[Op, ...] = (
         "view(x; size: dims) -> y",
         _D,
         _view,
+        place=_place_view,
         aten="view _unsafe_view reshape",
         onnx="Reshape Flatten",
         meaning="the same elements in row-major order under another shape",
     ),
     op("permute(x; dims: axes) -> y", _D, _permute, aten="permute transpose.int t", onnx="Transpose"),
-    op("expand(x; size: dims) -> y", _D, _expand, aten="expand", onnx="Expand"),
+    op("expand(x; size: dims) -> y", _D, _expand, place=_place_expand, aten="expand", onnx="Expand"),
     op("squeeze(x; dims: axes) -> y", _D, _squeeze, aten="squeeze.dim squeeze.dims", onnx="Squeeze"),
     op("unsqueeze(x; dims: newaxes) -> y", _D, _unsqueeze, aten="unsqueeze", onnx="Unsqueeze"),
     op("cat(tensors*; dim: axis) -> y", _D, _cat, aten="cat", onnx="Concat"),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from ...types import DType, TensorSpec
-from ..schema import Call, Mismatch, Op, op
+from ..schema import Call, Mismatch, Op, Operand, op
 from ._shapes import broadcast, like
 from .conv import CONV_ATTRS, conv_shape
 from .matmul import matmul_shape
@@ -20,6 +23,13 @@ def _scale(c: Call, x: TensorSpec) -> None:
         raise Mismatch("scale and zero point must have one shape", f"{scale} and {zero}")
     if c["block_size"] and scale.rank != x.rank:
         raise Mismatch("a blocked scale must have x's rank", f"{scale} for {x}")
+
+
+def _place_axis(attrs: dict[str, Any], operands: Sequence[Operand]) -> None:
+    """With one scale for all the axis has no meaning and is 0 (ONNX's default may lie outside the rank)."""
+    scale = operands[1] if len(operands) > 1 else None
+    if isinstance(scale, TensorSpec) and all(d == 1 for d in scale.shape) and not attrs["block_size"]:
+        attrs["axis"] = 0
 
 
 def _quantize(c: Call) -> TensorSpec:
@@ -86,6 +96,7 @@ ROWS: tuple[Op, ...] = (
         " precision: dtype? = none) -> y",
         "quantize",
         _quantize,
+        place=_place_axis,
         aten="quantize_per_tensor quantize_per_channel",
         onnx="QuantizeLinear",
         meaning="saturate(round_half_even(x / scale) + zero_point); axis counts where scale has rank 1 or blocks",
@@ -94,6 +105,7 @@ ROWS: tuple[Op, ...] = (
         f"dequantize_linear(x, scale, zero_point?; dtype: dtype? = none, {_BLOCK}) -> y",
         "quantize",
         _dequantize,
+        place=_place_axis,
         aten="dequantize",
         onnx="DequantizeLinear",
         meaning="(x - zero_point) * scale",
