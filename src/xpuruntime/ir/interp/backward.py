@@ -1,0 +1,192 @@
+"""Gradients that core ATen keeps whole: each is the transpose of its forward op's linear map at the point."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..ops._shapes import pads
+from .conv import convolve, convolve_transposed
+from .indexing import from_start
+from .numbers import Array
+from .pool import adaptive_edges, divisors, windows_of
+from .rule import Rule, wide
+from .windows import last, pad, taps
+
+__all__ = ["RULES"]
+
+
+def convolution_backward(
+    grad: Array,
+    x: Array,
+    weight: Array,
+    *,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    transposed: bool,
+    output_padding: Sequence[int],
+) -> tuple[Array, Array, Array]:
+    """Gradients of x, weight and bias."""
+    n = x.ndim - 2
+    begins, ends = pads(padding, n)
+    space = grad.shape[2:] if transposed else x.shape[2:]
+    bias = grad.sum(axis=(0, *range(2, grad.ndim)))
+    if transposed:
+        extra = tuple(output_padding) or (0,) * n
+        both = (*begins, *(e - o for e, o in zip(ends, extra, strict=True)))
+        grad_x = convolve(grad, weight, stride=stride, padding=both, dilation=dilation, groups=groups)
+        grad_x = grad_x[last(slice(0, d) for d in x.shape[2:])]
+        grad_weight = _weight_gradient(x, grad, weight.shape, stride, begins, dilation, groups)
+        return grad_x, grad_weight, bias
+    spans = [(k - 1) * w + 1 for k, w in zip(weight.shape[2:], dilation, strict=True)]
+    # what the stride skips at the end gets no gradient: the transpose is made that much larger
+    left_over = [
+        (d + b + e - span) % s for d, b, e, span, s in zip(space, begins, ends, spans, stride, strict=True)
+    ]
+    grad_x = convolve_transposed(
+        grad,
+        weight,
+        stride=stride,
+        padding=(*begins, *ends),
+        dilation=dilation,
+        groups=groups,
+        output_padding=left_over,
+    )
+    return grad_x, _weight_gradient(grad, x, weight.shape, stride, begins, dilation, groups), bias
+
+
+def _weight_gradient(
+    few: Array,
+    many: Array,
+    shape: Sequence[int],
+    stride: Sequence[int],
+    begins: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> Array:
+    """For each place in the kernel, the products of the strided side (``few``) with what it meets of the other."""
+    size = few.shape[2:]
+    reach = [
+        (o - 1) * s + (k - 1) * w + 1 for o, s, k, w in zip(size, stride, shape[2:], dilation, strict=True)
+    ]
+    ends = [r - b - d for r, b, d in zip(reach, begins, many.shape[2:], strict=True)]
+    full = pad(many, begins, ends, 0)
+    batch, rows, columns = few.shape[0], few.shape[1] // groups, many.shape[1] // groups
+    flat = few.reshape(batch, groups, rows, -1)
+    grad = np.zeros((groups, rows, columns, *shape[2:]))
+    for tap, where in taps(shape[2:], size, stride, dilation):
+        met = full[last(where)].reshape(batch, groups, columns, -1)
+        grad[last(tap)] = np.einsum("ngol,ngil->goi", flat, met, optimize=True)
+    return grad.reshape(shape)
+
+
+def avg_pool_backward(
+    grad: Array,
+    x: Array,
+    *,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor: int | None,
+) -> Array:
+    """Each window's gradient in equal shares to its elements."""
+    w = windows_of(x, kernel_size, stride, padding, dilation, ceil_mode)
+    share = grad / divisors(w, count_include_pad, divisor)
+    full = w.padded(np.zeros(x.shape), 0)
+    for _, where in w.taps():
+        full[last(where)] += share
+    return w.crop(full)
+
+
+def max_pool_backward(grad: Array, x: Array, indices: Array, *, kernel_size: Sequence[int]) -> Array:
+    """Each window's gradient to the place that its maximum came from (indices within the plane)."""
+    n = len(kernel_size)
+    planes = int(np.prod(x.shape[: x.ndim - n]))
+    total = np.zeros((planes, int(np.prod(x.shape[x.ndim - n :]))))
+    rows = np.arange(planes)[:, None]
+    np.add.at(total, (rows, indices.reshape(planes, -1)), grad.reshape(planes, -1))
+    return total.reshape(x.shape)
+
+
+def adaptive_avg_pool_backward(grad: Array, x: Array) -> Array:
+    """Each window's gradient in equal shares to its elements."""
+    n = x.ndim - 2
+    edges = [adaptive_edges(d, o) for d, o in zip(x.shape[2:], grad.shape[2:], strict=True)]
+    total = np.zeros(x.shape)
+    for place in np.ndindex(*grad.shape[2:]):
+        box = [edges[i][place[i]] for i in range(n)]
+        count = np.prod([b - a for a, b in box])
+        total[last([slice(a, b) for a, b in box])] += (grad[last(place)] / count).reshape(
+            *x.shape[:2], *[1] * n
+        )
+    return total
+
+
+def layer_norm_backward(
+    grad: Array,
+    x: Array,
+    mean: Array,
+    rstd: Array,
+    weight: Array | None,
+    bias: Array | None,
+    *,
+    normalized_shape: Sequence[int],
+) -> tuple[Array, Array, Array]:
+    """Gradients of x, weight and bias."""
+    n = len(normalized_shape)
+    axes, lead = tuple(range(-n, 0)), tuple(range(x.ndim - n))
+    normal = (x - mean) * rstd
+    scaled = grad if weight is None else grad * weight
+    grad_x = rstd * (
+        scaled
+        - scaled.mean(axis=axes, keepdims=True)
+        - normal * (scaled * normal).mean(axis=axes, keepdims=True)
+    )
+    return grad_x, (grad * normal).sum(axis=lead), grad.sum(axis=lead)
+
+
+def group_norm_backward(
+    grad: Array, x: Array, mean: Array, rstd: Array, weight: Array | None, *, groups: int
+) -> tuple[Array, Array, Array]:
+    """Gradients of x, weight and bias; mean and rstd are [N, groups]."""
+    batch, channels = x.shape[:2]
+    scaled = grad if weight is None else grad * weight.reshape(-1, *[1] * (x.ndim - 2))
+    normal = (x.reshape(batch, groups, -1) - mean[..., None]) * rstd[..., None]
+    parts = scaled.reshape(batch, groups, -1)
+    grad_x = rstd[..., None] * (
+        parts - parts.mean(axis=2, keepdims=True) - normal * (parts * normal).mean(axis=2, keepdims=True)
+    )
+    per_channel = (grad * normal.reshape(x.shape)).reshape(batch, channels, -1).sum(axis=(0, 2))
+    return grad_x.reshape(x.shape), per_channel, grad.reshape(batch, channels, -1).sum(axis=(0, 2))
+
+
+def embedding_backward(
+    grad: Array, indices: Array, *, num_weights: int, padding_idx: int, scale_by_freq: bool
+) -> Array:
+    """Each row's gradients added up (over how often it was read, if scaled); the padding's row gets none."""
+    places = from_start(indices, num_weights).reshape(-1)
+    rows = grad.reshape(-1, grad.shape[-1])
+    kept = places != padding_idx
+    places, rows = places[kept], rows[kept]
+    if scale_by_freq:
+        rows = rows / np.bincount(places, minlength=num_weights)[places][:, None]
+    total = np.zeros((num_weights, grad.shape[-1]))
+    np.add.at(total, places, rows)
+    return total
+
+
+RULES: dict[str, Rule] = {
+    "convolution_backward": wide(convolution_backward),
+    "avg_pool_backward": wide(avg_pool_backward),
+    "max_pool_backward": wide(max_pool_backward),
+    "adaptive_avg_pool_backward": wide(adaptive_avg_pool_backward),
+    "layer_norm_backward": wide(layer_norm_backward),
+    "group_norm_backward": wide(group_norm_backward),
+    "embedding_backward": wide(embedding_backward),
+}

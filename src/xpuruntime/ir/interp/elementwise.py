@@ -1,0 +1,221 @@
+"""Arithmetic, comparison, logic and bits, element by element."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...types import DType
+from .numbers import Array, dtype_of, to
+from .rule import Operand, Rule, arithmetic, as_quotient, common, plain, quotient, real, together, wide
+
+__all__ = ["RULES", "erf"]
+
+_ERF = np.frompyfunc(math.erf, 1, 1)
+
+
+def erf(x: Array) -> Array:
+    """The error function of float64 values, by the C library."""
+    return np.asarray(_ERF(x)).astype(np.float64)
+
+
+# ── one operand ──
+
+
+def sign(x: Array) -> Array:
+    """-1, 0 or 1 in the operand's own type; NaN gives 0, as PyTorch's does."""
+    if x.dtype.kind == "c":
+        size = np.abs(x)
+        return np.where(size == 0, 0, x / size)
+    if x.dtype.kind in "bu":
+        return (x > 0).astype(x.dtype)
+    return (x > 0).astype(x.dtype) - (x < 0).astype(x.dtype)
+
+
+def _rounding(function: Callable[[Array], Array]) -> Rule:
+    """Integers are whole already."""
+    return wide(lambda x: function(x) if x.dtype.kind == "f" else x)
+
+
+def round_(x: Array, *, decimals: int) -> Array:
+    """Half to even. With decimals, the scaled value is rounded to the operand's type (at least float32) first, as PyTorch's is."""
+    dtype = dtype_of(x)
+    if not dtype.is_float:
+        return x
+    if not decimals:
+        return np.rint(x.astype(np.float64))
+    own = x if dtype is DType.FLOAT64 else x.astype(np.float32)
+    scale = own.dtype.type(10.0 ** abs(decimals))
+    if decimals > 0:
+        return np.asarray(np.rint(own * scale) / scale)
+    return np.asarray(np.rint(own / scale) * scale)
+
+
+def isnan(x: Array) -> Array:
+    """False for every integer."""
+    return np.isnan(x) if x.dtype.kind in "fc" else np.zeros(x.shape, bool)
+
+
+def isinf(x: Array, *, positive: bool, negative: bool) -> Array:
+    """The infinities that are asked for; no integer is one."""
+    if x.dtype.kind == "c":
+        return np.isinf(x)
+    return ((x == np.inf) & positive) | ((x == -np.inf) & negative)
+
+
+def _truth(x: Array) -> Array:
+    """What is not zero; NaN is not."""
+    return np.asarray(x != 0)
+
+
+# ── two operands ──
+
+
+def _check_divisor(divisor: Array) -> None:
+    if divisor.dtype.kind in "iu" and not divisor.all():
+        raise ZeroDivisionError("an integer is divided by zero")
+
+
+def div(x: Operand, other: Operand, *, rounding_mode: str | None) -> Array:
+    """True division in float64. With a rounding mode the quotient is first rounded to the operands' type (at least float32),
+    so that 1 / float32(0.1) is a whole number there as it is in PyTorch.
+    """
+    if rounding_mode is None:
+        a, b = as_quotient((x, other))
+        return np.asarray(np.divide(a, b))
+    a, b = (_own(o) for o in together((x, other)))
+    if a.dtype.kind == "f":
+        return np.asarray(np.floor_divide(a, b) if rounding_mode == "floor" else np.trunc(a / b))
+    _check_divisor(b)
+    down = np.floor_divide(a, b)
+    if rounding_mode == "floor":
+        return np.asarray(down)
+    return np.asarray(down + ((down * b != a) & ((a < 0) != (b < 0))).astype(down.dtype))
+
+
+def _own(x: Array) -> Array:
+    """Narrow floats in float32, sub-byte integers and bool in int64."""
+    dtype = dtype_of(x)
+    if dtype.is_float:
+        return to(x, DType.FLOAT32) if dtype.bits < 32 else x
+    return to(x, DType.INT64) if dtype.bits < 8 or dtype is DType.BOOL else x
+
+
+def pow_(x: Array, other: Array) -> Array:
+    """Integers wrap; a negative power of an integer is 0 unless the base is 1 or -1."""
+    if x.dtype.kind != "i":
+        return np.asarray(np.power(x, other))
+    raised = np.power(x, np.where(other < 0, 0, other))
+    unit = np.where(x == 1, 1, np.where(x == -1, 1 - 2 * (other % 2), 0))
+    return np.where(other < 0, unit, raised)
+
+
+def fmod(x: Array, other: Array) -> Array:
+    """The remainder with the sign of x; exact."""
+    _check_divisor(other)
+    return np.asarray(np.fmod(x, other))
+
+
+def remainder(x: Array, other: Array) -> Array:
+    """The remainder with the sign of other."""
+    _check_divisor(other)
+    return np.asarray(np.remainder(x, other))
+
+
+def shift_left(x: Array, other: Array) -> Array:
+    """Bits pushed out are gone; shifts outside the type's bits give 0."""
+    bits = x.dtype.itemsize * 8
+    inside = (other >= 0) & (other < bits)
+    return np.where(inside, np.left_shift(x, np.where(inside, other, 0)), 0)
+
+
+def shift_right(x: Array, other: Array) -> Array:
+    """Signed values keep their sign; shifts outside the type's bits give 0, or -1 for negative values."""
+    bits = x.dtype.itemsize * 8
+    inside = (other >= 0) & (other < bits)
+    return np.where(inside, np.right_shift(x, np.where(inside, other, 0)), np.where(x < 0, -1, 0))
+
+
+def _logical(function: Callable[..., Any]) -> Rule:
+    return wide(lambda x, other: function(np.asarray(x) != 0, np.asarray(other) != 0))
+
+
+# ── three operands ──
+
+
+def where(condition: Array, x: Operand, other: Operand) -> Array:
+    """X where the condition holds, else other; one type for both."""
+    a, b = together((x, other))
+    return np.where(condition, a, b)
+
+
+def clamp(x: Array, low: Array | None, high: Array | None) -> Array:
+    """min(max(x, low), high); NaN in any of the three stays."""
+    x = x if low is None else np.maximum(x, low)
+    return x if high is None else np.minimum(x, high)
+
+
+RULES: dict[str, Rule] = {
+    "abs": wide(np.abs),
+    "neg": wide(np.negative),
+    "sign": wide(sign),
+    "ceil": _rounding(np.ceil),
+    "floor": _rounding(np.floor),
+    "trunc": _rounding(np.trunc),
+    "round": plain(round_),
+    "acos": real(np.arccos),
+    "acosh": real(np.arccosh),
+    "asin": real(np.arcsin),
+    "asinh": real(np.arcsinh),
+    "atan": real(np.arctan),
+    "atanh": real(np.arctanh),
+    "cos": real(np.cos),
+    "cosh": real(np.cosh),
+    "erf": real(erf),
+    "exp": real(np.exp),
+    "exp2": real(np.exp2),
+    "expm1": real(np.expm1),
+    "log": real(np.log),
+    "log10": real(np.log10),
+    "log1p": real(np.log1p),
+    "log2": real(np.log2),
+    "reciprocal": real(lambda x: 1 / x),
+    "rsqrt": real(lambda x: 1 / np.sqrt(x)),
+    "sin": real(np.sin),
+    "sinh": real(np.sinh),
+    "sqrt": real(np.sqrt),
+    "tan": real(np.tan),
+    "isnan": wide(isnan),
+    "isinf": wide(isinf),
+    "logical_not": wide(lambda x: ~_truth(x)),
+    "bitwise_not": wide(np.invert),
+    "add": arithmetic(np.add),
+    "sub": arithmetic(np.subtract),
+    "mul": arithmetic(np.multiply),
+    "div": plain(div),
+    "pow": arithmetic(pow_),
+    "maximum": common(np.maximum),
+    "minimum": common(np.minimum),
+    "fmod": common(fmod),
+    "remainder": common(remainder),
+    "atan2": quotient(np.arctan2),
+    "eq": common(np.equal),
+    "ne": common(np.not_equal),
+    "lt": common(np.less),
+    "le": common(np.less_equal),
+    "gt": common(np.greater),
+    "ge": common(np.greater_equal),
+    "logical_and": _logical(np.logical_and),
+    "logical_or": _logical(np.logical_or),
+    "logical_xor": _logical(np.logical_xor),
+    "bitwise_and": common(np.bitwise_and),
+    "bitwise_or": common(np.bitwise_or),
+    "bitwise_xor": common(np.bitwise_xor),
+    "bitwise_left_shift": common(shift_left),
+    "bitwise_right_shift": common(shift_right),
+    "where": plain(where),
+    "clamp": common(clamp),
+}

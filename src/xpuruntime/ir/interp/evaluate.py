@@ -1,0 +1,107 @@
+"""One op applied to arrays: infer, prepare, compute, round to the inferred types, check the inferred shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...errors import IrError
+from ...types import Dim, DType, TensorSpec
+from ..attributes import Attrs
+from ..graph import Node, Source
+from ..infer import check_operands, find_op, infer_normal, normalize, output_count, speaker
+from ..schema import Op
+from .numbers import Array, dtype_of, to
+from .rule import Operand
+from .table import RULES
+
+__all__ = ["apply", "evaluate"]
+
+
+def apply(op: str, *operands: Any, outputs: int | None = None, **attrs: Any) -> tuple[Array, ...]:
+    """The results of an op on arrays (numbers where the op takes them, None for absent ones).
+
+    outputs: how many results to give; by default those that cannot be left off. Raises IrError where inference does, and for
+    values that the op has no answer for (an index outside its dim, an integer divided by zero).
+    """
+    row = find_op(op)
+    values = [o if o is None or isinstance(o, bool | int | float) else np.asarray(o) for o in operands]
+    return _compute(row, values, attrs, outputs, speaker(row, "", ()), "", ())
+
+
+def evaluate(
+    node: Node, arrays: Mapping[str, Array], symbols: Mapping[str, int] | None = None
+) -> tuple[Array, ...]:
+    """The results of one node. ``arrays`` holds the values that it reads by name, ``symbols`` the dims that its attributes name.
+
+    Raises IrError for an opaque node, a missing value, and as ``apply`` does.
+    """
+    row = find_op(node.op)
+    who = speaker(row, node.name, node.sources)
+    missing = [name for name in node.values if name not in arrays]
+    if missing:
+        raise IrError(who, "reads a value that was not handed in", got=f"%{missing[0]}")
+    operands: list[Operand] = [arrays[i] if isinstance(i, str) else i for i in node.inputs]
+    attrs = {k: concrete(v, symbols or {}) for k, v in node.attrs.items()}
+    return _compute(row, operands, attrs, len(node.outputs), who, node.name, node.sources)
+
+
+def concrete(value: Any, symbols: Mapping[str, int]) -> Any:
+    """An attribute with its symbols replaced; those unknown stay."""
+    if isinstance(value, Dim):
+        return value.substitute(symbols)
+    if isinstance(value, tuple):
+        return tuple(concrete(v, symbols) for v in value)
+    return value
+
+
+def _compute(
+    row: Op,
+    operands: Sequence[Operand],
+    attrs: Mapping[str, Any],
+    outputs: int | None,
+    who: str,
+    name: str,
+    sources: Sequence[Source],
+) -> tuple[Array, ...]:
+    rule = RULES.get(row.name)
+    if rule is None:
+        raise IrError(
+            who,
+            "is opaque: the interpreter does not know it",
+            got=f"{attrs.get('domain') or 'ai.onnx'}::{attrs.get('op_type')}, {attrs.get('reason')}",
+            do="Run the model on an engine that takes it.",
+        )
+    specs = [TensorSpec(o.shape, dtype_of(o)) if isinstance(o, np.ndarray) else o for o in operands]
+    check_operands(row, specs, who)
+    full: Attrs = normalize(row, specs, attrs, name=name, sources=sources)
+    wanted = infer_normal(row, specs, full, who)
+    count = output_count(row, wanted) if outputs is None else outputs
+    padded = [*operands, *[None] * (len(row.inputs) - len(operands) - any(p.rest for p in row.inputs))]
+    try:
+        with np.errstate(all="ignore"):
+            results = rule.function(*rule.prepare(padded), **{k: full[k] for k in rule.reads})
+    except (IndexError, ZeroDivisionError, ValueError) as error:
+        raise IrError(who, f"has no answer for these values: {error}", got=_shown(specs)) from error
+    arrays = results if isinstance(results, tuple | list) else (results,)
+    return tuple(
+        _finish(np.asarray(array), spec, who)
+        for array, spec in zip(arrays[:count], wanted[:count], strict=True)
+    )
+
+
+def _finish(array: Array, spec: TensorSpec, who: str) -> Array:
+    """The array in the inferred type; a shape that is not the inferred one is a bug of the op table or of the rule."""
+    fits = len(array.shape) == spec.rank and all(
+        a == d for a, d in zip(array.shape, spec.shape, strict=True) if isinstance(d, int)
+    )
+    if not fits:
+        raise AssertionError(f"[{who}] gives shape {list(array.shape)}; inference says {spec}")
+    result = array if spec.dtype is DType.STRING else to(array, spec.dtype)
+    return np.ascontiguousarray(result).reshape(array.shape)
+
+
+def _shown(specs: Sequence[object]) -> str:
+    return ", ".join(str(s) for s in specs)

@@ -1,0 +1,224 @@
+"""Reading and writing at places that other tensors name. Negative indices count from the end; one outside its dim is an error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .numbers import Array, dtype_of, highest, lowest, to, widen
+from .rule import Operand, Rule, plain, wide
+
+__all__ = ["RULES", "from_start"]
+
+
+def from_start(index: Array, size: int) -> Array:
+    """Indices counted from 0. Raises IndexError for one outside."""
+    places = index.astype(np.int64)
+    if places.size and (places.min() < -size or places.max() >= size):
+        raise IndexError(f"an index outside a dim of {size}")
+    return np.where(places < 0, places + size, places)
+
+
+def _along(index: Array, dim: int, shape: Sequence[int]) -> tuple[Array, ...]:
+    """The place of each element of ``index`` in a tensor: its own, with ``dim`` replaced by what it holds."""
+    own = list(np.indices(index.shape, sparse=True))
+    own[dim] = from_start(index, shape[dim])
+    return tuple(own)
+
+
+def gather(x: Array, index: Array, *, dim: int) -> Array:
+    """y[i, j] = x[index[i, j], j] for dim 0; the index may be smaller than x along other dims."""
+    if not index.size:
+        return np.empty(index.shape, x.dtype)
+    rows, places = np.atleast_1d(x), np.atleast_1d(index)
+    return rows[_along(places, dim, rows.shape)].reshape(index.shape)
+
+
+def index_select(x: Array, index: Array, *, dim: int) -> Array:
+    """numpy.take."""
+    rows = np.atleast_1d(x)
+    y = np.take(rows, from_start(index, rows.shape[dim]), axis=dim)
+    return y if x.ndim else y.reshape(())
+
+
+def gather_nd(x: Array, indices: Array, *, batch_dims: int) -> Array:
+    """The last dim of indices names a place in x's dims after the batch ones."""
+    depth = indices.shape[-1]
+    lead = indices.shape[:-1]
+    own = [
+        np.broadcast_to(np.arange(lead[i]).reshape([-1 if j == i else 1 for j in range(len(lead))]), lead)
+        for i in range(batch_dims)
+    ]
+    named = [from_start(indices[..., i], x.shape[batch_dims + i]) for i in range(depth)]
+    places = (*own, *named)
+    return x[places] if places else np.broadcast_to(x, (*lead, *x.shape))
+
+
+# ── writing ──
+
+_UFUNCS = {"add": np.add, "mul": np.multiply, "amax": np.maximum, "amin": np.minimum, "mean": np.add}
+
+
+def _reduce_at(y: Array, places: Any, values: Array, how: str, include_self: bool = True) -> Array:
+    """y, in its own type, with values written or reduced into places; ``y`` is changed."""
+    if how == "none":
+        y[places] = values
+        return y
+    dtype = y.dtype
+    wide_y, wide_values = widen(y), widen(values)
+    if not include_self:
+        start = {"mul": 1, "amax": lowest(wide_y.dtype), "amin": highest(wide_y.dtype)}.get(how, 0)
+        wide_y[places] = start
+    _UFUNCS[how].at(wide_y, places, wide_values)
+    if how == "mean":
+        count = np.full(y.shape, int(include_self), np.int64)
+        np.add.at(count, places, 1)
+        count = np.maximum(count, 1)
+        wide_y = wide_y / count if wide_y.dtype.kind in "fc" else np.floor_divide(wide_y, count)
+    return to(wide_y, dtype_of(y)) if wide_y.dtype != dtype else wide_y
+
+
+def scatter(x: Array, index: Array, src: Operand, *, dim: int, reduce: str, include_self: bool) -> Array:
+    """X with src at the places that gather would read; src may be larger than the index. Of several for one place the last."""
+    y = np.atleast_1d(x).copy()
+    places = np.atleast_1d(index)
+    if not places.size:
+        return x.copy()
+    if isinstance(src, np.ndarray):
+        values = np.atleast_1d(src)[tuple(slice(0, d) for d in places.shape)]
+    else:
+        values = np.full(places.shape, src).astype(x.dtype)
+    return _reduce_at(y, _along(places, dim, y.shape), values, reduce, include_self).reshape(x.shape)
+
+
+def scatter_nd(x: Array, indices: Array, updates: Array, *, reduce: str) -> Array:
+    """X with updates at the places that the last dim of indices names."""
+    named = tuple(from_start(indices[..., i], x.shape[i]) for i in range(indices.shape[-1]))
+    y = x.copy()
+    if named:
+        return _reduce_at(y, named, updates, reduce)
+    for update in updates.reshape(-1, *x.shape):  # an empty place names the whole tensor
+        y = _reduce_at(y, ..., update, reduce)
+    return y
+
+
+def _indices(x: Array, indices: Sequence[Array | None]) -> tuple[Any, ...]:
+    return tuple(
+        slice(None) if index is None else from_start(index, x.shape[i]) for i, index in enumerate(indices)
+    )
+
+
+def index(x: Array, *indices: Array | None) -> Array:
+    """NumPy's advanced indexing."""
+    return np.asarray(x[_indices(x, indices)])
+
+
+def index_put(x: Array, values: Array, *indices: Array | None, accumulate: bool) -> Array:
+    """X with values where ``index`` would read; accumulate adds them."""
+    places = _indices(x, indices)
+    y = x.copy()
+    return _reduce_at(y, places, np.broadcast_to(values, y[places].shape), "add" if accumulate else "none")
+
+
+def index_copy(x: Array, index: Array, source: Array, *, dim: int) -> Array:
+    """X with the parts of source at places along dim."""
+    y = np.atleast_1d(x).copy()
+    places = from_start(np.atleast_1d(index), y.shape[dim])
+    y[(*[slice(None)] * dim, places)] = np.atleast_1d(source)
+    return y.reshape(x.shape)
+
+
+def masked_scatter(x: Array, mask: Array, source: Array) -> Array:
+    """X with the first elements of source where the mask holds, in row-major order."""
+    shape = np.broadcast_shapes(x.shape, mask.shape)
+    y, where = np.broadcast_to(x, shape).copy(), np.broadcast_to(mask, shape)
+    count = int(where.sum())
+    if count > source.size:
+        raise ValueError(f"the mask wants {count} elements, source has {source.size}")
+    y[where] = source.reshape(-1)[:count]
+    return y
+
+
+def tensor_scatter(past: Array, update: Array, starts: Array | None, *, dim: int, mode: str) -> Array:
+    """Past with update along dim, for batch i from starts[i] on; circular ones go round."""
+    y = past.copy()
+    size, length = past.shape[dim], update.shape[dim]
+    for i in range(past.shape[0]):
+        places = np.arange(length) + (0 if starts is None else int(starts[i]))
+        places = places % size if mode == "circular" else from_start(places, size)
+        y[(i, *[slice(None)] * (dim - 1), places)] = update[i]
+    return y
+
+
+# ── embedding ──
+
+
+def embedding(weight: Array, indices: Array) -> Array:
+    """Rows of the weight."""
+    return weight[from_start(indices, weight.shape[0])]
+
+
+def embedding_bag(
+    weight: Array,
+    indices: Array,
+    offsets: Array,
+    per_sample_weights: Array | None,
+    *,
+    mode: str,
+    include_last_offset: bool,
+    padding_idx: int,
+) -> tuple[Array, Array, Array, Array]:
+    """Rows of the weight reduced over bags: bag i is indices[offsets[i]:offsets[i + 1]], without those that are padding_idx.
+
+    Further results: each index's bag, the size of each bag, and (mode max) the index that gave each maximum.
+    """
+    ends = [*offsets.tolist(), indices.shape[0]]
+    bags = len(ends) - 1 - include_last_offset
+    places = from_start(indices, weight.shape[0])
+    padding = padding_idx + weight.shape[0] if padding_idx < -1 else padding_idx
+    y = np.zeros((bags, weight.shape[1]), weight.dtype)
+    bag_of, size = np.zeros(indices.shape, np.int64), np.zeros(bags, np.int64)
+    best = np.zeros((bags, weight.shape[1]) if mode == "max" else (bags,), np.int64)
+    for bag in range(bags):
+        inside = slice(ends[bag], ends[bag + 1])
+        bag_of[inside] = bag
+        kept = places[inside] != padding
+        size[bag] = np.count_nonzero(kept)
+        if not size[bag]:
+            continue
+        rows = weight[places[inside][kept]]
+        if mode == "max":
+            best[bag] = places[inside][kept][np.argmax(rows, axis=0)]
+            y[bag] = rows.max(axis=0)
+            continue
+        if per_sample_weights is not None:
+            rows = rows * per_sample_weights[inside][kept][:, None]
+        y[bag] = rows.sum(axis=0) / (size[bag] if mode == "mean" else 1)
+    return y, bag_of, size, best
+
+
+def one_hot(indices: Array, values: Array, *, depth: int, dim: int) -> Array:
+    """values[1] at each index along a new dim of length depth, values[0] elsewhere."""
+    places = np.expand_dims(np.trunc(widen(indices)).astype(np.int64), dim)
+    steps = np.arange(depth).reshape([-1 if i == dim else 1 for i in range(places.ndim)])
+    counted = np.where(places < 0, places + depth, places)
+    return np.where(steps == counted, values[1], values[0])
+
+
+RULES: dict[str, Rule] = {
+    "gather": plain(gather),
+    "index_select": plain(index_select),
+    "gather_nd": plain(gather_nd),
+    "scatter": plain(scatter),
+    "scatter_nd": plain(scatter_nd),
+    "index": plain(index),
+    "index_put": plain(index_put),
+    "index_copy": plain(index_copy),
+    "masked_scatter": plain(masked_scatter),
+    "tensor_scatter": plain(tensor_scatter),
+    "embedding": plain(embedding),
+    "embedding_bag": wide(embedding_bag),
+    "one_hot": plain(one_hot),
+}

@@ -1,0 +1,73 @@
+"""Products of matrices and vectors. Integers multiply and add modulo the bits of their type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..ops.matmul import einsum_terms
+from .activation import ACTIVATIONS
+from .numbers import Array
+from .rule import Rule, wide
+
+__all__ = ["RULES"]
+
+
+def _product(x: Array, other: Array) -> Array:
+    return np.asarray(np.matmul(x, other))
+
+
+def addmm(bias: Array, x: Array, other: Array, *, beta: float, alpha: float) -> Array:
+    """Beta * bias + alpha * (x @ other); with beta 0 the bias is not read, so that its NaN does not spread."""
+    a, b = (_scalar(value, x) for value in (alpha, beta))
+    product = a * np.matmul(x, other)
+    return np.asarray(product if b == 0 else b * bias + product)
+
+
+def _scalar(value: float, x: Array) -> Any:
+    """An attribute in the type to compute with."""
+    return x.dtype.type(value)
+
+
+def linear(x: Array, weight: Array, bias: Array | None) -> Array:
+    """X @ weight.T + bias."""
+    product = np.matmul(x, weight.T)
+    return np.asarray(product if bias is None else product + bias)
+
+
+def fused_linear(x: Array, weight: Array, bias: Array | None, residual: Array | None, *, act: str) -> Array:
+    """act(x @ weight.T + bias + residual)."""
+    product = linear(x, weight, bias)
+    return ACTIVATIONS[act](product if residual is None else product + residual)
+
+
+def einsum(*operands: Array, equation: str) -> Array:
+    """By labels of axes; a dim of 1 broadcasts, ellipses too."""
+    labels, result = einsum_terms(equation, [o.ndim for o in operands])
+    sizes: dict[str, int] = {}
+    for axes, operand in zip(labels, operands, strict=True):
+        for label, size in zip(axes, operand.shape, strict=True):
+            sizes[label] = size if sizes.get(label, 1) == 1 else sizes[label]
+    number = {label: i for i, label in enumerate(sizes)}
+    arguments: list[Any] = []
+    for axes, operand in zip(labels, operands, strict=True):
+        arguments += [np.broadcast_to(operand, [sizes[a] for a in axes]), [number[a] for a in axes]]
+    return np.asarray(np.einsum(*arguments, [number[a] for a in result], optimize="greedy"))
+
+
+def det(x: Array) -> Array:
+    """The determinant of each matrix."""
+    return np.asarray(np.linalg.det(x))
+
+
+RULES: dict[str, Rule] = {
+    "mm": wide(_product),
+    "bmm": wide(_product),
+    "matmul": wide(_product),
+    "addmm": wide(addmm),
+    "linear": wide(linear),
+    "fused_linear": wide(fused_linear),
+    "einsum": wide(einsum),
+    "det": wide(det),
+}

@@ -1,0 +1,214 @@
+"""Elements that keep their value and change their place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .numbers import Array
+from .rule import Rule, plain
+from .windows import pad as pad_constant
+
+__all__ = ["RULES"]
+
+
+def view(x: Array, *, size: Sequence[int]) -> Array:
+    """The same elements in row-major order."""
+    return x.reshape(size)
+
+
+def permute(x: Array, *, dims: Sequence[int]) -> Array:
+    """Axes in another order."""
+    return x.transpose(dims)
+
+
+def expand(x: Array, *, size: Sequence[int]) -> Array:
+    """Dims of 1 repeated."""
+    return np.broadcast_to(x, tuple(size))
+
+
+def squeeze(x: Array, *, dims: Sequence[int]) -> Array:
+    """Without some dims of 1."""
+    return np.squeeze(x, tuple(dims)) if x.ndim else x
+
+
+def unsqueeze(x: Array, *, dims: Sequence[int]) -> Array:
+    """With dims of 1, at places that count in the result."""
+    return np.expand_dims(x, tuple(dims))
+
+
+def cat(*tensors: Array, dim: int) -> Array:
+    """Joined along dim."""
+    return np.concatenate(tensors, axis=dim)
+
+
+def split(x: Array, *, sizes: Sequence[int], dim: int) -> list[Array]:
+    """Cut along dim."""
+    ends = np.cumsum(sizes)
+    if ends[-1] != x.shape[dim]:
+        raise ValueError(f"sizes add up to {ends[-1]}, the dim is {x.shape[dim]}")
+    return list(np.split(x, ends[:-1], axis=dim))
+
+
+def _slice(x: Array, dim: int, start: int, end: int | None, step: int) -> tuple[slice, ...]:
+    return (*[slice(None)] * dim, slice(start, end, step))
+
+
+def slice_(x: Array, *, dim: int, start: int, end: int | None, step: int) -> Array:
+    """Python's slice with a positive step."""
+    return x[_slice(x, dim, start, end, step)]
+
+
+def slice_scatter(x: Array, src: Array, *, dim: int, start: int, end: int | None, step: int) -> Array:
+    """X with src in the place of a slice."""
+    y = x.copy()
+    y[_slice(x, dim, start, end, step)] = src
+    return y
+
+
+def select(x: Array, *, dim: int, index: int) -> Array:
+    """One place of a dim."""
+    return np.take(x, index, axis=dim)
+
+
+def select_scatter(x: Array, src: Array, *, dim: int, index: int) -> Array:
+    """X with src in one place of a dim."""
+    y = x.copy()
+    y[(*[slice(None)] * dim, index)] = src
+    return y
+
+
+def flip(x: Array, *, dims: Sequence[int]) -> Array:
+    """Backwards along dims."""
+    return np.flip(x, tuple(dims)) if x.ndim else x
+
+
+def roll(x: Array, *, shifts: Sequence[int], dims: Sequence[int]) -> Array:
+    """Shifted along dims, what falls off comes back in front; no dims: along the flattened whole."""
+    if not dims:
+        return np.roll(x, shifts[0] if shifts else 0)
+    return np.roll(x, tuple(shifts), tuple(dims)) if x.ndim else x
+
+
+def repeat(x: Array, *, repeats: Sequence[int]) -> Array:
+    """The whole laid side by side."""
+    return np.tile(x, tuple(repeats))
+
+
+def pad(x: Array, *, pads: Sequence[int], mode: str, value: float) -> Array:
+    """Around every dim: a value, the mirror image, the border, or the opposite side. Negative amounts crop."""
+    n = x.ndim
+    begins, ends = pads[:n], pads[n:]
+    if mode == "constant":
+        return pad_constant(
+            x, begins, ends, np.asarray(value).astype(x.dtype) if x.dtype != object else value
+        )
+    for axis, (begin, end) in enumerate(zip(begins, ends, strict=True)):
+        x = np.take(x, _source(x.shape[axis], begin, end, mode), axis=axis)
+    return x
+
+
+def _source(size: int, begin: int, end: int, mode: str) -> Array:
+    """For each place along a padded dim, the place that it copies."""
+    places = np.arange(-begin, size + end)
+    if mode == "replicate":
+        return np.clip(places, 0, size - 1)
+    if mode == "wrap" or size < 2:
+        return places % max(size, 1)
+    places = places % (2 * (size - 1))
+    return np.minimum(places, 2 * (size - 1) - places)
+
+
+def as_strided(x: Array, *, size: Sequence[int], stride: Sequence[int], offset: int) -> Array:
+    """The dense operand read at offset + index * stride."""
+    places = np.full(tuple(size), offset, np.int64)
+    for axis, (length, step) in enumerate(zip(size, stride, strict=True)):
+        places += (np.arange(length) * step).reshape([-1 if i == axis else 1 for i in range(len(size))])
+    if places.size and (places.min() < 0 or places.max() >= x.size):
+        raise IndexError(f"reads outside the operand's {x.size} elements")
+    return x.reshape(-1)[places]
+
+
+def diagonal(x: Array, *, offset: int, dim1: int, dim2: int) -> Array:
+    """The diagonal of two dims, as the last one."""
+    return np.diagonal(x, offset, dim1, dim2)
+
+
+def _triangle(x: Array, keep: Array) -> Array:
+    return np.where(keep, x, np.zeros((), x.dtype))
+
+
+def _distance(x: Array) -> Array:
+    """Column minus row."""
+    return np.arange(x.shape[-1]) - np.arange(x.shape[-2])[:, None]
+
+
+def tril(x: Array, *, diagonal: int) -> Array:
+    """Zeros above a diagonal."""
+    return _triangle(x, _distance(x) <= diagonal)
+
+
+def triu(x: Array, *, diagonal: int) -> Array:
+    """Zeros below a diagonal."""
+    return _triangle(x, _distance(x) >= diagonal)
+
+
+def depth_to_space(x: Array, *, block_size: int, mode: str) -> Array:
+    """Channels unfold into blocks: the block is the slow part of the channels (DCR) or the fast one (CRD)."""
+    *lead, channels, height, width = x.shape
+    b, n = block_size, len(lead)
+    if mode == "DCR":
+        parts, order = x.reshape(*lead, b, b, channels // (b * b), height, width), (2, 3, 0, 4, 1)
+    else:
+        parts, order = x.reshape(*lead, channels // (b * b), b, b, height, width), (0, 3, 1, 4, 2)
+    moved = parts.transpose(*range(n), *(n + i for i in order))
+    return moved.reshape(*lead, channels // (b * b), height * b, width * b)
+
+
+def space_to_depth(x: Array, *, block_size: int, mode: str) -> Array:
+    """Blocks fold into channels, as the slow part (DCR) or the fast one (CRD)."""
+    *lead, channels, height, width = x.shape
+    b, n = block_size, len(lead)
+    parts = x.reshape(*lead, channels, height // b, b, width // b, b)
+    order = (2, 4, 0, 1, 3) if mode == "DCR" else (0, 2, 4, 1, 3)
+    moved = parts.transpose(*range(n), *(n + i for i in order))
+    return moved.reshape(*lead, channels * b * b, height // b, width // b)
+
+
+def reverse_sequence(x: Array, lengths: Array, *, time_dim: int, batch_dim: int) -> Array:
+    """The first lengths[i] steps of sample i backwards."""
+    steps = np.arange(x.shape[time_dim])
+    count = lengths.astype(np.int64)[:, None]
+    order = np.where(steps < count, count - 1 - steps, steps)  # [batch, time]
+    shape = [1] * x.ndim
+    shape[batch_dim], shape[time_dim] = order.shape
+    index = (order if batch_dim < time_dim else order.T).reshape(shape)
+    return np.take_along_axis(x, np.broadcast_to(index, x.shape), time_dim)
+
+
+RULES: dict[str, Rule] = {
+    "clone": plain(lambda x: x.copy()),
+    "view": plain(view),
+    "permute": plain(permute),
+    "expand": plain(expand),
+    "squeeze": plain(squeeze),
+    "unsqueeze": plain(unsqueeze),
+    "cat": plain(cat),
+    "split": plain(split),
+    "slice": plain(slice_),
+    "slice_scatter": plain(slice_scatter),
+    "select": plain(select),
+    "select_scatter": plain(select_scatter),
+    "flip": plain(flip),
+    "roll": plain(roll),
+    "repeat": plain(repeat),
+    "pad": plain(pad),
+    "as_strided": plain(as_strided),
+    "diagonal": plain(diagonal),
+    "tril": plain(tril),
+    "triu": plain(triu),
+    "depth_to_space": plain(depth_to_space),
+    "space_to_depth": plain(space_to_depth),
+    "reverse_sequence": plain(reverse_sequence),
+}

@@ -1,0 +1,117 @@
+"""Normalisations, in float64 throughout; statistics are rounded only as outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .numbers import Array
+from .rule import Rule, wide
+
+__all__ = ["RULES"]
+
+
+def _scaled(y: Array, weight: Array | None, bias: Array | None) -> Array:
+    y = y if weight is None else y * weight
+    return y if bias is None else y + bias
+
+
+def _per_channel(x: Array, value: Array | None) -> Array | None:
+    """A value per channel, in the shape that broadcasts with [N, C, ...]."""
+    return None if value is None else value.reshape(-1, *[1] * (x.ndim - 2))
+
+
+def _standard(x: Array, axes: tuple[int, ...], eps: float) -> tuple[Array, Array, Array]:
+    """(x - mean) * rstd, mean, rstd over axes; dims kept."""
+    mean = x.mean(axis=axes, keepdims=True)
+    variance = np.square(np.abs(x - mean)).mean(axis=axes, keepdims=True)
+    rstd = 1 / np.sqrt(variance + eps)
+    return (x - mean) * rstd, mean, rstd
+
+
+def layer_norm(
+    x: Array, weight: Array | None, bias: Array | None, *, normalized_shape: Sequence[int], eps: float
+) -> tuple[Array, Array, Array]:
+    """Zero mean and unit variance over the last dims, scaled and shifted; mean and 1/std."""
+    y, mean, rstd = _standard(x, tuple(range(-len(normalized_shape), 0)), eps)
+    return _scaled(y, weight, bias), mean, rstd
+
+
+def rms_norm(
+    x: Array, weight: Array | None, *, normalized_shape: Sequence[int], eps: float
+) -> tuple[Array, Array]:
+    """X over the root of its mean square over the last dims, scaled."""
+    axes = tuple(range(-len(normalized_shape), 0))
+    rstd = 1 / np.sqrt(np.square(np.abs(x)).mean(axis=axes, keepdims=True) + eps)
+    return _scaled(x * rstd, weight, None), rstd
+
+
+def group_norm(
+    x: Array, weight: Array | None, bias: Array | None, *, groups: int, eps: float
+) -> tuple[Array, Array, Array]:
+    """Zero mean and unit variance over each group of channels; statistics are [N, groups]."""
+    parts = x.reshape(x.shape[0], groups, int(np.prod(x.shape[1:])) // groups)
+    y, mean, rstd = _standard(parts, (2,), eps)
+    scaled = _scaled(y.reshape(x.shape), _per_channel(x, weight), _per_channel(x, bias))
+    return scaled, mean[..., 0], rstd[..., 0]
+
+
+def instance_norm(x: Array, weight: Array | None, bias: Array | None, *, eps: float) -> Array:
+    """Zero mean and unit variance over the space of each channel of each sample."""
+    y, _, _ = _standard(x, tuple(range(2, x.ndim)), eps)
+    return _scaled(y, _per_channel(x, weight), _per_channel(x, bias))
+
+
+def batch_norm(
+    x: Array, weight: Array | None, bias: Array | None, mean: Array, var: Array, *, eps: float
+) -> Array:
+    """By given statistics."""
+    centre, spread = _per_channel(x, mean), _per_channel(x, var)
+    return _scaled(
+        (x - centre) / np.sqrt(np.add(spread, eps)), _per_channel(x, weight), _per_channel(x, bias)
+    )
+
+
+def batch_norm_train(
+    x: Array,
+    weight: Array | None,
+    bias: Array | None,
+    running_mean: Array | None,
+    running_var: Array | None,
+    *,
+    momentum: float,
+    eps: float,
+) -> tuple[Array, Array, Array, Array, Array]:
+    """By the batch's statistics. Running ones move by momentum, the variance by its unbiased estimate; absent ones start here."""
+    axes = (0, *range(2, x.ndim))
+    y, mean, rstd = _standard(x, axes, eps)
+    scaled = _scaled(y, _per_channel(x, weight), _per_channel(x, bias))
+    count = x.size // max(x.shape[1], 1)
+    centre = mean.reshape(-1)
+    spread = np.square(np.abs(x - mean)).sum(axis=axes) / np.float64(count - 1)
+    moved = [
+        now if old is None else (1 - momentum) * old + momentum * now
+        for old, now in ((running_mean, centre), (running_var, spread))
+    ]
+    return scaled, centre, rstd.reshape(-1), moved[0], moved[1]
+
+
+def local_response_norm(x: Array, *, size: int, alpha: float, beta: float, k: float) -> Array:
+    """X / (k + alpha / size * sum of squares over the channels around)**beta."""
+    back, on = (size - 1) // 2, size // 2
+    square = np.zeros(x.shape)
+    for c in range(x.shape[1]):
+        square[:, c] = np.square(x[:, max(c - back, 0) : c + on + 1]).sum(axis=1)
+    return np.asarray(x / (k + alpha / size * square) ** beta)
+
+
+RULES: dict[str, Rule] = {
+    "layer_norm": wide(layer_norm),
+    "rms_norm": wide(rms_norm),
+    "group_norm": wide(group_norm),
+    "instance_norm": wide(instance_norm),
+    "batch_norm": wide(batch_norm),
+    "batch_norm_train": wide(batch_norm_train),
+    "local_response_norm": wide(local_response_norm),
+}

@@ -1,0 +1,190 @@
+"""Pooling: windows reduced to one number each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from .numbers import Array, lowest
+from .rule import Rule, plain, wide
+from .windows import Windows, last, pad
+
+__all__ = ["RULES", "adaptive_edges", "divisors", "windows_of"]
+
+
+def windows_of(
+    x: Array,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+) -> Windows:
+    """The windows over the last dims of x."""
+    return Windows(x.shape[x.ndim - len(kernel_size) :], kernel_size, stride, padding, dilation, ceil_mode)
+
+
+def _kernel_axes(w: Windows) -> tuple[int, ...]:
+    return tuple(range(-w.n, 0))
+
+
+def divisors(w: Windows, count_include_pad: bool, divisor: int | None) -> Array:
+    """What each window's sum is divided by: ``divisor``, else its elements inside x (and inside the padding, if that counts)."""
+    if divisor is not None:
+        return np.full(w.size, float(divisor))
+    inside = np.ones(w.space)
+    if count_include_pad:
+        inside = pad(pad(inside, w.begins, w.ends, 1.0), [0] * w.n, w.beyond, 0.0)
+    else:
+        inside = w.padded(inside, 0.0)
+    return np.asarray(w.over(inside).sum(axis=_kernel_axes(w)))
+
+
+def avg_pool(
+    x: Array,
+    *,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor: int | None,
+) -> Array:
+    """The mean of each window."""
+    w = windows_of(x, kernel_size, stride, padding, dilation, ceil_mode)
+    total = w.view(x, 0).sum(axis=_kernel_axes(w))
+    count = divisors(w, count_include_pad, divisor)
+    if x.dtype.kind in "iu":  # PyTorch divides integers towards zero
+        return np.trunc(total / count)
+    return np.asarray(total / count)
+
+
+def lp_pool(
+    x: Array,
+    *,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+    p: float,
+) -> Array:
+    """sum(|x|**p)**(1/p) over each window."""
+    w = windows_of(x, kernel_size, stride, padding, dilation, ceil_mode)
+    return np.asarray((np.abs(w.view(x, 0)) ** p).sum(axis=_kernel_axes(w)) ** (1 / p))
+
+
+def max_pool(
+    x: Array,
+    *,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+    indices_over: str,
+) -> tuple[Array, Array]:
+    """The maximum of each window (NaN if it holds one) and its first place, which is never in the padding."""
+    w = windows_of(x, kernel_size, stride, padding, dilation, ceil_mode)
+    bottom = lowest(x.dtype)
+    lead = x.shape[: x.ndim - w.n]
+    values = w.view(x, bottom).reshape(*lead, *w.size, -1)
+    real = w.view(np.ones(w.space, bool), False).reshape(*w.size, -1)
+    best = np.argmax(values, axis=-1)
+    top = np.take_along_axis(values, best[..., None], -1)[..., 0]
+    best = np.where(top == bottom, np.argmax(real, axis=-1), best)  # the padding is that low too
+    within = np.unravel_index(best, w.kernel)
+    places = [
+        within[i] * w.dilation[i]
+        + np.arange(w.size[i]).reshape([-1 if j == i else 1 for j in range(w.n)]) * w.stride[i]
+        - w.begins[i]
+        for i in range(w.n)
+    ]
+    return top, _flat(places, w.space, lead, indices_over)
+
+
+def _flat(places: Sequence[Array], space: Sequence[int], lead: Sequence[int], over: str) -> Array:
+    """Places in a plane as one number each, counted over the plane or the tensor."""
+    order = range(len(space) - 1, -1, -1) if over == "tensor_column_major" else range(len(space))
+    index = np.zeros(places[0].shape, np.int64)
+    for i in order:
+        index = index * space[i] + places[i]
+    if over == "plane":
+        return index
+    planes = np.arange(int(np.prod(lead))).reshape(*lead, *[1] * len(space))
+    return np.asarray(planes * int(np.prod(space)) + index)
+
+
+# ── adaptive: windows of nearly equal size, as many as asked for ──
+
+
+def adaptive_edges(size: int, out: int) -> list[tuple[int, int]]:
+    """Begin and end of each window: floor(i*size/out) and ceil((i+1)*size/out)."""
+    return [(i * size // out, -(-(i + 1) * size // out)) for i in range(out)]
+
+
+def _boxes(x: Array, output_size: Sequence[int]) -> Iterator[tuple[tuple[int, ...], list[tuple[int, int]]]]:
+    """Each place of the output, and the begin and end of its window along each dim."""
+    n = len(output_size)
+    edges = [adaptive_edges(d, o) for d, o in zip(x.shape[x.ndim - n :], output_size, strict=True)]
+    for place in np.ndindex(*output_size):
+        yield place, [edges[i][place[i]] for i in range(n)]
+
+
+def adaptive_avg_pool(x: Array, *, output_size: Sequence[int]) -> Array:
+    """The mean of each window."""
+    n = len(output_size)
+    y = np.empty((*x.shape[: x.ndim - n], *output_size), x.dtype)
+    for place, box in _boxes(x, output_size):
+        y[last(place)] = x[last([slice(a, b) for a, b in box])].mean(axis=tuple(range(-n, 0)))
+    return y
+
+
+def adaptive_max_pool(x: Array, *, output_size: Sequence[int]) -> tuple[Array, Array]:
+    """The maximum of each window and its first place in the plane."""
+    n = len(output_size)
+    space, lead = x.shape[x.ndim - n :], x.shape[: x.ndim - n]
+    y = np.empty((*lead, *output_size), x.dtype)
+    indices = np.zeros((*lead, *output_size), np.int64)
+    for place, box in _boxes(x, output_size):
+        part = x[last([slice(a, b) for a, b in box])]
+        flat = part.reshape(*lead, -1)
+        best = np.argmax(flat, axis=-1)
+        y[last(place)] = np.take_along_axis(flat, best[..., None], -1)[..., 0]
+        within = np.unravel_index(best, part.shape[part.ndim - n :])
+        indices[last(place)] = _flat(
+            [w + a for w, (a, _) in zip(within, box, strict=True)], space, lead, "plane"
+        )
+    return y, indices
+
+
+def max_unpool(x: Array, indices: Array, *, output_size: Sequence[int], indices_over: str) -> Array:
+    """Each value at its place, zeros elsewhere; of several for one place the last."""
+    lead = x.shape[: x.ndim - len(output_size)]
+    y = np.zeros((*lead, *output_size), x.dtype)
+    if indices_over == "tensor":
+        _check(indices, y.size)
+        y.reshape(-1)[indices.ravel()] = x.ravel()
+        return y
+    _check(indices, int(np.prod(output_size)))
+    planes = y.reshape(int(np.prod(lead)), -1)
+    rows = np.arange(planes.shape[0])[:, None]
+    planes[rows, indices.reshape(planes.shape[0], -1)] = x.reshape(planes.shape[0], -1)
+    return y
+
+
+def _check(indices: Array, size: int) -> None:
+    if indices.size and (indices.min() < 0 or indices.max() >= size):
+        raise IndexError(f"an index outside the {size} places of the output")
+
+
+RULES: dict[str, Rule] = {
+    "avg_pool": wide(avg_pool),
+    "lp_pool": wide(lp_pool),
+    "max_pool": wide(max_pool),
+    "adaptive_avg_pool": wide(adaptive_avg_pool),
+    "adaptive_max_pool": wide(adaptive_max_pool),
+    "max_unpool": plain(max_unpool),
+}

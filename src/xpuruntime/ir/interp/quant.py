@@ -1,0 +1,208 @@
+"""Between floats and integers with a scale, and products of quantized values (ONNX semantics)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import ml_dtypes
+import numpy as np
+
+from ...types import DType
+from .casting import cast
+from .conv import convolve
+from .numbers import Array, dtype_of, to, widen
+from .rule import Rule, plain
+
+__all__ = ["RULES"]
+
+
+def _spread(scale: Array, x: Array, axis: int, block_size: int) -> Array:
+    """A scale (or zero point) in a shape that broadcasts with x: one value, one per place along axis, or one per block of it."""
+    if block_size:
+        whole = np.repeat(scale, block_size, axis=axis)
+        return whole[tuple(slice(0, d) for d in x.shape)]
+    if scale.ndim == 1 and x.ndim and scale.size > 1:
+        return scale.reshape([-1 if i == axis else 1 for i in range(x.ndim)])
+    return scale.reshape([1] * x.ndim) if scale.size == 1 else scale
+
+
+def _limits(dtype: DType) -> tuple[int, int]:
+    info = ml_dtypes.iinfo(dtype.numpy)
+    return int(info.min), int(info.max)
+
+
+def _clipped(x: Array, dtype: DType) -> Array:
+    """Whole float64 numbers in an integer type; what lies outside becomes its limit."""
+    low, high = _limits(dtype)
+    return to(np.clip(x, low, high), dtype)
+
+
+def quantize_linear(
+    x: Array,
+    scale: Array,
+    zero_point: Array | None,
+    *,
+    dtype: DType,
+    axis: int,
+    block_size: int,
+    saturate: bool,
+    precision: DType | None,
+) -> Array:
+    """saturate(round_half_even(x / scale) + zero_point); the quotient is rounded to ``precision``, else to the scale's type."""
+    factor = _spread(scale, x, axis, block_size)
+    zero = (
+        np.zeros(())
+        if zero_point is None
+        else widen(_spread(zero_point, x, axis, block_size)).astype(np.float64)
+    )
+    quotient = to(widen(x).astype(np.float64) / widen(factor), precision or dtype_of(scale)).astype(
+        np.float64
+    )
+    if dtype.is_float:
+        return cast(np.asarray(quotient + zero), dtype=dtype, saturate=saturate, round_mode=None)
+    return _clipped(np.rint(quotient) + zero, dtype)
+
+
+def dequantize_linear(
+    x: Array, scale: Array, zero_point: Array | None, *, axis: int, block_size: int
+) -> Array:
+    """(x - zero_point) * scale."""
+    factor = widen(_spread(scale, x, axis, block_size))
+    values = widen(x).astype(np.float64)
+    if zero_point is not None:
+        values = values - widen(_spread(zero_point, x, axis, block_size)).astype(np.float64)
+    return np.asarray(values * factor)
+
+
+def dynamic_quantize_linear(x: Array) -> tuple[Array, Array, Array]:
+    """uint8 over the range of x, which is stretched to hold 0; in float32, as the ONNX function is written."""
+    f = np.float32
+    low = np.minimum(f(0), x.min(initial=f(0)))
+    high = np.maximum(f(0), x.max(initial=f(0)))
+    scale = f((high - low) / f(255))
+    zero = np.clip(np.rint(-low / scale), 0, 255).astype(np.uint8) if scale else np.uint8(0)
+    y = np.clip(np.rint(x / scale if scale else x) + f(zero), 0, 255)
+    return y.astype(np.uint8), np.asarray(scale), np.asarray(zero)
+
+
+def fake_quantize(
+    x: Array, scale: Array, zero_point: Array, *, quant_min: int, quant_max: int, axis: int | None
+) -> Array:
+    """X quantized and back: (clip(rint(x * (1 / scale) + zero_point)) - zero_point) * scale, in float32 as PyTorch's kernel."""
+    own = np.float64 if x.dtype == np.float64 else np.float32
+    at = 0 if axis is None else axis
+    factor = _spread(scale, x, at, 0).astype(np.float32)
+    zero = _spread(zero_point, x, at, 0).astype(np.float32)
+    inverse = np.float32(1) / factor
+    places = np.clip(np.rint(x.astype(own) * inverse + zero), quant_min, quant_max)
+    return np.asarray((places - zero) * factor)
+
+
+# ── products ──
+
+
+def _shifted(x: Array, zero_point: Array | None, columns: bool) -> Array:
+    """X - zero_point in float64, which holds every sum of such products exactly. A vector of zero points belongs to rows or columns."""
+    values = widen(x).astype(np.float64)
+    if zero_point is None:
+        return values
+    return values - widen(_rows(zero_point, x, columns)).astype(np.float64)
+
+
+def _rows(value: Array, x: Array, columns: bool) -> Array:
+    return value[:, None] if value.ndim == 1 and value.size > 1 and not columns and x.ndim > 1 else value
+
+
+def matmul_integer(
+    x: Array, other: Array, x_zero_point: Array | None, other_zero_point: Array | None
+) -> Array:
+    """(x - zero) @ (other - zero) in int32; x's zero points per row, other's per column."""
+    return np.asarray(np.matmul(_shifted(x, x_zero_point, False), _shifted(other, other_zero_point, True)))
+
+
+def qlinear_matmul(
+    x: Array,
+    x_scale: Array,
+    x_zero_point: Array,
+    other: Array,
+    other_scale: Array,
+    other_zero_point: Array,
+    y_scale: Array,
+    y_zero_point: Array,
+) -> Array:
+    """The product of dequantized values, quantized."""
+    product = matmul_integer(x, other, x_zero_point, other_zero_point)
+    factor = widen(_rows(x_scale, x, False)) * widen(other_scale) / widen(_rows(y_scale, x, False))
+    return _requantized(product * factor, _rows(y_zero_point, x, False))
+
+
+def _requantized(y: Array, zero_point: Array) -> Array:
+    return _clipped(np.rint(y) + zero_point.astype(np.float64), dtype_of(zero_point))
+
+
+def convolution_integer(
+    x: Array,
+    weight: Array,
+    x_zero_point: Array | None,
+    weight_zero_point: Array | None,
+    *,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> Array:
+    """Convolution of (x - zero) with (weight - zero) in int32; the padding holds x's zero point."""
+    a = _shifted(x, None if x_zero_point is None else x_zero_point.reshape(()), True)
+    b = _shifted(weight, None if weight_zero_point is None else _per_output(weight_zero_point, weight), True)
+    return convolve(a, b, stride=stride, padding=padding, dilation=dilation, groups=groups)
+
+
+def _per_output(value: Array, weight: Array) -> Array:
+    """One value, or one per output channel, that broadcasts with the weight."""
+    return value.reshape(-1, *[1] * (weight.ndim - 1))
+
+
+def qlinear_convolution(
+    x: Array,
+    x_scale: Array,
+    x_zero_point: Array,
+    weight: Array,
+    weight_scale: Array,
+    weight_zero_point: Array,
+    y_scale: Array,
+    y_zero_point: Array,
+    bias: Array | None,
+    *,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> Array:
+    """The convolution of dequantized values plus bias (int32, in units of x_scale * weight_scale), quantized."""
+    y = convolution_integer(
+        x,
+        weight,
+        x_zero_point,
+        weight_zero_point,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+    )
+    channels = [1, -1, *[1] * (x.ndim - 2)]
+    if bias is not None:
+        y = y + bias.reshape(channels)
+    factor = widen(x_scale.reshape(())) * widen(weight_scale.reshape(channels)) / widen(y_scale.reshape(()))
+    return _requantized(y * factor, y_zero_point.reshape(()))
+
+
+RULES: dict[str, Rule] = {
+    "quantize_linear": plain(quantize_linear),
+    "dequantize_linear": plain(dequantize_linear),
+    "dynamic_quantize_linear": plain(dynamic_quantize_linear),
+    "fake_quantize": plain(fake_quantize),
+    "matmul_integer": plain(matmul_integer),
+    "qlinear_matmul": plain(qlinear_matmul),
+    "convolution_integer": plain(convolution_integer),
+    "qlinear_convolution": plain(qlinear_convolution),
+}

@@ -1,0 +1,63 @@
+"""Random draws. Shapes, types and distributions are the op's; the numbers are NumPy's PCG64 and agree with no other library.
+
+With a seed two runs are equal; without one each run differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .numbers import Array
+from .rule import Rule, wide
+
+__all__ = ["RULES"]
+
+
+def rand(*, size: Sequence[int], low: float, high: float, seed: int | None) -> Array:
+    """Uniform from low to below high."""
+    return np.random.default_rng(seed).uniform(low, high, tuple(size))
+
+
+def randn(*, size: Sequence[int], mean: float, std: float, seed: int | None) -> Array:
+    """Normal."""
+    return np.random.default_rng(seed).normal(mean, std, tuple(size))
+
+
+def randperm(*, n: int, seed: int | None) -> Array:
+    """0 to n - 1 in random order."""
+    return np.random.default_rng(seed).permutation(n)
+
+
+def bernoulli(x: Array, *, seed: int | None) -> Array:
+    """One with probability x, else zero."""
+    return np.random.default_rng(seed).random(x.shape) < x
+
+
+def multinomial(x: Array, *, samples: int, seed: int | None) -> Array:
+    """Classes drawn with replacement from exp(x), normalised, per row."""
+    rows = np.atleast_2d(x)
+    weight = np.exp(rows - rows.max(axis=1, keepdims=True))
+    edges = np.cumsum(weight / weight.sum(axis=1, keepdims=True), axis=1)
+    drawn = np.random.default_rng(seed).random((rows.shape[0], samples))
+    classes = (drawn[:, :, None] >= edges[:, None, :]).sum(axis=2)
+    return np.minimum(classes, rows.shape[1] - 1).reshape(*x.shape[:-1], samples)
+
+
+def dropout(x: Array, *, p: float, train: bool, seed: int | None) -> tuple[Array, Array]:
+    """Zero with probability p, else x / (1 - p), and which were kept; x itself outside training."""
+    if not train or p == 0:
+        return x, np.ones(x.shape, bool)
+    kept = np.random.default_rng(seed).random(x.shape) >= p
+    return np.where(kept, x / max(1 - p, np.finfo(np.float64).tiny), 0.0), kept
+
+
+RULES: dict[str, Rule] = {
+    "rand": wide(rand),
+    "randn": wide(randn),
+    "randperm": wide(randperm),
+    "bernoulli": wide(bernoulli),
+    "multinomial": wide(multinomial),
+    "dropout": wide(dropout),
+}

@@ -1,0 +1,196 @@
+"""Reductions along axes, running forms, distances."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...types import DType
+from .numbers import Array, highest, lowest, to, widen
+from .rule import Rule, plain, real, wide
+
+__all__ = ["RULES"]
+
+
+def _axes(x: Array, dim: Sequence[int]) -> tuple[int, ...]:
+    """A scalar has no axis, but may be addressed as if it had one."""
+    return tuple(dim) if x.ndim else ()
+
+
+def _summands(x: Array, dtype: DType | None) -> Array:
+    """The values to add or multiply: in dtype if given, bool and small integers in int64."""
+    values = widen(x if dtype is None else to(x, dtype))
+    return values.astype(np.int64) if values.dtype.kind in "bi" else values
+
+
+def sum_(x: Array, *, dim: Sequence[int], keepdim: bool, dtype: DType | None) -> Array:
+    """The sum; integers modulo 2**64. Nothing adds up to 0."""
+    return np.asarray(np.sum(_summands(x, dtype), axis=_axes(x, dim), keepdims=keepdim and x.ndim > 0))
+
+
+def prod(x: Array, *, dim: Sequence[int], keepdim: bool, dtype: DType | None) -> Array:
+    """The product. Nothing multiplies to 1."""
+    return np.asarray(np.prod(_summands(x, dtype), axis=_axes(x, dim), keepdims=keepdim and x.ndim > 0))
+
+
+def mean(x: Array, *, dim: Sequence[int], keepdim: bool, dtype: DType | None) -> Array:
+    """Sum over count; NaN of nothing."""
+    values = widen(x if dtype is None else to(x, dtype))
+    values = values if values.dtype.kind == "c" else values.astype(np.float64)
+    axes = _axes(x, dim)
+    return np.asarray(np.sum(values, axis=axes, keepdims=keepdim and x.ndim > 0) / _count(x, axes))
+
+
+def _count(x: Array, axes: Sequence[int]) -> Any:
+    return np.float64(math.prod(x.shape[a] for a in axes))  # NumPy's, so that 0 / 0 is NaN
+
+
+def amax(x: Array, *, dim: Sequence[int], keepdim: bool) -> Array:
+    """The largest value, NaN if there is one. Of nothing: what lies below all values of the type (as in ONNX)."""
+    return np.asarray(np.max(x, axis=_axes(x, dim), keepdims=keepdim and x.ndim > 0, initial=lowest(x.dtype)))
+
+
+def amin(x: Array, *, dim: Sequence[int], keepdim: bool) -> Array:
+    """The smallest value, NaN if there is one. Of nothing: what lies above all values of the type."""
+    return np.asarray(
+        np.min(x, axis=_axes(x, dim), keepdims=keepdim and x.ndim > 0, initial=highest(x.dtype))
+    )
+
+
+def any_(x: Array, *, dim: Sequence[int], keepdim: bool) -> Array:
+    """Whether one is not zero."""
+    return np.asarray(np.any(x != 0, axis=_axes(x, dim), keepdims=keepdim and x.ndim > 0))
+
+
+def all_(x: Array, *, dim: Sequence[int], keepdim: bool) -> Array:
+    """Whether none is zero."""
+    return np.asarray(np.all(x != 0, axis=_axes(x, dim), keepdims=keepdim and x.ndim > 0))
+
+
+def var(x: Array, *, dim: Sequence[int], keepdim: bool, correction: float) -> Array:
+    """Squared distances from the mean over (count - correction, at least 0)."""
+    axes = _axes(x, dim)
+    centre = np.sum(x, axis=axes, keepdims=True) / _count(x, axes)
+    squares = np.sum(np.abs(x - centre) ** 2, axis=axes, keepdims=keepdim and x.ndim > 0)
+    return np.asarray(squares / np.maximum(_count(x, axes) - correction, 0.0))
+
+
+def logsumexp(x: Array, *, dim: Sequence[int], keepdim: bool) -> Array:
+    """log(sum(exp(x))), shifted by the maximum where that is finite."""
+    axes = _axes(x, dim)
+    if x.dtype.kind == "c":
+        return np.asarray(np.log(np.sum(np.exp(x), axis=axes, keepdims=keepdim and x.ndim > 0)))
+    top = np.max(x, axis=axes, keepdims=True, initial=-np.inf)
+    top = np.where(np.isfinite(top), top, 0.0)
+    logs = np.log(np.sum(np.exp(x - top), axis=axes, keepdims=True)) + top
+    return np.asarray(logs if keepdim and x.ndim else np.squeeze(logs, axis=axes))
+
+
+def vector_norm(x: Array, *, ord: float, dim: Sequence[int], keepdim: bool) -> Array:  # noqa: A002  the attribute's name
+    """sum(|x|**ord)**(1/ord); the maximum for inf, the minimum for -inf, the count of what is not zero for 0."""
+    options: dict[str, Any] = {"axis": _axes(x, dim), "keepdims": keepdim and x.ndim > 0}
+    size = np.abs(x)
+    if ord == 0:
+        return np.asarray(np.sum(size != 0, dtype=np.float64, **options))
+    if math.isinf(ord):
+        return np.asarray(
+            np.max(size, initial=0.0, **options) if ord > 0 else np.min(size, initial=np.inf, **options)
+        )
+    if ord == 1:
+        return np.asarray(np.sum(size, **options))
+    return np.asarray(
+        np.sqrt(np.sum(size**2, **options)) if ord == 2 else np.sum(size**ord, **options) ** (1 / ord)
+    )
+
+
+# ── places ──
+
+
+def _arg(find: Callable[..., Any]) -> Callable[..., Array]:
+    def arg(x: Array, *, dim: int | None, keepdim: bool, last: bool) -> Array:
+        """The place of the first (or last) extreme value; NaN counts as one."""
+        rows = x.reshape(-1) if dim is None or not x.ndim else x
+        axis = 0 if dim is None or not x.ndim else dim
+        if last:
+            places = rows.shape[axis] - 1 - find(np.flip(rows, axis), axis=axis)
+        else:
+            places = find(rows, axis=axis)
+        if not keepdim:
+            return np.asarray(places)
+        return np.reshape(places, [1] * x.ndim) if dim is None or not x.ndim else np.expand_dims(places, axis)
+
+    return arg
+
+
+def _extreme(find: Callable[..., Any]) -> Callable[..., tuple[Array, Array]]:
+    def extreme(x: Array, *, dim: int, keepdim: bool) -> tuple[Array, Array]:
+        """The extreme values along dim and their first places."""
+        rows = np.atleast_1d(x)
+        places = np.expand_dims(find(rows, axis=dim), dim)
+        values = np.take_along_axis(rows, places, dim)
+        if keepdim and x.ndim:
+            return values, places
+        return np.squeeze(values, dim), np.squeeze(places, dim)
+
+    return extreme
+
+
+# ── running forms ──
+
+
+def _running(accumulate: np.ufunc, start: int) -> Callable[..., Array]:
+    def running(x: Array, *, dim: int, dtype: DType | None, exclusive: bool, reverse: bool) -> Array:
+        """The reduction of all elements up to each one (exclusive: before it), from the end if reverse."""
+        values = np.atleast_1d(_summands(x, dtype))
+        values = np.flip(values, dim) if reverse else values
+        if exclusive:
+            first = np.full([1 if i == dim else d for i, d in enumerate(values.shape)], start, values.dtype)
+            kept = np.take(values, range(max(values.shape[dim] - 1, 0)), axis=dim)
+            values = np.concatenate([first, kept], axis=dim) if values.shape[dim] else values
+        result = accumulate.accumulate(values, axis=dim)
+        return np.asarray(np.flip(result, dim) if reverse else result).reshape(x.shape)
+
+    return running
+
+
+# ── distances ──
+
+
+def cdist(x: Array, other: Array, *, p: float) -> Array:
+    """The p-norm of the difference of every pair of rows."""
+    return _distance(x[..., :, None, :] - other[..., None, :, :], p)
+
+
+def pdist(x: Array, *, p: float) -> Array:
+    """The p-norm of the difference of every pair of rows i < j, in row order."""
+    first, second = np.triu_indices(x.shape[0], 1)
+    return _distance(x[first] - x[second], p)
+
+
+def _distance(difference: Array, p: float) -> Array:
+    return vector_norm(difference, ord=p, dim=(difference.ndim - 1,), keepdim=False)
+
+
+RULES: dict[str, Rule] = {
+    "sum": plain(sum_),
+    "prod": plain(prod),
+    "mean": plain(mean),
+    "amax": wide(amax),
+    "amin": wide(amin),
+    "any": wide(any_),
+    "all": wide(all_),
+    "var": real(var),
+    "logsumexp": real(logsumexp),
+    "vector_norm": real(vector_norm),
+    "argmax": wide(_arg(np.argmax)),
+    "argmin": wide(_arg(np.argmin)),
+    "max": wide(_extreme(np.argmax)),
+    "min": wide(_extreme(np.argmin)),
+    "cumsum": plain(_running(np.add, 0)),
+    "cumprod": plain(_running(np.multiply, 1)),
+    "cdist": wide(cdist),
+    "pdist": wide(pdist),
+}

@@ -1,0 +1,218 @@
+"""Sampling at other places: interpolation by size and scale (axis by axis), by a grid (all axes at once)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from .numbers import Array
+from .rule import Rule, wide
+
+__all__ = ["RULES"]
+
+# ── where an output place lies in the input ──
+
+
+def _half_pixel(y: Array, scale: float, size: int, out: int) -> Array:
+    return (y + 0.5) / scale - 0.5
+
+
+def _symmetric(y: Array, scale: float, size: int, out: int) -> Array:
+    """half_pixel about the centre of the input, though the output's size was rounded."""
+    return size / 2 * (1 - out / (scale * size)) + _half_pixel(y, scale, size, out)
+
+
+def _pytorch(y: Array, scale: float, size: int, out: int) -> Array:
+    return _half_pixel(y, scale, size, out) if out > 1 else np.full(y.shape, -0.5)
+
+
+def _corners(y: Array, scale: float, size: int, out: int) -> Array:
+    """The ends meet. The output's size counts before it was rounded, as in ONNX."""
+    last = scale * size - 1
+    return y * (size - 1) / last if last else np.zeros(y.shape)
+
+
+_COORDINATES: dict[str, Callable[[Array, float, int, int], Array]] = {
+    "half_pixel": _half_pixel,
+    "half_pixel_symmetric": _symmetric,
+    "pytorch_half_pixel": _pytorch,
+    "align_corners": _corners,
+    "asymmetric": lambda y, scale, size, out: y / scale,
+    "tf_half_pixel_for_nn": lambda y, scale, size, out: (y + 0.5) / scale,
+}
+
+
+def _cropped(y: Array, scale: float, size: int, start: float, end: float) -> Array:
+    """Places within a region of interest, given as shares of the input."""
+    last = scale * size - 1
+    inside = (
+        y * (end - start) * (size - 1) / last if last else np.full(y.shape, (end - start) * (size - 1) / 2)
+    )
+    return start * (size - 1) + inside
+
+
+_NEAREST: dict[str, Callable[[Array], Array]] = {
+    "round_prefer_floor": lambda x: np.ceil(x - 0.5),
+    "round_prefer_ceil": lambda x: np.floor(x + 0.5),
+    "floor": np.floor,
+    "ceil": np.ceil,
+}
+
+# ── how much each input place counts ──
+
+
+def _triangle(distance: Array) -> Array:
+    return np.clip(1 - np.abs(distance), 0, 1)
+
+
+def _keys(distance: Array, a: float) -> Array:
+    """The cubic convolution kernel (Keys, 1981)."""
+    d = np.abs(distance)
+    near = ((a + 2) * d - (a + 3)) * d * d + 1
+    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+    return np.where(d <= 1, near, np.where(d < 2, far, 0.0))
+
+
+def _weights(
+    places: Array,
+    size: int,
+    kernel: Callable[[Array], Array],
+    reach: int,
+    shrink: float,
+    exclude_outside: bool,
+) -> Array:
+    """[out, size]: the share of each input place in each output place; what reaches outside falls on the border, or is left out.
+
+    shrink: below 1 the kernel is that much wider (antialiasing).
+    """
+    span = int(np.ceil(reach / shrink))
+    steps = np.floor(places)[:, None] + np.arange(-span, span + 2)
+    share = kernel((steps - places[:, None]) * shrink)
+    if exclude_outside:
+        share = np.where((steps >= 0) & (steps < size), share, 0.0)
+    if exclude_outside or shrink < 1:
+        share = share / share.sum(axis=1, keepdims=True)
+    matrix = np.zeros((places.size, size))
+    rows = np.broadcast_to(np.arange(places.size)[:, None], steps.shape)
+    np.add.at(matrix, (rows, np.clip(steps, 0, size - 1).astype(np.int64)), share)
+    return matrix
+
+
+def resize(
+    x: Array,
+    *,
+    size: Sequence[int],
+    scales: Sequence[float],
+    roi: Sequence[float],
+    mode: str,
+    coordinates: str,
+    nearest: str,
+    cubic_a: float,
+    exclude_outside: bool,
+    extrapolation_value: float,
+    antialias: bool,
+) -> Array:
+    """ONNX's Resize; every dim is resized by a matrix of weights, or (nearest) by indices."""
+    y, outside = x, np.zeros(tuple(size), bool)
+    crop = coordinates == "tf_crop_and_resize"
+    for axis, (old, out) in enumerate(zip(x.shape, size, strict=True)):
+        scale = scales[axis] if scales else out / max(old, 1)
+        if old == out and scale == 1 and not crop:
+            continue
+        at = np.arange(out, dtype=np.float64)
+        if crop:
+            places = _cropped(at, scale, old, roi[axis], roi[axis + x.ndim])
+            beyond = (places < 0) | (places > old - 1)
+            outside |= beyond.reshape([-1 if i == axis else 1 for i in range(x.ndim)])
+        else:
+            places = _COORDINATES[coordinates](at, scale, old, out)
+        if mode == "nearest":
+            chosen = np.clip(_NEAREST[nearest](places), 0, max(old - 1, 0)).astype(np.int64)
+            y = np.take(y, chosen, axis=axis)
+            continue
+        shrink = min(scale, 1.0) if antialias else 1.0
+        if mode == "cubic":
+            matrix = _weights(places, old, lambda d: _keys(d, cubic_a), 2, shrink, exclude_outside)
+        else:
+            matrix = _weights(places, old, _triangle, 1, shrink, exclude_outside)
+        y = np.moveaxis(np.tensordot(matrix, y, axes=(1, axis)), 0, axis)
+    return np.where(outside, extrapolation_value, y) if crop else y
+
+
+# ── grids ──
+
+
+def _unnormalized(grid: Array, size: int, align_corners: bool) -> Array:
+    """-1 and 1 are the centres of the border places, or (not aligned) their outer edges."""
+    return (grid + 1) / 2 * (size - 1) if align_corners else ((grid + 1) * size - 1) / 2
+
+
+def _reflected(x: Array, low: float, high: float) -> Array:
+    span = high - low
+    if span <= 0:
+        return np.zeros(x.shape)
+    folded = np.mod(np.abs(x - low), 2 * span)
+    return np.where(folded > span, 2 * span - folded, folded) + low
+
+
+def _placed(x: Array, size: int, padding_mode: str, align_corners: bool) -> Array:
+    """A place by the padding mode: zeros leave it where it is."""
+    if padding_mode == "reflection":
+        x = _reflected(x, 0, size - 1) if align_corners else _reflected(x, -0.5, size - 0.5)
+    return x if padding_mode == "zeros" else np.clip(x, 0, size - 1)
+
+
+def grid_sample(x: Array, grid: Array, *, mode: str, padding_mode: str, align_corners: bool) -> Array:
+    """X [N, C, space] read at grid [N, places, n], whose last dim runs from the last axis of space to the first.
+
+    Nearest rounds half to even. Cubic (a = -0.75) places each of its taps by the padding mode, as PyTorch does.
+    """
+    space, n = x.shape[2:], x.ndim - 2
+    at = [_unnormalized(grid[..., n - 1 - i], space[i], align_corners) for i in range(n)]
+    if mode != "cubic":
+        at = [_placed(a, d, padding_mode, align_corners) for a, d in zip(at, space, strict=True)]
+    if mode == "nearest":
+        return _read(x, [np.rint(a) for a in at])
+    reach = range(-1, 3) if mode == "cubic" else range(2)
+    lows = [np.floor(a) for a in at]
+    total = np.zeros((*x.shape[:2], *grid.shape[1:-1]))
+    for steps in np.ndindex(*[len(reach)] * n):
+        share = np.ones(grid.shape[:-1])
+        taps = []
+        for a, low, step, size in zip(at, lows, steps, space, strict=True):
+            tap = low + reach[step]
+            share = share * (_keys(tap - a, -0.75) if mode == "cubic" else _triangle(tap - a))
+            taps.append(_placed(tap, size, padding_mode, align_corners) if mode == "cubic" else tap)
+        total += _read(x, taps) * share[:, None]
+    return total
+
+
+def _read(x: Array, at: Sequence[Array]) -> Array:
+    """X [N, C, space] at whole places [N, ...] per axis: [N, C, ...]; zero outside, and where a place is NaN."""
+    index, inside = np.zeros(at[0].shape, np.int64), np.ones(at[0].shape, bool)
+    for a, size in zip(at, x.shape[2:], strict=True):
+        within = (a >= 0) & (a <= size - 1)
+        inside &= within
+        index = index * size + np.where(within, a, 0).astype(np.int64)
+    flat = x.reshape(*x.shape[:2], -1)
+    read = np.take_along_axis(flat, index.reshape(index.shape[0], 1, -1), 2)
+    return np.where(inside[:, None], read.reshape(*x.shape[:2], *index.shape[1:]), 0.0)
+
+
+def affine_grid(theta: Array, *, size: Sequence[int], align_corners: bool) -> Array:
+    """Normalised places of an output [N, C, space], turned by theta [N, n, n + 1]."""
+    space = size[2:]
+    ticks = [np.linspace(-1, 1, d) if d > 1 else np.zeros(d) for d in space]
+    if not align_corners:
+        ticks = [t * (d - 1) / d for t, d in zip(ticks, space, strict=True)]
+    axes = np.meshgrid(*ticks, indexing="ij")
+    points = np.stack([*reversed(axes), np.ones(tuple(space))], axis=-1)
+    return np.einsum("nij,...j->n...i", theta, points)
+
+
+RULES: dict[str, Rule] = {
+    "resize": wide(resize),
+    "grid_sample": wide(grid_sample),
+    "affine_grid": wide(affine_grid),
+}

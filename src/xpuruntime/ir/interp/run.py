@@ -1,0 +1,188 @@
+"""A whole graph: bind symbols to the feeds, load weights, evaluate node by node, hand back what leaves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ...errors import InputError, IrError
+from ...types import Dim, DimLike, DType, TensorSpec
+from ..graph import Graph, Node, Weight
+from .evaluate import evaluate
+from .numbers import Array
+
+__all__ = ["Weights", "run", "trace"]
+
+Weights: TypeAlias = "Mapping[str, Array] | Callable[[Weight], Array]"
+"""Where weights come from: arrays by name, or a function that loads one."""
+Watch: TypeAlias = "Callable[[Node, tuple[Array, ...]], None]"
+
+
+def run(
+    graph: Graph,
+    feeds: Mapping[str, Any],
+    *,
+    weights: Weights | None = None,
+    states: MutableMapping[str, Array] | None = None,
+    watch: Watch | None = None,
+) -> dict[str, Array]:
+    """Outputs by name, in the graph's order.
+
+    feeds:   an array per input.
+    weights: arrays by name, or a function from a Weight to its array; asked for those that the graph has.
+    states:  contents of states by name; read before and updated after the run. A state that is not there starts from its
+             ``init`` weight, or from zeros.
+    watch:   called with each node and its results as they are made.
+
+    Raises InputError for a feed that does not fit, IrError for a node that cannot be computed (opaque ones, bad indices).
+    """
+    symbols: dict[str, int] = {}
+    values = dict(_start(graph, feeds, weights, states, symbols))
+    left = Counter(name for node in graph.nodes for name in dict.fromkeys(node.values))
+    left.update(graph.kept)
+    for node in graph.nodes:
+        results = evaluate(node, values, symbols)
+        if watch is not None:
+            watch(node, results)
+        for value, array in zip(node.outputs, results, strict=True):
+            if value.spec is not None:
+                bind(value.spec, array.shape, symbols, f"{node.op} %{value.name}", IrError)
+            if left[value.name]:
+                values[value.name] = array
+        for name in dict.fromkeys(node.values):
+            left[name] -= 1
+            if not left[name]:
+                del values[name]  # its last reader: large models would not fit otherwise
+    if states is not None:
+        states.update({s.name: values[s.next] for s in graph.states if s.next is not None})
+    return {o.name: values[o.value] for o in graph.outputs}
+
+
+def trace(
+    graph: Graph,
+    feeds: Mapping[str, Any],
+    *,
+    weights: Weights | None = None,
+    states: MutableMapping[str, Array] | None = None,
+) -> dict[str, Array]:
+    """Every value that a node makes, by name, in order. Arguments and errors as ``run``'s."""
+    seen: dict[str, Array] = {}
+
+    def watch(node: Node, results: tuple[Array, ...]) -> None:
+        seen.update(zip((v.name for v in node.outputs), results, strict=True))
+
+    run(graph, feeds, weights=weights, states=states, watch=watch)
+    return seen
+
+
+def _start(
+    graph: Graph,
+    feeds: Mapping[str, Any],
+    weights: Weights | None,
+    states: Mapping[str, Array] | None,
+    symbols: dict[str, int],
+) -> Iterator[tuple[str, Array]]:
+    """Inputs, then weights, then states: each checked against its spec, symbols bound on the way."""
+    names = [v.name for v in graph.inputs]
+    for wrong in [n for n in feeds if n not in names] + [n for n in names if n not in feeds]:
+        raise InputError(
+            f"graph {graph.name!r}",
+            "has no such input" if wrong in feeds else "misses an input",
+            got=repr(wrong),
+            do=f"Its inputs are {', '.join(names) or 'none'}.",
+        )
+    arrays = [_checked(feeds[s.name], s, f"input {s.name!r}", InputError) for s in graph.input_specs]
+    # Plain symbols first: an expression such as 2*n can be checked, and solved, once the others are known.
+    for plain in (True, False):
+        for spec, array in zip(graph.input_specs, arrays, strict=True):
+            bind(spec, array.shape, symbols, f"input {spec.name!r}", InputError, only_plain=plain)
+    yield from zip(names, arrays, strict=True)
+    loaded: dict[str, Array] = {}
+    for weight in graph.weights:
+        array = _load(weight, weights)
+        loaded[weight.name] = _checked(array, weight.spec, f"weight {weight.name!r}", IrError)
+        bind(weight.spec, loaded[weight.name].shape, symbols, f"weight {weight.name!r}", IrError)
+    yield from loaded.items()
+    for state in graph.states:
+        spec = state.spec.substitute(symbols)
+        if states is not None and state.name in states:
+            content = _checked(states[state.name], spec, f"state {state.name!r}", InputError)
+        elif state.init is not None:
+            content = loaded[state.init]
+        else:
+            content = np.zeros([_known(d, f"state {state.name!r}") for d in spec.shape], spec.dtype.numpy)
+        bind(spec, content.shape, symbols, f"state {state.name!r}", InputError)
+        yield state.name, content
+
+
+def _load(weight: Weight, weights: Weights | None) -> Array:
+    if callable(weights):
+        return weights(weight)
+    if weights is None or weight.name not in weights:
+        raise IrError(
+            f"weight {weight.name!r}",
+            "was not handed in",
+            do="Give weights={name: array} or a function that loads one.",
+        )
+    return weights[weight.name]
+
+
+def _known(d: DimLike, who: str) -> int:
+    if isinstance(d, Dim):
+        raise IrError(who, "has a dim that no input tells", got=str(d), do="Hand its content in by states=.")
+    return d
+
+
+def _checked(value: Any, spec: TensorSpec, who: str, error: type[InputError | IrError]) -> Array:
+    """The array, if its dtype and rank are the spec's."""
+    array = np.asarray(value)
+    try:
+        dtype = DType.of(array.dtype)
+    except ValueError as cause:
+        raise error(who, "is not a tensor", got=array.dtype, do=f"Give {spec}.") from cause
+    if dtype is not spec.dtype or array.ndim != spec.rank:
+        raise error(who, "has another type", got=f"{dtype.value}{list(array.shape)}", do=f"Give {spec}.")
+    return array.astype(object) if dtype is DType.STRING else array
+
+
+def bind(
+    spec: TensorSpec,
+    shape: tuple[int, ...],
+    symbols: dict[str, int],
+    who: str,
+    error: type[InputError | IrError],
+    *,
+    only_plain: bool = False,
+) -> None:
+    """Learn symbols from a real shape, and check what is known against it. Raises ``error`` where they disagree."""
+    for d, size in zip(spec.shape, shape, strict=True):
+        if isinstance(d, Dim):
+            unknown = d.symbols - symbols.keys()
+            if len(unknown) == 1:
+                (symbol,) = unknown
+                if d == _as_dim(symbol):
+                    symbols[symbol] = size
+                elif not only_plain:
+                    _solve(d, symbol, size, symbols)
+        if only_plain:
+            continue
+        have = d.substitute(symbols) if isinstance(d, Dim) else d
+        if isinstance(have, int) and have != size:
+            known = f" ({d} = {have})" if isinstance(d, Dim) else ""
+            raise error(who, "has another shape", got=list(shape), do=f"Give {spec}{known}.")
+
+
+def _as_dim(symbol: str) -> Dim:
+    return Dim({(symbol,): 1})
+
+
+def _solve(d: Dim, symbol: str, size: int, symbols: dict[str, int]) -> None:
+    """One unknown that enters linearly: a*s + b = size. What it does not fit is left for the check."""
+    at_zero, at_one = (d.substitute({**symbols, symbol: v}) for v in (0, 1))
+    if isinstance(at_zero, int) and isinstance(at_one, int) and at_one != at_zero:
+        value, rest = divmod(size - at_zero, at_one - at_zero)
+        if not rest and value >= 0 and d.substitute({**symbols, symbol: value}) == size:
+            symbols[symbol] = value

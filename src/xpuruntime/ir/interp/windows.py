@@ -1,0 +1,104 @@
+"""Sliding windows over the last dims: what convolution, pooling and im2col share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from ..ops._shapes import pads, window
+from .numbers import Array
+
+__all__ = ["Windows", "last", "pad", "taps"]
+
+
+def last(where: Iterable[Any]) -> Any:
+    """The index that applies to the last dims."""
+    return (..., *where)
+
+
+class Windows:
+    """Geometry of a window that slides over ``space``: sizes by PyTorch's and ONNX's formula, see ``ops._shapes.window``.
+
+    size:   how many places it has along each dim.
+    begins, ends: padding; with ceil_mode the last window may reach beyond it, by ``beyond``.
+    """
+
+    def __init__(
+        self,
+        space: Sequence[int],
+        kernel: Sequence[int],
+        stride: Sequence[int],
+        padding: Sequence[int],
+        dilation: Sequence[int],
+        ceil_mode: bool = False,
+    ) -> None:
+        self.n = len(kernel)
+        self.space, self.kernel = tuple(space), tuple(kernel)
+        self.stride, self.dilation = tuple(stride), tuple(dilation)
+        self.begins, self.ends = pads(padding, self.n)
+        along = zip(space, kernel, stride, self.begins, self.ends, dilation, strict=True)
+        self.size = tuple(cast(int, window(d, k, s, b, e, w, ceil_mode)) for d, k, s, b, e, w in along)
+        self.beyond = tuple(
+            max(0, (o - 1) * s + (k - 1) * w + 1 - (d + b + e))
+            for d, k, s, b, e, w, o in zip(
+                space, kernel, stride, self.begins, self.ends, dilation, self.size, strict=True
+            )
+        )
+
+    def padded(self, x: Array, fill: Any) -> Array:
+        """X with its padding (negative padding crops) and what windows reach beyond it, all of it ``fill``."""
+        return pad(x, self.begins, [e + b for e, b in zip(self.ends, self.beyond, strict=True)], fill)
+
+    def taps(self) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...]]]:
+        """Each place in the kernel, and the slices of the padded operand that it meets in all windows."""
+        return taps(self.kernel, self.size, self.stride, self.dilation)
+
+    def view(self, x: Array, fill: Any) -> Array:
+        """Every window of x: [..., places, kernel]."""
+        return self.over(self.padded(x, fill))
+
+    def over(self, full: Array) -> Array:
+        """Every window of what is padded already."""
+        span = tuple((k - 1) * w + 1 for k, w in zip(self.kernel, self.dilation, strict=True))
+        axes = tuple(range(full.ndim - self.n, full.ndim))
+        every = np.lib.stride_tricks.sliding_window_view(full, span, axes)
+        places = [
+            slice(0, (o - 1) * s + 1, s) if o else slice(0, 0)
+            for o, s in zip(self.size, self.stride, strict=True)
+        ]
+        inside = [slice(None, None, w) for w in self.dilation]
+        return every[last([*places, *inside])]
+
+    def crop(self, padded: Array) -> Array:
+        """The inverse of ``padded``: the part that is the operand."""
+        begins = [-b for b in self.begins]
+        ends = [-(e + b) for e, b in zip(self.ends, self.beyond, strict=True)]
+        return pad(padded, begins, ends, 0)
+
+
+def taps(
+    kernel: Sequence[int], size: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
+) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...]]]:
+    """Each place in a kernel with the strided slices that it meets."""
+    for tap in np.ndindex(*kernel):
+        yield (
+            tap,
+            tuple(
+                slice(t * w, t * w + (o - 1) * s + 1, s) if o else slice(0, 0)
+                for t, w, o, s in zip(tap, dilation, size, stride, strict=True)
+            ),
+        )
+
+
+def pad(x: Array, begins: Sequence[int], ends: Sequence[int], fill: Any) -> Array:
+    """The last dims of x enlarged by ``fill``, or cropped where a number is negative."""
+    n = len(begins)
+    space = x.shape[x.ndim - n :]
+    shape = [d + b + e for d, b, e in zip(space, begins, ends, strict=True)]
+    result = np.full((*x.shape[: x.ndim - n], *shape), fill, x.dtype)
+    source = tuple(slice(max(-b, 0), d - max(-e, 0)) for d, b, e in zip(space, begins, ends, strict=True))
+    target = tuple(slice(max(b, 0), s - max(e, 0)) for s, b, e in zip(shape, begins, ends, strict=True))
+    result[last(target)] = x[last(source)]
+    return result
