@@ -24,6 +24,7 @@ import xpuruntime as xrt
 from xpuruntime import runtime
 from xpuruntime.inference.recipe import sample_feeds
 from xpuruntime.numerics import compare_all, tolerance_for
+from xpuruntime.targets import DeviceId
 from xpuruntime.types import DType
 
 failures: list[str] = []
@@ -58,7 +59,7 @@ def one_model(path: Path) -> dict[str, Any]:
         evidence = receipt.evidence["r0"]
         print(receipt.text(rows=8))
         devices = sorted({row.device for row in evidence.rows})
-        check("cuda:0" in devices, f"{path.stem}: steps ran on {devices}")
+        check(DeviceId("cuda") in map(DeviceId.parse, devices), f"{path.stem}: steps ran on {devices}")
     confirmed = receipt.confirmed
     try:
         xrt.InferenceSession(path, device="cuda:0", engine="onnxruntime", strict=True).close()

@@ -104,10 +104,10 @@ class Receipt:
     @classmethod
     def write(cls, plan: Plan, evidence: Mapping[str, Evidence], runs: int) -> Receipt:
         """Hold the evidence against the plan and note the versions of this process."""
-        packages = ("xpuruntime", "numpy", "onnx", *(r.engine for r in plan.regions))
-        versions = {"python": platform.python_version(), "platform": platform.platform()} | {
-            p: v for p in packages if (v := package_version(p))
-        }
+        packages = ("xpuruntime", "numpy", "onnx")
+        versions = {"python": platform.python_version(), "platform": platform.platform()}
+        versions |= {p: v for p in packages if (v := package_version(p))}
+        versions |= {e.engine: e.version for e in evidence.values()}  # of the loaded library, not of a package's metadata
         return cls(plan, evidence, runs, confirm(plan, evidence), versions)
 
     @property
