@@ -314,3 +314,30 @@ def test_ceil_mode_that_a_symbol_cannot_decide() -> None:
                 x, kernel_size=[2, 2], stride=[3, 3], padding=[0, 0], dilation=[1, 1], ceil_mode=True
             )
         )
+
+
+def test_what_a_policy_asks_of_a_node() -> None:
+    g = mlp()
+    assert [ir.family_of(n) for n in g] == ["matmul", "activation", "elementwise"]
+    assert ir.source_names(g.node("h")) == ("MatMul_0",)
+    assert ir.source_names(g.node("s")) == ("s",)
+    b = ir.GraphBuilder("g")
+    x = b.input("x", "float32[2]")
+    for domain, op, family in (
+        ("", "Gemm", "matmul"),
+        ("aten", "aten.gelu.default", "activation"),
+        ("my", "Mine", "other"),
+    ):
+        b.opaque(op, [x], [("", "float32[2]")], reason="a test", domain=domain)
+        assert ir.family_of(b.nodes[-1]) == family
+
+
+def test_views() -> None:
+    """The table says which results may share their operand's memory, and how."""
+    kinds = {name: row.view for name, row in ir.OPS.items() if row.view}
+    assert {n for n, k in kinds.items() if k == "reshape"} == {"clone", "view", "squeeze", "unsqueeze"}
+    strided = {"permute", "expand", "split", "slice", "select", "as_strided", "diagonal"}
+    assert {n for n, k in kinds.items() if k == "strided"} == strided
+    b = ir.GraphBuilder("g")
+    b.permute(b.relu(b.input("x", "float32[2, 3]")), dims=[1, 0])
+    assert [ir.is_view(n) for n in b.nodes] == [False, True]

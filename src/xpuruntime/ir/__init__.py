@@ -12,6 +12,7 @@ from __future__ import annotations
 from ..errors import IrError
 from .attributes import MAX_CONST_ELEMENTS, Attrs, Const
 from .build import GraphBuilder
+from .family import family_of, is_view, source_names
 from .graph import Graph, Input, Node, Output, Source, State, Value, Weight
 from .infer import find_op, infer
 from .match import Found, Match, Miss, find, match
@@ -47,10 +48,12 @@ __all__ = [
     "Weight",
     "aten_index",
     "bind",
+    "family_of",
     "find",
     "find_op",
     "from_json",
     "infer",
+    "is_view",
     "load",
     "match",
     "onnx_index",
@@ -61,6 +64,7 @@ __all__ = [
     "promote_types",
     "save",
     "save_weights",
+    "source_names",
     "sources_of",
     "specialize",
     "verify",

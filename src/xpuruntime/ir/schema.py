@@ -66,6 +66,8 @@ class Op:
     aten, onnx:     names of the ops it corresponds to, for frontends, coverage tests and documentation.
     commutative:    the first two operands may change places.
     pointwise:      each output element depends on the input elements at the same (broadcast) place only.
+    view:           ``reshape``: the result has the first operand's elements in the same order; ``strided``: it reads the first
+                    operand at a regular step, so a device may share its memory; empty: it is new data.
     random:         two equal nodes may give different values.
     place:          rewrites attributes in place into their one spelling where only the operands tell it (a view's -1).
     data_dependent: why the output shape is known only when it runs; empty for every other op. Engines take such ops.
@@ -81,6 +83,7 @@ class Op:
     onnx: tuple[str, ...] = ()
     commutative: bool = False
     pointwise: bool = False
+    view: str = ""
     random: bool = False
     place: Place | None = None
     data_dependent: str = ""
@@ -153,6 +156,7 @@ def op(
     onnx: str = "",
     commutative: bool = False,
     pointwise: bool = False,
+    view: str = "",
     random: bool = False,
     place: Place | None = None,
     data_dependent: str = "",
@@ -176,6 +180,7 @@ def op(
         tuple(onnx.split()),
         commutative,
         pointwise,
+        view,
         random,
         place,
         data_dependent,
