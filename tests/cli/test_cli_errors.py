@@ -152,3 +152,36 @@ def test_an_engine_that_fails_while_running_is_8(xpu, tmp_path: Path) -> None:
     both = xpu("compare", tmp_path / "p.onnx", "-e", "all", "-i", tmp_path / "i.npy")
     assert both.code == 6  # nobody is left to compare with
     assert "run_failed" in both.stderr
+
+
+def test_a_model_that_an_engine_cannot_build_is_8_though_no_device_was_named(xpu, tmp_path: Path) -> None:
+    """Kernel and input disagree on their channels; the GPU that is not here must not be the reason given."""
+    pytest.importorskip("openvino")
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["x", "w"], ["y"], kernel_shape=[3, 3])],
+        "channels",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 8, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.ones((2, 4, 3, 3), np.float32), "w")],
+    )
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8),
+        tmp_path / "c.onnx",
+    )
+    done = xpu("run", tmp_path / "c.onnx", "-e", "openvino", "--json")
+    assert done.code == 8
+    assert done.json["error"] == "BuildError"
+    assert "channel count" in done.json["what"]
+
+
+def test_an_unknown_vendor_option_is_5_and_names_the_known_ones(xpu, model: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    policy = tmp_path / "options.yaml"
+    policy.write_text("version: 1\nexecution:\n  engine_options:\n    onnxruntime: {nonsense: '1'}\n")
+    done = xpu("run", model, "-e", "onnxruntime", "--policy", policy)
+    assert done.code == 5
+    assert "no option 'nonsense'" in done.stderr
+    assert "graph_optimization_level" in done.stderr

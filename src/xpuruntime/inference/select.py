@@ -297,7 +297,10 @@ def _unavailable(model: ModelSource, ask: Ask, decision: Decision) -> XpuError:
     if not tried:
         return EngineUnavailable(who, "no engine is known for this request", got=asked, decision=decision)
     # A device that is missing says more than the engines that happen not to be installed.
-    telling = next((c for c in tried if c.code in _ERRORS), tried[0]) if ask.engine is None else tried[0]
+    # But where no device was named, one that is not there says less than what an engine said about one that is.
+    absent = (Reason.NO_DEVICE, Reason.DEVICE_MISMATCH) if ask.device is None else ()
+    pool = [c for c in tried if c.code not in absent] or tried
+    telling = next((c for c in pool if c.code in _ERRORS), pool[0]) if ask.engine is None else pool[0]
     kind = _ERRORS.get(telling.code, EngineUnavailable)
     what = f"{asked or 'what was asked for'} cannot be had: {telling.reason}"
     what = what.rstrip(".")
