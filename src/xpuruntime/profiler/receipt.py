@@ -107,7 +107,9 @@ class Receipt:
         packages = ("xpuruntime", "numpy", "onnx")
         versions = {"python": platform.python_version(), "platform": platform.platform()}
         versions |= {p: v for p in packages if (v := package_version(p))}
-        versions |= {e.engine: e.version for e in evidence.values()}  # of the loaded library, not of a package's metadata
+        versions |= {
+            e.engine: e.version for e in evidence.values()
+        }  # of the loaded library, not of a package's metadata
         return cls(plan, evidence, runs, confirm(plan, evidence), versions)
 
     @property
