@@ -20,7 +20,17 @@ __all__ = ["is_quantised", "quantise_weights"]
 
 _MIN_ELEMENTS = 1024  # below this the scales and the extra node cost more than they save
 _QUANTISED_OPS = frozenset(
-    ["QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul", "MatMulInteger", "ConvInteger", "FakeQuantize", "MatMulNBits"]
+    [
+        "QuantizeLinear",
+        "DequantizeLinear",
+        "DynamicQuantizeLinear",
+        "QLinearConv",
+        "QLinearMatMul",
+        "MatMulInteger",
+        "ConvInteger",
+        "FakeQuantize",
+        "MatMulNBits",
+    ]
 )
 
 
