@@ -34,13 +34,13 @@ def repository() -> Path:
 def bare_python(tmp_path: Path) -> Callable[[str], str]:
     """Run code where only NumPy, ml_dtypes and xpuruntime exist, so that every vendor's package is really missing."""
     import ml_dtypes
-    import numpy
+    import numpy as np
 
     import xpuruntime
 
     folder = tmp_path / "bare"
     folder.mkdir()
-    for package in (numpy, ml_dtypes, xpuruntime):
+    for package in (np, ml_dtypes, xpuruntime):
         source = Path(package.__path__[0]).resolve()
         for part in (source, source.with_name(f"{source.name}.libs")):
             if part.exists():

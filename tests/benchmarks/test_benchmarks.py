@@ -17,7 +17,11 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 def run(name: str, *arguments: str) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, str(BENCHMARKS / name), "--json", *arguments], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, str(BENCHMARKS / name), "--json", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout)  # type: ignore[no-any-return]
