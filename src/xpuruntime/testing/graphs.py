@@ -3,8 +3,9 @@
     @given(graphs())
     def test_it(graph): ...
 
-Every graph verifies, and every op in it is defined for every input value (no index can fall outside), so an interpreter and a
-backend must agree on it. Needs the ``hypothesis`` package, imported when a strategy is made.
+Every graph verifies, runs when symbols have the values of ``SYMBOLS``, and holds only ops that are defined for every input
+value (no index can fall outside): an interpreter and a backend must agree on it. Needs the ``hypothesis`` package, which is
+imported when a strategy is made.
 """
 
 from __future__ import annotations
@@ -15,16 +16,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import IrError
-from ..ir import Graph, GraphBuilder, Source
+from ..ir import Graph, GraphBuilder, Source, infer
+from ..ir.symbols import substitute
 from ..types import Dim, DimLike, DType, TensorSpec, dim
 
 if TYPE_CHECKING:
     from hypothesis.strategies import DrawFn, SearchStrategy
 
-__all__ = ["DTYPES", "STEPS", "arrays_for", "graphs"]
+__all__ = ["DTYPES", "STEPS", "SYMBOLS", "arrays_for", "graphs"]
 
 DTYPES = (DType.FLOAT32, DType.FLOAT32, DType.FLOAT64, DType.INT64, DType.INT32, DType.BOOL)
 _SIZES: tuple[DimLike, ...] = (0, 1, 1, 2, 3, 4, 5, dim("n"), dim("n"), dim("m"))
+SYMBOLS: dict[str, DimLike] = {"n": 3, "m": 2}
 _TEXTS = ("layer.0", "Conv_0", 'a "quoted" name', "ünï", "line\nbreak", "# | ?", "back\\slash")
 
 
@@ -65,10 +68,15 @@ def graphs(
             facts = draw(st.lists(st.sampled_from(_TEXTS), min_size=4, max_size=4)) if sources else []
             made = [Source(facts[0], facts[1], facts[2], facts[3], draw(st.integers(0, 9)))] if facts else []
             with b.source(*made):
+                before = len(b.nodes)
                 try:
                     draw(st.sampled_from(chosen))(draw, b)
-                except IrError:
-                    continue  # the step does not fit what was drawn
+                    _check_values(b, before)
+                except IrError:  # the step does not fit what was drawn
+                    for node in b.nodes[before:]:
+                        for made_value in node.outputs:
+                            del b.values[made_value.name]
+                    del b.nodes[before:]
         values = [n for n, v in b.values.items() if v.spec is not None]
         if opaque:
             b.opaque(
@@ -94,11 +102,20 @@ def graphs(
     return make()
 
 
+def _check_values(b: GraphBuilder, start: int) -> None:
+    """Nodes from ``start`` on must also fit when symbols have their values: n against 4 infers, but cannot run with n = 3."""
+    for node in b.nodes[start:]:
+        operands = [substitute(b.spec(i), SYMBOLS) if isinstance(i, str) else i for i in node.inputs]
+        got = infer(node.op, operands, substitute(node.attrs, SYMBOLS))
+        if any(substitute(v.spec, SYMBOLS) != spec for v, spec in zip(node.outputs, got, strict=False)):
+            raise IrError("random graph", "symbols hide a difference")
+
+
 def arrays_for(
     graph: Graph, seed: int = 0, symbols: dict[str, int] | None = None
 ) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, np.ndarray[Any, Any]]]:
-    """Random inputs and weights of a graph by name, small numbers of both signs; symbols default to n=3, m=2."""
-    known = {"n": 3, "m": 2} | (symbols or {})
+    """Random inputs and weights of a graph by name, small numbers of both signs; symbols default to ``SYMBOLS``."""
+    known = {**SYMBOLS, **(symbols or {})}
     rng = np.random.default_rng(seed)
 
     def array(spec: TensorSpec) -> np.ndarray[Any, Any]:
