@@ -25,7 +25,9 @@ TOLERANCE: dict[DType, float] = {
     DType.FLOAT32: 5e-5,
     DType.FLOAT16: 2e-2,
     DType.BFLOAT16: 6e-2,
+    DType.INT16: 1e-2,
     DType.INT8: 1e-1,
+    DType.INT4: 5e-1,
 }
 
 

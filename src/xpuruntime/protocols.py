@@ -83,12 +83,14 @@ class EngineRequest:
                is pinned off).
     threads:   CPU threads; None lets the engine use every core this process may use.
     options:   vendor options by the vendor's own names, from a policy; an unknown one is an error.
+    optimization: 0 none, 1 basic, 2 extended, 3 all that keeps results right.
     """
 
     device: DeviceId
     precision: DType | None = None
     threads: int | None = None
     options: Mapping[str, str] = field(default_factory=dict)
+    optimization: int = 3
 
 
 @dataclass(frozen=True, slots=True)

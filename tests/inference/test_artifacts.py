@@ -131,3 +131,16 @@ def test_read_only_mode_reads(path, x, tmp_path, monkeypatch) -> None:
     assert facts["from_store"] is True
     assert first == second
     assert np.frombuffer(first, np.float32).size == 20
+
+
+@pytest.mark.parametrize("level", [0, 1, 2, 3])
+def test_the_optimisation_level_reaches_the_engine_or_is_refused(level, path, x, tmp_path) -> None:
+    policy = xrt.ExecutionPolicy(optimization_level=level)
+    with xrt.InferenceSession(path, device="cpu", engine="onnxruntime", exec_policy=policy) as sess:
+        sess.run(input=x)
+        rows = sess.receipt().evidence["r0"].rows
+    fused = any({"conv", "relu"} <= set(row.nodes) for row in rows)
+    assert fused == (level >= 2)
+    if level < 3:
+        with pytest.raises(xrt.PolicyError, match=f"no level {level}"):
+            start(path, x, tmp_path, exec_policy=policy)

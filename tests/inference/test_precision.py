@@ -8,8 +8,9 @@ import pytest
 import xpuruntime as xrt
 from xpuruntime.errors import PrecisionUnavailable
 from xpuruntime.frontends.model_file import open_model
-from xpuruntime.frontends.weights_int8 import is_quantised, quantise_weights
+from xpuruntime.frontends.weights_int8 import quantise_weights
 from xpuruntime.testing.onnx_models import build_model
+from xpuruntime.types import DType
 
 onnx = pytest.importorskip("onnx", reason="the tests build models with onnx")
 pytest.importorskip("onnxruntime", reason="an engine is needed")
@@ -35,7 +36,7 @@ def test_the_int8_values_are_within_half_a_step_of_the_weights(path, proto) -> N
 
     source, count = quantise_weights(open_model(path))
     assert count == 2
-    assert is_quantised(source)
+    assert source.quantized is DType.INT8
     made = {w.name: numpy_helper.to_array(w) for w in onnx.load_from_string(source.data).graph.initializer}
     own = {w.name: numpy_helper.to_array(w) for w in proto.graph.initializer}
     for name in ("w2",):

@@ -16,31 +16,15 @@ from numpy.typing import NDArray
 from ..errors import PrecisionUnavailable
 from ..protocols import ModelSource
 
-__all__ = ["is_quantised", "quantise_weights"]
+__all__ = ["quantise_weights"]
 
 _MIN_ELEMENTS = 1024  # below this the scales and the extra node cost more than they save
-_QUANTISED_OPS = frozenset(
-    [
-        "QuantizeLinear",
-        "DequantizeLinear",
-        "DynamicQuantizeLinear",
-        "QLinearConv",
-        "QLinearMatMul",
-        "MatMulInteger",
-        "ConvInteger",
-        "FakeQuantize",
-        "MatMulNBits",
-    ]
-)
-
-
-def is_quantised(model: ModelSource) -> bool:
-    """True when the model itself already computes with, or stores weights in, small integers."""
-    return any(n.op in _QUANTISED_OPS for n in model.nodes)
 
 
 def quantise_weights(model: ModelSource) -> tuple[ModelSource, int]:
     """The model with int8 weights, and how many weights were changed. Raises PrecisionUnavailable when none can be."""
+    if model.quantized is not None:
+        raise _cannot(model, f"the model is quantised already, to {model.quantized.value}")
     if model.format != "onnx":
         raise _cannot(model, f"weights can be made int8 in ONNX models only, this is {model.format}")
     if model.opsets.get("", 0) < 10:

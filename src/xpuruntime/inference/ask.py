@@ -75,7 +75,7 @@ def effective_ask(
         options={e: {k: str(v) for k, v in o.items()} for e, o in (execution.engine_options or {}).items()},
         caching=execution.caching is not False,
         order=execution.engine_order or {},
-        optimization_level=execution.optimization_level,
+        optimization=3 if execution.optimization_level is None else execution.optimization_level,
     )
     fields = execution.set_fields()
     request = {

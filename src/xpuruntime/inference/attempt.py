@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from .. import __version__
 from ..decisions import Candidate, Reason, Support
 from ..engines import lookup
 from ..errors import BuildError, EngineUnavailable, PrecisionUnavailable, StoreError
-from ..frontends.weights_int8 import is_quantised, quantise_weights
+from ..frontends.weights_int8 import quantise_weights
 from ..plugins import EnginePlugin
 from ..protocols import Artifact, Engine, EngineRequest, Executable, ModelSource
 from ..store import Store, digest
@@ -39,6 +40,7 @@ class Wanted:
     threads: int | None = None
     options: tuple[tuple[str, str], ...] = ()
     caching: bool = True
+    optimization: int = 3
 
     @property
     def name(self) -> str:
@@ -101,7 +103,7 @@ def attempt(model: ModelSource, wanted: Wanted, store: Store) -> Loaded | Candid
         )
     except BuildError as error:
         return Candidate(wanted.name, Reason.BUILD_FAILED, f"{error.what}: {error.got}", error.do)
-    precision = DType.INT8 if is_quantised(source) else (request.precision or source.precision)
+    precision = source.quantized or request.precision or source.precision
     if quantised:
         facts["int8_weights"] = quantised
     return Loaded(wanted, source, executable, engine.version(), precision, note, facts)
@@ -109,7 +111,7 @@ def attempt(model: ModelSource, wanted: Wanted, store: Store) -> Loaded | Candid
 
 def _precise(model: ModelSource, wanted: Wanted) -> tuple[ModelSource, int]:
     """The model whose own precision is the demanded int8, and how many weights had to be changed for that."""
-    if wanted.precision is not DType.INT8 or is_quantised(model):
+    if wanted.precision is not DType.INT8 or model.quantized is DType.INT8:
         return model, 0
     return quantise_weights(model)
 
@@ -117,7 +119,7 @@ def _precise(model: ModelSource, wanted: Wanted) -> tuple[ModelSource, int]:
 def _request(engine: Engine, model: ModelSource, wanted: Wanted) -> tuple[EngineRequest, Support]:
     """The request, with the permitted precision where the engine has it."""
     own = None if wanted.precision in (None, DType.INT8, model.precision) else wanted.precision
-    request = EngineRequest(wanted.device, own, wanted.threads, dict(wanted.options))
+    request = EngineRequest(wanted.device, own, wanted.threads, dict(wanted.options), wanted.optimization)
     if own is not None or wanted.permit in (None, model.precision):
         return request, Support.yes()
     lower = replace(request, precision=wanted.permit)
@@ -140,6 +142,7 @@ def _obtain(
         "precision": request.precision,
         "threads": request.threads,
         "options": dict(request.options),
+        "optimization": request.optimization,
     }
     key = digest(ingredients)
     start = time.perf_counter()
@@ -147,9 +150,9 @@ def _obtain(
         blob = store.get("artifact", key)
         if blob is not None:
             try:
-                executable = engine.load(Artifact(name, blob, True), model, request)
+                executable = engine.load(_unpack(name, blob), model, request)
                 return executable, {"from_store": True, "load_s": round(time.perf_counter() - start, 4)}
-            except BuildError as error:  # whole by its checksum, yet the vendor refuses it
+            except (BuildError, ValueError) as error:  # whole by its checksum, yet the vendor refuses it
                 _log.warning("%s The kept artifact is built again.", error)
         artifact = engine.build(model, request)
         built = time.perf_counter()
@@ -166,6 +169,22 @@ def _obtain(
 
 def _keep(store: Store, ingredients: dict[str, Any], artifact: Artifact) -> None:
     try:
-        store.put("artifact", ingredients, artifact.blob)
+        store.put("artifact", ingredients, _pack(artifact))
     except StoreError as error:  # a full disk must not stop a model that is already built
         _log.warning("%s The model runs; the next start builds it again.", error)
+
+
+def _pack(artifact: Artifact) -> bytes:
+    """An artifact as one payload: length of its meta, its meta as JSON, its blob."""
+    meta = json.dumps(dict(artifact.meta), sort_keys=True).encode()
+    return len(meta).to_bytes(8, "little") + meta + artifact.blob
+
+
+def _unpack(engine: str, payload: bytes) -> Artifact:
+    """The inverse of ``_pack``. Raises ValueError."""
+    end = 8 + int.from_bytes(payload[:8], "little")
+    if end > len(payload):
+        raise ValueError(
+            f"the kept artifact of {engine} is damaged: its meta would end at byte {end} of {len(payload)}."
+        )
+    return Artifact(engine, payload[end:], True, json.loads(payload[8:end]))

@@ -55,12 +55,21 @@ class Ask:
     options: Mapping[str, Mapping[str, str]]
     caching: bool
     order: Mapping[str, Sequence[str]]
-    optimization_level: int | None
+    optimization: int
 
     def wanted(self, engine: str, device: DeviceId) -> Wanted:
         """The candidate of that engine and device."""
         options = tuple(sorted(self.options.get(engine, {}).items()))
-        return Wanted(engine, device, self.precision, self.permit, self.threads, options, self.caching)
+        return Wanted(
+            engine,
+            device,
+            self.precision,
+            self.permit,
+            self.threads,
+            options,
+            self.caching,
+            self.optimization,
+        )
 
 
 @dataclass(slots=True)
@@ -223,6 +232,7 @@ def _record_key(model: ModelSource, ask: Ask, candidates: Sequence[Wanted]) -> d
         "permit": ask.permit,
         "threads": ask.threads,
         "options": {k: dict(v) for k, v in ask.options.items()},
+        "optimization": ask.optimization,
         "processor": cpu().model,
     }
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ...protocols import Array, Evidence, EvidenceRow, ModelSource
+from ...targets import DeviceId
 from ..attribution import SourceGraph
 from . import options
 from .providers import CPU, PROVIDER_DEVICES, short
@@ -64,7 +65,7 @@ def collect(
                 EvidenceRow(
                     (name,) if name else (),
                     node.op_type,
-                    _device(assigned.ep_name),
+                    _device(assigned.ep_name, settings),
                     f"{assigned.ep_name} {node.op_type}",
                 )
             )
@@ -90,8 +91,10 @@ def collect(
     )
 
 
-def _device(provider: str) -> str:
-    return PROVIDER_DEVICES.get(provider, "auto")
+def _device(provider: str, settings: options.Settings) -> str:
+    """The device that a provider of this session drives; the asked one may be the second of its kind."""
+    index = settings.providers[0][1].get("device_id", "0") if provider == settings.asked else "0"
+    return str(DeviceId(PROVIDER_DEVICES.get(provider, "auto"), int(index)))
 
 
 def _some(names: Sequence[str], limit: int = 8) -> str:
@@ -161,7 +164,7 @@ def twin(
         events = json.loads(Path(session.end_profiling()).read_text())
         del session
         executed = executed_nodes(graph, model) if graph.exists() else None
-    return _attribute(model, events, executed, notes)
+    return _attribute(model, settings, events, executed, notes)
 
 
 def _profiling(settings: options.Settings, threads: int, folder: str, graph: Path | None) -> Any:
@@ -174,7 +177,11 @@ def _profiling(settings: options.Settings, threads: int, folder: str, graph: Pat
 
 
 def _attribute(
-    model: ModelSource, events: list[dict[str, Any]], executed: Executed | None, notes: list[str]
+    model: ModelSource,
+    settings: options.Settings,
+    events: list[dict[str, Any]],
+    executed: Executed | None,
+    notes: list[str],
 ) -> Attribution:
     """Rows in execution order from profiler events; each event's node is looked up in the twin's final graph."""
     runs = [(e["ts"], e["ts"] + e["dur"]) for e in events if e.get("name") == "model_run"][1:]
@@ -200,7 +207,9 @@ def _attribute(
         provider, op = args[key].get("provider", CPU), key[1]
         time_us = statistics.median(durations)
         rows.append(
-            EvidenceRow(nodes, op, _device(provider), f"{provider} {op}", _computed_in(args[key]), time_us)
+            EvidenceRow(
+                nodes, op, _device(provider, settings), f"{provider} {op}", _computed_in(args[key]), time_us
+            )
         )
     launched = sorted({r.kernel.split(" ")[0] for r in rows if r.device != "cpu"})
     if launched:  # the profiler stops its clock when the host has queued the work

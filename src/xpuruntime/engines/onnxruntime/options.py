@@ -26,6 +26,8 @@ _LEVELS = (
     "ORT_ENABLE_ALL",
 )
 
+_BY_LEVEL = ("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL")
+
 # Attributes of SessionOptions -> the texts that they take (None: a non-negative integer).
 _ATTRIBUTES: dict[str, tuple[str, ...] | None] = {
     "graph_optimization_level": _LEVELS,
@@ -85,7 +87,7 @@ def parse(request: EngineRequest) -> Settings | Support:
     chosen = _providers(request)
     if isinstance(chosen, Support):
         return chosen
-    attributes: dict[str, str] = {}
+    attributes: dict[str, str] = {"graph_optimization_level": _BY_LEVEL[request.optimization]}
     config: dict[str, str] = {}
     rest: dict[str, str] = {}
     for key, value in request.options.items():
@@ -185,7 +187,6 @@ def session_options(settings: Settings, threads: int) -> Any:
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 4
-    options.graph_optimization_level = vendor.GraphOptimizationLevel.ORT_ENABLE_ALL
     for key, value in settings.attributes.items():
         options.__setattr__(key, _value(vendor, key, value))
     defaults = {

@@ -93,6 +93,12 @@ def _precision(model: ModelSource, request: EngineRequest) -> Support:
 
 def _options(request: EngineRequest) -> Support:
     name = vendor_name(request.device)
+    if request.optimization != 3:
+        return Support.no(
+            Reason.OPTION_UNKNOWN,
+            f"OpenVINO always optimises fully; it has no level {request.optimization}",
+            do="Leave optimization_level at 3, or use engine='onnxruntime'.",
+        )
     known = devices.writable_properties(name)
     for key in request.options:
         if key in _OURS:
