@@ -204,6 +204,25 @@ def test_compare_against_the_reference_evaluator(xpu, model: Path) -> None:
 
 
 @both
+def test_the_reference_evaluator_takes_old_models_that_list_weights_as_inputs(
+    xpu, model: Path, tmp_path: Path
+) -> None:
+    import onnx
+
+    old = onnx.load(model)
+    old.ir_version = 3
+    for tensor in reversed(old.graph.initializer):
+        weight = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+        old.graph.input.insert(0, weight)
+    del old.opset_import[:]
+    old.opset_import.append(onnx.helper.make_opsetid("", 8))
+    onnx.save(old, tmp_path / "old.onnx")
+    done = xpu("compare", tmp_path / "old.onnx", "--against", "reference", "--samples", 1, "--json")
+    assert done.code == 0
+    assert len(done.json["pairs"]) == 2
+
+
+@both
 def test_bench(xpu, model: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     done = xpu("bench", model, "--seconds", 0.3, "--threads", 1, "--json", "--plot", tmp_path / "b.svg")

@@ -92,7 +92,7 @@ def compare(
                 inputs=given,
                 samples=samples,
                 tolerance=tolerance,
-                against=REFERENCE if against == "reference" else against,
+                against=REFERENCE if against in ("reference", REFERENCE) else against,
                 reference_seconds=reference_seconds,
                 progress=now,
             )

@@ -150,7 +150,7 @@ def compare_engines(
     if len(found) < 2:
         decision = Decision("engine", source.name, None, tuple(field.rejected))
         who, got = f"compare {source.name!r}", f"only {', '.join(found) or 'nothing'}"
-        do = f"Name another engine, or use --against {REFERENCE}."
+        do = "Name another engine, or use --against reference."
         raise EngineUnavailable(who, "there is nothing to compare with", got=got, do=do, decision=decision)
     names = [s.name for s in source.outputs]
     pairs = []
@@ -282,7 +282,7 @@ def _reference(model: ModelSource, sample: dict[str, Array], seconds: float) -> 
     if outputs is None:
         do = support.do or "Compare against an engine, or on smaller inputs (--shape)."
         raise EngineUnavailable(
-            f"--against {REFERENCE}", "cannot be had for this model", got=support.reason, do=do
+            "--against reference", "cannot be had for this model", got=support.reason, do=do
         )
     return outputs
 
