@@ -11,6 +11,7 @@ from xpuruntime.profiler.blocks import (
     Block,
     Cell,
     Columns,
+    Fold,
     Heading,
     Listing,
     Picture,
@@ -100,7 +101,7 @@ def _summary(story: Story, series: Series) -> Section:
 
 def _ratio(standing: object) -> str:
     ratio = getattr(standing, "ratio", None)
-    return "" if ratio is None else f"{ratio.value:.2f} times the best"
+    return "" if ratio is None else f"ratio {ratio.value:.2f}"
 
 
 def _chapter(chapter: Chapter, series: Series) -> Section:
@@ -187,7 +188,7 @@ def _reading(readings: Sequence[Reading]) -> Section:
 def _asked(title: str, asked: Asked, subtitle: str, id: str) -> Section:  # noqa: A002
     parts = [Listing(asked.code), asked.decision]
     if asked.error:
-        parts += [Heading("The error, in full"), Prose(asked.error)]
+        parts.append(Fold("The error that the caller gets", (Prose(asked.error),)))
     return Section(title, parts, subtitle, id=id)
 
 

@@ -105,14 +105,8 @@ def main(
         typer.Option("--build", metavar="NAME|all", help="Build the ONNX file of one model, or of all."),
     ] = None,
     run_name: Annotated[
-        str | None, typer.Option("--run", metavar="NAME|all", help="Run one model, or all, on their samples.")
+        str | None, typer.Option("--run", metavar="NAME|all", help="Run one model, or all, with ONNX Runtime itself.")
     ] = None,
-    engine_free: Annotated[
-        bool,
-        typer.Option(
-            "--engine-free", help="Said for clarity: --run is always ONNX Runtime itself, not xpuruntime."
-        ),
-    ] = True,
     page: Annotated[
         Path | None, typer.Option("--read", metavar="IMAGE", help="Read the text of a page.")
     ] = None,

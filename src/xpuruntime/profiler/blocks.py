@@ -88,6 +88,7 @@ class Cell:
     """One cell of a table.
 
     note:   a second, smaller line.
+    keep:   on one line.
     share:  0 to 1: a bar behind the text, in the colour of ``series``.
     series: number of the series (an engine) that the cell belongs to; None for none.
     href:   id of a section of the same page.
@@ -97,6 +98,7 @@ class Cell:
     note: str = ""
     tone: str = ""
     mono: bool = False
+    keep: bool = False
     share: float | None = None
     series: int | None = None
     href: str = ""
@@ -144,9 +146,9 @@ def number(value: float, digits: int = 3) -> str:
     """Three significant digits without needless exponents: ``0.000123`` -> ``1.23e-04``, ``1234.5`` -> ``1,234``."""
     if value == 0:
         return "0"
-    if 1e-3 <= abs(value) < 10**digits:
-        return f"{value:#.{digits}g}".rstrip(".")
-    return f"{value:,.0f}" if 10**digits <= abs(value) < 1e9 else f"{value:.{digits - 1}e}"
+    if 10**digits - 0.5 <= abs(value) < 1e9:
+        return f"{value:,.0f}"
+    return f"{value:#.{digits}g}".rstrip(".") if 1e-3 <= abs(value) < 1e9 else f"{value:.{digits - 1}e}"
 
 
 def duration(microseconds: float) -> str:

@@ -6,10 +6,10 @@ one drawing serves both themes. Series differ by marker too, not by colour alone
 
 from __future__ import annotations
 
-import hashlib
 import io
 import math
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,16 @@ from typing import Any
 from ..errors import XpuError
 from .blocks import number
 
-__all__ = ["MARKERS", "Dot", "ReportExtraMissing", "dots", "grouped_bars", "require_report_extra", "runs"]
+__all__ = [
+    "MARKERS",
+    "Dot",
+    "ReportExtraMissing",
+    "distinct",
+    "dots",
+    "grouped_bars",
+    "require_report_extra",
+    "runs",
+]
 
 INK, DIM, GRID, BAND = "#010101", "#020202", "#030303", "#040404"
 SERIES = tuple(f"#0501{k:02x}" for k in range(6))
@@ -74,12 +83,13 @@ def _axes(rows: int, height: float, title: str) -> tuple[Any, Any]:
 
 
 def _svg(figure: Any, alt: str) -> str:
-    """The drawing as an inline <svg>: no prologue, no metadata, no names that another drawing of the page may have."""
+    """The drawing as an inline <svg>: no prologue, no metadata. ``distinct`` makes its ids the page's only ones."""
     from matplotlib import rc_context
 
     stream = io.StringIO()
-    salt = hashlib.sha256(alt.encode()).hexdigest()[:8]
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "xpuruntime"}), warnings.catch_warnings():
+        # The reader's browser sets the text; that the font measured with lacks a letter means nothing there.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
     text = stream.getvalue()
     text = text[text.index("<svg") :]
@@ -89,12 +99,15 @@ def _svg(figure: Any, alt: str) -> str:
     text = text.replace("xlink:href", "href").replace(
         "<svg", f'<svg role="img" aria-label="{_quoted(alt)}"', 1
     )
-    text = re.sub(r'\bid="([^"]+)"', rf'id="{salt}-\1"', text)
-    text = re.sub(r'(url\(#|href="#)', rf"\g<1>{salt}-", text)
     text = re.sub(r"font(-family)?: ([^;\"]*?)'DejaVu Sans'[^;\"]*", r"font\1: \2var(--sans)", text)
     for drawn, variable in _VARIABLES.items():
         text = text.replace(drawn, f"var({variable})")
     return text
+
+
+def distinct(svg: str, prefix: str) -> str:
+    """The drawing with every id, and every reference to one, under a prefix."""
+    return re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", svg)
 
 
 def _quoted(text: str) -> str:

@@ -10,6 +10,7 @@ reader's light or dark theme and prints.
 from __future__ import annotations
 
 import base64
+import itertools
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from ..decisions import Decision
 from ..program.plan import Plan
 from ..store import write_atomic
 from .blocks import Block, Columns, Facts, Figure, Fold, Heading, Listing, Picture, Prose, Table
-from .figures import require_report_extra
+from .figures import distinct, require_report_extra
 from .receipt import Receipt
 from .views import (
     Series,
@@ -108,7 +109,9 @@ def html_report(
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    numbers = itertools.count()
     environment.filters["data_uri"] = _data_uri
+    environment.filters["distinct"] = lambda svg: distinct(svg, f"plot{next(numbers)}")
     text = environment.get_template("report.html.j2").render(
         title=title,
         lead=lead,

@@ -114,15 +114,15 @@ def decision_blocks(decisions: Sequence[Decision]) -> list[Block]:
     for d in decisions:
         head = Cell(d.question, d.subject)
         if d.chosen is None:
-            rows.append((head, Cell("✗ nothing", "could be had", tone="bad"), "", ""))
+            rows.append((head, Cell("✗ nothing", "could be had", tone="bad"), ""))
         else:
             rows.append((head, *_candidate(d.chosen, "✓ ", "good")))
         rows += [("", *_candidate(c, "not ", "dim")) for c in d.rejected]
-    return [Table(("question", "candidate", "code", "reason"), tuple(rows))]
+    return [Table(("question", "candidate", "reason"), tuple(rows))]
 
 
 def _candidate(c: Candidate, sign: str, tone: str) -> tuple[Cell | str, ...]:
-    return Cell(sign + c.name, tone=tone), Cell(c.code.value, mono=True), Cell(c.reason, c.do)
+    return Cell(sign + c.name, c.code.value, tone=tone, keep=True), Cell(c.reason, c.do)
 
 
 def receipt_blocks(receipts: Sequence[Receipt], series: Series) -> list[Block]:
@@ -373,13 +373,16 @@ def speed_figure(benches: Sequence[tuple[str, Bench]], series: Series) -> Drawin
     if not dots:
         return None
     names = series.named(s.name for _, b in benches for s in b.ranked)
-    alt = "Time relative to the fastest engine: " + ", ".join(
+    alt = "Time relative to the engine with the lowest median: " + ", ".join(
         f"{d.row} {names[d.series]} {d.value:.2f}" for d in dots
     )
     svg = figures.dots(
-        dots, names, "time of one run, relative to the fastest engine of that model", alt, mark=1.0
+        dots, names, "time of one run, relative to the engine with the lowest median", alt, mark=1.0
     )
-    caption = "1 is the fastest engine of each model, lower is better; the bars are 95% intervals of the paired ratio."
+    caption = (
+        "1 is the engine with the lowest median of each model; lower is better. The bars are 95% intervals of the ratio, "
+        "paired by round: one that holds 1 shows no difference."
+    )
     return Drawing(svg, alt, caption)
 
 
@@ -399,7 +402,7 @@ def machine_blocks(versions: Mapping[str, str]) -> list[Block]:
         ("cores", f"{c.usable_cores} usable of {c.logical_cores} logical"),
         ("caches", caches or "not told"),
         ("memory", f"{size(c.memory_bytes)}{limit}"),
-        ("CUDA devices", found or f"none: {report.status.message}"),
+        ("CUDA devices", found or f"none: {report.status.message.partition(';')[0]}"),
     )
     loaded = tuple((x.title, f"{x.version or 'loaded'}" if x.loaded else "not here") for x in libraries())
     return [Columns(((Facts(pairs),), (Facts((*versions.items(), *loaded)),)))]

@@ -1,0 +1,270 @@
+"""The demo: its verdicts on values made by hand, and the whole of it as a user starts it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+for package in ("scipy", "PIL", "jinja2", "matplotlib"):
+    pytest.importorskip(package)
+
+from examples.demo.story import Asked, Chapter, Reading, Story, distance, score  # noqa: E402
+from examples.zoo import DATA, MODELS, Answer, Sample  # noqa: E402
+from xpuruntime.decisions import Candidate, Decision, Reason  # noqa: E402
+from xpuruntime.numerics import Comparison  # noqa: E402
+from xpuruntime.workbench.bench import BenchReport, Standing  # noqa: E402
+from xpuruntime.workbench.compare import Pair  # noqa: E402
+from xpuruntime.workbench.statistics import paired_ratio, summarise  # noqa: E402
+
+CAT, DOG = Answer("cat", (("cat", 0.9), ("dog", 0.1))), Answer("dog", (("dog", 0.6),))
+SAMPLE = Sample("photo", "cat")
+
+
+def agreement(ok: bool, value: float = 1e-6) -> Pair:
+    reason = "" if ok else "max|d|/max|ref| 0.1 is over 5e-05"
+    found = Comparison("logits", ok, 5e-5, value, value, 1.0, 1.0, 3, 10, reason)
+    return Pair("openvino", "onnxruntime", 5e-5, (found,))
+
+
+def speed(fast: Iterable[float], slow: Iterable[float], verdicts: tuple[str, str], **more) -> BenchReport:
+    a, b = tuple(fast), tuple(slow)
+    facts = {"version": "1", "device": "cpu", "precision": "float32", "threads": 2}
+    ranked = (
+        Standing({"engine": "onnxruntime", **facts}, summarise(a), None, verdicts[0], a),
+        Standing({"engine": "openvino", **facts}, summarise(b), paired_ratio(b, a), verdicts[1], b),
+    )
+    base = BenchReport(
+        "m", "a machine", "its sample", 2, len(a), 1.0, "each other", ranked, {}, (), 0.95, {}, 0.01
+    )
+    return dataclasses.replace(base, **more)
+
+
+def chapter(**more) -> Chapter:
+    said = ((SAMPLE, {"onnxruntime": CAT, "openvino": CAT}),)
+    base = Chapter(
+        MODELS["magika"], Path("m.onnx"), said, {}, (agreement(True),),
+        speed([1e3] * 20, [2e3] * 20, ("fastest", "slower")),
+    )  # fmt: skip
+    return dataclasses.replace(base, **more)
+
+
+def story(**more) -> Story:
+    refused = Decision(
+        "engine", "m", None, (Candidate("openvino on npu", Reason.NO_DEVICE, "none here", "Add one."),)
+    )
+    chosen = Decision("engine", "m", Candidate("onnxruntime on cpu", Reason.FASTEST, "median 1 us"))
+    engines = {"onnxruntime": "1", "openvino": "2"}
+    reading = Reading("page", DATA / "invoice.png", "abc", dict.fromkeys(engines, "abc"), 0)
+    base = Story(
+        engines,
+        "a machine",
+        2,
+        (chapter(),),
+        (reading,),
+        Asked("ask", refused, "no"),
+        Asked("auto", chosen),
+        1.0,
+    )
+    return dataclasses.replace(base, **more)
+
+
+def test_a_good_story_has_no_faults() -> None:
+    told = story()
+    assert told.faults() == []
+    assert told.counts == (4, 4)
+    assert (
+        told.answer == "4 of 4 answers are right; the engines agree to 1.0e-06 of each output's largest value"
+    )
+    assert told.speed == "fastest: onnxruntime on 1 of 1 models"
+    assert told.to_json()["ok"] is True
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (
+            {"said": ((SAMPLE, {"onnxruntime": DOG, "openvino": DOG}),)},
+            "magika: onnxruntime says 'dog' of photo, which is 'cat'",
+        ),
+        (
+            {"said": ((SAMPLE, {"onnxruntime": CAT, "openvino": DOG}),)},
+            "magika: the engines say different things of photo: onnxruntime: cat, openvino: dog",
+        ),
+        (
+            {"pairs": (agreement(False, 0.1),)},
+            "magika: openvino and onnxruntime disagree in output 'logits': max|d|/max|ref| 0.1 is over 5e-05",
+        ),
+        (
+            {"refused": (Candidate("openvino", Reason.BUILD_FAILED, "no memory"),)},
+            "magika: openvino failed: no memory",
+        ),
+        (
+            {"bench": speed([1.0] * 9, [1.0] * 9, ("fastest", "slower"), wrong={"openvino": "output 'y' differs"})},
+            "magika: openvino while measuring: output 'y' differs",
+        ),
+    ],
+)  # fmt: skip
+def test_each_fault_is_told(change: dict, fault: str) -> None:
+    told = story(chapters=(chapter(**change),))
+    assert fault in told.faults()
+    assert told.to_json()["ok"] is False
+
+
+def test_an_engine_that_is_not_here_is_no_fault_and_is_told_once() -> None:
+    absent = Candidate("openvino", Reason.NOT_INSTALLED, "not installed", "Run: pip install openvino")
+    alone = chapter(said=((SAMPLE, {"onnxruntime": CAT}),), pairs=(), refused=(absent,))
+    told = story(engines={"onnxruntime": "1"}, chapters=(alone, alone))
+    assert told.faults() == []
+    assert told.absent == (absent,)
+    assert "one engine is here" in told.answer
+
+
+def test_a_difference_that_cannot_be_shown_is_no_win() -> None:
+    even = chapter(
+        bench=speed([1e3] * 9, [1e3] * 9, ("no difference can be shown", "no difference can be shown"))
+    )
+    assert story(chapters=(chapter(), even)).speed == (
+        "fastest: onnxruntime on 1; no difference can be shown on 1 of 2 models"
+    )
+    assert story(chapters=(even,)).speed == "no difference can be shown on 1 of 1 models"
+
+
+def test_a_page_may_be_off_by_what_is_allowed() -> None:
+    page = Reading("scan", Path("scan.jpg"), "Invoice", {"a": "Invoce", "b": "Invoce"}, 1)
+    assert page.edits("a") == 1
+    assert page.faults() == []
+    strict = dataclasses.replace(page, allowed=0)
+    assert strict.faults() == ["scan: a is 1 letters off, 0 allowed", "scan: b is 1 letters off, 0 allowed"]
+    split = dataclasses.replace(page, texts={"a": "Invoice", "b": "Invoce"})
+    assert split.faults() == ["scan: the engines read different texts"]
+
+
+@pytest.mark.parametrize(
+    ("text", "truth", "edits"),
+    [("", "", 0), ("abc", "abc", 0), ("", "abc", 3), ("kitten", "sitting", 3), ("abc", "acb", 2)],
+)
+def test_edit_distance(text: str, truth: str, edits: int) -> None:
+    assert distance(text, truth) == distance(truth, text) == edits
+
+
+def test_a_score_belongs_to_its_headline() -> None:
+    assert score(CAT) == 0.9
+    assert score(Answer("Total", (("5 characters", 0.8),))) == 0.8
+    assert score(Answer("2 pieces", (("here", 0.8), ("there", 0.7)))) is None
+    assert score(Answer("nothing")) is None
+
+
+def test_the_terminal_keeps_to_its_width(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from examples.demo import terminal
+
+    monkeypatch.setenv("COLUMNS", "200")
+    bad = chapter(said=((SAMPLE, {"onnxruntime": CAT, "openvino": DOG}),), pairs=(agreement(False, 0.1),))
+    terminal.show(story(chapters=(chapter(), bad)), Path("build/demo/report.html"))
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 100
+    first = shown[: shown.index("What each engine said")]
+    assert "✗ 5 of 6 answers are right; the engines disagree" in first
+    assert "openvino on npu (no_device)" in shown
+    assert "onnxruntime on cpu (fastest)" in shown
+
+
+def test_the_page_tells_the_faults(tmp_path: Path) -> None:
+    from examples.demo import page
+
+    bad = chapter(said=((SAMPLE, {"onnxruntime": CAT, "openvino": DOG}),))
+    text = page.write(story(chapters=(bad,)), tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "✗ magika: openvino says &#39;dog&#39; of photo, which is &#39;cat&#39;" in text
+    assert 'badge bad">' in text
+
+
+def pinned_packages_are_here() -> bool:
+    pins = {name: version for model in MODELS.values() for name, version in model.packages.items()}
+    try:
+        return all(metadata.version(name) == version for name, version in pins.items())
+    except metadata.PackageNotFoundError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, Path]:
+    """``python -m examples.demo --quick --json`` as a user starts it: its document and its folder."""
+    if not pinned_packages_are_here():
+        pytest.skip("the zoo's packages are not installed: scripts/setup")
+    out = tmp_path_factory.mktemp("demo")
+    root = Path(__file__).resolve().parents[2]
+    command = [
+        sys.executable,
+        "-m",
+        "examples.demo",
+        "--quick",
+        "--seconds",
+        "0.2",
+        "--json",
+        "--out",
+        str(out),
+    ]
+    environment = {**os.environ, "XPU_CACHE_DIR": str(out / "user-store")}
+    done = subprocess.run(
+        command, cwd=root, env=environment, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+    return json.loads(done.stdout), out
+
+
+@pytest.mark.zoo
+@pytest.mark.slow
+def test_every_engine_says_the_truth(played: tuple[dict, Path]) -> None:
+    document, _ = played
+    assert document["ok"] is True
+    assert document["faults"] == []
+    assert set(document["engines"]) >= {"onnxruntime"}
+    assert [m["model"] for m in document["models"]] == list(MODELS)
+    for model in document["models"]:
+        assert set(model["receipts"]) == set(document["engines"])
+        assert all(r["confirmed"] and r["runs"] == len(model["answers"]) for r in model["receipts"].values())
+        assert len(model["agreement"]) == len(document["engines"]) - 1
+        assert {s["engine"] for s in model["speed"]["ranked"]} == set(document["engines"])
+        assert {s["threads"] for s in model["speed"]["ranked"]} == {document["threads"]}
+    assert all(set(p["edits"]) == set(document["engines"]) for p in document["pages"])
+
+
+@pytest.mark.zoo
+@pytest.mark.slow
+def test_it_asks_and_is_told_why(played: tuple[dict, Path]) -> None:
+    document, _ = played
+    npu = document["unavailable"]
+    assert npu["chosen"] is None or "npu" in npu["chosen"]["name"]
+    assert all(c["reason"] for c in npu["rejected"])
+    assert document["auto"]["chosen"]["code"] in ("fastest", "only_one")
+
+
+@pytest.mark.zoo
+@pytest.mark.slow
+def test_the_page_shows_every_model_engine_and_reason(played: tuple[dict, Path]) -> None:
+    document, out = played
+    text = (out / "report.html").read_text(encoding="utf-8")
+    import html
+
+    shown = html.unescape(text)
+    for model in document["models"]:
+        assert model["title"] in shown
+        for answer in model["answers"]:
+            assert all(said["answer"] in shown for said in answer["said"].values())
+    for candidate in document["unavailable"]["rejected"] + document["auto"]["rejected"]:
+        assert candidate["reason"] in shown
+    for name, version in document["engines"].items():
+        assert name in shown
+        assert version in shown
+    assert text.count("data:image/jpeg;base64,") >= 8
+    assert "http://" not in text
+    assert "https://" not in text
