@@ -81,7 +81,13 @@ def _summary(story: Story, series: Series) -> Section:
             else Cell("not run", tone="dim")
             for n in names
         ]
-        verdict = "-" if best is None else best.name if best.verdict == "fastest" else "no difference"
+        verdict = (
+            "-"
+            if best is None or len(names) < 2
+            else best.name
+            if best.verdict == "fastest"
+            else "no difference"
+        )
         worst = "-" if chapter.worst is None else number(chapter.worst)
         head = Cell(chapter.model.title, chapter.model.task, href=chapter.model.name)
         rows.append((head, right, worst, *times, verdict))

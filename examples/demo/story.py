@@ -165,6 +165,8 @@ class Story:
     @property
     def speed(self) -> str:
         """Who was fastest how often, counting only differences that could be shown."""
+        if len(self.engines) < 2:
+            return "one engine is here, so none is the fastest"
         wins: dict[str, int] = {}
         for chapter in self.chapters:
             ranked = chapter.bench.ranked

@@ -121,10 +121,11 @@ def test_each_fault_is_told(change: dict, fault: str) -> None:
 def test_an_engine_that_is_not_here_is_no_fault_and_is_told_once() -> None:
     absent = Candidate("openvino", Reason.NOT_INSTALLED, "not installed", "Run: pip install openvino")
     alone = chapter(said=((SAMPLE, {"onnxruntime": CAT}),), pairs=(), refused=(absent,))
-    told = story(engines={"onnxruntime": "1"}, chapters=(alone, alone))
+    told = story(engines={"onnxruntime": "1"}, chapters=(alone, alone), readings=())
     assert told.faults() == []
     assert told.absent == (absent,)
-    assert "one engine is here" in told.answer
+    assert told.answer == "2 of 2 answers are right; one engine is here, so there is nothing to compare with"
+    assert told.speed == "one engine is here, so none is the fastest"
 
 
 def test_a_difference_that_cannot_be_shown_is_no_win() -> None:
@@ -223,6 +224,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, Path]:
 
 @pytest.mark.zoo
 @pytest.mark.slow
+@pytest.mark.serial
 def test_every_engine_says_the_truth(played: tuple[dict, Path]) -> None:
     document, _ = played
     assert document["ok"] is True
@@ -240,6 +242,7 @@ def test_every_engine_says_the_truth(played: tuple[dict, Path]) -> None:
 
 @pytest.mark.zoo
 @pytest.mark.slow
+@pytest.mark.serial
 def test_it_asks_and_is_told_why(played: tuple[dict, Path]) -> None:
     document, _ = played
     npu = document["unavailable"]
@@ -250,6 +253,7 @@ def test_it_asks_and_is_told_why(played: tuple[dict, Path]) -> None:
 
 @pytest.mark.zoo
 @pytest.mark.slow
+@pytest.mark.serial
 def test_the_page_shows_every_model_engine_and_reason(played: tuple[dict, Path]) -> None:
     document, out = played
     text = (out / "report.html").read_text(encoding="utf-8")

@@ -131,7 +131,7 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Blocks behind a line that opens them; open on paper."""
+    """Blocks behind a line that opens them; open on paper unless inside another."""
 
     kind: ClassVar[str] = "fold"
     title: str
