@@ -10,13 +10,14 @@ sha256 for the digest). What cannot be a model ends here, in a ModelError, and n
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ..errors import ModelError
 from ..protocols import ModelSource
 
-__all__ = ["open_model"]
+__all__ = ["open_model", "open_with"]
 
 _TAKES = "Hand over a path to an .onnx file or to an OpenVINO .xml file, the bytes of an ONNX file, or an onnx.ModelProto."
 _OTHER_FORMATS = {
@@ -47,16 +48,24 @@ def open_model(model: object, *, name: str = "") -> ModelSource:
     """
     if isinstance(model, ModelSource):
         return model
+    from .onnx_file import read_onnx
+
+    made: ModelSource = open_with(model, name, read_onnx)
+    return made
+
+
+def open_with(model: object, name: str, read: Callable[[bytes, str, str, Path | None], Any]) -> Any:
+    """What ``read`` makes of an ONNX model's bytes, speaker, name and path; an OpenVINO file becomes a ModelSource."""
     if isinstance(model, str | os.PathLike):
-        return _open_path(Path(os.fspath(model)), name)
+        return _open_path(Path(os.fspath(model)), name, read)
     if isinstance(model, bytes | bytearray | memoryview):
-        return _open_bytes(bytes(model), name)
+        return _open_bytes(bytes(model), name, read)
     if type(model).__name__ == "ModelProto" and hasattr(model, "SerializeToString"):
-        return _open_proto(model, name)
+        return _open_proto(model, name, read)
     raise ModelError("open_model", "not a model", got=f"a {type(model).__qualname__}", do=_TAKES)
 
 
-def _open_path(path: Path, name: str) -> ModelSource:
+def _open_path(path: Path, name: str, read: Callable[[bytes, str, str, Path | None], Any]) -> Any:
     who = f"model {path.name!r}"
     if not path.exists():
         raise ModelError(who, "no such file", got=repr(str(path)), do="Check the path.")
@@ -85,9 +94,7 @@ def _open_path(path: Path, name: str) -> ModelSource:
         from .openvino_file import read_ir
 
         return read_ir(path, who, name or path.stem)
-    from .onnx_file import read_onnx
-
-    return read_onnx(path.read_bytes(), who, name or path.stem, path)
+    return read(path.read_bytes(), who, name or path.stem, path)
 
 
 def _looks_like_xml(path: Path) -> bool:
@@ -95,7 +102,7 @@ def _looks_like_xml(path: Path) -> bool:
         return file.read(64).lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"<?xml", b"<net"))
 
 
-def _open_bytes(data: bytes, name: str) -> ModelSource:
+def _open_bytes(data: bytes, name: str, read: Callable[[bytes, str, str, Path | None], Any]) -> Any:
     who = f"model {name!r}" if name else "model in memory"
     if not data:
         raise ModelError(who, "is empty", got="0 bytes", do=_TAKES)
@@ -106,12 +113,10 @@ def _open_bytes(data: bytes, name: str) -> ModelSource:
             got="bytes",
             do="Hand over the path of the .xml file; its .bin lies beside it.",
         )
-    from .onnx_file import read_onnx
-
-    return read_onnx(data, who, name)
+    return read(data, who, name, None)
 
 
-def _open_proto(model: Any, name: str) -> ModelSource:
+def _open_proto(model: Any, name: str, read: Callable[[bytes, str, str, Path | None], Any]) -> Any:
     graph_name = name or str(model.graph.name)
     who = f"model {graph_name!r}" if graph_name else "model in memory"
     try:
@@ -125,6 +130,4 @@ def _open_proto(model: Any, name: str) -> ModelSource:
             got=str(error),
             do="Save it with external data and hand over the path.",
         ) from error
-    from .onnx_file import read_onnx
-
-    return read_onnx(data, who, graph_name)
+    return read(data, who, graph_name, None)

@@ -12,15 +12,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..errors import ModelError
 from ..ir import Graph
 from ..protocols import Array, ModelSource
-from ..types import DType
-from .model_file import open_model
-from .onnx_file import dtype_table, node_names
+from .model_file import open_with
+from .onnx_file import Checked, check_onnx
 from .onnx_lower import Lowering, Scope
 from .onnx_tensors import OnnxWeights, raw_offsets
 from .onnx_types import Types, dim_params
@@ -62,47 +60,47 @@ def import_onnx(
     bound for more to be lowered).
     Raises ModelError (see ``open_model``).
     """
-    source = open_model(model, name=name)
-    if source.format != "onnx":
+    if isinstance(model, ModelSource):
+        if model.format != "onnx":
+            raise ModelError(
+                f"model {model.name!r}", "is not ONNX", got=model.format, do="Hand over an ONNX model."
+            )
+        found = open_with(model.path or model.data, name or model.name, check_onnx)
+    else:
+        found = open_with(model, name, check_onnx)
+    if not isinstance(found, Checked):
         raise ModelError(
-            f"model {source.name!r}", "is not ONNX", got=source.format, do="Hand over an ONNX model."
+            f"model {found.name!r}", "is not ONNX", got=found.format, do="Hand over an ONNX model."
         )
-    return _import(source, bind or {})
+    return _import(found, bind or {})
 
 
-def _import(source: ModelSource, bind: Mapping[str, Array]) -> OnnxImport:
-    import onnx
-
-    data = source.path.read_bytes() if source.path else source.data or b""
-    proto = onnx.ModelProto.FromString(data)
-    folder = source.path.parent if source.path else None
-    opsets = dict(source.opsets)
-    types = Types(dtype_table(onnx), dim_params([*proto.graph.input, *proto.graph.output, *proto.graph.value_info]))
+def _import(model: Checked, bind: Mapping[str, Array]) -> OnnxImport:
+    proto, path = model.proto, model.path
+    folder = path.parent if path else None
+    declared = [*proto.graph.input, *proto.graph.output, *proto.graph.value_info]
     lowering = Lowering(
-        proto, source.name, types, path=source.path, folder=folder, offsets=raw_offsets(data) if source.path else {}
+        proto,
+        model.name,
+        Types(model.dtypes, dim_params(declared)),
+        path=path,
+        folder=folder,
+        offsets=raw_offsets(model.data) if path else {},
     )
-    scope = Scope.of_graph(proto.graph, opsets)
+    scope = Scope.of_graph(proto.graph, model.opsets)
     for value in proto.graph.input:
         if value.name not in scope.tensors:
             lowering.input(value, scope, bind.get(value.name))
-    lowering.nodes(zip(node_names(proto.graph.node), proto.graph.node, strict=True), scope)
+    lowering.nodes(zip(model.names, proto.graph.node, strict=True), scope)
     for value in proto.graph.output:
         lowering.b.output(value.name, lowering.value(value.name, scope))
     lowering.b.metadata.update(
         {
-            "opset": opsets.get("", 0),
-            "opsets": opsets,
+            "opset": model.opsets.get("", 0),
+            "opsets": model.opsets,
             "ir_version": int(proto.ir_version),
             "producer": f"{proto.producer_name} {proto.producer_version}".strip(),
             "deciding": sorted(lowering.deciding),
         }
     )
-    graph = lowering.b.build(verify=False)
-    return OnnxImport(graph, OnnxWeights(lowering.weight_tensors, folder))
-
-
-def known_dtypes() -> Mapping[int, DType]:
-    """TensorProto.DataType -> DType for the installed onnx package."""
-    import onnx
-
-    return dtype_table(onnx)
+    return OnnxImport(lowering.b.build(verify=False), OnnxWeights(lowering.weight_tensors, folder))

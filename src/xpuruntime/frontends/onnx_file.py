@@ -7,14 +7,14 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import ModelError
 from ..protocols import ModelSource, NodeRef
 from ..types import DimLike, DType, TensorSpec, dim
 from .external_data import check_tensors, tensors
 
-__all__ = ["dtype_table", "node_names", "read_onnx", "sha256_files"]
+__all__ = ["Checked", "check_onnx", "dtype_table", "node_names", "read_onnx", "sha256_files"]
 
 _AGAIN = "The file is truncated, corrupted, or no ONNX model: fetch or export it again."
 _NOT_BY_NAME = {"FLOAT": DType.FLOAT32, "DOUBLE": DType.FLOAT64, "FLOAT8E4M3FN": DType.FLOAT8_E4M3FN}
@@ -39,8 +39,21 @@ def dtype_table(onnx: Any) -> dict[int, DType]:
     }
 
 
-def read_onnx(data: bytes, who: str, name: str, path: Path | None = None) -> ModelSource:
-    """The checked source of a serialised ModelProto. Raises ModelError (see ``open_model``)."""
+class Checked(NamedTuple):
+    """A model that is whole: its ModelProto, versions by domain, element types, node names, files of external data."""
+
+    proto: Any
+    name: str
+    path: Path | None
+    data: bytes
+    opsets: dict[str, int]
+    dtypes: dict[int, DType]
+    names: list[str]
+    external: tuple[Path, ...]
+
+
+def check_onnx(data: bytes, who: str, name: str, path: Path | None = None) -> Checked:
+    """Parse a serialised ModelProto and check everything but the types of its inputs and outputs. Raises ModelError."""
     proto, onnx = _parse(data, who)
     opsets = _opsets(proto, onnx, who)
     dtypes = dtype_table(onnx)
@@ -48,6 +61,19 @@ def read_onnx(data: bytes, who: str, name: str, path: Path | None = None) -> Mod
     _check_ops(proto, onnx, who, opsets)
     names = node_names(proto.graph.node)
     _check_values(proto.graph, names, who)
+    return Checked(proto, name or proto.graph.name or "model", path, data, opsets, dtypes, names, external)
+
+
+def read_onnx(data: bytes, who: str, name: str, path: Path | None = None) -> ModelSource:
+    """The checked source of a serialised ModelProto. Raises ModelError (see ``open_model``)."""
+    checked = check_onnx(data, who, name, path)
+    proto, opsets, dtypes, names, external = (
+        checked.proto,
+        checked.opsets,
+        checked.dtypes,
+        checked.names,
+        checked.external,
+    )
     weights = {i.name for i in proto.graph.initializer} | {
         i.values.name for i in proto.graph.sparse_initializer
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,7 +50,9 @@ class Scope:
     depth: int = 0
 
     @staticmethod
-    def of_graph(graph: Any, opsets: Mapping[str, int], parent: Scope | None = None, prefix: str = "") -> Scope:
+    def of_graph(
+        graph: Any, opsets: Mapping[str, int], parent: Scope | None = None, prefix: str = ""
+    ) -> Scope:
         """The scope of a GraphProto."""
         tensors = {t.name: t for t in graph.initializer}
         tensors |= {s.values.name: _dense(s) for s in graph.sparse_initializer}
@@ -243,8 +246,8 @@ class Lowering:
             return
         site = Site(self.b, op, opset, inputs, list(node.output), attrs, self.content, self.types.dtypes)
         results = row(site)
-        made = [results] if isinstance(results, str) else list(results)
-        self._bind_outputs(node, scope, made, len(self.b.nodes) and mark[0])
+        made: list[str | None] = [results] if isinstance(results, str) else list(results)
+        self._bind_outputs(node, scope, made, mark[0])
 
     def _bind_outputs(self, node: Any, scope: Scope, made: list[str | None], start: int) -> None:
         """Give results the names that the model has for them."""
@@ -286,10 +289,13 @@ class Lowering:
             self.known[name] = node.attrs["value"].numpy()
         elif node.op == "dims":
             self.known[name] = np.array(node.attrs["values"], dtype=object)
-        elif node.op == "full" and spec.is_static and np.prod([1, *spec.shape]) <= LARGEST:
-            self.known[name] = np.full(spec.shape, node.attrs["value"], spec.dtype.numpy)  # type: ignore[arg-type]
+        elif node.op == "full" and spec.is_static and _count(spec) <= LARGEST:
+            shape = [int(d) for d in spec.shape if isinstance(d, int)]
+            self.known[name] = np.full(shape, node.attrs["value"], spec.dtype.numpy)
 
-    def _folded(self, op: str, inputs: list[str | None], attrs: dict[str, Any], node: Any, scope: Scope) -> bool:
+    def _folded(
+        self, op: str, inputs: list[str | None], attrs: dict[str, Any], node: Any, scope: Scope
+    ) -> bool:
         """Compute the node now where all it reads is known; true when that was possible."""
         if not inputs:
             return False
@@ -305,9 +311,9 @@ class Lowering:
         if results is None or len(results) < len(node.output):
             return False
         first = self.b.values[next(i for i in inputs if i)].spec
+        kind: DType | None = facts["to"] if op == "Cast" else None if first is None else first.dtype
         start = len(self.b.nodes)
-        made = [self._known_value(r, facts.get("to") if op == "Cast" else first and first.dtype) for r in results]
-        self._bind_outputs(node, scope, list(made), start)
+        self._bind_outputs(node, scope, [self._known_value(r, kind) for r in results], start)
         for output, result in zip(node.output, results, strict=False):
             if output:
                 self.known[scope.values[output]] = result
@@ -333,7 +339,12 @@ class Lowering:
         elif attribute.name == "sparse_value":
             tensor = _dense(attribute.sparse_tensor)
         else:
-            kinds = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
+            kinds = {
+                "value_float": np.float32,
+                "value_floats": np.float32,
+                "value_int": np.int64,
+                "value_ints": np.int64,
+            }
             kind = kinds.get(attribute.name, object)
             tensor = numpy_helper.from_array(np.array(_attributes(node)[attribute.name], dtype=kind))
         wanted = scope.prefix + node.output[0]
@@ -372,15 +383,23 @@ class Lowering:
             return False
         try:
             body = local or self._schema_body(node, domain, scope)
-            if body is None:
+            if body is None or not body.node:  # ONNX gives an empty body where it has none for these types
                 return False
-            opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in body.opset_import} or scope.opsets
+            opsets = {
+                "" if o.domain == "ai.onnx" else o.domain: o.version for o in body.opset_import
+            } or scope.opsets
             inner = Scope(opsets, prefix=self._prefix(node, scope), depth=scope.depth + 1)
-            for formal, actual in itertools.zip_longest(body.input, node.input[: len(body.input)], fillvalue=""):
+            for formal, actual in itertools.zip_longest(
+                body.input, node.input[: len(body.input)], fillvalue=""
+            ):
                 if actual:
                     inner.values[formal] = self.value(actual, scope)
             given = {a.name: a for a in node.attribute}
-            inner.actuals = {a.name: a for a in body.attribute_proto} | given
+            inner.actuals = (
+                {a.name: a for a in body.attribute_proto}
+                | _defaults(node, opset_of(scope, domain), local)
+                | given
+            )
             inner.source = self.b._sources[0] if self.b._sources else None
             self.nodes(((n.name or n.op_type, n) for n in _without_absent(body, node)), inner)
             if local is None and any(n.op == "opaque" for n in self.b.nodes[mark[0] :]):
@@ -469,7 +488,9 @@ class Lowering:
     def _infer(self, node: Any, domain: str, scope: Scope) -> dict[str, Any]:
         inputs = {i: self._type(i, scope) for i in node.input if i}
         opset = scope.opsets.get(domain, 1)
-        return self.types.infer(node, opset, scope.opsets, inputs, lambda i: self._tensor(i, scope), self.ir_version)
+        return self.types.infer(
+            node, opset, scope.opsets, inputs, lambda i: self._tensor(i, scope), self.ir_version
+        )
 
     def _type(self, name: str, scope: Scope) -> Any:
         value = self.value(name, scope)
@@ -487,7 +508,9 @@ class Lowering:
         if not self._rooted:
             self._rooted = {v.name: frozenset({v.name}) for v in self.b.inputs}
         made = {v.name: n for n in self.b.nodes for v in n.outputs}
-        seen, todo, roots = set(), [value], set()
+        seen: set[str] = set()
+        roots: set[str] = set()
+        todo = [value]
         while todo:
             name = todo.pop()
             if name in seen:
@@ -510,6 +533,26 @@ _WHY = {
     ),
     "ImageDecoder": "it decodes files",
 }  # fmt: skip
+
+
+def _count(spec: TensorSpec) -> int:
+    """Elements of a static spec."""
+    return math.prod(d for d in spec.shape if isinstance(d, int))
+
+
+def opset_of(scope: Scope, domain: str) -> int:
+    """The version of a domain that a scope's nodes mean."""
+    return scope.opsets.get(domain, 1)
+
+
+def _defaults(node: Any, opset: int, local: Any) -> dict[str, Any]:
+    """Attributes that ONNX gives an op of its own where the node does not."""
+    if local is not None:
+        return {}
+    import onnx
+
+    schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
+    return {name: a.default_value for name, a in schema.attributes.items() if a.default_value.name}
 
 
 def _attributes(node: Any) -> dict[str, Any]:
@@ -565,7 +608,9 @@ def _actual(node: Any, actuals: Mapping[str, Any]) -> Any:
 
 def _without_absent(body: Any, call: Any) -> list[Any]:
     """A body's nodes; operands that the caller left off become absent operands of the nodes that read them."""
-    absent = {f for f, a in itertools.zip_longest(body.input, call.input[: len(body.input)], fillvalue="") if not a}
+    absent = {
+        f for f, a in itertools.zip_longest(body.input, call.input[: len(body.input)], fillvalue="") if not a
+    }
     if not absent:
         return list(body.node)
     import onnx
@@ -578,7 +623,7 @@ def _without_absent(body: Any, call: Any) -> list[Any]:
             for i, name in enumerate(copy.input):
                 if name in absent:
                     copy.input[i] = ""
-            node = copy  # noqa: PLW2901
+            node = copy
         nodes.append(node)
     return nodes
 

@@ -35,7 +35,9 @@ def tensor_array(tensor: Any, folder: Path | None) -> Array:
     return np.asarray(array)
 
 
-def whereabouts(tensor: Any, spec: TensorSpec, path: Path | None, offsets: Mapping[str, int]) -> dict[str, Any]:
+def whereabouts(
+    tensor: Any, spec: TensorSpec, path: Path | None, offsets: Mapping[str, int]
+) -> dict[str, Any]:
     """Keywords of the ``Weight`` that refers to it; none where it has to be handed in."""
     if spec.dtype is DType.STRING or spec.dtype.bits < 8:
         return {}
@@ -49,7 +51,8 @@ def whereabouts(tensor: Any, spec: TensorSpec, path: Path | None, offsets: Mappi
 
 def raw_offsets(data: bytes) -> dict[str, int]:
     """Where the ``raw_data`` of each initialiser begins in a serialised ModelProto, read off the wire format (a tag, then a
-    varint or a length; protobuf.dev/programming-guides/encoding)."""
+    varint or a length; protobuf.dev/programming-guides/encoding).
+    """
     found: dict[str, int] = {}
     for field, start, end in _fields(data, 0, len(data)):
         if field != _GRAPH:

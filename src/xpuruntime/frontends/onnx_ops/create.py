@@ -46,8 +46,12 @@ def _seed(n: Site) -> dict[str, Any]:
 def _random(op: str, names: dict[str, tuple[str, float]], like: bool) -> Row:
     def row(n: Site) -> Results:
         size = n.spec().shape if like else n.attr("shape")
-        dtype = n.dtype(n.attrs["dtype"]) if "dtype" in n.attrs else n.spec().dtype if like else n.dtype(_FLOAT)
-        numbers = {ours: float(n.attr(theirs, default)) for ours, (theirs, default) in names.items()}
+        dtype = (
+            n.dtype(n.attrs["dtype"]) if "dtype" in n.attrs else n.spec().dtype if like else n.dtype(_FLOAT)
+        )
+        numbers: dict[str, Any] = {
+            ours: float(n.attr(theirs, default)) for ours, (theirs, default) in names.items()
+        }
         return str(n.b.call(op, size=size, dtype=dtype, **numbers, **_seed(n)))
 
     return row
@@ -73,7 +77,9 @@ def _dropout(n: Site) -> Results:
     ratio = n.number(1, "ratio") if training and n.opt(1) else 0.5
     if training and ratio:
         seed = n.attr("seed")
-        values = n.b.call("dropout", n.x, p=float(ratio), train=True, seed=seed, outputs=2 if n.wants(1) else 1)
+        values = n.b.call(
+            "dropout", n.x, p=float(ratio), train=True, seed=seed, outputs=2 if n.wants(1) else 1
+        )
         return values if isinstance(values, str) else tuple(values)
     y = str(n.b.clone(n.x))
     if not n.wants(1):

@@ -58,13 +58,17 @@ def _shift(n: Site) -> Results:
 
 def _isinf(n: Site) -> Results:
     return str(
-        n.b.isinf(n.x, positive=bool(n.attr("detect_positive", 1)), negative=bool(n.attr("detect_negative", 1)))
+        n.b.isinf(
+            n.x, positive=bool(n.attr("detect_positive", 1)), negative=bool(n.attr("detect_negative", 1))
+        )
     )
 
 
 def _chain(op: str, n: Site) -> Results:
     values = [n.input(i) for i in range(len(n.inputs))]
-    return str(reduce(lambda a, b: n.b.call(op, a, b), values)) if len(values) > 1 else str(n.b.clone(values[0]))
+    return (
+        str(reduce(lambda a, b: n.b.call(op, a, b), values)) if len(values) > 1 else str(n.b.clone(values[0]))
+    )
 
 
 def _mean(n: Site) -> Results:
@@ -88,7 +92,9 @@ def _plain(dtype: DType) -> DType:
 def _cast_to(n: Site, dtype: DType) -> Results:
     _plain(n.spec().dtype)
     mode = n.attr("round_mode") if dtype is DType.FLOAT8_E8M0FNU else None
-    return str(n.b.cast(n.x, dtype=_plain(dtype), saturate=bool(n.attr("saturate", 1)), round_mode=mode or None))
+    return str(
+        n.b.cast(n.x, dtype=_plain(dtype), saturate=bool(n.attr("saturate", 1)), round_mode=mode or None)
+    )
 
 
 def _bitcast(n: Site) -> Results:

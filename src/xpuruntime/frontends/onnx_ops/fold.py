@@ -26,7 +26,7 @@ Attributes: TypeAlias = Mapping[str, Any]
 Fold: TypeAlias = "Callable[[Sequence[Any], Attributes], Array | list[Array]]"
 
 
-class Unknown(Exception):  # noqa: N818  not an error: the op runs with the model
+class Unknown(Exception):
     """What the symbols are decides the result."""
 
 
@@ -56,7 +56,7 @@ def _tidy(array: Array) -> Array:
 
 
 def _symbolic(*arrays: Any) -> bool:
-    return any(getattr(a, "dtype", None) == object for a in arrays)
+    return any(isinstance(a, np.ndarray) and a.dtype.kind == "O" for a in arrays)
 
 
 def _plain(*arrays: Any) -> None:
@@ -70,7 +70,13 @@ def equal(a: DimLike, b: DimLike) -> bool:
     if isinstance(difference, int):
         return difference == 0
     for one, other in ((a, b), (b, a)):
-        if isinstance(other, int) and other < 0 and isinstance(one, Dim) and len(one.symbols) == 1 and str(one) in one.symbols:
+        if (
+            isinstance(other, int)
+            and other < 0
+            and isinstance(one, Dim)
+            and len(one.symbols) == 1
+            and str(one) in one.symbols
+        ):
             return False
     raise Unknown
 
@@ -202,7 +208,11 @@ def _range(x: Sequence[Any], _: Attributes) -> Array:
 
 def _expand(x: Sequence[Any], _: Attributes) -> Array:
     _plain(x[1])
-    return np.asarray(x[0] * np.ones([int(d) for d in x[1]], x[0].dtype)) if x[0].dtype.kind in "iuf" else _stretch(x)
+    return (
+        np.asarray(x[0] * np.ones([int(d) for d in x[1]], x[0].dtype))
+        if x[0].dtype.kind in "iuf"
+        else _stretch(x)
+    )
 
 
 def _stretch(x: Sequence[Any]) -> Array:
@@ -244,7 +254,7 @@ FOLDS: Mapping[str, Fold] = MappingProxyType(
         "Sub": _binary(lambda a, b: a - b),
         "Transpose": lambda x, attrs: np.transpose(x[0], attrs.get("perm")),
         "Unsqueeze": _unsqueeze,
-        "Where": lambda x, _: np.where(x[0].astype(bool), x[1], x[2]),
+        "Where": lambda x, _: np.asarray(np.where(x[0].astype(bool), x[1], x[2])),
     }
 )
 """Op -> how it is computed on what is known."""

@@ -23,9 +23,7 @@ def _scatter_nd(n: Site) -> Results:
 
 def _tensor_scatter(n: Site) -> Results:
     return str(
-        n.b.tensor_scatter(
-            n.x, n.input(1), n.opt(2), dim=n.attr("axis", -2), mode=n.attr("mode", "linear")
-        )
+        n.b.tensor_scatter(n.x, n.input(1), n.opt(2), dim=n.attr("axis", -2), mode=n.attr("mode", "linear"))
     )
 
 
@@ -76,7 +74,9 @@ def _unique(n: Site) -> Results:
 def _nms(n: Site) -> Results:
     operands = [n.opt(i) for i in range(2, 5)]
     box = bool(n.attr("center_point_box", 0))
-    return str(n.b.call("non_max_suppression", n.x, n.input(1), *operands, count=_count(n), center_point_box=box))
+    return str(
+        n.b.call("non_max_suppression", n.x, n.input(1), *operands, count=_count(n), center_point_box=box)
+    )
 
 
 ROWS: dict[str, Row] = {

@@ -99,9 +99,7 @@ def _one_slice(n: Site, value: str, axis: int, start: DimLike, end: DimLike, ste
     return str(n.b.slice(value, dim=axis, start=start, end=None if _is_far(end) else end, step=step))
 
 
-def _backwards(
-    n: Site, value: str, axis: int, start: DimLike, end: DimLike, step: int, size: DimLike
-) -> str:
+def _backwards(n: Site, value: str, axis: int, start: DimLike, end: DimLike, step: int, size: DimLike) -> str:
     """A negative step reads the flipped dim forwards."""
     if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
         first, last, _ = slice(start, end, step).indices(size)
@@ -140,9 +138,12 @@ def _tile(n: Site) -> Results:
 
 def _expand(n: Site) -> Results:
     """Both sides may stretch: the shape may have a 1 where the operand has more."""
-    have, want = list(n.spec().shape), n.dims(1, "shape")
-    rank = max(len(have), len(want))
-    have, want = [1] * (rank - len(have)) + have, [1] * (rank - len(want)) + want
+    have: list[DimLike] = list(n.spec().shape)
+    want = n.dims(1, "shape")
+    have, want = (
+        [*[1] * (len(want) - len(have)), *have],
+        [*[1] * (len(have) - len(want)), *want],
+    )
     size: list[DimLike] = []
     for a, b in zip(have, want, strict=True):
         if a != b and a != 1 and b != 1 and isinstance(a, Dim) and isinstance(b, Dim):
@@ -157,7 +158,9 @@ def _blocks(op: str, mode: str) -> Row:
 
 def _reverse(n: Site) -> Results:
     return str(
-        n.b.reverse_sequence(n.x, n.input(1), time_dim=n.attr("time_axis", 0), batch_dim=n.attr("batch_axis", 1))
+        n.b.reverse_sequence(
+            n.x, n.input(1), time_dim=n.attr("time_axis", 0), batch_dim=n.attr("batch_axis", 1)
+        )
     )
 
 

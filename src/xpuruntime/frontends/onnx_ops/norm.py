@@ -26,7 +26,9 @@ def _batch_train(n: Site) -> Results:
     kind = n.spec(3).dtype
     statistics = [n.cast(v, kind) for v in (mean, var)]
     keep = n.attr("momentum", 0.9)
-    y = n.b.batch_norm(x, scale, bias, *(n.cast(v, n.spec().dtype) for v in (mean, var)), eps=n.attr("epsilon", _EPS))
+    y = n.b.batch_norm(
+        x, scale, bias, *(n.cast(v, n.spec().dtype) for v in (mean, var)), eps=n.attr("epsilon", _EPS)
+    )
     new = [
         str(n.b.add(n.b.mul(old, keep), n.b.mul(now, 1.0 - keep)))
         for old, now in zip((old_mean, old_var), statistics, strict=True)
@@ -65,13 +67,16 @@ def _group(n: Site) -> Results:
     if n.opset < 21:
         each = channels // groups
         affine = [
-            n.b.view(n.b.expand(n.b.unsqueeze(v, dims=[1]), size=[groups, each]), size=[channels]) for v in affine
+            n.b.view(n.b.expand(n.b.unsqueeze(v, dims=[1]), size=[groups, each]), size=[channels])
+            for v in affine
         ]
     return str(n.b.group_norm(n.x, *affine, groups=groups, eps=n.attr("epsilon", _EPS)))
 
 
 def _lrn(n: Site) -> Results:
-    numbers = {k: n.attr(a, d) for k, a, d in (("alpha", "alpha", 1e-4), ("beta", "beta", 0.75), ("k", "bias", 1.0))}
+    numbers = {
+        k: n.attr(a, d) for k, a, d in (("alpha", "alpha", 1e-4), ("beta", "beta", 0.75), ("k", "bias", 1.0))
+    }
     return str(n.b.local_response_norm(n.x, size=n.attr("size"), **numbers))
 
 

@@ -67,7 +67,10 @@ def _arg(op: str) -> Row:
 
 def _running(op: str) -> Row:
     def row(n: Site) -> Results:
-        flags = {"exclusive": bool(n.attr("exclusive", 0)), "reverse": bool(n.attr("reverse", 0))}
+        flags: dict[str, Any] = {
+            "exclusive": bool(n.attr("exclusive", 0)),
+            "reverse": bool(n.attr("reverse", 0)),
+        }
         dim = int(n.number(1, "axis"))
         return str(n.b.call(op, n.x, dim=dim, dtype=n.spec().dtype, **flags))
 

@@ -30,8 +30,7 @@ def _resize(n: Site) -> Results:
     mode = n.attr("mode", "nearest")
     coordinates = n.attr("coordinate_transformation_mode", "half_pixel")
     scales, size = [1.0] * rank, list(n.spec().shape)
-    by_scale = n.opt(2) is not None and n.known(2) is None or (n.known(2) is not None and n.known(2).size > 0)  # type: ignore[union-attr]
-    if by_scale:
+    if n.opt(2) is not None and (n.opt(3) is None or n.array(2, "scales").size):
         for axis, scale in zip(axes, n.array(2, "scales").ravel().tolist(), strict=True):
             scales[axis], size[axis] = float(scale), _scaled(size[axis], scale)
         own = scales
@@ -81,7 +80,9 @@ def _upsample(n: Site) -> Results:
     scales = n.attr("scales") or [float(v) for v in n.array(1, "scales").ravel()]
     size = [_scaled(d, s) for d, s in zip(n.spec().shape, scales, strict=True)]
     mode = {"bilinear": "linear"}.get(n.attr("mode", "nearest"), n.attr("mode", "nearest"))
-    return str(n.b.resize(n.x, size=size, scales=scales, mode=mode, coordinates="asymmetric", nearest="floor"))
+    return str(
+        n.b.resize(n.x, size=size, scales=scales, mode=mode, coordinates="asymmetric", nearest="floor")
+    )
 
 
 _MODES = {"bilinear": "linear", "bicubic": "cubic"}

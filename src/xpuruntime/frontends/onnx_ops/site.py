@@ -18,7 +18,7 @@ Results: TypeAlias = "str | Sequence[str | None]"
 Row: TypeAlias = "Callable[[Site], Results]"
 
 
-class NotLowered(Exception):  # noqa: N818  not an error: the node becomes opaque, with this reason
+class NotLowered(Exception):
     """The table has no exact form for this node. ``value``: the operand whose content would have to be known, if that is why."""
 
     def __init__(self, reason: str, value: str = "") -> None:

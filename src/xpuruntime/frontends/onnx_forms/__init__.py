@@ -1,0 +1,44 @@
+"""The writer's table: an op of the IR -> how it is written in ONNX. One file per few families."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from . import algebra, layers, movement, pointwise
+from .pen import Form, Pen, Writing
+
+__all__ = ["FORMS", "NEEDS", "Form", "Pen", "Writing"]
+
+FORMS: Mapping[str, Form] = MappingProxyType(
+    {**pointwise.FORMS, **algebra.FORMS, **movement.FORMS, **layers.FORMS}
+)
+
+NEEDS: Mapping[str, int] = MappingProxyType(
+    {
+        "affine_grid": 20,
+        "attention": 23,
+        "bernoulli": 15,
+        "bitcast": 26,
+        "bitwise_and": 18,
+        "bitwise_not": 18,
+        "bitwise_or": 18,
+        "bitwise_xor": 18,
+        "col2im": 18,
+        "cumprod": 26,
+        "deform_convolution": 19,
+        "det": 11,
+        "dft": 17,
+        "dropout": 12,
+        "einsum": 12,
+        "ge": 12,
+        "grid_sample": 16,
+        "le": 12,
+        "rope": 23,
+        "stft": 17,
+        "tensor_scatter": 24,
+        "tril": 14,
+        "triu": 14,
+    }
+)
+"""The first opset that has what an op's form needs, where that is above 11."""
