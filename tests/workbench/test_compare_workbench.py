@@ -9,6 +9,7 @@ import pytest
 
 from xpuruntime.decisions import Reason
 from xpuruntime.errors import EngineUnavailable, InputError, UnavailableError
+from xpuruntime.types import DType, TensorSpec
 from xpuruntime.workbench.compare import REFERENCE, compare_engines, compare_models
 from xpuruntime.workbench.inputs import Inputs
 from xpuruntime.workbench.setup import Setup
@@ -174,3 +175,28 @@ def test_inputs_of_the_user_are_used(net, tmp_path) -> None:
     assert report.notes == (
         "output 'scores' of onnxruntime holds no finite number, so its agreement says nothing",
     )
+
+
+def test_a_model_that_amplifies_rounding_gets_a_wider_tolerance_and_is_told() -> None:
+    """x @ w - (what x @ w is for the sample, to 3 digits): almost everything cancels, so the last bit of the inputs counts."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    from xpuruntime.workbench.conditioning import WIDEST
+
+    x = Inputs().samples([TensorSpec((1, 64), DType.FLOAT32, "x")])[0]["x"]
+    w = np.random.default_rng(5).standard_normal((64, 1)).astype(np.float32)
+    away = np.float32(-(x.astype(np.float64) @ w.astype(np.float64)) * (1 - 1e-4)).reshape(1)
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Add", ["p", "away"], ["y"])],
+        "cancel",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 64])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1])],
+        [numpy_helper.from_array(w, "w"), numpy_helper.from_array(away, "away")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    report = compare_engines(model, ENGINES, samples=1)
+    (y,) = report.pairs[0].outputs
+    assert 5e-5 < y.tolerance <= WIDEST * 5e-5
+    assert report.pairs[0].tolerance == 5e-5
+    assert report.notes[0].startswith("output 'y' moves by ")
+    assert compare_engines(model, ENGINES, samples=1, tolerance=1e-6).pairs[0].outputs[0].tolerance == 1e-6

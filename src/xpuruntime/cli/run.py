@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -42,6 +43,9 @@ def run(
         int, typer.Option("--top-k", min=0, help="Largest K entries of each output's last axis.")
     ] = 0,
     receipt: Annotated[bool, typer.Option("--receipt", help="Show what ran, with times per step.")] = False,
+    trace: Annotated[
+        Path | None, typer.Option("--trace", help="Write the run as a Chrome trace: FILE.json.")
+    ] = None,
     as_json: options.AsJson = False,
 ) -> Answer:
     """Run a model once: outputs with small statistics, top-k, receipt, a file of outputs."""
@@ -58,15 +62,20 @@ def run(
     )
     recipe = options.image_recipe(image_size, image_mean, image_std, image_layout, image_range)
     given = options.inputs(input, seed, shape, recipe)
+    from ..profiler.trace import profile
     from ..workbench.inputs import save_outputs
     from ..workbench.outputs import summarise_output
 
     with progress(f"opening {model}") as now, setup.open(model) as session:
         feeds = given.samples(session.model.inputs)[0]
         now(f"running {model}")
-        outputs = session.run(feeds)
+        with profile() as recorded:
+            outputs = session.run(feeds)
         written = session.receipt() if receipt else None
         plan, specs = session.plan, session.model.inputs
+    if trace is not None:
+        recorded.save(trace)
+        note(f"wrote {trace}")
     if output is not None:
         save_outputs(output, outputs)
         note(f"wrote {output}")

@@ -28,6 +28,7 @@ from ..inference.reference import reference_outputs
 from ..numerics import tolerance_for
 from ..protocols import Array, ModelSource
 from ..runtime.device import cpu
+from .conditioning import sensitivity, widened
 from .contenders import Field, field_of
 from .inputs import Inputs
 from .judge import Verdict, judge
@@ -238,13 +239,17 @@ def _judge(
         except RunError as error:
             entrants.drop(contender, error, named)
     names = [s.name for s in model.outputs]
-    limit = tolerance_for(model.precision, *precisions) if tolerance is None else tolerance
-    verdict = judge(outputs, names, limit)
+    limits = dict.fromkeys(names, tolerance or 0.0)
+    if tolerance is None and entrants.contenders:
+        head = entrants.contenders[0]
+        shifts = sensitivity(head.outputs, names, feeds, outputs[head.name])
+        limits = widened(tolerance_for(model.precision, *precisions), shifts)
+    verdict = judge(outputs, names, limits)
     if not verdict.wrong:
         return verdict
     progress("onnx.reference: judging, since the engines disagree")
     reference, _ = reference_outputs(model, feeds, max(seconds, 10.0))
-    return verdict if reference is None else judge(outputs, names, limit, reference)
+    return verdict if reference is None else judge(outputs, names, limits, reference)
 
 
 def _alternate(

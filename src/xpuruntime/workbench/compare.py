@@ -1,7 +1,7 @@
 """Do engines agree on a model, and does a model agree with another one on the same engine?
 
 Between engines the default tolerance is that of the precisions they compute in (``numerics.TOLERANCE``): different kernels
-round differently. On one engine, two files of the same graph run through the same kernels in the same order and give the
+round differently; it is wider for outputs with which the model amplifies rounding (``workbench.conditioning``). On one engine, two files of the same graph run through the same kernels in the same order and give the
 same bits, so there the default is what repeating a run shows, which is 0 wherever the engine repeats itself exactly;
 a single changed weight is then seen even where it moves the outputs by less than two engines' rounding does. Some weights
 move no output on some inputs (a dead channel, a row that no token picks): when the files' weights differ and no output does,
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,8 +22,9 @@ from ..decisions import Candidate, Decision
 from ..errors import EngineUnavailable, InputError, RunError
 from ..frontends.model_file import open_model
 from ..inference.reference import reference_outputs
-from ..numerics import Comparison, compare_all, tolerance_for
+from ..numerics import Comparison, compare, compare_all, tolerance_for
 from ..protocols import Array, ModelSource
+from .conditioning import MARGIN, sensitivity, widened
 from .contenders import Contender, Field, field_of
 from .inputs import Inputs
 from .setup import Setup
@@ -41,7 +42,10 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One contender against its reference: per output the worst comparison over all samples."""
+    """One contender against its reference: per output the worst comparison over all samples.
+
+    ``tolerance`` is the base; each output carries its own, which is wider where the model amplifies rounding.
+    """
 
     actual: str
     reference: str
@@ -141,6 +145,11 @@ def compare_engines(
         found = _run_all(field, feeds, named, progress)
         info = tuple(c.to_json() for c in field.contenders)
         precisions = {c.name: c.precision for c in field.contenders}
+        names = [s.name for s in source.outputs]
+        shifts = dict.fromkeys(names, 0.0)
+        if field.contenders:
+            head = field.contenders[0]
+            shifts = sensitivity(head.outputs, names, feeds[0], found[head.name][0])
     judge = against if against in (REFERENCE, None) else _match(against, found)
     if judge == REFERENCE:
         progress(f"{REFERENCE}: running {source.name}")
@@ -152,12 +161,12 @@ def compare_engines(
         who, got = f"compare {source.name!r}", f"only {', '.join(found) or 'nothing'}"
         do = "Name another engine, or use --against reference."
         raise EngineUnavailable(who, "there is nothing to compare with", got=got, do=do, decision=decision)
-    names = [s.name for s in source.outputs]
     pairs = []
     for name, outputs in found.items():
         if name != judge:
-            limit = tolerance_for(precisions[name], precisions[judge]) if tolerance is None else tolerance
-            pairs.append(Pair(name, judge, limit, _worst(names, outputs, found[judge], limit)))
+            base = tolerance_for(precisions[name], precisions[judge]) if tolerance is None else tolerance
+            limits = widened(base, shifts) if tolerance is None else dict.fromkeys(names, tolerance)
+            pairs.append(Pair(name, judge, base, _worst(names, outputs, found[judge], limits)))
     return CompareReport(
         source.name,
         None,
@@ -166,7 +175,7 @@ def compare_engines(
         info,
         tuple(field.rejected),
         tuple(pairs),
-        _notes(names, judge, found[judge]),
+        (*_notes(names, judge, found[judge]), *_amplified(pairs, shifts)),
     )
 
 
@@ -208,7 +217,7 @@ def compare_models(
         for mine, _ in both:
             actual, wanted = found[mine.name], _in_order(source, other, expected[mine.name])
             limit = _repeatability(mine, names, feeds[0], actual[0]) if tolerance is None else tolerance
-            outputs = _worst(names, actual, wanted, limit)
+            outputs = _worst(names, actual, wanted, dict.fromkeys(names, limit))
             pairs.append(Pair(f"{labels[0]} on {mine.name}", f"{labels[1]} on {mine.name}", limit, outputs))
         if (
             changed
@@ -291,10 +300,13 @@ def _worst(
     names: Sequence[str],
     actual: Sequence[Sequence[Array]],
     reference: Sequence[Sequence[Array]],
-    tolerance: float,
+    limits: Mapping[str, float],
 ) -> tuple[Comparison, ...]:
     """Per output the comparison of its worst sample; cosine and argmax agreement are the least over the samples."""
-    turns = [compare_all(names, a, r, tolerance) for a, r in zip(actual, reference, strict=True)]
+    turns = [
+        [compare(n, x, y, limits[n]) for n, x, y in zip(names, a, r, strict=True)]
+        for a, r in zip(actual, reference, strict=True)
+    ]
     return tuple(_merge(of_one) for of_one in zip(*turns, strict=True))
 
 
@@ -336,7 +348,7 @@ def _probe(
         }
         try:
             wanted = _in_order(model, other, [theirs.outputs(_renamed(model, other, feeds))])
-            outputs = _worst(names, [mine.outputs(feeds)], wanted, pair.tolerance)
+            outputs = _worst(names, [mine.outputs(feeds)], wanted, dict.fromkeys(names, pair.tolerance))
         except RunError:  # a probe may be outside of what the model takes; the samples proper were not
             continue
         if not all(c.ok for c in outputs):
@@ -368,6 +380,17 @@ def _export_note(pair: Pair, rounding: float) -> list[str]:
     return [
         f"{pair.actual} and {pair.reference} differ by less than two engines' rounding ({worst:.2g} of {rounding:.2g}): "
         f"expected of two exports of one model (then use --tolerance {rounding:g}), not of one file with equal weights"
+    ]
+
+
+def _amplified(pairs: Sequence[Pair], shifts: Mapping[str, float]) -> list[str]:
+    """Outputs with which the model amplifies rounding, where that widened a tolerance or may explain a difference."""
+    told = {c.name: c for p in pairs for c in p.outputs if c.tolerance > p.tolerance or not c.ok}
+    return [
+        f"output {name!r} moves by {shifts[name]:.2g} on one engine when its inputs move by their last bit; "
+        + (f"its tolerance is {c.tolerance:.2g}" if c.ok else "so a difference need not be an engine's error")
+        for name, c in told.items()
+        if MARGIN * shifts[name] > c.tolerance or c.tolerance == MARGIN * shifts[name]
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..numerics import compare_all
+from ..numerics import compare
 from ..protocols import Array
 
 __all__ = ["Verdict", "judge"]
@@ -27,13 +27,14 @@ class Verdict:
 def judge(
     outputs: Mapping[str, Sequence[Array]],
     names: Sequence[str],
-    tolerance: float,
+    limits: Mapping[str, float],
     reference: Sequence[Array] | None = None,
 ) -> Verdict:
-    """Judge contenders by their outputs (in the model's order, ``names``)."""
+    """Judge contenders by their outputs (in the model's order, ``names``); ``limits`` is the tolerance of each output."""
 
     def fault(who: str, against: Sequence[Array], judge_name: str) -> str:
-        worst = next((c for c in compare_all(names, outputs[who], against, tolerance) if not c.ok), None)
+        each = (compare(n, a, r, limits[n]) for n, a, r in zip(names, outputs[who], against, strict=True))
+        worst = next((c for c in each if not c.ok), None)
         return "" if worst is None else f"output {worst.name!r} disagrees with {judge_name}: {worst.reason}"
 
     def split(against: Sequence[Array], by: str, label: str) -> Verdict:
