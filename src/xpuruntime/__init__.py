@@ -15,6 +15,7 @@ _PUBLIC: dict[str, str] = {
     # running
     "InferenceSession": "inference.session",
     "Receipt": "profiler.receipt",
+    "profile": "profiler.trace",
     # policies
     "KernelPolicy": "policies",
     "ExecutionPolicy": "policies",
@@ -80,6 +81,7 @@ if TYPE_CHECKING:
     from .policies import load_policy as load_policy
     from .policies import with_policy as with_policy
     from .profiler.receipt import Receipt as Receipt
+    from .profiler.trace import profile as profile
     from .program.plan import Plan as Plan
     from .store import Store as Store
     from .targets import DeviceId as DeviceId

@@ -13,6 +13,7 @@ from ..families import family_of_onnx
 from ..frontends.fix_shapes import fix_shapes
 from ..frontends.model_file import open_model
 from ..policies import ExecutionPolicy, KernelPolicy, Policy
+from ..profiler import trace
 from ..profiler.receipt import Receipt, confirm
 from ..program.plan import Plan, PlanNode, Region
 from ..protocols import Array, Evidence, ModelSource
@@ -92,6 +93,7 @@ class InferenceSession:
         self._count_reads = 0
         self._last: dict[str, Array] | None = None
         self._plan = _plan(self._model, effective, selection)
+        self._span = f"{selection.loaded.wanted.name}: {self._model.name}"
         placement = self._executable.evidence()
         warnings = (
             *selection.warnings,
@@ -150,7 +152,10 @@ class InferenceSession:
         elif named:
             inputs = {**inputs, **named}
         feeds, to_caller = self._feeds.check(inputs)
-        outputs = self._executable.run(feeds)
+        if trace.RING is None:
+            outputs = self._executable.run(feeds)
+        else:
+            outputs = trace.timed(self._span, self._executable.run, feeds)
         self._last = feeds
         next(self._count)
         if to_caller is not None:

@@ -1,0 +1,108 @@
+"""profile(): every run of every session of this process on one timeline, for chrome://tracing or Perfetto.
+
+    with xrt.profile() as trace:
+        session.run(inputs)
+    trace.save("trace.json")
+
+While nobody profiles, a run pays one comparison for it. With ``nvtx=True`` the same spans go to NVIDIA's tools too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ..errors import XpuError
+from ..store import write_atomic
+from . import nvtx
+from .events import EventRing
+
+__all__ = ["RING", "Span", "Trace", "profile", "timed"]
+
+RING: EventRing | None = None  # read on every run, so it is a plain global
+_switch = threading.Lock()
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One finished span: what, on which operating-system thread, start (ns of the monotonic clock) and length (ns)."""
+
+    name: str
+    thread: int
+    start_ns: int
+    duration_ns: int
+
+
+class Trace:
+    """What was recorded. ``spans`` are in order of their start; ``dropped`` counts events that found the ring full."""
+
+    def __init__(self) -> None:
+        self.spans: tuple[Span, ...] = ()
+        self.dropped = 0
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write Chrome's trace event format (JSON, microseconds). Raises StoreError."""
+        from pathlib import Path
+
+        process = os.getpid()
+        events: list[dict[str, Any]] = [
+            {
+                "name": s.name,
+                "ph": "X",
+                "pid": process,
+                "tid": s.thread,
+                "ts": s.start_ns / 1e3,
+                "dur": s.duration_ns / 1e3,
+            }
+            for s in self.spans
+        ]
+        document = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"dropped": self.dropped}}
+        write_atomic(Path(path), json.dumps(document).encode())
+
+    def take(self, ring: EventRing) -> None:
+        """Move what the ring holds into this trace."""
+        names, events = ring.names(), ring.drain()
+        spans = (
+            Span(names[e["name"]], int(e["thread"]), int(e["time_ns"]), int(e["duration_ns"])) for e in events
+        )
+        self.spans = tuple(sorted((*self.spans, *spans), key=lambda s: s.start_ns))
+        self.dropped = ring.dropped
+
+
+@contextlib.contextmanager
+def profile(*, capacity: int = 1 << 16, nvtx_ranges: bool = False) -> Iterator[Trace]:
+    """Record every run inside the block, of whatever thread. One at a time: a second one is an XpuError.
+
+    capacity:    events that fit; more are dropped and counted.
+    nvtx_ranges: also open an NVTX range per run, where the library is there.
+    """
+    global RING
+    trace, ring = Trace(), EventRing(capacity)
+    with _switch:
+        if RING is not None:
+            raise XpuError(
+                "profile", "is already recording in this process", do="Leave the other block first."
+            )
+        RING = ring
+    if nvtx_ranges:
+        nvtx.enable()
+    try:
+        yield trace
+    finally:
+        RING = None
+        trace.take(ring)
+
+
+def timed(name: str, call: Callable[..., _Result], *arguments: Any) -> _Result:
+    """Call, as a span of the ring that records now (and as an NVTX range, where those are on)."""
+    ring = RING
+    if ring is None:  # the block was left between the caller's look and this one
+        return call(*arguments)
+    with nvtx.range(name), ring.span(name):
+        return call(*arguments)
