@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ for package in ("scipy", "PIL", "jinja2", "matplotlib"):
     pytest.importorskip(package)
 
 from examples.demo.story import Asked, Chapter, Reading, Story, distance, score  # noqa: E402
-from examples.zoo import DATA, MODELS, Answer, Sample  # noqa: E402
+from examples.zoo import CACHE, DATA, MODELS, Answer, Sample  # noqa: E402
 from xpuruntime.decisions import Candidate, Decision, Reason  # noqa: E402
 from xpuruntime.numerics import Comparison  # noqa: E402
 from xpuruntime.workbench.bench import BenchReport, Standing  # noqa: E402
@@ -196,28 +196,20 @@ def pinned_packages_are_here() -> bool:
         return False
 
 
+def demo(*options: str) -> subprocess.CompletedProcess[str]:
+    """``python -m examples.demo --quick`` as a user starts it, from the repository's root."""
+    root = Path(__file__).resolve().parents[2]
+    command = [sys.executable, "-m", "examples.demo", "--quick", "--seconds", "0.2", *options]
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=600, check=False)
+
+
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, Path]:
-    """``python -m examples.demo --quick --json`` as a user starts it: its document and its folder."""
+    """The whole demo: its JSON document and its folder."""
     if not pinned_packages_are_here():
         pytest.skip("the zoo's packages are not installed: scripts/setup")
     out = tmp_path_factory.mktemp("demo")
-    root = Path(__file__).resolve().parents[2]
-    command = [
-        sys.executable,
-        "-m",
-        "examples.demo",
-        "--quick",
-        "--seconds",
-        "0.2",
-        "--json",
-        "--out",
-        str(out),
-    ]
-    environment = {**os.environ, "XPU_CACHE_DIR": str(out / "user-store")}
-    done = subprocess.run(
-        command, cwd=root, env=environment, capture_output=True, text=True, timeout=600, check=False
-    )
+    done = demo("--json", "--out", str(out))
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
     return json.loads(done.stdout), out
 
@@ -272,3 +264,21 @@ def test_the_page_shows_every_model_engine_and_reason(played: tuple[dict, Path])
     assert text.count("data:image/jpeg;base64,") >= 8
     assert "http://" not in text
     assert "https://" not in text
+
+
+@pytest.mark.zoo
+@pytest.mark.slow
+@pytest.mark.serial
+def test_a_model_that_went_bad_ends_in_exit_1(played: tuple[dict, Path], tmp_path: Path) -> None:
+    """The built files are there, but one model's weights are not its own any more: the answers give it away."""
+    onnx = pytest.importorskip("onnx")
+    zoo = tmp_path / "zoo"
+    shutil.copytree(CACHE, zoo)
+    model = onnx.load(zoo / "magika.onnx")
+    weight = max(model.graph.initializer, key=lambda tensor: len(tensor.raw_data))
+    weight.raw_data = bytes(len(weight.raw_data))
+    onnx.save(model, zoo / "magika.onnx")
+    done = demo("--engines", "onnxruntime", "--zoo", str(zoo), "--out", str(tmp_path / "out"))
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "✗ magika: onnxruntime says" in done.stdout
+    assert "✗ magika: onnxruntime says" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
