@@ -151,6 +151,7 @@ def _obtain(
         if blob is not None:
             try:
                 executable = engine.load(_unpack(name, blob), model, request)
+                _log.debug("%s: artifact of %s taken from %s", model.name, name, store.path("artifact", key))
                 return executable, {"from_store": True, "load_s": round(time.perf_counter() - start, 4)}
             except (BuildError, ValueError) as error:  # whole by its checksum, yet the vendor refuses it
                 _log.warning("%s The kept artifact is built again.", error)
@@ -160,6 +161,7 @@ def _obtain(
             _keep(store, ingredients, artifact)
     executable = engine.load(artifact, model, request)
     done = time.perf_counter()
+    _log.debug("%s: built by %s in %.3f s, loaded in %.3f s", model.name, name, built - start, done - built)
     return executable, {
         "from_store": False,
         "build_s": round(built - start, 4),
