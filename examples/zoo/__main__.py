@@ -105,7 +105,8 @@ def main(
         typer.Option("--build", metavar="NAME|all", help="Build the ONNX file of one model, or of all."),
     ] = None,
     run_name: Annotated[
-        str | None, typer.Option("--run", metavar="NAME|all", help="Run one model, or all, with ONNX Runtime itself.")
+        str | None,
+        typer.Option("--run", metavar="NAME|all", help="Run one model, or all, with ONNX Runtime itself."),
     ] = None,
     page: Annotated[
         Path | None, typer.Option("--read", metavar="IMAGE", help="Read the text of a page.")
