@@ -178,20 +178,25 @@ def test_inputs_of_the_user_are_used(net, tmp_path) -> None:
 
 
 def test_a_model_that_amplifies_rounding_gets_a_wider_tolerance_and_is_told() -> None:
-    """x @ w - (what x @ w is for the sample, to 3 digits): almost everything cancels, so the last bit of the inputs counts."""
+    """x @ v @ w less what that is for the sample, to 4 digits: almost everything cancels, so the inputs' last bits count."""
     from onnx import TensorProto, helper, numpy_helper
 
     from xpuruntime.workbench.conditioning import WIDEST
 
+    random = np.random.default_rng(5)
     x = Inputs().samples([TensorSpec((1, 64), DType.FLOAT32, "x")])[0]["x"]
-    w = np.random.default_rng(5).standard_normal((64, 1)).astype(np.float32)
-    away = np.float32(-(x.astype(np.float64) @ w.astype(np.float64)) * (1 - 1e-4)).reshape(1)
+    v, w = (
+        random.standard_normal((64, 64)).astype(np.float32),
+        random.standard_normal((64, 1)).astype(np.float32),
+    )
+    away = (-(x.astype(np.float64) @ v @ w) * (1 - 1e-4)).astype(np.float32).reshape(1)
+    nodes = [("MatMul", ["x", "v"], ["h"]), ("MatMul", ["h", "w"], ["p"]), ("Add", ["p", "away"], ["y"])]
     graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Add", ["p", "away"], ["y"])],
+        [helper.make_node(*node) for node in nodes],
         "cancel",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 64])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1])],
-        [numpy_helper.from_array(w, "w"), numpy_helper.from_array(away, "away")],
+        [numpy_helper.from_array(a, n) for n, a in (("v", v), ("w", w), ("away", away))],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     report = compare_engines(model, ENGINES, samples=1)

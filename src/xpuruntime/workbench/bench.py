@@ -149,9 +149,7 @@ class BenchReport:
 def _slower(best: Standing, other: Standing) -> str:
     assert other.ratio is not None
     low, high = other.ratio.interval.low, other.ratio.interval.high
-    return (
-        f"{best.name} takes 1/{other.ratio.value:.2f} of the time of {other.name} ({low:.2f} to {high:.2f})"
-    )
+    return f"{best.name} is {other.ratio.value:.2f} times as fast as {other.name} ({low:.2f} to {high:.2f})"
 
 
 def _few(rounds: int) -> str:

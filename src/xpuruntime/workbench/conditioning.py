@@ -26,7 +26,7 @@ Run = Callable[[dict[str, Array]], Sequence[Array]]
 def sensitivity(
     run: Run, names: Sequence[str], feeds: Mapping[str, Array], outputs: Sequence[Array]
 ) -> dict[str, float]:
-    """Per output the largest max|d|/max|ref| when every float input moves by one unit in its last place, up, and by random signs.
+    """Per output the largest max|d|/max|ref| when every float input moves by one unit in its last place: up, down, and twice by random signs.
 
     ``outputs`` are what ``run`` gave for ``feeds``, in the order of ``names``. Without float inputs all are 0.
     """
@@ -34,17 +34,17 @@ def sensitivity(
         return dict.fromkeys(names, 0.0)
     random = np.random.default_rng(0)
     found = dict.fromkeys(names, 0.0)
-    for directed in (False, True):
-        nudged = {n: _nudge(v, random if directed else None) for n, v in feeds.items()}
+    for sign in (1.0, -1.0, None, None):
+        nudged = {n: _nudge(v, sign, random) for n, v in feeds.items()}
         for c in compare_all(names, run(nudged), outputs, math.inf):
             found[c.name] = max(found[c.name], c.max_rel if math.isfinite(c.max_rel) else 0.0)
     return found
 
 
-def _nudge(value: Array, random: np.random.Generator | None) -> Array:
+def _nudge(value: Array, sign: float | None, random: np.random.Generator) -> Array:
     if value.dtype.kind != "f":
         return value
-    signs = np.ones(value.shape) if random is None else random.choice((-1.0, 1.0), value.shape)
+    signs = random.choice((-1.0, 1.0), value.shape) if sign is None else np.full(value.shape, sign)
     moved: Array = np.nextafter(
         value, (np.inf * signs).astype(value.dtype)
     )  # a wider direction would widen the value
