@@ -13,6 +13,7 @@ import pytest
 from xpuruntime import errors
 from xpuruntime.decisions import REASONS
 from xpuruntime.env import VARIABLES
+from xpuruntime.numerics import TOLERANCE
 
 ROOT = Path(__file__).resolve().parents[2]
 CONCEPTS = (ROOT / "docs" / "concepts.md").read_text(encoding="utf-8")
@@ -32,6 +33,10 @@ def test_the_reason_codes_are_those_of_the_code_in_its_order() -> None:
 def test_the_environment_is_that_of_the_code_in_its_order() -> None:
     expected = [[f"`{v.name}`", f"`{v.default}`" if v.default else "", v.meaning] for v in VARIABLES.values()]
     assert rows(CONCEPTS, "Environment") == expected
+
+
+def test_the_tolerances_are_those_of_the_code() -> None:
+    assert rows(CONCEPTS, "Tolerances") == [[d.value, f"{t:g}"] for d, t in TOLERANCE.items()]
 
 
 def test_exit_codes_of_errors_are_documented() -> None:
