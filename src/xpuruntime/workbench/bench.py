@@ -24,11 +24,11 @@ import numpy as np
 from ..decisions import Candidate
 from ..errors import RunError
 from ..frontends.model_file import open_model
+from ..inference.conditioning import sensitivity, widened
 from ..inference.reference import reference_outputs
 from ..numerics import tolerance_for
 from ..protocols import Array, ModelSource
 from ..runtime.device import cpu
-from .conditioning import sensitivity, widened
 from .contenders import Field, field_of
 from .inputs import Inputs
 from .judge import Verdict, judge

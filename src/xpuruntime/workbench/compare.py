@@ -1,7 +1,7 @@
 """Do engines agree on a model, and does a model agree with another one on the same engine?
 
 Between engines the default tolerance is that of the precisions they compute in (``numerics.TOLERANCE``): different kernels
-round differently; it is wider for outputs with which the model amplifies rounding (``workbench.conditioning``). On one engine, two files of the same graph run through the same kernels in the same order and give the
+round differently; it is wider for outputs with which the model amplifies rounding (``inference.conditioning``). On one engine, two files of the same graph run through the same kernels in the same order and give the
 same bits, so there the default is what repeating a run shows, which is 0 wherever the engine repeats itself exactly;
 a single changed weight is then seen even where it moves the outputs by less than two engines' rounding does. Some weights
 move no output on some inputs (a dead channel, a row that no token picks): when the files' weights differ and no output does,
@@ -21,10 +21,10 @@ import numpy as np
 from ..decisions import Candidate, Decision
 from ..errors import EngineUnavailable, InputError, RunError
 from ..frontends.model_file import open_model
+from ..inference.conditioning import MARGIN, sensitivity, widened
 from ..inference.reference import reference_outputs
 from ..numerics import Comparison, compare, compare_all, tolerance_for
 from ..protocols import Array, ModelSource
-from .conditioning import MARGIN, sensitivity, widened
 from .contenders import Contender, Field, field_of
 from .inputs import Inputs
 from .setup import Setup
