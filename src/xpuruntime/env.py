@@ -38,7 +38,11 @@ VARIABLES: dict[str, Variable] = {
         Variable("XPU_AUTO_SECONDS", "20", "time bound of engine='auto' for one model, in seconds"),
         Variable("XPU_LIBCUDA", "", "path of the CUDA driver library, instead of the usual search"),
         Variable("XPU_LIBNVTX", "", "path of the NVTX library, instead of the usual search"),
-        Variable("XPU_DEBUG", "0", "what xpu logs on stderr: 0 warnings, 1 plans and tracebacks, 2 builds too (in Python: the logger xpuruntime)"),
+        Variable(
+            "XPU_DEBUG",
+            "0",
+            "what xpu logs on stderr: 0 warnings, 1 plans and tracebacks, 2 builds too (in Python: the logger xpuruntime)",
+        ),
     )
 }
 
