@@ -57,7 +57,7 @@ def import_onnx(
            ``k`` of a TopK) is then lowered where it would be opaque. The graph still has the input, and is only right for that content.
     Inputs that are no tensors (sequences, optionals, maps), and values of unknown rank, have no spec.
     ``graph.metadata``: ``opset``, ``opsets`` by domain, ``ir_version``, ``producer``, ``deciding`` (inputs whose content would have to be
-    bound for more to be lowered).
+    bound for more to be lowered), ``types`` (TypeProtos of inputs and outputs without a spec, in base64).
     Raises ModelError (see ``open_model``).
     """
     if isinstance(model, ModelSource):
@@ -101,6 +101,7 @@ def _import(model: Checked, bind: Mapping[str, Array]) -> OnnxImport:
             "ir_version": int(proto.ir_version),
             "producer": f"{proto.producer_name} {proto.producer_version}".strip(),
             "deciding": sorted(lowering.deciding),
+            "types": lowering.untyped([*proto.graph.input, *proto.graph.output]),
         }
     )
     return OnnxImport(lowering.b.build(verify=False), OnnxWeights(lowering.weight_tensors, folder))

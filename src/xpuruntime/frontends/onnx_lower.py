@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import math
 from collections.abc import Iterable, Mapping
@@ -133,6 +134,11 @@ class Lowering:
             self._unknown[value.name] = value.type
         if content is not None and spec is not None and spec.dtype is not DType.STRING:
             self.known[value.name] = np.asarray(content)
+
+    def untyped(self, values: Iterable[Any]) -> dict[str, str]:
+        """The TypeProtos of those that have no spec, as text."""
+        named = [v for v in values if v.name not in self.b.values or self.b.values[v.name].spec is None]
+        return {v.name: base64.b64encode(v.type.SerializeToString()).decode("ascii") for v in named}
 
     def value(self, name: str, scope: Scope) -> str:
         """The IR value of an ONNX name; an initialiser is declared when it is first read."""
@@ -299,14 +305,16 @@ class Lowering:
         """Compute the node now where all it reads is known; true when that was possible."""
         if not inputs:
             return False
+        facts = attrs
+        if op in ("Cast", "CastLike"):  # of the second operand only the type counts
+            like = self.b.values[inputs[1] or ""].spec if op == "CastLike" else None
+            to = self.types.dtypes.get(attrs["to"]) if op == "Cast" else like and like.dtype
+            if to is None:
+                return False
+            op, inputs, facts = "Cast", inputs[:1], {"to": to}
         operands = [None if i is None else self.content(i) for i in inputs]
         if any(i is not None and a is None for i, a in zip(inputs, operands, strict=True)):
             return False
-        facts = attrs
-        if op == "Cast":
-            if self.types.dtypes.get(attrs["to"]) is None:
-                return False
-            facts = {"to": self.types.dtypes[attrs["to"]]}
         results = fold(op, operands, facts)
         if results is None or len(results) < len(node.output):
             return False

@@ -9,13 +9,14 @@ ONNX keeps its opset (11 at least); others get the lowest that all their ops hav
 
 from __future__ import annotations
 
+import base64
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from ..errors import IrError, ModelError
-from ..ir import Graph, Node, Value, Weight
+from ..ir import Graph, Node, Weight
 from ..protocols import Array
 from ..store import write_atomic
 from ..types import TensorSpec
@@ -27,7 +28,6 @@ from .onnx_types import Types, sub_graphs
 __all__ = ["WeightSource", "to_onnx", "write_onnx"]
 
 WeightSource: TypeAlias = "Mapping[str, Array] | Callable[[Weight], Array]"
-_LARGEST = (1 << 31) - (1 << 20)  # a protobuf message ends at 2 GiB
 _OLDEST, _USUAL = 11, 18
 
 
@@ -83,7 +83,7 @@ def _write(pen: Pen, node: Node) -> None:
     label = node.sources[0].name if node.sources and node.sources[0].name else node.name
     pen.begin(label)
     if node.op == "opaque":
-        _write_opaque(pen, node)
+        _write_opaque(pen, node, label)
         return
     form = FORMS.get(node.op)
     if form is None:
@@ -95,7 +95,7 @@ def _write(pen: Pen, node: Node) -> None:
     form(Writing(pen, node))
 
 
-def _write_opaque(pen: Pen, node: Node) -> None:
+def _write_opaque(pen: Pen, node: Node, label: str) -> None:
     from onnx import helper
 
     domain, op, attributes = node.attrs["domain"], node.attrs["op_type"], node.attrs["attributes"]
@@ -107,7 +107,7 @@ def _write_opaque(pen: Pen, node: Node) -> None:
         op,
         ["" if i is None else str(i) for i in operands],
         [v.name for v in node.outputs],
-        name=node.sources[0].name if node.sources else node.name,
+        name=pen.node_name(label),
         domain=domain,
     )
     made.attribute.extend(decode(attributes))
@@ -169,9 +169,8 @@ def _tensor(weight: Weight, weights: WeightSource | None, types: Types) -> Any:
             "was not handed in, and lies in no file that ONNX can refer to",
             do="Give weights={name: array}.",
         )
-    tensor = onnx.TensorProto(
-        name=weight.name, data_type=types.numbers[spec.dtype], dims=[int(d) for d in spec.shape]
-    )  # type: ignore[arg-type]
+    dims = [d for d in spec.shape if isinstance(d, int)]
+    tensor = onnx.TensorProto(name=weight.name, data_type=types.numbers[spec.dtype], dims=dims)
     tensor.data_location = onnx.TensorProto.EXTERNAL
     for key, value in (("location", weight.file), ("offset", weight.offset), ("length", spec.size_bytes)):
         tensor.external_data.add(key=key, value=str(value))
@@ -186,11 +185,12 @@ def _model(graph: Graph, pen: Pen, types: Types, onnx: Any) -> Any:
         pen.begin(name)
         pen.add("Identity", [value], [name])
     made = onnx.GraphProto(name=graph.name or "graph", node=pen.nodes, initializer=pen.initializers)
-    made.input.extend(_info(v.name, v.spec, types, onnx) for v in graph.inputs)
-    made.output.extend(_info(o.name, graph.values[o.value].spec, types, onnx) for o in graph.outputs)
+    kinds = graph.metadata.get("types") or {}
+    made.input.extend(_info(v.name, v.spec, types, onnx, kinds) for v in graph.inputs)
+    made.output.extend(_info(o.name, graph.values[o.value].spec, types, onnx, kinds) for o in graph.outputs)
     seen = {o.name for o in graph.outputs}
     inner = [v for n in graph.nodes for v in n.outputs if v.spec is not None and v.name not in seen]
-    made.value_info.extend(_info(v.name, v.spec, types, onnx) for v in inner)
+    made.value_info.extend(_info(v.name, v.spec, types, onnx, {}) for v in inner)
     opsets = [
         helper.make_opsetid("", pen.opset),
         *(helper.make_opsetid(d, v) for d, v in pen.domains.items()),
@@ -208,13 +208,10 @@ def _ir_version(graph: Graph, opset: int, onnx: Any) -> int:
     return max(int(table[("ai.onnx", opset)]), int(graph.metadata.get("ir_version") or 0), 4)
 
 
-def _info(name: str, spec: TensorSpec | None, types: Types, onnx: Any) -> Any:
+def _info(name: str, spec: TensorSpec | None, types: Types, onnx: Any, kinds: Mapping[str, str]) -> Any:
     info = onnx.ValueInfoProto(name=name)
+    if spec is None and name in kinds:
+        info.type.ParseFromString(base64.b64decode(kinds[name]))
     if spec is not None:
         info.type.CopyFrom(types.proto(spec))
     return info
-
-
-def typed(values: tuple[Value, ...]) -> bool:
-    """Whether every value has a tensor type that ONNX can write."""
-    return all(v.spec is not None for v in values)

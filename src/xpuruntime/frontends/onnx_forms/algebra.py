@@ -36,6 +36,21 @@ def _reduce(op: str) -> Form:
     return form
 
 
+def _spatial(op: str, whole: str) -> Form:
+    """Over all of space one pool, for which engines have kernels."""
+    reduced = _reduce(op)
+
+    def form(w: Writing) -> None:
+        spec = w.spec()
+        space = list(w["dim"]) == list(range(2, spec.rank)) and spec.rank > 2 and w["keepdim"]
+        if space and spec.dtype is w.node.spec.dtype and spec.dtype.is_float:
+            w.add(whole, [w.operand(0)], out=True)
+        else:
+            reduced(w)
+
+    return form
+
+
 def _truth(op: str) -> Form:
     def form(w: Writing) -> None:
         whole = _reduced(w, op, w.cast(w.operand(0, DType.BOOL), DType.INT32))
@@ -192,7 +207,7 @@ def _quantized_conv(op: str) -> Form:
 FORMS: dict[str, Form] = {
     "addmm": _addmm,
     "all": _truth("ReduceMin"),
-    "amax": _reduce("ReduceMax"),
+    "amax": _spatial("ReduceMax", "GlobalMaxPool"),
     "amin": _reduce("ReduceMin"),
     "any": _truth("ReduceMax"),
     "argmax": _arg("ArgMax"),
@@ -212,7 +227,7 @@ FORMS: dict[str, Form] = {
     "matmul": _plain("MatMul"),
     "matmul_integer": _plain("MatMulInteger"),
     "max": _extreme("ReduceMax", "ArgMax"),
-    "mean": _reduce("ReduceMean"),
+    "mean": _spatial("ReduceMean", "GlobalAveragePool"),
     "min": _extreme("ReduceMin", "ArgMin"),
     "mm": _plain("MatMul"),
     "prod": _reduce("ReduceProd"),

@@ -33,11 +33,22 @@ class Pen:
         self._constants: dict[tuple[object, ...], str] = {}
         self._symbols: dict[str, tuple[str, int]] = {}  # symbol -> a value and the axis that it is
         self._dims: dict[DimLike, str] = {}
-        self._label, self._count = "", 0
+        self._label = ""
+        self._counts: dict[str, int] = {}
+        self._names: set[str] = set()
 
     def begin(self, label: str) -> None:
         """Names of ONNX nodes from now on follow ``label``."""
-        self._label, self._count = label, 0
+        self._label = label
+
+    def node_name(self, label: str) -> str:
+        """A name that no ONNX node has; the label itself for the first."""
+        name = label
+        while name in self._names:
+            self._counts[label] = self._counts.get(label, 0) + 1
+            name = f"{label}.{self._counts[label]}"
+        self._names.add(name)
+        return name
 
     def fresh(self, stem: str) -> str:
         """A name that no value has."""
@@ -58,8 +69,7 @@ class Pen:
         while operands and not operands[-1]:
             operands.pop()
         made = [self.fresh(f"{self._label}.{op}")] if outputs is None else list(outputs)
-        name = self._label if not self._count else f"{self._label}.{self._count}"
-        self._count += 1
+        name = self.node_name(self._label)
         given = {k: v for k, v in attrs.items() if v is not None}
         self.nodes.append(helper.make_node(op, operands, made, name=name, **given))
         return made[0]

@@ -29,9 +29,14 @@ def same(op: str) -> Row:
     return lambda n: str(n.b.call(op, *n.inputs))
 
 
+def _broadcast(op: str) -> Row:
+    """The same for operands that broadcast."""
+    return lambda n: str(n.b.call(op, *n.met(*range(len(n.inputs)))))
+
+
 def _div(n: Site) -> Results:
     integer = n.spec().dtype.is_integer  # ONNX divides integers towards zero
-    return str(n.b.div(n.x, n.input(1), rounding_mode="trunc" if integer else None))
+    return str(n.b.div(*n.met(0, 1), rounding_mode="trunc" if integer else None))
 
 
 def _pow(n: Site) -> Results:
@@ -106,7 +111,7 @@ def _chained(op: str) -> Callable[[Site], Results]:
 
 
 ROWS: dict[str, Row] = {
-    **{name: same(op) for name, op in _SAME.items()},
+    **{name: _broadcast(op) for name, op in _SAME.items()},
     "BitCast": _bitcast,
     "BitShift": _shift,
     "Cast": lambda n: _cast_to(n, n.dtype(n.attr("to"))),

@@ -11,7 +11,7 @@ from ...ir import GraphBuilder
 from ...protocols import Array
 from ...types import Dim, DimLike, DType, TensorSpec
 
-__all__ = ["NotLowered", "Results", "Row", "Site", "numbers"]
+__all__ = ["NotLowered", "Results", "Row", "Site", "lowest", "numbers"]
 
 Results: TypeAlias = "str | Sequence[str | None]"
 """What a row gives back: the value of each output in ONNX's order; None for one that nobody reads."""
@@ -156,6 +156,38 @@ class Site:
             raise NotLowered(f"element type {number} has no tensor form")
         return found
 
+    # ── shapes ──
+
+    def met(self, *positions: int) -> list[Any]:
+        """Operands that broadcast: where two symbolic dims meet of which one cannot be 1, the other operand is stretched to it."""
+        values: list[Any] = [self.opt(i) for i in positions]
+        shapes = {v: self.spec_of(v).shape for v in values if v is not None}
+        rank = max((len(s) for s in shapes.values()), default=0)
+        target: list[DimLike] = [1] * rank
+        clash = False
+        for shape in shapes.values():
+            for i, d in enumerate(shape, rank - len(shape)):
+                have = target[i]
+                if have == d or d == 1:
+                    continue
+                if isinstance(have, Dim) and isinstance(d, Dim):
+                    clash = True
+                    if not (lowest(have) > 1 or lowest(d) > 1):
+                        raise NotLowered(f"symbolic dims {have} and {d} meet, of which either may be 1")
+                    target[i] = have if lowest(have) > 1 else d
+                elif have == 1 or isinstance(d, int):
+                    target[i] = d
+        if not clash:
+            return values
+        return [self._stretched(v, shapes[v], target) if v is not None else None for v in values]
+
+    def _stretched(self, value: str, shape: Sequence[DimLike], target: Sequence[DimLike]) -> str:
+        tail = target[len(target) - len(shape) :]
+        if all(d in (1, t) or isinstance(t, int) for d, t in zip(shape, tail, strict=True)):
+            return value
+        size = [d if d == 1 else t for d, t in zip(shape, tail, strict=True)]
+        return str(self.b.expand(value, size=size))
+
     # ── small values ──
 
     def like(self, number: float, position: int = 0) -> str:
@@ -166,6 +198,26 @@ class Site:
     def cast(self, value: str, dtype: DType) -> str:
         """The value in another dtype; itself when it has that already."""
         return value if self.spec_of(value).dtype is dtype else str(self.b.cast(value, dtype=dtype))
+
+
+def lowest(d: DimLike) -> int:
+    """A lower bound of a dim whose symbols are 1 at least (an empty tensor is found when it runs)."""
+    if isinstance(d, int):
+        return d
+    total = 0
+    for monomial, coefficient in d._terms:
+        if coefficient < 0 and monomial:
+            return -1
+        product = coefficient
+        for atom in monomial:
+            if not isinstance(atom, str):
+                below, over = lowest(atom.num), atom.den
+                (divisor,) = over._terms
+                if divisor[0] or divisor[1] < 1 or below < 0:
+                    return -1
+                product *= below // divisor[1]
+        total += product
+    return total
 
 
 def numbers(shape: Sequence[DimLike], what: str) -> list[int]:

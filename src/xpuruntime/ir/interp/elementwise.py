@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...types import DType
-from .numbers import Array, dtype_of, to
+from .numbers import Array, dtype_of, to, widen
 from .rule import Operand, Rule, arithmetic, as_quotient, common, plain, quotient, real, together, wide
 
 __all__ = ["RULES", "erf"]
@@ -80,15 +80,18 @@ def _check_divisor(divisor: Array) -> None:
 
 
 def div(x: Operand, other: Operand, *, rounding_mode: str | None) -> Array:
-    """True division in float64. With a rounding mode the quotient is first rounded to the operands' type (at least float32),
-    so that 1 / float32(0.1) is a whole number there as it is in PyTorch.
+    """True division in float64. With a rounding mode the quotient is first rounded to the operands' type (for floor at least
+    float32), so that 1 / float32(0.1) is a whole number there as it is in PyTorch.
     """
     if rounding_mode is None:
         a, b = as_quotient((x, other))
         return np.asarray(np.divide(a, b))
-    a, b = (_own(o) for o in together((x, other)))
+    same = together((x, other))
+    a, b = (_own(o) for o in same)
     if a.dtype.kind == "f":
-        return np.asarray(np.floor_divide(a, b) if rounding_mode == "floor" else np.trunc(a / b))
+        if rounding_mode == "floor":
+            return np.asarray(np.floor_divide(a, b))
+        return np.trunc(widen(to(np.asarray(a / b), dtype_of(same[0]))))
     _check_divisor(b)
     down = np.floor_divide(a, b)
     if rounding_mode == "floor":

@@ -148,7 +148,7 @@ def tensor_scatter(past: Array, update: Array, starts: Array | None, *, dim: int
     for i in range(past.shape[0]):
         places = np.arange(length) + (0 if starts is None else int(starts[i]))
         places = places % size if mode == "circular" else from_start(places, size)
-        y[(i, *[slice(None)] * (dim - 1), places)] = update[i]
+        y[i][(*[slice(None)] * (dim - 1), places)] = update[i]
     return y
 
 

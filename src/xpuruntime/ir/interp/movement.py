@@ -104,6 +104,9 @@ def pad(x: Array, *, pads: Sequence[int], mode: str, value: float) -> Array:
         return pad_constant(
             x, begins, ends, np.asarray(value).astype(x.dtype) if x.dtype != object else value
         )
+    if mode == "wrap":  # crop first: the opposite side is that of what is left
+        x = pad_constant(x, [min(b, 0) for b in begins], [min(e, 0) for e in ends], 0)
+        begins, ends = [max(b, 0) for b in begins], [max(e, 0) for e in ends]
     for axis, (begin, end) in enumerate(zip(begins, ends, strict=True)):
         x = np.take(x, _source(x.shape[axis], begin, end, mode), axis=axis)
     return x

@@ -43,7 +43,7 @@ def rms_norm(
 ) -> tuple[Array, Array]:
     """X over the root of its mean square over the last dims, scaled."""
     axes = tuple(range(-len(normalized_shape), 0))
-    rstd = 1 / np.sqrt(np.square(np.abs(x)).mean(axis=axes, keepdims=True) + eps)
+    rstd = 1 / np.sqrt((x * x).mean(axis=axes, keepdims=True) + eps)
     return _scaled(x * rstd, weight, None), rstd
 
 

@@ -79,11 +79,9 @@ def var(x: Array, *, dim: Sequence[int], keepdim: bool, correction: float) -> Ar
 
 
 def logsumexp(x: Array, *, dim: Sequence[int], keepdim: bool) -> Array:
-    """log(sum(exp(x))), shifted by the maximum where that is finite."""
+    """log(sum(exp(x))), shifted by the largest real part where that is finite."""
     axes = _axes(x, dim)
-    if x.dtype.kind == "c":
-        return np.asarray(np.log(np.sum(np.exp(x), axis=axes, keepdims=keepdim and x.ndim > 0)))
-    top = np.max(x, axis=axes, keepdims=True, initial=-np.inf)
+    top = np.max(x.real, axis=axes, keepdims=True, initial=-np.inf)
     top = np.where(np.isfinite(top), top, 0.0)
     logs = np.log(np.sum(np.exp(x - top), axis=axes, keepdims=True)) + top
     return np.asarray(logs if keepdim and x.ndim else np.squeeze(logs, axis=axes))

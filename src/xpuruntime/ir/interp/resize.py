@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -137,7 +138,14 @@ def resize(
         else:
             matrix = _weights(places, old, _triangle, 1, shrink, exclude_outside)
         y = np.moveaxis(np.tensordot(matrix, y, axes=(1, axis)), 0, axis)
-    return np.where(outside, extrapolation_value, y) if crop else y
+    y = np.where(outside, extrapolation_value, y) if crop else y
+    return y if x.dtype.kind == "f" or y.dtype == x.dtype else _rounded(y, x.dtype)
+
+
+def _rounded(y: Array, dtype: np.dtype[Any]) -> Array:
+    """Integers between integers: half to even, within the type."""
+    limits = np.iinfo(dtype)
+    return np.clip(np.rint(y), limits.min, limits.max)
 
 
 # ── grids ──
