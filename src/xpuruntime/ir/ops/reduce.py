@@ -34,6 +34,11 @@ def _var(c: Call) -> TensorSpec:
     return TensorSpec(axes_without(x, c["dim"], c["keepdim"]), real)
 
 
+def _float(c: Call) -> TensorSpec:
+    x = c.tensor()
+    return TensorSpec(axes_without(x, c["dim"], c["keepdim"]), float_of(x.dtype))
+
+
 def _bool(c: Call) -> TensorSpec:
     return TensorSpec(axes_without(c.tensor(), c["dim"], c["keepdim"]), DType.BOOL)
 
@@ -99,7 +104,7 @@ ROWS: tuple[Op, ...] = (
         aten="var.correction var.dim",
         meaning="sum of squared differences from the mean over (count - correction)",
     ),
-    op(f"logsumexp(x; {_AXES}) -> y", "reduce", _var, aten="logsumexp", onnx="ReduceLogSumExp"),
+    op(f"logsumexp(x; {_AXES}) -> y", "reduce", _float, aten="logsumexp", onnx="ReduceLogSumExp"),
     op(
         f"vector_norm(x; ord: float = 2.0, {_AXES}) -> y",
         "reduce",
