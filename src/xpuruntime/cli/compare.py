@@ -13,7 +13,7 @@ from .exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from ..numerics import Comparison
-    from ..workbench.compare import CompareReport
+    from ..workbench.agreement import CompareReport
 
 __all__ = ["compare"]
 
@@ -68,7 +68,8 @@ def compare(
     recipe = options.image_recipe(image_size, image_mean, image_std, image_layout, image_range)
     given = options.inputs(input, seed, shape, recipe)
     names, named = options.engine_list(engines)
-    from ..workbench.compare import REFERENCE, compare_engines, compare_models
+    from ..workbench.compare import REFERENCE, compare_engines
+    from ..workbench.compare_models import compare_models
 
     with progress(f"comparing {model}") as now:
         if reference is not None:

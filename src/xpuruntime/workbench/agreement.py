@@ -1,0 +1,155 @@
+"""What a comparison says: pairs of contenders, output by output, the answer in words, and remarks on its worth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..decisions import Candidate
+from ..errors import RunError
+from ..numerics import Comparison, compare
+from ..protocols import Array
+from .contenders import Field
+
+__all__ = ["CompareReport", "Pair", "Progress", "run_all", "vacuous", "worst"]
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One contender against its reference: per output the worst comparison over all samples.
+
+    ``tolerance`` is the base; each output carries its own, which is wider where the model amplifies rounding.
+    """
+
+    actual: str
+    reference: str
+    tolerance: float
+    outputs: tuple[Comparison, ...]
+
+    @property
+    def ok(self) -> bool:
+        """True when every output agrees within the tolerance."""
+        return all(c.ok for c in self.outputs)
+
+    @property
+    def first_difference(self) -> Comparison | None:
+        """The first output, in the model's order, that differs."""
+        return next((c for c in self.outputs if not c.ok), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        first = self.first_difference
+        return {
+            "actual": self.actual,
+            "reference": self.reference,
+            "tolerance": self.tolerance,
+            "ok": self.ok,
+            "first_difference": None if first is None else first.name,
+            "outputs": [c.to_json() for c in self.outputs],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class CompareReport:
+    """What was compared, with what, and how it came out. ``ok`` is the answer."""
+
+    model: str
+    reference_model: str | None
+    inputs: str
+    samples: int
+    engines: tuple[dict[str, Any], ...]
+    rejected: tuple[Candidate, ...]
+    pairs: tuple[Pair, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """True when every pair agrees."""
+        return all(p.ok for p in self.pairs)
+
+    @property
+    def sentence(self) -> str:
+        """The answer in words; a difference is named by output and pair."""
+        for pair in self.pairs:
+            first = pair.first_difference
+            if first is not None:
+                return f"{pair.actual} differs from {pair.reference}, first in output {first.name!r}: {first.reason}"
+        names = dict.fromkeys(n for p in self.pairs for n in (p.actual, p.reference))
+        return f"{', '.join(names)} agree"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "ok": self.ok,
+            "answer": self.sentence,
+            "model": self.model,
+            "reference_model": self.reference_model,
+            "inputs": self.inputs,
+            "samples": self.samples,
+            "engines": list(self.engines),
+            "rejected": [c.to_json() for c in self.rejected],
+            "pairs": [p.to_json() for p in self.pairs],
+            "notes": list(self.notes),
+        }
+
+
+def run_all(
+    field: Field, feeds: Sequence[dict[str, Array]], named: bool, progress: Progress
+) -> dict[str, list[list[Array]]]:
+    """Outputs by engine, then by sample. An engine that fails while running is dropped, or raises if it was named."""
+    found: dict[str, list[list[Array]]] = {}
+    for contender in tuple(field.contenders):
+        progress(f"{contender.name}: running {len(feeds)} samples")
+        try:
+            found[contender.name] = [contender.outputs(sample) for sample in feeds]
+        except RunError as error:
+            field.drop(contender, error, named)
+    return found
+
+
+def worst(
+    names: Sequence[str],
+    actual: Sequence[Sequence[Array]],
+    reference: Sequence[Sequence[Array]],
+    limits: Mapping[str, float],
+) -> tuple[Comparison, ...]:
+    """Per output the comparison of its worst sample; cosine and argmax agreement are the least over the samples."""
+    turns = [
+        [compare(n, x, y, limits[n]) for n, x, y in zip(names, a, r, strict=True)]
+        for a, r in zip(actual, reference, strict=True)
+    ]
+    return tuple(_merge(of_one) for of_one in zip(*turns, strict=True))
+
+
+def _merge(comparisons: Sequence[Comparison]) -> Comparison:
+    worst = max(comparisons, key=lambda c: (not c.ok, c.max_rel))
+    cosines = [c.cosine for c in comparisons if c.cosine is not None]
+    shares = [c.argmax_equal for c in comparisons if c.argmax_equal is not None]
+    return replace(
+        worst,
+        max_abs=max(c.max_abs for c in comparisons),
+        cosine=min(cosines, default=None),
+        argmax_equal=min(shares, default=None),
+        mismatched=sum(c.mismatched for c in comparisons),
+        elements=sum(c.elements for c in comparisons),
+    )
+
+
+def vacuous(names: Sequence[str], label: str, samples: Sequence[Sequence[Array]]) -> tuple[str, ...]:
+    """Outputs on which agreement means nothing, since the reference has no finite number there."""
+    empty = [
+        name
+        for name, *values in zip(names, *samples, strict=True)
+        if all(
+            v.size and v.dtype.kind in "fcV" and not np.isfinite(v.astype(np.complex128)).any()
+            for v in values
+        )
+    ]
+    return tuple(
+        f"output {name!r} of {label} holds no finite number, so its agreement says nothing" for name in empty
+    )

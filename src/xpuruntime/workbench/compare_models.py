@@ -1,0 +1,197 @@
+"""Does a model agree with another one on the same engine?
+
+Two files of the same graph run through the same kernels in the same order and give the same bits, so the default tolerance is
+what repeating a run shows, which is 0 wherever the engine repeats itself exactly; a single changed weight is then seen even
+where it moves the outputs by less than two engines' rounding does. Some weights move no output on some inputs (a dead
+channel, a row that no token picks): when the files' weights differ and no output does, ``_PROBES`` further inputs of other scales are tried,
+and if they show nothing either, the report names those weights.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..decisions import Decision
+from ..errors import EngineUnavailable, InputError, RunError
+from ..frontends.model_file import open_model
+from ..numerics import compare_all, tolerance_for
+from ..protocols import Array, ModelSource
+from .agreement import CompareReport, Pair, Progress, run_all, vacuous, worst
+from .contenders import Contender, field_of
+from .inputs import Inputs
+from .setup import Setup
+from .weights_diff import changed_weights
+
+__all__ = ["compare_models"]
+
+_PROBES = 24
+_PROBE_SECONDS = 30.0  # probing stops then, whatever is left
+_PROBE_SCALES = ((1.0, 0.0), (0.25, 0.5), (3.0, 0.0), (1.0, 1.0), (1.0, -1.0), (0.05, 0.0))  # scale, shift
+_REPEAT_MARGIN = 2.0  # over what repeating a run shows, where an engine does not repeat itself exactly
+
+
+def compare_models(
+    model: Any,
+    reference: Any,
+    engines: Sequence[str],
+    *,
+    named: bool = True,
+    setup: Setup | None = None,
+    inputs: Inputs | None = None,
+    samples: int = 3,
+    tolerance: float | None = None,
+    progress: Progress = lambda _: None,
+) -> CompareReport:
+    """Run two models on the same engines and inputs, and hold the first against the second, engine by engine.
+
+    Inputs and outputs are matched by name, or by position where the names differ. ``tolerance`` None: see the module's head.
+    Raises what opening raises; InputError when the two models do not take the same inputs or give as many outputs.
+    """
+    source, other = open_model(model), open_model(reference)
+    setup, inputs = setup or Setup(device="cpu"), inputs or Inputs()
+    _same_signature(source, other)
+    labels = _labels(source, other)
+    feeds = inputs.samples(source.inputs, samples)
+    names = [s.name for s in source.outputs]
+    notes: list[str] = []
+    if source.digest == other.digest:
+        notes.append("the two files are the same model, byte for byte")
+    changed = changed_weights(source, other)
+    with (
+        field_of(source, engines, setup, named=named, progress=progress) as field,
+        field_of(other, [c.name for c in field.contenders], setup, named=named, progress=progress) as others,
+    ):
+        found = run_all(field, feeds, named, progress)
+        expected = run_all(others, [_renamed(source, other, s) for s in feeds], named, progress)
+        both = [(c, o) for c in field.contenders for o in others.contenders if c.name == o.name]
+        pairs = []
+        for mine, _ in both:
+            actual, wanted = found[mine.name], _in_order(source, other, expected[mine.name])
+            limit = _repeatability(mine, names, feeds[0], actual[0]) if tolerance is None else tolerance
+            outputs = worst(names, actual, wanted, dict.fromkeys(names, limit))
+            pairs.append(Pair(f"{labels[0]} on {mine.name}", f"{labels[1]} on {mine.name}", limit, outputs))
+        if (
+            changed
+            and not inputs.files
+            and all(p.ok and not any(c.mismatched for c in p.outputs) for p in pairs)
+        ):
+            progress(f"probing: {len(changed)} weights differ and no output does")
+            pairs = [
+                _probe(source, other, mine, theirs, p, inputs)
+                for (mine, theirs), p in zip(both, pairs, strict=True)
+            ]
+        info = tuple(c.to_json() for c in field.contenders)
+        if tolerance is None:
+            for (mine, _), pair in zip(both, pairs, strict=True):
+                notes += _export_note(pair, tolerance_for(mine.precision))
+        notes += vacuous(names, labels[1], next(iter(expected.values()), []))
+        if changed and all(p.ok for p in pairs):
+            notes.append(_unseen(changed))
+    rejected = {c.name: c for c in (*field.rejected, *others.rejected)}
+    if not pairs:
+        decision = Decision("engine", other.name, None, tuple(rejected.values()))
+        do = "Name an engine that runs both models."
+        raise EngineUnavailable(
+            f"compare {source.name!r}", "no engine runs both models", do=do, decision=decision
+        )
+    return CompareReport(
+        source.name,
+        other.name,
+        inputs.describe(source.inputs),
+        len(feeds),
+        info,
+        tuple(rejected.values()),
+        tuple(pairs),
+        tuple(dict.fromkeys(notes)),
+    )
+
+
+def _repeatability(
+    contender: Contender, names: Sequence[str], feeds: dict[str, Array], first: list[Array]
+) -> float:
+    """How far a second run of the same inputs lies from the first, with a margin; 0 when the bits are equal."""
+    again = compare_all(names, contender.outputs(feeds), first, math.inf)
+    return _REPEAT_MARGIN * max((c.max_rel for c in again if math.isfinite(c.max_rel)), default=0.0)
+
+
+def _probe(
+    model: ModelSource, other: ModelSource, mine: Contender, theirs: Contender, pair: Pair, inputs: Inputs
+) -> Pair:
+    """The pair again with the first probe that shows a difference, or as it was. Floats are scaled and shifted anew each time."""
+    names = [s.name for s in model.outputs]
+    deadline = time.monotonic() + _PROBE_SECONDS
+    for k in range(_PROBES):
+        if time.monotonic() > deadline:
+            break
+        seeded = replace(inputs, seed=(inputs.seed or 0) + 7919 * (k + 1)).samples(model.inputs)[0]
+        scale, shift = _PROBE_SCALES[k % len(_PROBE_SCALES)]
+        feeds = {
+            n: (v * scale + shift).astype(v.dtype) if v.dtype.kind == "f" else v for n, v in seeded.items()
+        }
+        try:
+            wanted = _in_order(model, other, [theirs.outputs(_renamed(model, other, feeds))])
+            outputs = worst(names, [mine.outputs(feeds)], wanted, dict.fromkeys(names, pair.tolerance))
+        except RunError:  # a probe may be outside of what the model takes; the samples proper were not
+            continue
+        if not all(c.ok for c in outputs):
+            return replace(pair, outputs=outputs)
+    return pair
+
+
+def _unseen(changed: Sequence[str]) -> str:
+    more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+    return (
+        f"the files' weights differ in {', '.join(changed[:3])}{more}, and no output shows it on these inputs: "
+        "give real inputs (--input) or more --samples"
+    )
+
+
+def _renamed(model: ModelSource, other: ModelSource, sample: dict[str, Array]) -> dict[str, Array]:
+    """A sample of ``model`` under the names that ``other`` has for its inputs."""
+    pairs = zip(model.inputs, _matched(model.inputs, other.inputs), strict=True)
+    return {theirs.name: sample[mine.name] for mine, theirs in pairs}
+
+
+def _export_note(pair: Pair, rounding: float) -> list[str]:
+    worst = max((c.max_rel for c in pair.outputs), default=0.0)
+    if pair.ok or worst > rounding:
+        return []
+    return [
+        f"{pair.actual} and {pair.reference} differ by less than two engines' rounding ({worst:.2g} of {rounding:.2g}): "
+        f"expected of two exports of one model (then use --tolerance {rounding:g}), not of one file with equal weights"
+    ]
+
+
+def _labels(model: ModelSource, other: ModelSource) -> tuple[str, str]:
+    if model.name != other.name:
+        return model.name, other.name
+    return (f"{model.name} ({model.path or 'first'})", f"{other.name} ({other.path or 'second'})")
+
+
+def _same_signature(model: ModelSource, other: ModelSource) -> None:
+    who = f"compare {model.name!r} with {other.name!r}"
+    do = "Compare two versions of one model."
+    for what, a, b in (("inputs", model.inputs, other.inputs), ("outputs", model.outputs, other.outputs)):
+        if len(a) != len(b):
+            raise InputError(
+                who, f"the two models do not have as many {what}", got=f"{len(a)} and {len(b)}", do=do
+            )
+    for mine, theirs in zip(model.inputs, _matched(model.inputs, other.inputs), strict=True):
+        if mine.dtype is not theirs.dtype or mine.rank != theirs.rank:
+            got = f"{mine.name!r} {mine} and {theirs.name!r} {theirs}"
+            raise InputError(who, "the two models do not take the same inputs", got=got, do=do)
+
+
+def _matched(mine: Sequence[Any], theirs: Sequence[Any]) -> list[Any]:
+    """``theirs`` in the order of ``mine`` where the names are the same, else as they stand."""
+    by_name = {s.name: s for s in theirs}
+    return [by_name[s.name] for s in mine] if {s.name for s in mine} == set(by_name) else list(theirs)
+
+
+def _in_order(model: ModelSource, other: ModelSource, samples: list[list[Array]]) -> list[list[Array]]:
+    order = [other.outputs.index(s) for s in _matched(model.outputs, other.outputs)]
+    return [[outputs[k] for k in order] for outputs in samples]
