@@ -219,8 +219,9 @@ def interpret(case: Case, ulps: int = 0) -> Verdict:
     from ..frontends.onnx import import_onnx
     from ..ir import interp, verify
 
-    bound: dict[str, Any] = {}
+    every: dict[str, None] = {}
     for inputs, expected in case.data():
+        bound: dict[str, Any] = {}
         feeds = dict(zip(case.inputs, inputs, strict=False))
         try:
             for _ in range(4):
@@ -237,14 +238,14 @@ def interpret(case: Case, ulps: int = 0) -> Verdict:
                 return Verdict(
                     case.name, case.kind, Outcome.OPAQUE, why or "values that are no tensors", tuple(bound)
                 )
+            every |= dict.fromkeys(bound)
             made = interp.run(verify(graph), feeds, weights=weights)
         except XpuError as error:
             return Verdict(case.name, case.kind, Outcome.REFUSED, str(error), tuple(bound))
         wrong = differs(case, expected, [made[o.name] for o in graph.outputs], ulps)
         if wrong:
             return Verdict(case.name, case.kind, Outcome.WRONG, wrong, tuple(bound))
-        bound = {}
-    return Verdict(case.name, case.kind, Outcome.RIGHT, bound=tuple(bound))
+    return Verdict(case.name, case.kind, Outcome.RIGHT, bound=tuple(every))
 
 
 def session(case: Case, ulps: int = 0, engine: str = "onnxruntime") -> Verdict:

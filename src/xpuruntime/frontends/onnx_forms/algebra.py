@@ -37,13 +37,11 @@ def _reduce(op: str) -> Form:
 
 
 def _spatial(op: str, whole: str) -> Form:
-    """Over all of space one pool, for which engines have kernels."""
+    """A global pool where the model had one: engines add up the two in different orders."""
     reduced = _reduce(op)
 
     def form(w: Writing) -> None:
-        spec = w.spec()
-        space = list(w["dim"]) == list(range(2, spec.rank)) and spec.rank > 2 and w["keepdim"]
-        if space and spec.dtype is w.node.spec.dtype and spec.dtype.is_float:
+        if any(source.op == whole for source in w.node.sources):
             w.add(whole, [w.operand(0)], out=True)
         else:
             reduced(w)
