@@ -74,7 +74,7 @@ IN_FUNCTIONS: dict[str, set[str]] = {
     "inference": {"onnx"},
     "llm": {"safetensors", "tokenizers", "transformers"},
     "pytorch": {"torch"},
-    "testing": {"hypothesis", "pytest", *VENDORS},
+    "testing": {"hypothesis", "pytest", "yaml", "polygraphy", *VENDORS},
     "workbench": {"matplotlib", "jinja2", "PIL", "scipy", *VENDORS},
     "cli": {"matplotlib", "PIL", "yaml", "rich", "typer"},
 }
