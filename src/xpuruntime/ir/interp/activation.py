@@ -17,7 +17,7 @@ __all__ = ["ACTIVATIONS", "RULES", "sigmoid", "silu", "softmax_wide"]
 
 def relu(x: Array) -> Array:
     """max(x, 0); NaN stays."""
-    return np.maximum(x, x.dtype.type(0))
+    return np.asarray(np.maximum(x, x.dtype.type(0)))
 
 
 def sigmoid(x: Array) -> Array:
@@ -26,14 +26,14 @@ def sigmoid(x: Array) -> Array:
 
 
 def gelu(x: Array, *, approximate: str) -> Array:
-    """X times the normal distribution's integral, or its approximation by tanh (Hendrycks and Gimpel, 2016)."""
+    """``x`` times the normal distribution's integral, or its approximation by tanh (Hendrycks and Gimpel, 2016)."""
     if approximate == "tanh":
         return np.asarray(0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
     return np.asarray(0.5 * x * (1 + erf(x / math.sqrt(2))))
 
 
 def silu(x: Array) -> Array:
-    """X * sigmoid(x)."""
+    """``x * sigmoid(x)``."""
     return np.asarray(x / (1 + np.exp(-x)))
 
 
@@ -53,7 +53,7 @@ def hardsigmoid(x: Array, *, alpha: float, beta: float) -> Array:
 
 
 def hardswish(x: Array) -> Array:
-    """X * clip(x + 3, 0, 6) / 6."""
+    """``x * clip(x + 3, 0, 6) / 6``."""
     return np.asarray(x * np.clip(x + 3, 0.0, 6.0) / 6)
 
 
@@ -65,7 +65,7 @@ def softplus(x: Array, *, beta: float, threshold: float | None) -> Array:
 
 
 def mish(x: Array) -> Array:
-    """X * tanh(softplus(x))."""
+    """``x * tanh(softplus(x))``."""
     return np.asarray(x * np.tanh(np.logaddexp(0.0, x)))
 
 
@@ -105,7 +105,7 @@ def softmax(x: Array, *, dim: int, dtype: DType | None) -> Array:
 
 
 def log_softmax(x: Array, *, dim: int, dtype: DType | None) -> Array:
-    """X - log(sum(exp(x))) along dim."""
+    """``x - log(sum(exp(x)))`` along dim."""
     values, axis = _rows(x, dim, dtype)
     shifted = values - np.max(values, axis=axis, keepdims=True, initial=-np.inf)
     return np.asarray(shifted - np.log(np.sum(np.exp(shifted), axis=axis, keepdims=True))).reshape(x.shape)
@@ -125,7 +125,7 @@ def hardmax(x: Array, *, dim: int) -> Array:
     rows = np.atleast_1d(x)
     first = np.expand_dims(np.argmax(rows, axis=dim), dim)
     places = np.arange(rows.shape[dim]).reshape([-1 if i == dim else 1 for i in range(rows.ndim)])
-    return (places == first).astype(x.dtype).reshape(x.shape)
+    return np.asarray((places == first).astype(x.dtype).reshape(x.shape))
 
 
 RULES: dict[str, Rule] = {

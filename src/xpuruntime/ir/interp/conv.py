@@ -24,7 +24,7 @@ def convolve(
     dilation: Sequence[int],
     groups: int,
 ) -> Array:
-    """X [N, C, space], weight [O, C/groups, kernel]: the sum over the kernel of weight times what it meets, zeros around x."""
+    """``x`` [N, C, space], weight [O, C/groups, kernel]: the sum over the kernel of weight times what it meets, zeros around x."""
     w = Windows(x.shape[2:], weight.shape[2:], stride, padding, dilation)
     full = w.padded(x, 0)
     batch, channels, out = x.shape[0], x.shape[1] // groups, weight.shape[0] // groups
@@ -45,7 +45,7 @@ def convolve_transposed(
     groups: int,
     output_padding: Sequence[int],
 ) -> Array:
-    """X [N, C, space], weight [C, O/groups, kernel]: every element of x spreads its kernel; then the padding is cut off."""
+    """``x`` [N, C, space], weight [C, O/groups, kernel]: every element of x spreads its kernel; then the padding is cut off."""
     n = x.ndim - 2
     begins, ends = pads(padding, n)
     extra = tuple(output_padding) or (0,) * n
@@ -164,7 +164,7 @@ def deform_convolution(
 
 
 def _interpolated(x: Array, at: Sequence[Array]) -> Array:
-    """X [N, G, C, space] read at real places [N, G, ...] per dim of space: [N, G, C, ...]; zero outside."""
+    """``x`` [N, G, C, space] read at real places [N, G, ...] per dim of space: [N, G, C, ...]; zero outside."""
     space = x.shape[3:]
     floors = [np.floor(a) for a in at]
     total = np.zeros((*x.shape[:3], *at[0].shape[2:]))

@@ -32,7 +32,7 @@ def sign(x: Array) -> Array:
         return np.where(size == 0, 0, x / size)
     if x.dtype.kind in "bu":
         return (x > 0).astype(x.dtype)
-    return (x > 0).astype(x.dtype) - (x < 0).astype(x.dtype)
+    return np.asarray((x > 0).astype(x.dtype) - (x < 0).astype(x.dtype))
 
 
 def _rounding(function: Callable[[Array], Array]) -> Rule:
@@ -63,7 +63,7 @@ def isinf(x: Array, *, positive: bool, negative: bool) -> Array:
     """The infinities that are asked for; no integer is one."""
     if x.dtype.kind == "c":
         return np.isinf(x)
-    return ((x == np.inf) & positive) | ((x == -np.inf) & negative)
+    return np.asarray(((x == np.inf) & positive) | ((x == -np.inf) & negative))
 
 
 def _truth(x: Array) -> Array:
@@ -150,9 +150,9 @@ def _logical(function: Callable[..., Any]) -> Rule:
 
 
 def where(condition: Array, x: Operand, other: Operand) -> Array:
-    """X where the condition holds, else other; one type for both."""
+    """``x`` where the condition holds, else other; one type for both."""
     a, b = together((x, other))
-    return np.where(condition, a, b)
+    return np.asarray(np.where(condition, a, b))
 
 
 def clamp(x: Array, low: Array | None, high: Array | None) -> Array:

@@ -23,7 +23,7 @@ def from_start(index: Array, size: int) -> Array:
 
 def _along(index: Array, dim: int, shape: Sequence[int]) -> tuple[Array, ...]:
     """The place of each element of ``index`` in a tensor: its own, with ``dim`` replaced by what it holds."""
-    own = list(np.indices(index.shape, sparse=True))
+    own: list[Array] = list(np.indices(index.shape, sparse=True))
     own[dim] = from_start(index, shape[dim])
     return tuple(own)
 
@@ -81,7 +81,7 @@ def _reduce_at(y: Array, places: Any, values: Array, how: str, include_self: boo
 
 
 def scatter(x: Array, index: Array, src: Operand, *, dim: int, reduce: str, include_self: bool) -> Array:
-    """X with src at the places that gather would read; src may be larger than the index. Of several for one place the last."""
+    """``x`` with src at the places that gather would read; src may be larger than the index. Of several for one place the last."""
     y = np.atleast_1d(x).copy()
     places = np.atleast_1d(index)
     if not places.size:
@@ -94,7 +94,7 @@ def scatter(x: Array, index: Array, src: Operand, *, dim: int, reduce: str, incl
 
 
 def scatter_nd(x: Array, indices: Array, updates: Array, *, reduce: str) -> Array:
-    """X with updates at the places that the last dim of indices names."""
+    """``x`` with updates at the places that the last dim of indices names."""
     named = tuple(from_start(indices[..., i], x.shape[i]) for i in range(indices.shape[-1]))
     y = x.copy()
     if named:
@@ -116,22 +116,23 @@ def index(x: Array, *indices: Array | None) -> Array:
 
 
 def index_put(x: Array, values: Array, *indices: Array | None, accumulate: bool) -> Array:
-    """X with values where ``index`` would read; accumulate adds them."""
+    """``x`` with values where ``index`` would read; accumulate adds them."""
     places = _indices(x, indices)
     y = x.copy()
     return _reduce_at(y, places, np.broadcast_to(values, y[places].shape), "add" if accumulate else "none")
 
 
 def index_copy(x: Array, index: Array, source: Array, *, dim: int) -> Array:
-    """X with the parts of source at places along dim."""
+    """``x`` with the parts of source at places along dim."""
     y = np.atleast_1d(x).copy()
     places = from_start(np.atleast_1d(index), y.shape[dim])
-    y[(*[slice(None)] * dim, places)] = np.atleast_1d(source)
+    at: Any = (*[slice(None)] * dim, places)
+    y[at] = np.atleast_1d(source)
     return y.reshape(x.shape)
 
 
 def masked_scatter(x: Array, mask: Array, source: Array) -> Array:
-    """X with the first elements of source where the mask holds, in row-major order."""
+    """``x`` with the first elements of source where the mask holds, in row-major order."""
     shape = np.broadcast_shapes(x.shape, mask.shape)
     y, where = np.broadcast_to(x, shape).copy(), np.broadcast_to(mask, shape)
     count = int(where.sum())
@@ -204,7 +205,7 @@ def one_hot(indices: Array, values: Array, *, depth: int, dim: int) -> Array:
     places = np.expand_dims(np.trunc(widen(indices)).astype(np.int64), dim)
     steps = np.arange(depth).reshape([-1 if i == dim else 1 for i in range(places.ndim)])
     counted = np.where(places < 0, places + depth, places)
-    return np.where(steps == counted, values[1], values[0])
+    return np.asarray(np.where(steps == counted, values[1], values[0]))
 
 
 RULES: dict[str, Rule] = {

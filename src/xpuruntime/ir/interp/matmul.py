@@ -31,7 +31,7 @@ def _scalar(value: float, x: Array) -> Any:
 
 
 def linear(x: Array, weight: Array, bias: Array | None) -> Array:
-    """X @ weight.T + bias."""
+    """``x @ weight.T + bias``."""
     product = np.matmul(x, weight.T)
     return np.asarray(product if bias is None else product + bias)
 

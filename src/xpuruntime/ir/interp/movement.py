@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -61,7 +62,7 @@ def slice_(x: Array, *, dim: int, start: int, end: int | None, step: int) -> Arr
 
 
 def slice_scatter(x: Array, src: Array, *, dim: int, start: int, end: int | None, step: int) -> Array:
-    """X with src in the place of a slice."""
+    """``x`` with src in the place of a slice."""
     y = x.copy()
     y[_slice(x, dim, start, end, step)] = src
     return y
@@ -69,13 +70,14 @@ def slice_scatter(x: Array, src: Array, *, dim: int, start: int, end: int | None
 
 def select(x: Array, *, dim: int, index: int) -> Array:
     """One place of a dim."""
-    return np.take(x, index, axis=dim)
+    return np.asarray(np.take(x, index, axis=dim))
 
 
 def select_scatter(x: Array, src: Array, *, dim: int, index: int) -> Array:
-    """X with src in one place of a dim."""
+    """``x`` with src in one place of a dim."""
     y = x.copy()
-    y[(*[slice(None)] * dim, index)] = src
+    at: Any = (*[slice(None)] * dim, index)
+    y[at] = src
     return y
 
 

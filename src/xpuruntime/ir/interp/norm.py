@@ -41,7 +41,7 @@ def layer_norm(
 def rms_norm(
     x: Array, weight: Array | None, *, normalized_shape: Sequence[int], eps: float
 ) -> tuple[Array, Array]:
-    """X over the root of its mean square over the last dims, scaled."""
+    """``x`` over the root of its mean square over the last dims, scaled."""
     axes = tuple(range(-len(normalized_shape), 0))
     rstd = 1 / np.sqrt((x * x).mean(axis=axes, keepdims=True) + eps)
     return _scaled(x * rstd, weight, None), rstd
@@ -67,10 +67,9 @@ def batch_norm(
     x: Array, weight: Array | None, bias: Array | None, mean: Array, var: Array, *, eps: float
 ) -> Array:
     """By given statistics."""
-    centre, spread = _per_channel(x, mean), _per_channel(x, var)
-    return _scaled(
-        (x - centre) / np.sqrt(np.add(spread, eps)), _per_channel(x, weight), _per_channel(x, bias)
-    )
+    shape = (-1, *[1] * (x.ndim - 2))
+    centre, spread = mean.reshape(shape), var.reshape(shape)
+    return _scaled((x - centre) / np.sqrt(spread + eps), _per_channel(x, weight), _per_channel(x, bias))
 
 
 def batch_norm_train(
@@ -98,7 +97,7 @@ def batch_norm_train(
 
 
 def local_response_norm(x: Array, *, size: int, alpha: float, beta: float, k: float) -> Array:
-    """X / (k + alpha / size * sum of squares over the channels around)**beta."""
+    """``x / (k + alpha / size * sum of squares over the channels around)**beta``."""
     back, on = (size - 1) // 2, size // 2
     square = np.zeros(x.shape)
     for c in range(x.shape[1]):

@@ -57,7 +57,7 @@ def avg_pool(
     total = w.view(x, 0).sum(axis=_kernel_axes(w))
     count = divisors(w, count_include_pad, divisor)
     if x.dtype.kind in "iu":  # PyTorch divides integers towards zero
-        return np.trunc(total / count)
+        return np.asarray(np.trunc(total / count))
     return np.asarray(total / count)
 
 

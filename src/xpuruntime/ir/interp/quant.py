@@ -88,12 +88,12 @@ def dynamic_quantize_linear(x: Array) -> tuple[Array, Array, Array]:
 def fake_quantize(
     x: Array, scale: Array, zero_point: Array, *, quant_min: int, quant_max: int, axis: int | None
 ) -> Array:
-    """X quantized and back: (clip(rint(x * (1 / scale) + zero_point)) - zero_point) * scale, in float32 as PyTorch's kernel."""
+    """``x`` quantized and back: (clip(rint(x * (1 / scale) + zero_point)) - zero_point) * scale, in float32 as PyTorch's kernel."""
     own = np.float64 if x.dtype == np.float64 else np.float32
     at = 0 if axis is None else axis
-    factor = _spread(scale, x, at, 0).astype(np.float32)
-    zero = _spread(zero_point, x, at, 0).astype(np.float32)
-    inverse = np.float32(1) / factor
+    factor: Array = _spread(scale, x, at, 0).astype(np.float32)
+    zero: Array = _spread(zero_point, x, at, 0).astype(np.float32)
+    inverse: Array = 1 / factor
     places = np.clip(np.rint(x.astype(own) * inverse + zero), quant_min, quant_max)
     return np.asarray((places - zero) * factor)
 
@@ -102,7 +102,7 @@ def fake_quantize(
 
 
 def _shifted(x: Array, zero_point: Array | None, columns: bool) -> Array:
-    """X - zero_point in float64, which holds every sum of such products exactly. A vector of zero points belongs to rows or columns."""
+    """``x - zero_point`` in float64, which holds every sum of such products exactly. A vector of zero points belongs to rows or columns."""
     values = widen(x).astype(np.float64)
     if zero_point is None:
         return values

@@ -42,7 +42,7 @@ def multinomial(x: Array, *, samples: int, seed: int | None) -> Array:
     edges = np.cumsum(weight / weight.sum(axis=1, keepdims=True), axis=1)
     drawn = np.random.default_rng(seed).random((rows.shape[0], samples))
     classes = (drawn[:, :, None] >= edges[:, None, :]).sum(axis=2)
-    return np.minimum(classes, rows.shape[1] - 1).reshape(*x.shape[:-1], samples)
+    return np.asarray(np.minimum(classes, rows.shape[1] - 1).reshape(*x.shape[:-1], samples))
 
 
 def dropout(x: Array, *, p: float, train: bool, seed: int | None) -> tuple[Array, Array]:

@@ -64,7 +64,7 @@ _NEAREST: dict[str, Callable[[Array], Array]] = {
 
 
 def _triangle(distance: Array) -> Array:
-    return np.clip(1 - np.abs(distance), 0, 1)
+    return np.asarray(np.clip(1 - np.abs(distance), 0, 1))
 
 
 def _keys(distance: Array, a: float) -> Array:
@@ -172,7 +172,7 @@ def _placed(x: Array, size: int, padding_mode: str, align_corners: bool) -> Arra
 
 
 def grid_sample(x: Array, grid: Array, *, mode: str, padding_mode: str, align_corners: bool) -> Array:
-    """X [N, C, space] read at grid [N, places, n], whose last dim runs from the last axis of space to the first.
+    """``x`` [N, C, space] read at grid [N, places, n], whose last dim runs from the last axis of space to the first.
 
     Nearest rounds half to even. Cubic (a = -0.75) places each of its taps by the padding mode, as PyTorch does.
     """
@@ -197,15 +197,16 @@ def grid_sample(x: Array, grid: Array, *, mode: str, padding_mode: str, align_co
 
 
 def _read(x: Array, at: Sequence[Array]) -> Array:
-    """X [N, C, space] at whole places [N, ...] per axis: [N, C, ...]; zero outside, and where a place is NaN."""
-    index, inside = np.zeros(at[0].shape, np.int64), np.ones(at[0].shape, bool)
+    """``x`` [N, C, space] at whole places [N, ...] per axis: [N, C, ...]; zero outside, and where a place is NaN."""
+    index: Array = np.zeros(at[0].shape, np.int64)
+    inside: Array = np.ones(at[0].shape, bool)
     for a, size in zip(at, x.shape[2:], strict=True):
         within = (a >= 0) & (a <= size - 1)
         inside &= within
         index = index * size + np.where(within, a, 0).astype(np.int64)
     flat = x.reshape(*x.shape[:2], -1)
     read = np.take_along_axis(flat, index.reshape(index.shape[0], 1, -1), 2)
-    return np.where(inside[:, None], read.reshape(*x.shape[:2], *index.shape[1:]), 0.0)
+    return np.where(inside[:, None], read.reshape(*x.shape[:2], *at[0].shape[1:]), 0.0)
 
 
 def affine_grid(theta: Array, *, size: Sequence[int], align_corners: bool) -> Array:
@@ -216,7 +217,7 @@ def affine_grid(theta: Array, *, size: Sequence[int], align_corners: bool) -> Ar
         ticks = [t * (d - 1) / d for t, d in zip(ticks, space, strict=True)]
     axes = np.meshgrid(*ticks, indexing="ij")
     points = np.stack([*reversed(axes), np.ones(tuple(space))], axis=-1)
-    return np.einsum("nij,...j->n...i", theta, points)
+    return np.asarray(np.einsum("nij,...j->n...i", theta, points))
 
 
 RULES: dict[str, Rule] = {

@@ -178,7 +178,7 @@ def rnn(
     clip: float | None,
     batch_first: bool,
 ) -> tuple[Array, Array]:
-    """H = f(x W' + h R' + b)."""
+    """``h = f(x W' + h R' + b)``."""
     y, h, _ = _layer(
         "rnn", _rnn_step, x, w, r, b, lengths, h0, None, None,
         direction, activations, alpha, beta, clip, batch_first, False,

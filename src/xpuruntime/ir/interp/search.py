@@ -42,7 +42,7 @@ def nonzero(x: Array) -> Array:
 def masked_select(x: Array, mask: Array) -> Array:
     """The elements where the mask holds, in row-major order."""
     shape = np.broadcast_shapes(x.shape, mask.shape)
-    return np.broadcast_to(x, shape)[np.broadcast_to(mask, shape)]
+    return np.asarray(np.broadcast_to(x, shape)[np.broadcast_to(mask, shape)])
 
 
 def compress(x: Array, condition: Array, *, dim: int | None) -> Array:

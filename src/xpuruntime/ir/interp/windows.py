@@ -48,7 +48,7 @@ class Windows:
         )
 
     def padded(self, x: Array, fill: Any) -> Array:
-        """X with its padding (negative padding crops) and what windows reach beyond it, all of it ``fill``."""
+        """``x`` with its padding (negative padding crops) and what windows reach beyond it, all of it ``fill``."""
         return pad(x, self.begins, [e + b for e, b in zip(self.ends, self.beyond, strict=True)], fill)
 
     def taps(self) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...]]]:
@@ -69,7 +69,7 @@ class Windows:
             for o, s in zip(self.size, self.stride, strict=True)
         ]
         inside = [slice(None, None, w) for w in self.dilation]
-        return every[last([*places, *inside])]
+        return np.asarray(every[last([*places, *inside])])
 
     def crop(self, padded: Array) -> Array:
         """The inverse of ``padded``: the part that is the operand."""

@@ -1,12 +1,4 @@
-"""PyTorch's own samples of its ops (OpInfo) as calls of our ops, with PyTorch's answers: a judge for whatever computes a node.
-
-    for call in calls("softmax", "float32"):
-        got = interp.apply(call.op, *call.operands, outputs=len(call.want), **call.attrs)
-
-``BRIDGES`` maps an OpInfo name to our op and to the function that turns a sample into operands and attributes. A sample that
-uses what a frontend takes care of, not the op (a dtype that it would cast to, a string padding), is ``Unfit`` with its reason.
-Everything here needs torch; importing this module does not.
-"""
+"""Samples as calls: an OpInfo's samples through its bridge, and a call as a graph."""
 
 from __future__ import annotations
 
@@ -19,22 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import ir
-from ..types import DType
-from .opinfo_bridges import BRIDGES, Unfit
+from ... import ir
+from ...types import DType
+from .bridge import Bridge, Unfit
+from .table import BRIDGES
 
-__all__ = [
-    "BRIDGES",
-    "LOOSE",
-    "TOLERANCE",
-    "Call",
-    "Unfit",
-    "calls",
-    "disagreement",
-    "graph_of",
-    "names_for",
-    "to_numpy",
-]
+__all__ = ["Call", "calls", "graph_of", "names_for", "to_numpy"]
 
 
 @dataclass(frozen=True)
@@ -74,7 +56,7 @@ def calls(name: str, dtype: str, limit: int | None = None) -> Iterator[Call | Un
                     yield reason
 
 
-def _call(bridge: Any, info: Any, sample: Any) -> Call:
+def _call(bridge: Bridge, info: Any, sample: Any) -> Call:
     if any(isinstance(v, complex) for v in (*sample.args, *sample.kwargs.values())):
         raise Unfit("a complex number as an operand")
     operands, attrs, *answer = bridge.adapt(sample)
@@ -164,59 +146,3 @@ def _shown(sample: Any) -> str:
 
     parts = [text(v) for v in (sample.input, *sample.args)]
     return ", ".join(parts + [f"{k}={text(v)}" for k, v in sample.kwargs.items()])
-
-
-# ── judging ──
-
-
-TOLERANCE = {
-    "float64": 1e-10, "float32": 1e-5, "float16": 2e-3, "bfloat16": 1.6e-2, "complex64": 1e-5, "complex128": 1e-10,
-}  # fmt: skip
-"""Largest difference, as a share of the value plus a tenth of the largest value; integers and bool are exact."""
-
-_HALF = "PyTorch keeps partial results in the half type"
-_ONE = "one element: its distance from the mean is 0, PyTorch's is a rounding error times 1/sqrt(eps)"
-
-LOOSE: dict[tuple[str, str], tuple[float, float, str]] = {
-    ("nn.functional.conv_transpose3d", "bfloat16"): (1e-1, 0.0, _HALF),
-    ("nn.functional.conv_transpose3d", "float16"): (1e-1, 0.0, _HALF),
-    ("nn.functional.adaptive_avg_pool3d", "bfloat16"): (5e-2, 0.0, _HALF),
-    ("nn.functional.adaptive_avg_pool3d", "float16"): (2e-2, 0.0, _HALF),
-    ("interpolate.linear", "bfloat16"): (5e-2, 0.0, _HALF),
-    ("interpolate.linear", "float16"): (1e-2, 0.0, _HALF),
-    ("conv2d.backward", "float16"): (2e-2, 0.0, _HALF),
-    ("avg_pool2d.backward", "bfloat16"): (5e-2, 0.0, _HALF),
-    ("avg_pool2d.backward", "float16"): (1e-2, 0.0, _HALF),
-    ("interpolate.linear", "uint8"): (0.0, 1.0, "PyTorch rounds to uint8 after each axis"),
-    ("native_layer_norm", "bfloat16"): (1.6e-2, 2e-3, _ONE),
-    ("native_layer_norm", "float16"): (2e-3, 2e-3, _ONE),
-    ("layer_norm.backward", "float32"): (1e-5, 5e-5, _ONE),
-    ("layer_norm.backward", "float64"): (1e-10, 1e-14, _ONE),
-}
-"""(entry, dtype) -> a relative and an absolute tolerance in place of the usual one, and why."""
-
-
-def disagreement(
-    got: NDArray[Any], want: NDArray[Any], tolerance: tuple[float, float] | None = None
-) -> str:
-    """How a result differs from PyTorch's; empty where it does not. Specs, NaN and infinities must be equal."""
-    if got.shape != want.shape or got.dtype != want.dtype:
-        return f"is {got.dtype}{list(got.shape)}, not {want.dtype}{list(want.shape)}"
-    usual = TOLERANCE.get(str(want.dtype))
-    share, absolute = tolerance or (usual or 0.0, 0.0)
-    kind = np.complex128 if want.dtype.kind == "c" else np.float64
-    exact = usual is None and tolerance is None
-    a, b = (got, want) if exact else (got.astype(kind), want.astype(kind))
-    if exact:
-        places = np.count_nonzero(a != b)
-        return f"differs at {places} of {want.size} places" if places else ""
-    finite = np.isfinite(a) & np.isfinite(b)
-    if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
-        return f"has {a[~finite][:3]} where PyTorch has {b[~finite][:3]}"
-    a, b = a[finite], b[finite]
-    allowed = np.maximum(share * (np.abs(b) + 0.1 * np.abs(b).max(initial=0.0)), absolute)
-    wrong = np.abs(a - b) > allowed
-    if not wrong.any():
-        return ""
-    worst = int(np.argmax(np.where(wrong, np.abs(a - b), 0)))
-    return f"differs at {np.count_nonzero(wrong)} of {want.size} places, most {a[worst]} for {b[worst]}"

@@ -1,0 +1,60 @@
+"""When an answer counts as PyTorch's: tolerances by dtype, and the samples where PyTorch itself is coarser."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["LOOSE", "TOLERANCE", "disagreement"]
+
+TOLERANCE = {
+    "float64": 1e-10, "float32": 1e-5, "float16": 2e-3, "bfloat16": 1.6e-2, "complex64": 1e-5, "complex128": 1e-10,
+}  # fmt: skip
+"""Largest difference, as a share of the value plus a tenth of the largest value; integers and bool are exact."""
+
+_HALF = "PyTorch keeps partial results in the half type"
+_ONE = "one element: its distance from the mean is 0, PyTorch's is a rounding error times 1/sqrt(eps)"
+
+LOOSE: dict[tuple[str, str], tuple[float, float, str]] = {
+    ("nn.functional.conv_transpose3d", "bfloat16"): (1e-1, 0.0, _HALF),
+    ("nn.functional.conv_transpose3d", "float16"): (1e-1, 0.0, _HALF),
+    ("nn.functional.adaptive_avg_pool3d", "bfloat16"): (5e-2, 0.0, _HALF),
+    ("nn.functional.adaptive_avg_pool3d", "float16"): (2e-2, 0.0, _HALF),
+    ("interpolate.linear", "bfloat16"): (5e-2, 0.0, _HALF),
+    ("interpolate.linear", "float16"): (1e-2, 0.0, _HALF),
+    ("conv2d.backward", "float16"): (2e-2, 0.0, _HALF),
+    ("avg_pool2d.backward", "bfloat16"): (5e-2, 0.0, _HALF),
+    ("avg_pool2d.backward", "float16"): (1e-2, 0.0, _HALF),
+    ("interpolate.linear", "uint8"): (0.0, 1.0, "PyTorch rounds to uint8 after each axis"),
+    ("native_layer_norm", "bfloat16"): (1.6e-2, 2e-3, _ONE),
+    ("native_layer_norm", "float16"): (2e-3, 2e-3, _ONE),
+    ("layer_norm.backward", "float32"): (1e-5, 5e-5, _ONE),
+    ("layer_norm.backward", "float64"): (1e-10, 1e-14, _ONE),
+}
+"""(entry, dtype) -> a relative and an absolute tolerance in place of the usual one, and why."""
+
+
+def disagreement(got: NDArray[Any], want: NDArray[Any], tolerance: tuple[float, float] | None = None) -> str:
+    """How a result differs from PyTorch's; empty where it does not. Specs, NaN and infinities must be equal."""
+    if got.shape != want.shape or got.dtype != want.dtype:
+        return f"is {got.dtype}{list(got.shape)}, not {want.dtype}{list(want.shape)}"
+    usual = TOLERANCE.get(str(want.dtype))
+    share, absolute = tolerance or (usual or 0.0, 0.0)
+    kind = np.complex128 if want.dtype.kind == "c" else np.float64
+    exact = usual is None and tolerance is None
+    a, b = (got, want) if exact else (got.astype(kind), want.astype(kind))
+    if exact:
+        places = np.count_nonzero(a != b)
+        return f"differs at {places} of {want.size} places" if places else ""
+    finite = np.isfinite(a) & np.isfinite(b)
+    if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
+        return f"has {a[~finite][:3]} where PyTorch has {b[~finite][:3]}"
+    a, b = a[finite], b[finite]
+    allowed = np.maximum(share * (np.abs(b) + 0.1 * np.abs(b).max(initial=0.0)), absolute)
+    wrong = np.abs(a - b) > allowed
+    if not wrong.any():
+        return ""
+    worst = int(np.argmax(np.where(wrong, np.abs(a - b), 0)))
+    return f"differs at {np.count_nonzero(wrong)} of {want.size} places, most {a[worst]} for {b[worst]}"

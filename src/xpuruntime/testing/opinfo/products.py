@@ -1,0 +1,42 @@
+"""Matrix products, einsum, attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .bridge import Adapted, Bridge, Unfit, only
+from .pointwise import binary, unary, with_tensors
+
+__all__ = ["BRIDGES"]
+
+_F = "nn.functional."
+
+
+def addmm(s: Any) -> Adapted:
+    return [s.input, *s.args], only(dict(s.kwargs), "alpha", "beta")
+
+
+def einsum(s: Any) -> Adapted:
+    if str(s.input[0].dtype) in ("torch.int32", "torch.uint8", "torch.int8"):
+        raise Unfit("small integers, which PyTorch widens where it takes a sum")
+    return list(s.input), {"equation": s.args[0]}
+
+
+def attention(s: Any) -> Adapted:
+    q, (k, v) = s.input, s.args[:2]
+    given = dict(s.kwargs)
+    if q.dim() != 4 or given.get("dropout_p"):
+        raise Unfit("another rank, or dropout")
+    given.pop("dropout_p", None)
+    causal, mask = given.pop("is_causal", False), given.pop("attn_mask", None)
+    given.pop("enable_gqa", None)
+    return [q, k, v, mask], {"causal": causal, **only(given, "scale")}
+
+
+BRIDGES: dict[str, Bridge] = {name: Bridge(name, binary) for name in ("mm", "bmm", "matmul")} | {
+    f"{_F}linear": Bridge("linear", with_tensors("weight", "bias")),
+    "addmm": Bridge("addmm", addmm, variants=("", "decomposed")),
+    "einsum": Bridge("einsum", einsum),
+    "linalg.det": Bridge("det", unary, variants=("", "singular")),
+    f"{_F}scaled_dot_product_attention": Bridge("attention", attention),
+}
