@@ -6,36 +6,45 @@ applicable, ``use`` is honoured or an error. One decision stands for all nodes t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..decisions import Candidate, Decision, Reason, Support
 from ..policies import KernelPolicy, NodeFacts, Offer, choose
 from ..program.plan import PlanNode, Region
 from ..types import DType
+from .node_facts import NodeDetail
 
 __all__ = ["kernel_decisions"]
 
 
-def kernel_decisions(policy: KernelPolicy, nodes: Sequence[PlanNode], region: Region) -> tuple[Decision, ...]:
+def kernel_decisions(
+    policy: KernelPolicy, nodes: Sequence[PlanNode], details: Mapping[str, NodeDetail], region: Region
+) -> tuple[Decision, ...]:
     """The decisions that the policy causes in a vendor's region. Raises KernelUnavailable for a ``use`` that matches."""
     if not policy.layers:
         return ()
     own = Offer(f"{region.engine}'s own", Support.yes())
     groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[Decision]] = {}
-    for node in nodes:
-        facts = NodeFacts(
-            node=node.name,
-            family=node.family,
-            sources=(node.name,),
-            dtype=DType.of(region.precision),
-            device=region.device,
-        )
+    all_facts = [_facts(node, details.get(node.name), region) for node in nodes]
+    for facts in all_facts:
         _, decision = choose(policy, facts, (own,))
         if decision.rejected:
             key = (decision.question, tuple((c.name, c.reason) for c in decision.rejected))
             groups.setdefault(key, []).append(decision)
     made = [_grouped(group, region) for group in groups.values()]
-    return (*made, *_unread(policy, region))
+    return (*made, *_undecided(policy, all_facts, region))
+
+
+def _facts(node: PlanNode, detail: NodeDetail | None, region: Region) -> NodeFacts:
+    spec = detail.spec if detail else None
+    return NodeFacts(
+        node=node.name,
+        family=node.family,
+        sources=(node.name,),
+        dtype=spec.dtype if spec else DType.of(region.precision),
+        dims=detail.dims.get(node.family, {}) if detail else {},
+        device=region.device,
+    )
 
 
 def _grouped(group: Sequence[Decision], region: Region) -> Decision:
@@ -49,14 +58,14 @@ def _grouped(group: Sequence[Decision], region: Region) -> Decision:
     return Decision(first.question, subject, chosen, rejected)
 
 
-def _unread(policy: KernelPolicy, region: Region) -> list[Decision]:
-    """Rules with a shape condition: the nodes' shapes inside a vendor's region are not known, so they decide nothing there."""
+def _undecided(policy: KernelPolicy, nodes: Sequence[NodeFacts], region: Region) -> list[Decision]:
+    """Rules whose condition on shapes could not be read for some node: what they wish is not lost without a word."""
     made = []
-    for layer in policy.layers:
-        for rule in layer.rules:
-            if rule.shape is not None:
-                text = f"its condition on shapes cannot be read inside a region of {region.engine}"
-                no = Candidate(rule.use or ", ".join(rule.prefer or rule.forbid), Reason.NOT_APPLICABLE, text)
-                own = Candidate(f"{region.engine}'s own", Reason.ONLY_ONE, f"{region.engine} owns the region")
-                made.append(Decision(f"kernel rule ({rule.label()})", region.id, own, (no,)))
+    for rule in (rule for layer in policy.layers for rule in layer.rules):
+        open_ = [facts.node for facts in nodes if rule.undecided(facts)]
+        if open_:
+            text = f"its condition on shapes cannot be read for {len(open_)} nodes before they run: {', '.join(open_[:3])}"
+            no = Candidate(rule.use or ", ".join(rule.prefer or rule.forbid), Reason.NOT_APPLICABLE, text)
+            own = Candidate(f"{region.engine}'s own", Reason.ONLY_ONE, f"{region.engine} owns the region")
+            made.append(Decision(f"kernel rule ({rule.label()})", region.id, own, (no,)))
     return made

@@ -6,8 +6,10 @@ import itertools
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ..decisions import Decision
 from ..errors import StrictError
 from ..families import family_of_onnx
 from ..frontends.fix_shapes import fix_shapes
@@ -23,6 +25,7 @@ from ..types import TensorSpec
 from .ask import Effective, effective_ask, half
 from .feeds import Feeds
 from .kernels import kernel_decisions
+from .node_facts import NodeDetail, node_details
 from .select import Selection, select
 
 if TYPE_CHECKING:
@@ -92,7 +95,9 @@ class InferenceSession:
         self._count = itertools.count()  # next() is atomic, so that runs of several threads are all counted
         self._count_reads = 0
         self._last: dict[str, Array] | None = None
-        self._plan = _plan(self._model, effective, selection)
+        self._source = source
+        self._details: dict[str, NodeDetail] | None = None
+        self._plan = self._first_plan(effective, selection)
         self._span = f"{selection.loaded.wanted.name}: {self._model.name}"
         placement = self._executable.evidence()
         warnings = (
@@ -119,6 +124,37 @@ class InferenceSession:
                 do="Change what is asked for, or drop strict to let it run with a warning.",
             )
 
+    def _first_plan(self, effective: Effective, selection: Selection) -> Plan:
+        """The plan without the IR's detail of each node, except where a kernel policy had to look at it."""
+        loaded, model = selection.loaded, self._model
+        nodes = tuple(
+            PlanNode(n.name, n.op, family_of_onnx(n.op, n.domain), _REGION, n.domain) for n in model.nodes
+        )
+        region = Region(
+            id=_REGION,
+            engine=loaded.wanted.engine,
+            engine_version=loaded.version,
+            device=str(loaded.wanted.device),
+            precision=loaded.precision.value,
+            threads=loaded.wanted.threads,
+            alternatives=selection.alternatives,
+        )
+        policy = effective.policy.kernel
+        kernels: tuple[Decision, ...] = ()
+        if policy.layers:
+            kernels = kernel_decisions(policy, nodes, self._node_details(), region)
+            nodes = tuple(map(self._with_detail, nodes))
+        return Plan(
+            model={"name": model.name, "digest": model.digest, "format": model.format},
+            request=effective.request,
+            inputs=loaded.executable.inputs,
+            outputs=loaded.executable.outputs,
+            regions=(region,),
+            nodes=nodes,
+            decisions=(*selection.decisions, *kernels),
+            warnings=tuple(selection.warnings),
+        )
+
     @property
     def input_info(self) -> tuple[TensorSpec, ...]:
         """Name, shape and dtype of each input, in the model's order."""
@@ -137,7 +173,22 @@ class InferenceSession:
     @property
     def plan(self) -> Plan:
         """What will run and why: ``print(sess.plan)``, ``sess.plan.explain()``, ``sess.plan.to_json()``."""
+        if (
+            self._details is None
+        ):  # lowering takes about as long as opening, so it waits for somebody to read it
+            self._plan = replace(self._plan, nodes=tuple(map(self._with_detail, self._plan.nodes)))
         return self._plan
+
+    def _node_details(self) -> dict[str, NodeDetail]:
+        if self._details is None:
+            self._details = node_details(self._source)
+        return self._details
+
+    def _with_detail(self, node: PlanNode) -> PlanNode:
+        detail = self._node_details().get(node.name)
+        if detail is None:
+            return node
+        return replace(node, spec=str(detail.spec or ""), lowered=detail.lowered)
 
     def run(self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, /, **named: Any) -> dict[str, Any]:
         """Outputs by name, as the same kind of tensor as the inputs (NumPy, or what spoke DLPack).
@@ -177,7 +228,7 @@ class InferenceSession:
         evidence = self._executable.evidence(feeds)
         runs = next(self._count) - self._count_reads
         self._count_reads += 1
-        return Receipt.write(self._plan, {_REGION: evidence}, runs)
+        return Receipt.write(self.plan, {_REGION: evidence}, runs)
 
     def close(self) -> None:
         """Free what the engine holds. Runs after this raise RunError. May be called twice."""
@@ -195,30 +246,3 @@ class InferenceSession:
         return (
             f"<InferenceSession {self._model.name!r}: {region.engine} on {region.device}, {region.precision}>"
         )
-
-
-def _plan(model: ModelSource, effective: Effective, selection: Selection) -> Plan:
-    loaded = selection.loaded
-    nodes = tuple(
-        PlanNode(n.name, n.op, family_of_onnx(n.op, n.domain), _REGION, n.domain) for n in model.nodes
-    )
-    region = Region(
-        id=_REGION,
-        engine=loaded.wanted.engine,
-        engine_version=loaded.version,
-        device=str(loaded.wanted.device),
-        precision=loaded.precision.value,
-        threads=loaded.wanted.threads,
-        alternatives=selection.alternatives,
-    )
-    kernels = kernel_decisions(effective.policy.kernel, nodes, region)
-    return Plan(
-        model={"name": model.name, "digest": model.digest, "format": model.format},
-        request=effective.request,
-        inputs=loaded.executable.inputs,
-        outputs=loaded.executable.outputs,
-        regions=(region,),
-        nodes=nodes,
-        decisions=(*selection.decisions, *kernels),
-        warnings=tuple(selection.warnings),
-    )

@@ -7,7 +7,7 @@ import fnmatch
 import functools
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..types import DimLike, DType
 from . import kinds
@@ -103,6 +103,12 @@ class Rule:
             )
             and (self.shape is None or parsed(self.shape).holds(facts.dims) is True)
         )
+
+    def undecided(self, facts: NodeFacts) -> bool:
+        """True where every other condition holds and the one on shapes cannot be read: a dim is symbolic or not known."""
+        if self.shape is None or parsed(self.shape).holds(facts.dims) is not None:
+            return False
+        return replace(self, shape=None).matches(facts)
 
     def label(self) -> str:
         """The conditions in one line, as reasons repeat them."""

@@ -42,5 +42,10 @@ def explain(plan: Plan, *, nodes: bool = False) -> str:
     if nodes:
         lines.append("nodes")
         width = max((len(n.op) for n in plan.nodes), default=0)
-        lines += [f"  {n.region}  {n.op:<{width}}  {n.family:<12} {n.name}" for n in plan.nodes]
+        lines += [
+            f"  {n.region}  {n.op:<{width}}  {n.family:<13} {n.name}"
+            + (f" : {n.spec}" if n.spec else "")
+            + (f"  = {n.lowered}" if n.lowered else "")
+            for n in plan.nodes
+        ]
     return "\n".join(lines)

@@ -36,13 +36,19 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class PlanNode:
-    """One node of the user's model: its name and op there, its op family, and the region that runs it."""
+    """One node of the user's model: its name and op there, its op family, and the region that runs it.
+
+    spec:    type of its result, as ``float32[batch, 10]``; empty where it is not known.
+    lowered: the IR ops that it became; ``opaque: reason`` where only vendor engines take it; empty where it was not lowered.
+    """
 
     name: str
     op: str
     family: str
     region: str
     domain: str = ""
+    spec: str = ""
+    lowered: str = ""
 
 
 @dataclass(frozen=True, slots=True)
