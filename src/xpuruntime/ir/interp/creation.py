@@ -32,7 +32,7 @@ def arange(*, start: float, end: float, step: float, dtype: DType) -> Array:
     return start + np.arange(count) * np.float64(step)
 
 
-def eye(*, rows: int, columns: int, diagonal: int, dtype: DType) -> Array:
+def eye(*, rows: int, columns: int, diagonal: int) -> Array:
     """Ones on a diagonal."""
     return np.eye(rows, columns, diagonal, dtype=bool)
 

@@ -45,7 +45,15 @@ def evaluate(
         raise IrError(who, "reads a value that was not handed in", got=f"%{missing[0]}")
     operands: list[Operand] = [arrays[i] if isinstance(i, str) else i for i in node.inputs]
     attrs = {k: concrete(v, symbols or {}) for k, v in node.attrs.items()}
+    open_dims = [str(d) for k, v in attrs.items() if k != "count" for d in _dims(v)]
+    if open_dims:
+        raise IrError(who, "names a dim that no input tells", got=open_dims[0])
     return _compute(row, operands, attrs, len(node.outputs), who, node.name, node.sources)
+
+
+def _dims(value: Any) -> list[Dim]:
+    """The symbolic dims in an attribute."""
+    return [v for v in (value if isinstance(value, tuple) else (value,)) if isinstance(v, Dim)]
 
 
 def concrete(value: Any, symbols: Mapping[str, int]) -> Any:

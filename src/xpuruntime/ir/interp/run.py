@@ -165,8 +165,8 @@ def bind(
                 (symbol,) = unknown
                 if d == _as_dim(symbol):
                     symbols[symbol] = size
-                elif not only_plain:
-                    _solve(d, symbol, size, symbols)
+                elif not only_plain and not _solve(d, symbol, size, symbols):
+                    raise error(who, "has another shape", got=list(shape), do=f"Give {spec}.")
         if only_plain:
             continue
         have = d.substitute(symbols) if isinstance(d, Dim) else d
@@ -179,10 +179,14 @@ def _as_dim(symbol: str) -> Dim:
     return Dim({(symbol,): 1})
 
 
-def _solve(d: Dim, symbol: str, size: int, symbols: dict[str, int]) -> None:
-    """One unknown that enters linearly: a*s + b = size. What it does not fit is left for the check."""
+def _solve(d: Dim, symbol: str, size: int, symbols: dict[str, int]) -> bool:
+    """One unknown that enters linearly: a*s + b = size. False where no whole number fits; another form is left unsolved."""
     at_zero, at_one = (d.substitute({**symbols, symbol: v}) for v in (0, 1))
     if isinstance(at_zero, int) and isinstance(at_one, int) and at_one != at_zero:
         value, rest = divmod(size - at_zero, at_one - at_zero)
-        if not rest and value >= 0 and d.substitute({**symbols, symbol: value}) == size:
-            symbols[symbol] = value
+        if d.substitute({**symbols, symbol: 2}) != 2 * at_one - at_zero:
+            return True  # not linear
+        if rest or value < 0:
+            return False
+        symbols[symbol] = value
+    return True
