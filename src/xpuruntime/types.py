@@ -142,7 +142,15 @@ def _atom_text(atom: _Atom) -> str:
         # Keywords do not parse as names, and names beyond ASCII would come back normalised (NFKC).
         plain = atom.isascii() and atom.isidentifier() and not keyword.iskeyword(atom)
         return atom if plain else repr(atom)
-    return f"(({atom.num})//({atom.den}))"
+    return f"({_operand(atom.num)}//{_operand(atom.den)})"
+
+
+def _operand(value: Dim) -> str:
+    """A side of a division: bare where it is one symbol or a number, else in brackets."""
+    text = str(value)
+    ((monomial, coefficient),) = value._terms if len(value._terms) == 1 else ((("", ""), 0),)
+    bare = (len(monomial) == 1 and coefficient == 1) or (monomial == () and coefficient > 0)
+    return text if bare else f"({text})"
 
 
 class Dim:
@@ -303,7 +311,22 @@ def _floordiv(num: DimLike, den: DimLike) -> DimLike:
             return _collapse(whole) + _floordiv(left, den)
     if num == den:
         return 1
+    if isinstance(den, int) and den > 0 and isinstance(num, Dim) and len(num._terms) == 1:
+        # (a // b) // c == a // (b * c) for positive b and c.
+        ((monomial, coefficient),) = num._terms
+        inner = monomial[0] if len(monomial) == 1 and coefficient == 1 else ""
+        if isinstance(inner, _FloorDiv) and _positive(inner.den):
+            return _floordiv(_plain_int(inner.num), _plain_int(inner.den) * den)
     return Dim({(_FloorDiv(_as_dim(num), _as_dim(den)),): 1})
+
+
+def _plain_int(value: Dim) -> DimLike:
+    return _collapse(dict(value._terms))
+
+
+def _positive(value: Dim) -> bool:
+    plain = _plain_int(value)
+    return isinstance(plain, int) and plain > 0
 
 
 def _as_dim(value: DimLike) -> Dim:
