@@ -118,7 +118,7 @@ def main() -> int:
     if arguments.json:
         print(json.dumps(result))
     else:
-        print(f"{about['cpu']}, load {about['load']}")
+        print(f"{about['cpu']}, {about['busy']:.0%} busy with other work")
         for row in result["rows"]:
             low, high = row["added_us_interval"]
             print(
