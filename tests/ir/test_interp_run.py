@@ -85,9 +85,9 @@ def test_feeds_that_do_not_fit(feeds: dict[str, Any], message: str) -> None:
 
 
 def test_weights_that_do_not_fit() -> None:
-    with pytest.raises(IrError, match="weight 'w'. was not handed in"):
+    with pytest.raises(IrError, match=r"weight 'w'\] was not handed in"):
         interp.run(mlp(), {"x": X})
-    with pytest.raises(IrError, match="weight 'w'. has another shape"):
+    with pytest.raises(IrError, match=r"weight 'w'\] has another shape"):
         interp.run(mlp(), {"x": X}, weights={"w": W[:4]})
 
 

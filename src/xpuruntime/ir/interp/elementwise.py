@@ -74,8 +74,8 @@ def _truth(x: Array) -> Array:
 # ── two operands ──
 
 
-def _check_divisor(divisor: Array) -> None:
-    if divisor.dtype.kind in "iu" and not divisor.all():
+def _check_divisor(x: Array, divisor: Array) -> None:
+    if divisor.dtype.kind in "iu" and np.broadcast(x, divisor).size and not divisor.all():
         raise ZeroDivisionError("an integer is divided by zero")
 
 
@@ -92,7 +92,7 @@ def div(x: Operand, other: Operand, *, rounding_mode: str | None) -> Array:
         if rounding_mode == "floor":
             return np.asarray(np.floor_divide(a, b))
         return np.trunc(widen(to(np.asarray(a / b), dtype_of(same[0]))))
-    _check_divisor(b)
+    _check_divisor(a, b)
     down = np.floor_divide(a, b)
     if rounding_mode == "floor":
         return np.asarray(down)
@@ -118,13 +118,13 @@ def pow_(x: Array, other: Array) -> Array:
 
 def fmod(x: Array, other: Array) -> Array:
     """The remainder with the sign of x; exact."""
-    _check_divisor(other)
+    _check_divisor(x, other)
     return np.asarray(np.fmod(x, other))
 
 
 def remainder(x: Array, other: Array) -> Array:
     """The remainder with the sign of other."""
-    _check_divisor(other)
+    _check_divisor(x, other)
     return np.asarray(np.remainder(x, other))
 
 
