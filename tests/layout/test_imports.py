@@ -18,7 +18,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "xpuruntime"
 
 # Leaves, in order: each may know those to its left.
 LEAVES = (
-    "errors", "env", "types", "targets", "decisions", "protocols", "plugins", "numerics", "store", "families",
+    "errors", "env", "dims", "types", "targets", "decisions", "protocols", "plugins", "numerics", "store", "families",
 )  # fmt: skip
 CORE = "_core"  # the C++ core's Python module
 
