@@ -220,7 +220,7 @@ def test_nobody_imports_the_command_line() -> None:
 @pytest.mark.parametrize(
     ("module", "text", "says"),
     [
-        ("types", "from .store import Store", "leaf types may know errors, env, not store"),
+        ("types", "from .store import Store", "leaf types may know errors, env, dims, not store"),
         ("policies.load", "from ..ir import graph", "policies.load may know leaves only, not ir.graph"),
         ("runtime.executor", "def f():\n    from ..compiler import pipeline", "not compiler.pipeline"),
         (
