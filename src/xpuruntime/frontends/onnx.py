@@ -20,6 +20,7 @@ from ..protocols import Array, ModelSource
 from .model_file import open_with
 from .onnx_file import Checked, check_onnx
 from .onnx_lower import Lowering, Scope
+from .onnx_ops import NotLowered
 from .onnx_tensors import OnnxWeights, raw_offsets
 from .onnx_types import Types, dim_params
 
@@ -72,7 +73,14 @@ def import_onnx(
         raise ModelError(
             f"model {found.name!r}", "is not ONNX", got=found.format, do="Hand over an ONNX model."
         )
-    return _import(found, bind or {})
+    try:
+        return _import(found, bind or {})
+    except NotLowered as no:  # of an opaque node's operands: nothing can take them
+        raise ModelError(
+            f"model {found.name!r}",
+            f"cannot be read: {no.reason}",
+            do="The file is damaged, or needs a newer onnx package.",
+        ) from no
 
 
 def _import(model: Checked, bind: Mapping[str, Array]) -> OnnxImport:
@@ -104,4 +112,4 @@ def _import(model: Checked, bind: Mapping[str, Array]) -> OnnxImport:
             "types": lowering.untyped([*proto.graph.input, *proto.graph.output]),
         }
     )
-    return OnnxImport(lowering.b.build(verify=False), OnnxWeights(lowering.weight_tensors, folder))
+    return OnnxImport(lowering.done(), OnnxWeights(lowering.weight_tensors, folder))

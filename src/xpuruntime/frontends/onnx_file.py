@@ -137,6 +137,8 @@ def _parse(data: bytes, who: str) -> tuple[Any, Any]:
         raise ModelError(
             who, "is not a whole ONNX model", got=f"{len(data)} bytes without {', '.join(lacks)}", do=_AGAIN
         )
+    if not all(isinstance(name, str) for name in _texts(proto)):
+        raise ModelError(who, "has a name that is no text (not UTF-8)", do=_AGAIN)
     if proto.ir_version > onnx.IR_VERSION:
         raise ModelError(
             who,
@@ -144,6 +146,28 @@ def _parse(data: bytes, who: str) -> tuple[Any, Any]:
             do="Run: pip install --upgrade onnx, or export the model with an older IR version.",
         )
     return proto, onnx
+
+
+def _texts(proto: Any) -> Iterator[Any]:
+    """Every name in a model; protobuf hands over bytes where one is not UTF-8."""
+    yield from (proto.producer_name, proto.producer_version)
+    yield from (o.domain for o in proto.opset_import)
+    todo = [proto.graph, *proto.functions]
+    while todo:
+        holder = todo.pop()
+        yield holder.name
+        if type(holder).__name__ == "FunctionProto":
+            yield from (holder.domain, *holder.input, *holder.output, *holder.attribute)
+        else:
+            for value in (*holder.input, *holder.output, *holder.value_info):
+                yield value.name
+                yield from (d.dim_param for d in value.type.tensor_type.shape.dim)
+            yield from (t.name for t in holder.initializer)
+            yield from (t.values.name for t in holder.sparse_initializer)
+        for node in holder.node:
+            yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+            yield from (text for a in node.attribute for text in (a.name, a.ref_attr_name))
+            todo += _subgraphs(node)
 
 
 def _opsets(proto: Any, onnx: Any, who: str) -> dict[str, int]:

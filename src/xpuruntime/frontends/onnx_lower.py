@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import IrError
-from ..ir import MAX_CONST_ELEMENTS, GraphBuilder, Node, Source, Value, Weight
+from ..ir import MAX_CONST_ELEMENTS, Graph, GraphBuilder, Node, Source, Value, Weight
 from ..protocols import Array
 from ..types import Dim, DType, TensorSpec
 from .onnx_opaque import captured, encode
@@ -135,6 +135,15 @@ class Lowering:
         if content is not None and spec is not None and spec.dtype is not DType.STRING:
             self.known[value.name] = np.asarray(content)
 
+    def done(self) -> Graph:
+        """The graph, without initialisers that only attributes were read from (shapes, axes)."""
+        read = {i for n in self.b.nodes for i in n.inputs} | {o.value for o in self.b.outputs}
+        self.b.nodes = [n for n in self.b.nodes if n.op != "constant" or n.sources or n.name in read]
+        self.b.weights = [w for w in self.b.weights if w.name in read]
+        for name in set(self.weight_tensors) - read:
+            del self.weight_tensors[name]
+        return self.b.build(verify=False)
+
     def untyped(self, values: Iterable[Any]) -> dict[str, str]:
         """The TypeProtos of those that have no spec, as text."""
         named = [v for v in values if v.name not in self.b.values or self.b.values[v.name].spec is None]
@@ -162,7 +171,8 @@ class Lowering:
             array = tensor_array(tensor, self.folder)
             if spec.dtype is not DType.STRING and size <= LARGEST:
                 self.known[name] = array
-            made: str = self.b.constant(array, name=name)
+            with self.b.source():  # it is no node of the model
+                made: str = self.b.constant(array, name=name)
             return made
         where = whereabouts(tensor, spec, self.path, self.offsets if name == tensor.name else {})
         self.b.values[name] = Value(name, spec)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,18 @@ def _view(w: Writing) -> None:
     zero = any(d == 0 for d in size)
     if zero and w.opset < 14:
         raise _no(w, "opsets below 14 cannot reshape to a dim of 0")
+    if not zero:
+        size = _shorthand(size, w.spec().shape)
     w.add("Reshape", [w.operand(0), w.pen.dims(size)], out=True, allowzero=1 if zero else None)
+
+
+def _shorthand(size: list[DimLike], have: Sequence[DimLike]) -> list[DimLike]:
+    """Symbolic dims without computing them: 0 keeps the operand's, and one -1 is what is left."""
+    short = [0 if isinstance(d, Dim) and i < len(have) and have[i] == d else d for i, d in enumerate(size)]
+    left = [i for i, d in enumerate(short) if isinstance(d, Dim)]
+    if len(left) == 1:
+        short[left[0]] = -1
+    return short
 
 
 def _axes(op: str) -> Form:

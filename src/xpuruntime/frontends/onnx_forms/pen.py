@@ -69,7 +69,7 @@ class Pen:
         while operands and not operands[-1]:
             operands.pop()
         made = [self.fresh(f"{self._label}.{op}")] if outputs is None else list(outputs)
-        name = self.node_name(self._label)
+        name = self.node_name(self._label if outputs is not None else f"{self._label}.{op}")
         given = {k: v for k, v in attrs.items() if v is not None}
         self.nodes.append(helper.make_node(op, operands, made, name=name, **given))
         return made[0]

@@ -1,0 +1,169 @@
+"""Fuzz the readers of files: ``scripts/fuzz.py [--seconds 600] [--target onnx]``.
+
+Guided by coverage through atheris (libFuzzer) where it is installed (pip install atheris); else the same mutations without guidance,
+which the output says. Two targets run at a time and share the seconds. A crash is anything raised but an XpuError; a hang takes over 5 s.
+Inputs that found new code are kept in build/fuzz/corpus, crashers in build/fuzz/crashes; put a crasher that was mended into
+tests/fuzz/crashers/<target>, where it stays a test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+BUILD = ROOT / "build" / "fuzz"
+# Named here too: what is imported before atheris instruments it would not guide.
+TARGETS = ("onnx", "ir-text", "ir-json", "policy")
+
+
+def guided(target: str, seconds: int) -> None:
+    """libFuzzer on one target; never returns."""
+    import atheris
+
+    with atheris.instrument_imports(include=["xpuruntime"]):
+        import xpuruntime.frontends.onnx
+        import xpuruntime.frontends.onnx_writer
+        import xpuruntime.ir
+        import xpuruntime.policies.load  # noqa: F401
+        from xpuruntime.testing import fuzz_targets
+    for seed in fuzz_targets.seeds(target):  # imports everything that a target needs, instrumented
+        fuzz_targets.run(target, seed)
+
+    def mutate(data: bytes, size: int, seed: int) -> bytes:
+        made = (
+            fuzz_targets.mutate_onnx(data, seed)
+            if target == "onnx" and seed % 4
+            else atheris.Mutate(data, size)
+        )
+        return made[:size]
+
+    arguments = [
+        sys.argv[0],
+        str(corpus(target)),
+        f"-artifact_prefix={crashes(target)}/",
+        f"-max_total_time={seconds}",
+    ]
+    arguments += [
+        f"-timeout={fuzz_targets.LIMIT_S}",
+        "-max_len=65536",
+        "-rss_limit_mb=3000",
+        "-print_final_stats=1",
+        "-verbosity=0",
+    ]
+    atheris.Setup(arguments, lambda data: fuzz_targets.run(target, data), custom_mutator=mutate)
+    atheris.Fuzz()
+
+
+def unguided(target: str, seconds: int) -> int:
+    """The same mutations without coverage."""
+    from xpuruntime.testing import fuzz_targets
+
+    def hang(*_: object) -> None:
+        raise TimeoutError(f"over {fuzz_targets.LIMIT_S} s")
+
+    signal.signal(signal.SIGALRM, hang)
+    pool, draw, count = fuzz_targets.seeds(target), random.Random(0), 0
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        data = draw.choice(pool)
+        data = (
+            fuzz_targets.mutate_onnx(data, draw.getrandbits(32)) if target == "onnx" else flipped(data, draw)
+        )
+        signal.alarm(fuzz_targets.LIMIT_S)
+        try:
+            fuzz_targets.run(target, data)
+        except Exception:
+            path = crashes(target) / f"crash-{hashlib.sha1(data).hexdigest()}"
+            path.write_bytes(data)
+            traceback.print_exc()
+            return 1
+        finally:
+            signal.alarm(0)
+        count += 1
+    print(f"{target}: {count} inputs without guidance by coverage (atheris is not installed)")
+    return 0
+
+
+def flipped(data: bytes, draw: random.Random) -> bytes:
+    """A few bytes changed, dropped or repeated."""
+    made = bytearray(data)
+    for _ in range(draw.randint(1, 6)):
+        at = draw.randrange(len(made) + 1)
+        match draw.randrange(3):
+            case 0:
+                made[at : at + 1] = bytes([draw.randrange(256)])
+            case 1:
+                del made[at : at + draw.randint(1, 9)]
+            case _:
+                made[at:at] = made[at : at + draw.randint(1, 30)]
+    return bytes(made)
+
+
+def corpus(target: str) -> Path:
+    """Where inputs of a target are kept; filled with its seeds and with crashers of old."""
+    from xpuruntime.testing import fuzz_targets
+
+    folder = BUILD / "corpus" / target
+    folder.mkdir(parents=True, exist_ok=True)
+    old = [p.read_bytes() for p in sorted((ROOT / "tests" / "fuzz" / "crashers" / target).glob("*"))]
+    for data in (*fuzz_targets.seeds(target), *old):
+        (folder / hashlib.sha1(data).hexdigest()).write_bytes(data)
+    return folder
+
+
+def crashes(target: str) -> Path:
+    folder = BUILD / "crashes" / target
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def one(target: str, seconds: int) -> tuple[str, int, str]:
+    command = [sys.executable, __file__, "--target", target, "--seconds", str(seconds), "--here"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=seconds + 120, check=False, env=os.environ
+    )
+    return target, done.returncode, done.stdout + done.stderr
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--seconds", type=int, default=600, help="of wall clock for all targets together")
+    parser.add_argument("--target", choices=TARGETS, default=None)
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.here:
+        try:
+            import atheris  # noqa: F401
+        except ImportError:
+            return unguided(asked.target, asked.seconds)
+        guided(asked.target, asked.seconds)
+        return 0
+    targets = [asked.target] if asked.target else TARGETS
+    rounds = -(-len(targets) // 2)
+    failed = False
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        for target, code, text in pool.map(lambda t: one(t, max(1, asked.seconds // rounds)), targets):
+            facts = [
+                line
+                for line in text.splitlines()
+                if "number_of_executed_units" in line or "without guidance" in line
+            ]
+            print(f"{target}: {'ok' if code == 0 else 'CRASH'} {' '.join(facts)}".strip(), flush=True)
+            if code:
+                failed = True
+                print("\n".join(text.splitlines()[-40:]))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

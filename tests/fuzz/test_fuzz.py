@@ -1,0 +1,55 @@
+"""The fuzz targets on what once crashed them, and half a minute of fuzzing as ``make fuzz`` does it for ten."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("onnx")
+
+from xpuruntime.testing import fuzz_targets
+
+CRASHERS = Path(__file__).with_name("crashers")
+
+
+@pytest.mark.parametrize("path", sorted(CRASHERS.glob("*/*")), ids=lambda p: f"{p.parent.name}-{p.name[:12]}")
+def test_what_once_crashed_is_an_error_of_ours(path: Path) -> None:
+    start = time.perf_counter()
+    fuzz_targets.run(path.parent.name, path.read_bytes())
+    assert time.perf_counter() - start < fuzz_targets.LIMIT_S
+
+
+@pytest.mark.parametrize("target", fuzz_targets.TARGETS)
+def test_seeds_are_valid(target: str) -> None:
+    """A target that refused its seeds would fuzz nothing."""
+    found = fuzz_targets.seeds(target)
+    assert len(found) >= 2
+    for data in found[:-2] if target == "policy" else found:
+        fuzz_targets.TARGETS[target](data)
+
+
+def test_a_crash_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(data: bytes) -> None:
+        raise KeyError(data)
+
+    monkeypatch.setattr(fuzz_targets, "TARGETS", {"onnx": broken})
+    with pytest.raises(KeyError):
+        fuzz_targets.run("onnx", b"x")
+
+
+def test_mutations_depend_on_their_seed_alone() -> None:
+    data = fuzz_targets.seeds("onnx")[0]
+    assert fuzz_targets.mutate_onnx(data, 7) == fuzz_targets.mutate_onnx(data, 7)
+    assert len({fuzz_targets.mutate_onnx(data, seed) for seed in range(40)}) > 20
+
+
+@pytest.mark.slow
+def test_a_minute_of_fuzzing_finds_nothing(repository: Path) -> None:
+    command = [sys.executable, str(repository / "scripts" / "fuzz.py"), "--seconds", "60"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(": ok") == len(fuzz_targets.TARGETS)
