@@ -30,7 +30,13 @@ def polygraphy(tmp_path: Path):
     path = os.pathsep.join([str(info.parent), str(Path(__file__).parents[2] / "src")])
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", "from polygraphy.tools import main; main()", "run", *arguments]
+        command = [
+            sys.executable,
+            "-c",
+            "import sys; from polygraphy.tools import main; sys.exit(main())",
+            "run",
+            *arguments,
+        ]
         environment = {**os.environ, "PYTHONPATH": path}
         return subprocess.run(
             command, capture_output=True, text=True, timeout=120, check=False, env=environment, cwd=tmp_path
