@@ -19,10 +19,12 @@ from ..ir import Graph
 from ..protocols import Array, ModelSource
 from .model_file import open_with
 from .onnx_file import Checked, check_onnx
-from .onnx_lower import Lowering, Scope
+from .onnx_lower import Lowering
 from .onnx_ops import NotLowered
+from .onnx_scope import Scope
 from .onnx_tensors import OnnxWeights, raw_offsets
 from .onnx_types import Types, dim_params
+from .onnx_values import Values
 
 __all__ = ["OnnxImport", "import_onnx", "load_onnx"]
 
@@ -87,7 +89,7 @@ def _import(model: Checked, bind: Mapping[str, Array]) -> OnnxImport:
     proto, path = model.proto, model.path
     folder = path.parent if path else None
     declared = [*proto.graph.input, *proto.graph.output, *proto.graph.value_info]
-    lowering = Lowering(
+    values = Values(
         proto,
         model.name,
         Types(model.dtypes, dim_params(declared)),
@@ -96,20 +98,20 @@ def _import(model: Checked, bind: Mapping[str, Array]) -> OnnxImport:
         offsets=raw_offsets(model.data) if path else {},
     )
     scope = Scope.of_graph(proto.graph, model.opsets)
-    for value in proto.graph.input:
-        if value.name not in scope.tensors:
-            lowering.input(value, scope, bind.get(value.name))
-    lowering.nodes(zip(model.names, proto.graph.node, strict=True), scope)
-    for value in proto.graph.output:
-        lowering.b.output(value.name, lowering.value(value.name, scope))
-    lowering.b.metadata.update(
+    for given in proto.graph.input:
+        if given.name not in scope.tensors:
+            values.input(given, scope, bind.get(given.name))
+    Lowering(proto, values).nodes(zip(model.names, proto.graph.node, strict=True), scope)
+    for output in proto.graph.output:
+        values.b.output(output.name, values.value(output.name, scope))
+    values.b.metadata.update(
         {
             "opset": model.opsets.get("", 0),
             "opsets": model.opsets,
             "ir_version": int(proto.ir_version),
             "producer": f"{proto.producer_name} {proto.producer_version}".strip(),
-            "deciding": sorted(lowering.deciding),
-            "types": lowering.untyped([*proto.graph.input, *proto.graph.output]),
+            "deciding": sorted(values.deciding),
+            "types": values.untyped([*proto.graph.input, *proto.graph.output]),
         }
     )
-    return OnnxImport(lowering.done(), OnnxWeights(lowering.weight_tensors, folder))
+    return OnnxImport(values.done(), OnnxWeights(values.weight_tensors, folder))
