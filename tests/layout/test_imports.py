@@ -59,6 +59,7 @@ VENDORS = {
     "tensorflow",
     "jax",
     "onnxscript",
+    "onnx_ir",
 }
 IN_FUNCTIONS: dict[str, set[str]] = {
     "store": set(),
