@@ -24,6 +24,14 @@ __all__ = ["Builder", "Mark", "Values"]
 
 Mark = tuple[int, int, int]
 """How many nodes, values and weights there were."""
+_CONSTANT_KINDS: dict[str, Any] = {
+    "value_float": np.float32,
+    "value_floats": np.float32,
+    "value_int": np.int64,
+    "value_ints": np.int64,
+    "value_string": object,
+    "value_strings": object,
+}
 _INDEX_TYPES = (DType.INT64, DType.INT32, DType.BOOL, DType.STRING)
 
 
@@ -188,13 +196,9 @@ class Values:
         elif attribute.name == "sparse_value":
             tensor = dense(attribute.sparse_tensor)
         else:
-            kinds = {
-                "value_float": np.float32,
-                "value_floats": np.float32,
-                "value_int": np.int64,
-                "value_ints": np.int64,
-            }
-            kind = kinds.get(attribute.name, object)
+            if attribute.name not in _CONSTANT_KINDS:
+                raise NotLowered(f"Constant has no attribute {attribute.name!r}")
+            kind = _CONSTANT_KINDS[attribute.name]
             tensor = numpy_helper.from_array(np.array(attributes(node)[attribute.name], dtype=kind))
         wanted = scope.prefix + node.output[0]
         spec = tensor_spec(tensor, self.types.dtypes)
