@@ -1,5 +1,5 @@
 # One word each; every word is a script of the same name. VENV=.venv PYTHON=python3 can be set.
-.PHONY: help setup develop test test-cpp test-min test-core lint check demo bench clean
+.PHONY: help setup develop test test-cpp test-min test-core conformance lint check demo bench clean
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*##/\1\t/p' Makefile
 setup:  ## .venv with everything pinned and the package as a wheel
@@ -14,6 +14,8 @@ test-min:  ## the engines' tests with the oldest supported vendors
 	@scripts/test-min
 test-core:  ## the core alone in an empty environment, on each Python that is here
 	@scripts/test-core
+conformance:  ## foreign suites as a whole: PyTorch's op samples, the onnx package's cases
+	@scripts/conformance
 lint: setup  ## format, lint, strict types
 	@scripts/lint
 check:  ## lint and test: what must hold before a change goes in
