@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import warnings
@@ -50,10 +51,8 @@ def export_onnx(
     module, example = models.build(name, size, seed=seed)
     free = {0: torch.export.Dim("batch", max=512)}
     example = tuple(torch.cat([x, x]) for x in example) if dynamic else example
-    shapes = tuple(free for _ in example) if dynamic else None
-    if not row.images and shapes:
-        shapes = (shapes,)  # its forward takes them as *inputs
-    elif shapes and _variadic(module):
+    shapes: Any = tuple(free for _ in example) if dynamic else None
+    if shapes and module.forward.__code__.co_flags & inspect.CO_VARARGS:
         shapes = (shapes,)
     with _quiet():
         program = torch.onnx.export(
@@ -70,10 +69,6 @@ def export_onnx(
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, proto.SerializeToString(deterministic=True))
     return path
-
-
-def _variadic(module: Any) -> bool:
-    return bool(module.forward.__code__.co_flags & 4)  # CO_VARARGS
 
 
 def _stamp(path: Path) -> str:

@@ -91,9 +91,7 @@ def vit(
         image_size=image,
         num_labels=classes,
     )
-    return _finished(
-        _scores(ViTForImageClassification(config)), _images(image), "model.classifier", seed
-    )
+    return _finished(_scores(ViTForImageClassification(config)), _images(image), "model.classifier", seed)
 
 
 def bert(
@@ -167,9 +165,7 @@ MODELS: dict[str, SeededModel] = {
     "densenet121": SeededModel(
         densenet121, {"growth": 12, "blocks": (2, 3, 3, 2), "image": 64, "classes": 100}
     ),
-    "vit": SeededModel(
-        vit, {"hidden": 64, "layers": 2, "heads": 4, "patch": 8, "image": 32, "classes": 100}
-    ),
+    "vit": SeededModel(vit, {"hidden": 64, "layers": 2, "heads": 4, "patch": 8, "image": 32, "classes": 100}),
     "bert": SeededModel(
         bert,
         {"hidden": 64, "layers": 2, "heads": 4, "vocabulary": 96, "length": 16, "classes": 100},
@@ -192,7 +188,7 @@ def build(name: str, size: str = "small", *, seed: int = 0) -> Built:
 def inputs(name: str, count: int = 1, *, size: str = "small", seed: int = 0) -> dict[str, Array]:
     """Inputs by name for ``count`` examples. They differ from one another in content, in contrast, and texts in length."""
     row = MODELS[name]
-    defaults = row.make.__kwdefaults__ | _keywords(row, size)
+    defaults = {**(row.make.__kwdefaults__ or {}), **_keywords(row, size)}
     source = _images(defaults["image"]) if row.images else _tokens(defaults["vocabulary"], defaults["length"])
     return dict(zip(row.input_names, source(count, seed), strict=True))
 
@@ -205,13 +201,16 @@ Source: TypeAlias = "Callable[[int, int], tuple[Array, ...]]"
 
 
 def _images(side: int) -> Source:
-    """Coarse patches of colour under noise: means over noise alone would make every image look the same."""
+    """A colour, a texture, and noise. The texture repeats every 32 pixels, which is the step of the last stage: every place of it
+    sees the same, so that the mean over places tells images apart as well as the places do.
+    """
 
     def source(count: int, seed: int) -> tuple[Array, ...]:
-        coarse = np.kron(draw(seed, "patches", (count, 3, 4, 4)), np.ones((-(-side // 4),) * 2, np.float32))
-        contrast = np.exp(0.2 * draw(seed, "contrast", (count, 1, 1, 1)))
+        colour = draw(seed, "colour", (count, 3, 1, 1))
+        coarse = np.kron(draw(seed, "texture", (count, 3, 8, 8)), np.ones((4, 4), np.float32))
+        texture = np.tile(coarse, (-(-side // 32),) * 2)[..., :side, :side]
         noise = draw(seed, "noise", (count, 3, side, side))
-        return (((coarse[..., :side, :side] + 0.5 * noise) * contrast).astype(np.float32),)
+        return ((0.5 * colour + texture + 0.2 * noise).astype(np.float32),)
 
     return source
 

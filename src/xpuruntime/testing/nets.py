@@ -21,6 +21,8 @@ EFFICIENTNET_B0 = (
     (1, 16, 1, 1, 3), (6, 24, 2, 2, 3), (6, 40, 2, 2, 5), (6, 80, 3, 2, 3), (6, 112, 3, 1, 5), (6, 192, 4, 2, 5), (6, 320, 1, 1, 3),
 )  # fmt: skip
 
+REACH6 = (2.4, 1.6)  # mean and spread before a ReLU6: a fifteenth is cut at 0, a little at 6
+
 
 def resnet(blocks: Sequence[int], width: int, classes: int, *, bottleneck: bool = False) -> Any:
     """ResNet with ``blocks`` per stage; bottleneck: 1x1, 3x3, 1x1 with four times the channels at the end."""
@@ -100,14 +102,15 @@ def _inverted(rows: Any, width: float, depth: float, classes: int, *, act: str, 
     return _chain(**layers, **_classifier(last, classes))
 
 
-def _conv(
-    channels: int, out: int, kernel: int, stride: int = 1, *, groups: int = 1, act: str = ""
-) -> Any:
+def _conv(channels: int, out: int, kernel: int, stride: int = 1, *, groups: int = 1, act: str = "") -> Any:
     """Convolution without bias, batch norm, activation; padded so that stride 1 keeps the size."""
     from torch import nn
 
     conv = nn.Conv2d(channels, out, kernel, stride, kernel // 2, groups=groups, bias=False)
-    return _chain(conv=conv, norm=nn.BatchNorm2d(out), **({"act": _activation(act)} if act else {}))
+    norm = nn.BatchNorm2d(out)
+    if act == "relu6":
+        norm.reach = REACH6  # else nothing would come near 6, and the bend there could be lost
+    return _chain(conv=conv, norm=norm, **({"act": _activation(act)} if act else {}))
 
 
 def _before(channels: int, out: int, kernel: int) -> Any:

@@ -36,6 +36,7 @@ def draw(seed: int, name: str, shape: Sequence[int]) -> Array:
 def seed_weights(module: Any, inputs: Sequence[Any], *, seed: int = 0, head: str = "") -> Any:
     """Fill a ``torch.nn.Module`` in place and hand it back in eval mode, without gradients.
 
+    A batch norm whose activation has a second bend has an attribute ``reach``: the mean and spread of outputs that get there.
     inputs: a batch for the forward pass that sets statistics; more than one example, else they say nothing.
     head:   name of the last linear layer. Its outputs get mean zero and spread one over the batch before its bias is drawn,
             so that no class wins for every input.
@@ -77,8 +78,11 @@ def _scaled(layer: Any, key: str, values: Any) -> Any:
     """Numbers of spread one, scaled for what they are."""
     from torch import nn
 
+    if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+        centre, spread = getattr(layer, "reach", (LIFT, 1.0))
+        return values * SHIFT + centre if key == "bias" else (values * SPREAD).exp() * spread
     if key == "bias":
-        return values * SHIFT + (LIFT if isinstance(layer, nn.modules.batchnorm._BatchNorm) else 0.0)
+        return values * SHIFT
     if isinstance(layer, nn.Linear | nn.modules.conv._ConvNd):
         return values * (GAIN / float(np.prod(values.shape[1:])) ** 0.5)
     if isinstance(layer, nn.Embedding):
