@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from xpuruntime.testing.onnx_models import small_classifier
+
 ort = pytest.mark.skipif(not importlib.util.find_spec("onnxruntime"), reason="needs onnxruntime")
 
 
@@ -85,8 +87,21 @@ def test_a_reader_that_leaves_early_is_no_fault(model: Path) -> None:
 
 
 @ort
-def test_interrupt_is_130(model: Path) -> None:
-    command = [sys.executable, "-m", "xpuruntime.cli", "bench", str(model), "--seconds", "60"]
+def test_interrupt_is_130(tmp_path: Path) -> None:
+    # A batch that takes milliseconds: a tiny model would be through its largest number of rounds before the interrupt.
+    model = tmp_path / "classifier.onnx"
+    model.write_bytes(small_classifier().SerializeToString())
+    command = [
+        sys.executable,
+        "-m",
+        "xpuruntime.cli",
+        "bench",
+        str(model),
+        "--seconds",
+        "60",
+        "--shape",
+        "batch=2000",
+    ]
     environment = os.environ | {"XPU_DEBUG": "0"}
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
