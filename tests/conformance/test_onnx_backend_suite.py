@@ -6,7 +6,6 @@ Each runs in a process of its own: ONNX Runtime reads its switch for unreleased 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -43,7 +42,6 @@ def coverage(judged: str, *more: str) -> dict:
         text=True,
         timeout=900,
         check=False,
-        env={**os.environ, "XPU_THREADS": ""},
     )
     assert done.stdout, done.stderr
     return json.loads(done.stdout)
