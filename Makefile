@@ -1,5 +1,5 @@
 # One word each; every word is a script of the same name. VENV=.venv PYTHON=python3 can be set.
-.PHONY: help setup develop test test-cpp test-min test-core conformance lint check demo bench clean
+.PHONY: help setup develop test test-cpp test-min test-core conformance fuzz lint check demo bench clean
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*##/\1\t/p' Makefile
 setup:  ## .venv with everything pinned and the package as a wheel
@@ -16,6 +16,8 @@ test-core:  ## the core alone in an empty environment, on each Python that is he
 	@scripts/test-core
 conformance:  ## foreign suites as a whole: PyTorch's op samples, the onnx package's cases
 	@scripts/conformance
+fuzz: setup  ## ten minutes of coverage-guided fuzzing of everything that reads files
+	@scripts/fuzz
 lint: setup  ## format, lint, strict types
 	@scripts/lint
 check:  ## lint and test: what must hold before a change goes in
