@@ -82,6 +82,8 @@ ATTRS = {"softplus": {"threshold": 20.0}}
 def test_one_operand(op: str, data: st.DataObject) -> None:
     dtype = data.draw(st.sampled_from((*DTYPES, "bool")))
     x = data.draw(arrays(data.draw(SHAPES), dtype))
+    if op == "softsign" and x.dtype.kind in "iu":
+        return  # PyTorch adds the one in the integers' own type, where 255 + 1 is 0
     if op == "gelu" and np.isinf(x.astype(np.float64)).any():
         return  # NaN by oneDNN, which PyTorch takes for some shapes and types
     agree(op, UNARY[op], x, **ATTRS.get(op, {}))
