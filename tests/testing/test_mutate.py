@@ -48,7 +48,7 @@ def test_every_mutant_of_a_graph_differs_in_text_or_weights_and_the_graph_stays(
 
 def test_heads_and_their_order_are_found() -> None:
     graph, weights = attention_graph()
-    swaps = [m for m in mutate.mutants((graph, weights), ["swap_heads"])]
+    swaps = list(mutate.mutants((graph, weights), ["swap_heads"]))
     assert [m.where for m in swaps] == ["wq", "wk", "wv"]
     assert swaps[0].change == "of linear: heads 0 and 1 of 2 changed places"
     swapped = swaps[0].model[1]["wq"]

@@ -89,7 +89,7 @@ def test_the_seed_decides() -> None:
 
 @pytest.mark.parametrize("name", ["resnet18", "bert", "qwen2"])
 def test_inputs_are_what_the_model_takes(name: str) -> None:
-    module, example = models.build(name)
+    _, example = models.build(name)
     feeds = models.inputs(name, 5)
     assert [tuple(x.shape[1:]) for x in example] == [a.shape[1:] for a in feeds.values()]
     assert [str(x.dtype).removeprefix("torch.") for x in example] == [str(a.dtype) for a in feeds.values()]

@@ -4,7 +4,8 @@ Two files of the same graph run through the same kernels in the same order and g
 what repeating a run shows, which is 0 wherever the engine repeats itself exactly; a single changed weight is then seen even
 where it moves the outputs by less than two engines' rounding does. Some weights move no output on some inputs (a dead
 channel, a row that no token picks): when the files' weights differ and no output does, ``_PROBES`` further inputs of other scales are tried,
-and if they show nothing either, the report names those weights.
+and if they show nothing either, the report names those weights. Seeded masks let everything through, so that a mask which one
+file lost moves nothing: files that differ in anything and have such an input are probed with masks that are half closed.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from .weights_diff import changed_weights
 __all__ = ["compare_models"]
 
 _PROBES = 24
+_MASK_PROBES = 4  # where the weights are the same and only a mask may have been lost
 _PROBE_SECONDS = 30.0  # probing stops then, whatever is left
 _PROBE_SCALES = ((1.0, 0.0), (0.25, 0.5), (3.0, 0.0), (1.0, 1.0), (1.0, -1.0), (0.05, 0.0))  # scale, shift
 _REPEAT_MARGIN = 2.0  # over what repeating a run shows, where an engine does not repeat itself exactly
@@ -74,14 +76,16 @@ def compare_models(
             limit = _repeatability(mine, names, feeds[0], actual[0]) if tolerance is None else tolerance
             outputs = worst(names, actual, wanted, dict.fromkeys(names, limit))
             pairs.append(Pair(f"{labels[0]} on {mine.name}", f"{labels[1]} on {mine.name}", limit, outputs))
+        masks = _masks(source) if source.digest != other.digest else []
         if (
-            changed
+            (changed or masks)
             and not inputs.files
             and all(p.ok and not any(c.mismatched for c in p.outputs) for p in pairs)
         ):
-            progress(f"probing: {len(changed)} weights differ and no output does")
+            progress("probing: the files differ and no output does")
+            probes = _PROBES if changed else _MASK_PROBES
             pairs = [
-                _probe(source, other, mine, theirs, p, inputs)
+                _probe(source, other, mine, theirs, p, inputs, probes)
                 for (mine, theirs), p in zip(both, pairs, strict=True)
             ]
         info = tuple(c.to_json() for c in field.contenders)
@@ -118,13 +122,27 @@ def _repeatability(
     return _REPEAT_MARGIN * max((c.max_rel for c in again if math.isfinite(c.max_rel)), default=0.0)
 
 
+def _masks(model: ModelSource) -> list[str]:
+    """Inputs that are masks by name and type."""
+    return [s.name for s in model.inputs if "mask" in s.name.lower() and not s.dtype.is_float and s.rank]
+
+
+def _half_closed(mask: Array) -> Array:
+    """The second half of the last axis hidden."""
+    closed = mask.copy()
+    closed[..., (mask.shape[-1] + 1) // 2 :] = 0
+    return closed
+
+
 def _probe(
-    model: ModelSource, other: ModelSource, mine: Contender, theirs: Contender, pair: Pair, inputs: Inputs
-) -> Pair:
-    """The pair again with the first probe that shows a difference, or as it was. Floats are scaled and shifted anew each time."""
+    model: ModelSource, other: ModelSource, mine: Contender, theirs: Contender, pair: Pair, inputs: Inputs, probes: int
+) -> Pair:  # fmt: skip
+    """The pair again with the first probe that shows a difference, or as it was. Floats are scaled and shifted anew each time,
+    masks are half closed every other time.
+    """
     names = [s.name for s in model.outputs]
     deadline = time.monotonic() + _PROBE_SECONDS
-    for k in range(_PROBES):
+    for k in range(probes):
         if time.monotonic() > deadline:
             break
         seeded = replace(inputs, seed=(inputs.seed or 0) + 7919 * (k + 1)).samples(model.inputs)[0]
@@ -132,6 +150,8 @@ def _probe(
         feeds = {
             n: (v * scale + shift).astype(v.dtype) if v.dtype.kind == "f" else v for n, v in seeded.items()
         }
+        if k % 2 == 0:
+            feeds |= {n: _half_closed(feeds[n]) for n in _masks(model)}
         try:
             wanted = _in_order(model, other, [theirs.outputs(_renamed(model, other, feeds))])
             outputs = worst(names, [mine.outputs(feeds)], wanted, dict.fromkeys(names, pair.tolerance))
