@@ -1,0 +1,52 @@
+"""Write docs/ops.md from the op table: `python scripts/ops_page.py`. A test says when the page is stale."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+from xpuruntime.ir import OPS, Op
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "ops.md"
+HEAD = """# Ops
+
+<!-- Written by scripts/ops_page.py from src/xpuruntime/ir/ops; change the table, then run it. -->
+
+The IR's {count} ops by the op family that a policy names. In a signature, operands stand before the semicolon and attributes after it: `x#` may be
+a number, `x?` may be absent, `x*` is the rest; an output `y?` may be left off. What they mean where nothing is said: as PyTorch's op of
+that name. How to read the rest: [the IR](ir.md).
+
+Marks: **pointwise**, **commutative**, **random**; **view** (the result may share memory); **engines only** (its output shape is known only when it runs).
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    families: dict[str, list[Op]] = defaultdict(list)
+    for row in OPS.values():
+        families[row.family].append(row)
+    parts = [HEAD.format(count=len(OPS))]
+    for family in sorted(families):
+        parts.append(f"\n## {family}\n\n| op | ONNX | ATen | |\n|---|---|---|---|\n")
+        parts += [_line(row) for row in sorted(families[family], key=lambda r: r.name)]
+    return "".join(parts)
+
+
+def _line(row: Op) -> str:
+    marks = [w for w in ("pointwise", "commutative", "random") if getattr(row, w)]
+    marks += ["view"] if row.view else []
+    marks += ["engines only"] if row.data_dependent else []
+    notes = "; ".join(
+        [*([f"**{', '.join(marks)}**"] if marks else []), *([row.meaning] if row.meaning else [])]
+    )
+    cells = [f"`{row.signature}`", _names(row.onnx), _names(row.aten), notes]
+    return "| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |\n"
+
+
+def _names(names: tuple[str, ...]) -> str:
+    return " ".join(f"`{n}`" for n in names)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
+    print(f"wrote {PAGE.name}: {len(OPS)} ops")
