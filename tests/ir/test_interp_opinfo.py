@@ -8,7 +8,8 @@ from xpuruntime import ir
 from xpuruntime.ir import interp
 from xpuruntime.testing.opinfo import BRIDGES, LOOSE, Unfit, calls, disagreement, graph_of, names_for
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch", reason="PyTorch is the judge")
+pytest.importorskip("expecttest", reason="PyTorch's OpInfo needs it")
 
 FEW = ("float32", "float64", "bfloat16", "int64", "bool")
 ALL = (*FEW, "float16", "complex64", "int32", "int8", "uint8")
