@@ -129,3 +129,19 @@ def test_what_is_no_model_or_no_kind() -> None:
         mutate.sites("model.onnx")
     with pytest.raises(ValueError, match="no mutation is called 'drop_all'; there are drop_bias"):
         list(mutate.mutants(small_classifier(), ["drop_all"]))
+
+
+@pytest.mark.parametrize(("low", "found"), [(0.0, 0), (-1e4, 1)])
+def test_a_mask_that_hides_nothing_is_no_mask(low: float, found: int) -> None:
+    """It is computed from constants, as exporters write it, so that only its value tells."""
+    b = ir.GraphBuilder("scores")
+    x = b.input("x", "float32[4, 4]")
+    mask = b.expand(b.constant(np.array([0, 0, 0, low], np.float32)), size=[4, 4])
+    b.output("p", b.softmax(b.add(b.matmul(x, x), mask), dim=-1))
+    pair = (b.build(), {})
+    assert len(list(mutate.mutants(pair, ["drop_mask"]))) == found
+
+    pytest.importorskip("onnx")
+    from xpuruntime.frontends.onnx_writer import to_onnx
+
+    assert len(list(mutate.mutants(to_onnx(*pair), ["drop_mask"]))) == found

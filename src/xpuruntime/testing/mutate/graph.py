@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ...errors import IrError
-from ...ir import Const, Graph, Node, Value, verify
+from ...ir import Const, Graph, Node, Value, interp, verify
 from ...ir.build import make_node
 from ...protocols import Array
 from .site import EPSILON, NotApplicableError, Site, Use
@@ -205,8 +205,21 @@ class GraphForm:
             yield Site("drop_mask", mask.name, text, partial(self._forward, mask, candidates[0]))
 
     def _masks_something(self, others: Sequence[Any]) -> bool:
-        roots = [self._root(o)[0] for o in others]
-        return not all(r and not np.any(self.array(r)) for r in roots)
+        """A mask that no input decides may be all zeros: exporters write it where attention has none."""
+        wanted = {o for o in others if isinstance(o, str)}
+        if not wanted:
+            return any(others)
+        needed: list[Node] = []
+        for node in reversed(self.graph.nodes):
+            if wanted & {v.name for v in node.outputs}:
+                needed.append(node)
+                wanted.update(node.values)
+        if wanted & {v.name for v in self.graph.inputs} or any(n.op == "opaque" for n in needed):
+            return True
+        known = {n: np.asarray(self.weights[n]) for n in wanted & self.graph.weight_names}
+        for node in reversed(needed):
+            known.update(zip((v.name for v in node.outputs), interp.evaluate(node, known), strict=True))
+        return any(np.any(known[o]) for o in others if isinstance(o, str))
 
     def _is_product(self, name: str) -> bool:
         """The value is a product, perhaps scaled."""

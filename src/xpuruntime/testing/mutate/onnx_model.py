@@ -241,8 +241,25 @@ class OnnxForm:
                 yield Site("drop_mask", mask.name or where, text, partial(self._forward, j, scores[0]))
 
     def _masks_something(self, name: str) -> bool:
-        root, _ = self._root(name)
-        return not root or bool(np.any(self.array(root)))
+        """A mask that no input decides may be all zeros: exporters write it where attention has none."""
+        from onnx import helper
+        from onnx.reference import ReferenceEvaluator
+
+        wanted, needed = {name}, []
+        for node in reversed(self.nodes):
+            if wanted & set(node.output):
+                needed.append(node)
+                wanted.update(node.input)
+        if wanted & {v.name for v in self.model.graph.input if v.name not in self._tensors}:
+            return True
+        tensors = [t for n, t in self._tensors.items() if n in wanted]
+        graph = helper.make_graph(
+            needed[::-1], "mask", [], [helper.make_empty_tensor_value_info(name)], tensors
+        )
+        model = helper.make_model(
+            graph, opset_imports=self.model.opset_import, ir_version=self.model.ir_version
+        )
+        return bool(np.any(ReferenceEvaluator(model).run(None, {})[0]))
 
     def _from_product(self, name: str) -> bool:
         """The value is a product, perhaps scaled."""
