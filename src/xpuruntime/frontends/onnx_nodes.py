@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .onnx_ops import NotLowered
+from .onnx_tensors import tensor_array
 from .onnx_types import sub_graphs
 
 __all__ = ["WHY", "actual", "attributes", "defaults", "schema_body", "version", "without_absent"]
@@ -36,8 +37,6 @@ def defaults(node: Any, opset: int, local: Any) -> dict[str, Any]:
 
 def attributes(node: Any) -> dict[str, Any]:
     """A node's attributes as Python values; tensors as arrays, graphs as they are."""
-    from onnx import numpy_helper
-
     found: dict[str, Any] = {}
     for a in node.attribute:
         match a.type:
@@ -48,7 +47,7 @@ def attributes(node: Any) -> dict[str, Any]:
             case 3:
                 found[a.name] = a.s.decode("utf-8", "surrogateescape")
             case 4:
-                found[a.name] = numpy_helper.to_array(a.t)
+                found[a.name] = tensor_array(a.t)
             case 5:
                 found[a.name] = a.g
             case 6:

@@ -11,10 +11,9 @@ import base64
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import numpy as np
-
 from ..ir import MAX_CONST_ELEMENTS, Attrs, Const
 from ..types import DType
+from .onnx_tensors import tensor_array
 
 __all__ = ["CAPTURES", "captured", "decode", "encode"]
 
@@ -48,9 +47,7 @@ def _encode(attribute: Any, dtypes: Mapping[int, DType]) -> Any:
         import math
 
         if math.prod(attribute.t.dims) <= MAX_CONST_ELEMENTS and not attribute.t.external_data:
-            from onnx import numpy_helper
-
-            return Const(np.asarray(numpy_helper.to_array(attribute.t)))
+            return Const(tensor_array(attribute.t))
     return {"proto": base64.b64encode(attribute.SerializeToString(deterministic=True)).decode("ascii")}
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..ir import Source
+from .onnx_tensors import tensor_array
 
 __all__ = ["Scope", "dense"]
 
@@ -58,7 +59,7 @@ def dense(sparse: Any) -> Any:
     """A TensorProto of a SparseTensorProto."""
     from onnx import numpy_helper
 
-    values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
+    values, indices = tensor_array(sparse.values), tensor_array(sparse.indices)
     dense = np.zeros(tuple(sparse.dims), values.dtype)
     dense[tuple(indices.T) if indices.ndim == 2 else np.unravel_index(indices, dense.shape)] = values
     return numpy_helper.from_array(dense, sparse.values.name)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..errors import ModelError
 from ..protocols import Array
 from ..types import DType, TensorSpec
 
@@ -26,13 +27,20 @@ def tensor_spec(tensor: Any, dtypes: Mapping[int, DType]) -> TensorSpec | None:
     return None if dtype is None else TensorSpec(tuple(int(d) for d in tensor.dims), dtype)
 
 
-def tensor_array(tensor: Any, folder: Path | None) -> Array:
-    """The elements."""
+def tensor_array(tensor: Any, folder: Path | None = None) -> Array:
+    """The elements. Raises ModelError where they do not fit the tensor's own shape and type."""
     import numpy as np
     from onnx import numpy_helper
 
-    array = numpy_helper.to_array(tensor, base_dir="" if folder is None else str(folder))
-    return np.asarray(array)
+    try:
+        return np.asarray(numpy_helper.to_array(tensor, base_dir="" if folder is None else str(folder)))
+    except (ValueError, TypeError, KeyError, IndexError, OverflowError) as error:
+        raise ModelError(
+            f"tensor {tensor.name!r}",
+            "its elements do not fit its shape and type",
+            got=error,
+            do="Export the model again.",
+        ) from error
 
 
 def whereabouts(
