@@ -94,6 +94,13 @@ def median_ms(run: Any, times: int) -> float:
     return round(statistics.median(spent) * 1e3, 4)
 
 
+def onnxruntime_version() -> str:
+    """Version of the loaded library; a CPU build's metadata may lie beside it."""
+    import onnxruntime
+
+    return str(onnxruntime.__version__)
+
+
 def refusals(path: Path) -> dict[str, Any]:
     """Devices and options that cannot be had: the named error, the vendor's reason."""
     said = {}
@@ -128,9 +135,20 @@ def main() -> int:
     report = runtime.cuda()
     check(report.status.ok, f"CUDA: {report.status.message or 'ready'}")
     result = {
-        "command": " ".join(["scripts/gpu/engines.py", *map(str, arguments.models)]),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
+        "machine": {
+            "cpu": runtime.cpu().model,
+            "cpus": runtime.cpu().usable_cores,
+            "gpu": report.devices[0].name if report.devices else "",
+            "driver": report.driver_version,
+            "versions": {
+                "python": platform.python_version(),
+                "xpuruntime": xrt.__version__,
+                "numpy": np.__version__,
+                "onnxruntime": onnxruntime_version(),
+            },
+            "command": " ".join(["python scripts/gpu/engines.py", *map(str, arguments.models)]),
+            "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        },
         "cuda": report.to_json(),
         "models": [one_model(path) for path in arguments.models],
         "refusals": refusals(arguments.models[0]),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tomllib
@@ -20,14 +19,7 @@ HOOK = "xpuruntime.testing.polygraphy_runner:argument_groups"
 
 @pytest.fixture
 def polygraphy(tmp_path: Path):
-    """Run Polygraphy where the entry point is installed, as a wheel's metadata would say it."""
-    info = tmp_path / "site" / "xpuruntime_polygraphy-0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: xpuruntime-polygraphy\nVersion: 0\n", encoding="utf-8"
-    )
-    (info / "entry_points.txt").write_text(f"[polygraphy.run.plugins]\nxpu = {HOOK}\n", encoding="utf-8")
-    path = os.pathsep.join([str(info.parent), str(Path(__file__).parents[2] / "src")])
+    """Run Polygraphy, which finds us by the entry point of the installed package."""
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [
@@ -37,10 +29,7 @@ def polygraphy(tmp_path: Path):
             "run",
             *arguments,
         ]
-        environment = {**os.environ, "PYTHONPATH": path}
-        return subprocess.run(
-            command, capture_output=True, text=True, timeout=120, check=False, env=environment, cwd=tmp_path
-        )
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
 
     return run
 

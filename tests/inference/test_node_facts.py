@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import xpuruntime as xrt
@@ -67,6 +68,31 @@ def test_a_condition_on_a_symbolic_dim_is_said_to_be_open() -> None:
     assert "cannot be read for 2 nodes" in decision.rejected[0].reason
     with pytest.raises(KernelUnavailable):
         session(batch=2, shape="M <= 16", use="gemv")
+
+
+def test_a_rule_that_matches_no_node_is_said() -> None:
+    with session(node="/no/such/node", use="gemv") as sess:
+        (decision,) = [d for d in sess.plan.decisions if d.question.startswith("kernel rule")]
+    assert "matches none of the 8 nodes" in decision.rejected[0].reason
+
+
+def test_what_comes_out_of_an_opaque_node_stops_nothing() -> None:
+    from onnx import TensorProto, helper
+
+    nodes = [
+        helper.make_node("QuickGelu", ["x"], ["g"], name="gelu", domain="com.microsoft"),
+        helper.make_node("Add", ["g", "x"], ["y"], name="add"),
+    ]
+    values = [[helper.make_tensor_value_info(n, TensorProto.FLOAT, [2, 3])] for n in "xy"]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(helper.make_graph(nodes, "g", *values), opset_imports=opsets, ir_version=9)
+    policy = xrt.KernelPolicy(matmul="cublasLt")
+    with xrt.InferenceSession(model, kernel_policy=policy, **CPU) as sess:
+        x = np.ones((2, 3), np.float32)
+        np.testing.assert_allclose(sess.run(x=x)["y"], x + x / (1 + np.exp(-1.702 * x)), rtol=1e-6)
+        assert sess.receipt().confirmed
+        lowered = {n.name: n.lowered for n in sess.plan.nodes}
+    assert lowered["gelu"].startswith("opaque: ")
 
 
 def test_a_dtype_condition_looks_at_the_node() -> None:

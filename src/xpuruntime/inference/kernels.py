@@ -59,13 +59,21 @@ def _grouped(group: Sequence[Decision], region: Region) -> Decision:
 
 
 def _undecided(policy: KernelPolicy, nodes: Sequence[NodeFacts], region: Region) -> list[Decision]:
-    """Rules whose condition on shapes could not be read for some node: what they wish is not lost without a word."""
+    """Rules that decide nothing here, since no node matches or their condition on shapes cannot be read: what they wish is
+    not lost without a word.
+    """
     made = []
     for rule in (rule for layer in policy.layers for rule in layer.rules):
-        open_ = [facts.node for facts in nodes if rule.undecided(facts)]
-        if open_:
-            text = f"its condition on shapes cannot be read for {len(open_)} nodes before they run: {', '.join(open_[:3])}"
-            no = Candidate(rule.use or ", ".join(rule.prefer or rule.forbid), Reason.NOT_APPLICABLE, text)
-            own = Candidate(f"{region.engine}'s own", Reason.ONLY_ONE, f"{region.engine} owns the region")
-            made.append(Decision(f"kernel rule ({rule.label()})", region.id, own, (no,)))
+        unread = [facts.node for facts in nodes if rule.undecided(facts)]
+        if unread:
+            text = f"its condition on shapes cannot be read for {len(unread)} nodes before they run: {', '.join(unread[:3])}"
+        elif any(rule.matches(facts) for facts in nodes):
+            continue
+        else:
+            text = f"it matches none of the {len(nodes)} nodes of {region.id}"
+        no = Candidate(
+            rule.use or ", ".join(rule.prefer or rule.forbid) or "workspace", Reason.NOT_APPLICABLE, text
+        )
+        own = Candidate(f"{region.engine}'s own", Reason.ONLY_ONE, f"{region.engine} owns the region")
+        made.append(Decision(f"kernel rule ({rule.label()})", region.id, own, (no,)))
     return made

@@ -61,7 +61,8 @@ def _detail(graph: Graph, nodes: list[Node]) -> NodeDetail:
 
 
 def _dims(graph: Graph, node: Node) -> Dims:
-    operands = [graph.spec(v) for v in node.inputs if isinstance(v, str)]
+    # What comes out of an opaque node may have no known type.
+    operands = [graph.values[v].spec for v in node.inputs if isinstance(v, str)]
     result = node.outputs[0].spec
     if not operands or operands[0] is None or result is None:
         return {}

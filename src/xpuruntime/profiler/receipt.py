@@ -18,15 +18,21 @@ __all__ = ["Finding", "Receipt", "confirm"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One comparison of the plan with the evidence. ``ok`` False means that something ran differently."""
+    """One comparison of the plan with the evidence.
+
+    ok:   False means that something ran differently, or that a step was promised and none was reported.
+    said: False means that the engine says nothing about it; then nothing contradicts the plan, and nothing confirms it.
+    """
 
     region: str
     claim: str
     ok: bool
     seen: str
+    said: bool = True
 
     def __str__(self) -> str:
-        return f"{'ok ' if self.ok else 'NOT'} {self.region}: {self.claim}: {self.seen}"
+        mark = ("ok " if self.said else "-- ") if self.ok else "NOT"
+        return f"{mark} {self.region}: {self.claim}: {self.seen}"
 
 
 def confirm(plan: Plan, evidence: Mapping[str, Evidence]) -> tuple[Finding, ...]:
@@ -63,9 +69,8 @@ def _device(region: Region, seen: Evidence) -> Finding:
     wanted = DeviceId.parse(region.device)
     # `auto` promises no device, so whatever the engine took is what was asked for.
     ok = wanted.kind == "auto" or all(_same_device(DeviceId.parse(k), wanted) for k in kinds)
-    return Finding(
-        region.id, f"every step ran on {region.device}", ok, ", ".join(kinds) or "no step was reported"
-    )
+    text = ", ".join(kinds) or "no step was reported"
+    return Finding(region.id, f"every step ran on {region.device}", ok, text, said=bool(kinds))
 
 
 def _same_device(seen: DeviceId, wanted: DeviceId) -> bool:
@@ -76,9 +81,8 @@ def _precision(region: Region, seen: Evidence) -> Finding:
     """Steps that compute in a narrower float than the plan says are a finding; data movement in integers is none."""
     floats = sorted({row.precision for row in seen.rows if "float" in row.precision})
     if region.precision == "int8" or not floats:
-        return Finding(
-            region.id, f"computed in {region.precision}", True, ", ".join(floats) or "the engine does not say"
-        )
+        text = ", ".join(floats) or "the engine does not say"
+        return Finding(region.id, f"computed in {region.precision}", True, text, said=bool(floats))
     narrower = [f for f in floats if _WIDTH.get(f, 64) < _WIDTH.get(region.precision, 0)]
     return Finding(region.id, f"computed in {region.precision}", not narrower, ", ".join(floats))
 
