@@ -14,7 +14,7 @@ import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ..errors import ModelError
+from ..errors import ModelError, XpuError
 from ..ir import Graph
 from ..protocols import Array, ModelSource
 from .model_file import open_with
@@ -77,12 +77,22 @@ def import_onnx(
         )
     try:
         return _import(found, bind or {})
+    except XpuError:
+        raise
     except NotLowered as no:  # of an opaque node's operands: nothing can take them
         raise ModelError(
             f"model {found.name!r}",
             f"cannot be read: {no.reason}",
             do="The file is damaged, or needs a newer onnx package.",
         ) from no
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+        # What a checked model holds may still contradict itself in a place that no check looks at.
+        raise ModelError(
+            f"model {found.name!r}",
+            "contradicts itself",
+            got=f"{type(error).__name__}: {error}",
+            do="The file is damaged: export it again. If an engine runs it, please report it with the model.",
+        ) from error
 
 
 def _import(model: Checked, bind: Mapping[str, Array]) -> OnnxImport:

@@ -38,10 +38,9 @@ def fold(op: str, operands: Sequence[Array | None], attrs: Attributes) -> list[A
     try:
         with np.errstate(all="ignore"):
             made = rule(operands, attrs)
+        results = [_tidy(np.asarray(r)) for r in (made if isinstance(made, list) else [made])]
     except (Unknown, ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         return None
-    results = made if isinstance(made, list) else [made]
-    results = [_tidy(np.asarray(r)) for r in results]
     return results if all(r.size <= LARGEST and r.dtype.kind in "biufO" for r in results) else None
 
 
