@@ -225,6 +225,13 @@ def test_bad_paths(tmp_path: Path) -> None:
         open_model(tmp_path / "no.onnx")
     with pytest.raises(ModelError, match=r"is a folder"):
         open_model(tmp_path)
+    with pytest.raises(ModelError, match=r"no such file"):
+        open_model("nul\0.onnx")
+    with pytest.raises(ModelError, match=r"cannot be opened; got File name too long\. Check the path\."):
+        open_model("m" * 5000)
+    (tmp_path / "ring.onnx").symlink_to(tmp_path / "ring.onnx")
+    with pytest.raises(ModelError, match=r"\[model 'ring.onnx'\] cannot be opened; got Too many levels"):
+        open_model(tmp_path / "ring.onnx")
     (tmp_path / "e.onnx").touch()
     with pytest.raises(ModelError, match=r"\[model 'e.onnx'\] is empty"):
         open_model(tmp_path / "e.onnx")

@@ -10,6 +10,7 @@ sha256 for the digest). What cannot be a model ends here, in a ModelError, and n
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -67,13 +68,19 @@ def open_with(model: object, name: str, read: Callable[[bytes, str, str, Path | 
 
 def _open_path(path: Path, name: str, read: Callable[[bytes, str, str, Path | None], Any]) -> Any:
     who = f"model {path.name!r}"
-    if not path.exists():
-        raise ModelError(who, "no such file", got=repr(str(path)), do="Check the path.")
-    if path.is_dir():
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a NUL character in the path
+        raise ModelError(who, "no such file", got=repr(str(path)), do="Check the path.") from None
+    except OSError as error:  # a name that is too long, a folder that may not be entered, a ring of links
+        raise ModelError(
+            who, "cannot be opened", got=error.strerror or error, do="Check the path."
+        ) from error
+    if stat.S_ISDIR(status.st_mode):
         raise ModelError(who, "is a folder, not a model file", got=repr(str(path)), do=_TAKES)
     if not os.access(path, os.R_OK):
         raise ModelError(who, "cannot be read", got=repr(str(path)), do="Check the file's permissions.")
-    if path.stat().st_size == 0:
+    if status.st_size == 0:
         raise ModelError(who, "is empty", got="0 bytes", do="Fetch or export it again.")
     if path.suffix.lower() == ".bin" and path.with_suffix(".xml").is_file():
         raise ModelError(
