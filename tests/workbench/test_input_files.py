@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import ml_dtypes
@@ -176,5 +177,9 @@ def test_bfloat16_input_comes_back_from_numpys_raw_bytes(tmp_path: Path) -> None
 def test_outputs_to_nowhere(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"must end in \.npz; got out\.txt"):
         save_outputs(tmp_path / "out.txt", {})
+    for folder in (".", "..", "/"):
+        text = f"[--output {folder}] must end in .npz; got the folder {folder!r}. Write {Path(folder) / 'outputs.npz'}."
+        with pytest.raises(StoreError, match=re.escape(text)):
+            save_outputs(Path(folder), {})
     with pytest.raises(StoreError, match="cannot be written; got No such file or directory"):
         save_outputs(tmp_path / "absent" / "out.npz", {"y": np.ones(1)})

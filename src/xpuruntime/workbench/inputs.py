@@ -246,7 +246,11 @@ def save_outputs(path: Path, outputs: Mapping[str, Any]) -> None:
     """
     who = f"--output {path}"
     if path.suffix != ".npz":
-        raise StoreError(who, "must end in .npz", got=path.name, do=f"Write {path.with_suffix('.npz').name}.")
+        if not path.name.strip("."):  # ".", ".." and "/" have no name that a suffix could be put to
+            got, do = f"the folder {str(path)!r}", f"Write {path / 'outputs.npz'}."
+        else:
+            got, do = path.name, f"Write {path.with_suffix('.npz').name}."
+        raise StoreError(who, "must end in .npz", got=got, do=do)
     arrays = {name: _storable(np.asarray(value)) for name, value in outputs.items()}
     try:
         with path.open("wb") as file:
