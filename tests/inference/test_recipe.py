@@ -50,3 +50,15 @@ def test_derived_dims_follow_their_symbols() -> None:
     )
     assert made["a"].shape == (5,)
     assert made["b"].shape == (11,)
+
+
+@pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.INT64, DType.BOOL, DType.STRING, DType.COMPLEX64])
+@pytest.mark.parametrize(
+    "size", [2**47, 2**62, 10**30]
+)  # beyond the address space: fails wherever memory is overcommitted
+def test_what_no_memory_holds_names_the_input_its_shape_and_the_option(dtype: DType, size: int) -> None:
+    text = rf"\[input 'x'\] is too large to be made here; got shape \[{size}, 2\] of {dtype.value}: .*--shape NAME=SIZE"
+    with pytest.raises(InputError, match=text):
+        sample_feeds([TensorSpec((dim("n"), 2), dtype, "x")], symbols={"n": size})
+    with pytest.raises(InputError, match="Give the input itself"):
+        sample_feeds([TensorSpec((size, 2), dtype, "x")])

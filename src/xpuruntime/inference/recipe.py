@@ -43,7 +43,9 @@ def sample_symbols(inputs: Iterable[TensorSpec], given: Mapping[str, int] | None
 def sample_feeds(
     inputs: Iterable[TensorSpec], *, seed: int = 0, symbols: Mapping[str, int] | None = None
 ) -> dict[str, Array]:
-    """One array per input. ``symbols`` fixes sizes of symbolic dims. Raises InputError for an unknown symbol."""
+    """One array per input. ``symbols`` fixes sizes of symbolic dims. Raises InputError: an unknown symbol, a
+    shape that does not fit into memory.
+    """
     specs = tuple(inputs)
     known = {s for spec in specs for s in spec.symbols}
     for name in symbols or {}:
@@ -60,6 +62,20 @@ def sample_feeds(
 
 def _sample(spec: TensorSpec, sizes: Mapping[str, int], seed: int) -> Array:
     shape = tuple(max(0, _size(d, sizes)) for d in spec.shape)
+    try:
+        return _values(spec, shape, seed)
+    except (MemoryError, OverflowError, ValueError) as error:  # the latter two: beyond what NumPy can address
+        raise InputError(
+            f"input {spec.name!r}",
+            "is too large to be made here",
+            got=f"shape {list(shape)} of {spec.dtype.value}: {error}",
+            do="Give smaller sizes with --shape NAME=SIZE (symbols= in Python)."
+            if spec.symbols
+            else "Give the input itself.",
+        ) from error
+
+
+def _values(spec: TensorSpec, shape: tuple[int, ...], seed: int) -> Array:
     random = np.random.default_rng(seed)
     name = spec.name.lower()
     if spec.dtype is DType.STRING:
