@@ -130,6 +130,8 @@ def test_resolve_is_the_fold_of_merge():
 def test_unknown_arguments_and_third_party_engines():
     with pytest.raises(PolicyError, match="no such engine; got 'theirs'"):
         effective_policy({"engine": "theirs"}, environ={})
+    with pytest.raises(PolicyError, match=r"Known: native, onnxruntime, tensorrt, openvino, qnn, own\.$"):
+        effective_policy({"engine": "theirs"}, environ={}, engines=["openvino", "own", "own"])
     assert (
         effective_policy({"engine": "theirs"}, environ={}, engines=["theirs"]).policy.execution.engine
         == "theirs"

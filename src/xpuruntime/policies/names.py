@@ -18,12 +18,12 @@ def check_names(policy: Policy, *, kernels: Iterable[str] = (), engines: Iterabl
     """Raises Problem for the first kernel or engine that is neither built in, nor given here, nor dotted (a third party's)."""
     registered = tuple(kernels)
     for path, name, families in _kernel_names(policy.kernel, ("kernel",)):
-        known = kernels_of(families) + registered
+        known = tuple(dict.fromkeys(kernels_of(families) + registered))
         if name not in known and "." not in name:
             of = f" of {' or '.join(families)}" if len(families) < len(KERNELS) else ""
             do = f"{nearest(name, known)}Known{of}: {', '.join(known) or 'none'}."
             raise Problem(path, f"no such kernel{of}", got=repr(name), do=do)
-    known_engines = (*ENGINES, *engines)
+    known_engines = tuple(dict.fromkeys((*ENGINES, *engines)))  # a built-in engine registers itself too
     for path, name in _engine_names(policy.execution, ("execution",)):
         if name not in known_engines:
             do = f"{nearest(name, known_engines)}Known: {', '.join(known_engines)}."
