@@ -51,6 +51,10 @@ def test_wrong_arrays_are_named_with_what_to_do(change: dict[str, object], words
 def test_a_missing_input_names_its_spec() -> None:
     with pytest.raises(InputError, match=r"input 'ids' is missing.*Add 'ids': int64\[n\]"):
         feeds().check({"image": RIGHT["image"]})
+    with pytest.raises(InputError, match=r"input 'image' is missing; got no inputs\. Add 'image'"):
+        feeds().check({})
+    with pytest.raises(InputError, match=r"input 'image' is missing; got only 'ids'\."):
+        feeds().check({"ids": RIGHT["ids"]})
 
 
 def test_a_list_of_the_wrong_length_names_the_order() -> None:
@@ -132,6 +136,28 @@ class TestTorch:
         tensor = self.torch.ones(3, 2, requires_grad=True).T
         checked, _ = feeds(SPECS[0]).check({"image": tensor})
         assert checked["image"].shape == (2, 3)
+
+    def test_a_wrong_dtype_is_put_right_in_torch_s_words(self) -> None:
+        wrong = {"image": self.torch.zeros(2, 3, dtype=self.torch.float64)}
+        text = r"input 'image'\] must be float32; got float64\. Use value\.to\(torch\.float32\)\."
+        with pytest.raises(InputError, match=text):
+            feeds().check({**RIGHT, **wrong})
+
+    @pytest.mark.parametrize(
+        ("dtype", "change", "text"),
+        [
+            ("float32", {"device": "meta"}, "meta"),
+            ("float32", {"layout": "sparse_coo"}, "Sparse layout"),
+            ("bfloat16", {"layout": "sparse_coo"}, "storage"),
+        ],
+    )
+    def test_tensors_without_plain_values_are_refused(
+        self, dtype: str, change: dict[str, str], text: str
+    ) -> None:
+        options = {key: getattr(self.torch, v) if key == "layout" else v for key, v in change.items()}
+        tensor = self.torch.zeros(2, 3, dtype=getattr(self.torch, dtype), **options)
+        with pytest.raises(InputError, match=rf"input 'image' cannot be read through DLPack; got .*{text}"):
+            feeds().check({**RIGHT, "image": tensor})
 
 
 def test_bfloat16_of_ml_dtypes_is_a_plain_array() -> None:

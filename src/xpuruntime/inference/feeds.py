@@ -32,6 +32,9 @@ _DEVICE_NAMES = {
 
 _ANY_RANK = (dim("..."),)  # how open_model writes a value whose rank the file does not say
 
+# How the caller changes a dtype, in the words of the library that the value came from.
+_NUMPY_CAST, _TORCH_CAST = "value.astype('{}')", "value.to(torch.{})"
+
 ToCaller = Callable[[Array], Any]
 
 
@@ -76,10 +79,12 @@ class Feeds:
         to_caller: ToCaller | None = None
         for name, spec in self._specs.items():
             value = given[name]
+            back = None
             if not isinstance(value, np.ndarray):
                 value, back = self._import(name, value)
                 to_caller = to_caller or back
-            feeds[name] = self._fit(spec, value)
+            cast = _TORCH_CAST if back is _to_torch else _NUMPY_CAST
+            feeds[name] = self._fit(spec, value, cast)
         return feeds, to_caller
 
     def _check_names(self, given: Mapping[str, Any]) -> None:
@@ -99,7 +104,7 @@ class Feeds:
             raise InputError(
                 self._who,
                 f"input {missing[0]!r} is missing",
-                got=f"only {', '.join(map(repr, given)) or 'no inputs'}",
+                got=f"only {', '.join(map(repr, given))}" if given else "no inputs",
                 do=f"Add {missing[0]!r}: {spec}.",
             )
 
@@ -114,7 +119,16 @@ class Feeds:
                 got=type(value).__name__,
                 do=f"Use numpy.asarray(value, dtype={self._specs[name].dtype.value!r}).",
             )
-        kind = int(value.__dlpack_device__()[0])
+        module = sys.modules[type(value).__module__.partition(".")[0]]
+        try:
+            kind = int(value.__dlpack_device__()[0])
+        except (
+            TypeError,
+            ValueError,
+            BufferError,
+            RuntimeError,
+        ) as error:  # as torch's meta tensors, which hold no values
+            raise self._unreadable(name, error) from error
         if kind not in _HOST_DEVICES:
             raise InputError(
                 self._who,
@@ -122,24 +136,24 @@ class Feeds:
                 got=f"a tensor on {_DEVICE_NAMES.get(kind, f'DLPack device type {kind}')}",
                 do="Move it first, for example with value.cpu().",
             )
-        module = sys.modules[type(value).__module__.partition(".")[0]]
-        if module.__name__ == "torch":
-            return _from_torch(value), _to_torch
         try:
+            if module.__name__ == "torch":
+                return _from_torch(value), _to_torch
             array = np.from_dlpack(value)
-        except (TypeError, BufferError, RuntimeError) as error:
-            raise InputError(
-                self._who,
-                f"input {name!r} cannot be read through DLPack",
-                got=error,
-                do="Hand in a NumPy array.",
-            ) from error
+        except (TypeError, ValueError, BufferError, RuntimeError) as error:
+            raise self._unreadable(name, error) from error
         back = getattr(module, "from_dlpack", None) or getattr(
             getattr(module, "numpy", None), "from_dlpack", None
         )
         return array, back
 
-    def _fit(self, spec: TensorSpec, value: Array) -> Array:
+    def _unreadable(self, name: str, error: Exception) -> InputError:
+        what = f"input {name!r} cannot be read through DLPack"
+        return InputError(
+            self._who, what, got=error, do="Hand in a NumPy array, or a dense tensor with values."
+        )
+
+    def _fit(self, spec: TensorSpec, value: Array, cast: str) -> Array:
         """The array as the engine takes it, or an InputError. Values never change; text becomes an object array."""
         who = f"{self._who} input {spec.name!r}"
         if spec.dtype is DType.STRING:
@@ -148,7 +162,7 @@ class Feeds:
             value = value.astype(object)
         elif value.dtype != spec.dtype.numpy:
             swapped = value.dtype.newbyteorder("=") == spec.dtype.numpy
-            advice = f"Use value.astype({spec.dtype.value!r})."
+            advice = f"Use {cast.format(spec.dtype.value)}."
             raise InputError(
                 who,
                 f"must be {spec.dtype.value}" + (" in this machine's byte order" if swapped else ""),
