@@ -87,6 +87,56 @@ def test_a_reader_that_leaves_early_is_no_fault(model: Path) -> None:
     assert "fault" not in done.stderr
 
 
+def _process(*arguments: object, stdout: object, close: bool = False, stderr: object = subprocess.PIPE):
+    """Run ``xpu`` with that stdout; ``close`` starts it without any."""
+    start = [sys.executable, "-m", "xpuruntime.cli", *map(str, arguments)]
+    command = ["sh", "-c", 'exec "$@" >&-', "sh", *start] if close else start
+    return subprocess.run(command, stdout=stdout, stderr=stderr, text=True, timeout=120, check=False)
+
+
+@ort
+@pytest.mark.parametrize(
+    "arguments", [["inspect"], ["inspect", "--nodes"], ["inspect", "--json"], ["run"]], ids=" ".join
+)
+def test_a_pipe_without_a_reader_is_141_and_quiet(model: Path, arguments: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = _process(*arguments, model, stdout=writer)
+        both = _process(*arguments, model, stdout=writer, stderr=writer)
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
+    assert both.returncode == 141
+
+
+@ort
+@pytest.mark.parametrize("json", [[], ["--json"]], ids=["text", "json"])
+@pytest.mark.parametrize("verb", ["inspect", "run", "devices"])
+def test_stdout_that_cannot_be_written_is_9_and_told_on_stderr(
+    model: Path, verb: str, json: list[str]
+) -> None:
+    arguments = [verb, *json, *([] if verb == "devices" else [model])]
+    with Path("/dev/full").open("w") as full:
+        on_full = _process(*arguments, stdout=full)
+        nowhere = _process(*arguments, stdout=full, stderr=full)
+    closed = _process(*arguments, stdout=None, close=True)
+    for done, got in ((on_full, "No space left on device"), (closed, "it is closed")):
+        assert done.returncode == 9
+        assert done.stderr.startswith(f"error: [stdout] cannot be written\n  got: {got}\n  do:  ")
+        assert done.stderr.count("\n") == 3
+    assert nowhere.returncode == 9
+
+
+@ort
+def test_an_error_that_stdout_does_not_take_is_told_on_stderr_with_its_own_code(tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = _process("run", tmp_path / "absent.onnx", "--json", stdout=full)
+    assert done.returncode == 3
+    assert "no such file" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @ort
 def test_interrupt_is_130(tmp_path: Path) -> None:
     # A batch that takes milliseconds: a tiny model would be through its largest number of rounds before the interrupt.

@@ -7,8 +7,13 @@ __all__ = ["main"]
 
 def main() -> None:
     """Run ``xpu`` with ``sys.argv``."""
+    import os
     import sys
 
+    if (
+        sys.stderr is None
+    ):  # it was closed at the start: what is said there goes nowhere, and the verb still works
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
     try:
         from .app import app
 

@@ -1,7 +1,8 @@
 """Every verb gives an ``Answer`` back: one document, a way to show it, an exit code. ``verb`` does the rest in one place.
 
 With ``--json`` the document goes to stdout and nothing else does: while the verb works, the process's stdout is stderr, so
-that not even a vendor's C code can write into the document. Errors become a short text, or a JSON object, and the exit code.
+that not even a vendor's C code can write into the document. Errors become a short text, or a JSON object, and the exit code;
+where stdout cannot be written, that is an error too, told on stderr.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any, ParamSpec, TextIO
 import typer
 
 from .. import env
-from ..errors import XpuError
+from ..errors import StoreError, XpuError
 from .exit_codes import ExitCode
 
 __all__ = ["Answer", "plain", "verb"]
@@ -46,11 +47,14 @@ def verb(function: Callable[_P, Answer]) -> Callable[_P, None]:
     def command(*args: _P.args, **kwargs: _P.kwargs) -> None:
         as_json = bool(kwargs.get("as_json", False))
         with _one_document(as_json) as stdout, _guard(as_json, stdout):
+            if stdout is None:  # closed by whoever started the process: say so before the work, not after it
+                raise _stdout_error("it is closed")
             answer = function(*args, **kwargs)
-            if as_json:
-                _print_json(answer.document, stdout)
-            else:
-                answer.show()
+            with _writing(stdout):
+                if as_json:
+                    _print_json(answer.document, stdout)
+                else:
+                    answer.show()
             if answer.code:
                 raise typer.Exit(int(answer.code))
 
@@ -77,19 +81,66 @@ def _print_json(document: Mapping[str, Any], stdout: TextIO) -> None:
     stdout.flush()
 
 
+class _StdoutError(StoreError):
+    """Stdout cannot be written, so that neither the answer nor the error can go there."""
+
+
+def _stdout_error(got: object) -> _StdoutError:
+    return _StdoutError(
+        "stdout", "cannot be written", got=got, do="Send it where there is room and a right to write."
+    )
+
+
 @contextlib.contextmanager
-def _one_document(as_json: bool) -> Iterator[TextIO]:
+def _writing(stdout: TextIO) -> Iterator[None]:
+    """Write the answer to its last byte, so that what fails fails here and not when the process ends."""
+    try:
+        yield
+        stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _let_go(stdout)
+        raise _stdout_error(error.strerror or error) from error
+
+
+def _let_go(stream: TextIO) -> None:
+    """Point a process's own stream that failed at nothing: else Python fails on its unwritten rest when the process ends."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        if (descriptor := stream.fileno()) in (1, 2):
+            nothing = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nothing, descriptor)
+            os.close(nothing)
+
+
+def _say(text: str) -> None:
+    """Text on stderr, or nowhere: the exit code tells the rest."""
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except OSError:
+        _let_go(sys.stderr)
+
+
+@contextlib.contextmanager
+def _one_document(as_json: bool) -> Iterator[TextIO | None]:
     """Hand out the real stdout for the document and point everybody else's stdout at stderr, for the rest of the process:
-    what a vendor's C code has buffered comes out when the process ends.
+    what a vendor's C code has buffered comes out when the process ends. None: the process has no stdout.
     """
-    stdout = sys.stdout
-    if not as_json or not _is_process_stdout(stdout):
+    stdout: TextIO | None = sys.stdout
+    if not as_json or stdout is None or not _is_process_stdout(stdout):
         yield stdout
         return
-    stdout.flush()
-    with os.fdopen(os.dup(1), "w", encoding="utf-8") as document, contextlib.redirect_stdout(sys.stderr):
-        os.dup2(2, 1)
-        yield document
+    with contextlib.suppress(OSError):
+        stdout.flush()
+    document = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            os.dup2(2, 1)
+            yield document
+    finally:
+        with contextlib.suppress(OSError):  # what could not be written has been told already
+            document.close()
 
 
 def _is_process_stdout(stream: TextIO) -> bool:
@@ -100,7 +151,7 @@ def _is_process_stdout(stream: TextIO) -> bool:
 
 
 @contextlib.contextmanager
-def _guard(as_json: bool, stdout: TextIO) -> Iterator[None]:
+def _guard(as_json: bool, stdout: TextIO | None) -> Iterator[None]:
     """Errors of the verb as text or JSON, and the exit code that belongs to them."""
     with _logging():
         try:
@@ -109,9 +160,14 @@ def _guard(as_json: bool, stdout: TextIO) -> Iterator[None]:
             _report(error.to_json(), error, as_json, stdout)
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt:
-            sys.stderr.write("interrupted\n")
+            _say("interrupted\n")
             raise typer.Exit(ExitCode.INTERRUPTED) from None
-        except (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError):
+        except BrokenPipeError:
+            for stream in (stdout, sys.stderr):
+                if stream is not None:
+                    _let_go(stream)
+            raise typer.Exit(ExitCode.PIPE) from None
+        except (typer.Exit, typer.Abort, typer.BadParameter):
             raise
         except Exception as error:
             document = {
@@ -154,12 +210,13 @@ class _Lower(logging.Formatter):
         return head.lower() + colon + rest
 
 
-def _report(document: Mapping[str, Any], error: Exception, as_json: bool, stdout: TextIO) -> None:
+def _report(document: Mapping[str, Any], error: Exception, as_json: bool, stdout: TextIO | None) -> None:
     if _debug_level() >= 1:
-        traceback.print_exception(error, file=sys.stderr)
-    if as_json:
-        _print_json(document, stdout)
-        return
+        _say("".join(traceback.format_exception(error)))
+    if as_json and stdout is not None and not isinstance(error, _StdoutError):
+        with contextlib.suppress(OSError):  # else the error is told on stderr after all
+            _print_json(document, stdout)
+            return
     lines = [f"error: [{document['who']}] {document['what']}"]
     if document["got"] is not None:
         lines.append(f"  got: {document['got']}")
@@ -168,4 +225,4 @@ def _report(document: Mapping[str, Any], error: Exception, as_json: bool, stdout
     decision = getattr(error, "decision", None)
     if decision is not None:
         lines += ["  " + line for line in decision.explain().splitlines()]
-    sys.stderr.write("\n".join(lines) + "\n")
+    _say("\n".join(lines) + "\n")

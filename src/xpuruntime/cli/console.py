@@ -19,7 +19,12 @@ def out() -> Console:
     """The console for results. In a pipe it has no colours and is wide."""
     from rich.console import Console
 
-    console = Console(file=sys.stdout, highlight=False, soft_wrap=False)
+    class OwnConsole(Console):
+        def on_broken_pipe(self) -> None:
+            """Called where the error is handled: pass it on, since ``verb`` knows the exit code (Rich would exit with 1)."""
+            raise
+
+    console = OwnConsole(file=sys.stdout, highlight=False, soft_wrap=False)
     if not console.is_terminal:
         console.width = _PIPE_WIDTH
     return console

@@ -22,6 +22,7 @@ class ExitCode(enum.IntEnum):
     FILE = 9
     INTERNAL = 70
     INTERRUPTED = 130
+    PIPE = 141
 
 
 MEANINGS: dict[ExitCode, str] = {
@@ -34,7 +35,8 @@ MEANINGS: dict[ExitCode, str] = {
     ExitCode.UNAVAILABLE: "what was named cannot be had: engine, device, precision or kernel; the decision says why",
     ExitCode.STRICT: "--strict, and the evidence does not confirm the plan",
     ExitCode.FAILED: "an engine failed to build or to run the model",
-    ExitCode.FILE: "a file or folder cannot be read or written: the store, --output, a damaged file of ours",
+    ExitCode.FILE: "a file or folder cannot be read or written: the store, --output, stdout, a damaged file of ours",
     ExitCode.INTERNAL: "a fault in xpuruntime itself; XPU_DEBUG=1 shows where",
     ExitCode.INTERRUPTED: "interrupted from the keyboard",
+    ExitCode.PIPE: "whoever read the output left early, as head does; nothing is said about it",
 }
