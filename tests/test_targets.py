@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xpuruntime.errors import DeviceUnavailable
-from xpuruntime.targets import CUDA_GPU, DEVICE_KINDS, METAL_GPU, TARGETS, DeviceId
+from xpuruntime.targets import CUDA_GPU, DEVICE_KINDS, TARGETS, DeviceId
 
 
 @given(st.sampled_from(list(DEVICE_KINDS)), st.integers(0, 9999))
@@ -47,5 +47,5 @@ def test_the_nearest_word_is_offered() -> None:
 
 
 def test_the_porting_guide_s_instances_are_there() -> None:
-    assert {"cuda_gpu": CUDA_GPU, "metal_gpu": METAL_GPU} == TARGETS
+    assert {"cuda_gpu": CUDA_GPU} == TARGETS
     assert (CUDA_GPU.max_threadgroup_1d, CUDA_GPU.matmul_tile, CUDA_GPU.channel_tile) == (1024, 32, 64)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from .errors import DeviceUnavailable
 
-__all__ = ["CUDA_GPU", "DEVICE_KINDS", "METAL_GPU", "TARGETS", "DeviceId", "TargetConfig"]
+__all__ = ["CUDA_GPU", "DEVICE_KINDS", "TARGETS", "DeviceId", "TargetConfig"]
 
 DEVICE_KINDS: dict[str, str] = {
     "cpu": "the host processor",
@@ -91,16 +91,4 @@ CUDA_GPU = TargetConfig(
     max_dispatches_per_batch=65535,
 )
 
-METAL_GPU = TargetConfig(
-    name="metal_gpu",
-    channel_alignment_bytes=64,
-    channel_tile=32,
-    matmul_tile=32,
-    max_threadgroup_1d=256,
-    max_threadgroup_2d=16,
-    max_threadgroup_3d_xy=8,
-    max_threadgroup_3d_z=4,
-    max_dispatches_per_batch=10000,
-)
-
-TARGETS: dict[str, TargetConfig] = {t.name: t for t in (CUDA_GPU, METAL_GPU)}
+TARGETS: dict[str, TargetConfig] = {t.name: t for t in (CUDA_GPU,)}

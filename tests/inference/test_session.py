@@ -329,6 +329,10 @@ class TestPolicySources:
         with pytest.raises(PolicyError, match="graph_optimization_level"):
             xrt.InferenceSession(path, exec_policy=policy, **CPU)
 
+    def test_fp16_must_be_a_bool(self, path) -> None:
+        with pytest.raises(PolicyError, match="fp16 must be True or False; got 'no'"):
+            xrt.InferenceSession(path, fp16="no", **CPU)
+
     @pytest.mark.parametrize("threads", [0, -1, True, "2"])
     def test_threads_must_be_a_positive_integer(self, threads, path) -> None:
         with pytest.raises(PolicyError, match="threads must be a positive integer"):

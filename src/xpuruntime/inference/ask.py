@@ -124,6 +124,8 @@ def _device(target: str | None, origin: str) -> DeviceId | None:
 
 
 def _precision(name: str | None, fp16: bool) -> DType | None:
+    if not isinstance(fp16, bool):
+        raise PolicyError("session", "fp16 must be True or False", got=repr(fp16), do="Give a bool.")
     precision = None if name in (None, "model") else DType.of(name)
     if fp16 and precision not in (None, DType.FLOAT16):
         raise PolicyError(
