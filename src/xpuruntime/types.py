@@ -16,7 +16,7 @@ import numpy as np
 
 from .dims import Dim, DimLike, dim, parse_dim, substitute, symbols_of
 
-__all__ = ["DType", "Dim", "DimLike", "TensorSpec", "dim", "parse_dim"]
+__all__ = ["DType", "Dim", "DimLike", "Layout", "TensorSpec", "dim", "parse_dim"]
 
 
 class DType(enum.StrEnum):
@@ -121,12 +121,70 @@ _ALIASES: dict[str, DType] = {d.value: d for d in DType} | {
 
 
 @dataclass(frozen=True, slots=True)
+class Layout:
+    """How a value of static shape lies in memory: the order of its dims, and how far each is padded.
+
+    order: logical dims from the outermost to the innermost in memory: ``(0, 2, 3, 1)`` is NHWC of an NCHW value.
+    alloc: extent of each logical dim in memory, at least the dim itself (channel padding); what lies beyond is zero.
+    """
+
+    order: tuple[int, ...]
+    alloc: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if sorted(self.order) != list(range(len(self.alloc))):
+            raise ValueError(f"a layout's order names each dim once, got {self.order} for {len(self.alloc)} dims")
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Elements from one index of each logical dim to the next."""
+        strides, step = [0] * len(self.order), 1
+        for d in reversed(self.order):
+            strides[d], step = step, step * self.alloc[d]
+        return tuple(strides)
+
+    @property
+    def elements(self) -> int:
+        """Elements that the allocation holds, padding included."""
+        return math.prod(self.alloc)
+
+
+@dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """Shape and dtype of one value; ``name`` is the value's name where it has one."""
+    """Shape and dtype of one value; ``name`` is the value's name where it has one.
+
+    layout: how it lies in memory; None: dense, row-major. The shape is always the logical one.
+    """
 
     shape: tuple[DimLike, ...]
     dtype: DType
     name: str = ""
+    layout: Layout | None = None
+
+    @property
+    def alloc_shape(self) -> tuple[DimLike, ...]:
+        """Extents in memory, in logical order: the shape, padded where the layout pads."""
+        return self.shape if self.layout is None else self.layout.alloc
+
+    @property
+    def physical(self) -> Layout:
+        """The layout, spelled out. Raises ValueError for a symbolic shape without one."""
+        if self.layout is not None:
+            return self.layout
+        if not self.is_static:
+            raise ValueError(f"{self} has no layout before its symbols are known")
+        shape = tuple(int(d) for d in self.shape if isinstance(d, int))
+        return Layout(tuple(range(len(shape))), shape)
+
+    @property
+    def is_dense(self) -> bool:
+        """Row-major without padding, by its layout or since dims of extent 1 do not matter."""
+        if self.layout is None:
+            return True
+        if self.layout.alloc != self.shape:
+            return False
+        order = [d for d in self.layout.order if self.shape[d] != 1]
+        return order == sorted(order)
 
     @property
     def rank(self) -> int:
@@ -145,17 +203,23 @@ class TensorSpec:
 
     @property
     def size_bytes(self) -> int | None:
-        """Bytes of the dense value, packed; None when the shape is symbolic or the dtype is string."""
+        """Bytes of the value as it lies in memory, packed; None when the shape is symbolic or the dtype is string."""
         if not self.is_static or self.dtype is DType.STRING:
             return None
-        return (math.prod(int(d) for d in self.shape if isinstance(d, int)) * self.dtype.bits + 7) // 8
+        return (math.prod(int(d) for d in self.alloc_shape if isinstance(d, int)) * self.dtype.bits + 7) // 8
 
     def substitute(self, values: Mapping[str, DimLike]) -> TensorSpec:
         """The spec with symbols replaced."""
-        return TensorSpec(tuple(substitute(d, values) for d in self.shape), self.dtype, self.name)
+        return TensorSpec(
+            tuple(substitute(d, values) for d in self.shape), self.dtype, self.name, self.layout
+        )
 
     def __str__(self) -> str:
-        return f"{self.dtype.value}[{', '.join(str(d) for d in self.shape)}]"
+        text = f"{self.dtype.value}[{', '.join(str(d) for d in self.shape)}]"
+        if self.layout is None:
+            return text
+        padded = "" if self.layout.alloc == self.shape else f" in {list(self.layout.alloc)}"
+        return f"{text}{{{','.join(str(d) for d in self.layout.order)}{padded}}}"
 
     @classmethod
     def parse(cls, text: str, name: str = "") -> TensorSpec:

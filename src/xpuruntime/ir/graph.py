@@ -34,7 +34,7 @@ class Value:
     spec: TensorSpec | None
 
     def __post_init__(self) -> None:
-        if self.spec is not None and self.spec.name:  # one place for the name
+        if self.spec is not None and (self.spec.name or self.spec.layout):  # one place for the name; no place for a layout
             object.__setattr__(self, "spec", TensorSpec(self.spec.shape, self.spec.dtype))
 
     def __str__(self) -> str:

@@ -1,0 +1,148 @@
+"""Kernel: one implementation of one op (or fused op) on a kind of target, and what it says of itself.
+
+``supports`` answers yes, or no with a reason. ``lower`` gives the code: stages (usually one) of independent tasks. A stage's
+``source`` is the text of one function called ``KERNEL``; the compiler names it, and equal texts become one function.
+
+C ABI of a CPU stage::
+
+    extern "C" void KERNEL(void *const *args, const void *params, int64_t begin, int64_t end, void *scratch)
+
+``args`` are the stage's arguments in order, ``params`` packs ``KernelParam`` as 8-byte values, and tasks ``begin`` to ``end`` of
+``0 .. tasks`` are computed; any split over threads gives the same bits. ``scratch`` is ``scratch_bytes`` of the thread's own, 64-byte aligned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+from ..codegen.target import CodegenTarget
+from ..decisions import Support
+from ..ir.attributes import Attrs, Const
+from ..ir.graph import Node
+from ..program.program import KernelParam, RecipeStep
+from ..types import TensorSpec
+
+__all__ = ["Kernel", "Lowered", "NodeCall", "Operand", "Packed", "Scalar", "Stage", "operand_ref"]
+
+Scalar: TypeAlias = bool | int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A tensor that a node reads: its spec with layout, whether it is a weight (known before the run, so it may be packed), and
+    its content where it stands in the graph.
+    """
+
+    name: str
+    spec: TensorSpec
+    is_weight: bool = False
+    const: Const | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCall:
+    """A node as kernels see it: static specs with layouts. ``inputs`` follow the node's operands: a tensor, a number, or None."""
+
+    node: Node
+    inputs: tuple[Operand | Scalar | None, ...]
+    outputs: tuple[TensorSpec, ...]
+
+    @property
+    def op(self) -> str:
+        """The IR's name of the op."""
+        return self.node.op
+
+    @property
+    def attrs(self) -> Attrs:
+        """The node's attributes, complete and canonical."""
+        return self.node.attrs
+
+    @property
+    def tensors(self) -> tuple[Operand, ...]:
+        """The operands that are tensors."""
+        return tuple(i for i in self.inputs if isinstance(i, Operand))
+
+    def tensor(self, position: int) -> Operand:
+        """A tensor operand by position. Raises TypeError when it is a number or absent."""
+        found = self.inputs[position] if position < len(self.inputs) else None
+        if not isinstance(found, Operand):
+            raise TypeError(f"operand {position} of {self.op} is {found!r}, no tensor")
+        return found
+
+    def optional(self, position: int) -> Operand | None:
+        """A tensor operand, or None when it is absent."""
+        return None if position >= len(self.inputs) or self.inputs[position] is None else self.tensor(position)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One function and its tasks.
+
+    stem:   what it does, for names: ``conv3x3_64x64``.
+    args:   ``in0`` (operand 0), ``out0``, ``temp0``: the function's arguments in order. Operands of which a kernel packed a
+            weight are the packed ones.
+    parts:  parts of the target's prelude that the text uses (``exp``, ``erf`` ...).
+    library, options: for a library's kernel, as in KernelCall; then ``source`` is empty and ``stem`` the library's word.
+    """
+
+    stem: str
+    source: str
+    args: tuple[str, ...]
+    tasks: int = 1
+    grain: int = 1
+    scratch_bytes: int = 0
+    params: tuple[KernelParam, ...] = ()
+    parts: frozenset[str] = frozenset()
+    library: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    flops: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A weight operand in the form that the kernel reads: steps over ``%in`` (the operand, dense) and the result's shape and dtype."""
+
+    steps: tuple[RecipeStep, ...]
+    spec: TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A node as code.
+
+    temps:    bytes of buffers that live between the stages.
+    weights:  operand position to the packed form; only for operands with ``is_weight``.
+    in_place: output position to the operand whose memory it may take when nothing reads that later: element i of the output
+              is written after element i of the operand was read, by the same task.
+    accumulates: dtype of sums; ``deterministic``: equal inputs give equal bits, whatever the threads.
+    """
+
+    stages: tuple[Stage, ...]
+    temps: tuple[int, ...] = ()
+    weights: Mapping[int, Packed] = field(default_factory=dict)
+    in_place: Mapping[int, int] = field(default_factory=dict)
+    accumulates: str = "float32"
+    deterministic: bool = True
+
+
+class Kernel(Protocol):
+    """A row of the catalogue: ``name`` is ``family/kernel`` (``matmul/generated``), ``ops`` the IR ops that it computes."""
+
+    name: str
+    ops: tuple[str, ...]
+
+    def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
+        """Whether it computes this node on this target; a no has a code and a reason."""
+        ...
+
+    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+        """The code. Only called after a yes."""
+        ...
+
+
+def operand_ref(kind: str, position: int) -> str:
+    """``in0``, ``out1``, ``temp0``: how a stage names its arguments."""
+    return f"{kind}{position}"
