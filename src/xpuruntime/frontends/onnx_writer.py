@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ..errors import IrError, ModelError
-from ..ir import Graph, Node, Weight
+from ..ir import Graph, Node, Weight, inline_fused
 from ..protocols import Array
 from ..store import write_atomic
 from ..types import TensorSpec
@@ -58,6 +58,7 @@ def to_onnx(graph: Graph, weights: WeightSource | None = None, *, opset: int | N
         raise IrError(
             f"graph {graph.name!r}", "has states, and ONNX has none", do="Make them inputs and outputs."
         )
+    graph = inline_fused(graph)
     version = _opset(graph, onnx) if opset is None else opset
     types = Types(dtype_table(onnx), set(graph.symbols))
     pen = Pen(graph, version, types.numbers)

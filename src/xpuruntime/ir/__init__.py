@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from ..errors import IrError
 from .attributes import MAX_CONST_ELEMENTS, Attrs, Const
+from .bodies import body_of, inline_fused
 from .build import GraphBuilder
 from .family import family_of, is_view, source_names
 from .graph import Graph, Input, Node, Output, Source, State, Value, Weight
@@ -48,11 +49,13 @@ __all__ = [
     "Weight",
     "aten_index",
     "bind",
+    "body_of",
     "family_of",
     "find",
     "find_op",
     "from_json",
     "infer",
+    "inline_fused",
     "is_view",
     "load",
     "match",

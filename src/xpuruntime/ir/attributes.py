@@ -1,6 +1,6 @@
 """Attribute values: what a node may carry besides its operands, in one canonical, immutable form.
 
-An attribute is None, bool, int, float, str, DType, Dim, Const (a small tensor), or a tuple or a map of those. Every value has
+An attribute is None, bool, int, float, str, DType, Dim, Const (a small tensor), Body (a graph), or a tuple or a map of those. Every value has
 exactly one spelling, so nodes compare by value: NaN equals NaN, 1 differs from 1.0 and from True.
 """
 
@@ -15,14 +15,22 @@ from numpy.typing import NDArray
 
 from ..types import Dim, DType, TensorSpec
 
-__all__ = ["MAX_CONST_ELEMENTS", "NAN", "AttrValue", "Attrs", "Const", "canonical", "coerce"]
+__all__ = ["MAX_CONST_ELEMENTS", "NAN", "AttrValue", "Attrs", "Body", "Const", "canonical", "coerce"]
 
 MAX_CONST_ELEMENTS = 4096
 """Constants up to this many elements may stand in the graph; larger ones are weights."""
 MAX_DEPTH = 32
 NAN = math.nan  # the one NaN that attributes hold, so that containers of it compare equal by identity
 
-AttrValue: TypeAlias = "bool | int | float | str | DType | Dim | Const | tuple[AttrValue, ...] | Attrs | None"
+AttrValue: TypeAlias = (
+    "bool | int | float | str | DType | Dim | Const | Body | tuple[AttrValue, ...] | Attrs | None"
+)
+
+
+class Body:
+    """A graph as an attribute (the body of ``fused``). ``Graph`` is the one kind; this name keeps attributes below graphs."""
+
+    __slots__ = ()
 
 
 class Attrs(Mapping[str, Any]):
@@ -132,7 +140,7 @@ def canonical(value: Any, depth: int = 0) -> AttrValue:
     if depth > MAX_DEPTH:
         raise ValueError(f"attributes nest at most {MAX_DEPTH} deep")
     match value:
-        case None | bool() | DType() | Dim() | Const() | Attrs():
+        case None | bool() | DType() | Dim() | Const() | Body() | Attrs():
             return value
         case str():
             return str(value)
@@ -220,6 +228,8 @@ def _single(kind: str, value: AttrValue) -> AttrValue:
         case "const" if isinstance(value, bool | int | float | str | tuple) and not isinstance(value, DType):
             return Const(np.asarray(value))
         case "map" if isinstance(value, Attrs):
+            return value
+        case "graph" if isinstance(value, Body):
             return value
         case _:
             pass

@@ -9,8 +9,15 @@ from .infer import find_op
 __all__ = ["family_of", "is_view", "source_names"]
 
 
+# a fused node is of the first of these that its body has, else elementwise
+_SPEAKS = ("softmax", "norm", "reduce")
+
+
 def family_of(node: Node) -> str:
     """The policy's word for the node's op; an opaque node is asked by its own vocabulary. Raises IrError for an unknown op."""
+    if node.op == "fused":
+        members = {family_of(n) for n in node.attrs["body"].nodes}
+        return next((family for family in _SPEAKS if family in members), find_op(node.op).family)
     if node.op != "opaque":
         return find_op(node.op).family
     domain, op = node.attrs["domain"], node.attrs["op_type"]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import IrError
 from ..types import TensorSpec
-from .attributes import Attrs, Const
+from .attributes import Attrs, Body, Const
 
 if TYPE_CHECKING:
     from .rewrite import Editor
@@ -34,7 +34,9 @@ class Value:
     spec: TensorSpec | None
 
     def __post_init__(self) -> None:
-        if self.spec is not None and (self.spec.name or self.spec.layout):  # one place for the name; no place for a layout
+        if self.spec is not None and (
+            self.spec.name or self.spec.layout
+        ):  # one place for the name; no place for a layout
             object.__setattr__(self, "spec", TensorSpec(self.spec.shape, self.spec.dtype))
 
     def __str__(self) -> str:
@@ -165,7 +167,7 @@ class Output:
 
 
 @dataclass(frozen=True)
-class Graph:
+class Graph(Body):
     """A model. Equal when everything in it is equal; ``str`` gives text that ``ir.parse`` reads back.
 
     metadata: plain facts about the model (producer, opset ...), attribute values; nothing that changes results.

@@ -17,10 +17,12 @@ from .graph import Graph, Input, Node, Output, Source, State, Value, Weight
 from .infer import find_op, normalize
 from .schema import Operand
 
-__all__ = ["MAX_TEXT", "parse", "parse_spec"]
+__all__ = ["MAX_NESTED", "MAX_TEXT", "parse", "parse_spec"]
 
 MAX_TEXT = 256 << 20
 MAX_DEPTH = 32
+MAX_NESTED = 4
+"""How deep graphs may stand in attributes of one another; a body holds no body, so one is enough."""
 
 _SPACE = re.compile(r"(?:[ \t\r\n]|//[^\n]*)*")
 _INLINE = re.compile(r"[ \t]*")
@@ -64,7 +66,7 @@ class _Reader:
     """A cursor over the text; methods read one thing each and move on."""
 
     def __init__(self, text: str) -> None:
-        self.text, self.at = text, 0
+        self.text, self.at, self.nested = text, 0, 0
         self.specs: dict[str, TensorSpec] = {}
         self.values: dict[str, Value] = {}
 
@@ -171,10 +173,22 @@ class _Reader:
         word = match[0] if match else ""
         if word in _WORDS:
             return _WORDS[word]
+        if word == "graph":
+            return self.body(start)
         try:
             return DType(word)
         except ValueError:
             raise self.fail("expected a value", at=start) from None
+
+    def body(self, start: int) -> Graph:
+        """A graph as an attribute; its values have names of their own. The cursor stands after the word ``graph``."""
+        if self.nested >= MAX_NESTED:
+            raise self.fail(f"graphs nest over {MAX_NESTED} deep", at=start)
+        outer, self.values = self.values, {}
+        self.nested, self.at = self.nested + 1, start
+        graph = self.statements()
+        self.nested, self.values = self.nested - 1, outer
+        return graph
 
     def number(self, digits: str, start: int) -> int | float:
         if digits.lstrip("-").isdigit():
@@ -249,6 +263,13 @@ class _Reader:
     # ── statements ──
 
     def graph(self) -> Graph:
+        graph = self.statements()
+        self.space()
+        if self.at != len(self.text):
+            raise self.fail("expected the end of the text")
+        return graph
+
+    def statements(self) -> Graph:
         self.expect("graph")
         name = self.string()
         self.expect("{")
@@ -279,9 +300,6 @@ class _Reader:
                 metadata[key] = self.value()
             else:
                 raise self.fail("expected a node, input, weight, state, output or metadata", at=start)
-        self.space()
-        if self.at != len(self.text):
-            raise self.fail("expected the end of the text")
         return Graph(
             name, tuple(inputs), tuple(outputs), tuple(nodes), tuple(weights), tuple(states), Attrs(metadata)
         )

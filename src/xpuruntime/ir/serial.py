@@ -1,7 +1,7 @@
 """Graphs as JSON: ``save``, ``load``. Versioned; an unknown version or field is an error, so nothing is silently dropped.
 
 Attribute values that JSON lacks are objects with one key: ``{"dtype": "float32"}``, ``{"dim": "2*n"}``, ``{"float": "nan"}``,
-``{"const": [spec, hex or list of texts]}``, ``{"map": {...}}``.
+``{"const": [spec, hex or list of texts]}``, ``{"map": {...}}``, ``{"graph": {...}}``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..store import write_atomic
 from ..types import Dim, DType, TensorSpec, parse_dim
 from .attributes import MAX_CONST_ELEMENTS, MAX_DEPTH, NAN, Attrs, Const, canonical
 from .graph import Graph, Input, Node, Output, Source, State, Value, Weight
-from .parse import parse_spec
+from .parse import MAX_NESTED, parse_spec
 
 __all__ = ["FORMAT", "VERSION", "from_json", "load", "save", "to_bytes", "to_json"]
 
@@ -101,6 +101,8 @@ def _attr_out(value: Any) -> Any:
             return {"const": [str(value.spec), data]}
         case tuple():
             return [_attr_out(v) for v in value]
+        case Graph():
+            return {"graph": to_json(value)}
         case Attrs():
             return {"map": {k: _attr_out(v) for k, v in value.items()}}
         case _:
@@ -166,6 +168,7 @@ def _fields(data: Any, what: str, required: Sequence[str], optional: Sequence[st
 class _Reader:
     def __init__(self) -> None:
         self.specs: dict[str, TensorSpec] = {}
+        self.nested = 0
 
     def graph(self, data: Any) -> Graph:
         if type(data) is not dict or data.get("format") != FORMAT:
@@ -262,11 +265,21 @@ class _Reader:
                     return Attrs({k: self.attr(v, depth + 1) for k, v in _is(value, dict, "a map").items()})
                 case "const":
                     return self.const(value)
+                case "graph":
+                    return self.body(value)
                 case _:
                     pass
         except (ValueError, KeyError, TypeError) as error:
             raise _Bad(f"not a {kind}: {str(value)[:80]!r} ({error})") from error
         raise _Bad(f"unknown kind of attribute {kind!r}")
+
+    def body(self, value: Any) -> Graph:
+        if self.nested >= MAX_NESTED:
+            raise _Bad(f"graphs nest over {MAX_NESTED} deep")
+        self.nested += 1
+        graph = self.graph(value)
+        self.nested -= 1
+        return graph
 
     def const(self, value: Any) -> Const:
         text, data = value

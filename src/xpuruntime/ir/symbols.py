@@ -17,6 +17,8 @@ from .ops import OPS
 
 __all__ = ["bind", "specialize", "substitute"]
 
+_SYMBOLIC = ("dim", "dims", "number", "graph")  # kinds of attributes that may hold symbols
+
 
 def bind(specs: Sequence[TensorSpec], shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
     """The value of every symbol that the shapes decide.
@@ -91,6 +93,8 @@ def substitute(value: Any, values: Mapping[str, DimLike]) -> Any:
             return tuple(substitute(v, values) for v in value)
         case Attrs():
             return Attrs({k: substitute(v, values) for k, v in value.items()})
+        case Graph():
+            return specialize(value, values)
         case _:
             return value
 
@@ -114,7 +118,7 @@ def specialize(graph: Graph, values: Mapping[str, DimLike]) -> Graph:
         return Value(v.name, spec)
 
     def node(n: Node) -> Node:
-        symbolic = any(a.kind.rstrip("?") in ("dim", "dims", "number") for a in OPS[n.op].attrs.values())
+        symbolic = any(a.kind.rstrip("?") in _SYMBOLIC for a in OPS[n.op].attrs.values())
         attrs = substitute(n.attrs, live) if symbolic else n.attrs
         return Node(n.op, n.inputs, attrs, tuple(value(v) for v in n.outputs), n.sources)
 

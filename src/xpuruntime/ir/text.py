@@ -6,6 +6,11 @@
       state %cache: float32[8] init=%c0 next=%new
       %linear: float32[n, 8] = linear(%x, %w)  # name="MatMul_0" op="MatMul" file="model.py" line=12
       %values: float32[n, 2], %indices: int64[n, 2] = topk(%linear, k=2)
+      %half: float32[n, 2] = fused(%values, body=graph "mul" {
+        input %x: float32[n, 2]
+        %y: float32[n, 2] = mul(%x, 0.5)
+        output "y" = %y
+      })
       output "y" = %values
       metadata opset=17
     }
@@ -120,6 +125,10 @@ def attr_text(value: Any) -> str:
             return _const_text(value)
         case tuple():
             return f"[{', '.join(attr_text(v) for v in value)}]"
+        case Graph():
+            return (
+                graph_text(value).rstrip("\n").replace("\n", "\n  ")
+            )  # texts are quoted: no other line ends
         case Attrs():
             return f"{{{', '.join(f'{_key(k)}: {attr_text(v)}' for k, v in value.items())}}}"
         case float() if not math.isfinite(value):

@@ -341,6 +341,23 @@ def _dims(draw: DrawFn, b: GraphBuilder) -> None:
     b.dims(values=b.spec(_pick(draw, b, _ranked)).shape)
 
 
+def _fused(draw: DrawFn, b: GraphBuilder) -> None:
+    """A body of up to four pointwise steps over one or two values that broadcast."""
+    x, y = _pick(draw, b, _float), _pick(draw, b, _float)
+    body = GraphBuilder(_choose(draw, ("body", 'a "quoted" body')))
+    for name, value in {"a": x, "b": y}.items():
+        body.input(name, b.spec(value))
+    body.output("y", body.add("a", "b"))
+    for _ in range(int(_choose(draw, range(4)))):
+        op = _choose(draw, ("relu", "mul", "maximum", "sigmoid", "mean"))
+        values = list(body.values)
+        operands = [_choose(draw, values), _choose(draw, (0.5, *values))]
+        body.output(
+            body.fresh("z"), body.call(op, *operands[: 1 if op in ("relu", "sigmoid", "mean") else 2])
+        )
+    b.fused(x, y, body=body.build())
+
+
 STEPS: dict[str, Callable[[DrawFn, GraphBuilder], None]] = {
     "unary": _unary,
     "binary": _binary,
@@ -364,5 +381,6 @@ STEPS: dict[str, Callable[[DrawFn, GraphBuilder], None]] = {
     "sort": _topk,
     "full": _full,
     "dims": _dims,
+    "fused": _fused,
 }
 """Every step by name."""

@@ -10,9 +10,10 @@ import numpy as np
 from ...errors import IrError
 from ...types import Dim, DType, TensorSpec
 from ..attributes import Attrs
-from ..graph import Node, Source
+from ..graph import Graph, Node, Source
 from ..infer import check_operands, find_op, infer_normal, normalize, output_count, speaker
 from ..schema import Op
+from ..symbols import specialize
 from .numbers import Array, dtype_of, to
 from .rule import Operand
 from .table import RULES
@@ -62,6 +63,8 @@ def concrete(value: Any, symbols: Mapping[str, int]) -> Any:
         return value.substitute(symbols)
     if isinstance(value, tuple):
         return tuple(concrete(v, symbols) for v in value)
+    if isinstance(value, Graph):
+        return specialize(value, symbols)
     return value
 
 

@@ -13,6 +13,7 @@ from . import (
     conv,
     creation,
     elementwise,
+    fused,
     indexing,
     matmul,
     movement,
@@ -33,6 +34,7 @@ __all__ = ["RULES"]
 
 _FILES = (
     elementwise,
+    fused,
     casting,
     activation,
     reduce,

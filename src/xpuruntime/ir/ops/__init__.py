@@ -18,6 +18,7 @@ from . import (
     conv,
     creation,
     elementwise,
+    fused,
     indexing,
     matmul,
     movement,
@@ -46,6 +47,7 @@ OPAQUE = op(
 
 _FILES = (
     elementwise,
+    fused,
     activation,
     reduce,
     matmul,

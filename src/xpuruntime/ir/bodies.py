@@ -1,0 +1,93 @@
+"""Bodies of ``fused`` nodes: take nodes of a graph into one, and put a body's nodes back.
+
+body = body_of(graph, nodes)        # operands and a body for one fused node
+plain = inline_fused(graph)         # the graph without fused nodes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .graph import Graph, Input, Node, Output, State, Value
+
+__all__ = ["body_of", "inline_fused"]
+
+
+def body_of(graph: Graph, nodes: Iterable[Node], name: str = "") -> tuple[tuple[str, ...], Graph]:
+    """Operands, in the order in which they are first read, and the nodes as a body; outputs are the values that are read outside.
+
+    Nodes keep names and sources. ``name``: by default the members' ops, ``mul_add_relu``.
+    """
+    chosen = {n.name for n in nodes}
+    inside = tuple(n for n in graph.nodes if n.name in chosen)
+    made = {v.name for n in inside for v in n.outputs}
+    operands = tuple(dict.fromkeys(v for n in inside for v in n.values if v not in made))
+    leaving = [
+        v.name
+        for n in inside
+        for v in n.outputs
+        if v.name in graph.kept or any(u.name not in chosen for u in graph.users(v.name))
+    ]
+    body = Graph(
+        name or "_".join(n.op for n in inside if n.op != "constant")[:80],
+        tuple(Value(v, graph.spec(v)) for v in operands),
+        tuple(Output(v, v) for v in leaving),
+        inside,
+    )
+    return operands, body
+
+
+def inline_fused(graph: Graph) -> Graph:
+    """The graph with each fused node replaced by the nodes of its body; itself when it has none. Results keep their names;
+    values inside take fresh ones where theirs are taken. A member without sources gets the fused node's.
+    """
+    if not any(n.op == "fused" for n in graph.nodes):
+        return graph
+    taken = set(graph.values)
+    same: dict[str, Input] = {}  # results that are an operand, or another result, of their own node
+    nodes: list[Node] = []
+
+    def now(item: Input) -> Input:
+        return same.get(item, item) if isinstance(item, str) else item
+
+    for node in graph.nodes:
+        operands = tuple(now(i) for i in node.inputs)
+        if node.op == "fused":
+            nodes += _members(node, operands, taken, same)
+        else:
+            nodes.append(Node(node.op, operands, node.attrs, node.outputs, node.sources))
+    return graph.replace(
+        nodes=tuple(nodes),
+        outputs=tuple(Output(o.name, str(now(o.value))) for o in graph.outputs),
+        states=tuple(
+            State(s.value, s.init, None if s.next is None else str(now(s.next))) for s in graph.states
+        ),
+    )
+
+
+def _members(node: Node, operands: tuple[Input, ...], taken: set[str], same: dict[str, Input]) -> list[Node]:
+    body: Graph = node.attrs["body"]
+    here: dict[str, Input] = {v.name: o for v, o in zip(body.inputs, operands, strict=True)}
+    for output, value in zip(body.outputs, node.outputs, strict=False):
+        if output.value in here:
+            same[value.name] = here[output.value]
+        else:
+            here[output.value] = value.name
+    members: list[Node] = []
+    for member in body.nodes:
+        for value in member.outputs:
+            if value.name not in here:
+                here[value.name] = name = _fresh(value.name, taken)
+                taken.add(name)
+        outputs = tuple(Value(str(here[v.name]), v.spec) for v in member.outputs)
+        inputs = tuple(here[i] if isinstance(i, str) else i for i in member.inputs)
+        members.append(Node(member.op, inputs, member.attrs, outputs, member.sources or node.sources))
+    return members
+
+
+def _fresh(stem: str, taken: set[str]) -> str:
+    name, number = stem, 0
+    while name in taken:
+        number += 1
+        name = f"{stem}_{number}"
+    return name
