@@ -1,0 +1,65 @@
+"""Arrays as they lie in a buffer: padded and permuted as a spec's layout says, sub-byte types packed; and back."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import InputError
+from ..tensor_files import pack_bits, unpack_bits
+from ..types import TensorSpec
+
+__all__ = ["from_memory", "memory_shape", "to_memory"]
+
+Array: TypeAlias = NDArray[Any]
+
+
+def memory_shape(spec: TensorSpec) -> tuple[int, ...]:
+    """Extents in memory, outermost first: the padded shape in the layout's order. Row-major over it is how the buffer lies."""
+    physical = spec.physical
+    return tuple(physical.alloc[d] for d in physical.order)
+
+
+def to_memory(array: Array, spec: TensorSpec) -> Array:
+    """A logical array as its buffer holds it: of ``memory_shape(spec)``, perhaps a view with strides; packed bytes for sub-byte types.
+
+    Raises InputError when the array has another shape than the spec.
+    """
+    if tuple(array.shape) != spec.shape or array.dtype != spec.dtype.numpy:
+        raise InputError(
+            f"buffer {spec.name or spec}",
+            "takes an array of its spec",
+            got=f"{array.dtype}{list(array.shape)}",
+        )
+    physical = spec.physical
+    if physical.alloc != array.shape:
+        padded = np.zeros(memory_shape(spec), array.dtype)
+        inside = tuple(slice(array.shape[d]) for d in physical.order)
+        padded[inside] = array.transpose(physical.order)
+        array = padded
+    else:
+        array = array.transpose(physical.order)
+    return pack_bits(array, spec.dtype) if spec.dtype.bits < 8 else array
+
+
+def from_memory(buffer: Array, spec: TensorSpec) -> Array:
+    """The logical array that a buffer (contiguous, of the spec's ``size_bytes``) holds; a view except for sub-byte types.
+
+    Raises InputError when the buffer has another size.
+    """
+    flat = buffer.reshape(-1).view(np.uint8)
+    if flat.size != spec.size_bytes:
+        raise InputError(
+            f"buffer {spec.name or spec}", f"takes {spec.size_bytes} bytes", got=f"{flat.size} bytes"
+        )
+    shape, physical = memory_shape(spec), spec.physical
+    lying = (
+        unpack_bits(flat, spec.dtype, shape)
+        if spec.dtype.bits < 8
+        else flat.view(spec.dtype.numpy).reshape(shape)
+    )
+    back = tuple(int(i) for i in np.argsort(physical.order))
+    logical = lying.transpose(back)
+    return logical[tuple(slice(d) for d in spec.shape if isinstance(d, int))]
