@@ -1,0 +1,390 @@
+"""Moves: boxes of elements that change their place, and the loops that carry them.
+
+A ``Place`` says where the elements of a box lie in one argument of a kernel: a stride per dim, as NumPy's views have them. A
+``Move`` carries one box from a place (or a constant) to another; ``Lookup`` adds a place that an index tensor names. Permuting,
+slicing, joining, padding, gathering and scattering are lists of moves, so one emitter serves them all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ..types import DType, TensorSpec
+
+__all__ = ["Lookup", "Move", "Place", "bits_type", "carried", "element_bytes", "emit", "int_type"]
+
+_BITS_TYPES = {1: "uint8_t", 2: "uint16_t", 4: "uint32_t", 8: "uint64_t"}
+
+
+def element_bytes(dtype: DType) -> int:
+    """Bytes of the unit that moves: complex128 goes as two halves; 0 for text and for types below a byte."""
+    return 0 if dtype.bits < 8 else min(dtype.bits // 8, 8)
+
+
+def bits_type(dtype: DType) -> str:
+    """The C type that carries the bits of an element."""
+    return _BITS_TYPES[element_bytes(dtype)]
+
+
+def int_type(dtype: DType) -> str:
+    """The C type of an integer dtype (bool is uint8_t)."""
+    return "uint8_t" if dtype is DType.BOOL else f"{dtype.value}_t"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A box within argument ``arg``: element i lies at ``offset + sum(i[d] * strides[d])``, in elements."""
+
+    arg: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int = 0
+
+    @classmethod
+    def of(cls, arg: str, spec: TensorSpec) -> Place:
+        """The whole of a value as it lies in memory."""
+        shape = tuple(int(d) for d in spec.shape if isinstance(d, int))
+        strides = spec.physical.strides
+        if spec.dtype is DType.COMPLEX128:  # two halves
+            return cls(arg, (*shape, 2), (*(s * 2 for s in strides), 1))
+        return cls(arg, shape, strides)
+
+    @classmethod
+    def dense(cls, arg: str, shape: Sequence[int], offset: int = 0) -> Place:
+        """Row-major elements."""
+        strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+        return cls(arg, tuple(shape), tuple(strides), offset)
+
+    def cut(self, dim: int, start: int, length: int, step: int = 1) -> Place:
+        """``length`` places of a dim from ``start`` on, ``step`` apart (0 or negative too)."""
+        return replace(
+            self,
+            shape=_put(self.shape, dim, length),
+            strides=_put(self.strides, dim, self.strides[dim] * step),
+            offset=self.offset + start * self.strides[dim],
+        )
+
+    def at(self, dim: int, index: int) -> Place:
+        """One place of a dim, which goes."""
+        cut = self.cut(dim, index, 1)
+        return replace(
+            cut,
+            shape=(*cut.shape[:dim], *cut.shape[dim + 1 :]),
+            strides=(*cut.strides[:dim], *cut.strides[dim + 1 :]),
+        )
+
+    def permuted(self, dims: Sequence[int]) -> Place:
+        """Dims in another order; dims beyond those named stay behind them."""
+        order = (*dims, *range(len(dims), len(self.shape)))
+        return replace(
+            self,
+            shape=tuple(self.shape[d] for d in order),
+            strides=tuple(self.strides[d] for d in order),
+        )
+
+    def inserted(self, dim: int, length: int = 1, stride: int = 0) -> Place:
+        """A new dim; with stride 0 its places are one."""
+        return replace(
+            self,
+            shape=(*self.shape[:dim], length, *self.shape[dim:]),
+            strides=(*self.strides[:dim], stride, *self.strides[dim:]),
+        )
+
+    def split(self, dim: int, inner: int) -> Place:
+        """A dim as two, the second of length ``inner``."""
+        outer = self.shape[dim] // inner
+        return replace(
+            self,
+            shape=(*self.shape[:dim], outer, inner, *self.shape[dim + 1 :]),
+            strides=(
+                *self.strides[:dim],
+                self.strides[dim] * inner,
+                self.strides[dim],
+                *self.strides[dim + 1 :],
+            ),
+        )
+
+    def expanded(self, shape: Sequence[int]) -> Place:
+        """Dims of 1 repeated, new ones in front."""
+        box = self
+        for _ in range(len(shape) - len(self.shape)):
+            box = box.inserted(0)
+        strides = tuple(
+            0 if have == 1 and want != 1 else s
+            for have, want, s in zip(box.shape, shape, box.strides, strict=True)
+        )
+        return replace(box, shape=tuple(shape), strides=strides)
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """An index tensor that names places: for box index i the value v at ``offset + sum(i[d] * strides[d])`` of ``arg`` moves the
+    source (or, with ``writes``, the target) on by ``v * step`` elements. v counts within ``size``; a negative one from its end.
+    """
+
+    arg: str
+    dtype: DType
+    strides: tuple[int, ...]
+    offset: int
+    step: int
+    size: int
+    writes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One box: ``source`` (None: the constant ``fill``, a C expression) to ``target``.
+
+    combine: a C expression of ``have`` and ``give`` that is written instead of ``give``; ``about`` stands as comment above it.
+    """
+
+    target: Place
+    source: Place | None
+    lookups: tuple[Lookup, ...] = ()
+    fill: str = "0"
+    combine: str = ""
+    about: str = ""
+
+    @property
+    def empty(self) -> bool:
+        """Nothing moves."""
+        return 0 in self.target.shape
+
+
+@dataclass(frozen=True, slots=True)
+class _Dim:
+    """A loop: its length, and how far each track goes per step: target, source, then every lookup."""
+
+    length: int
+    steps: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Nest:
+    """The loops of a move and how they are cut into tasks: ``chunks[d]`` places of loop d belong to one task."""
+
+    dims: tuple[_Dim, ...]
+    chunks: tuple[int, ...]
+    transposed: bool
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        return tuple(-(-d.length // c) for d, c in zip(self.dims, self.chunks, strict=True))
+
+    @property
+    def tasks(self) -> int:
+        return math.prod(self.parts)
+
+
+def _put(values: tuple[int, ...], at: int, value: int) -> tuple[int, ...]:
+    return (*values[:at], value, *values[at + 1 :])
+
+
+def _nest(move: Move, least: int, tile: int) -> _Nest:
+    """Loops in the order of the target's memory, joined where they can be, cut so that a task moves ``least`` elements or more."""
+    writes = any(x.writes for x in move.lookups)
+    source = move.source.strides if move.source else (0,) * len(move.target.shape)
+    tracks = [move.target.strides, source, *(x.strides for x in move.lookups)]
+    dims = [_Dim(n, tuple(t[i] for t in tracks)) for i, n in enumerate(move.target.shape) if n != 1]
+    if not writes:  # of several written to one place the last in row-major order wins, so that order stays
+        dims.sort(key=lambda d: (-abs(d.steps[0]), -abs(d.steps[1])))
+    dims = _joined(dims)
+    last = len(dims) - 1
+    unit = next((i for i, d in enumerate(dims) if abs(d.steps[1]) == 1), last)
+    transposed = (
+        not move.lookups and move.source is not None and last > 0 and dims[last].steps[0] == 1
+        and dims[last].steps[1] != 1 and unit != last and dims[unit].steps[1] == 1
+        and dims[last].steps[1] != 0 and dims[last].length >= 4 and dims[unit].length >= 4
+    )  # fmt: skip
+    if transposed:
+        dims = [*(d for i, d in enumerate(dims) if i not in (unit, last)), dims[unit], dims[last]]
+    chunks = [d.length for d in dims]
+    per = math.prod(chunks)
+    for i, d in enumerate(dims):
+        if per <= least:
+            break
+        if writes and d.steps[0] == 0:  # tasks never meet in one place
+            continue
+        inner = per // d.length
+        chunk = min(d.length, max(1, -(-least // inner)))
+        if transposed and i == last - 1:
+            chunk = min(d.length, -(-chunk // tile) * tile)
+        elif i == last and not writes:
+            chunk = min(d.length, -(-chunk // 64) * 64)
+        chunks[i] = chunk
+        per = inner * chunk
+    return _Nest(tuple(dims), tuple(chunks), transposed)
+
+
+def _joined(dims: list[_Dim]) -> list[_Dim]:
+    """Neighbours that every track crosses evenly become one."""
+    kept: list[_Dim] = []
+    for d in dims:
+        if kept and all(a == b * d.length for a, b in zip(kept[-1].steps, d.steps, strict=True)):
+            kept[-1] = _Dim(kept[-1].length * d.length, d.steps)
+        else:
+            kept.append(d)
+    return kept
+
+
+def carried(moves: Sequence[Move]) -> int:
+    """Elements that moves write."""
+    return sum(math.prod(m.target.shape) for m in moves)
+
+
+def emit(moves: Sequence[Move], args: Sequence[str], ctype: str, least: int, tile: int) -> tuple[str, int]:
+    """The body of a kernel that makes all moves, and its tasks. ``args`` are the kernel's arguments in order; ``ctype`` is the type
+    of the elements; ``least`` elements make a task; ``tile`` is the edge of a transposing tile. Moves may not depend on each other.
+    """
+    lines, tasks = _arguments(moves, args, ctype), 0
+    lines.append("for (int64_t task = begin; task < end; ++task) {")
+    for move in (m for m in moves if not m.empty):
+        nest = _nest(move, least, tile)
+        first, tasks = tasks, tasks + nest.tasks
+        body = _loops(move, nest, ctype, first, tile)
+        if move.about:
+            body.insert(0, f"// {move.about}")
+        many = tasks != nest.tasks or move is not moves[-1]
+        if many:
+            body = [f"if (task >= {first} && task < {tasks}) {{", *_indent(body), "}"]
+        lines += _indent(body)
+    lines.append("}")
+    return "\n".join(lines), tasks
+
+
+def _indent(lines: Sequence[str]) -> list[str]:
+    return [f"  {line}" for line in lines]
+
+
+def _arguments(moves: Sequence[Move], args: Sequence[str], ctype: str) -> list[str]:
+    written = {m.target.arg for m in moves}
+    index = {x.arg: x.dtype for m in moves for x in m.lookups}
+    used = written | index.keys() | {m.source.arg for m in moves if m.source}
+    lines = []
+    for i, arg in enumerate(args):
+        if arg not in used:
+            continue
+        kind = int_type(index[arg]) if arg in index else ctype
+        const = "" if arg in written else "const "
+        lines.append(f"{const}{kind} *const {arg} = ({const}{kind} *)args[{i}];")
+    return lines
+
+
+def _sum(start: str | int, terms: Sequence[tuple[str, int]]) -> str:
+    """``a + i0 * 12 + i1``, without what is zero."""
+    words = [str(start)] if start not in (0, "0") else []
+    for name, step in terms:
+        if step and name != "0":
+            words.append(name if step == 1 else f"{name} * {step}")
+    return " + ".join(words) or "0"
+
+
+def _loops(move: Move, nest: _Nest, ctype: str, first: int, tile: int) -> list[str]:
+    lines = []
+    low, high = [], []
+    left, parts = f"(task - {first})" if first else "task", nest.parts
+    lower = math.prod(parts)
+    for d, (dim, chunk, count) in enumerate(zip(nest.dims, nest.chunks, parts, strict=True)):
+        if count == 1:
+            low.append("0")
+            high.append(str(dim.length))
+            continue
+        lower //= count
+        turn = f"{left} / {lower}" if lower > 1 else left
+        turn = f"{turn} % {count}" if lower * count < math.prod(parts) else turn
+        start = f"{turn}" if chunk == 1 else f"({turn}) * {chunk}"
+        lines.append(f"const int64_t l{d} = {start};")
+        low.append(f"l{d}")
+        if chunk == 1:
+            high.append(f"l{d} + 1")
+        elif dim.length % chunk:
+            lines.append(
+                f"const int64_t h{d} = l{d} + {chunk} < {dim.length} ? l{d} + {chunk} : {dim.length};"
+            )
+            high.append(f"h{d}")
+        else:
+            high.append(f"l{d} + {chunk}")
+    return lines + _nested(move, nest, ctype, low, high, 0, [], tile, set())
+
+
+def _nested(
+    move: Move, nest: _Nest, ctype: str, low: list[str], high: list[str], depth: int,
+    names: list[str], tile: int, known: set[int],
+) -> list[str]:  # fmt: skip
+    """The loops from ``depth`` inwards; ``names[d]`` is the index of loop d."""
+    lines = []
+    for k, lookup in enumerate(move.lookups):  # as far out as it can stand
+        if k in known or any(d.steps[2 + k] for d in nest.dims[depth:]):
+            continue
+        where = _sum(lookup.offset, [(n, d.steps[2 + k]) for n, d in zip(names, nest.dims, strict=False)])
+        lines.append(f"const int64_t at{k} = index_in({lookup.arg}[{where}], {lookup.size}, scratch);")
+        known = known | {k}
+    dims = nest.dims
+    left = len(dims) - depth
+    if left == 2 and nest.transposed:
+        q, p = dims[depth], dims[depth + 1]
+        here = [*names, low[depth]]
+        a, b = (_address(move, nest, here, side) for side in ("source", "target"))
+        a, b = (f"{x} + {low[depth + 1]} * {s}" if low[depth + 1] != "0" else x
+                for x, s in ((a, p.steps[1]), (b, p.steps[0])))  # fmt: skip
+        rows, columns = (_length(low[i], high[i]) for i in (depth, depth + 1))
+        lines.append(f"transpose<{tile}>({b}, {q.steps[0]}, {a}, {p.steps[1]}, {rows}, {columns});")
+        return lines
+    if left == 1 and dims[depth].steps[0] == 1 and not move.combine:
+        run = _run(move, nest, ctype, low[depth], high[depth], names)
+        if run:
+            return [*lines, run]
+    if left == 0:
+        return [*lines, _one(move, nest, names)]
+    name = f"i{depth}"
+    if nest.chunks[depth] == 1:
+        return lines + _nested(move, nest, ctype, low, high, depth + 1, [*names, low[depth]], tile, known)
+    inner = _nested(move, nest, ctype, low, high, depth + 1, [*names, name], tile, known)
+    head = f"for (int64_t {name} = {low[depth]}; {name} < {high[depth]}; ++{name})"
+    if len(inner) == 1:
+        return [*lines, head, f"  {inner[0]}"]
+    return [*lines, f"{head} {{", *_indent(inner), "}"]
+
+
+def _length(low: str, high: str) -> str:
+    if low == "0":
+        return high
+    return high[len(low) + 3 :] if high.startswith(f"{low} + ") else f"{high} - {low}"
+
+
+def _address(move: Move, nest: _Nest, names: Sequence[str], side: str) -> str:
+    box = move.target if side == "target" else move.source
+    assert box is not None
+    track = 0 if side == "target" else 1
+    terms = [(n, d.steps[track]) for n, d in zip(names, nest.dims, strict=False)]
+    terms += [(f"at{k}", x.step) for k, x in enumerate(move.lookups) if x.writes == (side == "target")]
+    where = _sum(box.offset, terms)
+    return box.arg if where == "0" else f"{box.arg} + {where}"
+
+
+def _one(move: Move, nest: _Nest, names: Sequence[str]) -> str:
+    target = f"*({_address(move, nest, names, 'target')})"
+    give = f"*({_address(move, nest, names, 'source')})" if move.source else move.fill
+    if move.combine:
+        return f"{{ const auto have = {target}; const auto give = {give}; {target} = {move.combine}; }}"
+    return f"{target} = {give};"
+
+
+def _run(move: Move, nest: _Nest, ctype: str, low: str, high: str, names: Sequence[str]) -> str:
+    """The innermost loop where its elements lie side by side, or are all one; empty where they do not."""
+    depth = len(nest.dims) - 1
+    dim = nest.dims[depth]
+    if any(dim.steps[2 + k] for k in range(len(move.lookups))):
+        return ""
+    here = [*names, low]
+    target, length = _address(move, nest, here, "target"), _length(low, high)
+    if move.source is None:
+        return f"fill_run({target}, ({ctype})({move.fill}), {length});"
+    if dim.steps[1] not in (0, 1):
+        return ""
+    source = _address(move, nest, here, "source")
+    if dim.steps[1] == 0:
+        return f"fill_run({target}, ({ctype})*({source}), {length});"
+    return f"copy_run({target}, {source}, {length});"
