@@ -125,7 +125,7 @@ class Layout:
     """How a value of static shape lies in memory: the order of its dims, and how far each is padded.
 
     order: logical dims from the outermost to the innermost in memory: ``(0, 2, 3, 1)`` is NHWC of an NCHW value.
-    alloc: extent of each logical dim in memory, at least the dim itself (channel padding); what lies beyond is zero.
+    alloc: extent of each logical dim in memory, at least the dim itself (channel padding); what lies beyond means nothing.
     """
 
     order: tuple[int, ...]

@@ -1,0 +1,88 @@
+"""demands: what a policy means for the passes, as the plain predicates that passes take.
+
+A rule with ``use`` names a kernel for source nodes. A fusion that would compute such a node within a node of another family would
+take the choice away, so it is blocked, and a decision says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ..codegen.target import CodegenTarget
+from ..decisions import Candidate, Decision, Reason, Support
+from ..ir import Graph, Node
+from ..ir.family import family_of, source_names
+from ..ir.named_dims import named_dims
+from ..kernels import has_kernel
+from ..passes.context import Context
+from ..policies import KernelPolicy, NodeFacts, Policy
+from ..types import DType
+
+__all__ = ["Demands", "facts_of"]
+
+# Families that a fused node takes its name from, before those of the elementwise work around it.
+_ANCHORS = ("conv", "matmul", "attention", "softmax", "norm", "reduce", "pool", "rope")
+
+
+def facts_of(graph: Graph | None, node: Node, *, phase: str, device: str) -> NodeFacts:
+    """What rules may ask of a node."""
+    spec = node.outputs[0].spec if node.outputs else None
+    return NodeFacts(
+        node=node.name,
+        family=family_of(node),
+        sources=source_names(node),
+        dtype=None if spec is None else spec.dtype,
+        dims={} if graph is None else named_dims(graph, node),
+        phase=phase,
+        device=device,
+    )
+
+
+class Demands:
+    """A policy's demands on the passes of one graph; collects what it refused."""
+
+    def __init__(self, policy: Policy, targets: Sequence[CodegenTarget], phase: str) -> None:
+        self.kernel: KernelPolicy = policy.kernel
+        self.targets, self.phase = targets, phase
+        self.decisions: list[Decision] = []
+        named = policy.execution.precision
+        self.precision = None if named in (None, "model") else DType.of(named)
+        self._forced = [r for layer in self.kernel.layers for r in layer.rules if r.use]
+
+    def context(self, graph: Graph) -> Context:
+        """What the passes over a graph may do."""
+        return Context(may_fuse=self._may_fuse(graph), has_kernel=self._has_kernel, storage=self._storage)
+
+    def _has_kernel(self, op: str) -> bool:
+        return all(has_kernel(op, t) for t in self.targets)
+
+    def _storage(self, node: Node) -> DType | None:
+        """Floats of the model's own precision are kept in the demanded one."""
+        spec = node.outputs[0].spec if node.outputs else None
+        if self.precision is None or spec is None or spec.dtype is not DType.FLOAT32:
+            return None
+        return self.precision
+
+    def _may_fuse(self, graph: Graph) -> Callable[[Sequence[Node]], Support]:
+        def may_fuse(nodes: Sequence[Node]) -> Support:
+            if not self._forced:
+                return Support.yes()
+            families = [family_of(n) for n in nodes]
+            anchor = next((f for f in _ANCHORS if f in families), families[-1])
+            for node, family in zip(nodes, families, strict=True):
+                facts = facts_of(graph, node, phase=self.phase, device="cpu")
+                rule = next((r for r in self._forced if r.matches(facts)), None)
+                if rule is not None and family != anchor:
+                    reason = f"a rule forces {rule.use} for {node.name}, which would become part of a node of family {anchor}"
+                    self._refused(node, anchor, reason)
+                    return Support.no(Reason.FORCED, reason)
+            return Support.yes()
+
+        return may_fuse
+
+    def _refused(self, node: Node, anchor: str, reason: str) -> None:
+        alone = Candidate("kernel of its own", Reason.FORCED, reason)
+        fused = Candidate(f"fused into {anchor}", Reason.FORBIDDEN, reason)
+        decision = Decision("fusion", node.name, alone, (fused,))
+        if decision not in self.decisions:
+            self.decisions.append(decision)

@@ -1,0 +1,145 @@
+"""memory: a place for every value. Views share memory, results take the place of operands that die, scratch is one arena.
+
+Places in the arena are given by size, largest first, each as low as it fits among those that live at the same time (the greedy-by-size
+strategy of Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..program.program import BufferAllocation, BufferKind
+from ..types import TensorSpec
+
+__all__ = ["ALIGNMENT", "Memory", "Use", "place"]
+
+ALIGNMENT = 64
+"""Bytes to which places in memory are rounded: a cache line and the widest vector."""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What one call does to memory: buffers that it reads and writes, and which result may overwrite which operand."""
+
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    in_place: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Value:
+    kind: BufferKind
+    spec: TensorSpec
+    size: int
+    root: str
+    offset: int = 0
+
+
+class Memory:
+    """Values as they are declared; ``done`` gives every allocation and the size of the arena."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, _Value] = {}
+        self._updates: dict[str, str] = {}
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._values
+
+    def declare(self, name: str, kind: BufferKind, spec: TensorSpec, size: int | None = None) -> None:
+        """A value with memory of its own; ``size`` where the spec does not say it."""
+        self._values[name] = _Value(kind, spec, (spec.size_bytes or 0) if size is None else size, name)
+
+    def alias(self, name: str, spec: TensorSpec, of: str, offset: int = 0) -> None:
+        """A value that lies within another one, ``offset`` bytes from its start."""
+        base = self._values[of]
+        self._values[name] = _Value(base.kind, spec, spec.size_bytes or 0, base.root, base.offset + offset)
+
+    def update(self, state: str, value: str) -> None:
+        """``value`` is the state's next content: it may be written where the state lies."""
+        self._updates[value] = state
+
+    def root(self, name: str) -> str:
+        """The value whose memory it is."""
+        return self._values[name].root
+
+    def kind(self, name: str) -> BufferKind:
+        """What its memory is to a run."""
+        return self._values[name].kind
+
+    def done(self, uses: Sequence[Use]) -> tuple[tuple[BufferAllocation, ...], int]:
+        """Allocations in order of declaration, and the bytes of the arena. ``reuse`` comes before."""
+        lives = self._lives(uses)
+        scratch = {
+            name: (v.size, *lives[name])
+            for name, v in self._values.items()
+            if v.kind is BufferKind.SCRATCH and v.root == name and name in lives
+        }
+        offsets, peak = place(scratch)
+        made = []
+        for name, v in self._values.items():
+            first, last = lives.get(v.root, (-1, -1))
+            offset = v.offset + offsets.get(v.root, 0)
+            made.append(BufferAllocation(name, v.kind, v.spec, v.size, v.root, offset, first, last))
+        return tuple(made), peak
+
+    def _lives(self, uses: Sequence[Use]) -> dict[str, tuple[int, int]]:
+        lives: dict[str, tuple[int, int]] = {}
+        for at, use in enumerate(uses):
+            for name in (*use.reads, *use.writes):
+                root = self._values[name].root
+                lives[root] = (lives[root][0] if root in lives else at, at)
+        return lives
+
+    def reuse(self, uses: Sequence[Use]) -> None:
+        """Let results take the memory of operands that nothing reads afterwards."""
+        last = {root: span[1] for root, span in self._lives(uses).items()}
+        for at, use in enumerate(uses):
+            for out, operand in use.in_place.items():
+                o, i = self._values[out], self._values[operand]
+                base = self._values[i.root]
+                fits = i.offset == 0 and o.size <= base.size and i.size == o.size
+                if o.root != out or o.kind is not BufferKind.SCRATCH:
+                    continue
+                updates = base.kind is BufferKind.STATE and self._updates.get(out) == i.root
+                if base.kind is not BufferKind.SCRATCH and not updates:
+                    continue
+                if not fits or last.get(i.root) != at or not _same_place(o.spec, i.spec):
+                    continue
+                others = [n for n in (*use.reads, *use.writes) if n not in (out, operand)]
+                if any(self._values[n].root == i.root for n in others):
+                    continue  # it is read in another way, too
+                old, end = o.root, last.get(o.root, at)
+                for v in self._values.values():
+                    if v.root == old:
+                        v.root, v.kind = i.root, base.kind
+                last[i.root] = max(end, at)
+
+
+def _same_place(a: TensorSpec, b: TensorSpec) -> bool:
+    return a.dtype.bits == b.dtype.bits and a.shape == b.shape and a.physical.strides == b.physical.strides
+
+
+def place(lives: Mapping[str, tuple[int, int, int]]) -> tuple[dict[str, int], int]:
+    """(bytes, first, last) by name -> offset by name, and the peak. Two that live at the same time never overlap."""
+    placed: list[tuple[int, int, int, int]] = []  # offset, end, first, last
+    offsets: dict[str, int] = {}
+    peak = 0
+    for name, (size, first, last) in sorted(
+        lives.items(), key=lambda item: (-item[1][0], item[1][1], item[0])
+    ):
+        rounded = -(-size // ALIGNMENT) * ALIGNMENT
+        at = _lowest(((o, e) for o, e, begin, end in placed if begin <= last and first <= end), rounded)
+        offsets[name] = at
+        placed.append((at, at + rounded, first, last))
+        peak = max(peak, at + rounded)
+    return offsets, peak
+
+
+def _lowest(taken: Iterable[tuple[int, int]], size: int) -> int:
+    at = 0
+    for begin, end in sorted(taken):
+        if begin - at >= size:
+            break
+        at = max(at, end)
+    return at

@@ -1,0 +1,183 @@
+"""compile: a graph, a policy and a target become a program.
+
+    Graph ─ specialize ─► static graph ─ passes ─► ─ layout ─► ─ lower ─► calls, memory, recipes ─ emit ─► CompiledProgram
+
+Needs no device and no vendor. Weights are not read: recipes say how their buffers are made when they are loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from os import PathLike
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+from .. import __version__
+from ..codegen.target import CodegenTarget
+from ..decisions import Decision
+from ..errors import BuildError, IrError
+from ..ir import Graph, specialize
+from ..kernels import offers
+from ..passes import run_passes
+from ..passes.layout import assign_layouts
+from ..policies import Policy, load_policy
+from ..program.program import Binary, CompiledProgram, EntryPoint, ExecutionPlan
+from ..targets import TargetConfig
+from .demands import Demands
+from .emit import Code, plan_of
+from .lower import Lowering, lower
+from .resolve import resolve_target
+
+__all__ = ["Model", "compile"]
+
+_log = logging.getLogger("xpuruntime.compiler")
+
+Model: TypeAlias = "Graph | Mapping[str, Any] | str | PathLike[str]"
+"""A graph, its JSON form, or the path of a saved one (``ir.save``)."""
+Target: TypeAlias = "str | TargetConfig | CodegenTarget"
+
+
+class _HasName(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+_Named = TypeVar("_Named", bound=_HasName)
+
+
+def compile(  # noqa: A001  - the specification's name
+    model: Model | Mapping[str, Graph],
+    *,
+    target: Target | Sequence[Target] = "cpu",
+    policy: Any = None,
+    shapes: Mapping[str, int] | Sequence[Mapping[str, int]] = (),
+    passes: Sequence[str] | int | None = None,
+    phase: str = "inference",
+    watch: Callable[[str, Graph], None] | None = None,
+) -> CompiledProgram:
+    """The program of a model.
+
+    model:   a graph, or several by entry-point name: they share weights and states by name.
+    target:  ``cpu`` (the best instruction set of this machine), ``cpu:x86-64-v3`` ..., a TargetConfig, or a CodegenTarget;
+             several are alternatives: the first that a machine can run is taken there.
+    policy:  as in InferenceSession: which kernels, which precision, which level of optimisation.
+    shapes:  what symbolic dims stand for: one set, or several, each an entry point of its own.
+    passes:  names of passes, in the pipeline's order, or a level from 0 to 3; without it the policy's level, else 3.
+    watch:   called with the name of each pass and the graph after it.
+
+    Raises BuildError, KernelUnavailable (with its decision), PolicyError, IrError for a symbol without a value.
+    """
+    begun = time.perf_counter()
+    demands = load_policy(policy)
+    level = demands.execution.optimization_level
+    chosen = passes if passes is not None else 3 if level is None else level
+    targets = [resolve_target(t) for t in _listed(target)]
+    asked = Demands(demands, targets, phase)
+    entries = _entries(model, shapes)
+    graphs = {name: run_passes(g, chosen, asked.context(g), watch=watch) for name, g in entries.items()}
+    lowered: list[Lowering] = []
+    binaries: list[Binary] = []
+    plans: dict[str, list[ExecutionPlan]] = {name: [] for name in graphs}
+    borders: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+    for t in targets:
+        code = Code(t)
+        for name, graph in graphs.items():
+            laid, layouts = (
+                assign_layouts(graph, t.config.channel_alignment_bytes) if chosen != 0 else (graph, {})
+            )
+            lowering = lower(laid, layouts, t, demands.kernel, offers, phase=phase)
+            plans[name].append(plan_of(lowering, code, len(binaries)))
+            borders[name] = lowering.inputs, lowering.outputs
+            lowered.append(lowering)
+        binaries += [b for b in (code.binary(),) if b is not None]
+    first = next(iter(graphs.values()))
+    seconds = round(time.perf_counter() - begun, 4)
+    _log.info("compiled %s for %s in %.2f s", first.name, ", ".join(t.name for t in targets), seconds)
+    return CompiledProgram(
+        name=first.name,
+        entries=tuple(_entry(name, graphs[name], borders[name], plans[name]) for name in graphs),
+        weights=_by_name(w for low in lowered for w in low.known.weights),
+        recipes=_by_name(r for low in lowered for r in low.known.recipes),
+        states=_by_name(s for low in lowered for s in low.states),
+        binaries=tuple(binaries),
+        decisions=_once([*asked.decisions, *(d for low in lowered for d in low.decisions)]),
+        digest=_digest(graphs, demands, targets, phase),
+        facts={"xpuruntime": __version__, "compile_s": seconds},
+    )
+
+
+def _entries(
+    model: Model | Mapping[str, Graph], shapes: Mapping[str, int] | Sequence[Mapping[str, int]]
+) -> dict[str, Graph]:
+    """Static graphs by entry-point name."""
+    if isinstance(model, Mapping) and model and all(isinstance(g, Graph) for g in model.values()):
+        graphs = {str(name): g for name, g in model.items() if isinstance(g, Graph)}
+    else:
+        graphs = {"main": _graph(model)}
+    buckets = [shapes] if isinstance(shapes, Mapping) else list(shapes) or [{}]
+    made = {}
+    for name, graph in graphs.items():
+        for bucket in buckets:
+            static = specialize(graph, bucket)
+            live = {k: v for k, v in bucket.items() if k in graph.symbols}
+            _check_static(static)
+            made["_".join([name, *(f"{k}{v}" for k, v in live.items() if len(buckets) > 1)])] = static
+    return made
+
+
+def _graph(model: Any) -> Graph:
+    if isinstance(model, Graph):
+        return model
+    if isinstance(model, Mapping):
+        return Graph.from_json(model)
+    if isinstance(model, str | PathLike):
+        return Graph.load(model)
+    raise BuildError(
+        "compile",
+        "takes a graph, its JSON form or the path of a saved one",
+        got=type(model).__name__,
+        do="Make a graph with xpuruntime.load_onnx(path) or xpuruntime.extract_ir(module, inputs).",
+    )
+
+
+def _check_static(graph: Graph) -> None:
+    if graph.symbols:
+        raise IrError(
+            f"graph {graph.name!r}",
+            "has symbolic dims without a value; native programs have static shapes",
+            got=", ".join(sorted(graph.symbols)),
+            do=f"Give shapes={{{', '.join(f'{s!r}: ...' for s in sorted(graph.symbols))}}}, or several such sets.",
+        )
+
+
+def _listed(target: Target | Sequence[Target]) -> list[Target]:
+    return [target] if isinstance(target, str | TargetConfig | CodegenTarget) else list(target)
+
+
+def _entry(
+    name: str, graph: Graph, borders: tuple[tuple[str, ...], tuple[str, ...]], plans: Sequence[ExecutionPlan]
+) -> EntryPoint:
+    return EntryPoint(name, graph.input_specs, graph.output_specs, *borders, tuple(plans))
+
+
+def _by_name(items: Iterable[_Named]) -> tuple[_Named, ...]:
+    return tuple({item.name: item for item in items}.values())
+
+
+def _once(decisions: Iterable[Decision]) -> tuple[Decision, ...]:
+    return tuple({json.dumps(d.to_json(), sort_keys=True, default=str): d for d in decisions}.values())
+
+
+def _digest(graphs: Mapping[str, Graph], policy: Policy, targets: Sequence[CodegenTarget], phase: str) -> str:
+    """sha256 of what the program was built from: optimised graphs, policy, targets, this release."""
+    parts = [
+        __version__,
+        phase,
+        {name: g.digest for name, g in graphs.items()},
+        policy.to_dict(),
+        [[t.name, repr(t.config)] for t in targets],
+    ]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()

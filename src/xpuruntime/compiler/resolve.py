@@ -1,0 +1,26 @@
+"""resolve: what a user may write for a target, as a CodegenTarget."""
+
+from __future__ import annotations
+
+from ..codegen.cpp import CppTarget, cpu_target
+from ..codegen.target import CodegenTarget
+from ..errors import BuildError
+from ..targets import TargetConfig
+
+__all__ = ["resolve_target"]
+
+
+def resolve_target(target: str | TargetConfig | CodegenTarget) -> CodegenTarget:
+    """``cpu``, ``cpu:x86-64-v3``, a TargetConfig (this machine's processor with these sizes), or a target as it is. Raises BuildError."""
+    if isinstance(target, CodegenTarget):
+        return target
+    if isinstance(target, TargetConfig):
+        return CppTarget(cpu_target("cpu").isa, target)
+    if target == "cpu" or target.startswith("cpu:"):
+        return cpu_target(target)
+    raise BuildError(
+        "compile",
+        "no code generator for this target",
+        got=repr(target),
+        do="Name cpu or cpu:LEVEL (x86-64-v2, x86-64-v3, x86-64-v4 ...), or hand in a CodegenTarget.",
+    )

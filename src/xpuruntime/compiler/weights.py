@@ -1,0 +1,175 @@
+"""Constant subgraphs become recipes: what is known before the run is computed once, when weights are loaded.
+
+A node whose tensors are all known (weights, constants, results of such nodes) and whose op is in the table below is a recipe step.
+Any other node stays a kernel and reads known values as buffers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from ..ir import Graph, Node
+from ..ir.attributes import Const
+from ..kernels.kernel import Packed
+from ..program.program import RecipeStep, WeightRef, WeightTransformRecipe
+from ..program.recipe_table import rename_inputs, resolve, weight_input
+from ..types import DType, TensorSpec
+
+__all__ = ["KnownValues"]
+
+_Steps: TypeAlias = tuple[RecipeStep, ...]
+_Rule: TypeAlias = "Callable[[Node, TensorSpec], tuple[str, Mapping[str, Any]]]"
+
+
+def _plain(op: str) -> _Rule:
+    return lambda node, spec: (op, {})
+
+
+def _shape(node: Node, spec: TensorSpec) -> tuple[str, Mapping[str, Any]]:
+    return "reshape", {"shape": list(spec.shape)}
+
+
+def _slice(node: Node, spec: TensorSpec) -> tuple[str, Mapping[str, Any]]:
+    dim, length = node.attrs["dim"], int(spec.shape[node.attrs["dim"]])
+    start = node.attrs["start"]
+    return "slice", {"dim": dim, "begin": start, "end": start + length}
+
+
+# Only what keeps its meaning without type promotion; operands of these nodes have one dtype (checked below).
+_RULES: Mapping[str, _Rule] = {
+    **{
+        op: _plain(op)
+        for op in ("add", "sub", "mul", "div", "maximum", "neg", "sqrt", "rsqrt", "reciprocal", "exp")
+    },
+    **dict.fromkeys(("view", "squeeze", "unsqueeze", "clone"), _shape),
+    "permute": lambda node, spec: ("permute", {"order": list(node.attrs["dims"])}),
+    "expand": lambda node, spec: ("expand", {"shape": list(spec.shape)}),
+    "cast": lambda node, spec: ("cast", {"dtype": spec.dtype.value}),
+    "cat": lambda node, spec: ("concat", {"dim": node.attrs["dim"]}),
+    "flip": lambda node, spec: ("flip", {"dims": list(node.attrs["dims"])}),
+    "slice": _slice,
+}
+
+
+class KnownValues:
+    """What is known before the run, as steps over the model's weights; hands out one recipe per distinct buffer."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.refs: dict[str, WeightRef] = {
+            w.name: WeightRef(w.name, w.spec, w.file, w.format, w.key, w.offset, w.digest)
+            for w in graph.weights
+        }
+        self._weights = dict(self.refs)
+        self._steps: dict[str, tuple[_Steps, str]] = {}  # value -> (steps, source weight when there are none)
+        self._specs: dict[str, TensorSpec] = {w.name: w.spec for w in graph.weights}
+        self._consts: dict[str, Const] = {}
+        self._recipes: dict[str, WeightTransformRecipe] = {}
+        for weight in graph.weights:
+            self._steps[weight.name] = ((), weight.name)
+
+    def __contains__(self, value: object) -> bool:
+        return value in self._steps
+
+    def spec(self, value: str) -> TensorSpec:
+        """The dense spec of a known value."""
+        return self._specs[value]
+
+    def const(self, value: str) -> Const | None:
+        """Its content, where it stands in the graph."""
+        return self._consts.get(value)
+
+    def take(self, node: Node) -> bool:
+        """Make the node's results known, if they are. False: it is a kernel's work."""
+        if node.op == "constant":
+            const: Const = node.attrs["value"]
+            if const.dtype is DType.STRING:
+                return False
+            name = node.outputs[0].name
+            self._consts[name] = const
+            self._weights[name] = WeightRef(name, const.spec, data=const.numpy().tobytes())
+            self._known(node, (), name)
+            return True
+        rule = _RULES.get(node.op)
+        if rule is None or not node.values or any(v not in self for v in node.values):
+            return False
+        if not self._one_type(node) or (node.op == "slice" and node.attrs["step"] != 1):
+            return False
+        steps: list[RecipeStep] = []
+        inputs: list[str] = []
+        for operand in node.inputs:
+            if isinstance(operand, str):
+                inputs.append(self._place(steps, operand))
+            elif operand is not None:
+                number: dict[str, Any] = {"value": operand, "dtype": node.spec.dtype.value, "shape": []}
+                inputs.append(_add(steps, RecipeStep("constant", (), number)))
+        op, attrs = rule(node, node.spec)
+        _add(steps, RecipeStep(op, tuple(inputs), attrs))
+        self._known(node, tuple(steps), "")
+        return True
+
+    def recipe(self, value: str, packed: Packed | None = None) -> str:
+        """The name of the buffer that holds a known value, or its packed form."""
+        steps, source = self._steps[value]
+        spec = self._specs[value]
+        if packed is not None and packed.steps:
+            all_steps: list[RecipeStep] = list(steps)
+            start = f"%{len(steps) - 1}" if steps else source
+            base = len(steps)
+            for step in packed.steps:
+                names = tuple(
+                    start if n == "%in" else f"%{int(n[1:]) + base}" if n.startswith("%") else n
+                    for n in step.inputs
+                )
+                all_steps.append(replace(step, inputs=names))
+            steps, source = tuple(all_steps), ""
+        if packed is not None:
+            spec = replace(packed.spec, name="")
+        key = json.dumps([[s.op, s.inputs, dict(s.attrs)] for s in steps] + [source, str(spec)], default=str)
+        stem = value if not steps else f"{value}.{hashlib.sha256(key.encode()).hexdigest()[:8]}"
+        if stem not in self._recipes:
+            self._recipes[stem] = WeightTransformRecipe(stem, spec, "" if steps else source, steps)
+        return stem
+
+    @property
+    def recipes(self) -> tuple[WeightTransformRecipe, ...]:
+        """Every recipe that was handed out."""
+        return tuple(self._recipes.values())
+
+    @property
+    def weights(self) -> tuple[WeightRef, ...]:
+        """The weights that recipes read."""
+        read = {r.source for r in self.recipes}
+        read |= {str(resolve(n, "")) for r in self.recipes for s in r.steps for n in s.inputs}
+        return tuple(w for w in self._weights.values() if w.name in read)
+
+    def _known(self, node: Node, steps: _Steps, source: str) -> None:
+        name = node.outputs[0].name
+        self._steps[name] = (steps, source)
+        self._specs[name] = node.spec
+
+    def _one_type(self, node: Node) -> bool:
+        """One real type of 2 to 8 bytes throughout: NumPy then computes what the IR means. A cast may change it."""
+        specs = [self._specs[v] for v in node.values]
+        if node.op in ("view", "squeeze", "unsqueeze", "clone", "permute", "expand", "flip", "slice", "cat"):
+            return len({s.dtype for s in specs}) == 1
+        return all(s.dtype.is_float and s.dtype.bits >= 16 for s in (*specs, node.spec)) and (
+            node.op == "cast" or {s.dtype for s in specs} == {node.spec.dtype}
+        )
+
+    def _place(self, steps: list[RecipeStep], value: str) -> str:
+        """Append a known value's steps; gives the name under which later steps read it."""
+        own, source = self._steps[value]
+        if not own:
+            return weight_input(source)
+        steps += rename_inputs(own, len(steps), "")
+        return f"%{len(steps) - 1}"
+
+
+def _add(steps: list[RecipeStep], step: RecipeStep) -> str:
+    steps.append(step)
+    return f"%{len(steps) - 1}"

@@ -1,0 +1,178 @@
+"""layout: values of convolutional networks lie channels-last (NHWC) from end to end; conversions stand at the borders only.
+
+The graph stays what it is: a layout is physical, and the interpreter knows none. What changes are ``clone`` nodes whose result
+lies otherwise than their operand. Three kinds of nodes:
+
+    channels   convolutions, pools and the like: operands and results of the same rank lie channels-last
+    agnostic   elementwise work, concatenation, padding, reductions ...: they follow their operands, whatever these are
+    dense      everything else reads and writes row-major
+
+Why channels-last: measured against blocked layouts in the table of engineering decisions (docs/architecture.md); a vector of channels is
+contiguous for every kernel, and a 1x1 convolution is a plain matrix product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..ir.attributes import Attrs
+from ..ir.graph import Graph, Input, Node, Output, State, Value
+from ..ir.ops import OPS
+from ..types import Layout, TensorSpec
+
+__all__ = ["Layouts", "assign_layouts", "channels_last"]
+
+Layouts = Mapping[str, Layout]
+"""Layouts by value name; a value that is not there is dense."""
+
+_CHANNELS = frozenset(
+    [
+        "convolution",
+        "fused_convolution",
+        "avg_pool",
+        "max_pool",
+        "adaptive_avg_pool",
+        "adaptive_max_pool",
+        "batch_norm",
+        "resize",
+        "grid_sample",
+        "local_response_norm",
+    ]
+)
+# Beside every pointwise op. Their kernels take any strides.
+_AGNOSTIC = frozenset(
+    [
+        "clone",
+        "cat",
+        "pad",
+        "slice",
+        "split",
+        "flip",
+        "sum",
+        "mean",
+        "amax",
+        "amin",
+        "prod",
+        "var",
+        "softmax",
+        "log_softmax",
+    ]
+)
+
+
+def channels_last(spec: TensorSpec, alignment: int = 0) -> Layout | None:
+    """N, spatial dims, C; channels padded to ``alignment`` bytes. None for ranks under 3, where it means nothing."""
+    if spec.rank < 3 or not spec.is_static:
+        return None
+    shape = tuple(int(d) for d in spec.shape if isinstance(d, int))
+    step = max(1, alignment * 8 // max(spec.dtype.bits, 8))
+    alloc = (shape[0], -(-shape[1] // step) * step, *shape[2:])
+    return Layout((0, *range(2, spec.rank), 1), alloc)
+
+
+def assign_layouts(graph: Graph, alignment: int = 0) -> tuple[Graph, Layouts]:
+    """The graph with conversions, and the layout of every value that is not dense. ``alignment``: bytes to which channels are padded."""
+    if not any(n.op in _CHANNELS and n.outputs[0].spec is not None and n.spec.rank > 2 for n in graph.nodes):
+        return graph, {}
+    return _Assignment(graph, alignment).done()
+
+
+class _Assignment:
+    def __init__(self, graph: Graph, alignment: int) -> None:
+        self.graph, self.alignment = graph, alignment
+        self.layouts: dict[str, Layout] = {}
+        self.nodes: list[Node] = []
+        self.copies: dict[tuple[str, bool], str] = {}
+        self.names = set(graph.values)
+
+    def done(self) -> tuple[Graph, Layouts]:
+        for node in self.graph.nodes:
+            if self.follows(node):
+                self.nodes.append(node)
+                self.settle(node, any(i in self.layouts and self.rank(i) == _rank(node) for i in node.values))
+            else:
+                channels = node.op in _CHANNELS and _rank(node) > 2
+                inputs = tuple(self.operand(node, at, i, channels) for at, i in enumerate(node.inputs))
+                same = inputs == node.inputs
+                self.nodes.append(
+                    node if same else Node(node.op, inputs, node.attrs, node.outputs, node.sources)
+                )
+                self.settle(node, channels)
+        outputs = tuple(Output(o.name, self.dense(o.value)) for o in self.graph.outputs)
+        states = tuple(
+            State(s.value, s.init, None if s.next is None else self.dense(s.next)) for s in self.graph.states
+        )
+        changed = self.graph.replace(nodes=tuple(self.nodes), outputs=outputs, states=states)
+        return changed, self.layouts
+
+    def follows(self, node: Node) -> bool:
+        """Whether the node takes its operands as they lie."""
+        return node.op in _AGNOSTIC or OPS[node.op].pointwise or _pointwise_body(node)
+
+    def rank(self, value: str) -> int:
+        spec = self.graph.values[value].spec if value in self.graph.values else None
+        return spec.rank if spec is not None and value not in self.graph.weight_names else -1
+
+    def settle(self, node: Node, channels: bool) -> None:
+        """Say how the node's results of its rank lie."""
+        for value in node.outputs if channels else ():
+            if value.spec is not None and value.spec.rank == _rank(node):
+                layout = channels_last(value.spec, self.alignment)
+                if layout is not None:
+                    self.layouts[value.name] = layout
+
+    def operand(self, node: Node, at: int, operand: Input, channels: bool) -> Input:
+        if not isinstance(operand, str) or self.graph.values[operand].spec is None:
+            return operand
+        if channels and _is_data(node, at):
+            return self.converted(operand, channels_last(self.graph.spec(operand), self.alignment))
+        return self.dense(operand)
+
+    def dense(self, value: str) -> str:
+        return self.converted(value, None)
+
+    def converted(self, value: str, layout: Layout | None) -> str:
+        """The value in a layout: itself where the bytes are the same, else a copy that later readers share."""
+        spec = self.graph.spec(value)
+        if _same_memory(spec, self.layouts.get(value), layout):
+            if layout is not None:
+                self.layouts.setdefault(value, layout)  # the same bytes under both names
+            return value
+        key = (value, layout is not None)
+        if key not in self.copies:
+            name = f"{value}_{'dense' if layout is None else 'nhwc'}"
+            while name in self.names:
+                name += "_"
+            self.names.add(name)
+            self.nodes.append(Node("clone", (value,), Attrs(), (Value(name, spec),)))
+            self.copies[key] = name
+            if layout is not None:
+                self.layouts[name] = layout
+        return self.copies[key]
+
+
+def _rank(node: Node) -> int:
+    spec = node.outputs[0].spec
+    return -1 if spec is None else spec.rank
+
+
+def _is_data(node: Node, at: int) -> bool:
+    """Whether an operand of a channels op is an activation of its rank, not a filter, bias or grid."""
+    if node.op in ("convolution", "fused_convolution"):
+        return at in (0, 3)
+    return at == 0
+
+
+def _pointwise_body(node: Node) -> bool:
+    """A fused node of pointwise ops alone: it may follow any layout."""
+    return node.op == "fused" and all(
+        OPS[n.op].pointwise or n.op == "constant" for n in node.attrs["body"].nodes
+    )
+
+
+def _same_memory(spec: TensorSpec, a: Layout | None, b: Layout | None) -> bool:
+    """Whether two layouts put every element at the same place."""
+    first, second = (TensorSpec(spec.shape, spec.dtype, "", x).physical for x in (a, b))
+    if first.elements != second.elements:
+        return False
+    return all(d == 1 or s == t for d, s, t in zip(spec.shape, first.strides, second.strides, strict=True))
