@@ -16,7 +16,7 @@ from ..codegen.target import CodegenTarget
 from ..decisions import Reason, Support
 from ..types import DType, TensorSpec
 from .kernel import Lowered, NodeCall, Operand, Scalar, operand_ref
-from .movement import bits_of, moves_stage, padding, static, too_small
+from .movement import bits_of, moves_stage, padding, too_small
 
 __all__ = ["KERNELS"]
 

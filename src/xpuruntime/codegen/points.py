@@ -1,0 +1,80 @@
+"""Texts that kernels of single elements or lines share: C types and numbers, an index out of a task, an element's address."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ..types import DType, TensorSpec
+from .moves import Place
+
+__all__ = ["STORAGE", "address", "argument", "for_tasks", "number", "outer_dims", "storage", "table", "unravel"]
+
+STORAGE: dict[DType, str] = {
+    DType.BOOL: "bool",
+    DType.FLOAT16: "f16",
+    DType.BFLOAT16: "bf16",
+    DType.FLOAT32: "float",
+    DType.FLOAT64: "double",
+} | {d: f"{d.value}_t" for d in DType if d.is_integer and d.bits >= 8}
+"""The prelude's type of each dtype that kernels compute with."""
+
+
+def storage(dtype: DType) -> str:
+    """The prelude's storage type. Raises KeyError for a dtype that is only moved."""
+    return STORAGE[dtype]
+
+
+def argument(name: str, position: int, spec: TensorSpec, *, written: bool = False) -> str:
+    """The line that gives a kernel's argument its type."""
+    const = "" if written else "const "
+    kind = storage(spec.dtype)
+    return f"{const}{kind} *const {name} = ({const}{kind} *)args[{position}];"
+
+
+def number(value: float | int | bool) -> str:
+    """A number as a C literal: integers exact, floats as doubles."""
+    if isinstance(value, bool | int):
+        if value == -(2**63):
+            return "(-9223372036854775807ll - 1)"
+        return f"{int(value)}ull" if value >= 2**63 else f"{int(value)}ll"
+    if math.isnan(value):
+        return '__builtin_nan("")'
+    if math.isinf(value):
+        return "__builtin_inf()" if value > 0 else "-__builtin_inf()"
+    return float(value).hex()
+
+
+def table(kind: str, name: str, values: Sequence[float | int]) -> str:
+    """A constant table."""
+    body = ", ".join(number(v) for v in values) or "0"
+    return f"static const {kind} {name}[] = {{{body}}};"
+
+
+def unravel(shape: Sequence[int], what: str = "task", prefix: str = "i") -> list[str]:
+    """Lines that split a row-major number into indices ``i0``, ``i1`` ..."""
+    lines, below = [], 1
+    for d in reversed(range(len(shape))):
+        turn = what if below == 1 else f"{what} / {below}"
+        lines.insert(0, f"const int64_t {prefix}{d} = {turn}{f' % {shape[d]}' if d else ''};")
+        below *= max(shape[d], 1)
+    return lines
+
+
+def address(place: Place, names: Sequence[str]) -> str:
+    """Where an element lies: ``in0 + 3 + i0 * 4``."""
+    words = [place.arg] + ([str(place.offset)] if place.offset else [])
+    words += [
+        n if s == 1 else f"{n} * {s}" for n, s in zip(names, place.strides, strict=True) if s and n != "0"
+    ]
+    return " + ".join(words)
+
+
+def outer_dims(shape: Sequence[int], dim: int) -> tuple[int, ...]:
+    """The shape without a dim."""
+    return (*shape[:dim], *shape[dim + 1 :])
+
+
+def for_tasks(lines: Sequence[str]) -> str:
+    """A loop over the kernel's tasks."""
+    return "\n".join(["for (int64_t task = begin; task < end; ++task) {", *(f"  {x}" for x in lines), "}"])
