@@ -47,5 +47,6 @@ def test_the_nearest_word_is_offered() -> None:
 
 
 def test_the_porting_guide_s_instances_are_there() -> None:
-    assert {"cuda_gpu": CUDA_GPU} == TARGETS
+    assert TARGETS["cuda_gpu"] is CUDA_GPU
+    assert [name for name, target in TARGETS.items() if target.name != name] == []
     assert (CUDA_GPU.max_threadgroup_1d, CUDA_GPU.matmul_tile, CUDA_GPU.channel_tile) == (1024, 32, 64)

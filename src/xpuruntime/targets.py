@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from .errors import DeviceUnavailable
 
-__all__ = ["CUDA_GPU", "DEVICE_KINDS", "TARGETS", "DeviceId", "TargetConfig"]
+__all__ = ["CPU_NARROW", "CPU_WIDE", "CUDA_GPU", "DEVICE_KINDS", "TARGETS", "DeviceId", "TargetConfig"]
 
 DEVICE_KINDS: dict[str, str] = {
     "cpu": "the host processor",
@@ -91,4 +91,33 @@ CUDA_GPU = TargetConfig(
     max_dispatches_per_batch=65535,
 )
 
-TARGETS: dict[str, TargetConfig] = {t.name: t for t in (CUDA_GPU,)}
+# CPUs read the same fields so: ``channel_tile`` output channels of a convolution's block, ``matmul_tile`` rows of a matrix
+# product's register tile, ``max_threadgroup_1d`` least elements of an elementwise task, ``_2d`` edge of a transpose's tile,
+# ``_3d_xy`` pixels and ``_3d_z`` rows of a convolution's or pool's task, ``max_dispatches_per_batch`` calls per submission.
+CPU_WIDE = TargetConfig(
+    name="cpu_wide",
+    channel_alignment_bytes=1,
+    channel_tile=64,
+    matmul_tile=6,
+    max_threadgroup_1d=16384,
+    max_threadgroup_2d=16,
+    max_threadgroup_3d_xy=56,
+    max_threadgroup_3d_z=4,
+    max_dispatches_per_batch=65535,
+)
+"""CPUs with 32 vector registers of 64 bytes."""
+
+CPU_NARROW = TargetConfig(
+    name="cpu_narrow",
+    channel_alignment_bytes=1,
+    channel_tile=16,
+    matmul_tile=4,
+    max_threadgroup_1d=16384,
+    max_threadgroup_2d=8,
+    max_threadgroup_3d_xy=56,
+    max_threadgroup_3d_z=4,
+    max_dispatches_per_batch=65535,
+)
+"""CPUs with 16 vector registers of 16 or 32 bytes."""
+
+TARGETS: dict[str, TargetConfig] = {t.name: t for t in (CUDA_GPU, CPU_WIDE, CPU_NARROW)}

@@ -1,0 +1,150 @@
+"""CppTarget: CPUs, by generated C++. Parts of the prelude are files of ``templates/``; a function says which parts it uses.
+
+A part names the parts that it builds on in its first line: ``// needs: exp log``. ``prelude`` is always there.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import platform
+from collections.abc import Iterable, Mapping
+from importlib import resources
+
+from ..errors import BuildError, DeviceUnavailable
+from ..program.program import Binary
+from ..targets import TargetConfig
+from .isa import LEVELS, IsaLevel, best_level
+from .target import CodegenTarget
+from .toolchains import FLAGS, cxx_toolchain
+
+__all__ = ["CppTarget", "cpu_target", "part_text", "parts_in_order"]
+
+
+class CppTarget(CodegenTarget):
+    """One instruction-set level of CPUs. ``config`` may be another one than the level's own: its figures size the code."""
+
+    isa: IsaLevel
+
+    def __init__(self, isa: IsaLevel, config: TargetConfig | None = None) -> None:
+        self.isa = isa
+        self.name = f"cpu:{isa.name}"
+        self.config = isa.config if config is None else config
+
+    def elementwise_kernel(self, kernel_name: str) -> tuple[str, str]:
+        """The function of the prelude and the part that defines it: ``("exp", "exp.h")``."""
+        from .expr import FUNCTIONS  # a table over the IR's ops, read only when a porter asks
+
+        function, part = FUNCTIONS.get(kernel_name, (kernel_name, "prelude"))
+        return function, f"{part}.h"
+
+    def matmul_kernel(self, is_vec: bool, transpose_b: bool) -> tuple[str, str]:
+        """``gemv`` or ``gemm``; a transposed right side is packed, so both read the same file."""
+        return ("gemv" if is_vec else "gemm") + ("_t" if transpose_b else ""), "gemm.h"
+
+    def fused_kernel(self, kernel_type: str) -> tuple[str, str]:
+        """The part of the prelude that a kernel of several ops is made of."""
+        return kernel_type, f"{_FUSED.get(kernel_type, kernel_type)}.h"
+
+    def shader_source(self, filename: str) -> str:
+        """A part's text. Raises BuildError for a file that does not exist."""
+        return part_text(filename.removesuffix(".h"))
+
+    def assemble(self, functions: Mapping[str, str], parts: frozenset[str]) -> Binary:
+        """One shared library; its source is the parts that are used, then the functions. Raises BuildError."""
+        source = self.source(functions, parts)
+        toolchain = cxx_toolchain()
+        data = toolchain.build(source, self.isa.march_flags, who=self.name)
+        return Binary(
+            target=self.name,
+            format=self.isa.binary_format,
+            requires=tuple(sorted(self.isa.features)),
+            symbols=tuple(functions),
+            data=data,
+            source=source,
+            compiler=" ".join((toolchain.version, *FLAGS, *self.isa.march_flags)),
+        )
+
+    def source(self, functions: Mapping[str, str], parts: Iterable[str] = ()) -> str:
+        """The whole translation unit. ``KERNEL`` in a function's text stands for its symbol."""
+        head = f"// {self.name}\n#define XPU_VECTOR_BYTES {self.isa.vector_bytes}\n"
+        texts = [part_text(part) for part in parts_in_order(parts)]
+        texts += [text.replace("KERNEL", symbol) for symbol, text in functions.items()]
+        return "\n".join([head, *texts])
+
+
+_FUSED = {
+    "log_softmax": "softmax",
+    "rmsnorm": "norm",
+    "layernorm": "norm",
+    "rms_norm": "norm",
+    "layer_norm": "norm",
+}
+
+
+def cpu_target(text: str = "cpu") -> CppTarget:
+    """``"cpu:x86-64-v3"`` -> that level; ``"cpu"`` -> the best that this machine has. Raises DeviceUnavailable."""
+    kind, _, name = text.partition(":")
+    if kind != "cpu" or name not in ("", *LEVELS):
+        near = difflib.get_close_matches(name, LEVELS, n=1)
+        hint = f"Did you mean 'cpu:{near[0]}'? " if near else ""
+        raise DeviceUnavailable(
+            "target", "no such CPU target", got=repr(text), do=f"{hint}Name one of cpu, {_known()}."
+        )
+    level = LEVELS[name] if name else _own_level()
+    if level is None:
+        raise DeviceUnavailable(
+            "target",
+            "this machine is below every level",
+            got=platform.machine(),
+            do=f"Name one of {_known()}.",
+        )
+    return CppTarget(level)
+
+
+def _known() -> str:
+    return ", ".join(f"cpu:{name}" for name in LEVELS)
+
+
+def _own_level() -> IsaLevel | None:
+    from .. import _core  # facts of this machine; a level named in full needs none
+
+    facts = _core.cpu_facts()
+    return best_level(facts.architecture, facts.flags)
+
+
+@functools.cache
+def part_text(part: str) -> str:
+    """The text of a part. Raises BuildError for one that does not exist."""
+    folder = resources.files(__package__) / "templates"
+    file = folder / f"{part}.h"
+    if not file.is_file():
+        known = ", ".join(
+            sorted(f.name.removesuffix(".h") for f in folder.iterdir() if f.name.endswith(".h"))
+        )
+        raise BuildError("codegen", "no such part of the prelude", got=repr(part), do=f"There are {known}.")
+    return file.read_text(encoding="utf-8")
+
+
+def parts_in_order(parts: Iterable[str]) -> tuple[str, ...]:
+    """The parts and all that they need, each after what it needs; ``prelude`` first."""
+    ordered: dict[str, None] = {}
+
+    def add(part: str, path: tuple[str, ...]) -> None:
+        if part in path:
+            raise BuildError(
+                "codegen", "parts of the prelude need each other in a circle", got=" -> ".join((*path, part))
+            )
+        if part not in ordered:
+            for needed in _needs(part):
+                add(needed, (*path, part))
+            ordered[part] = None
+
+    for part in ("prelude", *sorted(parts)):
+        add(part, ())
+    return tuple(ordered)
+
+
+def _needs(part: str) -> tuple[str, ...]:
+    first = part_text(part).partition("\n")[0]
+    return tuple(first.removeprefix("// needs:").split()) if first.startswith("// needs:") else ()

@@ -1,0 +1,115 @@
+// arith: arithmetic of floats and integers, rounding, comparison by sign; scalars and vectors. Integers wrap.
+
+template <class V> INLINE V abs(V x) {
+    if constexpr (is_float<V>) return bitcast<V>(bitcast<uints<V>>(x) & (elem<uints<V>>)(~(elem<uints<V>>)0 >> 1));
+    else if constexpr (!is_signed<V>) return x;
+    else return select(x < 0, (V)-x, x);
+}
+template <class V> INLINE V copysign(V size, V sign) {
+    typedef uints<V> U;
+    constexpr elem<U> rest = (elem<U>)(~(elem<U>)0 >> 1);
+    return bitcast<V>((bitcast<U>(size) & rest) | (bitcast<U>(sign) & (elem<U>)~rest));
+}
+template <class V> INLINE V sign(V x) {  // NaN gives 0
+    return select(x > 0, splat<V>(1), select(x < 0, splat<V>((elem<V>)-1), splat<V>(0)));
+}
+template <class V> INLINE V maximum(V a, V b) {  // NaN if either is
+    if constexpr (is_float<V>) return select(a != a, a, select(a > b, a, b));
+    else return select(a > b, a, b);
+}
+template <class V> INLINE V minimum(V a, V b) {
+    if constexpr (is_float<V>) return select(a != a, a, select(a < b, a, b));
+    else return select(a < b, a, b);
+}
+template <class V> INLINE V relu(V x) { return select(splat<V>(0) > x, splat<V>(0), x); }  // NaN stays
+
+// ── to whole numbers; the sign of zero stays ──
+
+template <class V> INLINE V rint(V x) {  // half to even: adding 2**23 (2**52) leaves no room for a fraction
+    if constexpr (!is_float<V>) return x;
+    else {
+        constexpr elem<V> magic = sizeof(elem<V>) == 4 ? (elem<V>)0x1p23 : (elem<V>)0x1p52;
+        const V size = abs(x), whole = (size + splat<V>(magic)) - splat<V>(magic);
+        return copysign(select(size < splat<V>(magic), whole, size), x);
+    }
+}
+template <class V> INLINE V floor(V x) {
+    if constexpr (!is_float<V>) return x;
+    else {
+        const V near = rint(x);
+        return copysign(select(near > x, near - splat<V>(1), near), x);
+    }
+}
+template <class V> INLINE V ceil(V x) {
+    if constexpr (!is_float<V>) return x;
+    else return -floor((V)-x);
+}
+template <class V> INLINE V trunc(V x) {
+    if constexpr (!is_float<V>) return x;
+    else return copysign(floor(abs(x)), x);
+}
+template <class V> INLINE V round_to(V x, elem<V> scale, bool up) {  // to decimals: scale is a power of ten
+    return up ? rint(x * splat<V>(scale)) / splat<V>(scale) : rint(x / splat<V>(scale)) * splat<V>(scale);
+}
+
+// ── roots ──
+
+template <class V> INLINE V sqrt(V x) {
+    typedef elem<V> T;
+    constexpr int N = lanes<V>;
+    if constexpr (N == 1 && sizeof(T) == 4) return __builtin_sqrtf(x);
+    else if constexpr (N == 1) return __builtin_sqrt(x);
+#if defined(__clang__) && __has_builtin(__builtin_elementwise_sqrt)
+    else return __builtin_elementwise_sqrt(x);
+#elif defined(__x86_64__) && !defined(__clang__)
+#if defined(__AVX512F__)
+    else if constexpr (sizeof(T) == 4 && N == 16) return __builtin_ia32_sqrtps512_mask(x, x, -1, 4);
+    else if constexpr (sizeof(T) == 8 && N == 8) return __builtin_ia32_sqrtpd512_mask(x, x, -1, 4);
+#endif
+#if defined(__AVX__)
+    else if constexpr (sizeof(T) == 4 && N == 8) return __builtin_ia32_sqrtps256(x);
+    else if constexpr (sizeof(T) == 8 && N == 4) return __builtin_ia32_sqrtpd256(x);
+#endif
+    else if constexpr (sizeof(T) == 4 && N == 4) return __builtin_ia32_sqrtps(x);
+    else if constexpr (sizeof(T) == 8 && N == 2) return __builtin_ia32_sqrtpd(x);
+#endif
+    else return lanewise([](T a) { return (T)(sizeof(T) == 4 ? __builtin_sqrtf(a) : __builtin_sqrt(a)); }, x);
+}
+template <class V> INLINE V rsqrt(V x) { return splat<V>(1) / sqrt(x); }
+template <class V> INLINE V reciprocal(V x) { return splat<V>(1) / x; }
+
+// ── multiply and add: one rounding where the machine has the instruction ──
+
+template <class V> INLINE V fma(V a, V b, V c) { return a * b + c; }
+template <class V> INLINE V poly(V x, V sum) { return sum; }
+template <class V, class... C> INLINE V poly(V x, V sum, double c, C... rest) {
+    return poly(x, fma(sum, x, splat<V>((elem<V>)c)), rest...);
+}
+template <class V, class... C> INLINE V horner(V x, double c, C... rest) {  // coefficients from the highest power
+    return poly(x, splat<V>((elem<V>)c), rest...);
+}
+// A function of doubles for floats: by halves of the vector, rounded once.
+template <class V, class F> INLINE V by_double(F f, V x) {
+    if constexpr (same<elem<V>, double>) return f(x);
+    else if constexpr (lanes<V> <= 2) return raw<float>(f(raw<double>(x)));
+    else {
+        auto h = bitcast<halves<V>>(x);
+        h.low = raw<float>(f(raw<double>(h.low)));
+        h.high = raw<float>(f(raw<double>(h.high)));
+        return bitcast<V>(h);
+    }
+}
+template <class V, class F> INLINE V by_double(F f, V x, V y) {
+    if constexpr (same<elem<V>, double>) return f(x, y);
+    else if constexpr (lanes<V> <= 2) return raw<float>(f(raw<double>(x), raw<double>(y)));
+    else {
+        auto h = bitcast<halves<V>>(x), g = bitcast<halves<V>>(y);
+        h.low = raw<float>(f(raw<double>(h.low), raw<double>(g.low)));
+        h.high = raw<float>(f(raw<double>(h.high), raw<double>(g.high)));
+        return bitcast<V>(h);
+    }
+}
+template <class V> INLINE V two_to(ints<V> k) {  // 2**k of normal numbers
+    constexpr int fraction = sizeof(elem<V>) == 4 ? 23 : 52, bias = sizeof(elem<V>) == 4 ? 127 : 1023;
+    return bitcast<V>((k + bias) << fraction);
+}

@@ -1,0 +1,132 @@
+// needs: arith
+// trig: circular functions, all in double (float32 is rounded once). Angles lose pi/2 in three parts (Cody and Waite, 1980), exact
+// below 2**20; larger ones lose it exactly, by the bits of 2/pi that matter (M. Payne and R. Hanek, 1983).
+
+// 2/pi in binary: a word of zeros, then 64 bits a word after the point; they reach past the largest double's exponent.
+static const uint64_t two_over_pi[20] = {
+    0x0000000000000000, 0xa2f9836e4e441529, 0xfc2757d1f534ddc0, 0xdb6295993c439041,
+    0xfe5163abdebbc561, 0xb7246e3a424dd2e0, 0x06492eea09d1921c, 0xfe1deb1cb129a73e,
+    0xe88235f52ebb4484, 0xe99c7026b45f7e41, 0x3991d639835339f4, 0x9c845f8bbdf9283b,
+    0x1ff897ffde05980f, 0xef2f118b5a0a6d1f, 0x6d367ecf27cb09b7, 0x4f463f669e5fea2d,
+    0x7527bac7ebe5f17b, 0x3d0739f78a5292ea, 0x6bfb5fb11f8d5d08, 0x56033046fc7b6bab,
+};
+
+struct turned { double r; int64_t k; };
+static __attribute__((noinline)) turned turn_far(double x) {  // |x| - k * pi/2, |r| <= pi/4, for finite |x| >= 2**20
+    const uint64_t bits = bitcast<uint64_t>(x);
+    const uint64_t m = (bits & (((uint64_t)1 << 52) - 1)) | ((uint64_t)1 << 52);
+    const int64_t e = (int64_t)((bits >> 52) & 0x7ff) - 1075;  // |x| = m * 2**e
+    // Bits of 2/pi above weight 2**(2 - e) give multiples of 4 quadrants: leave them out (64 counts the word of zeros).
+    const int64_t start = e - 2 + 64, word = start / 64, shift = start % 64;
+    uint64_t w[3];
+    for (int i = 0; i < 3; ++i) {
+        const uint64_t next = shift ? two_over_pi[word + i + 1] >> (64 - shift) : 0;
+        w[i] = two_over_pi[word + i] << shift | next;
+    }
+    // m * w modulo 2**192 is |x| * 2/pi * 2**190 modulo 4 quadrants: two bits of quadrant, then the fraction.
+    typedef unsigned __int128 u128;
+    const u128 p2 = (u128)m * w[2], p1 = (u128)m * w[1] + (uint64_t)(p2 >> 64), p0 = (u128)m * w[0] + (uint64_t)(p1 >> 64);
+    uint64_t high = (uint64_t)p0 << 2 | (uint64_t)p1 >> 62, low = (uint64_t)p1 << 2 | (uint64_t)p2 >> 62;
+    int64_t k = (int64_t)((uint64_t)p0 >> 62);
+    const bool round = high >> 63;  // the fraction is above one half: the next quadrant, from the other side
+    if (round) {
+        ++k;
+        low = ~low + 1;
+        high = ~high + (low == 0);
+    }
+    const double fraction = ((double)high + (double)low * 0x1p-64) * 0x1p-64 * 1.5707963267948966;
+    return {round ? -fraction : fraction, k};
+}
+template <class V> struct turns { V r; like<V, int64_t> k; };
+template <class V> INLINE turns<V> turn(V x) {
+    const V q = rint(x * splat<V>(0.63661977236758134308));
+    V r = fma(q, splat<V>(-1.5707963267341256), x);
+    r = fma(q, splat<V>(-6.077100506303966e-11), r);
+    r = fma(q, splat<V>(-2.0222662487959506e-21), r);
+    const auto near = abs(x) < splat<V>(0x1p20);
+    like<V, int64_t> k = raw<int64_t>(select(near, q, splat<V>(0)));
+    for (int i = 0; i < lanes<V>; ++i) {
+        double one, size;
+        if constexpr (lanes<V> == 1) one = x; else one = x[i];
+        size = abs(one);
+        if (!(size >= 0x1p20)) continue;
+        const turned far = size < __builtin_inf() ? turn_far(size) : turned{__builtin_nan(""), 0};
+        if constexpr (lanes<V> == 1) r = one < 0 ? -far.r : far.r, k = one < 0 ? -far.k : far.k;
+        else r[i] = one < 0 ? -far.r : far.r, k[i] = one < 0 ? -far.k : far.k;
+    }
+    return {r, k};
+}
+template <class V> INLINE V sin_near(V r, V z) {
+    return fma(r * z, horner(z, -7.5866824971577858333e-13, 1.6058531370931902916e-10, -2.5052106230882411533e-8,
+                             2.7557319219334660159e-6, -0.00019841269841265059154, 0.0083333333333333314894,
+                             -0.16666666666666666666), r);
+}
+template <class V> INLINE V cos_near(V z) {
+    return fma(z * z, horner(z, 4.7458637732829625451e-14, -1.1470460749696861766e-11, 2.0876755790210227856e-9,
+                             -2.7557319221400318978e-7, 0.000024801587301584643208, -0.0013888888888888887864,
+                             0.041666666666666666666), splat<V>(1) - z * splat<V>(0.5));
+}
+template <class V> INLINE V sin_of(turns<V> t) {
+    const V z = t.r * t.r, y = select((t.k & 1) != 0, cos_near(z), sin_near(t.r, z));
+    return select((t.k & 2) != 0, -y, y);
+}
+template <class V> INLINE V sin(V x) {
+    return by_double([](auto d) { return select(abs(d) < 1e-8, d, sin_of<decltype(d)>(turn(d))); }, x);
+}
+template <class V> INLINE V cos(V x) {
+    return by_double([](auto d) {
+        auto t = turn(d);
+        t.k += 1;
+        return sin_of<decltype(d)>(t);
+    }, x);
+}
+template <class V> INLINE V tan(V x) {
+    return by_double([](auto d) {
+        typedef decltype(d) D;
+        const auto t = turn(d);
+        const D z = t.r * t.r, s = sin_near(t.r, z), c = cos_near(z);
+        return select(abs(d) < 1e-8, d, select((t.k & 1) != 0, (D)(-c / s), (D)(s / c)));
+    }, x);
+}
+
+// ── inverses ──
+
+template <class V> INLINE V atan_double(V x) {  // 1/x above 1, then (t - 1) / (t + 1) above tan(pi/8)
+    const V a = abs(x);
+    const auto above = a > splat<V>(1);
+    const V t = select(above, splat<V>(1) / a, a);
+    const auto upper = t > splat<V>(0.41421356237309503);
+    const V u = select(upper, (t - splat<V>(1)) / (t + splat<V>(1)), t), z = u * u;
+    const V series = fma(u * z, horner(z, 0.016285183029865667568, -0.034570044186095536639, 0.045515730866641905265,
+                                       -0.052304498567092406686, 0.058789283985172323161, -0.066664248336135523586,
+                                       0.076922963721299638171, -0.090909087534004995957, 0.11111111105153429367,
+                                       -0.1428571428565980691, 0.19999999999999804444, -0.33333333333333333217), u);
+    const V part = select(upper, series + splat<V>(0.78539816339744830962), series);
+    return copysign(select(above, splat<V>(1.57079632679489661923) - part, part), x);
+}
+template <class V> INLINE V atan2_double(V y, V x) {
+    const double pi = 3.14159265358979323846;
+    const V infinity = splat<V>(__builtin_inf());
+    const auto both = (abs(x) == infinity) & (abs(y) == infinity), none = (x == 0) & (y == 0);
+    const V size = select(both, splat<V>(1), select(none, splat<V>(0), abs(y) / abs(x)));
+    const V first = atan_double(size);
+    const auto left = copysign(splat<V>(1), x) < 0;
+    const V angle = copysign(select(left, splat<V>(pi) - first, first), y);
+    return select((x != x) | (y != y), x + y, angle);
+}
+template <class V> INLINE V atan(V x) { return by_double([](auto d) { return atan_double(d); }, x); }
+template <class V> INLINE V atan2(V y, V x) {
+    return by_double([](auto a, auto b) { return atan2_double(a, b); }, y, x);
+}
+template <class V> INLINE V asin(V x) {
+    return by_double([](auto d) {
+        typedef decltype(d) D;
+        return atan2_double(d, sqrt((D)((1.0 - d) * (1.0 + d))));
+    }, x);
+}
+template <class V> INLINE V acos(V x) {
+    return by_double([](auto d) {
+        typedef decltype(d) D;
+        return (D)(2.0 * atan2_double(sqrt((D)(1.0 - d)), sqrt((D)(1.0 + d))));
+    }, x);
+}

@@ -1,0 +1,126 @@
+"""Toolchains: a C++ text to a shared library, by a compiler that this machine has.
+
+Looked for in this order: ``$CXX``, ``g++``, ``clang++``, and ``zig c++`` of the ``ziglang`` package. Nothing is cached here.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import BuildError
+
+__all__ = ["FLAGS", "Toolchain", "cxx_toolchain"]
+
+# Freestanding code that needs no library at all. NaN, infinities and signed zeros keep their meaning; integers wrap;
+# a product and a sum may become one FMA; floating-point flags and errno are nobody's business.
+FLAGS: tuple[str, ...] = (
+    "-std=c++17",
+    "-O2",
+    "-fPIC",
+    "-shared",
+    "-ffreestanding",
+    "-nostdlib",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fno-stack-protector",
+    "-fno-asynchronous-unwind-tables",
+    "-fno-threadsafe-statics",
+    "-fno-strict-aliasing",
+    "-fwrapv",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-ffp-contract=fast",
+    "-w",
+)
+# Every symbol must be found in the text itself.
+_LINK = ("-Wl,-z,defs", "-Wl,--build-id=none", "-s")
+_SECONDS = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """A C++ compiler: the command that starts it, and what it says of its version."""
+
+    command: tuple[str, ...]
+    version: str
+
+    def build(self, source: str, flags: tuple[str, ...] = (), *, who: str = "codegen") -> bytes:
+        """The shared library of a C++ text. Raises BuildError with the compiler's own text."""
+        with tempfile.TemporaryDirectory(prefix="xpu-codegen-") as folder:
+            text, library = Path(folder) / "kernels.cpp", Path(folder) / "kernels.so"
+            text.write_text(source, encoding="utf-8")
+            command = [*self.command, *FLAGS, *flags, *_LINK, "-o", str(library), str(text)]
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+            except (OSError, subprocess.TimeoutExpired) as error:
+                raise BuildError(
+                    who,
+                    "the C++ compiler could not be run",
+                    got=f"{error}",
+                    do="Set CXX to a working compiler.",
+                ) from error
+            if done.returncode != 0:
+                raise BuildError(
+                    who,
+                    f"{self.version} refuses the generated text",
+                    got=_head(done.stderr),
+                    do="Set CXX to another compiler, or report it with the text (xpu inspect --source).",
+                )
+            return library.read_bytes()
+
+
+def cxx_toolchain() -> Toolchain:
+    """The first compiler that answers. Raises BuildError when there is none, with all that were tried."""
+    tried = []
+    for command in _candidates():
+        version = _version(command)
+        if version:
+            return Toolchain(command, version)
+        tried.append(shlex.join(command))
+        if command == _from_environment():
+            break  # what a user names is honoured or an error
+    raise BuildError(
+        "codegen",
+        "no C++ compiler on this machine",
+        got=f"tried {', '.join(tried) or 'g++, clang++, zig c++'}",
+        do="Install g++ or clang++, `pip install ziglang`, or set CXX.",
+    )
+
+
+def _from_environment() -> tuple[str, ...]:
+    return tuple(shlex.split(os.environ.get("CXX", "")))
+
+
+def _candidates() -> list[tuple[str, ...]]:
+    named = _from_environment()
+    found = [named] if named else []
+    found += [(name,) for name in ("g++", "clang++") if shutil.which(name)]
+    if importlib.util.find_spec("ziglang") is not None:
+        found.append((sys.executable, "-m", "ziglang", "c++"))
+    return found
+
+
+def _version(command: tuple[str, ...]) -> str:
+    """The first line of ``--version``; empty when the command does not work."""
+    try:
+        done = subprocess.run(
+            [*command, "--version"], capture_output=True, text=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    lines = done.stdout.strip().splitlines()
+    return lines[0].strip() if done.returncode == 0 and lines else ""
+
+
+def _head(text: str, lines: int = 20) -> str:
+    """The first lines of a compiler's text: what follows mostly repeats it."""
+    kept = text.strip().splitlines()
+    return "\n".join(kept[:lines] + (["..."] if len(kept) > lines else []))
