@@ -1,0 +1,202 @@
+// Products of matrices: register tiles, packed panels, and the loop around them.
+//
+//   rows of A                   any strides, in the type of the sums (or bfloat16 pairs, see gemm_tile_pairs)
+//   panel of B                  [k][NV * L]: NV vectors of L lanes; columns beyond the matrix are zeros
+//   tile [R][NV * L]            sums, in registers over one block of k, in scratch between blocks
+//
+// A tile leaves the registers once per block of k (hundreds of FMAs for each store), so that one tile function serves
+// every call of a program whatever its epilogue does. The scheme is that of Goto and van de Geijn, "Anatomy of
+// high-performance matrix multiplication" (2008), with B's panel kept in the second-level cache.
+
+#define GEMM_UNROLL _Pragma("GCC unroll 64")
+
+template <class T> constexpr int GEMM_LANES = XPU_VECTOR_BYTES / sizeof(T);
+template <class T> using gemm_vec = vec<T, GEMM_LANES<T>>;
+
+// n of L elements of storage in the sums' type, and back.
+template <class T, class S> INLINE gemm_vec<T> gemm_load(const S *p, int64_t n) {
+    constexpr int L = GEMM_LANES<T>;
+    return raw<T>(n == L ? load<L>(p) : load<L>(p, n));
+}
+template <class T, class S> INLINE void gemm_store(S *p, gemm_vec<T> x, int64_t n) {
+    constexpr int L = GEMM_LANES<T>;
+    const auto y = raw<typename storage_<S>::compute>(x);
+    if (n == L) store<L>(p, y);
+    else store<L>(p, y, n);
+}
+
+// tile (+)= a x panel. U steps of k have sums of their own: with few rows that hides the latency of an FMA, and the
+// panel, which then comes from memory, is asked for in advance.
+template <class T, class B, int R, int NV, int U>
+__attribute__((noinline)) static void gemm_tile(
+    const T *RESTRICT a, int64_t row_stride, int64_t k_stride, const B *RESTRICT panel, int64_t k, T *RESTRICT tile, bool more) {
+    constexpr int L = GEMM_LANES<T>;
+    typedef vec<T, L> V;
+    V sum[U][R][NV];
+    GEMM_UNROLL for (int u = 0; u < U; ++u)
+        GEMM_UNROLL for (int r = 0; r < R; ++r)
+            GEMM_UNROLL for (int v = 0; v < NV; ++v) sum[u][r][v] = more && u == 0 ? load<L>(tile + (r * NV + v) * L) : V{};
+    int64_t i = 0;
+    for (; i + U <= k; i += U) {
+        GEMM_UNROLL for (int u = 0; u < U; ++u) {
+            V b[NV];
+            if constexpr (U > 1)
+                for (int byte = 0; byte < (int)sizeof(B) * NV * L; byte += 64) __builtin_prefetch((const char *)panel + 8192 + byte, 0, 2);
+            GEMM_UNROLL for (int v = 0; v < NV; ++v) b[v] = raw<T>(load<L>(panel + v * L));
+            GEMM_UNROLL for (int r = 0; r < R; ++r) {
+                const V x = splat<V>(a[r * row_stride]);
+                GEMM_UNROLL for (int v = 0; v < NV; ++v) sum[u][r][v] += x * b[v];
+            }
+            a += k_stride;
+            panel += NV * L;
+        }
+    }
+    if constexpr (U > 1)
+        for (; i < k; ++i) {
+            GEMM_UNROLL for (int r = 0; r < R; ++r) {
+                const V x = splat<V>(a[r * row_stride]);
+                GEMM_UNROLL for (int v = 0; v < NV; ++v) sum[0][r][v] += x * raw<T>(load<L>(panel + v * L));
+            }
+            a += k_stride;
+            panel += NV * L;
+        }
+    GEMM_UNROLL for (int r = 0; r < R; ++r)
+        GEMM_UNROLL for (int v = 0; v < NV; ++v) {
+            GEMM_UNROLL for (int u = 1; u < U; ++u) sum[0][r][v] += sum[u][r][v];
+            store<L>(tile + (r * NV + v) * L, sum[0][r][v]);
+        }
+}
+
+#if defined(__AVX512BF16__)
+// The same in bfloat16 by vdpbf16ps, two steps of k at once: rows have k stride 1, a panel is [k / 2][NV * L][2].
+template <int R, int NV, int U>
+__attribute__((noinline)) static void gemm_tile_pairs(
+    const bf16 *RESTRICT a, int64_t row_stride, const bf16 *RESTRICT panel, int64_t k, float *RESTRICT tile, bool more) {
+    constexpr int L = GEMM_LANES<float>;
+    typedef vec<float, L> V;
+    V sum[U][R][NV];
+    GEMM_UNROLL for (int u = 0; u < U; ++u)
+        GEMM_UNROLL for (int r = 0; r < R; ++r)
+            GEMM_UNROLL for (int v = 0; v < NV; ++v) sum[u][r][v] = more && u == 0 ? load<L>(tile + (r * NV + v) * L) : V{};
+    const auto pair = [](const bf16 *p) {
+        float both;
+        __builtin_memcpy(&both, p, 4);
+        return splat<V>(both);
+    };
+    const auto dot = [](V &s, V x, V b) { __asm__("vdpbf16ps %2, %1, %0" : "+v"(s) : "v"(x), "v"(b)); };
+    const auto step = [&](V(&s)[R][NV], auto of) {
+        V b[NV];
+        GEMM_UNROLL for (int v = 0; v < NV; ++v) b[v] = load<L>((const float *)panel + v * L);
+        GEMM_UNROLL for (int r = 0; r < R; ++r) {
+            const V x = of(a + r * row_stride);
+            GEMM_UNROLL for (int v = 0; v < NV; ++v) dot(s[r][v], x, b[v]);
+        }
+        a += 2;
+        panel += 2 * NV * L;
+    };
+    int64_t i = 0;
+    for (; i + 2 * U <= k; i += 2 * U) {
+        GEMM_UNROLL for (int u = 0; u < U; ++u) {
+            if constexpr (U > 1)
+                for (int byte = 0; byte < 4 * NV * L; byte += 64) __builtin_prefetch((const char *)panel + 8192 + byte, 0, 2);
+            step(sum[u], pair);
+        }
+    }
+    for (; i + 2 <= k; i += 2) step(sum[0], pair);
+    if (i < k)  // the last of an odd k has no partner: what stands behind the row may be a NaN
+        step(sum[0], [](const bf16 *p) { return bitcast<V>(splat<vec<uint32_t, L>>(p->bits)); });
+    GEMM_UNROLL for (int r = 0; r < R; ++r)
+        GEMM_UNROLL for (int v = 0; v < NV; ++v) {
+            GEMM_UNROLL for (int u = 1; u < U; ++u) sum[0][r][v] += sum[u][r][v];
+            store<L>(tile + (r * NV + v) * L, sum[0][r][v]);
+        }
+}
+#endif
+
+// ── packing, of what is no weight ──
+
+// k rows of n columns -> [k][NR], zeros beyond n; pairs: [k / 2][NR][2], a zero beyond an odd k.
+template <class S, int NR>
+static void gemm_pack(const S *b, int64_t k_stride, int64_t n_stride, int64_t k, int64_t n, bool pairs, S *to) {
+    typedef typename bits_of_<S>::type Bits;
+    const Bits *from = (const Bits *)b;
+    Bits *out = (Bits *)to;
+    constexpr int L = XPU_VECTOR_BYTES / (sizeof(S) < 4 ? 4 : sizeof(S));
+    const int64_t across = pairs ? 2 : 1;
+    for (int64_t i = 0; i < (pairs ? (k + 1) / 2 * 2 : k); ++i) {
+        Bits *row = pairs ? out + i / 2 * 2 * NR + i % 2 : out + i * NR;
+        const int64_t filled = i < k ? n : 0;
+        if (n_stride == 1 && !pairs && filled == NR)
+            GEMM_UNROLL for (int j = 0; j < NR; j += L) store<L>(row + j, load<L>(from + i * k_stride + j));
+        else
+            for (int64_t j = 0; j < filled; ++j) row[j * across] = from[i * k_stride + j * n_stride];
+        for (int64_t j = filled; j < NR; ++j) row[j * across] = 0;
+    }
+}
+
+// rows x k elements in the type of the sums, side by side.
+template <class T, class S>
+static void gemm_widen(const S *a, int64_t row_stride, int64_t k_stride, int64_t rows, int64_t k, T *to) {
+    constexpr int L = GEMM_LANES<T>;
+    for (int64_t r = 0; r < rows; ++r) {
+        const S *row = a + r * row_stride;
+        int64_t i = 0;
+        if (k_stride == 1)
+            for (; i + L <= k; i += L) store<L>(to + r * k + i, raw<T>(load<L>(row + i)));
+        for (; i < k; ++i) to[r * k + i] = raw<T>(load<1>(row + i * k_stride));
+    }
+}
+
+// ── blocks ──
+
+template <int R> struct gemm_rows { static constexpr int value = R; };
+
+// `rows` rows of one panel's columns. P says how (see kernels/gemm.py, which writes it):
+//   T, A, B              types of the sums, of A and of B in storage
+//   R, NV, U, tail       rows and vectors of a tile, unrolled steps, rows of the last tile (0: it is a whole one)
+//   k, block             length of the sums, and how much of it is summed up in registers
+//   a_row, a_k           strides of A
+//   packed, b_k, b_n     B is in panels; else its strides
+//   pairs                bfloat16 pairs
+// emit(sums, row) gets the finished sums of a row, NV * L of them. scratch: sums, then A widened, then B packed.
+template <class P, class Emit>
+INLINE void gemm_block(const typename P::A *a, const typename P::B *b, int64_t rows, int64_t columns, void *scratch, Emit emit) {
+    typedef typename P::T T;
+    constexpr int NR = P::NV * GEMM_LANES<T>;
+    constexpr bool widen = !P::pairs && !same<typename P::A, T>;
+    T *sums = (T *)scratch;
+    T *wide = sums + rows * NR;
+    typename P::B *own = (typename P::B *)(wide + (widen ? (rows * P::block + 15) / 16 * 16 : 0));
+    int64_t at = 0;
+    do {  // once even when k is 0: the sums are zeros
+        const int64_t k = P::k - at < P::block ? P::k - at : P::block;
+        const bool last = at + k == P::k;
+        const typename P::B *panel = b + at * NR;
+        if constexpr (!P::packed) {
+            gemm_pack<typename P::B, NR>(b + at * P::b_k, P::b_k, P::b_n, k, columns, P::pairs, own);
+            panel = own;
+        }
+        if constexpr (widen) gemm_widen(a + at * P::a_k, P::a_row, P::a_k, rows, k, wide);
+        const auto tile = [&](int64_t row, auto count) {
+            constexpr int R = decltype(count)::value;
+            T *t = sums + row * NR;
+#if defined(__AVX512BF16__)
+            if constexpr (P::pairs)
+                gemm_tile_pairs<R, P::NV, P::U>(a + row * P::a_row + at, P::a_row, panel, k, t, at > 0);
+            else
+#endif
+            if constexpr (widen)
+                gemm_tile<T, typename P::B, R, P::NV, P::U>(wide + row * k, k, 1, panel, k, t, at > 0);
+            else
+                gemm_tile<T, typename P::B, R, P::NV, P::U>(
+                    (const T *)a + row * P::a_row + at * P::a_k, P::a_row, P::a_k, panel, k, t, at > 0);
+            if (last)
+                for (int r = 0; r < R; ++r) emit((const T *)t + r * NR, row + r);
+        };
+        int64_t row = 0;
+        for (; row + P::R <= rows; row += P::R) tile(row, gemm_rows<P::R>{});
+        if constexpr (P::tail > 0)
+            if (row < rows) tile(row, gemm_rows<P::tail>{});
+        at += k;
+    } while (at < P::k);
+}
