@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 _PUBLIC: dict[str, str] = {
     # running
     "InferenceSession": "inference.session",
+    "extract_ir": "frontends.torch",
     "Receipt": "profiler.receipt",
     "profile": "profiler.trace",
     # policies
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
     from .errors import StrictError as StrictError
     from .errors import UnavailableError as UnavailableError
     from .errors import XpuError as XpuError
+    from .frontends.torch import extract_ir as extract_ir
     from .inference.session import InferenceSession as InferenceSession
     from .policies import ExecutionPolicy as ExecutionPolicy
     from .policies import KernelPolicy as KernelPolicy

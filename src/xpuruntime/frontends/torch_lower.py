@@ -1,0 +1,341 @@
+"""The walk over an exported program's nodes: each by its row of the table, else opaque with the reason."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..errors import IrError
+from ..ir import GraphBuilder, Value
+from ..types import Dim, DimLike, TensorSpec
+from .torch_dims import Symbols, alike, dtype_of, spec_of
+from .torch_names import source_of
+from .torch_ops import FREE, TABLE, NotLowered, Ref, Site
+
+__all__ = ["Builder", "Lowering"]
+
+_INLINED = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
+_CONTROL_FLOW = ("cond", "while_loop", "map_impl", "scan", "associative_scan")
+
+
+class Builder(GraphBuilder):
+    """Names of inner values follow the node they come from, and never take a name that the program uses."""
+
+    def __init__(self, name: str, reserved: set[str]) -> None:
+        super().__init__(name)
+        self.reserved, self.stem = reserved, ""
+
+    def fresh(self, stem: str) -> str:
+        """A name that neither the graph nor the program has."""
+        base = f"{self.stem}.{stem}" if self.stem else stem
+        while True:
+            number = self._counters.get(base, 0)
+            self._counters[base] = number + 1
+            name = f"{base}_{number}" if number else base
+            if name not in self.values and name not in self.reserved:
+                return name
+
+
+class Unknown:
+    """A number that a tensor's content decides; whoever reads it is not lowered."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+
+class Lowering:
+    """Lowers nodes into ``b``.
+
+    values:  FX node -> Ref, a list of them, a dim or another plain value.
+    refused: ATen names whose row did not take a call, so that PyTorch may decompose them instead.
+    """
+
+    def __init__(self, b: Builder, symbols: Symbols) -> None:
+        self.b, self.symbols = b, symbols
+        self.values: dict[Any, Any] = {}
+        self.refused: set[str] = set()
+
+    def nodes(self, nodes: Iterable[Any]) -> None:
+        """Lower nodes in order; inputs and outputs of the program are its caller's business."""
+        for node in nodes:
+            if node.op == "get_attr":
+                self.values[node] = _attribute(node)
+            elif node.op == "call_function":
+                self._call(node)
+
+    def argument(self, value: Any) -> Any:
+        """An FX argument as a Site holds it. Raises NotLowered."""
+        import torch
+        from torch import fx
+
+        if isinstance(value, fx.Node):
+            found = self.values[value]
+            if isinstance(found, Unknown):
+                raise NotLowered(found.reason)
+            return self._bound(found)
+        if isinstance(value, list | tuple):
+            return [self.argument(v) for v in value]
+        if isinstance(value, torch.dtype):
+            return dtype_of(value)
+        if isinstance(value, torch.SymInt):
+            return self._bound(self.symbols.dim(value))
+        if isinstance(value, complex):
+            raise NotLowered("a complex number is no operand")
+        return value
+
+    def _bound(self, value: Any) -> Any:
+        if isinstance(value, Dim) and not value.symbols <= self.symbols.known:
+            raise NotLowered("a size depends on the content of a tensor")
+        return value
+
+    # ── one node ──
+
+    def _call(self, node: Any) -> None:
+        target = node.target
+        if target is operator.getitem:
+            self.values[node] = self._item(node)
+            return
+        result = node.meta.get("val")
+        if _is_number(result) and str(target) == "aten._local_scalar_dense.default":
+            self._content(node)
+            return
+        if _is_number(result):
+            self.values[node] = self._number(node, result)
+            return
+        kind = getattr(target, "__name__", str(target))
+        if kind in _INLINED:
+            self._inline(node)
+            return
+        op, domain = _op_name(target)
+        if result is None:
+            self.values[node] = None  # an assertion; it makes nothing
+            return
+        with self.b.source(source_of(node, f"{domain}.{op}" if domain else op)):
+            mark, before = len(self.b.nodes), self.b.stem
+            self.b.stem = node.name
+            try:
+                made = self._lower(node, domain, op)
+            except NotLowered as no:
+                reason = no.reason
+            except IrError as error:
+                reason = f"{error.what}{'' if error.got is None else f' ({error.got})'}"
+            else:
+                self._name(node, made, mark)
+                return
+            finally:
+                self.b.stem = before
+            self._undo(mark)
+            self.refused.add(op)
+            self._opaque(node, domain, op, reason)
+
+    def _lower(self, node: Any, domain: str, op: str) -> list[str | None]:
+        if domain != "aten":
+            raise NotLowered(
+                "control flow" if op in _CONTROL_FLOW else f"the op is of the library {domain or 'torch'!r}"
+            )
+        row = TABLE.get(op)
+        if row is None:
+            raise NotLowered("the op has no row in the table of ATen ops")
+        site = Site(self.b, op, self._arguments(node), self._specs(node), lambda i: _users(node, i))
+        made = row(site)
+        for name, value in site.args.items():
+            if name not in site.read and name not in FREE and value != _default(node, name):
+                raise NotLowered(f"its argument {name} is {value}")
+        results: list[str | None] = [made] if isinstance(made, str) else list(made)
+        for i, value in enumerate(results):
+            self._checked(node, i, value, site.results[i] if i < len(site.results) else None)
+        return results
+
+    def _checked(self, node: Any, position: int, value: str | None, theirs: TensorSpec | None) -> None:
+        """The result is what PyTorch says it is: a row that errs is found here, and not in somebody's scores."""
+        if value is None:
+            if _users(node, position):
+                raise NotLowered(f"its result {position} is not made")
+            return
+        ours = self.b.spec(value)
+        if theirs is not None and not alike(ours, theirs):
+            raise NotLowered(f"its result {position} would be {ours} where PyTorch's is {theirs}")
+
+    def _arguments(self, node: Any) -> dict[str, Any]:
+        schema = node.target._schema.arguments
+        given = dict(zip((a.name for a in schema), node.args, strict=False)) | dict(node.kwargs)
+        full = {a.name: given.get(a.name, a.default_value if a.has_default_value() else None) for a in schema}
+        return {name: None if name in FREE else self.argument(value) for name, value in full.items()}
+
+    def _specs(self, node: Any) -> list[TensorSpec | None]:
+        """Results as PyTorch infers them; fresh symbols of a data-dependent shape become known here."""
+        found: list[TensorSpec | None] = []
+        for value in _listed(node.meta["val"]):
+            spec = None if value is None else spec_of(value, self.symbols)
+            found.append(spec)
+            self.symbols.known |= frozenset() if spec is None else spec.symbols
+        return found
+
+    # ── results ──
+
+    def _name(self, node: Any, made: Sequence[str | None], mark: int) -> None:
+        """Results take the FX node's name where they were made here (a view of nothing new keeps the one it has)."""
+        import torch
+
+        several = not isinstance(node.meta["val"], torch.Tensor)
+        refs = []
+        for i, value in enumerate(made):
+            wanted = f"{node.name}.{i}" if several and i else node.name
+            own = any(v.name == value for n in self.b.nodes[mark:] for v in n.outputs)
+            if value is not None and own and wanted not in self.b.values:
+                self._rename(mark, value, wanted)
+                value = wanted
+            refs.append(None if value is None else Ref(value))
+        self.values[node] = refs if several else refs[0]
+
+    def _rename(self, mark: int, old: str, new: str) -> None:
+        nodes, values = self.b.nodes, self.b.values
+        for i in range(mark, len(nodes)):
+            outputs = tuple(Value(new, v.spec) if v.name == old else v for v in nodes[i].outputs)
+            inputs = tuple(new if v == old and isinstance(v, str) else v for v in nodes[i].inputs)
+            nodes[i] = replace(nodes[i], inputs=inputs, outputs=outputs)
+        values[new] = Value(new, values.pop(old).spec)
+
+    def _undo(self, mark: int) -> None:
+        for node in self.b.nodes[mark:]:
+            for value in node.outputs:
+                del self.b.values[value.name]
+        del self.b.nodes[mark:]
+
+    def _item(self, node: Any) -> Any:
+        source, index = node.args
+        values = self.values[source]
+        if isinstance(values, Unknown):
+            return values
+        return values[index]
+
+    def _number(self, node: Any, result: Any) -> Any:
+        """A size, or arithmetic on sizes: known as an expression."""
+        if type(result).__name__ == "SymInt":
+            try:
+                value: DimLike = self.symbols.dim(result)
+            except NotLowered as no:
+                return Unknown(no.reason)
+            return value
+        if isinstance(result, bool | int | float):
+            return result
+        return Unknown("it reads a number that is known only when it runs")
+
+    def _content(self, node: Any) -> None:
+        """The number that a tensor of one element holds: as an operand, the tensor itself; as a size, nothing that is known."""
+        (x,) = node.args
+        with self.b.source(source_of(node, "aten._local_scalar_dense")):
+            value = self.values[x]
+            if isinstance(value, Ref) and self.b.values[value.value].spec is not None:
+                scalar = value.value
+                if self.b.spec(scalar).rank:
+                    scalar = str(self.b.view(scalar, size=[], name=node.name))
+                self.values[node] = Ref(scalar)
+            else:
+                self.values[node] = Unknown("it reads a number that is known only when it runs")
+
+    def _inline(self, node: Any) -> None:
+        """A block under another gradient mode is its body."""
+        body = next(a for a in node.args if getattr(a, "op", "") == "get_attr")
+        graph = self.values[body].graph
+        operands = node.args[node.args.index(body) + 1 :]
+        placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+        for inner, outer in zip(placeholders, operands, strict=True):
+            self.values[inner] = self.values[outer]
+        self.nodes(graph.nodes)
+        (out,) = (n for n in graph.nodes if n.op == "output")
+        results = [self.values[v] if hasattr(v, "op") else v for v in _listed(out.args[0])]
+        self.values[node] = results
+
+    # ── opaque ──
+
+    def _opaque(self, node: Any, domain: str, op: str, reason: str) -> None:
+        import torch
+
+        inputs: list[str | None] = []
+        attributes: dict[str, Any] = {}
+        for name, value in self._given(node).items():
+            _sort_out(name, value, inputs, attributes)
+        several = not isinstance(node.meta["val"], torch.Tensor)
+        outputs: list[tuple[str, TensorSpec | None]] = []
+        for i, value in enumerate(_listed(node.meta["val"])):
+            name = f"{node.name}.{i}" if several and i else node.name
+            outputs.append((name if name not in self.b.values else self.b.fresh(name), self._spec(value)))
+        made = self.b.opaque(
+            op, inputs, outputs, reason=reason, domain=domain or "torch", attributes=attributes
+        )
+        refs = [Ref(v) for v in made]
+        self.values[node] = refs if several else refs[0]
+
+    def _given(self, node: Any) -> dict[str, Any]:
+        """Arguments by name; of what has no schema, or an argument that no graph holds, the tensors alone."""
+        try:
+            if hasattr(node.target, "_schema"):
+                return self._arguments(node)
+        except NotLowered:
+            pass
+        flat = [self.values.get(a) for a in node.all_input_nodes]
+        return {f"operand_{i}": v for i, v in enumerate(flat) if isinstance(v, Ref)}
+
+    def _spec(self, value: Any) -> TensorSpec | None:
+        """Of an opaque result; None where the graph has no word for it."""
+        try:
+            spec = spec_of(value, self.symbols)
+        except (NotLowered, AttributeError):
+            return None
+        self.symbols.known |= spec.symbols
+        return spec
+
+
+def _sort_out(name: str, value: Any, inputs: list[str | None], attributes: dict[str, Any]) -> None:
+    """Tensors become inputs, and the attribute says which of them the argument is (``%0``); all else is an attribute."""
+    if isinstance(value, Ref):
+        attributes[name] = f"%{len(inputs)}"
+        inputs.append(value.value)
+    elif isinstance(value, list) and any(isinstance(v, Ref) for v in value):
+        attributes[name] = [None if v is None else f"%{len(inputs) + i}" for i, v in enumerate(value)]
+        inputs.extend(v.value if isinstance(v, Ref) else None for v in value)
+    elif value is None or isinstance(value, bool | int | float | str | Dim | list):
+        attributes[name] = value
+    else:
+        attributes[name] = str(value)
+
+
+def _op_name(target: Any) -> tuple[str, str]:
+    """("add.Tensor", "aten") of an op; a function that is none has the domain ``torch``."""
+    name = (
+        target.name() if callable(getattr(target, "name", None)) else getattr(target, "__name__", str(target))
+    )
+    domain, _, op = str(name).rpartition("::")
+    return op, domain
+
+
+def _attribute(node: Any) -> Any:
+    value = node.graph.owning_module
+    for part in node.target.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def _is_number(value: Any) -> bool:
+    return type(value).__name__ in ("SymInt", "SymBool", "SymFloat") or isinstance(value, bool | int | float)
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, tuple | list) else [value]
+
+
+def _users(node: Any, position: int) -> bool:
+    """Whether somebody reads a result: the node itself where it has one, else the getitem of that place."""
+    import torch
+
+    if isinstance(node.meta["val"], torch.Tensor):
+        return True
+    return any(u.target is operator.getitem and u.args[1] == position and u.users for u in node.users)
+
+
+def _default(node: Any, name: str) -> Any:
+    (argument,) = (a for a in node.target._schema.arguments if a.name == name)
+    return argument.default_value if argument.has_default_value() else None

@@ -1,0 +1,152 @@
+"""Reading and writing at places that other tensors name; search by value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...types import Dim, DType, TensorSpec
+from .elementwise import call
+from .site import NotLowered, Results, Row, Site
+
+__all__ = ["ROWS"]
+
+_MODES = {"sum": "add", "prod": "mul", "amax": "amax", "amin": "amin", "mean": "mean"}
+_OLD_MODES = {"add": "add", "multiply": "mul"}
+
+
+def _indices(n: Site) -> list[str | None]:
+    indices = n.ts("indices")
+    while indices and indices[-1] is None:
+        indices.pop()
+    if any(i is not None and n.spec(i).dtype is DType.BOOL for i in indices):
+        raise NotLowered("how many places a mask names is known only when it runs")
+    return indices
+
+
+def _index(n: Site) -> Results:
+    return str(n.b.index(n.x, *_indices(n)))
+
+
+def _index_put(n: Site) -> Results:
+    accumulate, values = n["accumulate"], n.cast(n.t("values"), n.spec().dtype)
+    given = [i for i in n.ts("indices") if i is not None]
+    masks = [i for i in given if n.spec(i).dtype is DType.BOOL]
+    if masks and given == masks[:1] and n.ts("indices")[0] is not None and not accumulate:
+        return _masked(n, masks[0], values)
+    return str(n.b.index_put(n.x, values, *_indices(n), accumulate=accumulate))
+
+
+def _masked(n: Site, mask: str, values: str) -> str:
+    """x[mask] = number: a choice at every place."""
+    if n.spec(values).shape not in ((), (1,)):
+        raise NotLowered("how many values a mask takes is known only when it runs")
+    x, m = n.spec(), n.spec(mask)
+    wide = mask if m.rank == x.rank else str(n.b.unsqueeze(mask, dims=list(range(m.rank, x.rank))))
+    one = values if not n.spec(values).rank else str(n.b.view(values, size=[]))
+    return str(n.b.where(wide, one, n.x))
+
+
+def _scatter(mode: str | None, source: str) -> Row:
+    """Without a mode the argument ``reduce`` says it."""
+
+    def row(n: Site) -> Results:
+        reduce = mode if mode is not None else (_MODES | _OLD_MODES)[n["reduce"]]
+        x, index, src = n.x, n.t("index"), n.typed(n.operand(source), n.spec().dtype)
+        itself = bool(n["include_self"]) if "include_self" in n.args else True
+        if isinstance(src, bool | int | float):
+            src = n.like(src, n.spec().dtype)
+            src = str(n.b.expand(src, size=n.spec(index).shape)) if n.spec(index).rank else src
+        return str(n.b.scatter(x, index, src, dim=n["dim"], reduce=reduce, include_self=itself))
+
+    return row
+
+
+def _gather(n: Site) -> Results:
+    n.ignore("sparse_grad")
+    return str(n.b.gather(n.x, n.t("index"), dim=n["dim"]))
+
+
+def _embedding(n: Site) -> Results:
+    n.ignore("padding_idx", "scale_grad_by_freq", "sparse")  # these are about gradients
+    return str(n.b.embedding(n.x, n.t("indices")))
+
+
+def _embedding_bag(n: Site) -> Results:
+    n.ignore("scale_grad_by_freq", "sparse")
+    made: Any = n.b.embedding_bag(
+        n.x,
+        n.t("indices"),
+        n.t("offsets"),
+        n.opt("per_sample_weights"),
+        mode=("sum", "mean", "max")[n["mode"]],
+        include_last_offset=n["include_last_offset"],
+        padding_idx=n["padding_idx"],
+        outputs=1,
+    )
+    if any(n.wants(i) for i in (1, 2, 3)):
+        raise NotLowered("somebody reads more than the bags")
+    return [str(made), None, None, None]
+
+
+def _topk(n: Site) -> Results:
+    attrs = {k: n[k] for k in ("k", "dim", "largest", "sorted")}
+    return list(n.b.topk(n.x, **attrs))
+
+
+def _sort(n: Site) -> Results:
+    stable = bool(n["stable"]) if "stable" in n.args else False
+    return list(n.b.sort(n.x, dim=n["dim"], descending=n["descending"], stable=stable))
+
+
+def _argsort(n: Site) -> Results:
+    return _sort(n)[1] or ""
+
+
+def _count(spec: TensorSpec, axis: int = 0) -> Dim:
+    """The fresh symbol for how many were found."""
+    count = spec.shape[axis]
+    if not isinstance(count, Dim):
+        raise NotLowered("how many elements are found has no symbol")
+    return count
+
+
+def _found(op: str, *operands: str) -> Row:
+    return lambda n: str(n.b.call(op, *(n.t(o) for o in operands), count=_count(n.out())))
+
+
+def _unique(n: Site) -> Results:
+    n.ignore("return_inverse", "return_counts")
+    y, _, inverse, counts = n.b.unique(n.x, count=_count(n.out()), sorted=n["sorted"], outputs=4)
+    return [y, str(n.b.view(inverse, size=n.spec().shape)) if n.wants(1) else None, counts]
+
+
+def _masked_scatter(n: Site) -> Results:
+    return str(n.b.masked_scatter(n.x, n.t("mask"), n.t("source")))
+
+
+ROWS: dict[str, Row] = {
+    "_embedding_bag": _embedding_bag,
+    "_unique2": _unique,
+    "_unsafe_index.Tensor": _index,
+    "_unsafe_index_put": _index_put,
+    "argsort": _argsort,
+    "argsort.stable": _argsort,
+    "embedding": _embedding,
+    "gather": _gather,
+    "index.Tensor": _index,
+    "index_copy": call("index_copy", "self", "index", "source", dim="dim"),
+    "index_put": _index_put,
+    "index_select": call("index_select", "self", "index", dim="dim"),
+    "masked_scatter": _masked_scatter,
+    "masked_select": _found("masked_select", "self", "mask"),
+    "nonzero": _found("nonzero", "self"),
+    "scatter.reduce": _scatter(None, "src"),
+    "scatter.src": _scatter("none", "src"),
+    "scatter.value": _scatter("none", "value"),
+    "scatter.value_reduce": _scatter(None, "value"),
+    "scatter_add": _scatter("add", "src"),
+    "scatter_reduce.two": _scatter(None, "src"),
+    "sort": _sort,
+    "sort.stable": _sort,
+    "topk": _topk,
+}
