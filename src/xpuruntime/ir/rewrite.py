@@ -110,6 +110,11 @@ class Editor:
         self.changed = True
         return made
 
+    def set_sources(self, node: Node, sources: Sequence[Source]) -> None:
+        """The node carries these sources from now on."""
+        self._instead[node.name] = Node(node.op, node.inputs, node.attrs, node.outputs, tuple(sources))
+        self.changed = True
+
     def forward(self, value: str, to: str) -> None:
         """Whoever reads ``value`` reads ``to`` from now on."""
         target = self.resolve(to)

@@ -1,0 +1,153 @@
+"""Passes: rewrites from graph to graph, in one readable order. ``PASSES`` is the documentation of what happens, and when.
+
+    better = run_passes(graph)                               # all of them
+    better = run_passes(graph, 1)                            # those of the basic level
+    better = run_passes(graph, ["fold_constants", "cse"])    # by name, in the table's order
+    run_passes(graph, watch=lambda name, after: print(name, len(after)))
+
+Every pass is a pure function ``run(graph, context) -> Graph``; one file each. It keeps inputs, outputs, states and what they mean;
+sums may be rounded in another order, no more. Nodes that it makes carry the sources of those that they replace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from ..errors import IrError
+from ..ir import Graph, verify
+from ..types import DType
+from . import (
+    cse,
+    dead_code,
+    fold_batch_norm,
+    fold_constants,
+    fuse_conv,
+    fuse_linear,
+    recognise_activation,
+    simplify,
+)
+from .context import Context
+
+__all__ = ["LEVELS", "PASSES", "Context", "Pass", "find_passes", "run_passes"]
+
+LEVELS = ("none", "basic", "extended", "all")
+"""Names of the levels 0 to 3; each has the passes of those before it."""
+
+Run: TypeAlias = Callable[[Graph, Context | None], Graph]
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One rewrite: its name, what it does, the function, and the lowest level at which it runs."""
+
+    name: str
+    meaning: str
+    run: Run
+    level: int
+
+
+BASIC, EXTENDED, ALL = 1, 2, 3
+
+
+def _clean(graph: Graph, context: Context | None) -> Graph:
+    """Leftovers of the passes before."""
+    for step in (fold_constants.run, simplify.run, cse.run, dead_code.run):
+        graph = step(graph, context)
+    return graph
+
+
+# name, what it does, function, level from which it is on
+PASSES: tuple[Pass, ...] = (
+    Pass("fold_constants", "nodes that read constants alone become constants", fold_constants.run, BASIC),
+    Pass(
+        "simplify",
+        "what does nothing goes; views of views, casts of casts and the like become one",
+        simplify.run,
+        BASIC,
+    ),
+    Pass("cse", "equal nodes are computed once", cse.run, BASIC),
+    Pass("dead_code", "what nothing reads goes", dead_code.run, BASIC),
+    Pass(
+        "fold_batch_norm",
+        "batch norms go into weights, or become a scale and a shift",
+        fold_batch_norm.run,
+        BASIC,
+    ),
+    Pass(
+        "recognise_activation",
+        "written-out gelu, silu, hardswish, relu6 become one op",
+        recognise_activation.run,
+        EXTENDED,
+    ),
+    Pass("fuse_conv", "convolution with bias, residual and activation", fuse_conv.run, EXTENDED),
+    Pass(
+        "fuse_linear",
+        "products with weights become linear, with bias, residual and activation",
+        fuse_linear.run,
+        EXTENDED,
+    ),
+    Pass("clean_up", "simplify, cse and dead_code once more", _clean, EXTENDED),
+)
+"""Every pass, in the order in which they run."""
+
+
+def find_passes(which: Iterable[str] | str | int = 3) -> tuple[Pass, ...]:
+    """Passes by level (0 to 3, or its name) or by names, in the table's order. Raises IrError for one that does not exist."""
+    if isinstance(which, str) and which in LEVELS:
+        which = LEVELS.index(which)
+    if isinstance(which, int):
+        return tuple(p for p in PASSES if p.level <= which)
+    names = [which] if isinstance(which, str) else list(which)
+    known = [p.name for p in PASSES]
+    for name in names:
+        if name not in known:
+            raise IrError(
+                f"pass {name!r}",
+                "does not exist",
+                do=f"Known ones: {', '.join(known)}; levels {', '.join(LEVELS)}.",
+            )
+    return tuple(p for p in PASSES if p.name in names)
+
+
+def run_passes(
+    graph: Graph,
+    which: Iterable[str] | str | int = 3,
+    *,
+    context: Context | None = None,
+    precision: DType | None = None,
+    watch: Callable[[str, Graph], None] | None = None,
+    check: bool = False,
+) -> Graph:
+    """The graph after the passes.
+
+    which:     a level from 0 (none) to 3 (all) or its name, or names of passes.
+    precision: float dtype in which float32 values are kept between kernels (``cast_precision``); None: as the model says. Shorthand
+               for ``Context.storage``.
+    watch:     called with each pass's name and the graph after it.
+    check:     verify the graph after each pass; an IrError then names the pass and those before it.
+    """
+    context = context or Context()
+    if precision is not None:
+        context = replace(context, storage=lambda node: precision)
+    done: list[str] = []
+    for step in find_passes(which):
+        graph = step.run(graph, context)
+        done.append(step.name)
+        if check:
+            _verify(graph, done)
+        if watch is not None:
+            watch(step.name, graph)
+    return graph
+
+
+def _verify(graph: Graph, done: list[str]) -> None:
+    try:
+        verify(graph)
+    except IrError as error:
+        raise IrError(
+            f"pass {done[-1]}",
+            f"broke the graph: {error}",
+            got=f"after {', '.join(done[:-1]) or 'no other pass'}",
+        ) from error

@@ -1,0 +1,39 @@
+"""What a pass may know besides the graph: plain predicates that the compiler hands in, so that passes need not know policies or kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ..decisions import Support
+from ..ir import Node
+from ..types import DType
+
+__all__ = ["Context"]
+
+
+def _yes(nodes: Sequence[Node]) -> Support:
+    return Support.yes()
+
+
+def _always(op: str) -> bool:
+    return True
+
+
+def _as_is(node: Node) -> DType | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Constraints on rewrites; the defaults allow everything.
+
+    may_fuse:   whether these nodes may become one; a policy's ``use`` on a member blocks a fusion. Whoever wants to report a
+                refusal does so in the predicate: it sees every group that a pass would have fused.
+    has_kernel: whether something computes the op as it is; ``decompose`` expands the others.
+    storage:    the float dtype in which a node's result is kept, None: as the model says. ``cast_precision`` asks it.
+    """
+
+    may_fuse: Callable[[Sequence[Node]], Support] = _yes
+    has_kernel: Callable[[str], bool] = _always
+    storage: Callable[[Node], DType | None] = _as_is

@@ -1,0 +1,49 @@
+"""cse: of equal nodes on equal operands the first is kept; it carries the sources of all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..ir import OPS, Graph, Input, Node, Output, State
+from .context import Context
+
+__all__ = ["run"]
+
+
+def run(graph: Graph, context: Context | None = None) -> Graph:
+    """The graph with common subexpressions computed once."""
+    same: dict[str, str] = {}
+    first: dict[Any, int] = {}
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        inputs = tuple(same.get(i, i) if isinstance(i, str) else i for i in node.inputs)
+        here = (
+            node if inputs == node.inputs else Node(node.op, inputs, node.attrs, node.outputs, node.sources)
+        )
+        key = _key(here)
+        at = first.setdefault(key, len(nodes)) if key is not None else len(nodes)
+        if at == len(nodes):
+            nodes.append(here)
+            continue
+        kept = nodes[at]
+        sources = tuple(dict.fromkeys((*kept.sources, *here.sources)))
+        nodes[at] = Node(kept.op, kept.inputs, kept.attrs, kept.outputs, sources)
+        same.update((v.name, k.name) for v, k in zip(here.outputs, kept.outputs, strict=True))
+    if not same:
+        return graph
+    return graph.replace(
+        nodes=tuple(nodes),
+        outputs=tuple(Output(o.name, same.get(o.value, o.value)) for o in graph.outputs),
+        states=tuple(State(s.value, s.init, s.next and same.get(s.next, s.next)) for s in graph.states),
+    )
+
+
+def _key(node: Node) -> Any:
+    """Equal for nodes that give equal values; None for those that may not."""
+    row = OPS[node.op]
+    if node.op == "opaque" or row.random or row.data_dependent:
+        return None
+    inputs: tuple[Input, ...] = node.inputs
+    if row.commutative and len(inputs) >= 2:
+        inputs = (*sorted(inputs[:2], key=repr), *inputs[2:])
+    return node.op, repr(inputs), node.attrs, tuple(v.spec for v in node.outputs)

@@ -1,0 +1,124 @@
+"""fold_batch_norm: a batch norm by given statistics is a scale and a shift per channel.
+
+After a convolution or linear layer that nothing else reads, both go into its weight and bias; before one without padding likewise.
+Any other batch norm becomes a multiplication and an addition with known operands, which pointwise fusion takes on. The arithmetic on weights
+stays in the graph as nodes on known values: the compiler makes recipes of it.
+
+    y = (x - mean) * s + shift,  s = scale * rsqrt(var + eps)          (Ioffe and Szegedy 2015)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..ir import Editor, Graph, Node
+from ..types import DType
+from .context import Context
+from .known import known_values
+
+__all__ = ["run"]
+
+_LAYERS = frozenset(["convolution", "linear"])
+
+
+def run(graph: Graph, context: Context | None = None) -> Graph:
+    """The graph without batch norms whose statistics are known."""
+    context = context or Context()
+    known = known_values(graph)
+
+    def rule(editor: Editor, node: Node) -> None:
+        if node.op != "batch_norm" or not all(v in known for v in node.values[1:]):
+            return
+        if node.spec.dtype not in (DType.FLOAT32, DType.FLOAT64, DType.FLOAT16, DType.BFLOAT16):
+            return
+        original = graph.node(node.name)
+        layer = graph.producer(str(original.inputs[0]))
+        if (
+            layer is not None
+            and layer.op in _LAYERS
+            and graph.only_user(layer.name) is not None
+            and all(v in known for v in layer.values[1:])
+            and context.may_fuse((layer, original))
+        ):
+            _into_layer(editor, editor.current(layer), layer, node)
+        else:
+            _scale_and_shift(editor, node)
+
+    return graph.rewrite(rule)
+
+
+def _factors(editor: Editor, node: Node) -> tuple[str, Any, Any, str]:
+    """s, the norm's own shift (or None), the mean, and s's dtype name: all [C], in float32 at least."""
+    scale, shift, mean, var = node.inputs[1:]
+    wide = "float64" if editor.values[str(var)].spec.dtype is DType.FLOAT64 else "float32"  # type: ignore[union-attr]
+    scale, shift, mean, var = [_as(editor, node, v, wide) for v in (scale, shift, mean, var)]
+    s = editor.insert(
+        node, "rsqrt", editor.insert(node, "add", var, node.attrs["eps"], name="bn_var"), name="bn_rstd"
+    )
+    if scale is not None:
+        s = editor.insert(node, "mul", scale, s, name="bn_scale")
+    return s, shift, mean, wide
+
+
+def _as(editor: Editor, at: Node, value: Any, dtype: str) -> Any:
+    """The value in a dtype; absent ones stay absent."""
+    spec = None if value is None else editor.values[value].spec
+    if spec is None or spec.dtype.value == dtype:
+        return value
+    return editor.insert(at, "cast", value, dtype=dtype)
+
+
+def _into_layer(editor: Editor, layer: Node, original: Node, node: Node) -> None:
+    """conv(x, w, b) then the norm: conv(x, w*s, (b - mean)*s + shift)."""
+    s, shift, mean, wide = _factors(editor, node)
+    x, weight, bias = (*layer.inputs, *[None] * (3 - len(layer.inputs)))[:3]
+    kept = editor.values[str(weight)].spec
+    assert kept is not None
+    scaled = _scaled(editor, node, layer, _as(editor, node, weight, wide), s)
+    off = _as(editor, node, bias, wide)
+    off = editor.insert(node, "neg", mean) if off is None else editor.insert(node, "sub", off, mean)
+    off = editor.insert(node, "mul", off, s, name="bn_bias")
+    if shift is not None:
+        off = editor.insert(node, "add", off, shift, name="bn_bias")
+    operands = (x, _as(editor, node, scaled, kept.dtype.value), _as(editor, node, off, kept.dtype.value))
+    editor.replace(node, layer.op, *operands, absorbs=[original], **layer.attrs)
+
+
+def _scaled(editor: Editor, at: Node, layer: Node, weight: str, s: str) -> str:
+    """The weight times s along its output channels."""
+    spec = editor.values[weight].spec
+    assert spec is not None
+    if (
+        layer.op == "convolution" and layer.attrs["transposed"]
+    ):  # [in, out/groups, kernel...]: out counts group by group
+        groups, rest = layer.attrs["groups"], (1,) * (spec.rank - 2)
+        per = spec.shape[1]
+        split = (groups, spec.shape[0] // groups, per, *spec.shape[2:])
+        by_group = editor.insert(at, "view", weight, size=split)
+        along = editor.insert(at, "view", s, size=(groups, 1, per, *rest))
+        product = editor.insert(at, "mul", by_group, along, name="bn_weight")
+        folded: str = editor.insert(at, "view", product, size=spec.shape)
+        return folded
+    along = editor.insert(at, "view", s, size=(spec.shape[0], *(1,) * (spec.rank - 1)))
+    scaled: str = editor.insert(at, "mul", weight, along, name="bn_weight")
+    return scaled
+
+
+def _scale_and_shift(editor: Editor, node: Node) -> None:
+    """X * s + (shift - mean * s), per channel."""
+    s, shift, mean, wide = _factors(editor, node)
+    off = editor.insert(node, "mul", mean, s, name="bn_shift")
+    off = (
+        editor.insert(node, "neg", off)
+        if shift is None
+        else editor.insert(node, "sub", shift, off, name="bn_shift")
+    )
+    spec = node.spec
+    along = (1, spec.shape[1], *(1,) * (spec.rank - 2)) if spec.rank > 1 else spec.shape
+    s, off = (editor.insert(node, "view", v, size=along) for v in (s, off))
+    x = _as(editor, node, node.inputs[0], wide)
+    y = editor.insert(node, "mul", x, s)
+    if spec.dtype.value == wide:
+        editor.replace(node, "add", y, off)
+    else:
+        editor.replace(node, "cast", editor.insert(node, "add", y, off), dtype=spec.dtype)

@@ -1,0 +1,65 @@
+"""fold_constants: nodes that read constants alone become constants, computed by the interpreter.
+
+What reads weights stays: the compiler turns such subgraphs into recipes that run when weights are loaded. A constant is not
+made larger than what it is made of: a broadcast number costs nothing, a broadcast tensor is memory to read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from numpy.typing import NDArray
+
+from ..errors import IrError
+from ..ir import MAX_CONST_ELEMENTS, OPS, Const, Editor, Graph, Node
+from ..ir.interp import evaluate
+from ..types import DType
+from .context import Context
+from .known import elements
+
+__all__ = ["run"]
+
+_GROWS = frozenset(["expand", "repeat", "full"])
+_FREE = 64  # elements that a constant may always have
+
+
+def run(graph: Graph, context: Context | None = None) -> Graph:
+    """The graph with every foldable node folded, results of folding included."""
+    known: dict[str, NDArray[Any]] = {}
+
+    def rule(editor: Editor, node: Node) -> None:
+        if node.op == "constant":
+            const: Const = node.attrs["value"]
+            if const.dtype is not DType.STRING:
+                known[node.name] = const.numpy()
+            return
+        if not _foldable(node, known):
+            return
+        try:
+            results = evaluate(node, known)
+        except IrError:  # an index outside its dim: it is the run's to say so
+            return
+        for value, array in zip(node.outputs, results, strict=True):
+            known[value.name] = array
+        if len(node.outputs) == 1:
+            editor.replace(node, "constant", value=Const(results[0]))
+            return
+        for value, array in zip(node.outputs, results, strict=True):
+            editor.forward(value.name, editor.insert(node, "constant", value=Const(array), name=value.name))
+
+    return graph.rewrite(rule)
+
+
+def _foldable(node: Node, known: Mapping[str, object]) -> bool:
+    row = OPS[node.op]
+    if node.op in ("opaque", "fused") or row.random or row.data_dependent:
+        return False
+    if any(v not in known for v in node.values):
+        return False
+    most = _FREE if node.op in _GROWS else MAX_CONST_ELEMENTS
+    for value in node.outputs:
+        size = elements(value.spec)
+        if size is None or size > most or (value.spec is not None and value.spec.dtype is DType.STRING):
+            return False
+    return True

@@ -1,0 +1,50 @@
+"""simplify: what does nothing goes, chains become one step, and operands take their plainest form. Small rules by op, until none applies.
+
+``x + 0`` counts as x: only the sign of a zero can differ. Nothing else changes a bit, NaN and infinity included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from ..errors import IrError
+from ..ir import Editor, Graph, Node
+from . import simplify_math, simplify_views
+from .context import Context
+
+__all__ = ["run"]
+
+Rule: TypeAlias = Callable[[Editor, Node], bool]
+_MOST_SWEEPS = 20
+
+RULES: Mapping[str, tuple[Rule, ...]] = {
+    op: (*simplify_views.RULES.get(op, ()), *simplify_math.RULES.get(op, ()))
+    for op in {**simplify_views.RULES, **simplify_math.RULES}
+}
+"""Rules by op. A rule answers whether it rewrote the node."""
+
+
+def run(graph: Graph, context: Context | None = None) -> Graph:
+    """The graph after every rule that applies."""
+    for _ in range(_MOST_SWEEPS):
+        before = graph
+        graph = graph.rewrite(_sweep)
+        if graph is before:
+            break
+    return graph
+
+
+def _sweep(editor: Editor, node: Node) -> None:
+    if any(v.spec is None for v in node.outputs):
+        return
+    for rule in (*RULES.get(node.op, ()), *simplify_views.EVERY, *simplify_math.EVERY):
+        if _applied(rule, editor, node):
+            return
+
+
+def _applied(rule: Rule, editor: Editor, node: Node) -> Any:
+    try:
+        return rule(editor, node)
+    except IrError:  # symbols that cannot be decided: the node stays as it is
+        return False
