@@ -11,5 +11,6 @@ using NoGil = nanobind::call_guard<nanobind::gil_scoped_release>;
 void bind_libraries(nanobind::module_& m);
 void bind_devices(nanobind::module_& m);
 void bind_profiler(nanobind::module_& m);
+void bind_runtime(nanobind::module_& m);
 
 }  // namespace xpurt::bindings

@@ -3,8 +3,10 @@ The C++ core of xpuruntime. Private: use xpuruntime.runtime and xpuruntime.profi
 """
 
 from collections.abc import Sequence
+import enum
 from typing import Annotated
 
+import MapBy
 import numpy
 from numpy.typing import NDArray
 
@@ -217,3 +219,155 @@ def nvtx_push(name: str) -> int: ...
 def nvtx_pop() -> int: ...
 
 def nvtx_mark(name: str) -> None: ...
+
+class MemoryStatistics:
+    """What a pool holds, in bytes, and what it has done."""
+
+    @property
+    def live_bytes(self) -> int: ...
+
+    @property
+    def peak_bytes(self) -> int: ...
+
+    @property
+    def cached_bytes(self) -> int: ...
+
+    @property
+    def allocations(self) -> int: ...
+
+    @property
+    def reuses(self) -> int: ...
+
+def host_block(bytes: int) -> NDArray[numpy.uint8]:
+    """A block of the host's pool as a byte array, 64-byte aligned."""
+
+def host_memory() -> MemoryStatistics:
+    """Statistics of the host's pool."""
+
+def trim_host_memory() -> int:
+    """Give cached blocks back to the system; returns how many bytes."""
+
+class MapBy(enum.Enum):
+    """How object code gets a file to be mapped from."""
+
+    ANY = 0
+
+    MEMFD = 1
+
+    FILE = 2
+
+class Module:
+    """Object code, mapped into this process."""
+
+    @property
+    def mapped_by(self) -> str: ...
+
+    def has(self, symbol: str) -> bool: ...
+
+def load_module(code: bytes, how: MapBy = MapBy.ANY) -> Module | Status:
+    """
+    Map an ELF shared object. Its digest must have been checked: code cannot be judged.
+    """
+
+def missing_requirements(required: Sequence[str]) -> list[str]:
+    """Those of the instruction sets and libraries that this machine lacks."""
+
+class Backend:
+    """A device driver."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def threads(self) -> int: ...
+
+class Dispatch:
+    """A kernel call that the null backend was given."""
+
+    @property
+    def kernel(self) -> str: ...
+
+    @property
+    def symbol(self) -> str: ...
+
+    @property
+    def tasks(self) -> int: ...
+
+    @property
+    def args(self) -> int: ...
+
+    @property
+    def params(self) -> list[int]: ...
+
+class NullBackend(Backend):
+    """Computes nothing and remembers every dispatch."""
+
+    def dispatches(self) -> list[Dispatch]: ...
+
+    def forget(self) -> None: ...
+
+def cpu_backend(threads: int) -> Backend:
+    """The host, on that many threads."""
+
+def null_backend() -> NullBackend: ...
+
+def python_backend(driver: object) -> Backend:
+    """A backend whose driver is a Python object."""
+
+class Plan:
+    """
+    Calls over slots of memory: arena, inputs, outputs, weights and states.
+    """
+
+    def __init__(self, name: str, arena_bytes: int, inputs: int, outputs: int, fixed: int, batch: int, module: Module | None) -> None: ...
+
+    def add_call(self, kernel: str, symbol: str, args: Sequence[tuple[int, int]], inputs: int, params: list[int | float], tasks: int, grain: int, scratch_bytes: int, library: str = '', options: Mapping[str, object] = {}, specs: Sequence[tuple[str, Sequence[int], Sequence[int]]] = []) -> None: ...
+
+    def add_handover(self, from_: tuple[int, int], output: int, bytes: int) -> None: ...
+
+class Fixed:
+    """Weights and states, bound for executors."""
+
+    def __init__(self, memory: Sequence[int], exclusive: bool, owner: object) -> None: ...
+
+    def share_turn(self, other: Fixed) -> None: ...
+
+class Counters:
+    """What an executor has done since it was made."""
+
+    @property
+    def runs(self) -> int: ...
+
+    @property
+    def dispatches(self) -> int: ...
+
+    @property
+    def prepared(self) -> int: ...
+
+    @property
+    def allocations(self) -> int: ...
+
+    @property
+    def copies(self) -> int: ...
+
+    @property
+    def contexts(self) -> int: ...
+
+class Executor:
+    """A plan that is ready to run."""
+
+    def run_arrays(self, fixed: Fixed, inputs: tuple[NDArray[Any], ...], outputs: tuple[NDArray[Any], ...], times: int = 0, ring: EventRing | None = None) -> int | Status | None: ...
+
+    def run_memory(self, fixed: Fixed, inputs: Sequence[int], outputs: Sequence[int], times: int = 0, ring: EventRing | None = None) -> Status | None: ...
+
+    def cancel(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    @property
+    def counters(self) -> Counters: ...
+
+def make_executor(backend: Backend, plan: Plan, borders: Sequence[tuple[object, Sequence[int]]], contexts: int) -> Executor | Status: ...
+
+def trust_arrays(type: object, probe: object, address: int, dtype: object, first_dim: int) -> bool:
+    """Whether arrays can be read in place, tried on one of them."""

@@ -13,7 +13,11 @@ enum class Code {
     unreadable,      // a file was there, the loader refused it
     symbol_missing,  // the library loaded, but is too old for a function that we cannot do without
     no_device,       // the driver works and has no device
-    call_failed,     // the driver returned an error
+    call_failed,     // the driver, or a kernel's library, returned an error
+    unsupported,     // this machine lacks what a binary asks for
+    invalid,         // a program that contradicts itself, or not a program at all
+    no_memory,       // no memory of the size asked for
+    cancelled,       // somebody called cancel() or close()
 };
 
 // The code's name as Python and JSON see it: "ok", "not_found", ...

@@ -19,6 +19,14 @@ const char* code_name(Code code) noexcept {
             return "no_device";
         case Code::call_failed:
             return "call_failed";
+        case Code::unsupported:
+            return "unsupported";
+        case Code::invalid:
+            return "invalid";
+        case Code::no_memory:
+            return "no_memory";
+        case Code::cancelled:
+            return "cancelled";
     }
     return "unknown";
 }

@@ -1,15 +1,18 @@
-"""Facts about this machine's devices, and (as it grows) the executor that runs programs on them.
+"""Devices, buffers, weights, and the executor that runs programs on them. Reads programs without the compiler's world.
 
 Importing this package loads no vendor library and reads no device; the functions do, when called.
 """
 
 from __future__ import annotations
 
+from .backends import CpuBackend, NullBackend, PythonBackend
+from .buffer import DeviceBuffer, NPUBuffer
 from .device import (
     Cache,
     CpuFacts,
     CudaDevice,
     CudaReport,
+    Device,
     LibraryStatus,
     Status,
     cpu,
@@ -17,16 +20,28 @@ from .device import (
     cuda_devices,
     libraries,
 )
+from .executor import Executor, States
+from .weights import Weights, load_weights
 
 __all__ = [
     "Cache",
+    "CpuBackend",
     "CpuFacts",
     "CudaDevice",
     "CudaReport",
+    "Device",
+    "DeviceBuffer",
+    "Executor",
     "LibraryStatus",
+    "NPUBuffer",
+    "NullBackend",
+    "PythonBackend",
+    "States",
     "Status",
+    "Weights",
     "cpu",
     "cuda",
     "cuda_devices",
     "libraries",
+    "load_weights",
 ]

@@ -9,15 +9,21 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .. import _core, env
+from .. import _core, env, plugins
+from ..errors import DeviceUnavailable
+from ..targets import DeviceId
+
+if TYPE_CHECKING:
+    from .backends.base import RuntimeBackend
 
 __all__ = [
     "Cache",
     "CpuFacts",
     "CudaDevice",
     "CudaReport",
+    "Device",
     "LibraryStatus",
     "Status",
     "cpu",
@@ -56,7 +62,8 @@ class _Json:
 class Status(_Json):
     """Whether something worked, and if not, why and what to do.
 
-    ``code`` is one of ok, not_loaded, not_found, unreadable, symbol_missing, no_device, call_failed.
+    ``code`` is one of ok, not_loaded, not_found, unreadable, symbol_missing, no_device, call_failed, unsupported, invalid, no_memory,
+    cancelled.
     """
 
     code: str
@@ -252,3 +259,31 @@ def cuda() -> CudaReport:
 def cuda_devices() -> tuple[CudaDevice, ...]:
     """The CUDA devices of this machine; empty when there are none (:func:`cuda` says why)."""
     return cuda().devices
+
+
+# Kind of device -> the class that drives it, as a dotted string: importing this module imports no driver.
+_BACKENDS = {"cpu": "xpuruntime.runtime.backends.cpu:CpuBackend"}
+
+
+class Device:
+    """A device that programs run on: ``Device()`` is the host, ``Device("cuda:0")`` the first CUDA device.
+
+    ``id`` is its name as a DeviceId; ``backend`` drives it. Raises DeviceUnavailable for a device that no backend drives; backends of
+    other packages come in through the entry-point group ``xpuruntime.backends``, by kind.
+    """
+
+    def __init__(self, name: str | DeviceId = "cpu") -> None:
+        self.id = DeviceId.parse("cpu" if name == "auto" else name)
+        found = _BACKENDS.get(self.id.kind)
+        load = plugins.entry_points("xpuruntime.backends").get(self.id.kind) if found is None else None
+        if found is None and load is None:
+            raise DeviceUnavailable(
+                f"device {self.id}",
+                "has no backend for native programs",
+                do=f"Use {', '.join(_BACKENDS)}, or install the package that drives it.",
+            )
+        made = plugins.load_dotted(found) if found is not None else load()  # type: ignore[misc]
+        self.backend: RuntimeBackend = made()
+
+    def __repr__(self) -> str:
+        return f"Device({str(self.id)!r})"

@@ -1,0 +1,335 @@
+// bindings/bind_runtime.cpp: memory, modules, backends and the executor.
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/variant.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstring>
+
+#include "bindings.h"
+#include "python_backend.h"
+#include "xpurt/executor.h"
+#include "xpurt/memory.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace xpurt::bindings {
+namespace {
+
+// ---- arrays
+// -----------------------------------------------------------------------------------------------------
+
+// The head of a NumPy array (PyArrayObject_fields of its C API, which modules built against any NumPy read in
+// place). Asking an array for its address in Python costs more than a small kernel. trust_arrays() checks it
+// on a real one.
+struct ArrayFields {
+    PyObject head;
+    char* data;
+    int nd;
+    Py_ssize_t* dims;
+    Py_ssize_t* strides;
+    PyObject* base;
+    PyObject* descr;
+    int flags;
+};
+constexpr int c_contiguous = 0x1, aligned = 0x100, writeable = 0x400;
+
+PyTypeObject* array_type = nullptr;  // null: not trusted, arrays come by address only
+
+bool trust_arrays(nb::handle type, nb::handle probe, uintptr_t address, nb::handle descr, int64_t first_dim) {
+    const auto* const fields = reinterpret_cast<const ArrayFields*>(probe.ptr());
+    const bool right =
+        reinterpret_cast<PyObject*>(Py_TYPE(probe.ptr())) == type.ptr() &&
+        reinterpret_cast<uintptr_t>(fields->data) == address && fields->nd == 2 &&
+        fields->dims[0] == first_dim && fields->descr == descr.ptr() &&
+        (fields->flags & (c_contiguous | aligned | writeable)) == (c_contiguous | aligned | writeable);
+    array_type = right ? reinterpret_cast<PyTypeObject*>(type.ptr()) : nullptr;
+    return right;
+}
+
+// What an array at a program's border must be for its memory to be used as it is.
+struct Border {
+    nb::object dtype;
+    std::vector<Py_ssize_t> shape;
+    int flags;
+
+    // The array's memory, or null when it does not fit.
+    void* fit(PyObject* object) const noexcept {
+        if (Py_TYPE(object) != array_type) return nullptr;
+        const auto& array = *reinterpret_cast<const ArrayFields*>(object);
+        if (array.descr != dtype.ptr() || array.nd != static_cast<int>(shape.size()) ||
+            (array.flags & flags) != flags)
+            return nullptr;
+        for (size_t d = 0; d < shape.size(); ++d)
+            if (array.dims[d] != shape[d]) return nullptr;
+        return array.data;
+    }
+};
+
+// ---- blocks
+// -----------------------------------------------------------------------------------------------------
+
+// A block of host memory as a byte array; the block goes back to the pool with the last array over it.
+nb::object host_block(size_t bytes) {
+    void* const block = MemoryPool::host().allocate(bytes);
+    if (block == nullptr) throw std::bad_alloc();
+    nb::capsule owner(block, [](void* p) noexcept { MemoryPool::host().release(p); });
+    return nb::cast(nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(block, {bytes}, owner));
+}
+
+// ---- plan, weights, executor
+// --------------------------------------------------------------------------------------
+
+using PyPlace = std::tuple<int32_t, int64_t>;
+using PySpec = std::tuple<std::string, std::vector<int64_t>, std::vector<int64_t>>;
+
+void add_call(Plan& plan, std::string kernel, std::string symbol, const std::vector<PyPlace>& args,
+              int32_t inputs, const nb::list& params, int64_t tasks, int64_t grain, int64_t scratch_bytes,
+              std::string library, Options options, const std::vector<PySpec>& specs) {
+    KernelCall call;
+    call.kernel = std::move(kernel);
+    call.symbol = std::move(symbol);
+    call.library = std::move(library);
+    call.options = std::move(options);
+    for (const auto& [slot, offset] : args) call.args.push_back({slot, offset});
+    for (const auto& [dtype, shape, strides] : specs) call.specs.push_back({dtype, shape, strides});
+    call.inputs = inputs;
+    for (const nb::handle param : params) {
+        uint64_t bits = 0;
+        if (nb::isinstance<nb::float_>(param)) {
+            const double value = nb::cast<double>(param);
+            std::memcpy(&bits, &value, sizeof bits);
+        } else {
+            bits = static_cast<uint64_t>(nb::cast<int64_t>(param));
+        }
+        call.params.push_back(bits);
+    }
+    call.position = static_cast<int32_t>(plan.calls.size());
+    call.tasks = tasks;
+    call.grain = grain;
+    call.scratch_bytes = scratch_bytes;
+    plan.calls.push_back(std::move(call));
+}
+
+// Fixed with the Python objects that own the memory.
+struct PyFixed {
+    Fixed core;
+    nb::object owner;
+};
+
+struct PyExecutor {
+    std::unique_ptr<Executor> core;
+    std::vector<Border> borders;  // inputs, then outputs
+};
+
+nb::object finish(const Status& status) {
+    if (status.ok()) return nb::none();
+    raise_pending();
+    return nb::cast(status);
+}
+
+Status run(PyExecutor& self, const PyFixed& fixed, const Memory* memory, uintptr_t times, EventRing* ring) {
+    Executor::Run run;
+    run.fixed = &fixed.core;
+    run.inputs = memory;
+    run.outputs = memory + self.core->plan().inputs;
+    run.times = reinterpret_cast<int64_t*>(times);
+    run.ring = ring;
+    const nb::gil_scoped_release no_gil;
+    return self.core->run(run);
+}
+
+// The memory of one run's borders: no allocation after the first run on a thread. The executor copies it
+// before anything else can run here.
+std::vector<Memory>& border_memory(size_t count) {
+    thread_local std::vector<Memory> memory;
+    memory.resize(count);
+    return memory;
+}
+
+// None when it ran, the index of the first array whose memory cannot be used as it is, or a Status.
+nb::object run_arrays(PyExecutor& self, const PyFixed& fixed, nb::tuple inputs, nb::tuple outputs,
+                      uintptr_t times, EventRing* ring) {
+    const size_t in = inputs.size(), out = outputs.size();
+    if (in != static_cast<size_t>(self.core->plan().inputs) ||
+        out != static_cast<size_t>(self.core->plan().outputs))
+        throw nb::value_error("run_arrays: another number of arrays than the plan has");
+    std::vector<Memory>& memory = border_memory(in + out);
+    for (size_t i = 0; i < in + out; ++i) {
+        const nb::handle array = i < in ? inputs[i] : outputs[i - in];
+        memory[i] = self.borders[i].fit(array.ptr());
+        if (memory[i] == nullptr) return nb::int_(i);
+    }
+    return finish(run(self, fixed, memory.data(), times, ring));
+}
+
+// The same with addresses, or with the ids of a Python driver's handles. The caller keeps them alive.
+nb::object run_memory(PyExecutor& self, const PyFixed& fixed, const std::vector<uintptr_t>& inputs,
+                      const std::vector<uintptr_t>& outputs, uintptr_t times, EventRing* ring) {
+    if (inputs.size() != static_cast<size_t>(self.core->plan().inputs) ||
+        outputs.size() != static_cast<size_t>(self.core->plan().outputs))
+        throw nb::value_error("run_memory: another number of buffers than the plan has");
+    std::vector<Memory> memory;
+    for (const auto* const list : {&inputs, &outputs})
+        for (const uintptr_t address : *list) memory.push_back(reinterpret_cast<Memory>(address));
+    return finish(run(self, fixed, memory.data(), times, ring));
+}
+
+nb::object make_executor(std::shared_ptr<Backend> backend, const Plan& plan,
+                         const std::vector<std::tuple<nb::object, std::vector<Py_ssize_t>>>& borders,
+                         int contexts) {
+    auto made = [&] {
+        const nb::gil_scoped_release no_gil;
+        return Executor::create(std::move(backend), plan, contexts);
+    }();
+    if (!made.status.ok()) return finish(made.status);
+    PyExecutor executor{std::move(made.value), {}};
+    const size_t inputs = static_cast<size_t>(plan.inputs);
+    for (const auto& [dtype, shape] : borders)
+        executor.borders.push_back(
+            {dtype, shape, c_contiguous | aligned | (executor.borders.size() < inputs ? 0 : writeable)});
+    if (executor.borders.size() != inputs + static_cast<size_t>(plan.outputs))
+        throw nb::value_error("executor: one border for each input and output");
+    return nb::cast(std::move(executor));
+}
+
+}  // namespace
+
+void bind_runtime(nb::module_& m) {
+    nb::class_<MemoryStatistics>(m, "MemoryStatistics", "What a pool holds, in bytes, and what it has done.")
+        .def_ro("live_bytes", &MemoryStatistics::live_bytes)
+        .def_ro("peak_bytes", &MemoryStatistics::peak_bytes)
+        .def_ro("cached_bytes", &MemoryStatistics::cached_bytes)
+        .def_ro("allocations", &MemoryStatistics::allocations)
+        .def_ro("reuses", &MemoryStatistics::reuses);
+    m.def("host_block", &host_block, "bytes"_a,
+          "A block of the host's pool as a byte array, 64-byte aligned.",
+          nb::sig("def host_block(bytes: int) -> NDArray[numpy.uint8]"));
+    m.def("host_memory", [] { return MemoryPool::host().statistics(); }, "Statistics of the host's pool.");
+    m.def(
+        "trim_host_memory", [] { return MemoryPool::host().trim(); }, NoGil(),
+        "Give cached blocks back to the system; returns how many bytes.");
+
+    nb::enum_<MapBy>(m, "MapBy", "How object code gets a file to be mapped from.")
+        .value("ANY", MapBy::any)
+        .value("MEMFD", MapBy::memfd)
+        .value("FILE", MapBy::file);
+    nb::class_<Module>(m, "Module", nb::is_weak_referenceable(), "Object code, mapped into this process.")
+        .def_prop_ro("mapped_by", &Module::mapped_by)
+        .def(
+            "has",
+            [](const Module& self, const std::string& name) { return self.symbol(name.c_str()) != nullptr; },
+            "symbol"_a);
+    m.def(
+        "load_module",
+        [](const nb::bytes& code, MapBy how) -> nb::object {
+            auto loaded = [&] {
+                const nb::gil_scoped_release no_gil;
+                return load_module(code.data(), code.size(), how);
+            }();
+            if (!loaded.status.ok()) return nb::cast(loaded.status);
+            return nb::cast(std::const_pointer_cast<Module>(loaded.value));
+        },
+        "code"_a, "how"_a = MapBy::any,
+        nb::sig("def load_module(code: bytes, how: MapBy = MapBy.ANY) -> Module | Status"),
+        "Map an ELF shared object. Its digest must have been checked: code cannot be judged.");
+    m.def("missing_requirements", &missing_requirements, "required"_a, NoGil(),
+          "Those of the instruction sets and libraries that this machine lacks.");
+
+    nb::class_<Backend>(m, "Backend", "A device driver.")
+        .def_prop_ro("name", &Backend::name)
+        .def_prop_ro("threads", &Backend::threads);
+    nb::class_<NullBackend::Dispatch>(m, "Dispatch", "A kernel call that the null backend was given.")
+        .def_ro("kernel", &NullBackend::Dispatch::kernel)
+        .def_ro("symbol", &NullBackend::Dispatch::symbol)
+        .def_ro("tasks", &NullBackend::Dispatch::tasks)
+        .def_ro("args", &NullBackend::Dispatch::args)
+        .def_ro("params", &NullBackend::Dispatch::params);
+    nb::class_<NullBackend, Backend>(m, "NullBackend", "Computes nothing and remembers every dispatch.")
+        .def("dispatches", &NullBackend::dispatches)
+        .def("forget", &NullBackend::forget);
+    m.def("cpu_backend", &cpu_backend, "threads"_a, NoGil(), "The host, on that many threads.");
+    m.def("null_backend", &null_backend);
+    m.def("python_backend", &python_backend, "driver"_a, "A backend whose driver is a Python object.",
+          nb::sig("def python_backend(driver: object) -> Backend"));
+
+    nb::class_<Plan>(m, "Plan", "Calls over slots of memory: arena, inputs, outputs, weights and states.")
+        .def(
+            "__init__",
+            [](Plan* self, std::string name, int64_t arena_bytes, int32_t inputs, int32_t outputs,
+               int32_t fixed, int32_t batch, std::shared_ptr<Module> module) {
+                new (self) Plan();
+                self->name = std::move(name);
+                self->arena_bytes = arena_bytes;
+                self->inputs = inputs;
+                self->outputs = outputs;
+                self->fixed = fixed;
+                self->batch = batch;
+                self->module = std::move(module);
+            },
+            "name"_a, "arena_bytes"_a, "inputs"_a, "outputs"_a, "fixed"_a, "batch"_a, "module"_a.none())
+        .def("add_call", &add_call, "kernel"_a, "symbol"_a, "args"_a, "inputs"_a, "params"_a, "tasks"_a,
+             "grain"_a, "scratch_bytes"_a, "library"_a = "", "options"_a = Options{},
+             "specs"_a = std::vector<PySpec>{},
+             nb::sig(
+                 "def add_call(self, kernel: str, symbol: str, args: Sequence[tuple[int, int]], inputs: int, "
+                 "params: list[int | float], tasks: int, grain: int, scratch_bytes: int, library: str = '', "
+                 "options: Mapping[str, object] = {}, "
+                 "specs: Sequence[tuple[str, Sequence[int], Sequence[int]]] = []) -> None"))
+        .def(
+            "add_handover",
+            [](Plan& self, const PyPlace& from, int32_t output, int64_t bytes) {
+                self.handovers.push_back({{std::get<0>(from), std::get<1>(from)}, output, bytes});
+            },
+            "from_"_a, "output"_a, "bytes"_a);
+
+    nb::class_<PyFixed>(m, "Fixed", "Weights and states, bound for executors.")
+        .def(
+            "__init__",
+            [](PyFixed* self, const std::vector<uintptr_t>& memory, bool exclusive, nb::object owner) {
+                std::vector<Memory> handles;
+                for (const uintptr_t address : memory) handles.push_back(reinterpret_cast<Memory>(address));
+                new (self) PyFixed{Fixed(std::move(handles), exclusive), std::move(owner)};
+            },
+            "memory"_a, "exclusive"_a, "owner"_a,
+            nb::sig("def __init__(self, memory: Sequence[int], exclusive: bool, owner: object) -> None"))
+        .def(
+            "share_turn", [](PyFixed& self, const PyFixed& other) { self.core.share_turn(other.core); },
+            "other"_a);
+
+    nb::class_<Counters>(m, "Counters", "What an executor has done since it was made.")
+        .def_ro("runs", &Counters::runs)
+        .def_ro("dispatches", &Counters::dispatches)
+        .def_ro("prepared", &Counters::prepared)
+        .def_ro("allocations", &Counters::allocations)
+        .def_ro("copies", &Counters::copies)
+        .def_ro("contexts", &Counters::contexts);
+    nb::class_<PyExecutor>(m, "Executor", "A plan that is ready to run.")
+        .def("run_arrays", &run_arrays, "fixed"_a, "inputs"_a, "outputs"_a, "times"_a = 0,
+             "ring"_a = nb::none(),
+             nb::sig("def run_arrays(self, fixed: Fixed, inputs: tuple[NDArray[Any], ...], "
+                     "outputs: tuple[NDArray[Any], ...], times: int = 0, ring: EventRing | None = None) "
+                     "-> int | Status | None"))
+        .def("run_memory", &run_memory, "fixed"_a, "inputs"_a, "outputs"_a, "times"_a = 0,
+             "ring"_a = nb::none(),
+             nb::sig("def run_memory(self, fixed: Fixed, inputs: Sequence[int], outputs: Sequence[int], "
+                     "times: int = 0, ring: EventRing | None = None) -> Status | None"))
+        .def("cancel", [](PyExecutor& self) { self.core->cancel(); })
+        .def(
+            "close", [](PyExecutor& self) { self.core->close(); }, NoGil())
+        .def_prop_ro("counters", [](const PyExecutor& self) { return self.core->counters(); });
+    m.def("make_executor", &make_executor, "backend"_a, "plan"_a, "borders"_a, "contexts"_a,
+          nb::sig("def make_executor(backend: Backend, plan: Plan, borders: Sequence[tuple[object, "
+                  "Sequence[int]]], "
+                  "contexts: int) -> Executor | Status"));
+    m.def("trust_arrays", &trust_arrays, "type"_a, "probe"_a, "address"_a, "dtype"_a, "first_dim"_a,
+          nb::sig("def trust_arrays(type: object, probe: object, address: int, dtype: object, first_dim: "
+                  "int) -> bool"),
+          "Whether arrays can be read in place, tried on one of them.");
+}
+
+}  // namespace xpurt::bindings

@@ -1,0 +1,140 @@
+// xpurt/executor.h: runs a plan on a backend. One for every device.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "xpurt/backend.h"
+
+namespace xpurt {
+
+// A plan in the core's words. Memory is a row of slots: 0 is the arena, then the inputs, the outputs, and
+// what is fixed from run to run (weights, then states).
+struct Plan {
+    std::string name{};
+    std::vector<KernelCall> calls{};
+    int64_t arena_bytes = 0;
+    int32_t inputs = 0, outputs = 0, fixed = 0;
+    int32_t batch = 0;  // calls per submission; 0: all in one
+    std::shared_ptr<const Module> module{};
+
+    // Outputs that are not computed in the caller's memory but copied there: an input or a state handed
+    // through.
+    struct Handover {
+        Place from{};
+        int32_t output = 0;  // index among the outputs
+        int64_t bytes = 0;
+    };
+    std::vector<Handover> handovers{};
+
+    int32_t first_input() const noexcept { return 1; }
+    int32_t first_output() const noexcept { return 1 + inputs; }
+    int32_t first_fixed() const noexcept { return 1 + inputs + outputs; }
+    int32_t slots() const noexcept { return 1 + inputs + outputs + fixed; }
+};
+
+// What a plan reads from run to run: weights and states. Several executors may share one.
+class Fixed {
+  public:
+    // `exclusive`: there are states among them, so runs take turns.
+    Fixed(std::vector<Memory> memory, bool exclusive);
+    const std::vector<Memory>& memory() const noexcept { return memory_; }
+    uint64_t id() const noexcept { return id_; }
+    std::mutex* turn() const noexcept { return turn_.get(); }
+    // Takes turns with the runs of `other` as well: both write the same states.
+    void share_turn(const Fixed& other) { turn_ = other.turn_; }
+
+  private:
+    std::vector<Memory> memory_;
+    uint64_t id_;
+    std::shared_ptr<std::mutex> turn_;
+};
+
+struct Counters {
+    int64_t runs = 0;         // that ended well
+    int64_t dispatches = 0;   // kernel calls of those
+    int64_t prepared = 0;     // kernels looked up or compiled
+    int64_t allocations = 0;  // blocks of device memory
+    int64_t copies = 0;       // buffers that had to be copied
+    int64_t contexts = 0;     // arenas that exist
+};
+
+class Executor {
+  public:
+    // Prepares every kernel and records the plan. At most `contexts` runs are in flight at a time; each has
+    // an arena.
+    static Result<std::unique_ptr<Executor>> create(std::shared_ptr<Backend> backend, Plan plan,
+                                                    int contexts);
+    ~Executor();
+    Executor(const Executor&) = delete;
+    Executor& operator=(const Executor&) = delete;
+
+    struct Run {
+        const Fixed* fixed = nullptr;
+        const Memory* inputs = nullptr;  // as many as the plan has
+        const Memory* outputs = nullptr;
+        int64_t* times = nullptr;  // nanoseconds of each call, when not null
+        EventRing* ring = nullptr;
+    };
+    // Allocates nothing once a context has run with the same `fixed`. Any thread; waits when all contexts are
+    // busy.
+    Status run(const Run& run);
+
+    // Ends the runs in flight after the kernel that they are in.
+    void cancel() noexcept { cancelled_.fetch_add(1); }
+    // cancel(), wait for them, give memory back. Later runs say that the executor is closed. May be repeated.
+    void close();
+
+    const Plan& plan() const noexcept { return plan_; }
+    Counters counters() const noexcept;
+
+  private:
+    struct Context;
+    struct Slot {
+        std::atomic<unsigned> owner{0};  // 0: free; else 1 + the fork generation of who took it
+        std::unique_ptr<Context> context{};
+    };
+
+    Executor(std::shared_ptr<Backend> backend, Plan plan, int contexts);
+    Status prepare();
+    Slot* try_acquire() noexcept;
+    Slot& acquire();
+    void release(Slot& slot) noexcept;
+    Status make(Slot& slot);
+    Status run_in(Context& context, const Run& run);
+    const uint32_t* names_for(EventRing& ring);
+
+    const std::shared_ptr<Backend> backend_;
+    const Plan plan_;
+    std::vector<std::unique_ptr<Prepared>> prepared_;
+    std::vector<std::unique_ptr<Recording>> recordings_;
+    std::vector<size_t> first_arg_;  // by call
+    size_t arg_count_ = 0;
+    size_t scratch_stride_ = 0;
+    struct Patch {
+        size_t arg;
+        Place place;
+    };
+    std::vector<Patch> patches_;  // arguments that change from run to run
+
+    std::unique_ptr<Slot[]> slots_;
+    const int slot_count_;
+    std::mutex closing_;
+    std::mutex waiting_mutex_;
+    std::condition_variable freed_;
+    std::atomic<int> waiting_{0};
+    std::atomic<bool> closed_{false};
+    std::atomic<uint64_t> cancelled_{0};
+    std::atomic<int64_t> runs_{0}, allocations_{0}, copies_{0}, contexts_{0};
+
+    std::mutex ring_mutex_;
+    EventRing* named_ring_ = nullptr;
+    std::vector<uint32_t> names_;
+};
+
+}  // namespace xpurt

@@ -1,0 +1,160 @@
+// cpu/cpu_backend.cpp: kernels as function calls, their tasks spread over the thread pool.
+#include <algorithm>
+#include <cstring>
+
+#include "xpurt/backend.h"
+#include "xpurt/memory.h"
+#include "xpurt/thread_pool.h"
+
+namespace xpurt {
+namespace {
+
+struct CpuKernel final : Prepared {
+    KernelFunction function = nullptr;
+    std::unique_ptr<LibraryKernel> library;
+    std::shared_ptr<const Module> module;  // keeps the code mapped
+};
+
+struct CpuRecording final : Recording {
+    struct Call {
+        KernelFunction function;
+        const LibraryKernel* library;
+        const void* params;
+        int64_t tasks;
+        int parts;
+        size_t first_arg;
+    };
+    std::vector<Call> calls;
+    bool parallel = false;
+};
+
+// One call in flight, as the threads see it.
+struct Work {
+    const CpuRecording::Call& call;
+    void* const* args;
+    const Bindings& bindings;
+    int parts;
+};
+
+void compute(void* context, int part) {
+    const Work& work = *static_cast<const Work*>(context);
+    const int64_t begin = work.call.tasks * part / work.parts;
+    const int64_t end = work.call.tasks * (part + 1) / work.parts;
+    char* const scratch = static_cast<char*>(work.bindings.scratch);
+    work.call.function(work.args, work.call.params, begin, end,
+                       scratch + static_cast<size_t>(part) * work.bindings.scratch_stride);
+}
+
+class CpuBackend final : public Backend {
+  public:
+    explicit CpuBackend(int threads) : pool_(ThreadPool::shared(threads)) {}
+    const char* name() const noexcept override { return "cpu"; }
+    int threads() const noexcept override { return pool_->threads(); }
+
+    Result<Memory> allocate(size_t bytes) override {
+        if (void* const block = MemoryPool::host().allocate(bytes)) return block;
+        return Status{Code::no_memory, "no " + std::to_string(bytes) + " bytes of memory", ""};
+    }
+    void release(Memory memory) noexcept override { MemoryPool::host().release(memory); }
+    Status copy(Memory to, size_t to_offset, Memory from, size_t from_offset, size_t bytes) override {
+        if (bytes > 0)
+            std::memmove(static_cast<char*>(to) + to_offset, static_cast<char*>(from) + from_offset, bytes);
+        return {};
+    }
+
+    Result<std::unique_ptr<Prepared>> prepare(const KernelCall& call,
+                                              const std::shared_ptr<const Module>& module) override {
+        auto kernel = std::make_unique<CpuKernel>();
+        if (!call.library.empty()) {
+            KernelLibrary* const library = find_kernel_library(call.library);
+            if (library == nullptr)
+                return Status{Code::not_found, "kernel " + call.kernel + " needs the library " + call.library,
+                              "Install it, or compile with a policy that forbids the kernel."};
+            auto made = library->prepare(call, threads());
+            if (!made.status.ok()) return made.status;
+            kernel->library = std::move(made.value);
+            return std::unique_ptr<Prepared>(std::move(kernel));
+        }
+        kernel->module = module;
+        void* const address = module ? module->symbol(call.symbol.c_str()) : nullptr;
+        if (address == nullptr)
+            return Status{Code::symbol_missing, "the program's object code has no " + call.symbol,
+                          "Compile the model again."};
+        kernel->function = reinterpret_cast<KernelFunction>(address);
+        return std::unique_ptr<Prepared>(std::move(kernel));
+    }
+
+    Result<std::unique_ptr<Recording>> record(const std::vector<RecordedCall>& calls) override {
+        auto recording = std::make_unique<CpuRecording>();
+        for (const RecordedCall& item : calls) {
+            const auto& kernel = static_cast<const CpuKernel&>(*item.kernel);
+            const KernelCall& call = *item.call;
+            const int64_t worthwhile = std::max<int64_t>(call.tasks / call.grain, 1);
+            const int parts = kernel.library ? 1 : static_cast<int>(std::min<int64_t>(worthwhile, threads()));
+            recording->calls.push_back({kernel.function, kernel.library.get(), call.params.data(), call.tasks,
+                                        parts, item.first_arg});
+            recording->parallel |= parts > 1;
+        }
+        return std::unique_ptr<Recording>(std::move(recording));
+    }
+
+    Status submit(const Recording& recording, const Bindings& bindings) override {
+        const auto& list = static_cast<const CpuRecording&>(recording);
+        // Another run has the workers: this one goes on alone, rather than wait for all of the other's
+        // kernels.
+        const Team team(*pool_, list.parallel);
+        int64_t position = 0;
+        for (const CpuRecording::Call& call : list.calls) {
+            if (bindings.cancelled->load(std::memory_order_relaxed) != bindings.cancel_seen)
+                return {Code::cancelled, "the run was cancelled", ""};
+            if (bindings.times == nullptr && bindings.ring == nullptr) {
+                if (Status status = dispatch(call, bindings, team.mine); !status.ok()) return status;
+                continue;
+            }
+            const int64_t start = now_ns();
+            Status status = dispatch(call, bindings, team.mine);
+            const int64_t duration = now_ns() - start;
+            if (!status.ok()) return status;
+            if (bindings.times != nullptr) bindings.times[position] = duration;
+            if (bindings.ring != nullptr) {
+                const int64_t step = bindings.first_call + position;
+                bindings.ring->record({start, duration, step, call.tasks, bindings.names[step], thread_id(),
+                                       EventKind::complete, 0});
+            }
+            ++position;
+        }
+        return {};
+    }
+
+    Status synchronize() override { return {}; }
+
+  private:
+    struct Team {
+        ThreadPool& pool;
+        const bool mine;
+        Team(ThreadPool& which, bool wanted) : pool(which), mine(wanted && pool.try_acquire()) {}
+        ~Team() {
+            if (mine) pool.release();
+        }
+    };
+
+    Status dispatch(const CpuRecording::Call& call, const Bindings& bindings, bool team) {
+        if (call.tasks == 0) return {};
+        void* const* const args = bindings.args + call.first_arg;
+        if (call.library != nullptr) return call.library->execute(args, bindings.scratch);
+        Work work{call, args, bindings, team ? call.parts : 1};
+        if (work.parts > 1)
+            pool_->run(work.parts, compute, &work);
+        else
+            call.function(args, call.params, 0, call.tasks, bindings.scratch);
+        return {};
+    }
+
+    const std::shared_ptr<ThreadPool> pool_;
+};
+
+}  // namespace
+
+std::shared_ptr<Backend> cpu_backend(int threads) { return std::make_shared<CpuBackend>(threads); }
+
+}  // namespace xpurt

@@ -1,0 +1,33 @@
+// runtime/libraries.cpp: libraries that bring kernels, by name.
+#include <map>
+#include <mutex>
+
+#include "xpurt/kernel.h"
+
+namespace xpurt {
+namespace {
+
+struct Registry {
+    std::mutex mutex;
+    std::map<std::string, std::unique_ptr<KernelLibrary>> libraries;
+};
+
+Registry& registry() {
+    static auto* const instance = new Registry;  // prepared kernels may outlive every static object
+    return *instance;
+}
+
+}  // namespace
+
+KernelLibrary* find_kernel_library(const std::string& name) {
+    const std::lock_guard<std::mutex> lock(registry().mutex);
+    const auto found = registry().libraries.find(name);
+    return found == registry().libraries.end() ? nullptr : found->second.get();
+}
+
+void register_kernel_library(const std::string& name, std::unique_ptr<KernelLibrary> library) {
+    const std::lock_guard<std::mutex> lock(registry().mutex);
+    registry().libraries.emplace(name, std::move(library));
+}
+
+}  // namespace xpurt

@@ -1,0 +1,9 @@
+"""Device drivers: the host (``cpu``), a device that computes nothing (``null``), and devices driven from Python (``python``)."""
+
+from __future__ import annotations
+
+from .cpu import CpuBackend
+from .null import NullBackend
+from .python import PythonBackend
+
+__all__ = ["CpuBackend", "NullBackend", "PythonBackend"]

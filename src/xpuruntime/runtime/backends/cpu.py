@@ -1,0 +1,41 @@
+"""The host processor: object code on a pool of threads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ... import _core
+from ...program.program import CompiledProgram, ExecutionPlan
+from .base import RuntimeBackend
+
+__all__ = ["CpuBackend", "HostBackend"]
+
+
+class HostBackend(RuntimeBackend):
+    """Memory of the host: a handle is a byte array over a 64-byte aligned block of the core's pool."""
+
+    core_is_host = True
+
+    def allocate(self, size_bytes: int) -> NDArray[np.uint8]:
+        return _core.host_block(size_bytes)
+
+    def upload(self, handle: NDArray[np.uint8], data: NDArray[np.uint8]) -> None:
+        handle[: data.size] = data
+
+    def download(self, handle: NDArray[np.uint8], size_bytes: int) -> NDArray[np.uint8]:
+        return handle[:size_bytes]
+
+    def address(self, handle: Any) -> int:
+        return int(handle.ctypes.data)
+
+
+class CpuBackend(HostBackend):
+    """Runs plans whose target is ``cpu:...``."""
+
+    kind = "cpu"
+
+    def core(self, program: CompiledProgram, plan: ExecutionPlan, threads: int) -> _core.Backend:
+        return _core.cpu_backend(threads)

@@ -1,0 +1,89 @@
+"""A device driven from Python: a porter writes four verbs and gets executor, contexts, states and counters from the core.
+
+    class MyBackend(PythonBackend):
+        kind = "npu-sim"
+        def allocate(self, size_bytes): ...              # a handle: any object
+        def upload(self, handle, data): ...
+        def download(self, handle, size_bytes): ...
+        def prepare(self, call, binary): ...             # KernelCall -> anything, once
+        def submit(self, calls, memory): ...             # once per run, with every kernel of it
+
+No method is entered once per kernel while running.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ... import _core
+from ...program.program import Binary, CompiledProgram, ExecutionPlan, KernelCall
+from .base import RuntimeBackend
+
+__all__ = ["Place", "PreparedCall", "PythonBackend"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an argument lies: ``memory[slot]`` of ``submit``, ``offset`` bytes from its start."""
+
+    slot: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedCall:
+    """One dispatch of a recording: what ``prepare`` made of it, and where its arguments lie (inputs, then outputs)."""
+
+    call: KernelCall
+    kernel: Any
+    args: tuple[Place, ...]
+
+
+class PythonBackend(RuntimeBackend):
+    """Base of a driver in Python."""
+
+    @abstractmethod
+    def prepare(self, call: KernelCall, binary: Binary | None) -> Any:
+        """Whatever one kernel call needs, looked up and compiled; called once for each, when an executor is made."""
+
+    @abstractmethod
+    def submit(self, calls: Any, memory: Sequence[Any]) -> None:
+        """Run a recording over memory by slot (handles of ``allocate``; None where a slot has no bytes)."""
+
+    def record(self, calls: Sequence[PreparedCall]) -> Any:
+        """Calls in the form in which ``submit`` wants them; the calls themselves by default."""
+        return tuple(calls)
+
+    def copy(self, to: Any, to_offset: int, source: Any, offset: int, size_bytes: int) -> None:
+        """Copy within the device, for outputs that are an input or a state handed through."""
+        data = self.download(to, to_offset + size_bytes).copy()
+        data[to_offset:] = self.download(source, offset + size_bytes)[offset:]
+        self.upload(to, data)
+
+    def address(self, handle: Any) -> int:
+        return id(handle)
+
+    def core(self, program: CompiledProgram, plan: ExecutionPlan, threads: int) -> _core.Backend:
+        return _core.python_backend(_Driver(self, program, plan))
+
+
+class _Driver:
+    """What the core's trampoline calls: positions become kernel calls."""
+
+    def __init__(self, backend: PythonBackend, program: CompiledProgram, plan: ExecutionPlan) -> None:
+        self._backend, self._plan = backend, plan
+        self._binary = program.binaries[plan.binary] if plan.binary >= 0 else None
+        self.allocate, self.copy = backend.allocate, backend.copy
+        self.submit, self.synchronize = backend.submit, backend.synchronize
+
+    def prepare(self, position: int) -> tuple[KernelCall, Any]:
+        call = self._plan.calls[position]
+        return call, self._backend.prepare(call, self._binary)
+
+    def record(self, calls: list[tuple[tuple[KernelCall, Any], tuple[tuple[int, int], ...]]]) -> Any:
+        return self._backend.record(
+            [PreparedCall(call, kernel, tuple(Place(*a) for a in args)) for (call, kernel), args in calls]
+        )

@@ -1,0 +1,160 @@
+"""A plan in the core's words: names become slots of memory and places in them."""
+
+from __future__ import annotations
+
+import hashlib
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import _core
+from ..errors import BuildError, FormatError
+from ..program.program import (
+    Binary,
+    BufferAllocation,
+    BufferKind,
+    CompiledProgram,
+    EntryPoint,
+    ExecutionPlan,
+    KernelCall,
+)
+
+if TYPE_CHECKING:
+    from .backends.base import RuntimeBackend
+
+__all__ = ["Bound", "bind_plan"]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The core's executor, and which weights and states it reads, in the order of its slots."""
+
+    executor: _core.Executor
+    weights: tuple[str, ...]
+    states: tuple[str, ...]
+
+
+def bind_plan(
+    program: CompiledProgram,
+    entry: EntryPoint,
+    plan: ExecutionPlan,
+    backend: RuntimeBackend,
+    threads: int,
+    contexts: int,
+) -> Bound:
+    """Make a plan runnable. Raises BuildError when code cannot be loaded, FormatError for a plan that contradicts itself."""
+    who = f"program {program.name!r}"
+    buffers = {b.name: b for b in plan.buffers}
+    try:
+        roots = {n: buffers[n].root for n in (*entry.input_buffers, *entry.output_buffers)}
+        weights = _roots(plan, buffers, BufferKind.WEIGHT)
+        states = _roots(plan, buffers, BufferKind.STATE)
+        slots: dict[str, int] = {}
+        for i, name in enumerate(entry.input_buffers):
+            slots.setdefault(name, 1 + i)
+        first_output = 1 + len(entry.input_buffers)
+        handed = []  # outputs that do not lie in the caller's memory while kernels run
+        for i, name in enumerate(entry.output_buffers):
+            if roots[name] == name and name not in slots:
+                slots[name] = first_output + i
+            else:
+                handed.append((i, name))
+        first_fixed = first_output + len(entry.output_buffers)
+        for i, name in enumerate((*weights, *states)):
+            slots[name] = first_fixed + i
+
+        def place(name: str) -> tuple[int, int]:
+            found = buffers[name]
+            if found.kind is BufferKind.SCRATCH and found.root not in slots:
+                return 0, found.offset
+            return slots[found.root], found.offset
+
+        module = (
+            _module(program.binaries[plan.binary]) if backend.kind == "cpu" and plan.binary >= 0 else None
+        )
+        core_plan = _core.Plan(
+            f"{program.name}:{entry.name}",
+            plan.arena_bytes,
+            len(entry.input_buffers),
+            len(entry.output_buffers),
+            len(weights) + len(states),
+            plan.batch,
+            module,
+        )
+        for call in plan.calls:
+            _add(core_plan, call, buffers, [place(n) for n in (*call.inputs, *call.outputs)])
+        for i, name in handed:
+            core_plan.add_handover(place(name), i, buffers[name].size_bytes)
+    except (KeyError, IndexError) as error:
+        raise FormatError(who, "names a buffer or a binary that it does not have", got=error) from error
+    _trust_arrays()
+    borders = [(s.dtype.numpy, s.shape) for s in (*entry.inputs, *entry.outputs)]
+    made = _core.make_executor(backend.core(program, plan, threads), core_plan, borders, contexts)  # type: ignore[arg-type]
+    if isinstance(made, _core.Status):
+        raise BuildError(who, "cannot be made ready to run", got=made.message, do=made.advice)
+    return Bound(made, weights, states)
+
+
+def _roots(plan: ExecutionPlan, buffers: dict[str, BufferAllocation], kind: BufferKind) -> tuple[str, ...]:
+    found = dict.fromkeys(b.root for b in plan.buffers if buffers[b.root].kind is kind)
+    return tuple(found)
+
+
+def _add(
+    plan: _core.Plan,
+    call: KernelCall,
+    buffers: dict[str, BufferAllocation],
+    places: list[tuple[int, int]],
+) -> None:
+    params: list[int | float] = [float(p.value) if p.type == "f64" else int(p.value) for p in call.params]
+    specs: list[Any] = []
+    options: dict[str, Any] = {}
+    if call.library:
+        named = [buffers[n].spec for n in (*call.inputs, *call.outputs)]
+        specs = [
+            (s.dtype.value, [int(d) for d in s.shape if isinstance(d, int)], list(s.physical.strides))
+            for s in named
+        ]
+        options = {k: list(v) if isinstance(v, tuple) else v for k, v in call.options.items()}
+    plan.add_call(
+        call.kernel,
+        call.symbol,
+        places,
+        len(call.inputs),
+        params,
+        call.tasks,
+        call.grain,
+        call.scratch_bytes,
+        call.library,
+        options,
+        specs,
+    )
+
+
+_MODULES: weakref.WeakValueDictionary[str, _core.Module] = weakref.WeakValueDictionary()
+
+
+def _module(binary: Binary) -> _core.Module:
+    """The object code, mapped once per process as long as somebody uses it."""
+    digest = hashlib.sha256(binary.data).hexdigest()
+    module = _MODULES.get(digest)
+    if module is None:
+        loaded = _core.load_module(binary.data)
+        if isinstance(loaded, _core.Status):
+            raise BuildError(
+                f"object code for {binary.target}", "cannot be loaded", got=loaded.message, do=loaded.advice
+            )
+        _MODULES[digest] = module = loaded
+    return module
+
+
+_trusted: list[bool] = []
+
+
+def _trust_arrays() -> None:
+    """Let the core read arrays in place, after it has shown that it understands one."""
+    if not _trusted:
+        probe = np.zeros((3, 5), np.float32)
+        _trusted.append(_core.trust_arrays(np.ndarray, probe, probe.ctypes.data, probe.dtype, 3))

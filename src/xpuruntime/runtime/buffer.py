@@ -1,0 +1,161 @@
+"""DeviceBuffer: a value in a device's memory, laid out as its spec says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import InputError
+from ..types import DType, Layout, TensorSpec
+from .layouts import from_memory, to_memory
+
+if TYPE_CHECKING:
+    from .backends.base import RuntimeBackend
+    from .device import Device
+
+__all__ = ["DeviceBuffer", "NPUBuffer"]
+
+
+class DeviceBuffer:
+    """A value on a device.
+
+    spec: shape, dtype and layout; ``native_handle``: the device's own word for the memory; ``backend``: who drives it.
+    Buffers of the host speak DLPack both ways; a buffer of another device comes to the host with ``to_numpy``.
+    """
+
+    __slots__ = ("__weakref__", "_array", "backend", "native_handle", "spec")
+
+    def __init__(self, native_handle: Any, spec: TensorSpec, backend: RuntimeBackend) -> None:
+        self.native_handle, self.spec, self.backend = native_handle, spec, backend
+        self._array: NDArray[Any] | None = None
+
+    @classmethod
+    def from_numpy(
+        cls,
+        array: Any,
+        device: Device | RuntimeBackend | str = "cpu",
+        *,
+        spec: TensorSpec | None = None,
+        alloc_shape: tuple[int, ...] | None = None,
+    ) -> DeviceBuffer:
+        """Copy an array to a device, with the layout and padding of ``spec`` (dense without one). Raises InputError when the
+        array does not fit the spec.
+        """
+        array = np.asarray(array)
+        if spec is None:
+            shape = tuple(array.shape)
+            layout = None if alloc_shape is None else Layout(tuple(range(len(shape))), tuple(alloc_shape))
+            spec = TensorSpec(shape, DType.of(array.dtype), layout=layout)
+        made = cls.empty(spec, device)
+        lying = np.ascontiguousarray(to_memory(array, spec))
+        made.backend.upload(made.native_handle, lying.reshape(-1).view(np.uint8))
+        return made
+
+    @classmethod
+    def empty(cls, spec: TensorSpec, device: Device | RuntimeBackend | str = "cpu") -> DeviceBuffer:
+        """A buffer of arbitrary content. Raises InputError for a spec without a size."""
+        size, backend = spec.size_bytes, backend_of(device)
+        if size is None:
+            raise InputError(
+                f"buffer {spec.name or spec}", "has no size before its symbols are known", got=spec
+            )
+        return cls(backend.allocate(size), spec, backend)
+
+    @classmethod
+    def zeros(cls, spec: TensorSpec, device: Device | RuntimeBackend | str = "cpu") -> DeviceBuffer:
+        """A buffer of zeros."""
+        made = cls.empty(spec, device)
+        made.backend.upload(made.native_handle, np.zeros(made.size_bytes, np.uint8))
+        return made
+
+    @classmethod
+    def from_dlpack(cls, tensor: Any, device: Device | RuntimeBackend | str = "cpu") -> DeviceBuffer:
+        """A tensor of any library that speaks DLPack, bfloat16 included; copied. Raises InputError for one that is not on the host."""
+        try:
+            return cls.from_numpy(np.from_dlpack(tensor), device)
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:
+            if "bfloat16" in str(getattr(tensor, "dtype", "")) and hasattr(tensor, "view"):
+                import ml_dtypes
+
+                words = np.from_dlpack(_as_words(tensor))
+                return cls.from_numpy(words.view(ml_dtypes.bfloat16), device)
+            raise InputError(
+                "buffer from DLPack",
+                "takes a tensor of the host",
+                got=str(error)[:200],
+                do="Copy it to the host.",
+            ) from error
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The logical shape."""
+        return cast("tuple[int, ...]", self.spec.shape)
+
+    @property
+    def alloc_shape(self) -> tuple[int, ...]:
+        """Extents in memory, in logical order."""
+        return cast("tuple[int, ...]", self.spec.alloc_shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """NumPy's dtype of one element."""
+        return self.spec.dtype.numpy
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes in memory, padding included."""
+        return self.spec.size_bytes or 0
+
+    @property
+    def address(self) -> int:
+        """What the core knows the memory by."""
+        return self.backend.address(self.native_handle)
+
+    def to_numpy(self, spec: TensorSpec | None = None) -> NDArray[Any]:
+        """The logical array, a copy: layout and padding undone. ``spec`` says how the memory is to be read, where it differs from
+        the buffer's own. Raises InputError when it has another size.
+        """
+        found = spec if spec is not None and spec.is_static else self.spec
+        raw = self.backend.download(self.native_handle, self.size_bytes)
+        return np.array(from_memory(raw, found), order="C")
+
+    def numpy(self) -> NDArray[Any]:
+        """The logical array as a view, where device memory is the host's; else a copy."""
+        if self._array is None:
+            self._array = from_memory(self.backend.download(self.native_handle, self.size_bytes), self.spec)
+        return self._array
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        array = self.numpy() if not copy else self.to_numpy()
+        return array if dtype is None else array.astype(dtype, copy=False)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.numpy().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)  # kDLCPU: numpy() is on the host
+
+    def __repr__(self) -> str:
+        return f"DeviceBuffer({self.spec}, {self.backend.kind or 'null'})"
+
+
+NPUBuffer = DeviceBuffer
+"""The specification's name."""
+
+
+def _as_words(tensor: Any) -> Any:
+    """A bfloat16 tensor as 16-bit integers, by the tensor's own library."""
+    module = __import__(type(tensor).__module__.partition(".")[0])
+    return tensor.view(module.int16)
+
+
+def backend_of(device: Any) -> RuntimeBackend:
+    """The backend of a device, of a device's name, or itself."""
+    from .backends.base import RuntimeBackend
+    from .device import Device
+
+    if isinstance(device, RuntimeBackend):
+        return device
+    return (device if isinstance(device, Device) else Device(device)).backend

@@ -1,0 +1,59 @@
+"""Which alternative of an entry point runs here: the first whose binary this machine can run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .. import _core
+from ..decisions import Candidate, Decision, Reason, Support
+from ..errors import UnavailableError
+from ..program.program import CompiledProgram, EntryPoint, ExecutionPlan
+
+if TYPE_CHECKING:
+    from .backends.base import RuntimeBackend
+
+__all__ = ["choose_plan"]
+
+
+def choose_plan(
+    program: CompiledProgram, entry: EntryPoint, backend: RuntimeBackend
+) -> tuple[ExecutionPlan, Decision]:
+    """The plan and the decision. Raises UnavailableError when there is none, with the reason of each."""
+    chosen: ExecutionPlan | None = None
+    taken: Candidate | None = None
+    rejected: list[Candidate] = []
+    for plan in entry.plans:
+        support = _judge(program, plan, backend)
+        if not support.ok:
+            rejected.append(Candidate.rejected(plan.target, support))
+        elif taken is None:
+            chosen = plan
+            taken = Candidate(plan.target, Reason.DEFAULT, "the first alternative that this machine runs")
+        else:
+            rejected.append(
+                Candidate(plan.target, Reason.LOWER_PREFERENCE, "this machine runs an earlier one")
+            )
+    decision = Decision("alternative", f"{program.name}:{entry.name}", taken, tuple(rejected))
+    if chosen is None:
+        raise UnavailableError(
+            f"program {program.name!r}",
+            f"has no alternative of {entry.name!r} that this machine runs",
+            got="; ".join(f"{c.name}: {c.reason}" for c in rejected) or "no alternative at all",
+            do="Compile it for this machine's target.",
+            decision=decision,
+        )
+    return chosen, decision
+
+
+def _judge(program: CompiledProgram, plan: ExecutionPlan, backend: RuntimeBackend) -> Support:
+    kind = plan.target.partition(":")[0]
+    if not backend.kind:  # the null backend takes everything
+        return Support.yes()
+    if kind != backend.kind:
+        return Support.no(Reason.DEVICE_MISMATCH, f"it is for {kind}, the device is {backend.kind}")
+    if plan.binary < 0:
+        return Support.yes()
+    missing = _core.missing_requirements(list(program.binaries[plan.binary].requires))
+    if missing:
+        return Support.no(Reason.DEVICE_REFUSED, f"this machine lacks {', '.join(missing)}")
+    return Support.yes()

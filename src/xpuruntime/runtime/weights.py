@@ -1,0 +1,122 @@
+"""load_weights: a model's arrays become the buffers that kernels read, once; executors share them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import InputError
+from ..program.program import CompiledProgram, WeightRef
+from ..tensor_files import TensorFiles, read_safetensors
+from ..types import DType, TensorSpec
+from .buffer import DeviceBuffer, backend_of
+from .recipes import recipe_bytes, run_recipe
+
+__all__ = ["Weights", "load_weights"]
+
+
+class Weights(Mapping[str, DeviceBuffer]):
+    """Weight buffers of a program by name, on one device. ``size_bytes``: what they take there. Never written to."""
+
+    def __init__(self, program: CompiledProgram, buffers: Mapping[str, DeviceBuffer]) -> None:
+        self.program = program
+        self._buffers = dict(buffers)
+        self.size_bytes = sum(recipe_bytes(r) for r in program.recipes)
+
+    def __getitem__(self, name: str) -> DeviceBuffer:
+        return self._buffers[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._buffers)
+
+    def __len__(self) -> int:
+        return len(self._buffers)
+
+    def __repr__(self) -> str:
+        return f"Weights({self.program.name!r}, {len(self)} buffers, {self.size_bytes} bytes)"
+
+
+def load_weights(
+    source: str | os.PathLike[str] | Mapping[str, Any] | None,
+    program: CompiledProgram,
+    device: Any = "cpu",
+) -> Weights:
+    """Read a model's weights, run the program's recipes, and keep the results on a device.
+
+    source: a safetensors file (memory-mapped); a folder below which the program's own file names are looked up; arrays by name; or None
+            where the program holds its weights. Arrays that the program holds itself need no source.
+    Raises InputError for a weight that is missing or has another shape or dtype than the model's, FormatError for a damaged file,
+    ModelError for a file that is not what the program says.
+    """
+    backend = backend_of(device)
+    arrays = _Arrays(source, program)
+    buffers: dict[str, DeviceBuffer] = {}
+    for recipe in program.recipes:
+        made = run_recipe(recipe, arrays)
+        handle = backend.allocate(recipe_bytes(recipe))
+        buffer = DeviceBuffer(handle, recipe.spec, backend)
+        backend.upload(handle, np.ascontiguousarray(made).reshape(-1).view(np.uint8))
+        buffers[recipe.name] = buffer
+    return Weights(program, buffers)
+
+
+class _Arrays(Mapping[str, NDArray[Any]]):
+    """The model's arrays by name, each checked when a recipe first asks for it."""
+
+    def __init__(self, source: Any, program: CompiledProgram) -> None:
+        self._refs = {w.name: w for w in program.weights}
+        self._who = f"weights of program {program.name!r}"
+        self._given: Mapping[str, Any] = {}
+        self._files = TensorFiles()
+        self._from_files = source is None
+        if isinstance(source, Mapping):
+            self._given = source
+        elif source is not None:
+            path = Path(source)
+            if path.is_dir():
+                self._files, self._from_files = TensorFiles(path), True
+            else:
+                self._given = read_safetensors(path)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._refs
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._refs)
+
+    def __len__(self) -> int:
+        return len(self._refs)
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        ref = self._refs[name]
+        for key in (name, ref.key):
+            if key and key in self._given:
+                return self._checked(ref, np.asarray(self._given[key]))
+        if ref.data is not None:
+            return ref.array()
+        if self._from_files and ref.file:
+            return self._files.read(
+                name, ref.spec, file=ref.file, form=ref.format, key=ref.key, offset=ref.offset
+            )
+        raise InputError(
+            self._who,
+            f"lack {name!r}",
+            got=f"{len(self._given)} arrays, none called {name!r}" + (f" or {ref.key!r}" if ref.key else ""),
+            do=f"Hand in {ref.spec} by that name.",
+        )
+
+    def _checked(self, ref: WeightRef, array: NDArray[Any]) -> NDArray[Any]:
+        got = TensorSpec(tuple(array.shape), DType.of(array.dtype))
+        if got.shape != ref.spec.shape or got.dtype is not ref.spec.dtype:
+            raise InputError(
+                self._who,
+                f"hold another {ref.name!r} than the model's {ref.spec}",
+                got=got,
+                do="Give the weights of the model that was compiled.",
+            )
+        return array
