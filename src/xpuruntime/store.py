@@ -43,7 +43,7 @@ def digest(ingredients: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def write_atomic(path: Path, *parts: bytes) -> None:
+def write_atomic(path: Path, *parts: bytes | memoryview) -> None:
     """Write a whole file or nothing: temporary file beside it, sync, rename. Raises StoreError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -12,13 +12,19 @@ A kernel sees buffers only. Names of values join calls, buffers and recipes; no 
 from __future__ import annotations
 
 import enum
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..decisions import Decision
 from ..errors import InputError
+from ..tensor_files import unpack_bits
 from ..types import TensorSpec
+from .segment import Segment
 
 __all__ = [
     "Binary",
@@ -160,7 +166,8 @@ class EntryPoint:
 @dataclass(frozen=True, slots=True)
 class WeightRef:
     """An array of the model: what it is and where it lies. Fields as the IR's weights have them; an empty ``file`` means that
-    whoever loads the program hands the array in by name, unless ``data`` holds its bytes (row-major, little-endian).
+    whoever loads the program hands the array in by name, unless ``data`` holds its bytes (row-major, little-endian, sub-byte types
+    packed, low bits first).
     """
 
     name: str
@@ -170,7 +177,19 @@ class WeightRef:
     key: str = ""
     offset: int = 0
     digest: str = ""
-    data: bytes | None = field(default=None, repr=False)
+    data: bytes | Segment | None = field(default=None, repr=False)
+
+    def array(self) -> NDArray[Any]:
+        """The embedded array, read-only, not copied. Raises FormatError when it was damaged, InputError where there is none."""
+        if self.data is None:
+            raise InputError(
+                f"weight {self.name!r}", "is not in the program", do="Hand its array in by that name."
+            )
+        data = self.data.view() if isinstance(self.data, Segment) else self.data
+        shape = tuple(int(d) for d in self.spec.shape if isinstance(d, int))
+        if self.spec.dtype.bits < 8:
+            return unpack_bits(np.frombuffer(data, np.uint8), self.spec.dtype, shape)
+        return np.frombuffer(data, self.spec.dtype.numpy).reshape(shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,9 +246,10 @@ class Binary:
 
 @dataclass(frozen=True, slots=True)
 class CompiledProgram:
-    """A model as programs for one or several targets. ``save`` and ``load`` are in ``program.file``.
+    """A model as programs for one or several targets.
 
     digest: sha256 of everything that it was built from: graph, policy, target, compiler. ``facts``: plain data for reports.
+    folder: where it was loaded from; files of weights are named relative to it. Not written.
     """
 
     name: str
@@ -241,6 +261,36 @@ class CompiledProgram:
     decisions: tuple[Decision, ...] = field(default=(), repr=False)
     digest: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    folder: str = field(default="", repr=False, compare=False)
+
+    def save(self, path: str | os.PathLike[str], weights: Mapping[str, NDArray[Any]] | None = None) -> None:
+        """Write a ``.npubin`` file, whole or not at all; ``weights``: arrays by name to embed.
+
+        Raises FormatError for a program that a reader would refuse, InputError for an array of another type, StoreError.
+        """
+        from .file import save
+
+        save(self, path, weights)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> CompiledProgram:
+        """Read what ``save`` wrote, memory-mapped and checked. Raises FormatError: truncated, damaged, newer, not a program."""
+        from .file import load
+
+        return load(path)
+
+    def to_bytes(self) -> bytes:
+        """What ``save`` writes; equal programs give equal bytes."""
+        from .file import to_bytes
+
+        return to_bytes(self)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> CompiledProgram:
+        """The inverse of ``to_bytes``. Raises FormatError."""
+        from .file import from_bytes
+
+        return from_bytes(data)
 
     @property
     def input_specs(self) -> tuple[TensorSpec, ...]:
@@ -258,4 +308,6 @@ class CompiledProgram:
             if not name or found.name == name:
                 return found
         known = ", ".join(e.name for e in self.entries)
-        raise InputError(f"program {self.name!r}", "has no such entry point", got=repr(name), do=f"It has {known}.")
+        raise InputError(
+            f"program {self.name!r}", "has no such entry point", got=repr(name), do=f"It has {known}."
+        )

@@ -1,0 +1,412 @@
+"""Kinds of fields of the program file: each reads, writes, and describes itself as JSON Schema.
+
+A record is a dataclass with a kind per field; a field at its default is not written. Reading is strict: exact types, bounded lengths, no
+unknown field (unless the file's minor version is newer: see ``file``). What is wrong is said with its place: ``entries[0].plans[1].batch``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..types import DType, Layout, TensorSpec
+from .segment import Segment
+
+__all__ = [
+    "BINARY", "BLOB", "FLAG", "NUMBER", "PLAIN", "SPEC", "TEXT", "Bad", "Kind", "Reading", "Writing", "choice", "integer", "listed",
+    "mapping", "optional", "record", "text",
+]  # fmt: skip
+
+MAX_TEXT = 1 << 16
+MAX_ITEMS = 1 << 22
+MAX_DEPTH = 32
+MAX_SIZE = 1 << 48
+"""Bytes or elements that anything in a program may have."""
+
+
+class Bad(ValueError):
+    """Something is not as the format says; ``place`` grows while the error climbs."""
+
+    def __init__(self, what: str, place: str = "") -> None:
+        self.what, self.place = what, place
+        super().__init__(what)
+
+    def within(self, step: str) -> Bad:
+        """The same, seen from one level up."""
+        joined = (
+            f"{step}{self.place}" if self.place.startswith("[") or not self.place else f"{step}.{self.place}"
+        )
+        return Bad(self.what, joined)
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.what}" if self.place else self.what
+
+
+@dataclass(slots=True)
+class Reading:
+    """What reading needs beside the JSON: the segments, and whether unknown fields are passed over."""
+
+    segments: Sequence[Segment]
+    lenient: bool = False
+    used: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Writing:
+    """Segments in order of first use; equal bytes are one segment."""
+
+    segments: list[Segment] = field(default_factory=list)
+    index: dict[bytes, int] = field(default_factory=dict)
+    digest: Callable[[memoryview], bytes] = field(kw_only=True)
+
+    def add(self, data: bytes | Segment) -> int:
+        """The index of the segment that holds the bytes."""
+        segment = data if isinstance(data, Segment) else Segment(data)
+        key = self.digest(segment.view())
+        if key not in self.index:
+            self.index[key] = len(self.segments)
+            self.segments.append(segment)
+        return self.index[key]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How one field is read from JSON, written to it, and described. ``read`` raises Bad; ``write`` too, for what JSON cannot hold."""
+
+    read: Callable[[Any, Reading], Any]
+    write: Callable[[Any, Writing], Any]
+    schema: Mapping[str, Any]
+
+
+def _as_is(value: Any, _: Writing) -> Any:
+    return value
+
+
+def _short(value: Any) -> str:
+    return repr(value)[:60]
+
+
+# ── one value ──
+
+
+def integer(least: int, most: int) -> Kind:
+    """An integer within bounds."""
+
+    def read(value: Any, _: Reading) -> int:
+        if type(value) is not int or not least <= value <= most:
+            raise Bad(f"must be an integer from {least} to {most}, got {_short(value)}")
+        return value
+
+    return Kind(read, _as_is, {"type": "integer", "minimum": least, "maximum": most})
+
+
+def text(least: int = 0, most: int = MAX_TEXT) -> Kind:
+    """Text of bounded length that UTF-8 can hold."""
+
+    def read(value: Any, _: Reading) -> str:
+        if type(value) is not str or not least <= len(value) <= most:
+            raise Bad(f"must be text of {least} to {most} characters, got {_short(value)}")
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise Bad(f"is no valid text: {_short(value)}") from error
+        return value
+
+    return Kind(read, _as_is, {"type": "string", "minLength": least, "maxLength": most})
+
+
+TEXT = text()
+
+
+def _read_flag(value: Any, _: Reading) -> bool:
+    if type(value) is not bool:
+        raise Bad(f"must be true or false, got {_short(value)}")
+    return value
+
+
+FLAG = Kind(_read_flag, _as_is, {"type": "boolean"})
+
+
+def choice(values: type[enum.StrEnum]) -> Kind:
+    """One word of an enumeration."""
+
+    def read(value: Any, _: Reading) -> enum.StrEnum:
+        try:
+            return values(value)
+        except ValueError as error:
+            raise Bad(f"must be one of {', '.join(values)}, got {_short(value)}") from error
+
+    return Kind(read, lambda value, _: value.value, {"enum": [v.value for v in values]})
+
+
+_BEYOND = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+_BEYOND_SCHEMA = {
+    "type": "object",
+    "required": ["float"],
+    "properties": {"float": {"enum": list(_BEYOND)}},
+    "additionalProperties": False,
+}
+
+
+def _float_out(value: float) -> Any:
+    if math.isfinite(value):
+        return value
+    return {"float": "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"}
+
+
+def _float_in(value: Any) -> float | None:
+    """The float that JSON lacks, or None."""
+    if type(value) is dict and list(value) == ["float"] and type(value["float"]) is str:
+        return _BEYOND.get(value["float"])
+    return None
+
+
+def _read_number(value: Any, _: Reading) -> int | float:
+    if type(value) is int and -(2**63) <= value < 2**63:
+        return value
+    found = value if type(value) is float else _float_in(value)
+    if found is None:
+        raise Bad(f"must be a number, got {_short(value)}")
+    return found
+
+
+def _write_number(value: Any, _: Writing) -> Any:
+    if type(value) not in (int, float):
+        raise Bad(f"must be a number, got {_short(value)}")
+    return _float_out(value) if type(value) is float else value
+
+
+NUMBER = Kind(_read_number, _write_number, {"anyOf": [{"type": "number"}, _BEYOND_SCHEMA]})
+
+
+# ── plain data: whatever JSON holds, and the floats that it lacks; an object whose only key is "float" or "map" is wrapped ──
+
+
+def _plain_out(value: Any, depth: int = 0) -> Any:
+    if depth > MAX_DEPTH:
+        raise Bad(f"nests over {MAX_DEPTH} deep")
+    if value is None or type(value) in (bool, int, str):
+        return value
+    if type(value) is float:
+        return _float_out(value)
+    if isinstance(value, list | tuple):
+        return [_plain_out(v, depth + 1) for v in value]
+    if isinstance(value, Mapping):
+        if not all(type(k) is str for k in value):
+            raise Bad("keys must be text")
+        made = {k: _plain_out(v, depth + 1) for k, v in value.items()}
+        return {"map": made} if list(made) in (["float"], ["map"]) else made
+    raise Bad(f"must be plain data, got {_short(value)}")
+
+
+def _plain_in(value: Any, context: Reading, depth: int = 0) -> Any:
+    if depth > MAX_DEPTH + 2:
+        raise Bad(f"nests over {MAX_DEPTH} deep")
+    if type(value) is list:
+        return [_plain_in(v, context, depth + 1) for v in value]
+    if type(value) is str:
+        return TEXT.read(value, context)
+    if type(value) is not dict:
+        return value
+    if list(value) == ["float"]:
+        found = _float_in(value)
+        if found is None:
+            raise Bad(f"no such float: {_short(value)}")
+        return found
+    if list(value) == ["map"]:
+        value = value["map"]
+        if type(value) is not dict:
+            raise Bad(f"must be an object, got {_short(value)}")
+    return {TEXT.read(k, context): _plain_in(v, context, depth + 1) for k, v in value.items()}
+
+
+PLAIN = Kind(_plain_in, lambda value, _: _plain_out(value), {})
+"""Any plain data; tuples come back as lists."""
+
+
+# ── specs and bytes ──
+
+_DIMS: Mapping[str, Any] = {
+    "type": "array",
+    "maxItems": 64,
+    "items": {"type": "integer", "minimum": 0, "maximum": MAX_SIZE},
+}
+_DTYPES = [d.value for d in DType if d is not DType.STRING]
+
+
+def _dims(value: Any, name: str) -> tuple[int, ...]:
+    if (
+        type(value) is not list
+        or len(value) > 64
+        or any(type(d) is not int or not 0 <= d <= MAX_SIZE for d in value)
+    ):
+        raise Bad(f"must be a list of up to 64 integers from 0 on, got {_short(value)}", name)
+    return tuple(value)
+
+
+def _read_spec(value: Any, context: Reading) -> TensorSpec:
+    if type(value) is not dict or not {"dtype", "shape"} <= set(value):
+        raise Bad(f"must be a spec with dtype and shape, got {_short(value)}")
+    unknown = sorted(set(value) - {"dtype", "shape", "name", "order", "alloc"})
+    if unknown and not context.lenient:
+        raise Bad(f"has an unknown field {unknown[0]!r}")
+    if value["dtype"] not in _DTYPES:
+        raise Bad(f"no such dtype: {_short(value['dtype'])}", "dtype")
+    shape, layout = _dims(value["shape"], "shape"), None
+    if ("order" in value) != ("alloc" in value):
+        raise Bad("has only one of order and alloc")
+    if "order" in value:
+        order, alloc = _dims(value["order"], "order"), _dims(value["alloc"], "alloc")
+        if len(alloc) != len(shape) or any(a < s for a, s in zip(alloc, shape, strict=True)):
+            raise Bad(f"{list(alloc)} does not hold {list(shape)}", "alloc")
+        if sorted(order) != list(range(len(alloc))):
+            raise Bad(f"does not name each dim of {list(shape)} once", "order")
+        layout = Layout(order, alloc)
+    spec = TensorSpec(shape, DType(value["dtype"]), TEXT.read(value.get("name", ""), context), layout)
+    extents = shape if layout is None else layout.alloc
+    if math.prod(extents) > MAX_SIZE:
+        raise Bad(f"is larger than any machine: {spec}")
+    return spec
+
+
+def _write_spec(spec: TensorSpec, _: Writing) -> dict[str, Any]:
+    if spec.size_bytes is None:
+        raise Bad(f"has no size: {spec}")
+    data: dict[str, Any] = {
+        "dtype": spec.dtype.value,
+        "shape": [int(d) for d in spec.shape if isinstance(d, int)],
+    }
+    if spec.name:
+        data["name"] = spec.name
+    if spec.layout is not None:
+        data |= {"order": list(spec.layout.order), "alloc": list(spec.layout.alloc)}
+    return data
+
+
+SPEC = Kind(
+    _read_spec,
+    _write_spec,
+    {
+        "type": "object",
+        "required": ["dtype", "shape"],
+        "properties": {
+            "dtype": {"enum": _DTYPES},
+            "shape": _DIMS,
+            "name": TEXT.schema,
+            "order": _DIMS,
+            "alloc": _DIMS,
+        },
+        "dependentRequired": {"order": ["alloc"], "alloc": ["order"]},
+        "additionalProperties": False,
+    },
+)
+
+
+def _segment(value: Any, context: Reading) -> Segment:
+    if type(value) is not int or not 0 <= value < len(context.segments):
+        raise Bad(f"no such segment: {_short(value)} of {len(context.segments)}")
+    context.used.add(value)
+    return context.segments[value]
+
+
+_INDEX = {"type": "integer", "minimum": 0, "description": "index of a segment"}
+BLOB = Kind(_segment, lambda value, writing: writing.add(value), _INDEX)
+"""Bytes that stay in the file until they are used."""
+BINARY = Kind(
+    lambda value, context: bytes(_segment(value, context)), lambda value, writing: writing.add(value), _INDEX
+)
+"""Bytes that are checked and copied when the file is read."""
+
+
+# ── many ──
+
+
+def listed(kind: Kind, least: int = 0, most: int = MAX_ITEMS) -> Kind:
+    """A tuple; in JSON an array."""
+
+    def read(value: Any, context: Reading) -> tuple[Any, ...]:
+        if type(value) is not list or not least <= len(value) <= most:
+            raise Bad(f"must be a list of {least} to {most} items, got {_short(value)}")
+        return tuple(_at(f"[{i}]", kind.read, v, context) for i, v in enumerate(value))
+
+    def write(value: Sequence[Any], writing: Writing) -> list[Any]:
+        return [_at(f"[{i}]", kind.write, v, writing) for i, v in enumerate(value)]
+
+    return Kind(read, write, {"type": "array", "items": kind.schema, "minItems": least, "maxItems": most})
+
+
+def mapping(kind: Kind) -> Kind:
+    """Text to values of one kind."""
+
+    def read(value: Any, context: Reading) -> dict[str, Any]:
+        if type(value) is not dict:
+            raise Bad(f"must be an object, got {_short(value)}")
+        return {TEXT.read(k, context): _at(k, kind.read, v, context) for k, v in value.items()}
+
+    def write(value: Mapping[str, Any], writing: Writing) -> dict[str, Any]:
+        return {k: _at(k, kind.write, v, writing) for k, v in value.items()}
+
+    return Kind(read, write, {"type": "object", "additionalProperties": kind.schema})
+
+
+def optional(kind: Kind) -> Kind:
+    """A value or null."""
+    return Kind(
+        lambda value, context: None if value is None else kind.read(value, context),
+        lambda value, writing: None if value is None else kind.write(value, writing),
+        {"anyOf": [{"type": "null"}, kind.schema]},
+    )
+
+
+def record(cls: type[Any], **kinds: Kind) -> Kind:
+    """A dataclass as an object; ``kinds`` names the fields that are written."""
+    fields = {f.name: f for f in dataclasses.fields(cls) if f.name in kinds}
+    if set(fields) != set(kinds):
+        raise TypeError(f"{cls.__name__} has no field {sorted(set(kinds) - set(fields))}")
+    needed = [n for n, f in fields.items() if _default(f) is dataclasses.MISSING]
+
+    def read(value: Any, context: Reading) -> Any:
+        if type(value) is not dict:
+            raise Bad(f"must be an object, got {_short(value)}")
+        for name in needed:
+            if name not in value:
+                raise Bad(f"has no field {name!r}")
+        found = {}
+        for key, item in value.items():
+            if key in kinds:
+                found[key] = _at(key, kinds[key].read, item, context)
+            elif not context.lenient:
+                raise Bad(f"has an unknown field {key[:60]!r}")
+        return cls(**found)
+
+    def write(value: Any, writing: Writing) -> dict[str, Any]:
+        named = ((n, getattr(value, n)) for n in fields)
+        return {
+            n: _at(n, kinds[n].write, v, writing) for n, v in named if n in needed or v != _default(fields[n])
+        }
+
+    schema = {
+        "type": "object",
+        "description": (cls.__doc__ or "").split("\n")[0].split(". ")[0].rstrip("."),
+        "required": needed,
+        "properties": {n: kinds[n].schema for n in fields},
+        "additionalProperties": False,
+    }
+    return Kind(read, write, schema)
+
+
+def _default(declared: dataclasses.Field[Any]) -> Any:
+    if declared.default_factory is not dataclasses.MISSING:
+        return declared.default_factory()
+    return declared.default
+
+
+def _at(step: str, function: Callable[[Any, Any], Any], value: Any, context: Any) -> Any:
+    try:
+        return function(value, context)
+    except Bad as error:
+        raise error.within(step) from error.__cause__

@@ -1,0 +1,51 @@
+"""Segment: bytes that lie in a file, mapped and not copied. Their digest is checked before anybody sees them."""
+
+from __future__ import annotations
+
+import hashlib
+
+from ..errors import FormatError
+
+__all__ = ["DAMAGED", "Segment"]
+
+DAMAGED = "Copy the file again, or compile it again."
+
+
+class Segment:
+    """A range of bytes; without a digest it is what the process itself made.
+
+    ``who`` is the file, for errors. Two segments are equal when their bytes are; ``bytes`` objects compare, too.
+    """
+
+    __slots__ = ("_digest", "_view", "_who")
+
+    def __init__(self, view: memoryview | bytes, digest: str = "", who: str = "segment") -> None:
+        self._view, self._digest, self._who = memoryview(view).cast("B").toreadonly(), digest, who
+
+    def view(self) -> memoryview:
+        """The bytes, read-only. Raises FormatError when they are not those that were written."""
+        if self._digest:
+            if hashlib.sha256(self._view).hexdigest() != self._digest:
+                raise FormatError(self._who, "does not match its checksum", do=DAMAGED)
+            self._digest = ""
+        return self._view
+
+    def __len__(self) -> int:
+        return len(self._view)
+
+    def __bytes__(self) -> bytes:
+        return bytes(self.view())
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Segment):
+            return self is other or self.view() == other.view()
+        return self.view() == other if isinstance(other, bytes) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(bytes(self.view()[:64]))
+
+    def __reduce__(self) -> tuple[type[Segment], tuple[bytes]]:
+        return Segment, (bytes(self),)
+
+    def __repr__(self) -> str:
+        return f"Segment({len(self)} bytes)"

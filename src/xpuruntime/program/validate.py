@@ -1,0 +1,306 @@
+"""What every program must satisfy, whoever wrote it: names resolve, places lie inside their buffers, nothing overlaps while it lives.
+
+A program that passes cannot make the executor read or write outside its buffers, as far as data can tell: what a kernel does with the
+memory that it is given stands in its code, which is trusted as a shared library is.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import PurePosixPath, PureWindowsPath
+
+from ..errors import FormatError
+from ..types import TensorSpec
+from .kinds import MAX_SIZE
+from .program import (
+    Binary,
+    BufferAllocation,
+    BufferKind,
+    CompiledProgram,
+    EntryPoint,
+    ExecutionPlan,
+    KernelCall,
+    WeightRef,
+)
+from .recipe_table import infer_recipe
+
+__all__ = ["problems", "validate"]
+
+_ALIGN = 64
+_PARAMS = {"i64": int, "f64": float}
+_FORMATS = ("", "safetensors", "raw")
+
+
+def validate(program: CompiledProgram, who: str, do: str) -> None:
+    """Raise FormatError with the first problem."""
+    for problem in problems(program):
+        raise FormatError(who, f"is no valid program: {problem}", do=do)
+
+
+def problems(program: CompiledProgram) -> Iterator[str]:
+    """Each way in which a program breaks the rules; nothing for a valid one."""
+    if not program.entries:
+        yield "it has no entry point"
+    yield from _twice("entry point", (e.name for e in program.entries))
+    yield from _twice("weight", (w.name for w in program.weights))
+    yield from _twice("buffer", [*(r.name for r in program.recipes), *(s.name for s in program.states)])
+    for weight in program.weights:
+        yield from _in(f"weight {weight.name!r}", _weight(weight))
+    yield from _recipes(program)
+    yield from _states(program)
+    for i, binary in enumerate(program.binaries):
+        yield from _in(f"binary {i} ({binary.target})", _binary(binary))
+    fixed = {BufferKind.WEIGHT: {r.name: r.spec for r in program.recipes}}
+    fixed[BufferKind.STATE] = {s.name: s.spec for s in program.states}
+    for entry in program.entries:
+        yield from _in(f"entry point {entry.name!r}", _entry(entry))
+        for i, plan in enumerate(entry.plans):
+            yield from _in(
+                f"entry point {entry.name!r}, plan {i} ({plan.target})", _plan(program, entry, plan, fixed)
+            )
+
+
+def _in(place: str, found: Iterable[str]) -> Iterator[str]:
+    return (f"{place}: {problem}" for problem in found)
+
+
+def _twice(what: str, names: Iterable[str]) -> Iterator[str]:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            yield f"{what} {name!r} stands twice"
+        seen.add(name)
+
+
+# ── what entry points share ──
+
+
+def _weight(weight: WeightRef) -> Iterator[str]:
+    if not weight.spec.is_static or weight.spec.layout is not None or weight.spec.size_bytes is None:
+        yield f"has no dense, static spec: {weight.spec}"
+    elif weight.data is not None and len(weight.data) != weight.spec.size_bytes:
+        yield f"has {len(weight.data)} bytes where {weight.spec} takes {weight.spec.size_bytes}"
+    if weight.format not in _FORMATS or bool(weight.file) != bool(weight.format):
+        yield f"has the format {weight.format!r} for the file {weight.file!r}"
+    if weight.file and not _below(weight.file):
+        yield f"names a file outside the program's folder: {weight.file[:80]!r}"
+    if weight.digest and (len(weight.digest) != 64 or not set(weight.digest) <= set("0123456789abcdef")):
+        yield f"has no sha256: {weight.digest[:80]!r}"
+    if not 0 <= weight.offset <= MAX_SIZE:
+        yield f"lies at {weight.offset}"
+
+
+def _below(file: str) -> bool:
+    """Whether a path stays in its folder, wherever it is read."""
+    posix, windows = PurePosixPath(file), PureWindowsPath(file)
+    escapes = posix.is_absolute() or windows.drive or windows.root or ".." in (*posix.parts, *windows.parts)
+    return not escapes and "\0" not in file
+
+
+def _recipes(program: CompiledProgram) -> Iterator[str]:
+    weights = {w.name: w.spec for w in program.weights}
+    for recipe in program.recipes:
+        try:
+            infer_recipe(recipe, weights)
+        except ValueError as error:
+            yield f"recipe {recipe.name!r}: {error}"
+
+
+def _states(program: CompiledProgram) -> Iterator[str]:
+    made = {r.name: r.spec for r in program.recipes}
+    for state in program.states:
+        if state.spec.size_bytes is None:
+            yield f"state {state.name!r}: has no size: {state.spec}"
+        if state.init and (state.init not in made or not _alike(made[state.init], state.spec)):
+            yield f"state {state.name!r}: starts from {state.init!r}, which no recipe makes as {state.spec}"
+
+
+def _alike(a: TensorSpec, b: TensorSpec) -> bool:
+    same = (a.shape, a.dtype) == (b.shape, b.dtype) and a.is_static
+    return same and a.physical == b.physical
+
+
+def _binary(binary: Binary) -> Iterator[str]:
+    yield from _twice("symbol", binary.symbols)
+    if not binary.data:
+        yield "is empty"
+    if binary.format.startswith("elf-") and not binary.data.startswith(b"\x7fELF"):
+        yield f"is no ELF object, though its format is {binary.format}"
+
+
+# ── one entry point ──
+
+
+def _entry(entry: EntryPoint) -> Iterator[str]:
+    for what, specs, names in (
+        ("input", entry.inputs, entry.input_buffers),
+        ("output", entry.outputs, entry.output_buffers),
+    ):
+        yield from _twice(what, (s.name for s in specs))
+        yield from _twice(f"{what} buffer", names)
+        if len(specs) != len(names):
+            yield f"has {len(specs)} {what}s and {len(names)} {what} buffers"
+        for spec in specs:
+            if not spec.name or spec.layout is not None or spec.size_bytes is None:
+                yield f"{what} {spec.name!r} is not named, static and dense: {spec}"
+    if not entry.plans:
+        yield "has no plan"
+
+
+def _plan(
+    program: CompiledProgram,
+    entry: EntryPoint,
+    plan: ExecutionPlan,
+    fixed: Mapping[BufferKind, Mapping[str, TensorSpec]],
+) -> Iterator[str]:
+    yield from _twice("buffer", (b.name for b in plan.buffers))
+    buffers = {b.name: b for b in plan.buffers}
+    if not -1 <= plan.binary < len(program.binaries):
+        yield f"names binary {plan.binary} of {len(program.binaries)}"
+        return
+    if plan.batch < 1 or not 0 <= plan.arena_bytes <= MAX_SIZE:
+        yield f"has a batch of {plan.batch} calls and an arena of {plan.arena_bytes} bytes"
+    broken = list(itertools.chain.from_iterable(_buffer(b, buffers, plan) for b in plan.buffers))
+    broken += _borders(entry, buffers, fixed)
+    symbols = frozenset(program.binaries[plan.binary].symbols) if plan.binary >= 0 else frozenset()
+    for i, call in enumerate(plan.calls):
+        broken += _in(f"call {i} ({call.kernel})", _call(call, buffers, symbols))
+    yield from broken
+    if not broken:  # what follows trusts that names resolve
+        yield from _lives(entry, plan, buffers)
+
+
+def _buffer(
+    b: BufferAllocation, buffers: Mapping[str, BufferAllocation], plan: ExecutionPlan
+) -> Iterator[str]:
+    who, root = f"buffer {b.name!r}", buffers.get(b.root)
+    if root is None or root.root != root.name:
+        yield f"{who} lies in {b.root!r}, which is no buffer with memory of its own"
+        return
+    if b.size_bytes != b.spec.size_bytes:
+        yield f"{who} has {b.size_bytes} bytes where {b.spec} takes {b.spec.size_bytes}"
+    if b.kind is not root.kind:
+        yield f"{who} is {b.kind} and lies in {root.name!r}, which is {root.kind}"
+    begin = root.offset if root.kind is BufferKind.SCRATCH else 0
+    if b.offset < begin or b.offset + b.size_bytes > begin + root.size_bytes:
+        yield f"{who} lies at {b.offset} with {b.size_bytes} bytes, outside {root.name!r} ({begin} + {root.size_bytes})"
+    if (
+        b is root
+        and b.kind is BufferKind.SCRATCH
+        and (b.offset % _ALIGN or b.offset + b.size_bytes > plan.arena_bytes)
+    ):
+        yield f"{who} lies at {b.offset} with {b.size_bytes} bytes in an arena of {plan.arena_bytes}"
+    if b is root and b.kind is not BufferKind.SCRATCH and b.offset:
+        yield f"{who} has memory of its own and lies at {b.offset}"
+    if (b.offset - begin) * 8 % max(b.spec.dtype.bits, 8):
+        yield f"{who} lies at {b.offset - begin}, which is no multiple of its dtype"
+    if not -1 <= b.first <= b.last <= len(plan.calls):
+        yield f"{who} lives from call {b.first} to {b.last} of {len(plan.calls)}"
+
+
+def _borders(
+    entry: EntryPoint,
+    buffers: Mapping[str, BufferAllocation],
+    fixed: Mapping[BufferKind, Mapping[str, TensorSpec]],
+) -> Iterator[str]:
+    """Inputs and outputs are those of the entry point, weights and states those of the program."""
+    handed = {
+        BufferKind.OUTPUT,
+        BufferKind.INPUT,
+        BufferKind.STATE,
+    }  # an input or a state may be handed through
+    for what, specs, names, kinds in (
+        ("input", entry.inputs, entry.input_buffers, {BufferKind.INPUT}),
+        ("output", entry.outputs, entry.output_buffers, handed),
+    ):
+        for spec, name in zip(specs, names, strict=False):
+            b = buffers.get(name)
+            if (
+                b is None
+                or b.kind not in kinds
+                or not b.spec.is_dense
+                or (b.spec.shape, b.spec.dtype) != (spec.shape, spec.dtype)
+            ):
+                yield f"{what} {spec.name!r} has no dense buffer {name!r} of {spec.dtype.value}{list(spec.shape)}"
+            elif b.kind is BufferKind.INPUT and what == "input" and b.root != name:
+                yield f"{what} {spec.name!r} has no memory of its own"
+    roots = [b for b in buffers.values() if b.root == b.name]
+    border = {BufferKind.INPUT: set(entry.input_buffers), BufferKind.OUTPUT: set(entry.output_buffers)}
+    for b in roots:
+        if b.name not in border.get(b.kind, fixed.get(b.kind, {b.name})):
+            yield f"buffer {b.name!r} is {b.kind}, but the {'entry point' if b.kind in border else 'program'} has none of that name"
+        elif b.kind in fixed and not _alike(b.spec, fixed[b.kind][b.name]):
+            yield f"buffer {b.name!r} is {b.spec} here and {fixed[b.kind][b.name]} in the program"
+
+
+def _call(
+    call: KernelCall, buffers: Mapping[str, BufferAllocation], symbols: frozenset[str]
+) -> Iterator[str]:
+    unknown = [n for n in (*call.inputs, *call.outputs) if n not in buffers]
+    if unknown:
+        yield f"takes {unknown[0]!r}, which is no buffer"
+        return
+    if not call.library and call.symbol not in symbols:
+        yield f"calls {call.symbol!r}, which its binary does not have"
+    if call.tasks < 1 or call.grain < 1 or not 0 <= call.scratch_bytes <= MAX_SIZE:
+        yield f"has {call.tasks} tasks in grains of {call.grain} with {call.scratch_bytes} bytes of scratch"
+    for p in call.params:
+        if type(p.value) is not _PARAMS.get(p.type) or (p.type == "i64" and not -(2**63) <= p.value < 2**63):
+            yield f"has a parameter {p.name!r} of type {p.type!r} and value {p.value!r}"
+    for name in call.outputs:
+        if buffers[name].kind in (BufferKind.INPUT, BufferKind.WEIGHT):
+            yield f"writes {name!r}, which is {buffers[name].kind}"
+    places = sorted((buffers[n].root, buffers[n].offset, buffers[n].size_bytes) for n in call.outputs)
+    for (root, begin, size), (other, after, more) in itertools.pairwise(places):
+        if root == other and size and more and begin + size > after:
+            yield f"writes two results over each other in {root!r}"
+
+
+# ── time ──
+
+
+def _lives(entry: EntryPoint, plan: ExecutionPlan, buffers: Mapping[str, BufferAllocation]) -> Iterator[str]:
+    """Scratch is written before it is read, lives as long as calls touch it, and overlaps nothing that lives at the same time."""
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    written = {
+        b.name for b in plan.buffers if b.kind in (BufferKind.INPUT, BufferKind.WEIGHT, BufferKind.STATE)
+    }
+    for i, call in enumerate(plan.calls):
+        for name in call.inputs:
+            root = buffers[name].root
+            if root not in written and buffers[name].size_bytes:
+                yield f"call {i} ({call.kernel}) reads {name!r} before anything writes it"
+        for name in (*call.inputs, *call.outputs):
+            root = buffers[name].root
+            first.setdefault(root, i)
+            last[root] = i
+        written |= {buffers[n].root for n in call.outputs}
+    for name in entry.output_buffers:
+        if buffers[name].root not in written and buffers[name].size_bytes:
+            yield f"nothing writes the output buffer {name!r}"
+    scratch = [b for b in plan.buffers if b.kind is BufferKind.SCRATCH and b.root == b.name]
+    for b in scratch:
+        if b.name in first and not (b.first <= first[b.name] and last[b.name] <= b.last):
+            yield f"buffer {b.name!r} lives from call {b.first} to {b.last}, but calls {first[b.name]} to {last[b.name]} touch it"
+    yield from _overlaps([b for b in scratch if b.size_bytes])
+
+
+def _overlaps(scratch: list[BufferAllocation]) -> Iterator[str]:
+    """Two places that overlap while both live, found in one sweep over time."""
+    ends = sorted(scratch, key=lambda b: b.last)
+    alive: list[tuple[int, int, str]] = []  # offset, end, name: none overlap each other
+    gone = 0
+    for b in sorted(scratch, key=lambda b: b.first):
+        while gone < len(ends) and ends[gone].last < b.first:
+            done = ends[gone]
+            del alive[bisect.bisect_left(alive, (done.offset, done.offset + done.size_bytes, done.name))]
+            gone += 1
+        at = bisect.bisect_left(alive, (b.offset, 0, ""))
+        for begin, end, name in alive[max(at - 1, 0) : at + 1]:
+            if begin < b.offset + b.size_bytes and b.offset < end:
+                yield f"buffers {name!r} and {b.name!r} overlap in the arena while both live"
+                return
+        alive.insert(at, (b.offset, b.offset + b.size_bytes, b.name))
