@@ -122,9 +122,9 @@ class _Lowerer:
             if self.known.take(node) or self._view(node):
                 continue
             self._kernel(node)
+        outputs, renamed = self._outputs()  # they may show what a state was before this run
         self.memory.reuse([c.use for c in self.calls])
         self._states()
-        outputs, renamed = self._outputs()
         inputs = tuple(v.name for v in self.graph.inputs)
         return Lowering(
             self.graph, self.calls, self.memory, self.known, self._decided(), inputs, outputs, renamed
