@@ -250,7 +250,7 @@ def lower_product(
     if not p.m * p.n * p.batches:
         return Lowered(())
     y = call.outputs[0]
-    a, b = call.tensor(p.a), call.tensor(p.b)
+    b = call.tensor(p.b)
     isa: IsaLevel = target.isa  # type: ignore[attr-defined]
     t = _tiling(p, y.dtype, b.is_weight, streamed, isa, target.config.matmul_tile)
     source = _source(call, p, t, y.dtype, b.is_weight)
@@ -315,8 +315,7 @@ def _source(call: NodeCall, p: Product, t: _Tiling, dtype: DType, packed: bool) 
         'extern "C" void KERNEL(void *const *args, const void *, int64_t begin, int64_t end, void *scratch) {',
         f"    const {s} *a = (const {s} *)args[0], *b = (const {s} *)args[1];",
     ]
-    for at, term in enumerate(p.terms):
-        lines.append(f"    const {s} *term{at} = (const {s} *)args[{at + 2}];")
+    lines += [f"    const {s} *term{at} = (const {s} *)args[{at + 2}];" for at in range(len(p.terms))]
     lines += [
         f"    {s} *y = ({s} *)args[{len(p.terms) + 2}];",
         f"    constexpr int L = GEMM_LANES<{acc}>;",

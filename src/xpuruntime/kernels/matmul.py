@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 from ..codegen.target import CodegenTarget
 from ..decisions import Reason, Support
 from ..ir.ops.matmul import ACTIVATIONS as ACTIVATION_NAMES
-from ..types import DType
 from .gemm import ACTIVATIONS, C_TYPES, STREAMED_ROWS, Product, Term, lower_product, sizes, strides_in
 from .kernel import Lowered, NodeCall
 

@@ -68,6 +68,13 @@ __attribute__((noinline)) static void gemm_tile(
 }
 
 #if defined(__AVX512BF16__)
+INLINE uint32_t gemm_both(const bf16 *p) {
+    uint32_t bits;
+    __builtin_memcpy(&bits, p, 4);
+    return bits;
+}
+INLINE uint32_t gemm_first(const bf16 *p) { return p->bits; }
+
 // The same in bfloat16 by vdpbf16ps, two steps of k at once: rows have k stride 1, a panel is [k / 2][NV * L][2].
 template <int R, int NV, int U>
 __attribute__((noinline)) static void gemm_tile_pairs(
@@ -78,33 +85,31 @@ __attribute__((noinline)) static void gemm_tile_pairs(
     GEMM_UNROLL for (int u = 0; u < U; ++u)
         GEMM_UNROLL for (int r = 0; r < R; ++r)
             GEMM_UNROLL for (int v = 0; v < NV; ++v) sum[u][r][v] = more && u == 0 ? load<L>(tile + (r * NV + v) * L) : V{};
-    const auto pair = [](const bf16 *p) {
-        float both;
-        __builtin_memcpy(&both, p, 4);
-        return splat<V>(both);
-    };
-    const auto dot = [](V &s, V x, V b) { __asm__("vdpbf16ps %2, %1, %0" : "+v"(s) : "v"(x), "v"(b)); };
-    const auto step = [&](V(&s)[R][NV], auto of) {
-        V b[NV];
-        GEMM_UNROLL for (int v = 0; v < NV; ++v) b[v] = load<L>((const float *)panel + v * L);
-        GEMM_UNROLL for (int r = 0; r < R; ++r) {
-            const V x = of(a + r * row_stride);
-            GEMM_UNROLL for (int v = 0; v < NV; ++v) dot(s[r][v], x, b[v]);
-        }
-        a += 2;
-        panel += 2 * NV * L;
-    };
+// A macro: sums handed to a function by reference would live in memory.
+#define GEMM_PAIR_STEP(u, pair)                                                                                   \
+    {                                                                                                             \
+        V b[NV];                                                                                                  \
+        GEMM_UNROLL for (int v = 0; v < NV; ++v) b[v] = load<L>((const float *)panel + v * L);                    \
+        GEMM_UNROLL for (int r = 0; r < R; ++r) {                                                                 \
+            const V x = bitcast<V>(splat<vec<uint32_t, L>>(pair(a + r * row_stride)));                            \
+            GEMM_UNROLL for (int v = 0; v < NV; ++v)                                                              \
+                __asm__("vdpbf16ps %2, %1, %0" : "+v"(sum[u][r][v]) : "v"(x), "v"(b[v]));                         \
+        }                                                                                                         \
+        a += 2;                                                                                                   \
+        panel += 2 * NV * L;                                                                                      \
+    }
     int64_t i = 0;
     for (; i + 2 * U <= k; i += 2 * U) {
         GEMM_UNROLL for (int u = 0; u < U; ++u) {
             if constexpr (U > 1)
                 for (int byte = 0; byte < 4 * NV * L; byte += 64) __builtin_prefetch((const char *)panel + 8192 + byte, 0, 2);
-            step(sum[u], pair);
+            GEMM_PAIR_STEP(u, gemm_both)
         }
     }
-    for (; i + 2 <= k; i += 2) step(sum[0], pair);
-    if (i < k)  // the last of an odd k has no partner: what stands behind the row may be a NaN
-        step(sum[0], [](const bf16 *p) { return bitcast<V>(splat<vec<uint32_t, L>>(p->bits)); });
+    if constexpr (U > 1)
+        for (; i + 2 <= k; i += 2) GEMM_PAIR_STEP(0, gemm_both)
+    if (i < k) GEMM_PAIR_STEP(0, gemm_first)  // of an odd k: what stands behind the row may be a NaN
+#undef GEMM_PAIR_STEP
     GEMM_UNROLL for (int r = 0; r < R; ++r)
         GEMM_UNROLL for (int v = 0; v < NV; ++v) {
             GEMM_UNROLL for (int u = 1; u < U; ++u) sum[0][r][v] += sum[u][r][v];
