@@ -8,7 +8,17 @@ from collections.abc import Sequence
 from ..types import DType, TensorSpec
 from .moves import Place
 
-__all__ = ["STORAGE", "address", "argument", "for_tasks", "number", "outer_dims", "storage", "table", "unravel"]
+__all__ = [
+    "STORAGE",
+    "address",
+    "argument",
+    "for_tasks",
+    "number",
+    "outer_dims",
+    "storage",
+    "table",
+    "unravel",
+]
 
 STORAGE: dict[DType, str] = {
     DType.BOOL: "bool",
@@ -36,8 +46,8 @@ def number(value: float | int | bool) -> str:
     """A number as a C literal: integers exact, floats as doubles."""
     if isinstance(value, bool | int):
         if value == -(2**63):
-            return "(-9223372036854775807ll - 1)"
-        return f"{int(value)}ull" if value >= 2**63 else f"{int(value)}ll"
+            return "(-(int64_t)9223372036854775807 - 1)"
+        return f"(uint64_t){int(value)}u" if value >= 2**63 else f"(int64_t){int(value)}"
     if math.isnan(value):
         return '__builtin_nan("")'
     if math.isinf(value):

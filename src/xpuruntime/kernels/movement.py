@@ -373,6 +373,7 @@ class _Row:
 
 _ROWS: dict[str, _Row] = {
     "clone": _Row(_clone),
+    "bitcast": _Row(_clone),
     "view": _Row(_view),
     "squeeze": _Row(_view),
     "unsqueeze": _Row(_view),

@@ -5,11 +5,13 @@
 enum : int64_t { INDEX_OUTSIDE = 1, DIVIDED_BY_ZERO = 2, DOES_NOT_FIT = 3 };
 
 __attribute__((noinline, cold)) static void fail(void *scratch, int64_t code, int64_t value, int64_t limit) {
+#ifdef XPU_STATUS_SLOT
   int64_t *slot = (int64_t *)scratch;
   if (slot[-1]) return;
   slot[-1] = code;
   slot[-2] = value;
   slot[-3] = limit;
+#endif
 }
 
 // A place in a dim of `size`: negative ones count from its end; one outside is reported, and stands for 0.

@@ -1,0 +1,141 @@
+"""Between floats and integers with a scale (ONNX semantics): in double, with the one inner rounding that the op defines."""
+
+from __future__ import annotations
+
+import math
+
+from ..codegen.moves import Place
+from ..codegen.points import address, number, storage, unravel
+from ..decisions import Support
+from ..ir.interp.quant import _limits
+from ..types import DType
+from .kernel import NodeCall
+from .kit import FLOATS, INTEGERS, NUMBERS, Row, Rows, Text, computes, refuse, result, whole
+
+__all__ = ["KERNELS"]
+
+
+def _spread(call: NodeCall, position: int, shape: tuple[int, ...], axis: int, block: int = 0) -> str:
+    """The address of a scale (or zero point): one value, one per place along axis, or one per block of it."""
+    scale = whole(call, position)
+    names = [f"i{d}" for d in range(len(shape))]
+    if block:
+        names[axis] = f"(i{axis} / {block})"
+        return address(scale, names)
+    if math.prod(scale.shape) == 1:
+        return scale.arg
+    if len(scale.shape) == 1 and shape:
+        return address(scale, [names[axis]])
+    return address(_broadcast(scale, shape), names)
+
+
+def _broadcast(box: Place, shape: tuple[int, ...]) -> Place:
+    return box.expanded(shape)
+
+
+def _quantize(call: NodeCall) -> Text:
+    x, y, a = whole(call, 0), result(call), call.attrs
+    names = [f"i{d}" for d in range(len(y.shape))]
+    dtype = call.outputs[0].dtype
+    own = storage(a["precision"] or call.tensor(1).spec.dtype)
+    low, high = _limits(dtype)
+    scale = _spread(call, 1, y.shape, a["axis"], a["block_size"])
+    zero = (
+        f"(double)load<1>({_spread(call, 2, y.shape, a['axis'], a['block_size'])})"
+        if call.optional(2)
+        else "0.0"
+    )
+    body = [
+        *unravel(y.shape),
+        f"const double quotient = (double)convert<{own}>((double)load<1>({address(x, names)}) / (double)load<1>({scale}));",
+        f"const double place = rint(quotient) + {zero};",
+        f"*({address(y, names)}) = ({storage(dtype)})(place < {low} ? {low} : place > {high} ? {high} : place);",
+    ]
+    return Text(body, math.prod(y.shape), parts=frozenset({"arith"}))
+
+
+def _dequantize(call: NodeCall) -> Text:
+    x, y, a = whole(call, 0), result(call), call.attrs
+    names = [f"i{d}" for d in range(len(y.shape))]
+    scale = _spread(call, 1, y.shape, a["axis"], a["block_size"])
+    zero = (
+        f" - (double)load<1>({_spread(call, 2, y.shape, a['axis'], a['block_size'])})"
+        if call.optional(2)
+        else ""
+    )
+    body = [
+        *unravel(y.shape),
+        f"const double value = ((double)load<1>({address(x, names)}){zero}) * (double)load<1>({scale});",
+        f"store<1>({address(y, names)}, convert<{storage(call.outputs[0].dtype)}>(value));",
+    ]
+    return Text(body, math.prod(y.shape))
+
+
+def _dynamic(call: NodeCall) -> Text:
+    """uint8 over the range of x, stretched to hold 0; in float32, as the ONNX function is written. The range needs all of x: one task."""
+    x, y = whole(call, 0), result(call)
+    names, total = [f"i{d}" for d in range(len(y.shape))], math.prod(y.shape)
+    each = [f"for (int64_t e = 0; e < {total}; ++e) {{", *(f"  {line}" for line in unravel(y.shape, "e"))]
+    body = [
+        "float low = 0, high = 0;",
+        *each,
+        f"  const float v = *({address(x, names)});",
+        "  low = minimum(low, v);",
+        "  high = maximum(high, v);",
+        "}",
+        "const float scale = (high - low) / 255.0f;",
+        "const float from = scale != 0 ? rint(-low / scale) : 0.0f;",
+        "const float zero = from < 0 ? 0.0f : from > 255 ? 255.0f : from;",
+        "*out1 = scale;",
+        "*out2 = (uint8_t)zero;",
+        *each,
+        f"  const float v = *({address(x, names)}), place = rint(scale != 0 ? v / scale : v) + zero;",
+        f"  *({address(y, names)}) = (uint8_t)(place < 0 ? 0.0f : place > 255 ? 255.0f : place);",
+        "}",
+    ]
+    return Text(body, 1, per=2 * total, parts=frozenset({"arith"}))
+
+
+def _fake(call: NodeCall) -> Text:
+    """(clip(rint(x * (1 / scale) + zero_point)) - zero_point) * scale, in float32 as PyTorch's kernel."""
+    x, y, a = whole(call, 0), result(call), call.attrs
+    names, axis = [f"i{d}" for d in range(len(y.shape))], a["axis"] or 0
+    own = "double" if call.tensor(0).spec.dtype is DType.FLOAT64 else "float"
+    body = [
+        *unravel(y.shape),
+        f"const float scale = (float)load<1>({_spread(call, 1, y.shape, axis)});",
+        f"const float zero = (float)load<1>({_spread(call, 2, y.shape, axis)});",
+        f"const {own} moved = ({own})load<1>({address(x, names)}) * ({own})(1.0f / scale);",
+        f"{own} place = rint(({own})(moved + ({own})zero));",
+        f"place = minimum(maximum(place, ({own}){number(float(a['quant_min']))}), ({own}){number(float(a['quant_max']))});",
+        f"store<1>({address(y, names)}, convert<{storage(call.outputs[0].dtype)}>((place - ({own})zero) * ({own})scale));",
+    ]
+    return Text(body, math.prod(y.shape), parts=frozenset({"arith"}))
+
+
+def _to_integers(call: NodeCall) -> Support | None:
+    if call.outputs[0].dtype not in INTEGERS - {DType.INT64, DType.UINT64}:
+        return refuse(call.outputs[0].dtype, "quantized values")
+    precision = call.attrs["precision"]
+    if precision is not None and precision not in FLOATS:
+        return refuse(precision, "a quotient")
+    return computes(dtypes=NUMBERS)(call) or computes(1)(call)
+
+
+def _to_floats(call: NodeCall) -> Support | None:
+    return computes(dtypes=NUMBERS)(call) or (
+        None if call.outputs[0].dtype in FLOATS else refuse(call.outputs[0].dtype, "dequantized values")
+    )
+
+
+KERNELS = (
+    Rows(
+        "quantize/generated",
+        {
+            "quantize_linear": Row(_quantize, _to_integers),
+            "dequantize_linear": Row(_dequantize, _to_floats),
+            "dynamic_quantize_linear": Row(_dynamic, computes(dtypes=frozenset({DType.FLOAT32}))),
+            "fake_quantize": Row(_fake, _to_floats),
+        },
+    ),
+)
