@@ -30,7 +30,7 @@ def convolve(
     batch, channels, out = x.shape[0], x.shape[1] // groups, weight.shape[0] // groups
     total = np.zeros((batch, groups, out, int(np.prod(w.size))), x.dtype)
     for tap, where in w.taps():
-        met = full[last(where)].reshape(batch, groups, channels, -1)
+        met = full[last(where)].reshape(batch, groups, channels, int(np.prod(w.size)))
         total += np.matmul(weight[last(tap)].reshape(groups, out, channels), met)
     return total.reshape(batch, groups * out, *w.size)
 

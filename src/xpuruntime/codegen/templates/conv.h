@@ -1,0 +1,247 @@
+// needs: conv_shape conv_act
+// conv: convolution as a product of gathered pixels with packed filters (implicit GEMM), for every layout, stride and padding.
+//
+// A task is one tile of filters (NV vectors of output channels) over one block of output pixels. The depth (taps x channels)
+// goes in chunks: the block's inputs are gathered into rows of a fixed length in scratch, padding as zeros, and multiplied
+// with the filters' chunk, P pixels x NV vectors of sums at a time, all in registers. Gathering costs about 2 / filters of
+// the product, and frees it from stride, dilation, padding and the cache's associativity: a chunk of a filter tile and P rows
+// fit the first cache, a block's rows and sums the second. Sums of chunks wait in scratch in the order in which they
+// were begun, so that no split of the tasks changes a bit.
+
+namespace conv {
+
+struct Blocks {
+    int64_t depth;                         // taps x channels, padded to whole words
+    int64_t block, blocks, tiles;          // pixels of a block, blocks, tiles of filters of a group
+    int64_t together;                      // tiles whose sums scratch holds at once
+};
+
+// ── arithmetic: what rows hold, and how one word of the depth is multiplied ──
+
+struct F32 {
+    template <class S> using source = S;
+    typedef float row, sum, word;
+    typedef vec<float, XPU_VECTOR_BYTES / 4> V, W;
+    static INLINE_MEMBER V madd(V acc, float a, W w) { return acc + a * w; }
+};
+struct F64 {
+    template <class S> using source = S;
+    typedef double row, sum, word;
+    typedef vec<double, XPU_VECTOR_BYTES / 8> V, W;
+    static INLINE_MEMBER V madd(V acc, double a, W w) { return acc + a * w; }
+};
+#ifdef __AVX512BF16__
+struct Bf16Pairs {  // a word is two neighbours of the depth; VDPBF16PS adds both products in float
+    template <class S> using source = uint16_t;
+    typedef uint16_t row;
+    typedef float sum;
+    typedef int32_t word;
+    typedef vec<float, 16> V;
+    typedef vec<int32_t, 16> W;
+    static INLINE_MEMBER V madd(V acc, int32_t a, W w) {
+        const W pair = splat<W>(a);
+        asm("vdpbf16ps %2, %1, %0" : "+v"(acc) : "v"(w), "v"(pair));
+        return acc;
+    }
+};
+#endif
+
+constexpr int64_t CHUNK_BYTES = 768;             // of a row; CONV_CHUNK_BYTES in kernels/conv.py
+constexpr int64_t ROW_BYTES = CHUNK_BYTES + 64;  // an odd number of lines: rows spread over the cache's sets
+
+// sums[P][NV] = bias, or itself, + rows x filters over `words` of the depth.
+template <class M, int P, int NV>
+static __attribute__((noinline)) void product(const void *rows, const void *filters, int64_t words, typename M::sum *sums,
+                                              const typename M::sum *bias) {
+    typedef typename M::V V;
+    constexpr int L = lanes<V>, PITCH = ROW_BYTES / sizeof(typename M::word);
+    typedef typename M::word word;
+    const word *a = (const word *)rows;
+    const char *b = (const char *)filters;
+    V acc[P][NV];
+    if (bias) {
+#pragma GCC unroll 32
+        for (int p = 0; p < P; p++)
+#pragma GCC unroll 8
+            for (int v = 0; v < NV; v++) acc[p][v] = ::load<L>(bias + v * L);
+    } else {
+#pragma GCC unroll 32
+        for (int p = 0; p < P; p++)
+#pragma GCC unroll 8
+            for (int v = 0; v < NV; v++) acc[p][v] = ::load<L>(sums + (p * NV + v) * L);
+    }
+    for (int64_t k = 0; k < words; k++, b += NV * XPU_VECTOR_BYTES) {
+        typename M::W w[NV];
+#pragma GCC unroll 8
+        for (int v = 0; v < NV; v++) w[v] = ::load<L>((const typename M::word *)(b + v * XPU_VECTOR_BYTES));
+#pragma GCC unroll 32
+        for (int p = 0; p < P; p++)
+#pragma GCC unroll 8
+            for (int v = 0; v < NV; v++) acc[p][v] = M::madd(acc[p][v], a[p * PITCH + k], w[v]);
+    }
+#pragma GCC unroll 32
+    for (int p = 0; p < P; p++)
+#pragma GCC unroll 8
+        for (int v = 0; v < NV; v++) ::store<L>(sums + (p * NV + v) * L, acc[p][v]);
+}
+
+// ── gathering ──
+
+template <class R> INLINE void zero(R *to, int64_t n) {
+    constexpr int L = XPU_VECTOR_BYTES / sizeof(R);
+    for (; n >= L; n -= L, to += L) ::store<L>(to, vec<R, L>{});
+    for (; n > 0; n--, to++) {
+        asm("" : "+r"(to));  // a few elements: no call of memset
+        *to = 0;
+    }
+}
+// n elements that lie `step` apart, as rows hold them.
+template <class R, class S> INLINE void move(R *to, const S *from, int64_t n, int64_t step) {
+    constexpr int L = XPU_VECTOR_BYTES / sizeof(R);
+    int64_t i = 0;
+    if (step == 1 && n >= L) {
+        for (; i + L <= n; i += L) ::store<L>(to + i, ::load<L>(from + i));
+        if (i < n) ::store<L>(to + n - L, ::load<L>(from + n - L));
+        return;
+    }
+    for (; i < n; i++) {
+        asm("" : "+r"(i));
+        to[i] = ::load<1>(from + i * step);
+    }
+}
+
+// Rows of `count` pixels for the depth [from, to). A run is the channels of one tap; of a whole row of taps where these lie
+// side by side in memory.
+template <class M, class S>
+static __attribute__((noinline)) void gather_rows(const Shape &s, const S *x, int64_t pixel, int64_t count, int64_t from, int64_t to,
+                                                  typename M::row *row) {
+    const bool wide = !s.transposed && s.dilation[2] == 1 && s.x[1] == 1 && s.x[4] == s.channels;
+    const int64_t taps = wide ? s.kernel[2] : 1, across = s.kernel[2] / taps, run = taps * s.channels;
+    const int64_t real = s.kernel[0] * s.kernel[1] * across * run;  // what lies beyond is padding to a whole word
+    const int64_t first = from / run, skip = from % run;
+    Pixel at(s, pixel);
+    for (int64_t p = 0; p < count; p++, at.next(s), row += ROW_BYTES / sizeof(*row)) {
+        const S *image = x + at.n * s.x[0];
+        int64_t w = first % across, h = first / across % s.kernel[1], d = first / across / s.kernel[1], k = skip;
+        for (int64_t done = from; done < to;) {
+            typename M::row *out = row + (done - from) - k;  // out[k] is element k of the run
+            const int64_t end = run - k < to - done ? run : k + to - done;
+            if (done >= real) {
+                zero(row + (done - from), to - done);
+                break;
+            }
+            done += end - k;
+            const int64_t z = met(s, at, 0, d), y = met(s, at, 1, h), c = met(s, at, 2, w);
+            int64_t a = k, b = end;  // of the run what meets the input
+            if (outside(z, s.in[0]) || outside(y, s.in[1])) a = b = end;
+            else {
+                if (c < 0) a = -c * s.channels < end ? (-c * s.channels > k ? -c * s.channels : k) : end;
+                if (c + taps > s.in[2]) b = (s.in[2] - c) * s.channels;
+                b = b < a ? a : b < end ? b : end;
+            }
+            zero(out + k, a - k);
+            if (a < b) move(out + a, image + z * s.x[2] + y * s.x[3] + c * s.x[4] + a * s.x[1], b - a, s.x[1]);
+            zero(out + b, end - b);
+            k = 0;
+            if (++w == across) {
+                w = 0;
+                if (++h == s.kernel[1]) h = 0, d++;
+            }
+        }
+    }
+}
+
+// ── the end of a sum: y = act(sum + residual) ──
+
+template <class M, class S, class A, int NV>
+static __attribute__((noinline)) void finish(const Shape &s, const typename M::sum *sums, const int64_t *to, const int64_t *with,
+                                             int64_t count, int64_t filters, const S *residual, S *y) {
+    typedef typename M::V V;
+    constexpr int L = lanes<V>;
+    const bool rows = s.y[1] == 1 && (!residual || s.r[1] == 1);
+    for (int64_t p = 0; p < count; p++, sums += NV * L) {
+        S *out = y + to[p];
+        const S *add = residual ? residual + with[p] : nullptr;
+        int64_t f = 0;
+        for (; rows && f + L <= filters; f += L) {
+            V v = ::load<L>(sums + f);
+            if (add) v += ::load<L>(add + f);
+            ::store<L>(out + f, A::of(v));
+        }
+        for (; f < filters; f++) {
+            typename M::sum v = sums[f];
+            if (add) v += ::load<1>(add + f * s.r[1]);
+            ::store<1>(out + f * s.y[1], A::of(v));
+        }
+    }
+}
+
+// Tasks count on over tiles, then blocks, then groups. Scratch: rows | sums | bias of the tiles | where pixels go and what they add.
+template <class M, class S, class A, int P, int NV>
+static __attribute__((noinline)) void run(const Shape &s, const Blocks &g, const S *x, const void *filters, const S *bias,
+                                          const S *residual, S *y, int64_t begin, int64_t end, void *scratch) {
+    typedef typename M::sum sum;
+    typedef typename M::template source<S> source;
+    constexpr int64_t TILE = NV * lanes<typename M::V>, CHUNK = CHUNK_BYTES / sizeof(typename M::row);
+    constexpr int64_t WORD = sizeof(typename M::word) / sizeof(typename M::row), PITCH = ROW_BYTES / sizeof(typename M::row);
+    const int64_t whole = (g.block + P - 1) / P * P, pixels = s.images * s.out[0] * s.out[1] * s.out[2];
+    const bool once = g.depth <= CHUNK;  // no sum waits for another chunk
+    typename M::row *rows = (typename M::row *)scratch;
+    sum *sums = (sum *)((char *)scratch + whole * ROW_BYTES), *start = sums + (once ? P : g.together * whole) * TILE;
+    int64_t *to = (int64_t *)(start + g.together * TILE), *with = to + g.block;
+    while (begin < end) {
+        const int64_t tile = begin % g.tiles, block = begin / g.tiles % g.blocks, group = begin / g.tiles / g.blocks;
+        int64_t count = g.tiles - tile < end - begin ? g.tiles - tile : end - begin;
+        if (count > g.together) count = g.together;
+        begin += count;
+        const int64_t first = block * g.block, many = pixels - first < g.block ? pixels - first : g.block;
+        Pixel at(s, first);
+        for (int64_t p = 0; p < many; p++, at.next(s)) to[p] = at.offset(s.y), with[p] = at.offset(s.r);
+        for (int64_t f = 0; f < count * TILE; f++) {
+            const int64_t c = tile * TILE + f;
+            start[f] = c < s.filters ? value_at<S, sum>(bias, group * s.filters + c) : 0;
+        }
+        for (int64_t k = 0; k == 0 || k < g.depth; k += CHUNK) {
+            const int64_t next = g.depth - k < CHUNK ? g.depth : k + CHUNK;
+            gather_rows<M>(s, (const source *)x + group * s.channels * s.x[1], first, many, k, next, rows);
+            for (int64_t t = 0; t < count; t++) {
+                const int64_t c = (tile + t) * TILE, o = group * s.filters + c;
+                const typename M::row *f = (const typename M::row *)filters + ((group * g.tiles + tile + t) * g.depth + k) * TILE;
+                for (int64_t p = 0; p < many; p += P) {
+                    sum *part = once ? sums : sums + (t * whole + p) * TILE;
+                    product<M, P, NV>(rows + p * PITCH, f, (next - k) / WORD, part, k ? nullptr : start + t * TILE);
+                    if (next == g.depth)
+                        finish<M, S, A, NV>(s, part, to + p, with + p, many - p < P ? many - p : P,
+                                            s.filters - c < TILE ? s.filters - c : TILE, residual ? residual + o * s.r[1] : nullptr,
+                                            y + o * s.y[1]);
+                }
+            }
+        }
+    }
+}
+
+// Filters of the depth's order in tiles, for weights that are computed: what the recipe does to those that are not.
+// `w`: strides of filter, channel and the three dims of the kernel, and between groups.
+template <class M, class S, int NV>
+static __attribute__((noinline)) void pack(const Shape &s, const Blocks &g, const S *from, const int64_t (&w)[6], typename M::row *to,
+                                           int64_t begin, int64_t end) {
+    typedef typename M::template source<S> source;
+    constexpr int64_t TILE = NV * lanes<typename M::V>, WORD = sizeof(typename M::word) / sizeof(typename M::row);
+    for (int64_t task = begin; task < end; task++) {
+        typename M::row *out = to + task * g.depth * TILE;
+        zero(out, g.depth * TILE);
+        const source *group = (const source *)from + task / g.tiles * w[5];
+        int64_t k = 0;
+        for (int64_t d = 0; d < s.kernel[0]; d++)
+            for (int64_t h = 0; h < s.kernel[1]; h++)
+                for (int64_t v = 0; v < s.kernel[2]; v++)
+                    for (int64_t c = 0; c < s.channels; c++, k++)
+                        for (int64_t f = 0; f < TILE && task % g.tiles * TILE + f < s.filters; f++) {
+                            const int64_t o = task % g.tiles * TILE + f;
+                            const source *one = group + o * w[0] + c * w[1] + d * w[2] + h * w[3] + v * w[4];
+                            move(out + (k / WORD * TILE + f) * WORD + k % WORD, one, 1, 1);
+                        }
+    }
+}
+
+}  // namespace conv

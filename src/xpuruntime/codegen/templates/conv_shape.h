@@ -1,0 +1,43 @@
+// conv_shape: what convolutions and pools know of their operands; space has three dims, unused outer ones have extent 1.
+
+namespace conv {
+
+struct Shape {  // strides count elements; channels and filters are those of one group
+    int64_t images, groups, channels, filters;
+    int64_t in[3], out[3], kernel[3], stride[3], dilation[3], begin[3];
+    int64_t x[5], y[5], r[5];  // n, c, d, h, w: input, output, residual
+    bool transposed;           // every input element spreads its kernel
+};
+
+// One output pixel; pixels count on over images, and w runs fastest.
+struct Pixel {
+    int64_t n, at[3];
+    INLINE_MEMBER Pixel(const Shape &s, int64_t index) {
+        for (int d = 2; d >= 0; d--) at[d] = index % s.out[d], index /= s.out[d];
+        n = index;
+    }
+    INLINE_MEMBER void next(const Shape &s) {
+        for (int d = 2; d >= 0; d--) {
+            if (++at[d] < s.out[d]) return;
+            at[d] = 0;
+        }
+        n++;
+    }
+    INLINE_MEMBER int64_t offset(const int64_t (&strides)[5]) const {
+        return n * strides[0] + at[0] * strides[2] + at[1] * strides[3] + at[2] * strides[4];
+    }
+};
+
+// Where tap t of dim d lies in the input; below 0 or from in[d] on: it meets nothing.
+INLINE int64_t met(const Shape &s, const Pixel &p, int d, int64_t t) {
+    if (!s.transposed) return p.at[d] * s.stride[d] - s.begin[d] + t * s.dilation[d];
+    const int64_t spread = p.at[d] + s.begin[d] - t * s.dilation[d];
+    if (s.stride[d] == 1) return spread;
+    return spread < 0 || spread % s.stride[d] ? -1 : spread / s.stride[d];
+}
+INLINE bool outside(int64_t at, int64_t extent) { return (uint64_t)at >= (uint64_t)extent; }
+
+// The value of no operand, for what an absent bias or residual would add.
+template <class S, class T> INLINE T value_at(const S *p, int64_t i) { return p ? (T)::load<1>(p + i) : (T)0; }
+
+}  // namespace conv

@@ -1,0 +1,159 @@
+"""ConvShape: what convolutions and pools know of their operands, as Python reads it off a node and as C++ reads it (conv_shape.h)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ..codegen.target import CodegenTarget
+from ..ir.ops._shapes import pads
+from ..types import DType, TensorSpec
+from .kernel import NodeCall, Stage, operand_ref
+from .movement import moves_stage, padding
+
+__all__ = ["C_TYPES", "ConvShape", "function", "padding_stages", "sizes", "strides_of"]
+
+C_TYPES: dict[DType, str] = {
+    DType.FLOAT64: "double",
+    DType.FLOAT32: "float",
+    DType.BFLOAT16: "bf16",
+    DType.FLOAT16: "f16",
+    **{d: f"{d.value}_t" for d in DType if d.is_integer and d.bits >= 8},
+}
+"""Dtypes that windows are computed in, as the prelude calls them."""
+
+
+def sizes(spec: TensorSpec) -> tuple[int, ...]:
+    """A static shape as integers."""
+    return tuple(int(d) for d in spec.shape if isinstance(d, int))
+
+
+def strides_of(spec: TensorSpec, rank: int) -> tuple[int, ...]:
+    """Strides over n, c, d, h, w of a value whose last ``rank`` dims are space; a missing batch, missing dims and dims of
+    extent 1 have stride 0.
+    """
+    steps = tuple(0 if d == 1 else s for d, s in zip(sizes(spec), spec.physical.strides, strict=True))
+    lead = (0,) * (rank + 2 - len(steps)) + steps[: len(steps) - rank]
+    return (*lead, *(0,) * (3 - rank), *steps[len(steps) - rank :])
+
+
+@dataclass(frozen=True, slots=True)
+class ConvShape:
+    """Fields as ``conv::Shape`` has them, space always three dims; ``rank`` is how many the node has."""
+
+    images: int
+    groups: int
+    channels: int
+    filters: int
+    size: tuple[int, ...]
+    out: tuple[int, ...]
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    begin: tuple[int, ...]
+    x: tuple[int, ...]
+    y: tuple[int, ...]
+    r: tuple[int, ...] = (0,) * 5
+    transposed: bool = False
+    rank: int = 2
+
+    @classmethod
+    def of(cls, call: NodeCall) -> ConvShape:
+        """Of a convolution."""
+        x, weight, y = call.tensor(0).spec, call.tensor(1).spec, call.outputs[0]
+        residual = call.optional(3) if call.op == "fused_convolution" else None
+        groups, transposed = call.attrs["groups"], bool(call.attrs.get("transposed", False))
+        w = sizes(weight)
+        channels, filters = (w[0] // groups, w[1]) if transposed else (w[1], w[0] // groups)
+        shape = cls.window(x, y, w[2:], call)
+        return cls(
+            shape.images, groups, channels, filters, shape.size, shape.out, shape.kernel, shape.stride, shape.dilation,
+            shape.begin, _channel_step(x, shape.x), _channel_step(y, shape.y),
+            (0,) * 5 if residual is None else _broadcast(residual.spec, shape.rank), transposed, shape.rank,
+        )  # fmt: skip
+
+    @classmethod
+    def window(cls, x: TensorSpec, y: TensorSpec, kernel: Sequence[int], call: NodeCall) -> ConvShape:
+        """Of a window that slides over each channel: stride, padding and dilation are the node's attributes."""
+        n = len(kernel)
+        stride, dilation, begin = (
+            call.attrs["stride"],
+            call.attrs["dilation"],
+            pads(call.attrs["padding"], n)[0],
+        )
+        lead = sizes(x)[: x.rank - n]
+        return cls(
+            math.prod(lead[:-1]), 1, lead[-1], lead[-1], _space(sizes(x)[-n:]), _space(sizes(y)[-n:]), _space(kernel),
+            _space(stride), _space(dilation), _space(begin, 0), strides_of(x, n), strides_of(y, n), rank=n,
+        )  # fmt: skip
+
+    @property
+    def taps(self) -> int:
+        """Places of the kernel."""
+        return math.prod(self.kernel)
+
+    @property
+    def pixels(self) -> int:
+        """Output places of all images."""
+        return self.images * math.prod(self.out)
+
+    def flops(self, per_tap: int) -> int:
+        """Arithmetic operations; taps that meet padding count."""
+        inputs = self.images * math.prod(self.size) if self.transposed else self.pixels
+        return per_tap * inputs * self.groups * self.filters * self.taps * self.channels
+
+    def bytes(self, call: NodeCall) -> int:
+        """What must move at least: operands once, results once."""
+        specs = [t.spec for t in call.tensors] + list(call.outputs)
+        return sum(s.size_bytes or 0 for s in specs)
+
+    def about(self, call: NodeCall) -> str:
+        """A comment: the node, and what it maps to what."""
+        ins = ", ".join(str(t.spec) for t in call.tensors)
+        return f"{call.op} %{call.node.name}: {ins} -> {call.outputs[0]}"
+
+    def text(self) -> str:
+        """As an initialiser of ``conv::Shape``."""
+        fields = (
+            self.size, self.out, self.kernel, self.stride, self.dilation, self.begin, self.x, self.y, self.r,
+        )  # fmt: skip
+        lists = ", ".join("{" + ", ".join(str(v) for v in f) + "}" for f in fields)
+        flag = "true" if self.transposed else "false"
+        return f"{{{self.images}, {self.groups}, {self.channels}, {self.filters}, {lists}, {flag}}}"
+
+
+def _space(values: Sequence[int], fill: int = 1) -> tuple[int, ...]:
+    return (*(fill,) * (3 - len(values)), *values)
+
+
+def _channel_step(spec: TensorSpec, strides: tuple[int, ...]) -> tuple[int, ...]:
+    """One channel has its true stride, so that rows of channels are seen as rows."""
+    return (strides[0], spec.physical.strides[1], *strides[2:])
+
+
+def _broadcast(spec: TensorSpec, rank: int) -> tuple[int, ...]:
+    """Strides of what broadcasts to [n, c, space]."""
+    missing = rank + 2 - spec.rank
+    steps = (0,) * missing + tuple(
+        0 if d == 1 else s for d, s in zip(sizes(spec), spec.physical.strides, strict=True)
+    )
+    return (*steps[:2], *(0,) * (3 - rank), *steps[2:])
+
+
+def function(body: str, about: str) -> str:
+    """The text of a kernel's function around its body, under a comment."""
+    return (
+        f"// {about}\n"
+        'extern "C" void KERNEL(void *const *args, const void *params, int64_t begin, int64_t end, void *scratch) {\n'
+        f"{body}\n}}\n"
+    )
+
+
+def padding_stages(call: NodeCall, target: CodegenTarget) -> Iterator[Stage]:
+    """Zeros where a result's layout has more than the value."""
+    for at, spec in enumerate(call.outputs):
+        ref = operand_ref("out", at)
+        moves = list(padding(ref, spec))
+        if moves:
+            yield moves_stage("zero_padding", moves, (ref,), spec.dtype, target)

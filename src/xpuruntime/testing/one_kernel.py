@@ -1,0 +1,214 @@
+"""Judging one kernel by itself: one node, any layouts of operands and results, any split of its tasks.
+
+    check_kernel(Generated(), "convolution", [x, Weight(w), None], layouts={0: NHWC}, stride=[1, 1], ...)
+
+``testing.native`` judges whole graphs, where passes choose the layouts; here the caller does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..codegen.cpp import cpu_target
+from ..codegen.target import CodegenTarget
+from ..ir import GraphBuilder, interp
+from ..kernels.kernel import Kernel, Lowered, NodeCall, Operand
+from ..numerics import compare, tolerance_for
+from ..program.program import WeightTransformRecipe
+from ..protocols import Array
+from ..runtime.layouts import from_memory, memory_shape, to_memory
+from ..runtime.recipes import run_recipe
+from ..types import DType, Layout, TensorSpec
+
+__all__ = ["Weight", "build_kernel", "channels_last", "check_kernel", "run_kernel"]
+
+_LIMITS: Mapping[DType, float] = {DType.FLOAT64: 1e-12, DType.FLOAT32: 1e-5}
+
+
+@dataclass(frozen=True)
+class Weight:
+    """An operand that is known before the run."""
+
+    array: Array
+
+
+def channels_last(shape: Sequence[int], pad_to: int = 1) -> Layout:
+    """NHWC of any rank, channels padded to a multiple."""
+    rank = len(shape)
+    alloc = (shape[0], -(-shape[1] // pad_to) * pad_to, *shape[2:])
+    return Layout((0, *range(2, rank), 1), alloc)
+
+
+@dataclass(frozen=True)
+class _Built:
+    call: NodeCall
+    lowered: Lowered
+    symbols: tuple[str, ...]
+    library: ctypes.CDLL
+
+
+def build_kernel(
+    kernel: Kernel,
+    op: str,
+    operands: Sequence[Any],
+    target: CodegenTarget,
+    layouts: Mapping[int, Layout],
+    out_layouts: Mapping[int, Layout],
+    **attrs: Any,
+) -> _Built:
+    """A node, lowered and compiled. ``operands``: arrays, ``Weight``s, numbers or None. Raises AssertionError when it is refused."""
+    b = GraphBuilder("one")
+    names = [_declare(b, i, v) for i, v in enumerate(operands)]
+    b.call(op, *names, **attrs)
+    node = b.nodes[0]
+    inputs = tuple(
+        _operand(b, n, v, layouts.get(i)) for i, (n, v) in enumerate(zip(names, operands, strict=True))
+    )
+    outputs = tuple(replace(b.spec(v.name), layout=out_layouts.get(i)) for i, v in enumerate(node.outputs))
+    call = NodeCall(node, inputs, outputs)
+    support = kernel.supports(call, target)
+    assert support.ok, support.reason
+    lowered = kernel.lower(call, target)
+    symbols = tuple(f"k{i}_{s.stem}" for i, s in enumerate(lowered.stages))
+    parts = frozenset().union(*(s.parts for s in lowered.stages))
+    binary = target.assemble({n: s.source for n, s in zip(symbols, lowered.stages, strict=True)}, parts)
+    with tempfile.NamedTemporaryFile(suffix=".so", delete=False) as file:
+        file.write(binary.data)
+    try:
+        return _Built(call, lowered, symbols, ctypes.CDLL(file.name))
+    finally:
+        Path(file.name).unlink()
+
+
+def _declare(b: GraphBuilder, at: int, value: Any) -> Any:
+    array = value.array if isinstance(value, Weight) else value
+    if not isinstance(array, np.ndarray):
+        return value
+    return b.input(f"in{at}", TensorSpec(array.shape, DType.of(array.dtype)))
+
+
+def _operand(b: GraphBuilder, name: Any, value: Any, layout: Layout | None) -> Any:
+    if not isinstance(name, str):
+        return name
+    return Operand(name, replace(b.spec(name), layout=layout), isinstance(value, Weight))
+
+
+def run_kernel(
+    built: _Built, operands: Sequence[Any], split: int | None = None
+) -> tuple[tuple[Array, ...], Callable[[], None]]:
+    """Outputs, and a function that runs it all again. ``split``: seed of random cuts of every stage's tasks."""
+    buffers: dict[str, Array] = {}
+    for i, value in enumerate(operands):
+        if isinstance(value, Weight):
+            packed = built.lowered.weights.get(i)
+            array = value.array
+            if packed is not None:
+                recipe = WeightTransformRecipe("w", packed.spec, "in", packed.steps)
+                array = run_recipe(recipe, {"in": array})
+            buffers[f"in{i}"] = np.array(array, order="C")
+        elif isinstance(value, np.ndarray):
+            operand = built.call.inputs[i]
+            assert isinstance(operand, Operand)
+            buffers[f"in{i}"] = np.array(to_memory(value, operand.spec), order="C")
+    for i, spec in enumerate(built.call.outputs):
+        buffers[f"out{i}"] = np.frombuffer(bytearray(b"\xcc" * (spec.size_bytes or 0)), np.uint8)
+    for i, size in enumerate(built.lowered.temps):
+        buffers[f"temp{i}"] = np.full(size, 0xCC, np.uint8)
+    aligned = {n: _aligned(a) for n, a in buffers.items()}
+    rng = np.random.default_rng(split)
+    jobs = []
+    for symbol, stage in zip(built.symbols, built.lowered.stages, strict=True):
+        args = (ctypes.c_void_p * len(stage.args))(*[aligned[a].ctypes.data for a in stage.args])
+        cuts = [0, stage.tasks]
+        if split is not None:
+            cuts = sorted({*cuts, *rng.integers(0, stage.tasks + 1, 3).tolist()})
+        scratch = _aligned(np.full(stage.scratch_bytes + 64, 0xCC, np.uint8))
+        jobs.append((getattr(built.library, symbol), args, cuts, scratch, stage.scratch_bytes))
+
+    def again() -> None:
+        for function, args, cuts, scratch, _ in jobs:
+            for begin, end in itertools.pairwise(cuts):
+                function(
+                    args,
+                    None,
+                    ctypes.c_int64(begin),
+                    ctypes.c_int64(end),
+                    ctypes.c_void_p(scratch.ctypes.data),
+                )
+
+    again()
+    for *_, scratch, size in jobs:
+        assert (scratch[size : size + 64] == 0xCC).all(), "a stage wrote beyond its scratch"
+    results = []
+    for i, spec in enumerate(built.call.outputs):
+        flat = aligned[f"out{i}"].view(np.uint8).reshape(-1)[: spec.size_bytes]
+        whole = flat.view(spec.dtype.numpy).reshape(memory_shape(spec))
+        results.append(from_memory(flat, spec).copy())
+        if spec.layout is not None:
+            inside = np.zeros(whole.shape, bool)
+            inside[tuple(slice(spec.shape[d]) for d in spec.layout.order)] = True
+            assert not np.any(whole[~inside] != 0), "padding of the result's layout is not zero"
+    return tuple(results), again
+
+
+def _aligned(array: Array) -> Array:
+    """A copy that starts at a multiple of 64, with guard bytes behind it."""
+    raw = np.full(array.nbytes + 128, 0xCC, np.uint8)
+    at = -raw.ctypes.data % 64
+    flat = raw[at : at + array.nbytes]
+    flat[:] = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
+    return raw[at:].view(np.uint8)
+
+
+def check_kernel(
+    kernel: Kernel,
+    op: str,
+    operands: Sequence[Any],
+    *,
+    target: str = "cpu",
+    layouts: Mapping[int, Layout] | None = None,
+    out_layouts: Mapping[int, Layout] | None = None,
+    split: int | None = None,
+    tolerance: float | None = None,
+    config: Any = None,
+    **attrs: Any,
+) -> tuple[Array, ...]:
+    """Run a kernel and compare with the interpreter; gives the outputs. Raises AssertionError."""
+    where = _target(target)
+    if config is not None:
+        where = type(where)(where.isa, config)  # type: ignore[attr-defined, call-arg]
+    built = build_kernel(kernel, op, operands, where, layouts or {}, out_layouts or {}, **attrs)
+    outputs, _ = run_kernel(built, operands, split)
+    b = GraphBuilder("one")
+    names = [_declare(b, i, v) for i, v in enumerate(operands)]
+    made = b.call(op, *names, **attrs)
+    made = made if isinstance(made, tuple) else (made,)
+    for name in made:
+        b.output(name)
+    feeds = {
+        n: (v.array if isinstance(v, Weight) else v)
+        for n, v in zip(names, operands, strict=True)
+        if isinstance(n, str)
+    }
+    want = interp.run(b.build(), feeds)
+    for name, ours in zip(made, outputs, strict=True):
+        theirs = want[name]
+        dtype = DType.of(theirs.dtype)
+        limit = _LIMITS.get(dtype, tolerance_for(dtype)) if tolerance is None else tolerance
+        verdict = compare(name, ours, theirs, limit)
+        assert verdict.ok, f"{op} {attrs}: {verdict.reason} ({verdict.max_rel:.3g}, limit {limit:.3g})"
+    return outputs
+
+
+@functools.cache
+def _target(text: str) -> CodegenTarget:
+    return cpu_target(text)

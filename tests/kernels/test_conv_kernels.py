@@ -1,0 +1,182 @@
+"""Convolution kernels against the interpreter: shapes that do not fit vectors, every layout, dtype and instruction set."""
+
+from __future__ import annotations
+
+import itertools
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from xpuruntime.kernels.conv import Generated
+from xpuruntime.testing.one_kernel import Weight, channels_last, check_kernel
+
+LEVELS = ("cpu:x86-64-v2", "cpu:x86-64-v3", "cpu:x86-64-v4", "cpu:x86-64-v4+bf16")
+
+
+def draw(seed, *shape, dtype=np.float32):
+    return (np.random.default_rng(seed).standard_normal(shape)).astype(dtype)
+
+
+def conv(
+    n=1, c=3, o=5, size=(7, 6), kernel=(3, 3), stride=None, padding=None, dilation=None, groups=1, *,
+    bias=True, residual=False, act=None, transposed=False, output_padding=(), known=True, dtype=np.float32,
+    last=True, kernel_row=None, pad_to=1, x=None, **options,
+):  # fmt: skip
+    """Check one convolution; ``last``: channels-last operands and result."""
+    d = len(size)
+    stride, dilation = list(stride or [1] * d), list(dilation or [1] * d)
+    padding = list(padding if padding is not None else [0] * d)
+    x = draw(1, n, c, *size, dtype=dtype) if x is None else x
+    shape = (c, o // groups, *kernel) if transposed else (o, c // groups, *kernel)
+    w = draw(2, *shape, dtype=dtype)
+    operands = [x, Weight(w) if known else w, draw(3, o, dtype=dtype) if bias else None]
+    attrs = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    attrs |= {"transposed": transposed, "output_padding": list(output_padding)}
+    op = "convolution"
+    begins, ends = (padding * 2)[:d], (padding * 2)[d : 2 * d] if len(padding) == d else padding[d:]
+    if transposed:
+        extra = output_padding or [0] * d
+        out = [
+            (i - 1) * s + (k - 1) * w + 1 - b - e + p
+            for i, s, k, w, b, e, p in zip(size, stride, kernel, dilation, begins, ends, extra, strict=True)
+        ]
+    else:
+        out = [
+            (i + b + e - w * (k - 1) - 1) // s + 1
+            for i, k, s, w, b, e in zip(size, kernel, stride, dilation, begins, ends, strict=True)
+        ]
+    layouts = {0: channels_last(x.shape, pad_to)} if last else {}
+    if residual or act:
+        op = "fused_convolution"
+        r = (
+            draw(4, *(residual if isinstance(residual, tuple) else (n, o, *out)), dtype=dtype)
+            if residual
+            else None
+        )
+        operands.append(r)
+        attrs["act"] = act or "none"
+        if last and r is not None and r.shape == (n, o, *out):
+            layouts[3] = channels_last(r.shape, pad_to)
+    outs = {0: channels_last((n, o, *out), pad_to)} if last else {}
+    return check_kernel(
+        kernel_row or Generated(), op, operands, layouts=layouts, out_layouts=outs, **attrs, **options
+    )
+
+
+SHAPES = {
+    "pointwise": {"c": 64, "o": 64, "size": (9, 5), "kernel": (1, 1)},
+    "three": {"c": 17, "o": 33, "size": (9, 8), "padding": [1, 1]},
+    "wide first": {"c": 3, "o": 64, "size": (20, 21), "kernel": (7, 7), "stride": [2, 2], "padding": [3, 3]},
+    "several chunks": {"c": 70, "o": 40, "size": (8, 8), "padding": [1, 1]},
+    "one pixel": {"c": 5, "o": 7, "size": (1, 1), "kernel": (1, 1)},
+    "kernel beyond input": {"c": 4, "o": 3, "size": (2, 2), "kernel": (5, 5), "padding": [2, 2]},
+    "asymmetric": {"c": 8, "o": 8, "size": (6, 7), "padding": [0, 1, 2, 3], "stride": [2, 1]},
+    "cropping": {"c": 8, "o": 8, "size": (9, 9), "padding": [-1, 1, 0, -2]},
+    "dilated": {"c": 16, "o": 16, "size": (9, 11), "padding": [2, 4], "dilation": [2, 3]},
+    "grouped": {"c": 12, "o": 18, "size": (5, 6), "groups": 3, "padding": [1, 1]},
+    "one filter": {"c": 9, "o": 1, "size": (6, 6), "padding": [1, 1]},
+    "one channel": {"c": 1, "o": 20, "size": (6, 6), "padding": [1, 1]},
+    "batch": {"n": 3, "c": 16, "o": 24, "size": (5, 7), "padding": [1, 1]},
+    "line": {"c": 10, "o": 12, "size": (31,), "kernel": (4,), "stride": [3], "padding": [2]},
+    "volume": {
+        "c": 6,
+        "o": 9,
+        "size": (4, 5, 6),
+        "kernel": (2, 3, 3),
+        "padding": [1, 0, 1],
+        "stride": [1, 2, 1],
+    },
+    "empty batch": {"n": 0, "c": 4, "o": 8},
+    "small maps": {"c": 130, "o": 70, "size": (7, 7), "padding": [1, 1]},
+}
+TRANSPOSED = {
+    "step": {"c": 6, "o": 8, "size": (5, 4), "kernel": (2, 2), "stride": [2, 2]},
+    "overlap": {
+        "c": 5,
+        "o": 20,
+        "size": (4, 5),
+        "kernel": (4, 3),
+        "stride": [2, 3],
+        "padding": [1, 1],
+        "output_padding": [1, 2],
+    },
+    "groups": {
+        "c": 8,
+        "o": 12,
+        "size": (4, 4),
+        "groups": 4,
+        "stride": [2, 1],
+        "padding": [1, 0],
+        "dilation": [2, 1],
+    },
+    "line": {"c": 3, "o": 4, "size": (9,), "kernel": (5,), "stride": [3], "padding": [2]},
+}
+
+
+@pytest.mark.parametrize("last", [True, False], ids=["nhwc", "nchw"])
+@pytest.mark.parametrize("name", SHAPES)
+def test_generated_computes_shapes_that_fit_nothing(name, last):
+    conv(**SHAPES[name], last=last, split=5)
+
+
+@pytest.mark.parametrize("last", [True, False], ids=["nhwc", "nchw"])
+@pytest.mark.parametrize("name", TRANSPOSED)
+def test_generated_computes_transposed_ones(name, last):
+    conv(**TRANSPOSED[name], transposed=True, last=last, split=6)
+
+
+@pytest.mark.parametrize(
+    ("level", "dtype"), itertools.product(LEVELS, [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
+)
+def test_generated_on_every_level_and_dtype(level, dtype):
+    conv(
+        n=2,
+        c=19,
+        o=37,
+        size=(6, 5),
+        padding=[1, 1],
+        residual=True,
+        act="relu",
+        dtype=dtype,
+        target=level,
+        split=1,
+    )
+    conv(c=33, o=20, size=(4, 4), kernel=(1, 1), dtype=dtype, target=level)
+
+
+@pytest.mark.parametrize(
+    "act",
+    ["relu", "relu6", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "hardswish", "leaky_relu", "none"],
+)
+def test_generated_ends_in_any_activation(act):
+    conv(c=8, o=21, residual=True, act=act)
+
+
+@pytest.mark.parametrize("residual", [(5, 1, 1), (1, 5, 5, 4), (1,), (5, 4)])
+def test_residual_may_broadcast(residual):
+    conv(residual=residual, last=False)
+
+
+@pytest.mark.parametrize("options", [{}, {"groups": 3}, {"transposed": True, "groups": 3}])
+def test_filters_that_are_computed_are_packed_on_the_way(options):
+    for dtype in (np.float32, ml_dtypes.bfloat16):
+        conv(c=9, o=39, padding=[1, 1], known=False, dtype=dtype, **options)
+
+
+def test_layouts_with_padded_channels():
+    conv(c=5, o=7, padding=[1, 1], pad_to=16, residual=True)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_no_number_stays_where_it_belongs(bad):
+    x = draw(7, 1, 20, 6, 6)
+    x[0, 3, 0, 5] = x[0, 19, 4, 0] = bad
+    conv(c=20, o=36, size=(6, 6), padding=[1, 1], act="relu", x=x)
+
+
+def test_any_split_gives_the_same_bits():
+    shape = {"n": 2, "c": 80, "o": 100, "size": (9, 9), "padding": [1, 1]}
+    whole = conv(**shape)[0]
+    for seed in range(4):
+        assert (conv(**shape, split=seed)[0] == whole).all()
