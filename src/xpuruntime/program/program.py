@@ -64,7 +64,7 @@ class BufferAllocation:
     spec:       shape, dtype and layout; borders (inputs, outputs) are always dense.
     size_bytes: bytes that it takes, padding included.
     root:       name of the buffer whose memory it shares; its own name when it has its own.
-    offset:     bytes from the start of the root (a root in scratch: from the start of the arena), a multiple of 64 for roots.
+    offset:     bytes from the start of the root; in scratch from the start of the arena, for roots a multiple of 64.
     first, last: indices of the first and the last call that touch its memory, -1 and ``len(calls)`` at the borders.
     """
 

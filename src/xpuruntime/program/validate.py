@@ -189,7 +189,7 @@ def _buffer(
     if (
         b is root
         and b.kind is BufferKind.SCRATCH
-        and (b.offset % _ALIGN or b.offset + b.size_bytes > plan.arena_bytes)
+        and (b.offset < 0 or b.offset % _ALIGN or b.offset + b.size_bytes > plan.arena_bytes)
     ):
         yield f"{who} lies at {b.offset} with {b.size_bytes} bytes in an arena of {plan.arena_bytes}"
     if b is root and b.kind is not BufferKind.SCRATCH and b.offset:

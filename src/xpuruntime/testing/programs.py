@@ -108,10 +108,10 @@ class _Maker:
                 return WeightRef(name, spec, data=self.draw.randbytes(spec.size_bytes or 0))
 
     def recipe(self, i: int, weight: WeightRef) -> WeightTransformRecipe:
+        if self.draw.random() < 0.5:
+            return WeightTransformRecipe(f"r{i}", self.laid(weight.spec), weight.name)
         spec = replace(weight.spec, dtype=DType.FLOAT32)
         steps = (RecipeStep("cast", ("%in",), {"dtype": "float32"}), RecipeStep("exp", ("%0",)))
-        if self.draw.random() < 0.5:
-            spec, steps = weight.spec, ()
         return WeightTransformRecipe(f"r{i}", self.laid(spec), weight.name, steps)
 
     def entry(
