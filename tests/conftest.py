@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -56,3 +57,17 @@ def bare_python(tmp_path: Path) -> Callable[[str], str]:
         return done.stdout
 
     return run
+
+
+@pytest.fixture(scope="session")
+def onnx_file() -> Callable[..., Path]:
+    """A seeded model's ONNX file, kept below build/ until what makes it changes."""
+    from xpuruntime.testing import models
+
+    folder = Path(__file__).resolve().parents[1] / "build" / "models"
+
+    def export(name: str, **how: Any) -> Path:
+        words = [name, *(f"{k}-{v}" for k, v in how.items())]
+        return models.export_onnx(name, folder / f"{'_'.join(words)}.onnx", **how)
+
+    return export

@@ -84,6 +84,7 @@ class EngineRequest:
     threads:   CPU threads; None lets the engine use every core this process may use.
     options:   vendor options by the vendor's own names, from a policy; an unknown one is an error.
     optimization: 0 none, 1 basic, 2 extended, 3 all that keeps results right.
+    kernels:   a KernelPolicy as JSON text, for engines whose kernels can be chosen; empty: no demands.
     """
 
     device: DeviceId
@@ -91,6 +92,7 @@ class EngineRequest:
     threads: int | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     optimization: int = 3
+    kernels: str = ""
 
 
 @dataclass(frozen=True, slots=True)

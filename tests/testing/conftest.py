@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,20 +9,6 @@ import pytest
 from xpuruntime.protocols import Array
 
 Runner = Callable[[Any, dict[str, Array]], Array]
-
-
-@pytest.fixture(scope="session")
-def onnx_file() -> Callable[..., Path]:
-    """A seeded model's ONNX file, kept below build/ until what makes it changes."""
-    from xpuruntime.testing import models
-
-    folder = Path(__file__).resolve().parents[2] / "build" / "models"
-
-    def export(name: str, **how: Any) -> Path:
-        words = [name, *(f"{k}-{v}" for k, v in how.items())]
-        return models.export_onnx(name, folder / f"{'_'.join(words)}.onnx", **how)
-
-    return export
 
 
 def one_by_one(run: Callable[[dict[str, Array]], Array], feeds: dict[str, Array]) -> Array:
@@ -52,6 +37,13 @@ def on_openvino(model: Any, feeds: dict[str, Array]) -> Array:
     return one_by_one(lambda x: np.array(compiled(x)[0]), feeds)
 
 
+def on_native(model: Any, feeds: dict[str, Array]) -> Array:
+    import xpuruntime as xrt
+
+    with xrt.InferenceSession(model, engine="native", device="cpu", threads=1) as session:
+        return one_by_one(lambda x: session.run(x)["scores"], feeds)
+
+
 def interpreted(model: Any, feeds: dict[str, Array]) -> Array:
     from xpuruntime.ir import interp
 
@@ -72,6 +64,7 @@ def run() -> dict[str, Runner]:
     return {
         "onnxruntime": on_onnxruntime,
         "openvino": on_openvino,
+        "native": on_native,
         "interpreter": interpreted,
         "torch": in_torch,
     }

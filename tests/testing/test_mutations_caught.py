@@ -86,6 +86,13 @@ def test_the_ir_in_the_interpreter(name: str, onnx_file, run) -> None:
     assert found == KINDS[name]
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_onnx_on_the_native_engine(name: str, onnx_file, run) -> None:
+    model = onnx.load(onnx_file(name))
+    feeds = models.inputs(name, 2, seed=11)
+    assert caught(name, run["native"], model, feeds, mutate.mutants(model, per_kind=1)) == KINDS[name]
+
+
 @pytest.mark.parametrize("name", ["mobilenet_v2", "bert"])
 def test_onnx_on_openvino(name: str, onnx_file, run) -> None:
     model = onnx.load(onnx_file(name))

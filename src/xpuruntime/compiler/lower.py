@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from ..codegen.target import CodegenTarget
 from ..decisions import Candidate, Decision, Support
-from ..errors import BuildError
+from ..errors import BuildError, KernelUnavailable
 from ..ir import Graph, Node
 from ..ir.attributes import Attrs
 from ..ir.family import source_names
@@ -181,6 +181,13 @@ class _Lowerer:
 
     def _choose(self, node: Node, call: NodeCall) -> Kernel:
         rows = {k.name.partition("/")[2]: (k, s) for k, s in self.offers(call, self.target)}
+        if not rows:
+            raise KernelUnavailable(
+                f"{node.op} %{node.name}",
+                f"no kernel computes this op on {self.target.name}",
+                got=", ".join(source_names(node)),
+                do="Use a vendor engine for this model.",
+            )
         facts = facts_of(self.graph, node, phase=self.phase, device=self.target.name.partition(":")[0])
         chosen, decision = choose(self.policy, facts, [Offer(n, s) for n, (_, s) in rows.items()])
         key = (decision.question, chosen, *(f"{c.name}: {c.reason}" for c in decision.rejected))

@@ -18,14 +18,10 @@ __all__ = ["ENGINES", "KNOWN_WORDS", "engine_names", "lookup"]
 ENGINES: dict[str, str] = {
     "onnxruntime": "xpuruntime.engines.onnxruntime.plugin:PLUGIN",
     "openvino": "xpuruntime.engines.openvino.plugin:PLUGIN",
+    "native": "xpuruntime.engines.native.plugin:PLUGIN",
 }
 
 KNOWN_WORDS: dict[str, Support] = {
-    "native": Support.no(
-        Reason.NOT_IMPLEMENTED,
-        "the native engine (our own compiler and kernels) is not part of this release",
-        do="Use engine='onnxruntime' or engine='openvino'.",
-    ),
     "tensorrt": Support.no(
         Reason.NOT_IMPLEMENTED,
         "the TensorRT engine is not part of this release",

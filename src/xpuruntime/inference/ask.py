@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -76,6 +77,9 @@ def effective_ask(
         caching=execution.caching is not False,
         order=execution.engine_order or {},
         optimization=3 if execution.optimization_level is None else execution.optimization_level,
+        kernels=json.dumps(resolved.policy.kernel.to_dict(), sort_keys=True)
+        if resolved.policy.kernel.layers
+        else "",
     )
     fields = execution.set_fields()
     request = {

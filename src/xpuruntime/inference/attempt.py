@@ -31,6 +31,7 @@ class Wanted:
     precision: what was demanded: None (the model's own), a float DType, or DType.INT8.
     permit:    a lower precision that is welcome where the engine has it (``fp16=True``), else the model's own is kept.
     caching:   whether the store may be read and written for it.
+    kernels:   the KernelPolicy as JSON text; only engines whose kernels can be chosen see it.
     """
 
     engine: str
@@ -41,6 +42,7 @@ class Wanted:
     options: tuple[tuple[str, str], ...] = ()
     caching: bool = True
     optimization: int = 3
+    kernels: str = ""
 
     @property
     def name(self) -> str:
@@ -93,7 +95,7 @@ def attempt(model: ModelSource, wanted: Wanted, store: Store) -> Loaded | Candid
         source, quantised = _precise(model, wanted)
     except PrecisionUnavailable as error:
         return Candidate(wanted.name, Reason.PRECISION_UNSUPPORTED, error.what, error.do)
-    request, note = _request(engine, source, wanted)
+    request, note = _request(engine, source, wanted, wanted.kernels if plugin.chooses_kernels else "")
     support = engine.supports(source, request)
     if not support:
         return Candidate.rejected(wanted.name, support)
@@ -116,10 +118,14 @@ def _precise(model: ModelSource, wanted: Wanted) -> tuple[ModelSource, int]:
     return quantise_weights(model)
 
 
-def _request(engine: Engine, model: ModelSource, wanted: Wanted) -> tuple[EngineRequest, Support]:
+def _request(
+    engine: Engine, model: ModelSource, wanted: Wanted, kernels: str
+) -> tuple[EngineRequest, Support]:
     """The request, with the permitted precision where the engine has it."""
     own = None if wanted.precision in (None, DType.INT8, model.precision) else wanted.precision
-    request = EngineRequest(wanted.device, own, wanted.threads, dict(wanted.options), wanted.optimization)
+    request = EngineRequest(
+        wanted.device, own, wanted.threads, dict(wanted.options), wanted.optimization, kernels
+    )
     if own is not None or wanted.permit in (None, model.precision):
         return request, Support.yes()
     lower = replace(request, precision=wanted.permit)
@@ -143,6 +149,7 @@ def _obtain(
         "threads": request.threads,
         "options": dict(request.options),
         "optimization": request.optimization,
+        "kernels": request.kernels,
     }
     key = digest(ingredients)
     start = time.perf_counter()

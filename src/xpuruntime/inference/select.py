@@ -56,6 +56,7 @@ class Ask:
     caching: bool
     order: Mapping[str, Sequence[str]]
     optimization: int
+    kernels: str = ""
 
     def wanted(self, engine: str, device: DeviceId) -> Wanted:
         """The candidate of that engine and device."""
@@ -69,6 +70,7 @@ class Ask:
             options,
             self.caching,
             self.optimization,
+            self.kernels,
         )
 
 
@@ -233,6 +235,7 @@ def _record_key(model: ModelSource, ask: Ask, candidates: Sequence[Wanted]) -> d
         "threads": ask.threads,
         "options": {k: dict(v) for k, v in ask.options.items()},
         "optimization": ask.optimization,
+        "kernels": ask.kernels,
         "processor": cpu().model,
     }
 

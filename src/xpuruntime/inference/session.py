@@ -141,7 +141,10 @@ class InferenceSession:
         )
         policy = effective.policy.kernel
         kernels: tuple[Decision, ...] = ()
-        if policy.layers:
+        own = getattr(loaded.executable, "decisions", None)  # an engine whose kernels are chosen by policy
+        if own is not None:
+            kernels = tuple(own)
+        elif policy.layers:
             kernels = kernel_decisions(policy, nodes, self._node_details(), region)
             nodes = tuple(map(self._with_detail, nodes))
         return Plan(

@@ -3,12 +3,13 @@
     check(graph, {"x": x})                                 all passes, this machine's best instruction set
     check(graph, feeds, passes="none", target="cpu:x86-64-v3", kernels={"conv": "naive"}, split=7)
 
-``split`` cuts every call's tasks at random places: results may not depend on how work is spread.
+``split`` spreads every call over that many threads, however small: results may not depend on how work is spread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,8 @@ from ..numerics import compare, tolerance_for
 from ..policies import KernelPolicy
 from ..program.program import CompiledProgram
 from ..protocols import Array
-from ..types import DType, TensorSpec
+from ..runtime import Executor
+from ..types import DType
 
 __all__ = ["check", "compile_native", "run_native"]
 
@@ -57,7 +59,20 @@ def run_native(
 ) -> dict[str, Array]:
     """Outputs by name. ``states`` as in ``interp.run``: read before, updated after. Other options as ``compile_native``."""
     program = compile_native(graph, feeds, **options)
-    return _by_ctypes(program, feeds, weights or {}, states, split)
+    if split is not None:
+        program, threads = _spread(program), split
+    executor = Executor(program, threads=threads)
+    try:
+        executor.bind(dict(weights or {}))
+        for name in executor.states:
+            if states is not None and name in states:
+                executor.states.write(name, states[name])
+        outputs = executor.run_arrays([np.ascontiguousarray(feeds[s.name]) for s in program.input_specs])
+        if states is not None:
+            states.update({name: executor.states[name].to_numpy() for name in executor.states})
+        return dict(zip([s.name for s in program.output_specs], outputs, strict=True))
+    finally:
+        executor.close()
 
 
 def check(
@@ -92,90 +107,12 @@ def check(
 _LIMITS: Mapping[DType, float] = {DType.FLOAT64: 1e-12, DType.FLOAT32: 1e-5}
 
 
-def _by_ctypes(
-    program: CompiledProgram,
-    feeds: Mapping[str, Array],
-    weights: Mapping[str, Array],
-    states: MutableMapping[str, Array] | None,
-    split: int | None,
-) -> dict[str, Array]:
-    """Interim: until the runtime's executor stands, the program's functions are called one by one."""
-    import ctypes
-    import itertools
-    import tempfile
-    from pathlib import Path
-
-    from ..runtime.layouts import from_memory
-    from ..runtime.recipes import run_recipe
-
-    entry = program.entries[0]
-    plan = entry.plans[0]
-    arena = np.zeros(plan.arena_bytes + 64, np.uint8)
-    arena_at = -arena.ctypes.data % 64
-    own: dict[str, Any] = {}
-    arrays = {
-        w.name: np.frombuffer(w.data, w.spec.dtype.numpy).reshape(_static(w.spec))
-        if w.data is not None
-        else np.asarray(weights[w.name])
-        for w in program.weights
-    }
-    recipes = {r.name: r for r in program.recipes}
-    for s in program.states:
-        if states is not None and s.name in states:
-            own[s.name] = np.array(states[s.name], order="C")
-        elif s.init:
-            own[s.name] = np.array(run_recipe(recipes[s.init], arrays), order="C")
-        else:
-            own[s.name] = np.zeros(_static(s.spec), s.spec.dtype.numpy)
-    for name, spec in zip(entry.input_buffers, entry.inputs, strict=True):
-        own[name] = np.ascontiguousarray(feeds[spec.name], dtype=spec.dtype.numpy)
-    for b in plan.buffers:
-        if b.root == b.name and b.kind == "output":
-            own[b.name] = np.full(max(b.size_bytes, 1), 0xCC, np.uint8)
-        elif b.kind == "weight" and b.root == b.name:
-            own[b.name] = np.ascontiguousarray(run_recipe(recipes[b.name], arrays))
-    base = {n: a.ctypes.data for n, a in own.items()}
-    at = {}
-    for b in plan.buffers:
-        at[b.name] = (
-            (arena.ctypes.data + arena_at + b.offset) if b.kind == "scratch" else base[b.root] + b.offset
+def _spread(program: CompiledProgram) -> CompiledProgram:
+    """The program with no call too small to be shared out."""
+    entries = tuple(
+        replace(
+            e, plans=tuple(replace(p, calls=tuple(replace(c, grain=1) for c in p.calls)) for p in e.plans)
         )
-    library = None
-    if plan.binary >= 0:
-        with tempfile.NamedTemporaryFile(suffix=".so", delete=False) as file:
-            file.write(program.binaries[plan.binary].data)
-        library = ctypes.CDLL(file.name)
-        Path(file.name).unlink()
-    rng = np.random.default_rng(split)
-    for call in plan.calls:
-        assert library is not None, call.kernel
-        args = (ctypes.c_void_p * (len(call.inputs) + len(call.outputs)))(
-            *[at[n] for n in (*call.inputs, *call.outputs)]
-        )
-        scratch = np.zeros(call.scratch_bytes + 128, np.uint8)
-        params = np.array(
-            [
-                np.array(p.value, np.float64 if p.type == "f64" else np.int64).view(np.int64)
-                for p in call.params
-            ],
-            np.int64,
-        )
-        cuts = [0, call.tasks]
-        if split is not None:
-            cuts = sorted({0, call.tasks, *rng.integers(0, call.tasks + 1, 3).tolist()})
-        for begin, end in itertools.pairwise(cuts):
-            getattr(library, call.symbol)(
-                args, ctypes.c_void_p(params.ctypes.data), ctypes.c_int64(begin), ctypes.c_int64(end),
-                ctypes.c_void_p(scratch.ctypes.data + -scratch.ctypes.data % 64),
-            )  # fmt: skip
-    outputs = {}
-    for name, spec in zip(entry.output_buffers, entry.outputs, strict=True):
-        buffer = plan.buffer(name)
-        outputs[spec.name] = from_memory(own[buffer.root][: buffer.size_bytes], buffer.spec).copy()
-    if states is not None:
-        states.update({s.name: own[s.name] for s in program.states})
-    return outputs
-
-
-def _static(spec: TensorSpec) -> tuple[int, ...]:
-    return tuple(int(d) for d in spec.shape if isinstance(d, int))
+        for e in program.entries
+    )
+    return replace(program, entries=entries)

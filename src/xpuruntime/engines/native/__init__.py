@@ -1,0 +1,1 @@
+"""Our own compiler and kernels, as an engine."""

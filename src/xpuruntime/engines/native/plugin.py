@@ -1,0 +1,20 @@
+"""The native engine: names and strings only. Its functions are where compiling meets running, in ``inference.native``."""
+
+from __future__ import annotations
+
+from ...plugins import EnginePlugin
+
+__all__ = ["PLUGIN"]
+
+PLUGIN = EnginePlugin(
+    name="native",
+    title="native (xpuruntime's own compiler and kernels)",
+    aliases=(),
+    package=("xpuruntime",),
+    module="xpuruntime",
+    install="pip install 'xpuruntime[onnx]'",
+    versions=("0", "1000"),
+    formats=("onnx",),
+    entry="xpuruntime.inference.native.engine",
+    chooses_kernels=True,
+)

@@ -1,0 +1,142 @@
+"""The functions of ``protocols.Engine`` for our own compiler and runtime on CPUs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from ... import __version__
+from ...codegen.cpp import cpu_target
+from ...decisions import Reason, Support
+from ...errors import BuildError, FormatError, XpuError
+from ...policies import ExecutionPolicy, Policy, load_policy
+from ...program.program import CompiledProgram
+from ...protocols import Artifact, DeviceFact, EngineRequest, ModelSource
+from ...runtime.device import cpu
+from ...targets import DeviceId
+from ...types import DType
+from .executable import NativeExecutable
+from .model import native_model
+
+__all__ = ["build", "devices", "fingerprint", "load", "supports", "version"]
+
+PRECISIONS = (DType.FLOAT64, DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
+
+
+def version() -> str:
+    """The package's own version."""
+    return __version__
+
+
+def devices() -> tuple[DeviceFact, ...]:
+    """The host processor."""
+    facts = cpu()
+    return (
+        DeviceFact(
+            DeviceId("cpu"), facts.model, Support.yes(), {"target": _target(), "cores": facts.usable_cores}
+        ),
+    )
+
+
+def supports(model: ModelSource, request: EngineRequest) -> Support:
+    """Whether the request can be met and the model has a form in the IR; which kernels take its ops shows when it is built."""
+    if request.device.kind not in ("cpu", "auto") or request.device.index:
+        return Support.no(
+            Reason.DEVICE_MISMATCH,
+            f"the native engine drives cpu in this release, not {request.device}",
+            do="Use device='cpu', or another engine.",
+        )
+    if model.format != "onnx":
+        return Support.no(
+            Reason.FORMAT_UNSUPPORTED,
+            f"the native engine reads ONNX, not {model.format}",
+            do="Give the ONNX file.",
+        )
+    if request.options:
+        known = ", ".join(request.options)
+        return Support.no(
+            Reason.OPTION_UNKNOWN,
+            f"the native engine has no options, got {known}",
+            do="Remove them; kernels are chosen by a KernelPolicy.",
+        )
+    if request.precision is not None and request.precision not in PRECISIONS:
+        names = ", ".join(p.value for p in PRECISIONS)
+        return Support.no(
+            Reason.PRECISION_UNSUPPORTED,
+            f"the native engine computes in {names}, not {request.precision.value}",
+        )
+    return _ops(model)
+
+
+def _ops(model: ModelSource) -> Support:
+    try:
+        graph = native_model(model).graph
+    except XpuError as error:
+        return Support.no(Reason.OP_UNSUPPORTED, f"the model cannot be lowered: {error.what}", do=error.do)
+    for node in graph.nodes:
+        if node.op == "opaque":
+            name = node.sources[0].name if node.sources else node.name
+            return Support.no(
+                Reason.OP_UNSUPPORTED,
+                f"{node.attrs['op_type']} ({name}) has no form in the IR: {node.attrs['reason']}",
+                do="Use a vendor engine for this model.",
+            )
+    return Support.yes()
+
+
+def fingerprint(request: EngineRequest) -> Mapping[str, str]:
+    """The instruction set that code is generated for."""
+    return {"target": _target(), "version": __version__}
+
+
+def build(model: ModelSource, request: EngineRequest) -> Artifact:
+    """The program of a model with static shapes; for symbolic ones the artifact is empty, and each shape gets its program when it is first met.
+
+    Raises BuildError.
+    """
+    found = native_model(model)
+    if found.graph.symbols:
+        return Artifact("native", b"", False)
+    return Artifact("native", compiled(model, request, {}).to_bytes(), True)
+
+
+def load(artifact: Artifact, model: ModelSource, request: EngineRequest) -> NativeExecutable:
+    """Make it runnable. Raises BuildError."""
+    program = None
+    if artifact.blob:
+        try:
+            program = CompiledProgram.from_bytes(artifact.blob)
+        except FormatError as error:
+            raise BuildError(
+                f"native, model {model.name}",
+                "cannot read the kept program",
+                got=str(error),
+                do="It is built again.",
+            ) from error
+    return NativeExecutable(model, request, program, lambda shapes: compiled(model, request, shapes))
+
+
+def compiled(model: ModelSource, request: EngineRequest, shapes: Mapping[str, int]) -> CompiledProgram:
+    """The program of a model for one set of sizes. Raises BuildError, with the text of whoever failed."""
+    from ...compiler import compile as compile_graph
+
+    policy = load_policy(json.loads(request.kernels)) if request.kernels else Policy()
+    execution = ExecutionPolicy(
+        precision=None if request.precision is None else request.precision.value,
+        optimization_level=request.optimization,
+    )
+    try:
+        return compile_graph(
+            native_model(model).graph,
+            target="cpu",
+            policy=Policy(kernel=policy.kernel, execution=execution),
+            shapes=shapes,
+        )
+    except BuildError:
+        raise
+    except XpuError as error:
+        raise BuildError(f"native, model {model.name}", error.what, got=error.got, do=error.do) from error
+
+
+def _target() -> str:
+    return cpu_target().name

@@ -1,0 +1,127 @@
+"""A model loaded on the native engine: a program per set of shapes, weights transformed once and shared between them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from ... import __version__
+from ...decisions import Decision
+from ...errors import RunError
+from ...ir import bind
+from ...program.program import CompiledProgram, ExecutionPlan, KernelCall
+from ...protocols import Array, EngineRequest, Evidence, EvidenceRow, ModelSource
+from ...runtime.executor import Executor
+from ...runtime.weights import load_weights
+from .model import native_model
+
+__all__ = ["NativeExecutable"]
+
+_PROFILED_RUNS = 5
+Shapes = tuple[tuple[str, int], ...]
+
+
+class NativeExecutable:
+    """Safe to call from several threads. A shape that was not met before is compiled when it is: evidence says how often."""
+
+    def __init__(
+        self,
+        model: ModelSource,
+        request: EngineRequest,
+        program: CompiledProgram | None,
+        compile_for: Callable[[Mapping[str, int]], CompiledProgram],
+    ) -> None:
+        self.inputs, self.outputs = model.inputs, model.outputs
+        self.decisions: tuple[Decision, ...] = ()
+        self._model, self._request, self._compile_for = model, request, compile_for
+        self._who = f"native, model {model.name}"
+        self._order = tuple(s.name for s in model.inputs)
+        self._buckets: dict[Shapes, Executor] = {}
+        self._compiling = threading.Lock()
+        self._last: Shapes = ()
+        self._closed = False
+        self._static = program is not None
+        if program is not None:
+            self._open((), program)
+
+    def run(self, feeds: dict[str, Array]) -> Sequence[Array]:
+        """Outputs in the model's order. Raises RunError."""
+        executor = self._buckets.get(()) if self._static else self._bucket(feeds)
+        if executor is None:
+            raise RunError(self._who, "the session is closed", do="Make a new one.")
+        return executor.run_arrays([feeds[n] for n in self._order])
+
+    def evidence(self, feeds: dict[str, Array] | None = None) -> Evidence:
+        """Every dispatched kernel, from the plan that the executor recorded; with ``feeds`` the time of each, from the executor's own clock."""
+        executor = self._buckets.get(self._last)
+        if executor is None and feeds is not None and not self._closed:
+            executor = self._bucket(feeds)
+        if executor is None:
+            return Evidence("native", __version__, (), "session", notes=self._notes())
+        times = _times(executor, [feeds[n] for n in self._order]) if feeds is not None else None
+        plan = executor.plan
+        rows = tuple(
+            _row(call, plan, None if times is None else times[i]) for i, call in enumerate(plan.calls)
+        )
+        source = "" if times is None else f"this session, median of {_PROFILED_RUNS} timed runs"
+        return Evidence(
+            "native",
+            __version__,
+            rows,
+            "session",
+            source,
+            options={"target": plan.target},
+            notes=self._notes(),
+        )
+
+    def close(self) -> None:
+        """Free programs and weights; further runs raise RunError."""
+        self._closed = True
+        buckets, self._buckets = self._buckets, {}
+        for executor in buckets.values():
+            executor.close()
+
+    def _bucket(self, feeds: Mapping[str, Array]) -> Executor | None:
+        """The executor for these shapes; compiled when they are new."""
+        key: Shapes = tuple((n, d) for n in self._order for d in feeds[n].shape)
+        found = self._buckets.get(key)
+        if found is not None or self._closed:
+            return found
+        with self._compiling:
+            if key not in self._buckets:
+                specs = native_model(self._model).graph.input_specs
+                shapes = bind(specs, {n: feeds[n].shape for n in self._order})
+                self._open(key, self._compile_for(shapes))
+            return self._buckets[key]
+
+    def _open(self, key: Shapes, program: CompiledProgram) -> None:
+        weights = load_weights(native_model(self._model).weights, program)
+        executor = Executor(program, threads=self._request.threads)
+        executor.bind(weights)
+        self._buckets[key] = executor
+        self._last = key
+        self.decisions = program.decisions
+
+    def _notes(self) -> tuple[str, ...]:
+        if self._static:
+            return ()
+        return (f"{len(self._buckets)} sets of shapes were compiled, each when it was first met",)
+
+
+def _row(call: KernelCall, plan: ExecutionPlan, time_us: float | None) -> EvidenceRow:
+    precision = plan.buffer(call.outputs[0]).spec.dtype.value if call.outputs else ""
+    return EvidenceRow(
+        call.nodes, "+".join(call.ops), "cpu", f"{call.kernel}: {call.symbol}", precision, time_us
+    )
+
+
+def _times(executor: Executor, arrays: Sequence[Array]) -> list[float]:
+    """Microseconds of each call."""
+    runs = []
+    for _ in range(_PROFILED_RUNS):
+        times = np.zeros(len(executor.plan.calls), np.int64)
+        executor.run_arrays(arrays, times=times)
+        runs.append(times / 1e3)
+    return [float(t) for t in np.median(runs, axis=0)]

@@ -1,0 +1,92 @@
+"""Whole seeded networks on the native engine, against PyTorch: nothing in them can be dropped unseen.
+
+float32: max|d| / max|ref| over 20 inputs at most 1e-5, and the same five best classes. Lower precisions: the error against float64 at most
+1.25 times PyTorch's own in that precision. Small networks in every run; networks of the size of their papers with the marker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import xpuruntime as xrt
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("onnx")
+pytest.importorskip("onnxscript")
+pytest.importorskip("transformers")
+
+from xpuruntime.testing import models  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+COUNT = 20
+FULL = [
+    pytest.param(n, "full", marks=[pytest.mark.slow, pytest.mark.conformance])
+    for n in models.MODELS
+    if n != "qwen2"
+]
+ALL = [*((n, "small") for n in models.MODELS), *FULL]
+
+
+def session(model: Any, **options: Any) -> xrt.InferenceSession:
+    return xrt.InferenceSession(model, engine="native", device="cpu", **options)
+
+
+def native(model: Any, feeds: dict[str, np.ndarray], **options: Any) -> np.ndarray:
+    """Scores of each example, run with batch 1."""
+    with session(model, **options) as sess:
+        count = len(next(iter(feeds.values())))
+        return np.concatenate(
+            [sess.run({k: v[i : i + 1] for k, v in feeds.items()})["scores"] for i in range(count)]
+        )
+
+
+def by_torch(module: Any, feeds: dict[str, np.ndarray], dtype: Any) -> np.ndarray:
+    """PyTorch's scores, example by example, computed in a dtype."""
+    module = module.to(dtype)
+    rows = []
+    with torch.inference_mode():
+        for i in range(len(next(iter(feeds.values())))):
+            tensors = [torch.from_numpy(v[i : i + 1]) for v in feeds.values()]
+            rows.append(
+                module(*(t.to(dtype) if t.is_floating_point() else t for t in tensors)).double().numpy()
+            )
+    return np.concatenate(rows)
+
+
+def error(ours: np.ndarray, reference: np.ndarray) -> float:
+    return float(np.abs(ours.astype(np.float64) - reference).max() / np.abs(reference).max())
+
+
+@pytest.mark.parametrize(("name", "size"), ALL)
+def test_float32_is_pytorch_s(name: str, size: str, onnx_file: Callable[..., Path]) -> None:
+    feeds = models.inputs(name, COUNT, size=size, seed=3)
+    module, _ = models.build(name, size)
+    reference = by_torch(module, feeds, torch.float32)
+    ours = native(onnx_file(name, size=size), feeds)
+    assert error(ours, reference) <= 1e-5
+    assert (np.argsort(-ours, -1)[..., :5] == np.argsort(-reference, -1)[..., :5]).all()
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+@pytest.mark.parametrize(("name", "size"), ALL)
+def test_lower_precision_is_as_good_as_pytorch_s(
+    name: str, size: str, precision: str, onnx_file: Callable[..., Path]
+) -> None:
+    feeds = models.inputs(name, COUNT, size=size, seed=3)
+    exact = by_torch(models.build(name, size)[0], feeds, torch.float64)
+    theirs = by_torch(models.build(name, size)[0], feeds, getattr(torch, precision))
+    policy = xrt.ExecutionPolicy(precision=precision)
+    ours = native(onnx_file(name, size=size), feeds, exec_policy=policy)
+    assert error(ours, exact) <= 1.25 * error(theirs, exact)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_threads_change_no_bit(threads: int, onnx_file: Callable[..., Path]) -> None:
+    feeds = models.inputs("mobilenet_v2", 2, seed=5)
+    one = native(onnx_file("mobilenet_v2"), feeds, threads=1)
+    assert (native(onnx_file("mobilenet_v2"), feeds, threads=threads) == one).all()
