@@ -18,7 +18,7 @@ from .build import make_node
 from .graph import Graph, Input, Node, Output, Source, State, Value, Weight
 from .verify import agrees
 
-__all__ = ["Editor", "sources_of"]
+__all__ = ["Editor", "ordered", "sources_of"]
 
 
 def sources_of(nodes: Iterable[Node]) -> tuple[Source, ...]:
@@ -171,7 +171,7 @@ class Editor:
             State(s.value, s.init, None if s.next is None else str(self.resolve(s.next)))
             for s in self.graph.states
         )
-        nodes = _ordered(nodes)
+        nodes = ordered(nodes)
         weights = self._weights
         if not keep_dead:
             read = {o.value for o in outputs} | {n for s in states for n in (s.next, s.init) if n is not None}
@@ -191,7 +191,7 @@ class Editor:
         return self.graph.replace(nodes=tuple(nodes), outputs=outputs, states=states, weights=tuple(weights))
 
 
-def _ordered(nodes: list[Node]) -> list[Node]:
+def ordered(nodes: Sequence[Node]) -> list[Node]:
     """The nodes so that each stands after what it reads; the given order where it already holds. Raises IrError on a cycle."""
     makers = {v.name: node for node in nodes for v in node.outputs}
     placed: set[str] = set()

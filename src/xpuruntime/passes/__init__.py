@@ -25,6 +25,7 @@ from . import (
     fold_constants,
     fuse_conv,
     fuse_linear,
+    fuse_pointwise,
     recognise_activation,
     simplify,
 )
@@ -89,6 +90,7 @@ PASSES: tuple[Pass, ...] = (
         EXTENDED,
     ),
     Pass("clean_up", "simplify, cse and dead_code once more", _clean, EXTENDED),
+    Pass("fuse_pointwise", "elementwise nodes of one shape become one kernel", fuse_pointwise.run, ALL),
 )
 """Every pass, in the order in which they run."""
 
@@ -128,9 +130,7 @@ def run_passes(
     watch:     called with each pass's name and the graph after it.
     check:     verify the graph after each pass; an IrError then names the pass and those before it.
     """
-    context = context or Context()
-    if precision is not None:
-        context = replace(context, storage=lambda node: precision)
+    context = in_context(context, precision)
     done: list[str] = []
     for step in find_passes(which):
         graph = step.run(graph, context)
@@ -140,6 +140,12 @@ def run_passes(
         if watch is not None:
             watch(step.name, graph)
     return graph
+
+
+def in_context(context: Context | None, precision: DType | None) -> Context:
+    """The context, with one storage dtype for every node when ``precision`` names one."""
+    context = context or Context()
+    return context if precision is None else replace(context, storage=lambda node: precision)
 
 
 def _verify(graph: Graph, done: list[str]) -> None:
