@@ -72,7 +72,7 @@ class _Arrays(Mapping[str, NDArray[Any]]):
         self._refs = {w.name: w for w in program.weights}
         self._who = f"weights of program {program.name!r}"
         self._given: Mapping[str, Any] = {}
-        self._files = TensorFiles()
+        self._files = TensorFiles(program.folder or ".")
         self._from_files = source is None
         if isinstance(source, Mapping):
             self._given = source
