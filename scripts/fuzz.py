@@ -23,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build" / "fuzz"
 # Named here too: what is imported before atheris instruments it would not guide.
-TARGETS = ("onnx", "ir-text", "ir-json", "policy")
+TARGETS = ("onnx", "ir-text", "ir-json", "policy", "program")
 
 
 def guided(target: str, seconds: int) -> None:
@@ -34,15 +34,17 @@ def guided(target: str, seconds: int) -> None:
         import xpuruntime.frontends.onnx
         import xpuruntime.frontends.onnx_writer
         import xpuruntime.ir
-        import xpuruntime.policies.load  # noqa: F401
+        import xpuruntime.policies.load
+        import xpuruntime.program.file
+        import xpuruntime.runtime.recipes  # noqa: F401
         from xpuruntime.testing import fuzz_targets
     for seed in fuzz_targets.seeds(target):  # imports everything that a target needs, instrumented
         fuzz_targets.run(target, seed)
 
     def mutate(data: bytes, size: int, seed: int) -> bytes:
         made = (
-            fuzz_targets.mutate_onnx(data, seed)
-            if target == "onnx" and seed % 4
+            fuzz_targets.MUTATORS[target](data, seed)
+            if target in fuzz_targets.MUTATORS and seed % 4
             else atheris.Mutate(data, size)
         )
         return made[:size]
@@ -77,7 +79,9 @@ def unguided(target: str, seconds: int) -> int:
     while time.monotonic() < end:
         data = draw.choice(pool)
         data = (
-            fuzz_targets.mutate_onnx(data, draw.getrandbits(32)) if target == "onnx" else flipped(data, draw)
+            fuzz_targets.MUTATORS[target](data, draw.getrandbits(32))
+            if target in fuzz_targets.MUTATORS
+            else flipped(data, draw)
         )
         signal.alarm(fuzz_targets.LIMIT_S)
         try:

@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("onnx")
 
+from xpuruntime.errors import FormatError
 from xpuruntime.testing import fuzz_targets
 
 CRASHERS = Path(__file__).with_name("crashers")
@@ -41,10 +42,31 @@ def test_a_crash_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
         fuzz_targets.run("onnx", b"x")
 
 
-def test_mutations_depend_on_their_seed_alone() -> None:
-    data = fuzz_targets.seeds("onnx")[0]
-    assert fuzz_targets.mutate_onnx(data, 7) == fuzz_targets.mutate_onnx(data, 7)
-    assert len({fuzz_targets.mutate_onnx(data, seed) for seed in range(40)}) > 20
+@pytest.mark.parametrize("target", fuzz_targets.MUTATORS)
+def test_mutations_depend_on_their_seed_alone(target: str) -> None:
+    data, mutate = fuzz_targets.seeds(target)[0], fuzz_targets.MUTATORS[target]
+    assert mutate(data, 7) == mutate(data, 7)
+    assert len({mutate(data, seed) for seed in range(40)}) > 20
+
+
+def test_mutated_programs_reach_every_stage_of_the_reader() -> None:
+    """Some pass, some break the schema, some break a rule: digests keep none from it."""
+    outcomes, pool = set(), fuzz_targets.seeds("program")
+    for seed in range(300):
+        data = fuzz_targets.MUTATORS["program"](pool[seed % 3], seed)
+        try:
+            fuzz_targets.TARGETS["program"](data)
+            outcomes.add("passes")
+        except FormatError as error:
+            outcomes.add(
+                "schema"
+                if "must be" in error.what
+                else "rule"
+                if "is no valid program" in error.what
+                else error.what
+            )
+    assert {"passes", "schema", "rule"} <= outcomes
+    assert not any("checksum" in o for o in outcomes)
 
 
 @pytest.mark.slow

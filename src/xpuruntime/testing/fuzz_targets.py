@@ -1,6 +1,7 @@
 """What is fuzzed: readers of files that strangers write. Each takes bytes; anything raised but an XpuError is a crash.
 
-``mutate_onnx`` changes a model field by field, since random bytes are seldom a ModelProto. Mutations depend on their seed alone.
+``MUTATORS`` change a file field by field, since random bytes are seldom a ModelProto and never a program with right digests. Mutations
+depend on their seed alone.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from types import MappingProxyType
 from typing import Any
 
 from ..errors import XpuError
+from .program_mutants import mutate_program
 
-__all__ = ["LIMIT_S", "TARGETS", "mutate_onnx", "run", "seeds"]
+__all__ = ["LIMIT_S", "MUTATORS", "TARGETS", "mutate_onnx", "run", "seeds"]
 
 LIMIT_S = 5
 """A target that takes longer hangs."""
@@ -62,8 +64,46 @@ def _policy(data: bytes) -> None:
         load_policy(path)
 
 
+def _program(data: bytes) -> None:
+    """The reader; and what it lets through stays inside its buffers, makes its weights, and is written as it was read."""
+    from ..program.program import CompiledProgram
+
+    program = CompiledProgram.from_bytes(data)
+    if CompiledProgram.from_bytes(program.to_bytes()) != program:
+        raise AssertionError("a program that was read is written as another one")
+    for entry in program.entries:
+        for plan in entry.plans:
+            _inside(plan)
+    _make_weights(program)
+
+
+def _inside(plan: Any) -> None:
+    """Each argument of each call lies in its memory, reckoned anew from the words of the contract."""
+    size = {b.name: b.size_bytes for b in plan.buffers if b.root == b.name}
+    for call in plan.calls:
+        for name in (*call.inputs, *call.outputs):
+            b = plan.buffer(name)
+            memory = plan.arena_bytes if b.kind == "scratch" else size[b.root]
+            if not 0 <= b.offset <= b.offset + (b.spec.size_bytes or 0) <= memory:
+                raise AssertionError(f"{name} lies outside its memory")
+
+
+def _make_weights(program: Any) -> None:
+    """Run the recipes over zeros, where they are small."""
+    import numpy as np
+
+    from ..runtime.recipes import recipe_bytes, run_recipe
+
+    for recipe in program.recipes:
+        arrays = {w.name: w.spec for w in program.weights}
+        if recipe_bytes(recipe) + sum(s.size_bytes for s in arrays.values()) < 1 << 16:
+            made = run_recipe(recipe, {n: np.zeros(s.shape, s.dtype.numpy) for n, s in arrays.items()})
+            if made.nbytes != recipe_bytes(recipe):
+                raise AssertionError(f"recipe {recipe.name} makes {made.nbytes} bytes")
+
+
 TARGETS: Mapping[str, Callable[[bytes], None]] = MappingProxyType(
-    {"onnx": _onnx, "ir-text": _ir_text, "ir-json": _ir_json, "policy": _policy}
+    {"onnx": _onnx, "ir-text": _ir_text, "ir-json": _ir_json, "policy": _policy, "program": _program}
 )
 
 
@@ -83,6 +123,10 @@ def seeds(target: str) -> list[bytes]:
             b"xpuruntime-policy: 1\nkernel:\n  rules:\n    - family: matmul\n      prefer: [cublasLt]\n",
             b"engine: onnxruntime\nallow_fallback: [cpu]\nstrict: true\n",
         ]
+    if target == "program":
+        from .programs import random_program
+
+        return [random_program(seed).to_bytes() for seed in range(12)]
     from .onnx_suite import cases
 
     names = ("test_add", "test_reshape_reordered_all_dims", "test_conv_with_strides_padding", "test_if", "test_loop11", "test_lstm_defaults",
@@ -170,3 +214,9 @@ def _other(value: Any, draw: random.Random) -> Any:
     return draw.choice(
         (b"", value[:spot], value + b"\xff", value[:spot] + bytes([draw.randrange(256)]) + value[spot + 1 :])
     )
+
+
+MUTATORS: Mapping[str, Callable[[bytes, int], bytes]] = MappingProxyType(
+    {"onnx": mutate_onnx, "program": mutate_program}
+)
+"""Bytes and a seed to other bytes, for targets whose files have structure."""
