@@ -23,6 +23,11 @@ template <class V> INLINE V minimum(V a, V b) {
 }
 template <class V> INLINE V relu(V x) { return select(splat<V>(0) > x, splat<V>(0), x); }  // NaN stays
 
+template <class V> INLINE V clip(V x, V low, V high) {  // NaN stays
+    x = select(x < low, low, x);
+    return select(x > high, high, x);
+}
+
 // ── to whole numbers; the sign of zero stays ──
 
 template <class V> INLINE V rint(V x) {  // half to even: adding 2**23 (2**52) leaves no room for a fraction

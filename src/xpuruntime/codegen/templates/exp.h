@@ -23,9 +23,8 @@ template <class V> INLINE reduced<V> by_ln2(V x) {
     const V r = fma(k, splat<V>(-low), fma(k, splat<V>(-high), x));
     return {r, bitcast<ints<V>>(t) - bitcast<ints<V>>(splat<V>(magic))};
 }
-template <class V> INLINE V within(V x, double low, double high) {  // NaN stays
-    x = select(x < splat<V>((elem<V>)low), splat<V>((elem<V>)low), x);
-    return select(x > splat<V>((elem<V>)high), splat<V>((elem<V>)high), x);
+template <class V> INLINE V within(V x, double low, double high) {
+    return clip(x, splat<V>((elem<V>)low), splat<V>((elem<V>)high));
 }
 template <class V> INLINE V scaled(V y, ints<V> k) {  // y * 2**k in two steps: subnormal results and overflow come out right
     const ints<V> half = k >> 1;

@@ -149,6 +149,10 @@ template <class M, class V> INLINE V select(M m, V a, V b) {
     if constexpr (lanes<V> == 1) return m ? a : b;
     else return mask<V>(m) ? a : b;
 }
+template <class M> INLINE M negated(M m) {  // of a boolean
+    if constexpr (lanes<M> == 1) return !m;
+    else return ~m;
+}
 template <class V> INLINE auto isnan(V x) { return x != x; }
 
 // ── narrow floats ──

@@ -1,0 +1,96 @@
+"""Loop nests over strided values: dims in the order of memory, merged where every value allows it, cut into tasks.
+
+A nest knows nothing of what is computed. ``rows`` counts over all dims but the last; the last is the inner loop of vectors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+__all__ = ["Nest", "Tasks", "cut", "nest", "offset_text"]
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """Extents from the outermost to the innermost, and per value how many elements one step of each dim moves on."""
+
+    extents: tuple[int, ...]
+    strides: Mapping[str, tuple[int, ...]]
+
+    @property
+    def rows(self) -> int:
+        """Iterations of all dims but the last."""
+        return math.prod(self.extents[:-1])
+
+    @property
+    def inner(self) -> int:
+        """Iterations of the last dim."""
+        return self.extents[-1]
+
+    @property
+    def elements(self) -> int:
+        """Iterations of all dims."""
+        return math.prod(self.extents)
+
+
+def nest(extents: Sequence[int], strides: Mapping[str, Sequence[int]], order: Sequence[int]) -> Nest:
+    """Dims in ``order``, those of extent 1 left out, neighbours that are one run of every value merged. At least one dim stays."""
+    dims = [d for d in order if extents[d] != 1]
+    merged: list[tuple[int, list[int]]] = []  # extent, stride of each value
+    names = list(strides)
+    for d in dims:
+        steps = [strides[name][d] for name in names]
+        if merged and all(o == s * extents[d] for o, s in zip(merged[-1][1], steps, strict=True)):
+            merged[-1] = (merged[-1][0] * extents[d], steps)
+        else:
+            merged.append((extents[d], steps))
+    merged = merged or [(1, [0] * len(names))]
+    columns = {name: tuple(m[1][i] for m in merged) for i, name in enumerate(names)}
+    return Nest(tuple(m[0] for m in merged), columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """How a nest is cut: ``rows`` rows a task, or (with ``chunk`` below the inner extent) ``chunk`` elements of one row."""
+
+    count: int
+    rows: int
+    chunk: int
+
+
+def cut(space: Nest, least: int, lanes: int) -> Tasks:
+    """Tasks of about ``least`` elements; never fewer than a vector, and at least one task."""
+    least = max(least, lanes)
+    if not space.elements:
+        return Tasks(1, 1, space.inner)
+    if space.inner >= 2 * least:
+        pieces = space.inner // least
+        chunk = math.ceil(math.ceil(space.inner / pieces) / lanes) * lanes
+        return Tasks(space.rows * math.ceil(space.inner / chunk), 1, chunk)
+    pieces = max(1, space.elements // least)
+    rows = math.ceil(space.rows / pieces)
+    return Tasks(math.ceil(space.rows / rows), rows, space.inner)
+
+
+def offset_text(extents: Sequence[int], strides: Sequence[int], index: str = "row") -> str:
+    """``row`` of the outer dims to a value's offset: ``row / 56 * 3136 + row % 56 * 64``; dims that run on are one term."""
+    terms: list[tuple[int, int, int]] = []  # extent, stride, how many rows one step is
+    below = math.prod(extents)
+    for extent, stride in zip(extents, strides, strict=True):
+        below //= extent
+        if terms and terms[-1][1] == stride * extent:
+            terms[-1] = (terms[-1][0] * extent, stride, below)
+        else:
+            terms.append((extent, stride, below))
+    total = math.prod(extents)
+    texts = []
+    for extent, stride, step in terms:
+        if not stride or extent == 1:
+            continue
+        text = index if step == 1 else f"{index} / {step}"
+        if extent * step < total:
+            text = f"({text}) % {extent}" if step > 1 else f"{text} % {extent}"
+        texts.append(text if stride == 1 else f"{text} * {stride}")
+    return " + ".join(texts) or "0"

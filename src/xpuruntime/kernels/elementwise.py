@@ -1,0 +1,271 @@
+"""elementwise/generated: any pointwise op, and ``fused`` bodies of them, in one loop nest over operands of any strides.
+
+The loops run over the first result in the order of its memory. Dims that are one run of every operand are merged; the innermost is
+a loop of vectors. What does not change along it is computed once a row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..codegen.body import CONSTANT, Input, Operation, Plan, Unfit, plan, shape_of
+from ..codegen.cpp import CppTarget
+from ..codegen.expr import POINTWISE, STORAGE, compute_type, expression, literal
+from ..codegen.nest import Nest, Tasks, cut, nest, offset_text
+from ..codegen.target import CodegenTarget
+from ..decisions import Reason, Support
+from ..ir.attributes import Const
+from ..types import DType, TensorSpec
+from .kernel import Lowered, NodeCall, Operand, Stage, operand_ref
+from .movement import moves_stage, padding
+
+__all__ = ["KERNELS", "Elementwise", "declared", "lanes_for", "operand_specs", "signature", "statement"]
+
+
+def operand_specs(call: NodeCall) -> list[TensorSpec | Const | bool | int | float | None]:
+    """Operands as the body reads them: a tensor's spec, a constant of one element, a number, or None."""
+    return [
+        (o.const if o.const is not None and o.const.size == 1 else o.spec) if isinstance(o, Operand) else o
+        for o in call.inputs
+    ]
+
+
+def lanes_for(target: CodegenTarget, dtypes: Sequence[DType]) -> int:
+    """Lanes of every vector of a kernel: as many as one register holds of the widest type. Masks have four bytes a lane."""
+    assert isinstance(target, CppTarget)
+    widest = max((4, *(d.bits // 8 for d in dtypes)))
+    return target.isa.lanes(widest)
+
+
+def signature(call: NodeCall) -> str:
+    """``add(float32[2, 3], 1.0) -> float32[2, 3]``: what the kernel computes, for the comment above it."""
+    inputs = ", ".join(str(i.spec) if isinstance(i, Operand) else str(i) for i in call.inputs)
+    name = call.op
+    if call.op == "fused":
+        body = call.attrs["body"]
+        name = " ".join(["fused", *(n.op for n in body.nodes)])
+    return f"{name}({inputs}) -> {', '.join(str(o) for o in call.outputs)}"
+
+
+def declared(names: Sequence[tuple[str, DType]], outputs: int) -> list[str]:
+    """Lines that give the arguments their types; the last ``outputs`` are written."""
+    lines = []
+    for at, (name, dtype) in enumerate(names):
+        const = "" if at >= len(names) - outputs else "const "
+        kind = STORAGE[dtype]
+        lines.append(f"{const}{kind} *const {name} = ({const}{kind} *)args[{at}];")
+    return lines
+
+
+def statement(plan_: Plan, operation: Operation) -> tuple[str, frozenset[str]]:
+    """The line that computes an operation, and the parts of the prelude that it needs."""
+    kind = compute_type(operation.dtype)
+    if operation.op == CONSTANT:
+        value = operation.operands[0]
+        assert isinstance(value, bool | int | float)
+        text = (
+            f"splat<boolean<N>>({-1 if value else 0})"
+            if operation.dtype is DType.BOOL
+            else f"number<N>((elem<{kind}>){literal(value, operation.dtype)})"
+        )
+        return f"const {kind} {operation.name} = {text};", frozenset()
+    terms = [plan_.term(o) for o in operation.operands]
+    made = expression(operation.op, terms, operation.attrs, operation.dtype)
+    return f"const {kind} {operation.name} = {made.text};  // {operation.op}", made.parts
+
+
+@dataclass(frozen=True, slots=True)
+class _Loops:
+    """What one call becomes: its plan, its nest, and how that is cut."""
+
+    call: NodeCall
+    plan: Plan
+    nest: Nest
+    tasks: Tasks
+    lanes: int
+
+
+class Elementwise:
+    """The row of the catalogue."""
+
+    name = "elementwise/generated"
+    ops = (*sorted(POINTWISE), "fused")
+
+    def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
+        """Yes for bodies of pointwise ops whose results all have one shape."""
+        if not isinstance(target, CppTarget):
+            return Support.no(Reason.DEVICE_MISMATCH, f"writes C++ for CPUs, not for {target.name}")
+        shape = shape_of(call.outputs[0])
+        if any(shape_of(o) != shape for o in call.outputs):
+            return Support.no(
+                Reason.SHAPE_UNSUPPORTED, "results of several shapes do not come out of one loop nest"
+            )
+        try:
+            plan(call.node, operand_specs(call), shape)
+        except Unfit as why:
+            text = str(why)
+            code = (
+                Reason.DTYPE_UNSUPPORTED
+                if "generated CPU code" in text or "bool" in text
+                else Reason.OP_UNSUPPORTED
+            )
+            return Support.no(code, text)
+        return Support.yes()
+
+    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+        """One stage over all elements, and one that writes zeros where layouts pad."""
+        shape = shape_of(call.outputs[0])
+        made = plan(call.node, operand_specs(call), shape)
+        strides = {i.name: i.strides for i in made.inputs}
+        strides |= {f"y{i}": o.physical.strides for i, o in enumerate(call.outputs)}
+        loops = nest(shape, strides, call.outputs[0].physical.order)
+        lanes = lanes_for(target, [*(i.dtype for i in made.inputs), *(o.dtype for o in made.operations)])
+        tasks = cut(loops, target.config.max_threadgroup_1d, lanes)
+        stages = [_stage(_Loops(call, made, loops, tasks, lanes))]
+        for i, spec in enumerate(call.outputs):
+            zeros = list(padding(operand_ref("out", i), spec))
+            if zeros:
+                stages.append(moves_stage("padding", zeros, (operand_ref("out", i),), spec.dtype, target))
+        return Lowered(tuple(stages), in_place=_in_place(call, made), accumulates="")
+
+
+def _in_place(call: NodeCall, made: Plan) -> dict[int, int]:
+    """Results that may lie where an operand lay: same bytes, same places, read at the same index only."""
+    found: dict[int, int] = {}
+    for at, spec in enumerate(call.outputs):
+        for entry in made.inputs:
+            mine = call.tensor(entry.operand).spec
+            once = sum(1 for i in made.inputs if i.operand == entry.operand) == 1
+            same = mine.physical == spec.physical and mine.dtype.bits == spec.dtype.bits
+            if once and same and shape_of(mine) == shape_of(spec) and entry.operand not in found.values():
+                found[at] = entry.operand
+                break
+    return found
+
+
+def _levels(loops: _Loops) -> set[str]:
+    """Names that change along the inner loop."""
+    moving = {i.name for i in loops.plan.inputs if loops.nest.strides[i.name][-1] != 0}
+    for operation in loops.plan.operations:
+        if any(o in moving for o in operation.operands if isinstance(o, str)):
+            moving.add(operation.name)
+    return moving
+
+
+def _read(entry: Input, stride: int, moving: bool) -> str:
+    kind = compute_type(entry.dtype)
+    if not moving:
+        return f"const {kind} {entry.name} = broadcast<N>({entry.name}_row);"
+    if stride == 1:
+        return f"const {kind} {entry.name} = load<N>({entry.name}_row + i, n...);"
+    return f"const {kind} {entry.name} = gather<N>({entry.name}_row + i * {stride}, {stride}, n...);"
+
+
+def _write(name: str, value: str, stride: int) -> str:
+    if stride == 1:
+        return f"store<N>({name}_row + i, {value}, n...);"
+    return f"scatter<N>({name}_row + i * {stride}, {stride}, {value}, n...);"
+
+
+def _stage(loops: _Loops) -> Stage:
+    call, made, space, tasks = loops.call, loops.plan, loops.nest, loops.tasks
+    read = sorted({i.operand for i in made.inputs})
+    arguments = [(f"x{at}", call.tensor(at).spec.dtype) for at in read]
+    arguments += [(f"y{i}", o.dtype) for i, o in enumerate(call.outputs)]
+    moving = _levels(loops)
+    parts: set[str] = set()
+    outside: list[str] = []
+    inside: list[str] = []
+    for entry in made.inputs:
+        line = _read(entry, space.strides[entry.name][-1], entry.name in moving)
+        (inside if entry.name in moving else outside).append(line)
+    for operation in made.operations:
+        line, needed = statement(made, operation)
+        parts |= needed
+        (inside if operation.name in moving else outside).append(line)
+    for i, value in enumerate(made.outputs):
+        inside.append(_write(f"y{i}", value, space.strides[f"y{i}"][-1]))
+
+    rows = []
+    for name in (*(i.name for i in made.inputs), *(f"y{i}" for i in range(len(call.outputs)))):
+        base = name if name.startswith("y") else f"x{next(i.operand for i in made.inputs if i.name == name)}"
+        where = offset_text(space.extents[:-1], space.strides[name][:-1])
+        rows.append(f"const auto {name}_row = {base}{'' if where == '0' else f' + {where}'};")
+    source = _text(loops, declared(arguments, len(call.outputs)), rows, outside, inside)
+    size = sum(s.size_bytes or 0 for s in (*call.outputs, *(call.tensor(at).spec for at in read)))
+    work = sum(1 for o in made.operations if o.op != CONSTANT)
+    return Stage(
+        stem=_stem(call),
+        source=source,
+        args=(
+            *(operand_ref("in", at) for at in read),
+            *(operand_ref("out", i) for i in range(len(call.outputs))),
+        ),
+        tasks=tasks.count,
+        parts=frozenset(parts),
+        flops=work * space.elements,
+        bytes=size,
+    )
+
+
+def _stem(call: NodeCall) -> str:
+    if call.op != "fused":
+        return call.op
+    names = [
+        n.op
+        for n in call.attrs["body"].nodes
+        if n.op not in ("constant", "view", "expand", "unsqueeze", "squeeze")
+    ]
+    return "_".join(["fused", *names[:4]])
+
+
+def _text(loops: _Loops, head: list[str], rows: list[str], outside: list[str], inside: list[str]) -> str:
+    space, tasks, lanes = loops.nest, loops.tasks, loops.lanes
+    inner = space.inner
+    lines = [
+        f"// {signature(loops.call)}",
+        'extern "C" void KERNEL(void *const *args, const void *, int64_t begin, int64_t end, void *) {',
+        f"  constexpr int N = {lanes};",
+        *(f"  {line}" for line in head),
+        "  for (int64_t task = begin; task < end; ++task) {",
+    ]
+    pad, close = "    ", list[str]()
+    if not space.elements:
+        return "\n".join([*lines, f"{pad}// no elements", "  }", "}", ""])
+    if tasks.chunk < inner:
+        pieces = math.ceil(inner / tasks.chunk)
+        lines += [
+            f"{pad}const int64_t row = task / {pieces}, first = task % {pieces} * {tasks.chunk};",
+            f"{pad}const int64_t last = first + {tasks.chunk} < {inner} ? first + {tasks.chunk} : {inner};",
+        ]
+        low, high = "first", "last"
+    else:
+        if space.rows == 1:
+            lines.append(f"{pad}const int64_t row = 0;")
+        elif tasks.rows == 1:
+            lines.append(f"{pad}const int64_t row = task;")
+        else:
+            stop = f"task * {tasks.rows} + {tasks.rows}"
+            limit = (
+                stop if space.rows % tasks.rows == 0 else f"({stop} < {space.rows} ? {stop} : {space.rows})"
+            )
+            lines.append(
+                f"{pad}for (int64_t row = task * {tasks.rows}; row < {limit}; ++row) {{  // of {space.rows} rows of {inner}"
+            )
+            pad, close = pad + "  ", [f"{pad}}}"]
+        low, high = "0", str(inner)
+    lines += [f"{pad}{line}" for line in (*rows, *outside)]
+    lines.append(f"{pad}const auto at = [&](int64_t i, auto... n) __attribute__((always_inline)) {{")
+    lines += [f"{pad}  {line}" for line in inside]
+    lines.append(f"{pad}}};")
+    lines.append(f"{pad}int64_t i = {low};")
+    lines.append(f"{pad}for (; i + N <= {high}; i += N) at(i);")
+    if inner % lanes:
+        lines.append(f"{pad}if (i < {high}) at(i, {high} - i);")
+    lines += [*close, "  }", "}", ""]
+    return "\n".join(lines)
+
+
+KERNELS = (Elementwise(),)
