@@ -347,8 +347,9 @@ class _Import:
         found = []
         for name, axis, _ in declared_dims(self.shapes, [v.name for v in self.b.inputs]):
             val = placeholders[name].meta["val"] if name in placeholders else None
-            if val is not None and isinstance(val.shape[axis], int):
-                found.append(f"{name}[{axis}] = {int(val.shape[axis])}")
+            size = None if val is None else self.symbols.dim(val.shape[axis])
+            if isinstance(size, int):
+                found.append(f"{name}[{axis}] = {size}")
         return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import warnings
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
@@ -136,14 +137,13 @@ def _without_ones(args: Any, kwargs: Any, shapes: Any, model: Any) -> tuple[Any,
     if not shapes:
         return args, kwargs
     if isinstance(shapes, Mapping):
-        import inspect
-
-        names = list(inspect.signature(getattr(model, "forward", model)).parameters)
-        by_position = {n: shapes.get(n) for n in names}
-        args = tuple(
-            _grown(a, by_position.get(n)) for a, n in zip(args, [*names, *[""] * len(args)], strict=False)
-        )
-        return args, {k: _grown(v, shapes.get(k)) for k, v in kwargs.items()}
+        try:
+            bound = inspect.signature(getattr(model, "forward", model)).bind(*args, **kwargs)
+        except TypeError:  # no call of this model, as torch will say
+            return args, kwargs
+        for name, value in bound.arguments.items():
+            bound.arguments[name] = _grown(value, shapes.get(name))
+        return bound.args, bound.kwargs
     return tuple(map(_grown, args, shapes)), kwargs
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import IrError
-from ..ir import GraphBuilder, Value
+from ..ir import GraphBuilder, Value, find_op
 from ..types import Dim, DimLike, TensorSpec
 from .torch_dims import Symbols, alike, dtype_of, spec_of
 from .torch_names import source_of
@@ -139,7 +139,9 @@ class Lowering:
         if row is None:
             raise NotLowered("the op has no row in the table of ATen ops")
         site = Site(self.b, op, self._arguments(node), self._specs(node), lambda i: _users(node, i))
+        mark = len(self.b.nodes)
         made = row(site)
+        self._found(mark)
         for name, value in site.args.items():
             if name not in site.read and name not in FREE and value != _default(node, name):
                 raise NotLowered(f"its argument {name} is {value}")
@@ -165,13 +167,16 @@ class Lowering:
         return {name: None if name in FREE else self.argument(value) for name, value in full.items()}
 
     def _specs(self, node: Any) -> list[TensorSpec | None]:
-        """Results as PyTorch infers them; fresh symbols of a data-dependent shape become known here."""
-        found: list[TensorSpec | None] = []
-        for value in _listed(node.meta["val"]):
-            spec = None if value is None else spec_of(value, self.symbols)
-            found.append(spec)
-            self.symbols.known |= frozenset() if spec is None else spec.symbols
-        return found
+        """Results as PyTorch infers them."""
+        return [None if v is None else spec_of(v, self.symbols) for v in _listed(node.meta["val"])]
+
+    def _found(self, mark: int) -> None:
+        """Symbols that the new nodes bring in: counts of what an op finds become known, others depend on a tensor's content."""
+        for made in self.b.nodes[mark:]:
+            fresh = frozenset().union(*(v.spec.symbols for v in made.outputs if v.spec)) - self.symbols.known
+            if fresh and not find_op(made.op).data_dependent:
+                raise NotLowered("a size depends on the content of a tensor")
+            self.symbols.known |= fresh
 
     # ── results ──
 

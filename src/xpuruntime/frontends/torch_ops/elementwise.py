@@ -115,6 +115,7 @@ _BOTH = (
     "bitwise_xor",
 )
 _FROM_NUMBER = ("remainder", "bitwise_and", "bitwise_or", "bitwise_xor")
+_SIDES = (("l", "left"), ("r", "right"))
 _SHIFTS = ("bitwise_left_shift", "bitwise_right_shift")
 
 ROWS: dict[str, Row] = (
@@ -126,6 +127,11 @@ ROWS: dict[str, Row] = (
         f"{name}.{form}": _pair(name)
         for name in _SHIFTS
         for form in ("Tensor", "Tensor_Scalar", "Scalar_Tensor")
+    }
+    | {
+        f"__{side}shift__.{form}": _pair(f"bitwise_{word}_shift")
+        for side, word in _SIDES
+        for form in ("Tensor", "Scalar")
     }
     | {
         "add.Tensor": _scaled("add"),
