@@ -139,7 +139,8 @@ def shift_right(x: Array, other: Array) -> Array:
     """Signed values keep their sign; shifts outside the type's bits give 0, or -1 for negative values."""
     bits = x.dtype.itemsize * 8
     inside = (other >= 0) & (other < bits)
-    return np.where(inside, np.right_shift(x, np.where(inside, other, 0)), np.where(x < 0, -1, 0))
+    rest = np.where(x < 0, -1, 0).astype(x.dtype)  # int64 beside uint64 would become float64
+    return np.where(inside, np.right_shift(x, np.where(inside, other, 0)), rest)
 
 
 def _logical(function: Callable[..., Any]) -> Rule:
