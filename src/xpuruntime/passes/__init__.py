@@ -27,6 +27,9 @@ from . import (
     fuse_linear,
     fuse_pointwise,
     recognise_activation,
+    recognise_attention,
+    recognise_norm,
+    recognise_rope,
     simplify,
 )
 from .context import Context
@@ -80,6 +83,19 @@ PASSES: tuple[Pass, ...] = (
         "recognise_activation",
         "written-out gelu, silu, hardswish, relu6 become one op",
         recognise_activation.run,
+        EXTENDED,
+    ),
+    Pass(
+        "recognise_norm",
+        "written-out rms_norm, layer_norm, softmax become one op",
+        recognise_norm.run,
+        EXTENDED,
+    ),
+    Pass("recognise_rope", "rotary embeddings in halves become one op", recognise_rope.run, EXTENDED),
+    Pass(
+        "recognise_attention",
+        "softmax(q @ k.T) @ v becomes one op; keys and values are not repeated for it",
+        recognise_attention.run,
         EXTENDED,
     ),
     Pass("fuse_conv", "convolution with bias, residual and activation", fuse_conv.run, EXTENDED),
