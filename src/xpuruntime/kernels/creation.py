@@ -29,7 +29,8 @@ class Fill:
         """Every type up to 8 bytes."""
         if call.outputs[0].dtype is DType.COMPLEX128:
             return refuse(DType.COMPLEX128, "values")
-        return too_small(call.outputs[0]) or Support.yes()
+        refused = too_small(call.outputs[0])
+        return Support.yes() if refused is None else refused
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
         """Runs of the value's bits."""

@@ -274,7 +274,7 @@ class Indexing:
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
         """Every type that has bytes of its own; what is reduced must be computed in its own type."""
         refused = too_small(*(t.spec for t in call.tensors))
-        if refused:
+        if refused is not None:
             return refused
         dtype = call.outputs[0].dtype
         how = call.attrs.get("reduce", "none")

@@ -18,7 +18,19 @@ from ..types import DType, TensorSpec
 from .kernel import Lowered, NodeCall, Operand, Stage, operand_ref
 from .movement import function, moves_stage, padding
 
-__all__ = ["FLOATS", "INTEGERS", "NUMBERS", "Row", "Rows", "Text", "arguments", "computes", "refuse", "stage"]
+__all__ = [
+    "FLOATS",
+    "INTEGERS",
+    "NUMBERS",
+    "Row",
+    "Rows",
+    "Text",
+    "arguments",
+    "computes",
+    "first",
+    "refuse",
+    "stage",
+]
 
 FLOATS = frozenset({DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64})
 INTEGERS = frozenset(d for d in STORAGE if d.is_integer)
@@ -64,6 +76,11 @@ def computes(*positions: int, dtypes: frozenset[DType] = FLOATS) -> Callable[[No
         return None if wrong is None else refuse(wrong.spec.dtype, call.op)
 
     return why_not
+
+
+def first(*answers: Support | None) -> Support | None:
+    """The first no."""
+    return next((a for a in answers if a is not None), None)
 
 
 def _names(call: NodeCall) -> tuple[str, ...]:
@@ -118,7 +135,8 @@ class Rows:
         for spec in (*call.outputs, *(t.spec for t in call.tensors)):
             if not element_bytes(spec.dtype) or spec.dtype.is_complex:
                 return refuse(spec.dtype, f"{call.op} on values")
-        return self._rows[call.op].why_not(call) or Support.yes()
+        refused = self._rows[call.op].why_not(call)
+        return Support.yes() if refused is None else refused
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
         """The text's stage, and zeros where layouts pad."""

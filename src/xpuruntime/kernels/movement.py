@@ -405,7 +405,7 @@ class Movement:
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
         """Every type that has bytes of its own, every layout (views: one side dense)."""
         refused = too_small(call.outputs[0], *(t.spec for t in call.tensors))
-        if refused:
+        if refused is not None:
             return refused
         x, y = call.tensor(0).spec, call.outputs[0]
         if call.op in ("view", "squeeze", "unsqueeze") and not (x.is_dense or y.is_dense):

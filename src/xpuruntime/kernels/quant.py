@@ -10,7 +10,7 @@ from ..decisions import Support
 from ..ir.interp.quant import _limits
 from ..types import DType
 from .kernel import NodeCall
-from .kit import FLOATS, INTEGERS, NUMBERS, Row, Rows, Text, computes, refuse, result, whole
+from .kit import FLOATS, INTEGERS, NUMBERS, Row, Rows, Text, computes, first, refuse, result, whole
 
 __all__ = ["KERNELS"]
 
@@ -119,12 +119,13 @@ def _to_integers(call: NodeCall) -> Support | None:
     precision = call.attrs["precision"]
     if precision is not None and precision not in FLOATS:
         return refuse(precision, "a quotient")
-    return computes(dtypes=NUMBERS)(call) or computes(1)(call)
+    return first(computes(dtypes=NUMBERS)(call), computes(1)(call))
 
 
 def _to_floats(call: NodeCall) -> Support | None:
-    return computes(dtypes=NUMBERS)(call) or (
-        None if call.outputs[0].dtype in FLOATS else refuse(call.outputs[0].dtype, "dequantized values")
+    made = call.outputs[0].dtype
+    return first(
+        computes(dtypes=NUMBERS)(call), None if made in FLOATS else refuse(made, "dequantized values")
     )
 
 

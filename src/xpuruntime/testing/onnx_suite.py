@@ -19,17 +19,20 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError, ModelError, XpuError
+from ..ir.graph import Graph
 from ..protocols import Array
 from ..types import DType
 
 __all__ = [
     "KINDS",
     "Case",
+    "Lowered",
     "Outcome",
     "Verdict",
     "cases",
     "differs",
     "interpret",
+    "lowered",
     "round_trip",
     "session",
     "vendor",
@@ -214,37 +217,56 @@ def _within(expected: Array, got: Array, ulps: int) -> bool:
 # ── the judged ──
 
 
-def interpret(case: Case, ulps: int = 0) -> Verdict:
-    """Frontend, then interpreter. Inputs that decide shapes are bound where the model is not lowered without."""
+@dataclass(frozen=True)
+class Lowered:
+    """A case's graph. ``opaque``: why it is none (empty: it is); ``bound``: inputs whose content was bound."""
+
+    graph: Graph
+    weights: Mapping[str, Array]
+    opaque: str
+    bound: tuple[str, ...]
+
+
+def lowered(case: Case, feeds: Mapping[str, Any]) -> Lowered:
+    """The frontend's graph. Inputs that decide shapes are bound where the model is not lowered without. Raises XpuError."""
     from ..frontends.onnx import import_onnx
-    from ..ir import interp, verify
+    from ..ir import verify
+
+    bound: dict[str, Any] = {}
+    for _ in range(4):
+        graph, weights = import_onnx(case.model, bind=bound)
+        opaque = [n for n in graph if n.op == "opaque"]
+        wanted = [n for n in graph.metadata["deciding"] if n not in bound and n in feeds]
+        if not opaque or not wanted:
+            break
+        bound |= {n: feeds[n] for n in wanted}
+    why = "; ".join(sorted({f"{n.attrs['op_type']}: {n.attrs['reason']}" for n in opaque}))
+    borders = (*graph.inputs, *(graph.values[o.value] for o in graph.outputs))
+    if not why and any(v.spec is None for v in borders):
+        why = "values that are no tensors"
+    return Lowered(graph if why else verify(graph), weights, why, tuple(bound))
+
+
+def interpret(case: Case, ulps: int = 0) -> Verdict:
+    """Frontend, then interpreter."""
+    from ..ir import interp
 
     every: dict[str, None] = {}
     for inputs, expected in case.data():
-        bound: dict[str, Any] = {}
         feeds = dict(zip(case.inputs, inputs, strict=False))
+        bound: tuple[str, ...] = ()
         try:
-            for _ in range(4):
-                graph, weights = import_onnx(case.model, bind=bound)
-                opaque = [n for n in graph if n.op == "opaque"]
-                wanted = [n for n in graph.metadata["deciding"] if n not in bound and n in feeds]
-                if not opaque or not wanted:
-                    break
-                bound |= {n: feeds[n] for n in wanted}
-            if opaque or any(
-                v.spec is None for v in (*graph.inputs, *(graph.values[o.value] for o in graph.outputs))
-            ):
-                why = "; ".join(sorted({f"{n.attrs['op_type']}: {n.attrs['reason']}" for n in opaque}))
-                return Verdict(
-                    case.name, case.kind, Outcome.OPAQUE, why or "values that are no tensors", tuple(bound)
-                )
+            found = lowered(case, feeds)
+            bound = found.bound
+            if found.opaque:
+                return Verdict(case.name, case.kind, Outcome.OPAQUE, found.opaque, bound)
             every |= dict.fromkeys(bound)
-            made = interp.run(verify(graph), feeds, weights=weights)
+            made = interp.run(found.graph, feeds, weights=found.weights)
         except XpuError as error:
-            return Verdict(case.name, case.kind, Outcome.REFUSED, str(error), tuple(bound))
-        wrong = differs(case, expected, [made[o.name] for o in graph.outputs], ulps)
+            return Verdict(case.name, case.kind, Outcome.REFUSED, str(error), bound)
+        wrong = differs(case, expected, [made[o.name] for o in found.graph.outputs], ulps)
         if wrong:
-            return Verdict(case.name, case.kind, Outcome.WRONG, wrong, tuple(bound))
+            return Verdict(case.name, case.kind, Outcome.WRONG, wrong, bound)
     return Verdict(case.name, case.kind, Outcome.RIGHT, bound=tuple(every))
 
 

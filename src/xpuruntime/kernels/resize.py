@@ -1,0 +1,245 @@
+"""Sampling at other places. Interpolation is separable: for every resized dim the code holds tables of the first place and of the
+weights, made when it is compiled; grids name places while the model runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..codegen.points import address, number, storage, table, unravel
+from ..decisions import Reason, Support
+from ..ir.interp import resize as meaning
+from ..ir.interp.numbers import Array
+from ..types import DType
+from .kernel import NodeCall
+from .kit import FLOATS, NUMBERS, Row, Rows, Text, computes, first, refuse, result, whole
+from .movement import bits_of
+
+__all__ = ["KERNELS"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """One resized dim: ``start[o]`` is the first place that output o reads, ``share[o]`` the weights from there on."""
+
+    dim: int
+    start: tuple[int, ...]
+    share: tuple[tuple[float, ...], ...]
+    outside: tuple[bool, ...]
+
+    @property
+    def taps(self) -> int:
+        return len(self.share[0]) if self.share else 1
+
+
+def _axes(call: NodeCall) -> list[_Axis]:
+    a, x = call.attrs, call.tensor(0).spec
+    shape = [int(d) for d in x.shape if isinstance(d, int)]
+    crop = a["coordinates"] == "tf_crop_and_resize"
+    found = []
+    for dim, (old, out) in enumerate(zip(shape, (int(d) for d in a["size"]), strict=True)):
+        scale = a["scales"][dim] if a["scales"] else out / max(old, 1)
+        if old == out and scale == 1 and not crop:
+            continue
+        at = np.arange(out, dtype=np.float64)
+        outside = np.zeros(out, bool)
+        if crop:
+            places = meaning._cropped(at, scale, old, a["roi"][dim], a["roi"][dim + len(shape)])
+            outside = (places < 0) | (places > old - 1)
+        else:
+            places = meaning._COORDINATES[a["coordinates"]](at, scale, old, out)
+        if a["mode"] == "nearest":
+            chosen = np.clip(meaning._NEAREST[a["nearest"]](places), 0, max(old - 1, 0)).astype(np.int64)
+            found.append(_Axis(dim, tuple(chosen.tolist()), ((1.0,),) * out, tuple(outside.tolist())))
+            continue
+        shrink = min(scale, 1.0) if a["antialias"] else 1.0
+        cubic = a["mode"] == "cubic"
+        matrix = meaning._weights(
+            places,
+            old,
+            (lambda d: meaning._keys(d, a["cubic_a"])) if cubic else meaning._triangle,
+            2 if cubic else 1,
+            shrink,
+            a["exclude_outside"],
+        )
+        found.append(_Axis(dim, *_banded(matrix), tuple(outside.tolist())))
+    return found
+
+
+def _banded(matrix: Array) -> tuple[tuple[int, ...], tuple[tuple[float, ...], ...]]:
+    """The rows of a matrix as equally long runs that hold everything that is not zero."""
+    used = [np.flatnonzero(row) for row in matrix]
+    width = max((int(u[-1] - u[0]) + 1 for u in used if u.size), default=1)
+    start = [min(int(u[0]) if u.size else 0, matrix.shape[1] - width) for u in used]
+    return tuple(start), tuple(
+        tuple(row[s : s + width].tolist()) for row, s in zip(matrix, start, strict=True)
+    )
+
+
+def _resize(call: NodeCall) -> Text:
+    """A task is a line along the dim that is innermost in memory; what other dims add is found once per line."""
+    x, y, axes = whole(call, 0), result(call), _axes(call)
+    dtype, rank = call.outputs[0].dtype, call.outputs[0].rank
+    inner = call.outputs[0].physical.order[-1]
+    nearest = call.attrs["mode"] == "nearest"
+    wide = "float" if dtype in FLOATS - {DType.FLOAT64} else "double"
+    names = [f"i{d}" for d in range(rank)]
+    others = [d for d in range(rank) if d != inner]
+    head, body = [], []
+    for axis in axes:
+        head.append(table("int32_t", f"start{axis.dim}", axis.start))
+        if not nearest:
+            head.append(table(wide, f"share{axis.dim}", [w for row in axis.share for w in row]))
+        if any(axis.outside):
+            head.append(table("bool", f"outside{axis.dim}", axis.outside))
+    split = unravel([y.shape[d] for d in others], prefix="r")
+    body += [*split, *(f"const int64_t i{d} = r{i};" for i, d in enumerate(others))]
+    body.append(f"for (int64_t i{inner} = 0; i{inner} < {y.shape[inner]}; ++i{inner}) {{")
+    out = " || ".join(f"outside{a.dim}[i{a.dim}]" for a in axes if any(a.outside))
+    beyond = call.attrs["extrapolation_value"]
+    if out:
+        fill = bits_of(beyond, dtype)
+        kind = f"uint{dtype.bits}_t"
+        body.append(f"  if ({out}) {{ *({kind} *)({address(y, names)}) = ({kind}){fill}; continue; }}")
+    at = list(names)
+    for axis in axes:
+        at[axis.dim] = f"start{axis.dim}[i{axis.dim}]"
+    if nearest:
+        body += [f"  *({address(y, names)}) = *({address(x, at)});", "}"]
+        return Text(body, math.prod(y.shape[d] for d in others), head, per=y.shape[inner])
+    body.append(f"  {wide} total0 = 0;")
+    blended = axes[
+        ::-1
+    ]  # the first dim is summed up first, as the meaning says: halves between integers round alike
+    for depth, axis in enumerate(blended):
+        body.append(f"  for (int64_t k{depth} = 0; k{depth} < {axis.taps}; ++k{depth}) {{")
+        if depth + 1 < len(blended):
+            body.append(f"  {wide} total{depth + 1} = 0;")
+        at[axis.dim] = f"(start{axis.dim}[i{axis.dim}] + k{depth})"
+    deepest = len(blended) - 1
+    for depth, axis in reversed(list(enumerate(blended))):
+        value = f"({wide})load<1>({address(x, at)})" if depth == deepest else f"total{depth + 1}"
+        body.append(f"  total{depth} += share{axis.dim}[i{axis.dim} * {axis.taps} + k{depth}] * {value};")
+        body.append("  }")
+    if not blended:
+        body.append(f"  total0 = ({wide})load<1>({address(x, names)});")
+    body += [f"  {_store(address(y, names), 'total0', dtype)}", "}"]
+    per = y.shape[inner] * math.prod(a.taps for a in axes)
+    return Text(body, math.prod(y.shape[d] for d in others), head, per=per, parts=frozenset({"arith"}))
+
+
+def _store(where: str, value: str, dtype: DType) -> str:
+    """Floats are rounded once; integers half to even, within the type."""
+    if dtype.is_float:
+        return f"store<1>({where}, convert<{storage(dtype)}>({value}));"
+    info = np.iinfo(dtype.numpy)
+    kind = storage(dtype)
+    return (
+        f"{{ const double near = rint((double){value}); *({where}) = near < {number(float(info.min))} ? ({kind}){number(int(info.min))}"
+        f" : near > {number(float(info.max))} ? ({kind}){number(int(info.max))} : ({kind})near; }}"
+    )
+
+
+_MOST_TABLE = 65536
+
+
+def _resizable(call: NodeCall) -> Support | None:
+    x = call.tensor(0).spec
+    if 0 in x.shape and 0 not in call.outputs[0].shape:
+        return Support.no(Reason.SHAPE_UNSUPPORTED, "resizes nothing into something")
+    if call.attrs["mode"] != "nearest" and x.dtype not in NUMBERS - {DType.INT64, DType.UINT64}:
+        return refuse(x.dtype, "interpolation")
+    if sum(a.taps * len(a.start) for a in _axes(call)) > _MOST_TABLE:
+        return Support.no(Reason.SHAPE_UNSUPPORTED, f"its weights are more than {_MOST_TABLE} numbers")
+    return None
+
+
+# ── grids ──
+
+
+def _grid_sample(call: NodeCall) -> Text:
+    """A task is one place of the grid: taps and weights once, then every channel."""
+    x, grid, y, a = whole(call, 0), whole(call, 1), result(call), call.attrs
+    n, channels = len(x.shape) - 2, x.shape[1]
+    mode, aligned = a["mode"], "true" if a["align_corners"] else "false"
+    pad = {"zeros": 0, "border": 1, "reflection": 2}[a["padding_mode"]]
+    outer = (y.shape[0], *y.shape[2:])
+    place = [f"i{d}" for d in range(n + 1)]
+    body = unravel(outer)
+    for d in range(n):
+        size = x.shape[2 + d]
+        own = address(grid, [*place, str(n - 1 - d)]) if grid.strides[-1] else grid.arg
+        body.append(f"double a{d} = unnormalized<{aligned}>((double)load<1>({own}), {size});")
+        if mode != "cubic":
+            body.append(f"a{d} = placed<{pad}, {aligned}>(a{d}, {size});")
+    names = [place[0], "c", *place[1:]]
+    body.append(f"for (int64_t c = 0; c < {channels}; ++c) {{")
+    at = [place[0], "c", *(f"(int64_t)t{d}" for d in range(n))]
+    inside = " && ".join(f"t{d} >= 0 && t{d} <= {x.shape[2 + d] - 1}" for d in range(n))
+    read = f"({inside} ? (double)load<1>({address(x, at)}) : 0.0)"
+    if mode == "nearest":
+        body += [f"  const double t{d} = rint(a{d});" for d in range(n)]
+        body.append(f"  const double total = {read};")
+    else:
+        low, high = (-1, 3) if mode == "cubic" else (0, 2)
+        body.append("  double total = 0;")
+        for d in range(n):
+            share = f"keys(tap{d} - a{d})" if mode == "cubic" else f"triangle(tap{d} - a{d})"
+            tap = f"placed<{pad}, {aligned}>(tap{d}, {x.shape[2 + d]})" if mode == "cubic" else f"tap{d}"
+            before = f"w{d - 1} * " if d else ""
+            body += [
+                f"  for (int k{d} = {low}; k{d} < {high}; ++k{d}) {{",
+                f"  const double tap{d} = floor(a{d}) + k{d}, w{d} = {before}{share}, t{d} = {tap};",
+            ]
+        body.append(f"  total += {read} * w{n - 1};")
+        body.append("  " + "}" * n)
+    body.append(f"  store<1>({address(y, names)}, convert<{storage(call.outputs[0].dtype)}>(total));")
+    body.append("}")
+    return Text(body, math.prod(outer), per=channels * 16, parts=frozenset({"sampling"}))
+
+
+def _affine_grid(call: NodeCall) -> Text:
+    theta, y = whole(call, 0), result(call)
+    n = y.shape[-1]
+    names = [f"i{d}" for d in range(n + 2)]
+    body = unravel(y.shape)
+    terms = []
+    for d in range(n):
+        size = y.shape[1 + d]
+        tick = f"-1.0 + i{1 + d} * {number(2.0 / (size - 1))}" if size > 1 else "0.0"
+        edge = "" if call.attrs["align_corners"] else f" * {number(float(size - 1))} / {number(float(size))}"
+        body.append(f"const double p{d} = ({tick}){edge};")
+        terms.append(f"(double)load<1>({_theta(theta, ['i0', names[-1], str(n - 1 - d)])}) * p{d}")
+    terms.append(f"(double)load<1>({_theta(theta, ['i0', names[-1], str(n)])})")
+    kind = storage(call.outputs[0].dtype)
+    body.append(f"store<1>({address(y, names)}, convert<{kind}>({' + '.join(terms)}));")
+    return Text(body, math.prod(y.shape))
+
+
+def _theta(theta: object, names: Sequence[str]) -> str:
+    from ..codegen.moves import Place
+
+    assert isinstance(theta, Place)
+    return address(theta, names)
+
+
+def _grids(call: NodeCall) -> Support | None:
+    if 0 in call.tensor(0).spec.shape[2:]:
+        return Support.no(Reason.SHAPE_UNSUPPORTED, "samples from nothing")
+    return first(computes()(call))
+
+
+KERNELS = (
+    Rows(
+        "resize/generated",
+        {
+            "resize": Row(_resize, _resizable),
+            "grid_sample": Row(_grid_sample, _grids),
+            "affine_grid": Row(_affine_grid, computes()),
+        },
+    ),
+)
