@@ -187,7 +187,8 @@ class _Tiling:
         return self.vectors * self.lanes
 
 
-def _registers(isa: IsaLevel) -> int:
+def registers(isa: IsaLevel) -> int:
+    """Vector registers of a level."""
     return 32 if isa.vector_bytes == 64 or isa.architecture == "aarch64" else 16
 
 
@@ -197,14 +198,14 @@ def _tiling(
     """R rows x NV vectors of sums, NV of B and one of A must fit the registers; columns beyond the matrix are work for nothing."""
     acc_bytes = 8 if accumulator(dtype) in ("double", "uint64_t") else 4
     lanes = isa.lanes(acc_bytes)
-    registers = _registers(isa)
-    most = min(4, max(1, (registers - 1) // (matmul_tile + 1)))
+    regs = registers(isa)
+    most = min(4, max(1, (regs - 1) // (matmul_tile + 1)))
     vectors = min(
         range(most, 0, -1), key=lambda v: math.ceil(p.n / (v * lanes)) * v * (1 + 0.04 * (most - v))
     )
-    rows = max(1, min(matmul_tile, p.m, (registers - 1 - vectors) // vectors))
+    rows = max(1, min(matmul_tile, p.m, (regs - 1 - vectors) // vectors))
     pairs = dtype is DType.BFLOAT16 and "avx512bf16" in isa.features and p.a_strides[-1] == 1
-    unroll = max(1, min(4, registers * 3 // 4 // (rows * vectors))) if streamed else 1
+    unroll = max(1, min(4, regs * 3 // 4 // (rows * vectors))) if streamed else 1
     if p.m <= rows and packed:
         block = max(p.k, 1)
     else:

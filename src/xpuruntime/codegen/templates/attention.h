@@ -1,0 +1,201 @@
+// needs: gemm exp
+// Attention with an online softmax over blocks of keys (Milakov and Gimelshein, 2018; Dao et al., "FlashAttention", 2022), so that
+// memory grows with the sequence, not with its square. Queries lie in lanes: scores, weights and results are kept transposed,
+//
+//   scores [keys][queries] = K [keys][d] x Q^T [d][queries]        result [dv][queries] = V^T [dv][keys] x weights [keys][queries]
+//
+// so both products read K and V as they lie, and the softmax goes down the columns without any sum across lanes. All query heads
+// that share a key head lie side by side in the lanes.
+
+// What a block of keys does to the state of NV * L queries: maxima, sums of weights, results.
+template <class T, int NV> struct AttentionState {
+    static constexpr int L = GEMM_LANES<T>, lanes = NV * L;
+    vec<T, L> most[NV], sum[NV];
+    T *result;  // [dv][lanes]
+};
+
+template <class T> constexpr T ATTENTION_HIDDEN = -__builtin_inff();
+
+// scores -> weights, in place; the state's sums and results are rescaled to the new maxima.
+template <class T, int NV>
+__attribute__((noinline)) static void attention_softmax(AttentionState<T, NV> &state, T *scores, int64_t keys, int64_t dv) {
+    constexpr int L = GEMM_LANES<T>;
+    typedef vec<T, L> V;
+    const V hidden = splat<V>(ATTENTION_HIDDEN<T>);
+    for (int v = 0; v < NV; ++v) {
+        V most = state.most[v];
+        for (int64_t j = 0; j < keys; ++j) {
+            const V s = load<L>(scores + (j * NV + v) * L);
+            most = select(s > most, s, most);
+        }
+        // A query that sees no key yet has no maximum to subtract.
+        const V base = select(most == hidden, V{}, most);
+        const V shrink = exp(state.most[v] - base);
+        V sum = state.sum[v] * shrink;
+        for (int64_t j = 0; j < keys; ++j) {
+            T *at = scores + (j * NV + v) * L;
+            const V weight = exp(load<L>(at) - base);
+            sum += weight;
+            store<L>(at, weight);
+        }
+        state.most[v] = most;
+        state.sum[v] = sum;
+        for (int64_t e = 0; e < dv; ++e) {
+            T *at = state.result + (e * NV + v) * L;
+            store<L>(at, load<L>(at) * shrink);
+        }
+    }
+}
+
+template <class T, int R, int Tail, int NV>
+INLINE void attention_product(const T *a, int64_t row_stride, int64_t k_stride, int64_t rows, const T *panel, int64_t k, T *to, bool more) {
+    constexpr int lanes = NV * GEMM_LANES<T>;
+    int64_t row = 0;
+    for (; row + R <= rows; row += R)
+        gemm_tile<T, T, R, NV, 1>(a + row * row_stride, row_stride, k_stride, panel, k, to + row * lanes, more);
+    if constexpr (Tail > 0)
+        if (row < rows) gemm_tile<T, T, Tail, NV, 1>(a + row * row_stride, row_stride, k_stride, panel, k, to + row * lanes, more);
+}
+
+// `queries` queries against keys first .. last. P says how (see kernels/attention.py, which writes it):
+//   T, S                    types of the sums and of q, k, v in storage
+//   NV, R, block            vectors of queries, rows of a tile, keys of a block (a multiple of R)
+//   key_tail, dv_tail       rows of the last tile of the last block of keys, and of a result
+//   d, dv                   sizes of a key and of a value
+//   q_d, k_row, k_d, v_row, v_d   strides
+//   masked                  there is a mask;  causal, softcap
+// place(lane): offset of a query in q; seen(lane): the last key that it sees; mask(scores, first, keys) hides or adds.
+// scratch: Q^T [d][lanes], result [dv][lanes], scores [block][lanes], then K and V of a block where they must be widened.
+template <class P, class Place, class Seen, class Mask>
+INLINE void attention_block(const typename P::S *q, const typename P::S *k, const typename P::S *v, typename P::T scale, int64_t queries,
+                            int64_t first, int64_t last, AttentionState<typename P::T, P::NV> &state, void *scratch, Place place,
+                            Seen seen, Mask mask) {
+    typedef typename P::T T;
+    typedef typename P::S S;
+    constexpr int L = GEMM_LANES<T>, lanes = P::NV * L;
+    typedef vec<T, L> V;
+    constexpr bool widen = !same<T, S>;
+    T *turned = (T *)scratch, *scores = turned + (P::d + P::dv) * lanes;
+    T *wide_k = scores + P::block * lanes, *wide_v = wide_k + (widen ? P::block * P::d : 0);
+    state.result = turned + P::d * lanes;
+    for (int v = 0; v < P::NV; ++v) {
+        state.most[v] = splat<V>(ATTENTION_HIDDEN<T>);
+        state.sum[v] = V{};
+    }
+    for (int64_t i = 0; i < P::dv * lanes; i += L) store<L>(state.result + i, V{});
+    const int64_t bound = last;
+    int64_t sight = 0;  // keys that any of these queries sees
+    for (int64_t lane = 0; lane < lanes; ++lane) {
+        const S *from = q + place(lane < queries ? lane : 0);
+        for (int64_t e = 0; e < P::d; ++e) turned[e * lanes + lane] = lane < queries ? raw<T>(load<1>(from + e * P::q_d)) * scale : 0;
+        if (P::causal && lane < queries && seen(lane) >= sight) sight = seen(lane) + 1;
+    }
+    if (P::causal && sight < last) last = sight;
+    for (int64_t at = first; at < last; at += P::block) {
+        const int64_t keys = bound - at < P::block ? bound - at : P::block;
+        const S *kb = k + at * P::k_row, *vb = v + at * P::v_row;
+        if constexpr (widen) {
+            gemm_widen(kb, P::k_row, P::k_d, keys, P::d, wide_k);
+            attention_product<T, P::R, P::key_tail, P::NV>(wide_k, P::d, 1, keys, turned, P::d, scores, false);
+        } else
+            attention_product<T, P::R, P::key_tail, P::NV>((const T *)kb, P::k_row, P::k_d, keys, turned, P::d, scores, false);
+        if constexpr (P::softcap)
+            for (int64_t i = 0; i < keys * lanes; i += L)
+                store<L>(scores + i, tanh(load<L>(scores + i) / splat<V>(P::cap())) * splat<V>(P::cap()));
+        if constexpr (P::masked) mask(scores, at, keys);
+        if constexpr (P::causal)
+            for (int64_t lane = 0; lane < lanes; ++lane) {
+                const int64_t end = lane < queries ? seen(lane) + 1 - at : keys;
+                for (int64_t j = end < 0 ? 0 : end; j < keys; ++j) scores[j * lanes + lane] = ATTENTION_HIDDEN<T>;
+            }
+        attention_softmax<T, P::NV>(state, scores, keys, P::dv);
+        if constexpr (widen) {
+            gemm_widen(vb, P::v_row, P::v_d, keys, P::dv, wide_v);
+            attention_product<T, P::R, P::dv_tail, P::NV>(wide_v, 1, P::dv, P::dv, scores, keys, state.result, true);
+        } else
+            attention_product<T, P::R, P::dv_tail, P::NV>((const T *)vb, P::v_d, P::v_row, P::dv, scores, keys, state.result, true);
+    }
+}
+
+// What a mask does to scores: bool hides where it is false, a number is added.
+template <class T, class M> INLINE T attention_masked(T score, const M *mask) {
+    if constexpr (same<M, bool>) return load<1>(mask) ? score : ATTENTION_HIDDEN<T>;
+    else return score + raw<T>(load<1>(mask));
+}
+// of one row of keys for all queries,
+template <class T, int NV, class M>
+INLINE void attention_mask_keys(T *scores, int64_t keys, const M *mask, int64_t stride) {
+    constexpr int L = GEMM_LANES<T>;
+    for (int64_t j = 0; j < keys; ++j) {
+        T *row = scores + j * NV * L;
+        if constexpr (same<M, bool>) {
+            if (load<1>(mask + j * stride)) continue;
+            for (int v = 0; v < NV; ++v) store<L>(row + v * L, splat<vec<T, L>>(ATTENTION_HIDDEN<T>));
+        } else {
+            const auto m = splat<vec<T, L>>(raw<T>(load<1>(mask + j * stride)));
+            for (int v = 0; v < NV; ++v) store<L>(row + v * L, load<L>(row + v * L) + m);
+        }
+    }
+}
+// and of a row for each query: mask(lane).
+template <class T, int NV, class Row>
+INLINE void attention_mask_lanes(T *scores, int64_t keys, int64_t queries, int64_t stride, Row row) {
+    constexpr int lanes = NV * GEMM_LANES<T>;
+    for (int64_t lane = 0; lane < queries; ++lane) {
+        const auto *from = row(lane);
+        for (int64_t j = 0; j < keys; ++j) scores[j * lanes + lane] = attention_masked(scores[j * lanes + lane], from + j * stride);
+    }
+}
+
+// y[query][dv] = result / sum; a query that saw no key gives 0.
+template <class P, class Place>
+INLINE void attention_finish(const AttentionState<typename P::T, P::NV> &state, typename P::S *y, int64_t queries, Place place) {
+    typedef typename P::T T;
+    constexpr int L = GEMM_LANES<T>, lanes = P::NV * L;
+    alignas(64) T scale[lanes];
+    for (int v = 0; v < P::NV; ++v)
+        store<L>(scale + v * L, select(state.sum[v] == 0, vec<T, L>{}, splat<vec<T, L>>(1) / state.sum[v]));
+    for (int64_t lane = 0; lane < queries; ++lane) {
+        typename P::S *to = y + place(lane);
+        for (int64_t e = 0; e < P::dv; ++e)
+            store<1>(to + e * P::y_d, raw<typename storage_<typename P::S>::compute>(state.result[e * lanes + lane] * scale[lane]));
+    }
+}
+
+// A state to and from memory ([dv + 2][lanes]): partial results of queries whose keys several tasks share.
+template <class T, int NV> INLINE void attention_keep(const AttentionState<T, NV> &state, int64_t dv, T *to) {
+    constexpr int L = GEMM_LANES<T>, lanes = NV * L;
+    for (int64_t i = 0; i < dv * lanes; i += L) store<L>(to + i, load<L>(state.result + i));
+    for (int v = 0; v < NV; ++v) {
+        store<L>(to + dv * lanes + v * L, state.most[v]);
+        store<L>(to + (dv + 1) * lanes + v * L, state.sum[v]);
+    }
+}
+template <class T, int NV>
+INLINE void attention_join(AttentionState<T, NV> &state, const T *parts, int64_t count, int64_t dv, T *result) {
+    constexpr int L = GEMM_LANES<T>, lanes = NV * L;
+    typedef vec<T, L> V;
+    const V hidden = splat<V>(ATTENTION_HIDDEN<T>);
+    const int64_t size = (dv + 2) * lanes;
+    state.result = result;
+    for (int v = 0; v < NV; ++v) {
+        V most = hidden, sum = V{};
+        for (int64_t i = 0; i < count; ++i) {
+            const V m = load<L>(parts + i * size + dv * lanes + v * L);
+            most = select(m > most, m, most);
+        }
+        const V base = select(most == hidden, V{}, most);
+        for (int64_t e = 0; e < dv; ++e) store<L>(result + e * lanes + v * L, V{});
+        for (int64_t i = 0; i < count; ++i) {
+            const T *part = parts + i * size;
+            const V weight = exp(load<L>(part + dv * lanes + v * L) - base);
+            sum += load<L>(part + (dv + 1) * lanes + v * L) * weight;
+            for (int64_t e = 0; e < dv; ++e) {
+                T *at = result + e * lanes + v * L;
+                store<L>(at, load<L>(at) + load<L>(part + e * lanes + v * L) * weight);
+            }
+        }
+        state.most[v] = most;
+        state.sum[v] = sum;
+    }
+}

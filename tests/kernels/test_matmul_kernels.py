@@ -1,0 +1,217 @@
+"""Matrix products against the interpreter: shapes, broadcasting, weights and activations, dtypes, levels, epilogues, task splits."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xpuruntime.codegen.cpp import CppTarget
+from xpuruntime.codegen.isa import LEVELS
+from xpuruntime.compiler import compile as compile_graph
+from xpuruntime.ir import GraphBuilder
+from xpuruntime.ir.ops.matmul import ACTIVATIONS
+from xpuruntime.kernels.gemm import offset_text
+from xpuruntime.testing.native import check
+
+TARGETS = ("cpu", "cpu:x86-64-v4", "cpu:x86-64-v3", "cpu:x86-64-v2")
+DTYPES = (
+    "float32",
+    "float64",
+    "bfloat16",
+    "float16",
+    "int8",
+    "uint8",
+    "int16",
+    "int32",
+    "uint32",
+    "int64",
+    "uint64",
+)
+rng = np.random.default_rng(3)
+
+
+def array(shape: tuple[int, ...], dtype: str) -> np.ndarray[Any, Any]:
+    own = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    if "int" in dtype:  # the whole range: products must wrap
+        info = np.iinfo(own)
+        return rng.integers(info.min, info.max, shape, dtype=own, endpoint=True)
+    return rng.standard_normal(shape).astype(own)
+
+
+def judge(
+    op: str, *operands: Any, weights: str = "", target: str = "cpu", change: Any = None, **attrs: Any
+) -> Any:
+    """``operands``: arrays or None; those whose position (a digit) stands in ``weights`` are weights."""
+    b = GraphBuilder("product")
+    feeds: dict[str, Any] = {}
+    known: dict[str, Any] = {}
+    names: list[Any] = []
+    for i, x in enumerate(operands):
+        if x is None:
+            names.append(None)
+            continue
+        declare, held = (b.weight, known) if str(i) in weights else (b.input, feeds)
+        names.append(declare(f"x{i}", f"{x.dtype.name}{list(x.shape)}"))
+        held[f"x{i}"] = x
+    b.output("y", b.call(op, *names, **attrs))
+    return check(b.build(), feeds, weights=known, passes="none", split=5, target=target)["y"]
+
+
+SHAPES = [
+    ((5, 7), (7, 9)),
+    ((1, 33), (33, 100)),
+    ((13, 65), (65, 70)),
+    ((130, 40), (40, 130)),
+    ((2, 3, 7, 9), (9, 11)),
+    ((2, 1, 7, 9), (3, 9, 11)),
+    ((7, 9), (2, 3, 9, 11)),
+    ((2, 7, 9), (2, 9, 11)),
+    ((9,), (9, 11)),
+    ((9,), (2, 9, 11)),
+    ((4, 9), (9,)),
+    ((2, 4, 9), (9,)),
+    ((9,), (9,)),
+    ((4, 0), (0, 9)),
+    ((0, 4), (4, 9)),
+    ((4, 5), (5, 0)),
+    ((0, 3, 4), (0, 4, 5)),
+]
+
+
+@pytest.mark.parametrize("weights", ["", "1", "01"])
+@pytest.mark.parametrize(("a", "b"), SHAPES)
+def test_numpys_matmul(a: tuple[int, ...], b: tuple[int, ...], weights: str) -> None:
+    judge("matmul", array(a, "float32"), array(b, "float32"), weights=weights)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_dtypes_on_every_level(dtype: str, target: str) -> None:
+    judge(
+        "linear",
+        array((9, 37), dtype),
+        array((70, 37), dtype),
+        array((70,), dtype),
+        weights="12",
+        target=target,
+    )
+    judge("matmul", array((2, 5, 19), dtype), array((2, 19, 33), dtype), target=target)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
+@pytest.mark.parametrize("m", [1, 2, 3, 4, 5, 12])
+def test_few_rows(m: int, dtype: str) -> None:
+    judge("linear", array((m, 67), dtype), array((130, 67), dtype), None, weights="1")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_sums_longer_than_a_block(dtype: str) -> None:
+    judge("linear", array((50, 5001), dtype), array((65, 5001), dtype), None, weights="1")
+    judge("matmul", array((50, 5001), dtype), array((5001, 65), dtype))
+
+
+@pytest.mark.parametrize("act", ACTIVATIONS.split("|"))
+def test_activations_of_the_epilogue(act: str) -> None:
+    x = array((3, 2, 9), "float32") * 3
+    x[0, 0, 0] = np.nan
+    judge(
+        "fused_linear",
+        x,
+        array((21, 9), "float32"),
+        array((21,), "float32"),
+        array((3, 2, 21), "float32"),
+        weights="12",
+        act=act,
+    )
+
+
+@pytest.mark.parametrize("residual", [(3, 2, 21), (2, 21), (21,), (3, 1, 21), (3, 2, 1), (1, 1, 1)])
+def test_residuals_broadcast(residual: tuple[int, ...]) -> None:
+    x, w = array((3, 2, 9), "float32"), array((21, 9), "float32")
+    judge("fused_linear", x, w, None, array(residual, "float32"), weights="1", act="relu")
+
+
+@pytest.mark.parametrize("bias", [(), (11,), (1, 11), (7, 1), (7, 11)])
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_addmm(bias: tuple[int, ...], dtype: str) -> None:
+    operands = array(bias, dtype), array((7, 9), dtype), array((9, 11), dtype)
+    judge("addmm", *operands, weights="2", alpha=2.0, beta=3.0)
+    judge("addmm", *operands)
+
+
+def test_a_bias_with_factor_zero_is_not_read() -> None:
+    bias = np.full((11,), np.nan, np.float32)
+    assert np.isfinite(
+        judge("addmm", bias, array((7, 9), "float32"), array((9, 11), "float32"), beta=0.0)
+    ).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("weights", ["", "1"])
+def test_nan_and_infinity_spoil_their_row_and_column_only(dtype: str, weights: str) -> None:
+    x, w = array((8, 17), dtype), array((70, 17), dtype)
+    x[3, 16], w[64, 2] = np.nan, np.inf
+    y = judge("linear", x, w, None, weights=weights).astype(np.float32)
+    assert np.isnan(y[3]).all()
+    assert not np.isfinite(y[:, 64]).any()
+    assert np.isfinite(np.delete(np.delete(y, 3, 0), 64, 1)).all()
+
+
+@settings(max_examples=25, deadline=None)
+@given(m=st.integers(1, 40), n=st.integers(1, 140), k=st.integers(0, 70), weights=st.sampled_from(["", "1"]),
+       dtype=st.sampled_from(["float32", "bfloat16", "float64", "int16"]))  # fmt: skip
+def test_any_shape(m: int, n: int, k: int, weights: str, dtype: str) -> None:
+    judge("linear", array((m, k), dtype), array((n, k), dtype), array((n,), dtype), weights=weights)
+
+
+@pytest.mark.parametrize("tile", [1, 2, 5, 8, 14, 40])
+def test_the_register_tile_is_the_targets_and_any_is_right(tile: int) -> None:
+    level = LEVELS["x86-64-v3"]
+    target = CppTarget(level, dataclasses.replace(level.config, matmul_tile=tile))
+    x, w = array((23, 31), "float32"), array((45, 31), "float32")
+    judge("linear", x, w, None, weights="1", target=target)  # type: ignore[arg-type]
+
+
+def test_the_register_tile_shows_in_the_source() -> None:
+    b = GraphBuilder("product")
+    b.output("y", b.linear(b.input("x", "float32[23, 31]"), b.weight("w", "float32[45, 31]"), None))
+    graph, level = b.build(), LEVELS["x86-64-v3"]
+
+    def source(tile: int) -> str:
+        target = CppTarget(level, dataclasses.replace(level.config, matmul_tile=tile))
+        return compile_graph(graph, target=target, passes=0).binaries[0].source
+
+    assert "R = 2," in source(2)
+    assert "R = 4," in source(4)
+
+
+def test_few_rows_of_a_weight_are_streamed_and_say_so() -> None:
+    def kernel(m: int, weight: bool) -> str:
+        b = GraphBuilder("product")
+        w = (b.weight if weight else b.input)("w", "float32[45, 31]")
+        b.output("y", b.linear(b.input("x", f"float32[{m}, 31]"), w, None))
+        return compile_graph(b.build(), passes=0).entries[0].plans[0].calls[0].kernel
+
+    assert kernel(1, True) == kernel(4, True) == "matmul/gemv"
+    assert kernel(5, True) == kernel(1, False) == "matmul/generated"
+
+
+def test_tasks_are_enough_for_many_threads() -> None:
+    b = GraphBuilder("product")
+    b.output("y", b.linear(b.input("x", "float32[128, 768]"), b.weight("w", "float32[768, 768]"), None))
+    (call,) = compile_graph(b.build(), passes=0).entries[0].plans[0].calls
+    assert call.tasks >= 32
+    assert call.flops == 2 * 128 * 768 * 768
+
+
+def test_offsets_are_as_short_as_the_strides_allow() -> None:
+    assert offset_text("i", (2, 3, 4), (12, 4, 1)) == "i"
+    assert offset_text("i", (2, 3, 4), (0, 0, 0)) == "0"
+    assert offset_text("i", (2, 3, 4), (4, 0, 1)) == "i / 12 * 4 + (i % 4)"
+    assert offset_text("i", (2, 3, 1), (30, 10, 0)) == "i * 10"
