@@ -67,7 +67,7 @@ def run_native(
         for name in executor.states:
             if states is not None and name in states:
                 executor.states.write(name, states[name])
-        outputs = executor.run_arrays([np.ascontiguousarray(feeds[s.name]) for s in program.input_specs])
+        outputs = executor.run_arrays([np.asarray(feeds[s.name], order="C") for s in program.input_specs])
         if states is not None:
             states.update({name: executor.states[name].to_numpy() for name in executor.states})
         return dict(zip([s.name for s in program.output_specs], outputs, strict=True))
