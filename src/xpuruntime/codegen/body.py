@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+import numpy as np
+
 from ..ir.attributes import Attrs, Const
 from ..ir.graph import Graph, Node
 from ..types import DType, TensorSpec
@@ -221,9 +223,8 @@ class _Builder:
         """A value that is the same everywhere."""
         if isinstance(value, Const):
             every = value.numpy().reshape(-1)
-            if not every.size or any(
-                bytes(e) != bytes(every[0]) for e in every.view((bytes, every.itemsize))
-            ):
+            bits = every.view(np.uint8).reshape(every.size, -1)
+            if not every.size or (bits != bits[0]).any():
                 raise Unfit(f"a constant of {value.size} elements inside a loop")
             value = every[0].item()
         assert isinstance(value, bool | int | float)
