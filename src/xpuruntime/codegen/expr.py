@@ -448,6 +448,8 @@ def why_not(op: str, operands: Sequence[DType], result: DType, attrs: Attrs) -> 
         return f"{op} has no meaning for bool"
     if op == "div" and result is DType.BOOL:
         return "division of bool with a rounding mode"
+    if op == "silu_mul" and not result.is_float:
+        return f"silu of {result.value}"
     return ""
 
 

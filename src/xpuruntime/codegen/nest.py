@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Nest", "Tasks", "cut", "nest", "offset_text"]
+__all__ = ["Nest", "Tasks", "cut", "indented", "nest", "offset_text", "task_loops"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +77,15 @@ def cut(space: Nest, least: int, lanes: int) -> Tasks:
 def offset_text(extents: Sequence[int], strides: Sequence[int], index: str = "row") -> str:
     """``row`` of the outer dims to a value's offset: ``row / 56 * 3136 + row % 56 * 64``; dims that run on are one term."""
     terms: list[tuple[int, int, int]] = []  # extent, stride, how many rows one step is
-    below = math.prod(extents)
+    below = total = math.prod(extents)
+    if not total:
+        return "0"
     for extent, stride in zip(extents, strides, strict=True):
         below //= extent
         if terms and terms[-1][1] == stride * extent:
             terms[-1] = (terms[-1][0] * extent, stride, below)
         else:
             terms.append((extent, stride, below))
-    total = math.prod(extents)
     texts = []
     for extent, stride, step in terms:
         if not stride or extent == 1:
@@ -94,3 +95,33 @@ def offset_text(extents: Sequence[int], strides: Sequence[int], index: str = "ro
             text = f"({text}) % {extent}" if step > 1 else f"{text} % {extent}"
         texts.append(text if stride == 1 else f"{text} * {stride}")
     return " + ".join(texts) or "0"
+
+
+def indented(lines: Sequence[str], by: int = 1) -> list[str]:
+    """Lines two spaces (times ``by``) further in."""
+    return [f"{'  ' * by}{line}" if line else line for line in lines]
+
+
+def task_loops(space: Nest, tasks: Tasks, body: Sequence[str], what: str = "rows") -> list[str]:
+    """The loop over tasks around a body that reads ``row``, and ``first`` and ``last`` where a task is a piece of a row."""
+    inner, rows = space.inner, space.rows
+    if tasks.chunk < inner:
+        pieces = math.ceil(inner / tasks.chunk)
+        lines = [
+            f"const int64_t row = task / {pieces}, first = task % {pieces} * {tasks.chunk};",
+            f"const int64_t last = first + {tasks.chunk} < {inner} ? first + {tasks.chunk} : {inner};",
+            *body,
+        ]
+    elif rows == 1:
+        lines = ["const int64_t row = 0;", *body]
+    elif tasks.rows == 1:
+        lines = [f"const int64_t row = task;  // of {rows} {what} of {inner}", *body]
+    else:
+        stop = f"task * {tasks.rows} + {tasks.rows}"
+        limit = stop if rows % tasks.rows == 0 else f"({stop} < {rows} ? {stop} : {rows})"
+        lines = [
+            f"for (int64_t row = task * {tasks.rows}; row < {limit}; ++row) {{  // of {rows} {what} of {inner}",
+            *indented(body),
+            "}",
+        ]
+    return ["for (int64_t task = begin; task < end; ++task) {", *indented(lines), "}"]

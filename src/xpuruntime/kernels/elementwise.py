@@ -6,14 +6,13 @@ a loop of vectors. What does not change along it is computed once a row.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..codegen.body import CONSTANT, Input, Operation, Plan, Unfit, plan, shape_of
 from ..codegen.cpp import CppTarget
 from ..codegen.expr import POINTWISE, STORAGE, compute_type, expression, literal
-from ..codegen.nest import Nest, Tasks, cut, nest, offset_text
+from ..codegen.nest import Nest, Tasks, cut, indented, nest, offset_text, task_loops
 from ..codegen.target import CodegenTarget
 from ..decisions import Reason, Support
 from ..ir.attributes import Const
@@ -21,7 +20,16 @@ from ..types import DType, TensorSpec
 from .kernel import Lowered, NodeCall, Operand, Stage, operand_ref
 from .movement import moves_stage, padding
 
-__all__ = ["KERNELS", "Elementwise", "declared", "lanes_for", "operand_specs", "signature", "statement"]
+__all__ = [
+    "KERNELS",
+    "Elementwise",
+    "declared",
+    "function_text",
+    "lanes_for",
+    "operand_specs",
+    "signature",
+    "statement",
+]
 
 
 def operand_specs(call: NodeCall) -> list[TensorSpec | Const | bool | int | float | None]:
@@ -223,48 +231,30 @@ def _stem(call: NodeCall) -> str:
 
 def _text(loops: _Loops, head: list[str], rows: list[str], outside: list[str], inside: list[str]) -> str:
     space, tasks, lanes = loops.nest, loops.tasks, loops.lanes
-    inner = space.inner
-    lines = [
-        f"// {signature(loops.call)}",
-        'extern "C" void KERNEL(void *const *args, const void *, int64_t begin, int64_t end, void *) {',
-        f"  constexpr int N = {lanes};",
-        *(f"  {line}" for line in head),
-        "  for (int64_t task = begin; task < end; ++task) {",
+    low, high = ("first", "last") if tasks.chunk < space.inner else ("0", str(space.inner))
+    body = [
+        *rows,
+        *outside,
+        "const auto at = [&](int64_t i, auto... n) __attribute__((always_inline)) {",
+        *indented(inside),
+        "};",
+        f"int64_t i = {low};",
+        f"for (; i + N <= {high}; i += N) at(i);",
     ]
-    pad, close = "    ", list[str]()
-    if not space.elements:
-        return "\n".join([*lines, f"{pad}// no elements", "  }", "}", ""])
-    if tasks.chunk < inner:
-        pieces = math.ceil(inner / tasks.chunk)
-        lines += [
-            f"{pad}const int64_t row = task / {pieces}, first = task % {pieces} * {tasks.chunk};",
-            f"{pad}const int64_t last = first + {tasks.chunk} < {inner} ? first + {tasks.chunk} : {inner};",
-        ]
-        low, high = "first", "last"
-    else:
-        if space.rows == 1:
-            lines.append(f"{pad}const int64_t row = 0;")
-        elif tasks.rows == 1:
-            lines.append(f"{pad}const int64_t row = task;")
-        else:
-            stop = f"task * {tasks.rows} + {tasks.rows}"
-            limit = (
-                stop if space.rows % tasks.rows == 0 else f"({stop} < {space.rows} ? {stop} : {space.rows})"
-            )
-            lines.append(
-                f"{pad}for (int64_t row = task * {tasks.rows}; row < {limit}; ++row) {{  // of {space.rows} rows of {inner}"
-            )
-            pad, close = pad + "  ", [f"{pad}}}"]
-        low, high = "0", str(inner)
-    lines += [f"{pad}{line}" for line in (*rows, *outside)]
-    lines.append(f"{pad}const auto at = [&](int64_t i, auto... n) __attribute__((always_inline)) {{")
-    lines += [f"{pad}  {line}" for line in inside]
-    lines.append(f"{pad}}};")
-    lines.append(f"{pad}int64_t i = {low};")
-    lines.append(f"{pad}for (; i + N <= {high}; i += N) at(i);")
-    if inner % lanes:
-        lines.append(f"{pad}if (i < {high}) at(i, {high} - i);")
-    lines += [*close, "  }", "}", ""]
+    if space.inner % lanes:
+        body.append(f"if (i < {high}) at(i, {high} - i);")
+    return function_text(loops.call, lanes, head, task_loops(space, tasks, body) if space.elements else [])
+
+
+def function_text(call: NodeCall, lanes: int, head: Sequence[str], body: Sequence[str]) -> str:
+    """The whole function: what it computes, its lanes, its arguments, its body."""
+    lines = [
+        f"// {signature(call)}",
+        'extern "C" void KERNEL(void *const *args, const void *, int64_t begin, int64_t end, void *scratch) {',
+        *indented([f"constexpr int N = {lanes};", *head, *(body or ["// no elements"])]),
+        "}",
+        "",
+    ]
     return "\n".join(lines)
 
 

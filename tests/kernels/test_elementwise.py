@@ -1,0 +1,271 @@
+"""Every pointwise op in every dtype that the IR gives it, against the interpreter."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from xpuruntime import ir
+from xpuruntime.codegen.cpp import cpu_target
+from xpuruntime.codegen.expr import COMPUTED, POINTWISE, why_not
+from xpuruntime.errors import IrError
+from xpuruntime.testing.native import check
+from xpuruntime.types import DType, TensorSpec
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+INTEGERS = ("int8", "uint8", "int16", "int32", "int64", "uint32", "uint64")
+ATTRS: dict[str, list[dict[str, Any]]] = {
+    "cast": [{"dtype": d} for d in sorted(COMPUTED)],
+    "bitcast": [{"dtype": d} for d in ("int16", "float16", "bfloat16", "int32", "float32", "uint8", "int8", "int64", "float64")],
+    "div": [{}, {"rounding_mode": "trunc"}, {"rounding_mode": "floor"}],
+    "round": [{}, {"decimals": 2}, {"decimals": -1}],
+    "gelu": [{}, {"approximate": "tanh"}],
+    "elu": [{}, {"alpha": 1.6, "scale": 1.05, "input_scale": 0.7}],
+    "isinf": [{}, {"positive": False}, {"negative": False}, {"positive": False, "negative": False}],
+    "softplus": [{}, {"beta": 2.0, "threshold": 20.0}],
+    "leaky_relu": [{}, {"negative_slope": 0.3}],
+    "hardsigmoid": [{}, {"alpha": 0.2, "beta": 0.4}],
+}  # fmt: skip
+SPECIAL = (0.0, -0.0, 1.0, -1.0, 2.5, -3.5, 0.5, np.inf, -np.inf, np.nan, 1e-6, 30.0, -30.0, 7.0)
+LEVELS = ("cpu:x86-64-v2", "cpu:x86-64-v3", "cpu:x86-64-v4")
+
+
+def levels() -> list[str]:
+    """Those that this machine runs."""
+    from xpuruntime import _core
+
+    have = frozenset(_core.cpu_facts().flags)
+    return [name for name in LEVELS if cpu_target(name).isa.features <= have]
+
+
+def values(
+    dtype: str, shape: tuple[int, ...], seed: int = 0, *, positive: bool = False
+) -> np.ndarray[Any, Any]:
+    """Small numbers with the special ones among them; for integers the ends of the range too."""
+    rng, kind = np.random.default_rng(seed), DType.of(dtype)
+    size = int(np.prod(shape))
+    if kind is DType.BOOL:
+        return rng.integers(0, 2, shape).astype(bool)
+    if kind.is_float:
+        flat = rng.normal(size=size) * 3
+        flat[: min(size, len(SPECIAL))] = SPECIAL[: min(size, len(SPECIAL))]
+        flat = rng.permutation(flat)
+        return flat.reshape(shape).astype(kind.numpy)
+    flat = rng.integers(1 if positive else (0 if not kind.is_signed else -9), 10, size)
+    if not positive and size > 4:
+        ends = np.iinfo(kind.numpy)
+        out = flat.astype(kind.numpy)
+        out[:2] = ends.min, ends.max
+        return rng.permutation(out).reshape(shape)
+    return flat.astype(kind.numpy).reshape(shape)
+
+
+def operands_of(op: str) -> int:
+    return len(ir.OPS[op].inputs)
+
+
+def one_op(
+    op: str, dtypes: tuple[str, ...], attrs: dict[str, Any], shapes: tuple[tuple[int, ...], ...]
+) -> tuple[Any, dict[str, Any]] | None:
+    """The graph of one op and its feeds; None where the IR has no such call."""
+    b = ir.GraphBuilder(op)
+    names = [
+        b.input(f"x{i}", TensorSpec(s, DType.of(d)))
+        for i, (d, s) in enumerate(zip(dtypes, shapes, strict=True))
+    ]
+    try:
+        b.output("y", b.call(op, *names, **attrs))
+        graph = b.build()
+    except IrError:
+        return None
+    node = graph.nodes[0]
+    if why_not(op, [DType.of(d) for d in dtypes], node.spec.dtype, node.attrs):
+        return None
+    whole = op in ("fmod", "remainder") or (op == "div" and attrs)
+    feeds = {
+        f"x{i}": values(d, s, seed=i + 1, positive=whole and i == 1 and not DType.of(d).is_float)
+        for i, (d, s) in enumerate(zip(dtypes, shapes, strict=True))
+    }
+    return graph, feeds
+
+
+def cases(op: str) -> list[tuple[tuple[str, ...], dict[str, Any]]]:
+    count = operands_of(op)
+    kinds: list[tuple[str, ...]] = []
+    for d in (*FLOATS, *INTEGERS, "bool"):
+        if op == "where":
+            kinds.append(("bool", d, d))
+        else:
+            kinds.append((d,) * count)
+    return list(itertools.product(kinds, ATTRS.get(op, [{}])))
+
+
+@pytest.mark.parametrize("op", sorted(POINTWISE))
+def test_every_dtype(op: str) -> None:
+    """All dtypes of one op in one program, so that a compiler is started once."""
+    b = ir.GraphBuilder(op)
+    feeds: dict[str, Any] = {}
+    done = 0
+    for at, (dtypes, attrs) in enumerate(cases(op)):
+        made = one_op(op, dtypes, attrs, ((37,),) * len(dtypes))
+        if made is None:
+            continue
+        graph, given = made
+        names = [b.input(f"c{at}_{v.name}", v.spec) for v in graph.inputs]
+        feeds |= {f"c{at}_{k}": v for k, v in given.items()}
+        b.output(f"y{at}", b.call(op, *names, **attrs))
+        done += 1
+    assert done, f"no dtype of {op} is computed"
+    with np.errstate(all="ignore"):
+        check_each(b.build(), feeds)
+
+
+def check_each(graph: Any, feeds: dict[str, Any], **options: Any) -> None:
+    """As ``check``; float16 and bfloat16 within one rounding."""
+    from xpuruntime.ir import interp
+    from xpuruntime.testing.native import run_native
+
+    got = run_native(graph, feeds, passes="none", **options)
+    want = interp.run(graph, feeds)
+    for name, wanted in want.items():
+        found = got[name]
+        assert found.dtype == wanted.dtype, name
+        assert found.shape == wanted.shape, name
+        if DType.of(wanted.dtype).is_float:
+            unit = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 5e-7, "float64": 1e-13}[wanted.dtype.name]
+            tiny = {"float16": 1e-7, "bfloat16": 1e-38, "float32": 1e-38, "float64": 1e-300}[
+                wanted.dtype.name
+            ]
+            a, w = found.astype(np.float64), wanted.astype(np.float64)
+            scale = np.abs(w[np.isfinite(w)]).max(initial=0) * unit * 1e-1
+            assert np.allclose(a, w, rtol=unit, atol=max(tiny, scale), equal_nan=True), (
+                name,
+                *worst(graph, name, feeds, found, wanted),
+            )
+        else:
+            assert np.array_equal(found, wanted), (name, *worst(graph, name, feeds, found, wanted))
+
+
+def worst(graph: Any, name: str, feeds: dict[str, Any], found: Any, wanted: Any) -> tuple[Any, ...]:
+    """The first places that differ, for the message."""
+    node = graph.producer(next(o.value for o in graph.outputs if o.name == name))
+    bad = np.flatnonzero((found != wanted) & ~((found != found) & (wanted != wanted)))[:4]
+    given = [feeds[i].reshape(-1)[bad] if feeds[i].size == found.size else feeds[i] for i in node.values]
+    return str(node), given, found.reshape(-1)[bad], wanted.reshape(-1)[bad]
+
+
+@pytest.mark.parametrize("level", levels())
+def test_every_op_at_every_level(level: str) -> None:
+    """float32 and float16, with a tail that fills no vector."""
+    for dtype in ("float32", "float16"):
+        b = ir.GraphBuilder("all")
+        feeds: dict[str, Any] = {}
+        for op in sorted(POINTWISE - {"cast", "bitcast"}):
+            dtypes = ("bool", dtype, dtype) if op == "where" else (dtype,) * operands_of(op)
+            made = one_op(op, dtypes, {}, ((2, 21),) * len(dtypes))
+            if made is None:
+                continue
+            names = [b.input(f"{op}_{v.name}", v.spec) for v in made[0].inputs]
+            feeds |= {f"{op}_{k}": v for k, v in made[1].items()}
+            b.output(f"y_{op}", b.call(op, *names))
+        with np.errstate(all="ignore"):
+            check_each(b.build(), feeds, target=level)
+
+
+@pytest.mark.parametrize("level", levels())
+def test_casts_between_all_types(level: str) -> None:
+    b = ir.GraphBuilder("casts")
+    feeds: dict[str, Any] = {}
+    for source in sorted(COMPUTED):
+        x = b.input(f"x_{source.value}", TensorSpec((45,), source))
+        feeds[f"x_{source.value}"] = (
+            values(source.value, (45,)) * np.array(1)[()].astype(source.numpy)
+            if source is not DType.BOOL
+            else values("bool", (45,))
+        )
+        for to in sorted(COMPUTED):
+            b.output(f"{source.value}_{to.value}", b.cast(x, dtype=to))
+    with np.errstate(all="ignore"):
+        check_each(b.build(), feeds, target=level)
+
+
+def test_casts_of_large_floats_wrap_as_the_interpreter_s() -> None:
+    b = ir.GraphBuilder("large")
+    big = np.array([2.0**31, -(2.0**31), 2.0**31 + 4096, 3e9, -3e9, 2.0**33 + 2**12, 1e18, -1e18, 2.0**63, -(2.0**63), 1e30, np.nan, np.inf, 255.9, -0.9, 2.0**64, 1.5 * 2**63])  # fmt: skip
+    feeds = {"f": big.astype(np.float32), "d": big}
+    for name, dtype in (("f", "float32"), ("d", "float64")):
+        x = b.input(name, TensorSpec(big.shape, DType.of(dtype)))
+        for to in (*INTEGERS, "bool", "float16", "bfloat16"):
+            b.output(f"{name}_{to}", b.cast(x, dtype=to))
+    with np.errstate(all="ignore"):
+        check_each(b.build(), feeds)
+
+
+SHAPES = [
+    ((2, 3, 5), (2, 3, 5)), ((2, 3, 5), (5,)), ((2, 3, 1), (1, 1, 40)), ((), (4, 4)), ((), ()), ((0, 3), (3,)), ((1,), (7, 1)),
+    ((4, 8, 16, 16), (8, 1, 1)), ((4, 1, 33), (4, 7, 1)), ((3, 1, 2, 1, 5), (1, 4, 1, 6, 5)), ((17,), (1,)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("first", "second"), SHAPES)
+def test_broadcasting(first: tuple[int, ...], second: tuple[int, ...]) -> None:
+    b = ir.GraphBuilder("broadcast")
+    x, y = b.input("x", TensorSpec(first, DType.FLOAT32)), b.input("y", TensorSpec(second, DType.FLOAT32))
+    b.output("sum", b.add(x, y))
+    b.output("less", b.lt(b.mul(y, 2), x))
+    rng = np.random.default_rng(1)
+    feeds = {"x": rng.normal(size=first).astype("f"), "y": rng.normal(size=second).astype("f")}
+    for split in (None, 3):
+        check(b.build(), feeds, passes="none", split=split)
+
+
+def test_numbers_promote_as_the_ir_says() -> None:
+    b = ir.GraphBuilder("numbers")
+    feeds = {}
+    for dtype in ("float16", "bfloat16", "float32", "float64", "int8", "int64", "bool"):
+        x = b.input(dtype, TensorSpec((9,), DType.of(dtype)))
+        feeds[dtype] = values(dtype, (9,), 5)
+        for op, number in itertools.product(("add", "mul", "lt", "maximum", "div"), (2, 0.1, True)):
+            b.output(f"{dtype}_{op}_{number}", b.call(op, x, number))
+        b.output(f"{dtype}_where", b.where(b.gt(x, 0), x, 0.5))
+        b.output(f"{dtype}_rsub", b.sub(1.5, x))
+        b.output(f"{dtype}_clamp", b.clamp(x, 0, 3.7))
+    with np.errstate(all="ignore"):
+        check_each(b.build(), feeds)
+
+
+def test_a_large_value_is_cut_into_tasks_and_any_split_gives_the_same_bits() -> None:
+    b = ir.GraphBuilder("large")
+    x, s = b.input("x", "float32[3, 70001]"), b.input("s", "float32[3, 1]")
+    b.output("y", b.gelu(b.mul(x, s)))
+    rng = np.random.default_rng(0)
+    feeds = {"x": rng.normal(size=(3, 70001)).astype("f"), "s": rng.normal(size=(3, 1)).astype("f")}
+    whole = check(b.build(), feeds)["y"]
+    for split in range(3):
+        assert np.array_equal(check(b.build(), feeds, split=split)["y"], whole)
+
+
+def test_nan_stays_in_activations() -> None:
+    b = ir.GraphBuilder("nan")
+    x = b.input("x", "float32[3]")
+    for op in (
+        "relu",
+        "gelu",
+        "silu",
+        "sigmoid",
+        "tanh",
+        "hardswish",
+        "hardsigmoid",
+        "leaky_relu",
+        "elu",
+        "mish",
+        "softplus",
+    ):
+        b.output(op, b.call(op, x))
+    feeds = {"x": np.array([np.nan, np.nan, 1.0], "f")}
+    for found in check(b.build(), feeds).values():
+        assert np.isnan(found[:2]).all()
+        assert np.isfinite(found[2])
