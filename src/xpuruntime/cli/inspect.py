@@ -1,4 +1,4 @@
-"""``xpu inspect``: what a model is and who takes it, or what a saved plan says."""
+"""``xpu inspect``: what a model is and who takes it, what a saved plan says, or what a compiled program holds."""
 
 from __future__ import annotations
 
@@ -20,15 +20,40 @@ __all__ = ["inspect"]
 @verb
 def inspect(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL|PLAN.json", help="A model, or a plan that explain saved.")
+        str,
+        typer.Argument(
+            metavar="MODEL|PLAN.json|PROGRAM.npubin",
+            help="A model, a plan that explain saved, or a compiled program.",
+        ),
     ],
     device: Annotated[
         str, typer.Option("--device", "-d", help="Device that the engines are asked about.")
     ] = "cpu",
-    nodes: Annotated[bool, typer.Option("--nodes", help="List every node.")] = False,
+    nodes: Annotated[
+        bool, typer.Option("--nodes", help="List every node; of a program every buffer.")
+    ] = False,
+    source: Annotated[
+        str,
+        typer.Option(metavar="SYMBOL|KERNEL|NODE", help="Print the generated code of a program's kernel."),
+    ] = "",
+    export: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="OUT.onnx", help="Write a program as an ONNX graph for viewers: a node per kernel call."
+        ),
+    ] = None,
+    entry: Annotated[str, typer.Option(help="Entry point of a program; the first by default.")] = "",
     as_json: options.AsJson = False,
 ) -> Answer:
-    """Show inputs, outputs, ops, parameters, and which engine takes the model here and why another does not."""
+    """Show inputs, outputs, ops, parameters, and which engine takes the model here and why another does not; of a compiled program
+    its kernels, memory, binaries and decisions.
+    """
+    if Path(model).suffix.lower() == ".npubin":
+        from . import inspect_program
+
+        return inspect_program.answer(model, buffers=nodes, source=source, export=export, entry=entry)
+    if source or export or entry:
+        raise typer.BadParameter("--source, --export and --entry are for compiled programs (.npubin)")
     if Path(model).suffix.lower() == ".json":
         return _plan(Path(model), nodes)
     from ..workbench.inspection import inspect_model

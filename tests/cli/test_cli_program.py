@@ -1,0 +1,78 @@
+"""``xpu inspect`` of a compiled program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from xpuruntime import ir
+from xpuruntime.testing.native import compile_native
+
+onnx = pytest.importorskip("onnx")
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    b = ir.GraphBuilder("turned")
+    b.output(
+        "y",
+        b.permute(b.cat(b.input("x", "float32[4, 3]"), b.weight("w", "float32[4, 5]"), dim=1), dims=(1, 0)),
+    )
+    path = tmp_path_factory.mktemp("program") / "m.npubin"
+    compile_native(b.build(), {"x": np.zeros((4, 3), np.float32)}).save(
+        path, {"w": np.ones((4, 5), np.float32)}
+    )
+    return path
+
+
+def test_inspect_a_program(xpu, program: Path) -> None:
+    done = xpu("inspect", program, "--nodes")
+    assert done.code == 0
+    for text in (
+        "turned: program of 1 entry point",
+        "input    x",
+        "float32[4, 3]",
+        "movement/",
+        "arena 128 B",
+        "1 weights of the model, 80 B (80 B in this file)",
+        "elf-",
+        "Buffers",
+        "kernel data_movement",
+    ):
+        assert text in done.stdout, text
+    document = xpu("inspect", program, "--json").json
+    assert document["program"] == "turned"
+    assert len(document["entries"][0]["plans"][0]["calls"]) == 2
+
+
+def test_source_of_a_kernel(xpu, program: Path) -> None:
+    calls = xpu("inspect", program, "--json").json["entries"][0]["plans"][0]["calls"]
+    done = xpu("inspect", program, "--source", calls[1]["symbol"])
+    assert done.code == 0
+    assert done.stdout.startswith(f"// {calls[1]['symbol']} (cpu:")
+    assert f"void {calls[1]['symbol']}(" in done.stdout
+    assert calls[0]["symbol"] not in done.stdout
+    listed = xpu("inspect", program, "--source", calls[1]["kernel"], "--json").json["source"]
+    assert [s["symbol"] for s in listed] == [c["symbol"] for c in calls if c["kernel"] == calls[1]["kernel"]]
+    wrong = xpu("inspect", program, "--source", "nothing")
+    assert wrong.code == 4
+    assert "has no generated code of that name" in wrong.stderr
+
+
+def test_export_for_a_viewer(xpu, program: Path, tmp_path: Path) -> None:
+    done = xpu("inspect", program, "--export", tmp_path / "m.onnx")
+    assert done.code == 0
+    assert "wrote" in done.stderr
+    onnx.checker.check_model(onnx.load(tmp_path / "m.onnx"))
+
+
+def test_wrong_use(xpu, program: Path, model: Path, tmp_path: Path) -> None:
+    assert xpu("inspect", program, "--entry", "other").code == 4
+    assert xpu("inspect", model, "--source", "conv").code == 2
+    cut = tmp_path / "cut.npubin"
+    cut.write_bytes(program.read_bytes()[:-1])
+    done = xpu("inspect", cut)
+    assert done.code == 9
+    assert "is truncated" in done.stderr
