@@ -19,6 +19,7 @@ from ..errors import IrError
 from ..ir import Graph, verify
 from ..types import DType
 from . import (
+    cast_precision,
     cse,
     dead_code,
     fold_batch_norm,
@@ -104,6 +105,12 @@ PASSES: tuple[Pass, ...] = (
         "products with weights become linear, with bias, residual and activation",
         fuse_linear.run,
         EXTENDED,
+    ),
+    Pass(
+        "cast_precision",
+        "float32 values are kept narrower where the policy says so",
+        cast_precision.run,
+        BASIC,
     ),
     Pass("clean_up", "simplify, cse and dead_code once more", _clean, EXTENDED),
     Pass("fuse_pointwise", "elementwise nodes of one shape become one kernel", fuse_pointwise.run, ALL),

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
 
 from ..decisions import Support
-from ..ir import Node
+from ..ir import Node, Weight
 from ..types import DType
 
 __all__ = ["Context"]
@@ -24,6 +27,10 @@ def _as_is(node: Node) -> DType | None:
     return None
 
 
+def _unseen(weight: Weight) -> NDArray[Any] | None:
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """Constraints on rewrites; the defaults allow everything.
@@ -31,9 +38,11 @@ class Context:
     may_fuse:   whether these nodes may become one; a policy's ``use`` on a member blocks a fusion. Whoever wants to report a
                 refusal does so in the predicate: it sees every group that a pass would have fused.
     has_kernel: whether something computes the op as it is; ``decompose`` expands the others.
+    peek:       a weight's elements where somebody can tell; ``recognise_rope`` compares the halves of its tables. None: not known.
     storage:    the float dtype in which a node's result is kept, None: as the model says. ``cast_precision`` asks it.
     """
 
     may_fuse: Callable[[Sequence[Node]], Support] = _yes
     has_kernel: Callable[[str], bool] = _always
     storage: Callable[[Node], DType | None] = _as_is
+    peek: Callable[[Weight], NDArray[Any] | None] = _unseen

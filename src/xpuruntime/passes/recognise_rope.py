@@ -2,16 +2,19 @@
 
     x * cos + cat(-x[..., half:], x[..., :half]) * sin
 
-``rope`` reads one half of the tables, so both halves must be equal: seen from how they are made, or from a constant's elements.
+``rope`` reads one half of the tables, so both halves must be equal: seen from how they are made, or from the elements of a constant or of a weight that the context can show.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any as AnyType
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ..ir import Const, Editor, Graph, Match, Node
+from ..ir import Const, Editor, Graph, Match, Node, Weight
 from ..ir.match import Any, Op
 from ..types import TensorSpec
 from .context import Context
@@ -20,11 +23,17 @@ from .recognise import Recognised, recognise
 __all__ = ["run"]
 
 _X = Any("x")
+Peek: TypeAlias = "Callable[[Weight], NDArray[AnyType] | None]"
 
 
 def run(graph: Graph, context: Context | None = None) -> Graph:
     """The graph with rope nodes."""
-    return recognise(graph, [Recognised(p, _make, (_fits,)) for p in _patterns()], context)
+    peek = (context or Context()).peek
+
+    def fits(match: Match) -> bool | str:
+        return _fits(match, peek)
+
+    return recognise(graph, [Recognised(p, _make, (fits,)) for p in _patterns()], context)
 
 
 def _patterns() -> Iterator[Op]:
@@ -35,7 +44,7 @@ def _patterns() -> Iterator[Op]:
         yield Op("add", Op("mul", _X, Any("cos")), Op("mul", turned, Any("sin")))
 
 
-def _fits(match: Match) -> bool | str:
+def _fits(match: Match, peek: Peek) -> bool | str:
     x = _spec(match, "x")
     if (
         x is None
@@ -51,7 +60,7 @@ def _fits(match: Match) -> bool | str:
         table = _spec(match, name)
         if table is None or table.dtype is not x.dtype or _table_shape(table, x) is None:
             return f"{name} is not one table for all heads"
-        if not _equal_halves(match.graph, str(match[name]), int(x.shape[3])):
+        if not _equal_halves(match.graph, str(match[name]), int(x.shape[3]), peek):
             return f"{name}'s halves are not known to be equal"
     return True
 
@@ -83,28 +92,35 @@ _ELEMENTWISE = frozenset(["cos", "sin", "mul", "cast", "add", "neg"])
 _ROWS = frozenset(["view", "unsqueeze", "squeeze", "index_select", "slice", "select", "expand", "clone"])
 
 
-def _equal_halves(graph: Graph, value: str, size: int, depth: int = 0) -> bool:
+def _equal_halves(graph: Graph, value: str, size: int, peek: Peek, depth: int = 0) -> bool:
     """Whether a value's last dim, of ``size``, holds the same twice."""
     spec = graph.values[value].spec
-    node = graph.producer(value)
-    if node is None or spec is None or depth > 16 or not spec.rank or spec.shape[-1] != size:
+    if spec is None or depth > 16 or not spec.rank or spec.shape[-1] != size:
         return False
+    node = graph.producer(value)
+    if node is None:
+        weight = next((w for w in graph.weights if w.name == value), None)
+        array = None if weight is None else peek(weight)
+        return array is not None and _twice(array, size)
     if node.op == "constant":
         const: Const = node.attrs["value"]
-        array = const.numpy()
-        return bool(np.array_equal(array[..., : size // 2], array[..., size // 2 :]))
+        return _twice(const.numpy(), size)
     if node.op == "cat":
         return (
             node.attrs["dim"] == spec.rank - 1 and len(node.inputs) == 2 and node.inputs[0] == node.inputs[1]
         )
     if node.op in _ELEMENTWISE:
         tensors = [v for v in node.values if not _same_everywhere(graph, v)]
-        return bool(tensors) and all(_equal_halves(graph, v, size, depth + 1) for v in tensors)
+        return bool(tensors) and all(_equal_halves(graph, v, size, peek, depth + 1) for v in tensors)
     if node.op in _ROWS and isinstance(node.inputs[0], str):
         if node.attrs.get("dim") == spec.rank - 1:
             return False
-        return _equal_halves(graph, node.inputs[0], size, depth + 1)
+        return _equal_halves(graph, node.inputs[0], size, peek, depth + 1)
     return False
+
+
+def _twice(array: NDArray[AnyType], size: int) -> bool:
+    return bool(np.array_equal(array[..., : size // 2], array[..., size // 2 :]))
 
 
 def _same_everywhere(graph: Graph, value: str) -> bool:

@@ -183,6 +183,13 @@ def _index_is_slice(editor: Editor, node: Node) -> bool:
     if index.ndim == 0:
         editor.replace(node, "select", node.inputs[0], dim=dim, index=int(places[0]))
         return True
+    if index.size > 1 and (places == places[0]).all():  # one row everywhere: readers broadcast it
+        row = editor.insert(
+            node, "slice", node.inputs[0], dim=dim, start=int(places[0]), end=int(places[0]) + 1
+        )
+        shape = (*x.shape[:dim], *(1,) * index.ndim, *x.shape[dim + 1 :])
+        editor.replace(node, "expand", editor.insert(node, "view", row, size=shape), size=node.spec.shape)
+        return True
     if index.ndim != 1 or not np.array_equal(places, np.arange(places[0], places[0] + places.size)):
         return False
     editor.replace(node, "slice", node.inputs[0], dim=dim, start=int(places[0]), end=int(places[-1]) + 1)

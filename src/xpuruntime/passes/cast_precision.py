@@ -1,0 +1,149 @@
+"""cast_precision: float32 values are kept in a narrower type between kernels, as the context's ``storage`` says per node.
+
+Inputs, outputs and states keep their types; casts stand where the types meet. Weights are cast as recipes. Kernels compute in float32 whatever
+the storage (statistics of norms and softmax, sums of products), so a value is rounded once per kernel. Ops of the families below take part;
+all others (integers, sampling, indexing arithmetic, tables of angles) stay as they are. A node whose operands must differ in type stays too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import IrError
+from ..ir import Graph, Node, Output, State, Value, family_of
+from ..ir.build import make_node
+from ..types import DType
+from .context import Context
+from .known import known_values
+
+__all__ = ["FAMILIES", "run"]
+
+FAMILIES = frozenset(
+    [
+        "conv", "matmul", "attention", "rope", "norm", "softmax", "activation", "elementwise", "pool", "reduce", "data_movement",
+        "embedding", "resize",
+    ]
+)  # fmt: skip
+"""Op families whose values may be kept narrow."""
+
+_STAY = frozenset(["cast", "bitcast", "sin", "cos", "cumsum", "cumprod", "prod", "cdist", "constant", "full"])
+
+
+def run(graph: Graph, context: Context | None = None) -> Graph:
+    """The graph with narrow values where the context wants them; itself when it wants none."""
+    context = context or Context()
+    known = known_values(graph)
+    wanted = {
+        n.name: dtype
+        for n in graph.nodes
+        if n.name not in known and (dtype := _wanted(n, context)) is not None
+    }
+    return _Casting(graph, wanted).done() if wanted else graph
+
+
+def _wanted(node: Node, context: Context) -> DType | None:
+    if node.op in _STAY or node.op == "opaque" or family_of(node) not in FAMILIES:
+        return None
+    floats = [v.spec.dtype for v in node.outputs if v.spec is not None and v.spec.dtype.is_float]
+    if not floats or any(d is not DType.FLOAT32 for d in floats):
+        return None
+    dtype = context.storage(node)
+    return None if dtype is DType.FLOAT32 else dtype
+
+
+class _Casting:
+    """Rebuilds the graph; every value exists in its own type and, where somebody reads it so, in another."""
+
+    def __init__(self, graph: Graph, wanted: dict[str, DType]) -> None:
+        self.graph, self.wanted = graph, wanted
+        self.nodes: list[Node] = []
+        self.values: dict[str, Value] = {
+            v.name: v
+            for v in (*graph.inputs, *(w.value for w in graph.weights), *(s.value for s in graph.states))
+        }
+        self.names = set(graph.values)
+        self.versions: dict[tuple[str, DType], str] = {}
+
+    def done(self) -> Graph:
+        for node in self.graph.nodes:
+            if not (node.name in self.wanted and self.narrow(node, self.wanted[node.name])):
+                self.keep(node)
+        outputs = tuple(Output(o.name, self.original(o.value)) for o in self.graph.outputs)
+        states = tuple(State(s.value, s.init, s.next and self.original(s.next)) for s in self.graph.states)
+        return self.graph.replace(nodes=tuple(self.nodes), outputs=outputs, states=states)
+
+    def keep(self, node: Node) -> None:
+        """The node in its own types."""
+        inputs = tuple(self.original(i) if isinstance(i, str) else i for i in node.inputs)
+        self.add(Node(node.op, inputs, node.attrs, node.outputs, node.sources))
+
+    def narrow(self, node: Node, dtype: DType) -> bool:
+        """The node with its float32 operands in the type; False when its op does not take them so."""
+        count = len(self.nodes)
+        inputs = tuple(self.version(i, dtype) if isinstance(i, str) else i for i in node.inputs)
+        try:
+            made = _made(node, inputs, dtype, self.values)
+        except IrError:
+            del self.nodes[count:]
+            self.versions = {k: v for k, v in self.versions.items() if v in self.values}
+            return False
+        self.add(made)
+        return True
+
+    def add(self, node: Node) -> None:
+        self.nodes.append(node)
+        self.values.update((v.name, v) for v in node.outputs)
+
+    def original(self, value: str) -> str:
+        """The value in the type that it has in the old graph."""
+        spec = self.graph.values[value].spec
+        return (
+            value
+            if spec is None or self.values[value].spec is None
+            else self.version(value, spec.dtype, any_float=True)
+        )
+
+    def version(self, value: str, dtype: DType, *, any_float: bool = False) -> str:
+        """A float32 value in another type, cast once; a value of another type stays."""
+        spec, own = self.values[value].spec, self.graph.values[value].spec
+        if spec is None or own is None or spec.dtype is dtype:
+            return value
+        if not any_float and own.dtype is not DType.FLOAT32:
+            return value
+        key = (value, dtype)
+        if key not in self.versions:
+            name = f"{value}_{dtype.value}"
+            while name in self.names:
+                name += "_"
+            self.names.add(name)
+            self.add(make_node("cast", (value,), {"dtype": dtype}, lambda count: [name], self.values))
+            self.versions[key] = name
+        return self.versions[key]
+
+
+def _made(node: Node, inputs: tuple[Any, ...], dtype: DType, values: dict[str, Value]) -> Node:
+    """The node again over narrow operands. Raises IrError when the op does not take them, or gives something else."""
+    attrs = dict(node.attrs)
+    if attrs.get("dtype") is DType.FLOAT32:
+        attrs["dtype"] = dtype
+    made = make_node(
+        node.op,
+        inputs,
+        attrs,
+        lambda count: [v.name for v in node.outputs],
+        values,
+        outputs=len(node.outputs),
+        sources=node.sources,
+    )
+    for old, new in zip(node.outputs, made.outputs, strict=True):
+        want = (
+            dtype if old.spec is not None and old.spec.dtype is DType.FLOAT32 else old.spec and old.spec.dtype
+        )
+        if (
+            new.spec is None
+            or old.spec is None
+            or new.spec.dtype is not want
+            or new.spec.shape != old.spec.shape
+        ):
+            raise IrError(f"cast of %{node.name}", "gives another type", got=new)
+    return made
