@@ -12,7 +12,7 @@ from ..types import DType, TensorSpec
 from .kernel import NodeCall, Stage, operand_ref
 from .movement import moves_stage, padding
 
-__all__ = ["C_TYPES", "ConvShape", "function", "padding_stages", "sizes", "strides_of"]
+__all__ = ["C_TYPES", "ConvShape", "braces", "function", "padding_stages", "sizes", "strides_of"]
 
 C_TYPES: dict[DType, str] = {
     DType.FLOAT64: "double",
@@ -69,7 +69,7 @@ class ConvShape:
         shape = cls.window(x, y, w[2:], call)
         return cls(
             shape.images, groups, channels, filters, shape.size, shape.out, shape.kernel, shape.stride, shape.dilation,
-            shape.begin, _channel_step(x, shape.x), _channel_step(y, shape.y),
+            shape.begin, shape.x, shape.y,
             (0,) * 5 if residual is None else _broadcast(residual.spec, shape.rank), transposed, shape.rank,
         )  # fmt: skip
 
@@ -85,7 +85,20 @@ class ConvShape:
         lead = sizes(x)[: x.rank - n]
         return cls(
             math.prod(lead[:-1]), 1, lead[-1], lead[-1], _space(sizes(x)[-n:]), _space(sizes(y)[-n:]), _space(kernel),
-            _space(stride), _space(dilation), _space(begin, 0), strides_of(x, n), strides_of(y, n), rank=n,
+            _space(stride), _space(dilation), _space(begin, 0),
+            _channel_step(x, strides_of(x, n), n), _channel_step(y, strides_of(y, n), n), rank=n,
+        )  # fmt: skip
+
+    @classmethod
+    def adaptive(cls, x: TensorSpec, y: TensorSpec, n: int) -> ConvShape:
+        """Of windows of nearly equal size, as many as the result has places."""
+        lead = sizes(x)[: x.rank - n]
+        size, out = _space(sizes(x)[-n:]), _space(sizes(y)[-n:])
+        kernel = tuple(-(-a // b) if b else 1 for a, b in zip(size, out, strict=True))
+        one = (1, 1, 1)
+        return cls(
+            math.prod(lead[:-1]), 1, lead[-1], lead[-1], size, out, kernel, kernel, one, (0, 0, 0),
+            _channel_step(x, strides_of(x, n), n), _channel_step(y, strides_of(y, n), n), rank=n,
         )  # fmt: skip
 
     @property
@@ -118,18 +131,23 @@ class ConvShape:
         fields = (
             self.size, self.out, self.kernel, self.stride, self.dilation, self.begin, self.x, self.y, self.r,
         )  # fmt: skip
-        lists = ", ".join("{" + ", ".join(str(v) for v in f) + "}" for f in fields)
+        lists = ", ".join(braces(f) for f in fields)
         flag = "true" if self.transposed else "false"
         return f"{{{self.images}, {self.groups}, {self.channels}, {self.filters}, {lists}, {flag}}}"
+
+
+def braces(values: Sequence[int]) -> str:
+    """``{1, 2, 3}``."""
+    return "{" + ", ".join(str(v) for v in values) + "}"
 
 
 def _space(values: Sequence[int], fill: int = 1) -> tuple[int, ...]:
     return (*(fill,) * (3 - len(values)), *values)
 
 
-def _channel_step(spec: TensorSpec, strides: tuple[int, ...]) -> tuple[int, ...]:
-    """One channel has its true stride, so that rows of channels are seen as rows."""
-    return (strides[0], spec.physical.strides[1], *strides[2:])
+def _channel_step(spec: TensorSpec, strides: tuple[int, ...], rank: int) -> tuple[int, ...]:
+    """A single channel keeps its true stride, so that rows of channels are seen as rows."""
+    return (strides[0], spec.physical.strides[spec.rank - rank - 1], *strides[2:])
 
 
 def _broadcast(spec: TensorSpec, rank: int) -> tuple[int, ...]:

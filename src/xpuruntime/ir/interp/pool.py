@@ -90,8 +90,9 @@ def max_pool(
     w = windows_of(x, kernel_size, stride, padding, dilation, ceil_mode)
     bottom = lowest(x.dtype)
     lead = x.shape[: x.ndim - w.n]
-    values = w.view(x, bottom).reshape(*lead, *w.size, -1)
-    real = w.view(np.ones(w.space, bool), False).reshape(*w.size, -1)
+    count = int(np.prod(w.kernel))
+    values = w.view(x, bottom).reshape(*lead, *w.size, count)
+    real = w.view(np.ones(w.space, bool), False).reshape(*w.size, count)
     best = np.argmax(values, axis=-1)
     top = np.take_along_axis(values, best[..., None], -1)[..., 0]
     best = np.where(top == bottom, np.argmax(real, axis=-1), best)  # the padding is that low too

@@ -1,0 +1,180 @@
+// needs: conv_shape arith
+// pool: windows reduced to one value per channel. Vectors run over channels where these lie side by side, else one by one.
+//
+// A task is a few rows of output pixels over a block of channels. Windows are clipped to the input: padding is never read, and counts
+// only as far as an average says so.
+
+namespace pool {
+
+using conv::Shape;
+
+struct Windows {
+    int64_t limit[3];    // the input's end, less what negative padding crops
+    int64_t counted[3];  // the end of what counts in an average's divisor
+    bool adaptive;       // windows of nearly equal size, floor(i * in / out) to ceil((i + 1) * in / out)
+    bool padding_counts;
+    double divisor;  // 0: elements that count
+    double power;
+};
+struct Tasks { int64_t rows, channels, blocks; };  // rows and channels of a task, blocks of channels
+
+struct Range { int64_t from, count, step, counted; };
+INLINE Range range(const Shape &s, const Windows &w, int d, int64_t o) {
+    if (w.adaptive) {
+        const int64_t from = o * s.in[d] / s.out[d], n = ((o + 1) * s.in[d] + s.out[d] - 1) / s.out[d] - from;
+        return {from, n, 1, n};
+    }
+    const int64_t step = s.dilation[d], start = o * s.stride[d] - s.begin[d];
+    const int64_t first = start < 0 ? (step - 1 - start) / step : 0;
+    auto taps = [&](int64_t end) {
+        const int64_t n = start < end ? (end - 1 - start) / step + 1 : 0;
+        return n < s.kernel[d] ? n : s.kernel[d];
+    };
+    const int64_t n = taps(w.limit[d]) - first;
+    return {start + first * step, n > 0 ? n : 0, step, w.padding_counts ? taps(w.counted[d]) : n > 0 ? n : 0};
+}
+
+// ── what windows are reduced by: values of V to sums of A ──
+
+template <class T> constexpr T lowest() {
+    if constexpr (is_float<T>) return -(T)__builtin_inff();
+    else return T(-1) < T(1) ? (T)((T)1 << (8 * sizeof(T) - 1)) : T(0);
+}
+struct Max {  // NaN wins
+    template <class V> using sum = V;
+    template <class V> static INLINE_MEMBER V start() { return splat<V>(lowest<elem<V>>()); }
+    template <class V> static INLINE_MEMBER V add(V a, V x, const Windows &) { return select((x > a) | (x != x), x, a); }
+    template <class V> static INLINE_MEMBER V join(V a, V b) { return select((b > a) | (b != b), b, a); }
+    template <class V> static INLINE_MEMBER V end(V a, double, const Windows &) { return a; }
+};
+struct Mean {
+    template <class V> using sum = typename vec_<typename bits_<8>::s, 1>::type;  // whole numbers: exact in int64
+    template <class A> static INLINE_MEMBER A start() { return splat<A>(0); }
+    template <class A, class V> static INLINE_MEMBER A add(A a, V x, const Windows &) { return a + raw<elem<A>>(x); }
+    template <class A> static INLINE_MEMBER A join(A a, A b) { return a + b; }
+    template <class A> static INLINE_MEMBER A end(A a, double n, const Windows &) {
+        if constexpr (is_float<A>) return a / splat<A>((elem<A>)n);
+        else return n ? a / (int64_t)n : 0;
+    }
+};
+struct FloatMean : Mean {
+    template <class V> using sum = V;
+};
+struct Norm1 : FloatMean {
+    template <class V> static INLINE_MEMBER V add(V a, V x, const Windows &) { return a + abs(x); }
+    template <class V> static INLINE_MEMBER V end(V a, double, const Windows &) { return a; }
+};
+struct Norm2 : FloatMean {
+    template <class V> static INLINE_MEMBER V add(V a, V x, const Windows &) { return a + x * x; }
+    template <class V> static INLINE_MEMBER V end(V a, double, const Windows &) { return ::sqrt(a); }
+};
+
+// ── one pixel: CV x L channels ──
+
+template <class Op, class S, int L, int CV>
+INLINE void pixel(const Shape &s, const Windows &w, const S *x, const Range (&r)[3], double n, S *y) {
+    typedef loaded<S, L> V;
+    typedef typename Op::template sum<V> A;
+    A total[CV];
+    for (int v = 0; v < CV; v++) total[v] = Op::template start<A>();
+    for (int64_t z = 0; z < r[0].count; z++)
+        for (int64_t h = 0; h < r[1].count; h++) {
+            const S *row = x + (r[0].from + z * r[0].step) * s.x[2] + (r[1].from + h * r[1].step) * s.x[3] + r[2].from * s.x[4];
+            A line[CV];  // rows on their own: errors of long sums stay small
+            for (int v = 0; v < CV; v++) line[v] = Op::template start<A>();
+            for (int64_t t = 0; t < r[2].count; t++, row += r[2].step * s.x[4])
+                for (int v = 0; v < CV; v++) line[v] = Op::add(line[v], ::load<L>(row + v * L), w);
+            for (int v = 0; v < CV; v++) total[v] = Op::join(total[v], line[v]);
+        }
+    for (int v = 0; v < CV; v++) ::store<L>(y + v * L, raw<elem<V>>(Op::end(total[v], n, w)));
+}
+
+// L: lanes where channels lie side by side in both, else 1.
+template <class Op, class S, int L>
+static __attribute__((noinline)) void run(const Shape &s, const Windows &w, const Tasks &g, const S *x, S *y, int64_t begin, int64_t end) {
+    const int64_t rows = s.images * s.out[0] * s.out[1];
+    for (int64_t task = begin; task < end; task++) {
+        const int64_t c0 = task % g.blocks * g.channels, c1 = c0 + g.channels < s.channels ? c0 + g.channels : s.channels;
+        const int64_t first = task / g.blocks * g.rows, last = first + g.rows < rows ? first + g.rows : rows;
+        for (int64_t row = first; row < last; row++) {
+            const int64_t oh = row % s.out[1], od = row / s.out[1] % s.out[0], image = row / s.out[1] / s.out[0];
+            Range r[3] = {range(s, w, 0, od), range(s, w, 1, oh)};
+            for (int64_t ow = 0; ow < s.out[2]; ow++) {
+                r[2] = range(s, w, 2, ow);
+                const double n = w.divisor ? w.divisor : (double)(r[0].counted * r[1].counted * r[2].counted);
+                const S *from = x + image * s.x[0];
+                S *to = y + image * s.y[0] + od * s.y[2] + oh * s.y[3] + ow * s.y[4];
+                int64_t c = c0;
+                if constexpr (L > 1) {
+                    for (; c + 4 * L <= c1; c += 4 * L) pixel<Op, S, L, 4>(s, w, from + c, r, n, to + c);
+                    for (; c + L <= c1; c += L) pixel<Op, S, L, 1>(s, w, from + c, r, n, to + c);
+                }
+                for (; c < c1; c++) pixel<Op, S, 1, 1>(s, w, from + c * s.x[1], r, n, to + c * s.y[1]);
+            }
+        }
+    }
+}
+
+// ── the maximum and its place ──
+
+struct Places {  // strides of the indices, and how a place counts: over the plane (row- or column-major) or the whole tensor
+    int64_t strides[5], plane, over_d, over_h, over_w;
+    bool whole;
+};
+template <class S, int L>
+INLINE void pixel_and_place(const Shape &s, const S *x, const Range (&r)[3], const int64_t (&first)[3], const Places &i, S *y,
+                            int64_t *places, int64_t offset) {
+    typedef loaded<S, L> V;
+    typedef vec<int64_t, L> I;
+    V best = splat<V>(lowest<elem<V>>());
+    // With nothing above the lowest value the place is the first inside; in an empty window the first of all.
+    const bool any = r[0].count && r[1].count && r[2].count;
+    auto number = [&](int64_t d, int64_t h, int64_t t) { return d * i.over_d + h * i.over_h + t * i.over_w; };
+    I at = splat<I>(any ? number(r[0].from, r[1].from, r[2].from) : number(first[0], first[1], first[2]));
+    for (int64_t z = 0; z < r[0].count; z++)
+        for (int64_t h = 0; h < r[1].count; h++)
+            for (int64_t t = 0; t < r[2].count; t++) {
+                const int64_t d = r[0].from + z * r[0].step, e = r[1].from + h * r[1].step, f = r[2].from + t * r[2].step;
+                const V v = ::load<L>(x + d * s.x[2] + e * s.x[3] + f * s.x[4]);
+                const auto better = (v > best) | ((v != v) & (best == best));
+                best = select(better, v, best);
+                at = select(better, splat<I>(number(d, e, f)), at);
+            }
+    ::store<L>(y, best);
+    for (int l = 0; l < L; l++) {
+        int64_t place;
+        if constexpr (L == 1) place = at;
+        else place = at[l];
+        places[l * i.strides[1]] = place + offset + (i.whole ? l * i.plane : 0);
+    }
+}
+
+template <class S, int L>
+static __attribute__((noinline)) void run_with_places(const Shape &s, const Windows &w, const Tasks &g, const Places &i, const S *x, S *y,
+                                                      int64_t *places, int64_t begin, int64_t end) {
+    const int64_t rows = s.images * s.out[0] * s.out[1];
+    for (int64_t task = begin; task < end; task++) {
+        const int64_t c0 = task % g.blocks * g.channels, c1 = c0 + g.channels < s.channels ? c0 + g.channels : s.channels;
+        const int64_t first = task / g.blocks * g.rows, last = first + g.rows < rows ? first + g.rows : rows;
+        for (int64_t row = first; row < last; row++) {
+            const int64_t o[3] = {row / s.out[1] % s.out[0], row % s.out[1], 0}, image = row / s.out[1] / s.out[0];
+            Range r[3] = {range(s, w, 0, o[0]), range(s, w, 1, o[1])};
+            int64_t start[3] = {o[0] * s.stride[0] - s.begin[0], o[1] * s.stride[1] - s.begin[1]};
+            for (int64_t ow = 0; ow < s.out[2]; ow++) {
+                r[2] = range(s, w, 2, ow);
+                start[2] = ow * s.stride[2] - s.begin[2];
+                const S *from = x + image * s.x[0];
+                S *to = y + image * s.y[0] + o[0] * s.y[2] + o[1] * s.y[3] + ow * s.y[4];
+                int64_t *at = places + image * i.strides[0] + o[0] * i.strides[2] + o[1] * i.strides[3] + ow * i.strides[4];
+                auto offset = [&](int64_t c) { return i.whole ? (image * s.channels + c) * i.plane : 0; };
+                int64_t c = c0;
+                if constexpr (L > 1)
+                    for (; c + L <= c1; c += L) pixel_and_place<S, L>(s, from + c, r, start, i, to + c, at + c * i.strides[1], offset(c));
+                for (; c < c1; c++)
+                    pixel_and_place<S, 1>(s, from + c * s.x[1], r, start, i, to + c * s.y[1], at + c * i.strides[1], offset(c));
+            }
+        }
+    }
+}
+
+}  // namespace pool

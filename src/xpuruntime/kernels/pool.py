@@ -1,0 +1,162 @@
+"""Pools on CPUs: windows, adaptive windows and whole planes reduced per channel, in any layout (``templates/pool.h``).
+
+``pool/generated`` computes maxima (with places where they are asked for), means and p-norms; ``pool/places`` puts values back where
+maxima came from; ``pool/regions`` pools regions of interest.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ..codegen.isa import IsaLevel
+from ..codegen.points import number
+from ..codegen.target import CodegenTarget
+from ..decisions import Reason, Support
+from ..ir.ops._shapes import pads
+from ..types import DType
+from .conv_shape import C_TYPES, ConvShape, braces, function, padding_stages, strides_of
+from .kernel import Kernel, Lowered, NodeCall, Stage
+from .pool_places import Places, Regions
+
+__all__ = ["KERNELS"]
+
+_FLOATS = (DType.FLOAT32, DType.FLOAT64, DType.FLOAT16, DType.BFLOAT16)
+_TASKS = 16
+"""Tasks to have at least; below that channels are split too."""
+
+_GRAIN_BYTES = 1 << 16
+"""Operands that are worth a thread of their own: they take some microseconds to read."""
+
+_MAX = {"max_pool", "adaptive_max_pool"}
+_ADAPTIVE = {"adaptive_max_pool", "adaptive_avg_pool"}
+
+
+class Generated:
+    """Windows that are clipped to the input, vectors over channels where these lie side by side."""
+
+    name: str = "pool/generated"
+    ops: tuple[str, ...] = ("max_pool", "avg_pool", "lp_pool", "adaptive_avg_pool", "adaptive_max_pool")
+
+    def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
+        """Up to three space dims; means and maxima of numbers (maxima of bool too), norms of floats."""
+        spec = call.tensor(0).spec
+        is_bool = spec.dtype is DType.BOOL and call.op in _MAX
+        if not is_bool and spec.dtype not in (_FLOATS if call.op == "lp_pool" else C_TYPES):
+            return Support.no(Reason.DTYPE_UNSUPPORTED, f"{call.op} of {spec.dtype.value}")
+        space = _space_dims(call)
+        if space > 3:
+            return Support.no(Reason.SHAPE_UNSUPPORTED, f"{space} space dims; it has at most 3")
+        if call.op == "lp_pool" and not call.attrs["p"] > 0:
+            return Support.no(Reason.SHAPE_UNSUPPORTED, f"a norm of power {call.attrs['p']}")
+        return Support.yes()
+
+    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+        """One stage; one before it where the result's layout has padding."""
+        double = call.outputs[0].dtype is DType.FLOAT64
+        return Lowered(
+            (*padding_stages(call, target), _stage(call, target)),
+            accumulates="float64" if double else "float32" if call.outputs[0].dtype.is_float else "int64",
+        )
+
+
+def _space_dims(call: NodeCall) -> int:
+    return len(call.attrs["output_size" if call.op in _ADAPTIVE else "kernel_size"])
+
+
+def _shape(call: NodeCall) -> ConvShape:
+    x, y = call.tensor(0).spec, call.outputs[0]
+    if call.op not in _ADAPTIVE:
+        return ConvShape.window(x, y, call.attrs["kernel_size"], call)
+    return ConvShape.adaptive(x, y, _space_dims(call))
+
+
+def _windows(call: NodeCall, shape: ConvShape) -> str:
+    """An initialiser of ``pool::Windows``."""
+    adaptive = call.op in _ADAPTIVE
+    ends: tuple[int, ...] = (0, 0, 0)
+    if not adaptive:
+        ends = (*(0,) * (3 - shape.rank), *pads(call.attrs["padding"], shape.rank)[1])
+    limit = [n + min(e, 0) for n, e in zip(shape.size, ends, strict=True)]
+    counted = [n + e for n, e in zip(shape.size, ends, strict=True)]
+    mean = call.op == "avg_pool"
+    divisor = call.attrs["divisor"] if mean else None
+    flags = [str(f).lower() for f in (adaptive, mean and call.attrs["count_include_pad"])]
+    power = call.attrs["p"] if call.op == "lp_pool" else 0.0
+    numbers = [number(float(v)) for v in (divisor or 0, power)]
+    return f"{{{braces(limit)}, {braces(counted)}, {', '.join([*flags, *numbers])}}}"
+
+
+def _reducer(call: NodeCall, dtype: DType) -> tuple[str, str]:
+    """The type of pool.h that reduces, and its part."""
+    if call.op in _MAX:
+        return "Max", "pool"
+    if call.op == "lp_pool":
+        power = float(call.attrs["p"])
+        return {1.0: ("Norm1", "pool"), 2.0: ("Norm2", "pool")}.get(power, ("NormP", "pool_power"))
+    return ("FloatMean" if dtype.is_float else "Mean"), "pool"
+
+
+def _stage(call: NodeCall, target: CodegenTarget) -> Stage:
+    isa: IsaLevel = target.isa  # type: ignore[attr-defined]
+    dtype = call.outputs[0].dtype
+    shape = _shape(call)
+    kind = "uint8_t" if dtype is DType.BOOL else C_TYPES[dtype]
+    reducer, part = _reducer(call, dtype)
+    item = 4 if dtype in (DType.FLOAT16, DType.BFLOAT16) else max(dtype.bits // 8, 1)
+    beside = shape.x[1] == 1 and shape.y[1] == 1 and reducer != "Mean"
+    lanes = isa.lanes(item) if beside else 1
+    rows, channels, tasks = _cut(shape, target, 4 * isa.lanes(item))
+    blocks = -(-shape.channels // channels) if channels else 1
+    lines = [
+        f"static const conv::Shape shape = {shape.text()};",
+        f"static const pool::Windows windows = {_windows(call, shape)};",
+        f"static const pool::Tasks tasks = {{{rows}, {channels}, {blocks}}};",
+    ]
+    args: tuple[str, ...] = ("in0", "out0")
+    common = f"shape, windows, tasks, {{}}(const {kind} *)args[0], ({kind} *)args[1], "
+    if len(call.outputs) > 1:
+        args = (*args, "out1")
+        lines.append(f"static const pool::Places places = {_places(call, shape)};")
+        run = f"run_with_places<{kind}, {lanes}>({common.format('places, ')}(int64_t *)args[2], begin, end);"
+    else:
+        run = f"run<pool::{reducer}, {kind}, {lanes}>({common.format('')}begin, end);"
+    lines.append(f"pool::{run}")
+    size = shape.bytes(call)
+    return Stage(
+        stem=call.op,
+        source=function("\n".join(f"  {line}" for line in lines), shape.about(call)),
+        args=args,
+        tasks=tasks,
+        grain=max(1, _GRAIN_BYTES * tasks // max(size, 1)),
+        parts=frozenset({part}),
+        flops=shape.pixels * shape.channels * shape.taps,
+        bytes=size,
+    )
+
+
+def _cut(shape: ConvShape, target: CodegenTarget, channels: int) -> tuple[int, int, int]:
+    """Rows and channels of a task, and tasks: ``max_threadgroup_3d_z`` rows; blocks of channels where rows are few."""
+    rows = max(1, target.config.max_threadgroup_3d_z)
+    all_rows = shape.images * math.prod(shape.out[:2])
+    row_tasks = -(-all_rows // rows)
+    if row_tasks < _TASKS:
+        rows, row_tasks = 1, all_rows
+    if row_tasks >= _TASKS or not shape.channels:
+        return rows, shape.channels, max(row_tasks, 1)
+    parts = -(-_TASKS // max(row_tasks, 1))
+    each = -(-shape.channels // parts // channels) * channels if shape.channels > channels else shape.channels
+    each = max(each, channels)
+    return rows, each, max(row_tasks * -(-shape.channels // each), 1)
+
+
+def _places(call: NodeCall, shape: ConvShape) -> str:
+    """An initialiser of ``pool::Places``."""
+    over = call.attrs.get("indices_over", "plane")
+    d, h, w = shape.size
+    steps = (1, d, d * h) if over == "tensor_column_major" else (h * w, w, 1)
+    strides = strides_of(call.outputs[1], shape.rank)
+    whole = str(over != "plane").lower()
+    return f"{{{braces(strides)}, {d * h * w}, {', '.join(str(s) for s in steps)}, {whole}}}"
+
+
+KERNELS: tuple[Kernel, ...] = (Generated(), Places(), Regions())
