@@ -21,6 +21,17 @@ namespace xpurt {
 using KernelFunction = void (*)(void* const* args, const void* params, int64_t begin, int64_t end,
                                 void* scratch);
 
+// What generated code met that it cannot compute. It lies right in front of the scratch of a thread (of calls that
+// ask for any); a kernel fills it and goes on without reading or writing outside, and the run fails after the call.
+struct alignas(64) KernelStatus {
+    enum Kind : int64_t { fine, index_outside, divided_by_zero, does_not_fit };
+    int64_t unused[5] = {};
+    int64_t limit = 0;
+    int64_t value = 0;
+    int64_t kind = fine;
+};
+static_assert(sizeof(KernelStatus) == 64, "kernels find its fields at negative offsets from their scratch");
+
 // A place in memory: a slot of the plan (see executor.h) and bytes from its start.
 struct Place {
     int32_t slot = 0;

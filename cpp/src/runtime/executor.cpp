@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <new>
 
 #include "xpurt/memory.h"
 #include "xpurt/thread_pool.h"
@@ -73,7 +74,9 @@ Status Executor::prepare() {
             if (place.slot > 0 && place.slot < plan_.first_fixed()) patches_.push_back({arg_count_, place});
             ++arg_count_;
         }
-        scratch_stride_ = std::max(scratch_stride_, whole_lines(static_cast<size_t>(call.scratch_bytes)));
+        if (call.scratch_bytes > 0)
+            scratch_stride_ = std::max(scratch_stride_, sizeof(KernelStatus) +
+                                                            whole_lines(static_cast<size_t>(call.scratch_bytes)));
     }
     for (const Plan::Handover& handover : plan_.handovers)
         if (!fits(handover.from) || handover.output < 0 || handover.output >= plan_.outputs ||
@@ -137,6 +140,8 @@ Status Executor::make(Slot& slot) {
         context->scratch = MemoryPool::host().allocate(bytes);
         if (context->scratch == nullptr)
             return {Code::no_memory, "no " + std::to_string(bytes) + " bytes of scratch memory", ""};
+        for (size_t at = 0; at < bytes; at += scratch_stride_)
+            new (static_cast<char*>(context->scratch) + at) KernelStatus{};
         allocations_.fetch_add(1, std::memory_order_relaxed);
     }
     context->slots.resize(static_cast<size_t>(plan_.slots()));
@@ -187,7 +192,7 @@ Status Executor::run_in(Context& context, const Run& run) {
     bindings.slots = context.slots.data();
     bindings.slot_count = context.slots.size();
     bindings.args = context.args.data();
-    bindings.scratch = context.scratch;
+    bindings.scratch = context.scratch == nullptr ? nullptr : advance(context.scratch, sizeof(KernelStatus));
     bindings.scratch_stride = scratch_stride_;
     bindings.cancelled = &cancelled_;
     bindings.cancel_seen = cancelled_.load(std::memory_order_relaxed);

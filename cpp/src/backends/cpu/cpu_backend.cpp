@@ -23,6 +23,7 @@ struct CpuRecording final : Recording {
         int64_t tasks;
         int parts;
         size_t first_arg;
+        const KernelCall* named;
     };
     std::vector<Call> calls;
     bool parallel = false;
@@ -92,7 +93,7 @@ class CpuBackend final : public Backend {
             const int64_t worthwhile = std::max<int64_t>(call.tasks / call.grain, 1);
             const int parts = kernel.library ? 1 : static_cast<int>(std::min<int64_t>(worthwhile, threads()));
             recording->calls.push_back({kernel.function, kernel.library.get(), call.params.data(), call.tasks,
-                                        parts, item.first_arg});
+                                        parts, item.first_arg, &call});
             recording->parallel |= parts > 1;
         }
         return std::unique_ptr<Recording>(std::move(recording));
@@ -147,6 +148,28 @@ class CpuBackend final : public Backend {
             pool_->run(work.parts, compute, &work);
         else
             call.function(args, call.params, 0, call.tasks, bindings.scratch);
+        return call.named->scratch_bytes > 0 ? complaint(*call.named, bindings, work.parts) : Status{};
+    }
+
+    // What a kernel left in the status of a thread; the status is cleared for the next run.
+    static Status complaint(const KernelCall& call, const Bindings& bindings, int parts) {
+        for (int part = 0; part < parts; ++part) {
+            auto* const status = reinterpret_cast<KernelStatus*>(
+                static_cast<char*>(bindings.scratch) + static_cast<size_t>(part) * bindings.scratch_stride) - 1;
+            if (status->kind == KernelStatus::fine) continue;
+            const KernelStatus found = *status;
+            for (int other = part; other < parts; ++other)
+                *(reinterpret_cast<KernelStatus*>(static_cast<char*>(bindings.scratch) +
+                                                  static_cast<size_t>(other) * bindings.scratch_stride) - 1) = {};
+            const std::string value = std::to_string(found.value), limit = std::to_string(found.limit);
+            const std::string what = found.kind == KernelStatus::index_outside
+                                         ? "index " + value + " is outside a dim of " + limit
+                                     : found.kind == KernelStatus::divided_by_zero
+                                         ? "an integer is divided by zero"
+                                         : "needs " + value + " elements where there are " + limit;
+            return {Code::call_failed, "kernel " + call.kernel + ": " + what,
+                    "Look at the values of the inputs that name places or sizes."};
+        }
         return {};
     }
 
