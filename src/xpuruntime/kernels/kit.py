@@ -16,7 +16,7 @@ from ..codegen.target import CodegenTarget
 from ..decisions import Reason, Support
 from ..types import DType, TensorSpec
 from .kernel import Lowered, NodeCall, Operand, Stage, operand_ref
-from .movement import function, moves_stage, padding
+from .movement import STATUS, function, moves_stage, padding
 
 __all__ = [
     "FLOATS",
@@ -115,7 +115,7 @@ def stage(call: NodeCall, text: Text, target: CodegenTarget) -> Stage:
         args=_names(call),
         tasks=text.tasks,
         grain=max(1, math.ceil(least / max(text.per, 1))),
-        scratch_bytes=text.scratch_bytes,
+        scratch_bytes=max(text.scratch_bytes, STATUS if "scratch" in body else 0),
         parts=frozenset({"movement"}) | text.parts,
         flops=text.flops,
         bytes=moved,

@@ -21,11 +21,15 @@ from ..ir.ops.movement import slice_length
 from ..types import DType, TensorSpec
 from .kernel import Lowered, NodeCall, Stage, operand_ref
 
-__all__ = ["KERNELS", "Movement", "bits_of", "function", "moves_stage", "padding", "static", "too_small"]
+__all__ = ["KERNELS", "STATUS", "Movement", "bits_of", "function", "moves_stage", "padding", "static", "too_small"]
 
 Moves: TypeAlias = "Iterator[Move]"
 _MOST = 1024
 """Boxes in one kernel; a node that needs more (mirrors of mirrors) would be a text without end."""
+
+
+STATUS = 64
+"""Bytes of scratch that a stage asks for so that it can say what it cannot compute (``fail`` of templates/movement.h)."""
 
 
 def static(spec: TensorSpec) -> tuple[int, ...]:
@@ -102,6 +106,7 @@ def moves_stage(
         args=args,
         tasks=max(tasks, 1),
         grain=1,
+        scratch_bytes=STATUS if any(m.lookups for m in moves) else 0,
         parts=frozenset({"movement"}),
         bytes=2 * total,
     )

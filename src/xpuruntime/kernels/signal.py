@@ -34,7 +34,8 @@ def _length(call: NodeCall) -> int:
     if a["length"] is not None:
         return int(a["length"])
     size = x.shape[a["dim"]]
-    return 2 * (size - 1) if a["inverse"] and a["onesided"] else size
+    length: int = 2 * (size - 1) if a["inverse"] and a["onesided"] else size
+    return length
 
 
 def _dft(call: NodeCall) -> Text:

@@ -121,6 +121,9 @@ def _compiled(case: Case, target: Batch, level: int) -> list[_Job] | Judged:
         except XpuError as error:
             verdict = Verdict(case.name, case.kind, Outcome.REFUSED, str(error), bound)
             return Judged(verdict, reason=_reason(error))
+        except Exception as error:  # a defect of the compiler is a wrong answer to the judge, not its end
+            verdict = Verdict(case.name, case.kind, Outcome.WRONG, f"{type(error).__name__}: {error}", bound)
+            return Judged(verdict, reason="the compiler failed")
         names = [o.name for o in found.graph.outputs]
         jobs.append(_Job(case, feeds, expected, found.weights, names, bound, program))
     return jobs

@@ -1,17 +1,15 @@
 // movement: runs of elements, transposing tiles, and indices that tensors name.
 
-// What a kernel met that it cannot compute: the executor zeroes the slot before a call and looks at it after. 64 bytes in front of
-// every thread's scratch: code at [-1], the value at [-2], the limit at [-3]. The first one stays.
+// What a kernel met that it cannot compute (KernelStatus of the core): it lies in front of the scratch of a stage that asks for any.
+// The kernel goes on without touching anything outside; the run fails after it. The first complaint stays.
 enum : int64_t { INDEX_OUTSIDE = 1, DIVIDED_BY_ZERO = 2, DOES_NOT_FIT = 3 };
 
-__attribute__((noinline, cold)) static void fail(void *scratch, int64_t code, int64_t value, int64_t limit) {
-#ifdef XPU_STATUS_SLOT
-  int64_t *slot = (int64_t *)scratch;
-  if (slot[-1]) return;
-  slot[-1] = code;
-  slot[-2] = value;
-  slot[-3] = limit;
-#endif
+__attribute__((noinline, cold)) static void fail(void *scratch, int64_t kind, int64_t value, int64_t limit) {
+  int64_t *const status = (int64_t *)scratch;
+  if (status[-1]) return;
+  status[-1] = kind;
+  status[-2] = value;
+  status[-3] = limit;
 }
 
 // A place in a dim of `size`: negative ones count from its end; one outside is reported, and stands for 0.
