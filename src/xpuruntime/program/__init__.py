@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from .plan import Plan, PlanNode, Region, Transfer
+from .program import CompiledProgram
 
-__all__ = ["Plan", "PlanNode", "Region", "Transfer"]
+__all__ = ["CompiledProgram", "Plan", "PlanNode", "Region", "Transfer"]

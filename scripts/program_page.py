@@ -1,0 +1,32 @@
+"""Write the table of recipe steps into docs/program.md: `python scripts/program_page.py`. A test says when it is stale."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from xpuruntime.program.recipe_table import RECIPE_OPS
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "program.md"
+HEAD = "| step | inputs | attributes | gives |\n|---|---|---|---|\n"
+
+
+def table() -> str:
+    """One row per step."""
+    rows = []
+    for row in RECIPE_OPS.values():
+        least, most = row.inputs
+        count = str(least) if least == most else f"{least} to {most}"
+        attrs = ", ".join(f"`{name}`" for name in row.attrs)
+        rows.append(f"| `{row.name}` | {count} | {attrs} | {row.doc.replace('|', chr(92) + '|')} |\n")
+    return HEAD + "".join(rows)
+
+
+def page(text: str) -> str:
+    """The page with the table that the code has."""
+    return re.sub(re.escape(HEAD) + r"(?:[^\n]+\n)*", lambda _: table(), text)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    print(f"wrote {PAGE.name}: {len(RECIPE_OPS)} steps")
