@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from xpuruntime.kernels.conv import Generated
+from xpuruntime.kernels.conv import Depthwise, Generated, Naive
 from xpuruntime.testing.one_kernel import Weight, channels_last, check_kernel
 
 LEVELS = ("cpu:x86-64-v2", "cpu:x86-64-v3", "cpu:x86-64-v4", "cpu:x86-64-v4+bf16")
@@ -180,3 +180,58 @@ def test_any_split_gives_the_same_bits():
     whole = conv(**shape)[0]
     for seed in range(4):
         assert (conv(**shape, split=seed)[0] == whole).all()
+
+
+DEPTHWISE = {
+    "three": {"c": 53, "o": 53, "size": (9, 11), "padding": [1, 1]},
+    "stride": {"c": 40, "o": 40, "size": (12, 13), "padding": [1, 2], "stride": [2, 2], "kernel": (3, 5)},
+    "dilated": {"c": 16, "o": 16, "size": (9, 9), "padding": [2, 2], "dilation": [2, 2]},
+    "several filters": {"c": 20, "o": 60, "size": (7, 7), "padding": [1, 1]},
+    "kernel beyond input": {"c": 33, "o": 33, "size": (3, 2), "kernel": (5, 5), "padding": [2, 2]},
+    "line": {"c": 17, "o": 17, "size": (40,), "kernel": (4,), "padding": [3, 0]},
+    "volume": {"c": 18, "o": 18, "size": (3, 4, 9), "kernel": (3, 3, 3), "padding": [1, 1, 1]},
+    "cropping": {"c": 18, "o": 18, "size": (9, 9), "padding": [-1, 1, 0, -2]},
+}
+
+
+@pytest.mark.parametrize("name", DEPTHWISE)
+def test_depthwise(name):
+    shape = DEPTHWISE[name] | {"groups": DEPTHWISE[name]["c"], "kernel_row": Depthwise(), "split": 4}
+    conv(**shape, residual=True, act="relu6")
+    conv(**shape, last=False)
+
+
+@pytest.mark.parametrize(
+    ("level", "dtype"), itertools.product(LEVELS, [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
+)
+def test_depthwise_on_every_level_and_dtype(level, dtype):
+    conv(
+        n=2, c=37, o=37, size=(6, 9), padding=[1, 1], groups=37, residual=True, act="hardswish", dtype=dtype,
+        target=level, kernel_row=Depthwise(),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "dtype", [np.int8, np.uint8, np.int16, np.int32, np.int64, np.float32, np.float64, np.float16]
+)
+def test_naive(dtype):
+    x = (draw(1, 2, 6, 5, 6) * 40).astype(dtype)
+    shape = {
+        "n": 2,
+        "c": 6,
+        "o": 9,
+        "size": (5, 6),
+        "padding": [1, 1],
+        "kernel_row": Naive(),
+        "dtype": dtype,
+        "x": x,
+    }
+    conv(**shape, groups=3, stride=[2, 1], residual=True)
+    conv(**shape, transposed=True, stride=[2, 1], last=False)
+
+
+def test_kernels_say_why_not():
+    with pytest.raises(AssertionError, match="channels that do not mix"):
+        conv(c=4, o=4, groups=2, kernel_row=Depthwise())
+    with pytest.raises(AssertionError, match="does not compute in int32"):
+        conv(dtype=np.int32)

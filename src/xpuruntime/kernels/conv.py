@@ -15,7 +15,7 @@ from ..codegen.target import CodegenTarget
 from ..decisions import Reason, Support
 from ..program.program import RecipeStep
 from ..types import DType, TensorSpec
-from .conv_shape import C_TYPES, ConvShape, function, padding_stages, sizes
+from .conv_shape import C_TYPES, ConvShape, braces, function, padding_stages, sizes
 from .kernel import Kernel, Lowered, NodeCall, Operand, Packed, Stage, operand_ref
 
 __all__ = ["KERNELS"]
@@ -234,11 +234,10 @@ def _product_stage(call: NodeCall, shape: ConvShape, cut: Tiling, filters: str) 
 
 
 def _pack_stage(shape: ConvShape, weight: Operand, cut: Tiling, dtype: DType) -> Stage:
-    strides = ", ".join(str(s) for s in _strides_of_weight(shape, weight.spec))
     body = (
         f"  static const conv::Shape shape = {shape.text()};\n"
         f"  static const conv::Blocks blocks = {cut.text()};\n"
-        f"  static const int64_t strides[6] = {{{strides}}};\n"
+        f"  static const int64_t strides[6] = {braces(_strides_of_weight(shape, weight.spec))};\n"
         f"  conv::pack<conv::{cut.math}, {C_TYPES[dtype]}, {cut.vectors}>(shape, blocks, (const {C_TYPES[dtype]} *)args[0],\n"
         f"      strides, (conv::{cut.math}::row *)args[1], begin, end);"
     )
@@ -253,4 +252,96 @@ def _pack_stage(shape: ConvShape, weight: Operand, cut: Tiling, dtype: DType) ->
     )
 
 
-KERNELS: tuple[Kernel, ...] = (Generated(),)
+class Depthwise:
+    """Each channel on its own, with one filter or several."""
+
+    name: str = "conv/depthwise"
+    ops: tuple[str, ...] = _OPS
+
+    def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
+        """Floats, one channel a group, not transposed, filters that are known."""
+        supported = _supported(call, _FLOATS)
+        if not supported.ok:
+            return supported
+        shape = ConvShape.of(call)
+        if shape.channels != 1 or shape.groups == 1 or shape.transposed:
+            return Support.no(Reason.SHAPE_UNSUPPORTED, "it convolves channels that do not mix, forwards")
+        if not call.tensor(1).is_weight:
+            return Support.no(Reason.SHAPE_UNSUPPORTED, "its filters must be known when weights are loaded")
+        return Support.yes()
+
+    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+        """One stage; one before it where the result's layout has padding."""
+        shape, dtype = ConvShape.of(call), call.outputs[0].dtype
+        sums = DType.FLOAT64 if dtype is DType.FLOAT64 else DType.FLOAT32
+        lanes = target.isa.lanes(sums.bits // 8)  # type: ignore[attr-defined]
+        rows, channels, tasks = shape.cut(target.config.max_threadgroup_3d_z, shape.groups, 4 * lanes)
+        args, c = operands(call, "in1")
+        kind = f"{C_TYPES[dtype]}, act::{act_of(call)}, {lanes if shape.x[1] == 1 else 1}"
+        body = (
+            f"  static const conv::Shape shape = {shape.text()};\n"
+            f"  static const depthwise::Tasks tasks = {{{rows}, {channels}, {-(-shape.groups // channels)}}};\n"
+            f"  depthwise::run<{kind}>(shape, tasks, {c['x']}, {c['filters']}, {c['bias']}, {c['residual']}, {c['y']}, begin, end);"
+        )
+        stage = Stage(
+            stem=stem_of("depthwise", shape),
+            source=function(body, shape.about(call)),
+            args=args,
+            tasks=tasks,
+            grain=max(1, _GRAIN_FLOPS // 8 * tasks // max(shape.flops(2), 1)),
+            parts=frozenset({"conv_depthwise"}),
+            flops=shape.flops(2),
+            bytes=shape.bytes(call),
+        )
+        # [channel, filter, taps] becomes [filter, taps, channel]
+        steps = (
+            RecipeStep("cast", ("%in",), {"dtype": sums.value}),
+            RecipeStep("reshape", ("%0",), {"shape": [shape.groups, shape.filters, shape.taps]}),
+            RecipeStep("permute", ("%1",), {"order": [1, 2, 0]}),
+        )
+        packed = Packed(steps, TensorSpec((shape.filters, shape.taps, shape.groups), sums))
+        stages = (*padding_stages(call, target), stage)
+        return Lowered(stages, weights={1: packed}, accumulates=sums.value)
+
+
+class Naive:
+    """The sum as it is written: whole numbers, and whatever the others refuse."""
+
+    name: str = "conv/naive"
+    ops: tuple[str, ...] = _OPS
+
+    def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
+        """Every number; activations of floats only."""
+        supported = _supported(call, tuple(C_TYPES))
+        if supported.ok and not call.outputs[0].dtype.is_float and act_of(call) != "none":
+            return Support.no(Reason.DTYPE_UNSUPPORTED, f"{act_of(call)} of {call.outputs[0].dtype.value}")
+        return supported
+
+    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+        """One stage, a task per pixel; one before it where the result's layout has padding."""
+        shape, dtype = ConvShape.of(call), call.outputs[0].dtype
+        kind = C_TYPES[dtype]
+        sums = ("double" if dtype is DType.FLOAT64 else "float") if dtype.is_float else "uint64_t"
+        args, c = operands(call, "in1")
+        body = (
+            f"  static const conv::Shape shape = {shape.text()};\n"
+            f"  static const int64_t strides[6] = {braces(_strides_of_weight(shape, call.tensor(1).spec))};\n"
+            f"  conv::naive<{kind}, {sums}, act::{act_of(call)}>(shape, strides, {c['x']}, (const {kind} *){c['filters']}, "
+            f"{c['bias']}, {c['residual']}, {c['y']}, begin, end);"
+        )
+        flops = shape.flops(2)
+        stage = Stage(
+            stem=stem_of("naive_conv", shape),
+            source=function(body, shape.about(call)),
+            args=args,
+            tasks=max(shape.pixels, 1),
+            grain=max(1, _GRAIN_FLOPS * shape.pixels // max(flops, 1)),
+            parts=frozenset({"conv_naive"}),
+            flops=flops,
+            bytes=shape.bytes(call),
+        )
+        wide = {"double": "float64", "float": "float32", "uint64_t": "int64"}[sums]
+        return Lowered((*padding_stages(call, target), stage), accumulates=wide)
+
+
+KERNELS: tuple[Kernel, ...] = (Depthwise(), Generated(), Naive())

@@ -23,6 +23,9 @@ C_TYPES: dict[DType, str] = {
 }
 """Dtypes that windows are computed in, as the prelude calls them."""
 
+_TASKS = 16
+"""Tasks that a large operation has at least: enough to share, few enough to start."""
+
 
 def sizes(spec: TensorSpec) -> tuple[int, ...]:
     """A static shape as integers."""
@@ -110,6 +113,20 @@ class ConvShape:
     def pixels(self) -> int:
         """Output places of all images."""
         return self.images * math.prod(self.out)
+
+    def cut(self, rows: int, channels: int, unit: int) -> tuple[int, int, int]:
+        """Rows of output pixels and channels of a task (whole units of channels where they are split), and tasks: channels are split
+        where rows are few.
+        """
+        rows, all_rows = max(rows, 1), self.images * math.prod(self.out[:2])
+        if -(-all_rows // rows) < _TASKS:
+            rows = 1
+        row_tasks = -(-all_rows // rows)
+        if row_tasks >= _TASKS or channels <= unit:
+            return rows, max(channels, 1), max(row_tasks, 1)
+        parts = -(-_TASKS // max(row_tasks, 1))
+        each = -(-channels // (parts * unit)) * unit
+        return rows, each, max(row_tasks * -(-channels // each), 1)
 
     def flops(self, per_tap: int) -> int:
         """Arithmetic operations; taps that meet padding count."""

@@ -6,8 +6,6 @@ maxima came from; ``pool/regions`` pools regions of interest.
 
 from __future__ import annotations
 
-import math
-
 from ..codegen.isa import IsaLevel
 from ..codegen.points import number
 from ..codegen.target import CodegenTarget
@@ -21,9 +19,6 @@ from .pool_places import Places, Regions
 __all__ = ["KERNELS"]
 
 _FLOATS = (DType.FLOAT32, DType.FLOAT64, DType.FLOAT16, DType.BFLOAT16)
-_TASKS = 16
-"""Tasks to have at least; below that channels are split too."""
-
 _GRAIN_BYTES = 1 << 16
 """Operands that are worth a thread of their own: they take some microseconds to read."""
 
@@ -105,7 +100,7 @@ def _stage(call: NodeCall, target: CodegenTarget) -> Stage:
     item = 4 if dtype in (DType.FLOAT16, DType.BFLOAT16) else max(dtype.bits // 8, 1)
     beside = shape.x[1] == 1 and shape.y[1] == 1 and reducer != "Mean"
     lanes = isa.lanes(item) if beside else 1
-    rows, channels, tasks = _cut(shape, target, 4 * isa.lanes(item))
+    rows, channels, tasks = shape.cut(target.config.max_threadgroup_3d_z, shape.channels, 4 * isa.lanes(item))
     blocks = -(-shape.channels // channels) if channels else 1
     lines = [
         f"static const conv::Shape shape = {shape.text()};",
@@ -132,21 +127,6 @@ def _stage(call: NodeCall, target: CodegenTarget) -> Stage:
         flops=shape.pixels * shape.channels * shape.taps,
         bytes=size,
     )
-
-
-def _cut(shape: ConvShape, target: CodegenTarget, channels: int) -> tuple[int, int, int]:
-    """Rows and channels of a task, and tasks: ``max_threadgroup_3d_z`` rows; blocks of channels where rows are few."""
-    rows = max(1, target.config.max_threadgroup_3d_z)
-    all_rows = shape.images * math.prod(shape.out[:2])
-    row_tasks = -(-all_rows // rows)
-    if row_tasks < _TASKS:
-        rows, row_tasks = 1, all_rows
-    if row_tasks >= _TASKS or not shape.channels:
-        return rows, shape.channels, max(row_tasks, 1)
-    parts = -(-_TASKS // max(row_tasks, 1))
-    each = -(-shape.channels // parts // channels) * channels if shape.channels > channels else shape.channels
-    each = max(each, channels)
-    return rows, each, max(row_tasks * -(-shape.channels // each), 1)
 
 
 def _places(call: NodeCall, shape: ConvShape) -> str:

@@ -1,0 +1,112 @@
+// needs: conv_shape conv_act
+// conv_depthwise: every channel convolved on its own, `multiplier` filters each; vectors run over channels. It reads about as much as
+// it computes, so inputs come straight from memory: PX pixels share a load of the filters, padding is clipped and never read.
+
+namespace depthwise {
+
+using conv::Shape;
+
+struct Tasks { int64_t rows, channels, blocks; };  // rows and channels of a task, blocks of channels
+
+// The taps of dim d that meet the input at output place o.
+struct Taps { int64_t from, to; };
+INLINE Taps taps(const Shape &s, int d, int64_t o) {
+    const int64_t start = o * s.stride[d] - s.begin[d], step = s.dilation[d];
+    const int64_t from = start < 0 ? (step - 1 - start) / step : 0, to = start < s.in[d] ? (s.in[d] - 1 - start) / step + 1 : 0;
+    return {from, to < s.kernel[d] ? to : s.kernel[d]};
+}
+
+// PX pixels of a row from `ow` on x CV x L channels from c on, for filter j of each channel. All pixels meet the same taps `r`.
+template <class S, class A, int L, int CV, int PX>
+INLINE void pixels(const Shape &s, const S *x, const typename storage_<S>::compute *filters, const S *bias, const S *residual, S *y,
+                   const Taps (&r)[3], const int64_t (&o)[3], int64_t c, int64_t j) {
+    typedef typename storage_<S>::compute T;
+    typedef vec<T, L> V;
+    const int64_t across = s.groups, m = s.filters, step = s.stride[2] * s.x[4];
+    V acc[PX][CV];
+#pragma GCC unroll 4
+    for (int v = 0; v < CV; v++) {
+        const V start = bias ? (m == 1 ? ::load<L>(bias + c + v * L) : ::gather<L>(bias + (c + v * L) * m + j, m)) : splat<V>(0);
+#pragma GCC unroll 8
+        for (int p = 0; p < PX; p++) acc[p][v] = start;
+    }
+    x += c * s.x[1] + (o[2] * s.stride[2] - s.begin[2]) * s.x[4];
+    for (int64_t z = r[0].from; z < r[0].to; z++)
+        for (int64_t h = r[1].from; h < r[1].to; h++) {
+            const S *row = x + (o[0] * s.stride[0] - s.begin[0] + z * s.dilation[0]) * s.x[2] +
+                           (o[1] * s.stride[1] - s.begin[1] + h * s.dilation[1]) * s.x[3];
+            const T *line = filters + (((j * s.kernel[0] + z) * s.kernel[1] + h) * s.kernel[2]) * across + c;
+            for (int64_t w = r[2].from; w < r[2].to; w++) {
+                const S *p = row + w * s.dilation[2] * s.x[4];
+#pragma GCC unroll 4
+                for (int v = 0; v < CV; v++) {
+                    const V f = ::load<L>(line + w * across + v * L);
+#pragma GCC unroll 8
+                    for (int i = 0; i < PX; i++) acc[i][v] += ::load<L>(p + i * step + v * L) * f;
+                }
+            }
+        }
+#pragma GCC unroll 8
+    for (int i = 0; i < PX; i++)
+#pragma GCC unroll 4
+        for (int v = 0; v < CV; v++) {
+            const int64_t channel = (c + v * L) * m + j, w = o[2] + i;
+            V sum = acc[i][v];
+            if (residual) {
+                const S *add = residual + channel * s.r[1] + o[0] * s.r[2] + o[1] * s.r[3] + w * s.r[4];
+                sum += s.r[1] * m == 1 ? ::load<L>(add) : ::gather<L>(add, s.r[1] * m);
+            }
+            S *to = y + channel * s.y[1] + o[0] * s.y[2] + o[1] * s.y[3] + w * s.y[4];
+            if (s.y[1] * m == 1) ::store<L>(to, A::of(sum));
+            else ::scatter<L>(to, s.y[1] * m, A::of(sum));
+        }
+}
+
+// L: lanes where the input's channels lie side by side, else 1.
+template <class S, class A, int L, int PX>
+INLINE void columns(const Shape &s, const S *x, const typename storage_<S>::compute *filters, const S *bias, const S *residual, S *y,
+                    const Taps (&r)[3], const int64_t (&o)[3], int64_t c0, int64_t c1) {
+    for (int64_t j = 0; j < s.filters; j++) {
+        int64_t c = c0;
+        if constexpr (L > 1) {
+            for (; c + 2 * L <= c1; c += 2 * L) pixels<S, A, L, 2, PX>(s, x, filters, bias, residual, y, r, o, c, j);
+            for (; c + L <= c1; c += L) pixels<S, A, L, 1, PX>(s, x, filters, bias, residual, y, r, o, c, j);
+        }
+        for (; c < c1; c++) pixels<S, A, 1, 1, PX>(s, x, filters, bias, residual, y, r, o, c, j);
+    }
+}
+
+template <class S, class A, int L>
+static __attribute__((noinline)) void run(const Shape &s, const Tasks &g, const S *x, const void *weights, const S *bias,
+                                          const S *residual, S *y, int64_t begin, int64_t end) {
+    constexpr int PX = 4;
+    const auto *filters = (const typename storage_<S>::compute *)weights;
+    const int64_t rows = s.images * s.out[0] * s.out[1], span = (s.kernel[2] - 1) * s.dilation[2];
+    // Output places from `inner` to `outer` of a row meet every tap.
+    const int64_t inner = s.begin[2] > 0 ? (s.begin[2] + s.stride[2] - 1) / s.stride[2] : 0;
+    const int64_t room = s.in[2] - 1 - span + s.begin[2], outer = room < 0 ? 0 : room / s.stride[2] + 1;
+    for (int64_t task = begin; task < end; task++) {
+        const int64_t c0 = task % g.blocks * g.channels, c1 = c0 + g.channels < s.groups ? c0 + g.channels : s.groups;
+        const int64_t first = task / g.blocks * g.rows, last = first + g.rows < rows ? first + g.rows : rows;
+        for (int64_t row = first; row < last; row++) {
+            const int64_t image = row / s.out[1] / s.out[0];
+            int64_t o[3] = {row / s.out[1] % s.out[0], row % s.out[1], 0};
+            const S *from = x + image * s.x[0], *add = residual ? residual + image * s.r[0] : nullptr;
+            S *to = y + image * s.y[0];
+            Taps r[3] = {taps(s, 0, o[0]), taps(s, 1, o[1])};
+            while (o[2] < s.out[2]) {
+                if (o[2] >= inner && o[2] + PX <= outer && o[2] + PX <= s.out[2]) {
+                    r[2] = {0, s.kernel[2]};
+                    columns<S, A, L, PX>(s, from, filters, bias, add, to, r, o, c0, c1);
+                    o[2] += PX;
+                } else {
+                    r[2] = taps(s, 2, o[2]);
+                    columns<S, A, L, 1>(s, from, filters, bias, add, to, r, o, c0, c1);
+                    o[2]++;
+                }
+            }
+        }
+    }
+}
+
+}  // namespace depthwise
