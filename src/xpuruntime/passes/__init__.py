@@ -76,7 +76,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("dead_code", "what nothing reads goes", dead_code.run, BASIC),
     Pass(
         "fold_batch_norm",
-        "batch norms go into weights, or become a scale and a shift",
+        "batch norms go into the weights before them",
         fold_batch_norm.run,
         BASIC,
     ),
@@ -106,6 +106,7 @@ PASSES: tuple[Pass, ...] = (
         fuse_linear.run,
         EXTENDED,
     ),
+    Pass("split_batch_norm", "other batch norms become a scale and a shift", fold_batch_norm.split, ALL),
     Pass(
         "cast_precision",
         "float32 values are kept narrower where the policy says so",

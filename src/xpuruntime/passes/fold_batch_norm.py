@@ -1,8 +1,8 @@
 """fold_batch_norm: a batch norm by given statistics is a scale and a shift per channel.
 
-After a convolution or linear layer that nothing else reads, both go into its weight and bias; before one without padding likewise.
-Any other batch norm becomes a multiplication and an addition with known operands, which pointwise fusion takes on. The arithmetic on weights
-stays in the graph as nodes on known values: the compiler makes recipes of it.
+After a convolution or linear layer that nothing else reads, both go into its weight and bias (``fold_batch_norm``). Any other batch norm
+becomes a multiplication and an addition with known operands, which pointwise fusion takes on (``split_batch_norm``). The arithmetic on
+weights stays in the graph as nodes on known values: the compiler makes recipes of it.
 
     y = (x - mean) * s + shift,  s = scale * rsqrt(var + eps)          (Ioffe and Szegedy 2015)
 """
@@ -16,35 +16,46 @@ from ..types import DType
 from .context import Context
 from .known import known_values
 
-__all__ = ["run"]
+__all__ = ["run", "split"]
 
 _LAYERS = frozenset(["convolution", "linear"])
 
 
 def run(graph: Graph, context: Context | None = None) -> Graph:
-    """The graph without batch norms whose statistics are known."""
+    """The graph with batch norms in the weights of the layers before them, where their statistics are known."""
     context = context or Context()
     known = known_values(graph)
 
     def rule(editor: Editor, node: Node) -> None:
-        if node.op != "batch_norm" or not all(v in known for v in node.values[1:]):
-            return
-        if node.spec.dtype not in (DType.FLOAT32, DType.FLOAT64, DType.FLOAT16, DType.BFLOAT16):
+        if not _fits(node, known):
             return
         original = graph.node(node.name)
         layer = graph.producer(str(original.inputs[0]))
-        if (
-            layer is not None
-            and layer.op in _LAYERS
-            and graph.only_user(layer.name) is not None
-            and all(v in known for v in layer.values[1:])
-            and context.may_fuse((layer, original))
-        ):
+        if layer is None or layer.op not in _LAYERS or graph.only_user(layer.name) is None:
+            return
+        if all(v in known for v in layer.values[1:]) and context.may_fuse((layer, original)):
             _into_layer(editor, editor.current(layer), layer, node)
-        else:
+
+    return graph.rewrite(rule)
+
+
+def split(graph: Graph, context: Context | None = None) -> Graph:
+    """The graph with every other batch norm of known statistics as a multiplication and an addition."""
+    known = known_values(graph)
+
+    def rule(editor: Editor, node: Node) -> None:
+        if _fits(node, known):
             _scale_and_shift(editor, node)
 
     return graph.rewrite(rule)
+
+
+def _fits(node: Node, known: frozenset[str]) -> bool:
+    return (
+        node.op == "batch_norm"
+        and all(v in known for v in node.values[1:])
+        and node.spec.dtype in (DType.FLOAT32, DType.FLOAT64, DType.FLOAT16, DType.BFLOAT16)
+    )
 
 
 def _factors(editor: Editor, node: Node) -> tuple[str, Any, Any, str]:

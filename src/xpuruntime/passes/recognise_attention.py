@@ -15,7 +15,7 @@ from typing import Any
 
 from ..errors import IrError
 from ..ir import Editor, Graph, Node, sources_of
-from ..types import TensorSpec
+from ..types import DType, TensorSpec
 from . import simplify
 from .context import Context
 from .known import splat
@@ -201,7 +201,7 @@ def _make(editor: Editor, node: Node, found: _Attention) -> None:
     operands = [found.q, keys, found.v]
     if rank == 3:  # batch and heads are one dim: taken as heads of one example
         operands = [editor.insert(node, "unsqueeze", v, dims=(0,)) for v in operands]
-    if mask is not None and _spec(editor, mask).dtype not in (dtype, type(dtype).BOOL):
+    if mask is not None and _spec(editor, mask).dtype not in (dtype, DType.BOOL):
         mask = editor.insert(node, "cast", mask, dtype=dtype)
     attrs: dict[str, Any] = {"scale": found.scale}
     if rank == 4:
@@ -221,7 +221,8 @@ def _mask(editor: Editor, node: Node, found: _Attention) -> Any:
     keep, low = found.hidden
     if low == float("-inf"):
         return keep
-    zero = editor.insert(node, "full", size=(), value=0.0, dtype=node.spec.dtype)
+    wide = node.spec.dtype is not DType.FLOAT32  # two numbers alone would make float32
+    zero = editor.insert(node, "full", size=(), value=0.0, dtype=node.spec.dtype) if wide else 0.0
     return editor.insert(node, "where", keep, zero, low)
 
 

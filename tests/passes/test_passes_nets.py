@@ -1,0 +1,117 @@
+"""All passes on seeded networks: outputs stay, dispatches fall to what the architecture needs, a second run changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from xpuruntime import ir
+from xpuruntime.errors import IrError
+from xpuruntime.ir import interp
+from xpuruntime.numerics import compare
+from xpuruntime.passes import PASSES, run_passes
+from xpuruntime.passes.known import known_values
+from xpuruntime.passes.trace import dispatches, trace_passes, trace_table
+from xpuruntime.types import DType
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from xpuruntime.frontends.onnx import import_onnx
+from xpuruntime.testing import models
+
+MODELS = Path(__file__).parents[2] / "build" / "models"
+
+# Kernels per network, and ops that no kernel may be left of.
+WANTED = {
+    "resnet18": (23, "batch_norm relu add"),
+    "resnet50": (56, "batch_norm relu add"),
+    "mobilenet_v2": (36, "batch_norm clamp add"),
+    "efficientnet_b0": (73, "batch_norm sigmoid silu add"),
+    "densenet121": (54, "batch_norm relu add mul"),
+    "vit": (23, "matmul softmax isnan where gelu"),
+    "bert": (25, "matmul softmax isnan gelu gather_nd"),
+    "qwen2": (31, "matmul softmax isnan where sigmoid rsqrt cat expand"),
+}
+
+
+@pytest.fixture(scope="module", params=WANTED)
+def net(request: pytest.FixtureRequest):
+    name = request.param
+    graph, weights = import_onnx(models.export_onnx(name, MODELS / f"{name}.onnx"))
+    return name, graph, weights
+
+
+def _run(graph: ir.Graph, name: str, weights) -> np.ndarray:
+    return interp.run(graph, models.inputs(name, 1, seed=5), weights=weights)["scores"]
+
+
+def test_outputs_stay_and_dispatches_fall(net) -> None:
+    name, graph, weights = net
+    after = run_passes(graph, check=True)
+    most, gone = WANTED[name]
+    assert dispatches(after) <= most
+    known = known_values(after)
+    assert not {n.op for n in after if n.name not in known} & set(gone.split())
+    found = compare(name, _run(after, name, weights), _run(graph, name, weights), 1e-5)
+    assert found.ok, found.reason
+    assert run_passes(after, check=True) == after
+
+
+def test_every_kernel_says_where_it_comes_from(net) -> None:
+    _, graph, _ = net
+    after = run_passes(graph)
+    known = {s for n in graph for s in n.sources}
+    for node in after:
+        assert node.sources or node.op == "constant"
+        assert set(node.sources) <= known
+
+
+def test_levels_and_names(net) -> None:
+    name, graph, _ = net
+    assert run_passes(graph, 0) is graph
+    counts = [dispatches(run_passes(graph, level)) for level in ("none", "basic", "extended", "all")]
+    assert counts == sorted(counts, reverse=True)
+    one = run_passes(graph, ["fold_batch_norm"])
+    if name.startswith("resnet"):
+        assert "batch_norm" not in {n.op for n in one}
+    with pytest.raises(IrError, match=r"\[pass 'fold'\] does not exist"):
+        run_passes(graph, ["fold"])
+
+
+@pytest.mark.parametrize("precision", [DType.BFLOAT16, DType.FLOAT16])
+def test_narrow_storage(net, precision: DType) -> None:
+    name, graph, weights = net
+    after = run_passes(graph, precision=precision, check=True)
+    assert after.input_specs == graph.input_specs
+    assert after.output_specs == graph.output_specs
+    layers = [
+        n
+        for n in after
+        if n.op in ("convolution", "fused_convolution", "linear", "fused_linear", "attention")
+    ]
+    assert layers
+    assert {n.spec.dtype for n in layers} == {precision}
+    found = compare(
+        name,
+        _run(after, name, weights),
+        _run(graph, name, weights),
+        0.1 if precision is DType.BFLOAT16 else 0.02,
+    )
+    assert found.ok, found.reason
+
+
+def test_trace(net) -> None:
+    _, graph, _ = net
+    traces = trace_passes(graph)
+    assert [t.name for t in traces] == ["model", *(p.name for p in PASSES)]
+    assert traces[0].dispatches == dispatches(graph)
+    assert traces[-1].dispatches == dispatches(run_passes(graph))
+    assert [t.nodes_after for t in traces[:-1]] == [t.nodes_before for t in traces[1:]]
+    assert all(bool(t.diff) == (t.nodes_before != t.nodes_after) or t.diff for t in traces)
+    table = trace_table(traces)
+    assert len(table.splitlines()) == len(traces) + 1
+    assert "fuse_conv" in table
+    assert "\n    -" in trace_table(traces, diffs=True)
