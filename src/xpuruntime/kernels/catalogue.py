@@ -18,7 +18,7 @@ from .kernel import Kernel, NodeCall
 __all__ = ["FILES", "has_kernel", "kernels", "kernels_of", "offers"]
 
 FILES = (
-    "elementwise", "fused", "reduce", "softmax", "norm", "matmul", "attention", "rope", "embedding", "conv", "pool",
+    "elementwise", "narrow", "fused", "reduce", "softmax", "norm", "matmul", "products", "attention", "rope", "embedding", "conv", "pool",
     "movement", "indexing", "places", "scan", "sort", "resize", "creation", "quant", "rnn", "signal", "onednn",
 )  # fmt: skip
 """Files of kernels. Within an op an earlier row is preferred over a later one, unless a policy says otherwise."""

@@ -2,69 +2,29 @@
 
     verdicts = judge_natively(cases("node"), passes="all")
 
-Hundreds of tiny programs share their code: a ``Batch`` gathers the functions of many programs and assembles them as one unit, so that
-the compiler is started once for all of them. A unit that does not compile is assembled again program by program.
+Hundreds of tiny programs share their code, see ``native_batch``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from ..codegen.cpp import CppTarget, cpu_target
+from ..codegen.cpp import cpu_target
 from ..compiler import compile as compile_graph
-from ..errors import BuildError, KernelUnavailable, XpuError
+from ..errors import BuildError, XpuError
 from ..ir import Graph, bind
-from ..program.program import Binary, CompiledProgram
+from ..program.program import CompiledProgram
 from ..protocols import Array
 from ..runtime import Executor
+from .native_batch import Batch, why_refused
 from .onnx_suite import Case, Outcome, Verdict, differs, lowered
 
-__all__ = ["Batch", "Judged", "judge_natively"]
+__all__ = ["Judged", "judge_natively"]
 
 _LEVELS = {"none": 0, "all": 3}
-
-
-class Batch(CppTarget):
-    """A CPU target that gathers functions; ``done`` assembles them and hands each program its code."""
-
-    def __init__(self, target: CppTarget) -> None:
-        super().__init__(target.isa, target.config)
-        self.functions: dict[str, str] = {}
-        self.parts: frozenset[str] = frozenset()
-
-    def assemble(self, functions: Mapping[str, str], parts: frozenset[str]) -> Binary:
-        """A binary without data, which ``done`` replaces. Symbols are digests of their texts, so equal ones are one."""
-        self.functions |= functions
-        self.parts |= parts
-        source = "\n".join(functions.values())
-        return Binary(
-            self.name, self.isa.binary_format, (), tuple(functions), b"", source, ",".join(sorted(parts))
-        )
-
-    def done(self, programs: Sequence[CompiledProgram]) -> list[CompiledProgram | BuildError]:
-        """The programs with their code, or why theirs cannot be compiled."""
-        if not self.functions:
-            return list(programs)
-        try:
-            whole = super().assemble(self.functions, self.parts)
-        except BuildError:
-            return [self._alone(program) for program in programs]
-        return [replace(p, binaries=(whole,)) if p.binaries else p for p in programs]
-
-    def _alone(self, program: CompiledProgram) -> CompiledProgram | BuildError:
-        if not program.binaries:
-            return program
-        asked = program.binaries[0]
-        own = {symbol: self.functions[symbol] for symbol in asked.symbols}
-        try:
-            return replace(
-                program, binaries=(super().assemble(own, frozenset(filter(None, asked.compiler.split(",")))),)
-            )
-        except BuildError as error:
-            return error
 
 
 @dataclass(frozen=True)
@@ -120,7 +80,7 @@ def _compiled(case: Case, target: Batch, level: int) -> list[_Job] | Judged:
             program = _program(found.graph, feeds, target, level)
         except XpuError as error:
             verdict = Verdict(case.name, case.kind, Outcome.REFUSED, str(error), bound)
-            return Judged(verdict, reason=_reason(error))
+            return Judged(verdict, reason=why_refused(error))
         except Exception as error:  # a defect of the compiler is a wrong answer to the judge, not its end
             verdict = Verdict(case.name, case.kind, Outcome.WRONG, f"{type(error).__name__}: {error}", bound)
             return Judged(verdict, reason="the compiler failed")
@@ -134,15 +94,6 @@ def _program(graph: Graph, feeds: Mapping[str, Any], target: Batch, level: int) 
 
     symbols = bind(graph.input_specs, {s.name: np.shape(feeds[s.name]) for s in graph.input_specs})
     return compile_graph(graph, target=target, shapes={k: int(v) for k, v in symbols.items()}, passes=level)
-
-
-def _reason(error: XpuError) -> str:
-    """What a table of refusals counts: the op and its first kernel's reason; other errors by what they say."""
-    if not isinstance(error, KernelUnavailable):
-        return f"{type(error).__name__}: {error.what}"[:120]
-    op = error.who.partition(" %")[0]
-    rejected = [c.reason for c in (error.decision.rejected if error.decision else ()) if c.reason]
-    return f"{op}: {rejected[0] if rejected else 'no kernel lists it'}"[:120]
 
 
 def _run(jobs: Sequence[_Job], programs: Sequence[CompiledProgram | BuildError], threads: int) -> Judged:

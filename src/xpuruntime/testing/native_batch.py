@@ -1,0 +1,65 @@
+"""Many tiny programs in one compiler run: judges compile hundreds of graphs of a node or two.
+
+A ``Batch`` is a target that gathers the functions of many programs and assembles them as one unit. A unit that does not compile is
+assembled again program by program, so that one defect is one verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from ..codegen.cpp import CppTarget
+from ..errors import BuildError, KernelUnavailable, XpuError
+from ..program.program import Binary, CompiledProgram
+
+__all__ = ["Batch", "why_refused"]
+
+
+class Batch(CppTarget):
+    """A CPU target that gathers functions; ``done`` assembles them and hands each program its code."""
+
+    def __init__(self, target: CppTarget) -> None:
+        super().__init__(target.isa, target.config)
+        self.functions: dict[str, str] = {}
+        self.parts: frozenset[str] = frozenset()
+
+    def assemble(self, functions: Mapping[str, str], parts: frozenset[str]) -> Binary:
+        """A binary without data, which ``done`` replaces. Symbols are digests of their texts, so equal ones are one."""
+        self.functions |= functions
+        self.parts |= parts
+        source = "\n".join(functions.values())
+        return Binary(
+            self.name, self.isa.binary_format, (), tuple(functions), b"", source, ",".join(sorted(parts))
+        )
+
+    def done(self, programs: Sequence[CompiledProgram]) -> list[CompiledProgram | BuildError]:
+        """The programs with their code, or why theirs cannot be compiled."""
+        if not self.functions:
+            return list(programs)
+        try:
+            whole = super().assemble(self.functions, self.parts)
+        except BuildError:
+            return [self._alone(program) for program in programs]
+        return [replace(p, binaries=(whole,)) if p.binaries else p for p in programs]
+
+    def _alone(self, program: CompiledProgram) -> CompiledProgram | BuildError:
+        if not program.binaries:
+            return program
+        asked = program.binaries[0]
+        own = {symbol: self.functions[symbol] for symbol in asked.symbols}
+        try:
+            return replace(
+                program, binaries=(super().assemble(own, frozenset(filter(None, asked.compiler.split(",")))),)
+            )
+        except BuildError as error:
+            return error
+
+
+def why_refused(error: XpuError) -> str:
+    """What a table of refusals counts: the op and its first kernel's reason; other errors by what they say."""
+    if not isinstance(error, KernelUnavailable):
+        return f"{type(error).__name__}: {error.what}"[:120]
+    op = error.who.partition(" %")[0]
+    rejected = [c.reason for c in (error.decision.rejected if error.decision else ()) if c.reason]
+    return f"{op}: {rejected[0] if rejected else 'no kernel lists it'}"[:120]
