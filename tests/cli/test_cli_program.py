@@ -36,7 +36,7 @@ def test_inspect_a_program(xpu, program: Path) -> None:
         "float32[4, 3]",
         "movement/",
         "arena 128 B",
-        "1 weights of the model, 80 B (80 B in this file)",
+        "1 weight of the model, 80 B (80 B in this file)",
         "elf-",
         "Buffers",
         "kernel data_movement",
@@ -76,3 +76,50 @@ def test_wrong_use(xpu, program: Path, model: Path, tmp_path: Path) -> None:
     done = xpu("inspect", cut)
     assert done.code == 9
     assert "is truncated" in done.stderr
+
+
+def test_compile_then_inspect(xpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from onnx import TensorProto, helper, numpy_helper
+
+    nodes = [
+        helper.make_node("Concat", ["x", "w"], ["j"], axis=1),
+        helper.make_node("Transpose", ["j"], ["y"], perm=[1, 0]),
+    ]
+    info = helper.make_tensor_value_info
+    graph = helper.make_graph(nodes, "g", [info("x", TensorProto.FLOAT, ["n", 3])], [info("y", TensorProto.FLOAT, None)],
+                              [numpy_helper.from_array(np.ones((4, 5), np.float32), "w")])  # fmt: skip
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8),
+        tmp_path / "joined.onnx",
+    )
+    monkeypatch.chdir(tmp_path)
+    assert xpu("compile", "joined.onnx").code == 3  # n has no size
+    done = xpu("compile", "joined.onnx", "--shape", "n=4")
+    assert done.code == 0, done.stderr
+    assert done.stdout.startswith("joined.npubin: joined, ")
+    assert "main on cpu:" in done.stdout
+    report = xpu("inspect", "joined.npubin", "--json").json
+    assert report["weights"]["embedded_bytes"] == 80
+    beside = xpu(
+        "compile",
+        "joined.onnx",
+        "-o",
+        "b.npubin",
+        "--bucket",
+        "n=4",
+        "--no-embed",
+        "-t",
+        "cpu:x86-64-v2",
+        "-t",
+        "cpu",
+        "--json",
+    ).json
+    assert beside["weights"]["embedded_bytes"] == 0
+    assert beside["weights"]["files"] == ["joined.onnx"]
+    assert beside["entries"][0]["plans"][0]["target"] == "cpu:x86-64-v2"
+    (tmp_path / "other").mkdir()
+    far = xpu("compile", "joined.onnx", "-o", "other/b.npubin", "--shape", "n=4", "--no-embed")
+    assert far.code == 3
+    assert "lies in another folder than the program" in far.stderr
+    assert xpu("compile", "joined.onnx", "--shape", "n=4", "--bucket", "n=4").code == 2
+    assert xpu("compile", "joined.onnx", "--shape", "n=4", "-t", "tpu").code == 8

@@ -29,6 +29,7 @@ def test_help_names_every_verb_and_exit_code(xpu) -> None:
         "devices",
         "doctor",
         "run",
+        "compile",
         "inspect",
         "explain",
         "compare",

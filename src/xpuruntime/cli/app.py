@@ -10,6 +10,7 @@ from .. import __version__
 from .bench import bench
 from .cache import cache
 from .compare import compare
+from .compile import compile as compile_
 from .devices import devices
 from .doctor import doctor
 from .exit_codes import MEANINGS
@@ -31,7 +32,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for _verb in (devices, doctor, run, inspect, explain, compare, bench):
+for _verb in (devices, doctor, run, compile_, inspect, explain, compare, bench):
     app.command()(_verb)
 app.add_typer(cache, name="cache")
 

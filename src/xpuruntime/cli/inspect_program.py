@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ..program.program import EntryPoint, ExecutionPlan
     from ..workbench.program_report import ProgramReport
 
-__all__ = ["answer"]
+__all__ = ["answer", "many", "size_text"]
 
 
 def answer(path: str, *, buffers: bool, source: str, export: Path | None, entry: str) -> Answer:
@@ -44,9 +44,7 @@ def _show_source(texts: list[dict[str, str]]) -> None:
 
 def _show(report: ProgramReport, buffers: bool, export: Path | None, entry: str) -> None:
     p = report.program
-    say(
-        f"{p.name}: program of {len(p.entries)} entry point{'s' * (len(p.entries) > 1)}, {_size(report.size_bytes)}"
-    )
+    say(f"{p.name}: program of {many(len(p.entries), 'entry point')}, {size_text(report.size_bytes)}")
     say(f"built from sha256 {p.digest}" if p.digest else "built from an unnamed source")
     say()
     for point in p.entries:
@@ -54,7 +52,7 @@ def _show(report: ProgramReport, buffers: bool, export: Path | None, entry: str)
             _show_entry(point, buffers)
     _show_weights(report)
     rows = [
-        (b.target, b.format, _size(len(b.data)), len(b.symbols), ", ".join(b.requires) or "nothing", b.compiler) for b in p.binaries
+        (b.target, b.format, size_text(len(b.data)), len(b.symbols), ", ".join(b.requires) or "nothing", b.compiler) for b in p.binaries
     ]  # fmt: skip
     table(
         "Binaries",
@@ -86,18 +84,18 @@ def _show_plan(plan: ExecutionPlan, title: str, buffers: bool) -> None:
     from ..workbench.program_report import peak_bytes
 
     calls = [
-        (i, c.kernel, c.library or c.symbol, c.tasks, _count(c.flops), _size(c.bytes), " ".join(c.ops), ", ".join(c.nodes))
+        (i, c.kernel, c.library or c.symbol, c.tasks, _count(c.flops), size_text(c.bytes), " ".join(c.ops), ", ".join(c.nodes))
         for i, c in enumerate(plan.calls)
     ]  # fmt: skip
     columns = ("", "kernel", "function", "tasks", "flop", "moves", "ops", "nodes")
     table(f"Calls of {title}", columns, calls, right=("", "tasks", "flop", "moves"))
     flops, moved = sum(c.flops for c in plan.calls), sum(c.bytes for c in plan.calls)
     say(
-        f"{len(plan.calls)} calls, {_count(flops)} flop, {_size(moved)} moved at least, {plan.batch} calls per submission"
+        f"{many(len(plan.calls), 'call')}, {_count(flops)} flop, {size_text(moved)} moved at least, {many(plan.batch, 'call')} per submission"
     )
     own = max((c.scratch_bytes for c in plan.calls), default=0)
     say(
-        f"arena {_size(plan.arena_bytes)} (peak of what lives {_size(peak_bytes(plan))}), {_size(own)} more per thread"
+        f"arena {size_text(plan.arena_bytes)} (peak of what lives {size_text(peak_bytes(plan))}), {size_text(own)} more per thread"
     )
     say()
     if buffers:
@@ -115,17 +113,22 @@ def _show_weights(report: ProgramReport) -> None:
     made = sum(r.spec.size_bytes or 0 for r in p.recipes)
     inside = sum(len(w.data) for w in p.weights if w.data is not None)
     files = ", ".join(sorted({w.file for w in p.weights if w.file}))
-    where = [f"{_size(inside)} in this file"] if inside else []
+    where = [f"{size_text(inside)} in this file"] if inside else []
     where += [f"the rest in {files}"] if files and inside else [f"in {files}"] if files else []
     places = f" ({', '.join(where)})" if where else ""
-    say(f"{len(p.weights)} weights of the model, {_size(of_model)}{places}")
-    say(f"{len(p.recipes)} weight buffers made of them, {_size(made)}")
+    say(f"{many(len(p.weights), 'weight')} of the model, {size_text(of_model)}{places}")
+    say(f"{many(len(p.recipes), 'weight buffer')} made of them, {size_text(made)}")
     if p.states:
-        say(f"{len(p.states)} states, {_size(sum(s.spec.size_bytes or 0 for s in p.states))}")
+        say(f"{many(len(p.states), 'state')}, {size_text(sum(s.spec.size_bytes or 0 for s in p.states))}")
     say()
 
 
-def _size(count: int) -> str:
+def many(count: int, word: str) -> str:
+    """``1 call``, ``2 calls``."""
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+
+
+def size_text(count: int) -> str:
     """Bytes for people: 4 significant digits, binary units."""
     for unit, least in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if count >= least:

@@ -1,0 +1,60 @@
+"""From a model's file to a program's file: what ``xpu compile`` calls."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..compiler import compile as compile_graph
+from ..errors import ModelError
+from ..frontends.onnx import import_onnx
+from ..ir import Graph, open_weights
+from ..protocols import Array
+from .program_report import ProgramReport, read_program
+
+__all__ = ["compile_model"]
+
+
+def compile_model(
+    model: str | os.PathLike[str],
+    output: str | os.PathLike[str] | None = None,
+    *,
+    target: str | Sequence[str] = "cpu",
+    policy: Any = None,
+    shapes: Mapping[str, int] | Sequence[Mapping[str, int]] = (),
+    passes: Sequence[str] | int | None = None,
+    embed: bool = True,
+) -> ProgramReport:
+    """Compile an ONNX model, or a graph saved as JSON, and write the program; gives it back as a reader sees it.
+
+    output: the program's file; by default the model's name with ``.npubin`` in the current folder.
+    embed:  whether weights go into the program; otherwise it names the files that they lie in, and must lie beside the model.
+    Other parameters and errors as ``compile``; ModelError, too, for a model that cannot be read, or cannot be named from there.
+    """
+    source = Path(model)
+    path = Path(output) if output is not None else Path(f"{source.stem}.npubin")
+    graph, weights = _opened(source)
+    program = compile_graph(graph, target=target, policy=policy, shapes=shapes, passes=passes)
+    if (
+        not embed
+        and path.absolute().parent.resolve() != source.absolute().parent.resolve()
+        and any(w.file for w in program.weights)
+    ):
+        raise ModelError(
+            f"model {source.name!r}",
+            "lies in another folder than the program, which names its weights' files",
+            got=str(path),
+            do="Write the program beside the model, or embed the weights.",
+        )
+    inside = [w.name for w in program.weights if w.data is None and (embed or not w.file)]
+    program.save(path, {name: weights[name] for name in inside})
+    return read_program(path)
+
+
+def _opened(path: Path) -> tuple[Graph, Mapping[str, Array]]:
+    if path.suffix.lower() == ".json":
+        graph = Graph.load(path)
+        return graph, open_weights(graph, path.parent)
+    return import_onnx(path)
