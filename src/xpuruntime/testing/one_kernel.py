@@ -11,7 +11,7 @@ import ctypes
 import functools
 import itertools
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,16 @@ from ..runtime.layouts import from_memory, memory_shape, to_memory
 from ..runtime.recipes import run_recipe
 from ..types import DType, Layout, TensorSpec
 
-__all__ = ["Weight", "build_kernel", "channels_last", "check_kernel", "run_kernel"]
+__all__ = [
+    "Job",
+    "Prepared",
+    "Weight",
+    "build_kernel",
+    "channels_last",
+    "check_kernel",
+    "prepare",
+    "run_kernel",
+]
 
 _LIMITS: Mapping[DType, float] = {DType.FLOAT64: 1e-12, DType.FLOAT32: 1e-5}
 
@@ -102,15 +111,36 @@ def _operand(b: GraphBuilder, name: Any, value: Any, layout: Layout | None) -> A
     return Operand(name, replace(b.spec(name), layout=layout), isinstance(value, Weight))
 
 
-def run_kernel(
-    built: _Built, operands: Sequence[Any], split: int | None = None
-) -> tuple[tuple[Array, ...], Callable[[], None]]:
-    """Outputs, and a function that runs it all again. ``split``: seed of random cuts of every stage's tasks."""
+@dataclass(frozen=True)
+class Job:
+    """A stage that is ready to run: the function, its arguments, and scratch for each thread."""
+
+    function: Any
+    args: Any
+    tasks: int
+    scratch: tuple[Array, ...]
+    scratch_bytes: int
+
+    def run(self, begin: int, end: int) -> None:
+        """Tasks ``begin`` to ``end``."""
+        scratch = ctypes.c_void_p(self.scratch[0].ctypes.data)
+        self.function(self.args, None, ctypes.c_int64(begin), ctypes.c_int64(end), scratch)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A kernel with its operands in buffers: jobs in order; ``buffers`` keeps them alive."""
+
+    jobs: tuple[Job, ...]
+    buffers: Mapping[str, Array]
+
+
+def prepare(built: _Built, operands: Sequence[Any], threads: int = 1) -> Prepared:
+    """Buffers for every argument: weights packed, the rest in its layout, results and temps full of junk."""
     buffers: dict[str, Array] = {}
     for i, value in enumerate(operands):
         if isinstance(value, Weight):
-            packed = built.lowered.weights.get(i)
-            array = value.array
+            packed, array = built.lowered.weights.get(i), value.array
             if packed is not None:
                 recipe = WeightTransformRecipe("w", packed.spec, "in", packed.steps)
                 array = run_recipe(recipe, {"in": array})
@@ -120,44 +150,41 @@ def run_kernel(
             assert isinstance(operand, Operand)
             buffers[f"in{i}"] = np.array(to_memory(value, operand.spec), order="C")
     for i, spec in enumerate(built.call.outputs):
-        buffers[f"out{i}"] = np.frombuffer(bytearray(b"\xcc" * (spec.size_bytes or 0)), np.uint8)
+        buffers[f"out{i}"] = np.full(spec.size_bytes or 0, 0xCC, np.uint8)
     for i, size in enumerate(built.lowered.temps):
         buffers[f"temp{i}"] = np.full(size, 0xCC, np.uint8)
     aligned = {n: _aligned(a) for n, a in buffers.items()}
-    rng = np.random.default_rng(split)
     jobs = []
     for symbol, stage in zip(built.symbols, built.lowered.stages, strict=True):
         args = (ctypes.c_void_p * len(stage.args))(*[aligned[a].ctypes.data for a in stage.args])
-        cuts = [0, stage.tasks]
+        scratch = tuple(_aligned(np.full(stage.scratch_bytes, 0xCC, np.uint8)) for _ in range(threads))
+        jobs.append(Job(getattr(built.library, symbol), args, stage.tasks, scratch, stage.scratch_bytes))
+    return Prepared(tuple(jobs), aligned)
+
+
+def run_kernel(built: _Built, operands: Sequence[Any], split: int | None = None) -> tuple[Array, ...]:
+    """Outputs. ``split``: seed of random cuts of every stage's tasks. Raises AssertionError where a stage leaves its buffers."""
+    ready = prepare(built, operands)
+    rng = np.random.default_rng(split)
+    for job in ready.jobs:
+        cuts = [0, job.tasks]
         if split is not None:
-            cuts = sorted({*cuts, *rng.integers(0, stage.tasks + 1, 3).tolist()})
-        scratch = _aligned(np.full(stage.scratch_bytes + 64, 0xCC, np.uint8))
-        jobs.append((getattr(built.library, symbol), args, cuts, scratch, stage.scratch_bytes))
-
-    def again() -> None:
-        for function, args, cuts, scratch, _ in jobs:
-            for begin, end in itertools.pairwise(cuts):
-                function(
-                    args,
-                    None,
-                    ctypes.c_int64(begin),
-                    ctypes.c_int64(end),
-                    ctypes.c_void_p(scratch.ctypes.data),
-                )
-
-    again()
-    for *_, scratch, size in jobs:
-        assert (scratch[size : size + 64] == 0xCC).all(), "a stage wrote beyond its scratch"
+            cuts = sorted({*cuts, *rng.integers(0, job.tasks + 1, 3).tolist()})
+        for begin, end in itertools.pairwise(cuts):
+            job.run(begin, end)
+        assert (job.scratch[0][job.scratch_bytes :][:64] == 0xCC).all(), "a stage wrote beyond its scratch"
     results = []
     for i, spec in enumerate(built.call.outputs):
-        flat = aligned[f"out{i}"].view(np.uint8).reshape(-1)[: spec.size_bytes]
-        whole = flat.view(spec.dtype.numpy).reshape(memory_shape(spec))
+        size = spec.size_bytes or 0
+        flat = ready.buffers[f"out{i}"][:size]
+        assert (ready.buffers[f"out{i}"][size:][:64] == 0xCC).all(), "a stage wrote beyond its result"
         results.append(from_memory(flat, spec).copy())
         if spec.layout is not None:
+            whole = flat.view(spec.dtype.numpy).reshape(memory_shape(spec))
             inside = np.zeros(whole.shape, bool)
             inside[tuple(slice(spec.shape[d]) for d in spec.layout.order)] = True
             assert not np.any(whole[~inside] != 0), "padding of the result's layout is not zero"
-    return tuple(results), again
+    return tuple(results)
 
 
 def _aligned(array: Array) -> Array:
@@ -187,7 +214,7 @@ def check_kernel(
     if config is not None:
         where = type(where)(where.isa, config)  # type: ignore[attr-defined, call-arg]
     built = build_kernel(kernel, op, operands, where, layouts or {}, out_layouts or {}, **attrs)
-    outputs, _ = run_kernel(built, operands, split)
+    outputs = run_kernel(built, operands, split)
     b = GraphBuilder("one")
     names = [_declare(b, i, v) for i, v in enumerate(operands)]
     made = b.call(op, *names, **attrs)
