@@ -208,6 +208,15 @@ class TensorSpec:
             return None
         return (math.prod(int(d) for d in self.alloc_shape if isinstance(d, int)) * self.dtype.bits + 7) // 8
 
+    @property
+    def extent_bytes(self) -> int:
+        """Bytes from the first element to behind the last, as the value lies in memory. Raises ValueError for a symbolic shape."""
+        if any(d == 0 for d in self.shape):
+            return 0
+        steps = zip(self.shape, self.physical.strides, strict=True)
+        last = sum((int(d) - 1) * step for d, step in steps if isinstance(d, int))
+        return ((last + 1) * self.dtype.bits + 7) // 8
+
     def substitute(self, values: Mapping[str, DimLike]) -> TensorSpec:
         """The spec with symbols replaced."""
         return TensorSpec(

@@ -15,12 +15,13 @@ from ..errors import BuildError, KernelUnavailable
 from ..ir import Graph, Node
 from ..ir.attributes import Attrs
 from ..ir.family import source_names
-from ..ir.graph import State, Value
+from ..ir.graph import Source, State, Value
 from ..kernels.kernel import Kernel, Lowered, NodeCall, Operand, Scalar, Stage
 from ..passes.layout import Layouts
 from ..policies import KernelPolicy, Offer, choose
 from ..program.program import BufferKind, StateRef
 from ..types import DType, TensorSpec
+from .concat import Placement, place_concats
 from .demands import facts_of
 from .memory import Memory, Use
 from .views import view_of
@@ -101,13 +102,13 @@ class _Lowerer:
         offers: OffersOf,
         phase: str,
     ) -> None:
-        self.graph, self.layouts, self.target, self.policy, self.offers, self.phase = (
-            graph, layouts, target, policy, offers, phase,
-        )  # fmt: skip
+        self.graph, self.target, self.policy, self.offers, self.phase = graph, target, policy, offers, phase
+        self.layouts = dict(layouts)
         self.known, self.memory = KnownValues(graph), Memory()
         self.calls: list[Call] = []
         self.decisions: dict[tuple[str, ...], list[Decision]] = {}
         self.fresh = 0
+        self.placements: dict[str, Placement] = {}
         # A value that leaves the graph is written where the caller wants it, if a kernel makes it.
         self.leaving = {o.value for o in graph.outputs}
 
@@ -119,7 +120,10 @@ class _Lowerer:
             if state.next is not None and state.next != state.name:
                 self.memory.update(state.name, state.next)
         for node in self.graph.nodes:
-            if self.known.take(node) or self._view(node):
+            self.known.take(node)
+        self._place()
+        for node in self.graph.nodes:
+            if node.outputs[0].name in self.known or self._view(node) or self._placed(node):
                 continue
             self._kernel(node)
         outputs, renamed = self._outputs()  # they may show what a state was before this run
@@ -147,6 +151,53 @@ class _Lowerer:
             self.memory.alias(value.name, self.spec(value.name), str(node.inputs[0]), view.offset)
         return True
 
+    def _place(self) -> None:
+        """Let operands of concatenations be written where the results lie."""
+
+        def works(node: Node, layouts: Layouts) -> str:
+            found = self._call(node, layouts)
+            return next((k.name for k, s in self.offers(found, self.target) if s), "")
+
+        self.placements = place_concats(self.graph, self.layouts, works)
+        for name in dict.fromkeys(p.within for p in self.placements.values()):
+            self.memory.declare(name, self._kind(name), self.spec(name))
+        for name, placement in self.placements.items():
+            self.memory.alias(name, self.spec(name), placement.within, placement.offset)
+
+    def _placed(self, node: Node) -> bool:
+        """A concatenation whose operands lie in it: those that do not are copied there one by one."""
+        if node.op != "cat" or not any(i in self.placements for i in node.values):
+            return False
+        whole, start = node.outputs[0].name, 0
+        layout = self.spec(whole).physical
+        step = layout.strides[node.attrs["dim"]] * node.spec.dtype.bits // 8
+        for at, operand in enumerate(node.values):
+            spec = self.graph.spec(operand)
+            here = self.placements.get(operand)
+            if here is None or not self._lies_in(operand, whole, start * step):
+                part = f"{whole}.{at}"
+                lying = replace(spec, layout=layout)
+                self.memory.alias(part, lying, whole, start * step)
+                self._copy(operand, part, None, lying, source_names(node))
+            start += int(spec.shape[node.attrs["dim"]])
+        return True
+
+    def _lies_in(self, operand: str, whole: str, offset: int) -> bool:
+        base = self.placements.get(whole, Placement(whole, 0))
+        return self.placements[operand] == Placement(base.within, base.offset + offset)
+
+    def _call(self, node: Node, layouts: Layouts) -> NodeCall:
+        """The node as kernels see it with values lying as ``layouts`` says."""
+        kept, self.layouts = self.layouts, dict(layouts)
+        try:
+            return NodeCall(
+                node,
+                tuple(self._operand(i) for i in node.inputs),
+                tuple(self.spec(v.name) for v in node.outputs),
+            )
+        finally:
+            self.layouts = kept
+
     def _kernel(self, node: Node) -> None:
         call = NodeCall(
             node, tuple(self._operand(i) for i in node.inputs), tuple(self.spec(v.name) for v in node.outputs)
@@ -162,7 +213,8 @@ class _Lowerer:
                 do="This is a defect of the kernel; forbid it in a policy to go on, and report it.",
             ) from error
         for at, value in enumerate(node.outputs):
-            self.memory.declare(value.name, self._kind(value.name), call.outputs[at])
+            if value.name not in self.memory:
+                self.memory.declare(value.name, self._kind(value.name), call.outputs[at])
         self._emit(node, kernel, lowered)
 
     def _operand(self, item: object) -> Operand | Scalar | None:
@@ -248,9 +300,11 @@ class _Lowerer:
 
     # ── borders ──
 
-    def _copy(self, value: str, to: str, kind: BufferKind | None, spec: TensorSpec) -> None:
-        """A copy of a value into another buffer: by whichever kernel computes ``clone``."""
-        node = Node("clone", (value,), Attrs(), (Value(to, spec),))
+    def _copy(
+        self, value: str, to: str, kind: BufferKind | None, spec: TensorSpec, sources: tuple[str, ...] = ()
+    ) -> None:
+        """A copy of a value into another buffer: by whichever kernel computes ``clone``. ``sources``: nodes that it is done for."""
+        node = Node("clone", (value,), Attrs(), (Value(to, spec),), tuple(Source(name=n) for n in sources))
         call = NodeCall(node, (self._operand(value),), (spec,))
         kernel = self._choose(node, call)
         if kind is not None:

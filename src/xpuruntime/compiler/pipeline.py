@@ -77,7 +77,9 @@ def compile(  # noqa: A001  - the specification's name
     targets = [resolve_target(t) for t in _listed(target)]
     asked = Demands(demands, targets, phase)
     entries = _entries(model, shapes)
-    graphs = {name: run_passes(g, chosen, context=asked.context(g), watch=watch) for name, g in entries.items()}
+    graphs = {
+        name: run_passes(g, chosen, context=asked.context(g), watch=watch) for name, g in entries.items()
+    }
     lowered: list[Lowering] = []
     binaries: list[Binary] = []
     plans: dict[str, list[ExecutionPlan]] = {name: [] for name in graphs}

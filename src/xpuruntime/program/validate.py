@@ -184,8 +184,10 @@ def _buffer(
     if b.kind is not root.kind:
         yield f"{who} is {b.kind} and lies in {root.name!r}, which is {root.kind}"
     begin = root.offset if root.kind is BufferKind.SCRATCH else 0
-    if b.offset < begin or b.offset + b.size_bytes > begin + root.size_bytes:
-        yield f"{who} lies at {b.offset} with {b.size_bytes} bytes, outside {root.name!r} ({begin} + {root.size_bytes})"
+    # A value within another one may have its strides, and then only reaches to its own last element.
+    reach = b.size_bytes if b is root else b.spec.extent_bytes
+    if b.offset < begin or b.offset + reach > begin + root.size_bytes:
+        yield f"{who} lies at {b.offset} and reaches over {reach} bytes, outside {root.name!r} ({begin} + {root.size_bytes})"
     if (
         b is root
         and b.kind is BufferKind.SCRATCH

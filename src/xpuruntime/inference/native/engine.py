@@ -135,7 +135,9 @@ def compiled(model: ModelSource, request: EngineRequest, shapes: Mapping[str, in
     except BuildError:
         raise
     except XpuError as error:
-        raise BuildError(f"native, model {model.name}", error.what, got=error.got, do=error.do) from error
+        raise BuildError(
+            f"native, model {model.name}", f"{error.who}: {error.what}", got=error.got, do=error.do
+        ) from error
 
 
 def _target() -> str:

@@ -1,0 +1,83 @@
+"""concat: operands of a concatenation are written where the result lies, so that nothing is left to copy.
+
+An operand then has the result's strides and an offset in its memory. A chain of concatenations (each layer of a DenseNet block appends its
+channels) becomes one buffer in which every link is a longer prefix. Only values that kernels make and read with any strides take
+part: ``works`` is asked for every kernel around with the operand lying so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from ..ir import Graph, Node
+from ..ir.ops import OPS
+from ..types import Layout, TensorSpec
+
+__all__ = ["Placement", "place_concats"]
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A value lies within another one, ``offset`` bytes from its start."""
+
+    within: str
+    offset: int
+
+
+def place_concats(
+    graph: Graph,
+    layouts: dict[str, Layout],
+    works: Callable[[Node, Mapping[str, Layout]], str],
+) -> dict[str, Placement]:
+    """Placements by value; ``layouts`` is completed with their strides.
+
+    works: the name of the kernel that computes a node with values lying as these layouts say, empty when none does.
+    """
+    placed: dict[str, Placement] = {}
+    for node in reversed(graph.nodes):
+        if node.op != "cat" or node.outputs[0].spec is None or not node.spec.is_static:
+            continue
+        whole = node.outputs[0].name
+        base = placed.get(whole, Placement(whole, 0))
+        lying = replace(node.spec, layout=layouts.get(whole)).physical
+        dim, start = node.attrs["dim"], 0
+        for operand in node.inputs:
+            if not isinstance(operand, str):
+                continue
+            spec = graph.spec(operand)
+            if _may_move(graph, node, operand, layouts, lying):
+                layout = Layout(lying.order, lying.alloc)
+                changed = {**layouts, operand: layout}
+                around = [
+                    n
+                    for n in (graph.producer(operand), *graph.users(operand))
+                    if n is not None and n is not node
+                ]
+                if all(works(n, layouts) == works(n, changed) != "" for n in around if n.op != "cat"):
+                    layouts[operand] = layout
+                    step = lying.strides[dim] * spec.dtype.bits // 8
+                    placed[operand] = Placement(base.within, base.offset + start * step)
+            start += int(spec.shape[dim])
+    return placed
+
+
+def _may_move(graph: Graph, node: Node, operand: str, layouts: Mapping[str, Layout], lying: Layout) -> bool:
+    """Whether the operand is a kernel's own result that nobody else has said where to put."""
+    producer, spec = graph.producer(operand), graph.spec(operand)
+    if producer is None or operand in graph.kept or node.inputs.count(operand) != 1 or spec.dtype.bits < 8:
+        return False
+    if any(
+        n is not node and n.op == "cat" and n.attrs["dim"] != node.attrs["dim"] for n in graph.users(operand)
+    ):
+        return False
+    if any(OPS[n.op].view for n in (producer, *graph.users(operand))):
+        return False
+    return replace(spec, layout=layouts.get(operand)).physical.order == lying.order and _is_own(
+        spec, layouts.get(operand)
+    )
+
+
+def _is_own(spec: TensorSpec, layout: Layout | None) -> bool:
+    """Not placed before: it has no strides but its own."""
+    return layout is None or layout.alloc == spec.shape
