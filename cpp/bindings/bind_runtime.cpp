@@ -1,6 +1,7 @@
 // bindings/bind_runtime.cpp: memory, modules, backends and the executor.
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -8,6 +9,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstring>
+#include <optional>
 
 #include "bindings.h"
 #include "python_backend.h"
@@ -81,6 +83,14 @@ nb::object host_block(size_t bytes) {
     return nb::cast(nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(block, {bytes}, owner));
 }
 
+// Memory as a DLPack capsule, in any of its types. `strides` count elements.
+nb::object dlpack_capsule(uintptr_t address, const std::vector<size_t>& shape,
+                          const std::vector<int64_t>& strides, uint8_t code, uint8_t bits, nb::object owner) {
+    const nb::dlpack::dtype dtype{code, bits, 1};
+    return nb::cast(nb::ndarray<>(reinterpret_cast<void*>(address), shape.size(), shape.data(), owner,
+                                  strides.data(), dtype, nb::device::cpu::value, 0));
+}
+
 // ---- plan, weights, executor
 // --------------------------------------------------------------------------------------
 
@@ -126,18 +136,24 @@ struct PyExecutor {
     std::vector<Border> borders;  // inputs, then outputs
 };
 
+// A place for the nanoseconds of each call.
+using Times = std::optional<nb::ndarray<int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>>;
+
 nb::object finish(const Status& status) {
     if (status.ok()) return nb::none();
     raise_pending();
     return nb::cast(status);
 }
 
-Status run(PyExecutor& self, const PyFixed& fixed, const Memory* memory, uintptr_t times, EventRing* ring) {
+Status run(PyExecutor& self, const PyFixed& fixed, const Memory* memory, const Times& times,
+           EventRing* ring) {
+    if (times && times->size() < self.core->plan().calls.size())
+        throw nb::value_error("times: fewer places than calls");
     Executor::Run run;
     run.fixed = &fixed.core;
     run.inputs = memory;
     run.outputs = memory + self.core->plan().inputs;
-    run.times = reinterpret_cast<int64_t*>(times);
+    run.times = times ? times->data() : nullptr;
     run.ring = ring;
     const nb::gil_scoped_release no_gil;
     return self.core->run(run);
@@ -153,7 +169,7 @@ std::vector<Memory>& border_memory(size_t count) {
 
 // None when it ran, the index of the first array whose memory cannot be used as it is, or a Status.
 nb::object run_arrays(PyExecutor& self, const PyFixed& fixed, nb::tuple inputs, nb::tuple outputs,
-                      uintptr_t times, EventRing* ring) {
+                      const Times& times, EventRing* ring) {
     const size_t in = inputs.size(), out = outputs.size();
     if (in != static_cast<size_t>(self.core->plan().inputs) ||
         out != static_cast<size_t>(self.core->plan().outputs))
@@ -169,7 +185,7 @@ nb::object run_arrays(PyExecutor& self, const PyFixed& fixed, nb::tuple inputs, 
 
 // The same with addresses, or with the ids of a Python driver's handles. The caller keeps them alive.
 nb::object run_memory(PyExecutor& self, const PyFixed& fixed, const std::vector<uintptr_t>& inputs,
-                      const std::vector<uintptr_t>& outputs, uintptr_t times, EventRing* ring) {
+                      const std::vector<uintptr_t>& outputs, const Times& times, EventRing* ring) {
     if (inputs.size() != static_cast<size_t>(self.core->plan().inputs) ||
         outputs.size() != static_cast<size_t>(self.core->plan().outputs))
         throw nb::value_error("run_memory: another number of buffers than the plan has");
@@ -209,6 +225,17 @@ void bind_runtime(nb::module_& m) {
     m.def("host_block", &host_block, "bytes"_a,
           "A block of the host's pool as a byte array, 64-byte aligned.",
           nb::sig("def host_block(bytes: int) -> NDArray[numpy.uint8]"));
+    m.def(
+        "address",
+        [](const nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>& bytes) {
+            return reinterpret_cast<uintptr_t>(bytes.data());
+        },
+        "bytes"_a, nb::sig("def address(bytes: NDArray[numpy.uint8]) -> int"), "Where a byte array lies.");
+    m.def("dlpack_capsule", &dlpack_capsule, "address"_a, "shape"_a, "strides"_a, "code"_a, "bits"_a,
+          "owner"_a, "Memory as a DLPack capsule; owner keeps it alive.",
+          nb::sig("def dlpack_capsule(address: int, shape: Sequence[int], strides: Sequence[int], code: int, "
+                  "bits: int, "
+                  "owner: object) -> Any"));
     m.def("host_memory", [] { return MemoryPool::host().statistics(); }, "Statistics of the host's pool.");
     m.def(
         "trim_host_memory", [] { return MemoryPool::host().trim(); }, NoGil(),
@@ -309,15 +336,18 @@ void bind_runtime(nb::module_& m) {
         .def_ro("copies", &Counters::copies)
         .def_ro("contexts", &Counters::contexts);
     nb::class_<PyExecutor>(m, "Executor", "A plan that is ready to run.")
-        .def("run_arrays", &run_arrays, "fixed"_a, "inputs"_a, "outputs"_a, "times"_a = 0,
+        .def("run_arrays", &run_arrays, "fixed"_a, "inputs"_a, "outputs"_a, "times"_a = nb::none(),
              "ring"_a = nb::none(),
              nb::sig("def run_arrays(self, fixed: Fixed, inputs: tuple[NDArray[Any], ...], "
-                     "outputs: tuple[NDArray[Any], ...], times: int = 0, ring: EventRing | None = None) "
+                     "outputs: tuple[NDArray[Any], ...], times: NDArray[numpy.int64] | None = None, ring: "
+                     "EventRing | None = None) "
                      "-> int | Status | None"))
-        .def("run_memory", &run_memory, "fixed"_a, "inputs"_a, "outputs"_a, "times"_a = 0,
-             "ring"_a = nb::none(),
-             nb::sig("def run_memory(self, fixed: Fixed, inputs: Sequence[int], outputs: Sequence[int], "
-                     "times: int = 0, ring: EventRing | None = None) -> Status | None"))
+        .def(
+            "run_memory", &run_memory, "fixed"_a, "inputs"_a, "outputs"_a, "times"_a = nb::none(),
+            "ring"_a = nb::none(),
+            nb::sig(
+                "def run_memory(self, fixed: Fixed, inputs: Sequence[int], outputs: Sequence[int], "
+                "times: NDArray[numpy.int64] | None = None, ring: EventRing | None = None) -> Status | None"))
         .def("cancel", [](PyExecutor& self) { self.core->cancel(); })
         .def(
             "close", [](PyExecutor& self) { self.core->close(); }, NoGil())

@@ -17,6 +17,16 @@ _PUBLIC: dict[str, str] = {
     "extract_ir": "frontends.torch",
     "Receipt": "profiler.receipt",
     "profile": "profiler.trace",
+    # programs and devices
+    "CompiledProgram": "program.program",
+    "Device": "runtime.device",
+    "DeviceBuffer": "runtime.buffer",
+    "Executor": "runtime.executor",
+    "NPUBuffer": "runtime.buffer",
+    "NullBackend": "runtime.backends",
+    "PythonBackend": "runtime.backends",
+    "Weights": "runtime.weights",
+    "load_weights": "runtime.weights",
     # policies
     "KernelPolicy": "policies",
     "ExecutionPolicy": "policies",
@@ -85,6 +95,15 @@ if TYPE_CHECKING:
     from .profiler.receipt import Receipt as Receipt
     from .profiler.trace import profile as profile
     from .program.plan import Plan as Plan
+    from .program.program import CompiledProgram as CompiledProgram
+    from .runtime.backends import NullBackend as NullBackend
+    from .runtime.backends import PythonBackend as PythonBackend
+    from .runtime.buffer import DeviceBuffer as DeviceBuffer
+    from .runtime.buffer import NPUBuffer as NPUBuffer
+    from .runtime.device import Device as Device
+    from .runtime.executor import Executor as Executor
+    from .runtime.weights import Weights as Weights
+    from .runtime.weights import load_weights as load_weights
     from .store import Store as Store
     from .targets import DeviceId as DeviceId
     from .targets import TargetConfig as TargetConfig

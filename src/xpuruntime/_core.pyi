@@ -241,6 +241,12 @@ class MemoryStatistics:
 def host_block(bytes: int) -> NDArray[numpy.uint8]:
     """A block of the host's pool as a byte array, 64-byte aligned."""
 
+def address(bytes: NDArray[numpy.uint8]) -> int:
+    """Where a byte array lies."""
+
+def dlpack_capsule(address: int, shape: Sequence[int], strides: Sequence[int], code: int, bits: int, owner: object) -> Any:
+    """Memory as a DLPack capsule; owner keeps it alive."""
+
 def host_memory() -> MemoryStatistics:
     """Statistics of the host's pool."""
 
@@ -356,9 +362,9 @@ class Counters:
 class Executor:
     """A plan that is ready to run."""
 
-    def run_arrays(self, fixed: Fixed, inputs: tuple[NDArray[Any], ...], outputs: tuple[NDArray[Any], ...], times: int = 0, ring: EventRing | None = None) -> int | Status | None: ...
+    def run_arrays(self, fixed: Fixed, inputs: tuple[NDArray[Any], ...], outputs: tuple[NDArray[Any], ...], times: NDArray[numpy.int64] | None = None, ring: EventRing | None = None) -> int | Status | None: ...
 
-    def run_memory(self, fixed: Fixed, inputs: Sequence[int], outputs: Sequence[int], times: int = 0, ring: EventRing | None = None) -> Status | None: ...
+    def run_memory(self, fixed: Fixed, inputs: Sequence[int], outputs: Sequence[int], times: NDArray[numpy.int64] | None = None, ring: EventRing | None = None) -> Status | None: ...
 
     def cancel(self) -> None: ...
 

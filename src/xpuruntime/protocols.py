@@ -1,4 +1,4 @@
-"""What plugs in, as protocols: the seam between xpuruntime and an engine.
+"""What plugs in, as protocols: the seam between xpuruntime and an engine, and between the runtime and a device.
 
 An engine is a module with the functions of ``Engine``. ``build`` turns a model into an ``Artifact`` (bytes, which
 the store may keep), ``load`` turns an artifact into an ``Executable``. Between the two stands nothing but the artifact, so a
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
+import numpy as np
 from numpy.typing import NDArray
 
 from .decisions import Support
@@ -21,7 +22,10 @@ from .types import DType, TensorSpec
 __all__ = [
     "Array",
     "Artifact",
+    "Backend",
+    "DeviceBuffer",
     "DeviceFact",
+    "DispatchStrategy",
     "Engine",
     "EngineRequest",
     "Evidence",
@@ -220,4 +224,68 @@ class Engine(Protocol):
 
     def load(self, artifact: Artifact, model: ModelSource, request: EngineRequest) -> Executable:
         """Make it runnable. Raises BuildError with the vendor's own text."""
+        ...
+
+
+class DeviceBuffer(Protocol):
+    """A value in a device's memory, as the porting guide names its parts.
+
+    alloc_shape: extents in memory, in logical order, padding included; ``size_bytes`` counts them.
+    native_handle: the device's own word for the memory.
+    """
+
+    spec: TensorSpec
+    native_handle: Any
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def alloc_shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+    @property
+    def size_bytes(self) -> int: ...
+
+    def to_numpy(self, spec: TensorSpec | None = None) -> Array:
+        """The logical array, a copy, with layout and padding undone."""
+        ...
+
+
+class Backend(Protocol):
+    """A device driver, as the porting guide names its methods. ``runtime.backends.PythonBackend`` has all but the device's own verbs."""
+
+    kind: str
+
+    def allocate_buffer(
+        self, data: Any, alloc_shape: tuple[int, ...] | None = None, spec: TensorSpec | None = None
+    ) -> DeviceBuffer:
+        """An array on the device: laid out as ``spec`` says, or padded to ``alloc_shape``, or dense."""
+        ...
+
+    def allocate_zeros(
+        self, shape: tuple[int, ...], dtype: Any, alloc_shape: tuple[int, ...] | None = None
+    ) -> DeviceBuffer:
+        """Zeros on the device."""
+        ...
+
+    def execute(self, program: Any, inputs: Mapping[str, Any], weights: Any) -> Mapping[str, DeviceBuffer]:
+        """Run a CompiledProgram once: outputs by name."""
+        ...
+
+    def create_executor(self, program: Any) -> Any:
+        """A CompiledProgram ready to run: an object with ``run(inputs, weights=)``."""
+        ...
+
+    def synchronize(self) -> None:
+        """Return when everything submitted is done."""
+        ...
+
+
+class DispatchStrategy(Protocol):
+    """How a device's grid covers a kernel's tasks."""
+
+    def compute_dispatch(
+        self, call: Any, pipeline: Any
+    ) -> tuple[tuple[int, int, int], tuple[int, int, int]] | None:
+        """(groups, threads of a group) for a KernelCall and what the driver prepared of it; None: nothing to dispatch."""
         ...

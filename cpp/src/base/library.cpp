@@ -144,6 +144,6 @@ Status Library::absent(size_t index) const {
             std::string("Update the ") + spec_.title + "."};
 }
 
-std::vector<Library*> libraries() { return {&cuda_library(), &nvtx_library()}; }
+std::vector<Library*> libraries() { return {&cuda_library(), &nvtx_library(), &onednn_library()}; }
 
 }  // namespace xpurt

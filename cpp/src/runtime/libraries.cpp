@@ -2,6 +2,7 @@
 #include <map>
 #include <mutex>
 
+#include "backends/cpu/onednn.h"
 #include "xpurt/kernel.h"
 
 namespace xpurt {
@@ -13,7 +14,11 @@ struct Registry {
 };
 
 Registry& registry() {
-    static auto* const instance = new Registry;  // prepared kernels may outlive every static object
+    static auto* const instance = [] {  // never freed: prepared kernels may outlive every static object
+        auto* const made = new Registry;
+        made->libraries.emplace("onednn", make_onednn());
+        return made;
+    }();
     return *instance;
 }
 

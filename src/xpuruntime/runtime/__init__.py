@@ -20,6 +20,7 @@ from .device import (
     cuda_devices,
     libraries,
 )
+from .dispatch import LinearDispatch
 from .executor import Executor, States
 from .weights import Weights, load_weights
 
@@ -33,6 +34,7 @@ __all__ = [
     "DeviceBuffer",
     "Executor",
     "LibraryStatus",
+    "LinearDispatch",
     "NPUBuffer",
     "NullBackend",
     "PythonBackend",

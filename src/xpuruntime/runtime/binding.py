@@ -55,15 +55,15 @@ def bind_plan(
         for i, name in enumerate(entry.input_buffers):
             slots.setdefault(name, 1 + i)
         first_output = 1 + len(entry.input_buffers)
+        first_fixed = first_output + len(entry.output_buffers)
+        for i, name in enumerate((*weights, *states)):
+            slots[name] = first_fixed + i
         handed = []  # outputs that do not lie in the caller's memory while kernels run
         for i, name in enumerate(entry.output_buffers):
             if roots[name] == name and name not in slots:
                 slots[name] = first_output + i
             else:
                 handed.append((i, name))
-        first_fixed = first_output + len(entry.output_buffers)
-        for i, name in enumerate((*weights, *states)):
-            slots[name] = first_fixed + i
 
         def place(name: str) -> tuple[int, int]:
             found = buffers[name]

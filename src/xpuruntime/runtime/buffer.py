@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import _core
 from ..errors import InputError
 from ..types import DType, Layout, TensorSpec
 from .layouts import from_memory, to_memory
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from .backends.base import RuntimeBackend
     from .device import Device
 
-__all__ = ["DeviceBuffer", "NPUBuffer"]
+__all__ = ["DeviceBuffer", "NPUBuffer", "backend_of", "host_array"]
 
 
 class DeviceBuffer:
@@ -49,8 +50,7 @@ class DeviceBuffer:
             layout = None if alloc_shape is None else Layout(tuple(range(len(shape))), tuple(alloc_shape))
             spec = TensorSpec(shape, DType.of(array.dtype), layout=layout)
         made = cls.empty(spec, device)
-        lying = np.ascontiguousarray(to_memory(array, spec))
-        made.backend.upload(made.native_handle, lying.reshape(-1).view(np.uint8))
+        made.write(array)
         return made
 
     @classmethod
@@ -73,20 +73,7 @@ class DeviceBuffer:
     @classmethod
     def from_dlpack(cls, tensor: Any, device: Device | RuntimeBackend | str = "cpu") -> DeviceBuffer:
         """A tensor of any library that speaks DLPack, bfloat16 included; copied. Raises InputError for one that is not on the host."""
-        try:
-            return cls.from_numpy(np.from_dlpack(tensor), device)
-        except (BufferError, RuntimeError, TypeError, ValueError) as error:
-            if "bfloat16" in str(getattr(tensor, "dtype", "")) and hasattr(tensor, "view"):
-                import ml_dtypes
-
-                words = np.from_dlpack(_as_words(tensor))
-                return cls.from_numpy(words.view(ml_dtypes.bfloat16), device)
-            raise InputError(
-                "buffer from DLPack",
-                "takes a tensor of the host",
-                got=str(error)[:200],
-                do="Copy it to the host.",
-            ) from error
+        return cls.from_numpy(host_array(tensor), device)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -127,12 +114,23 @@ class DeviceBuffer:
             self._array = from_memory(self.backend.download(self.native_handle, self.size_bytes), self.spec)
         return self._array
 
+    def write(self, array: Any) -> None:
+        """Copy an array into the buffer, laid out as its spec says. Raises InputError when it does not fit."""
+        lying = np.ascontiguousarray(to_memory(np.asarray(array), self.spec))
+        self.backend.upload(self.native_handle, lying.reshape(-1).view(np.uint8))
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         array = self.numpy() if not copy else self.to_numpy()
         return array if dtype is None else array.astype(dtype, copy=False)
 
     def __dlpack__(self, **options: Any) -> Any:
-        return self.numpy().__dlpack__(**options)
+        array = self.numpy()
+        if self.spec.dtype is DType.BFLOAT16:  # NumPy has no such type of its own, and exports none
+            array = array.copy() if options.get("copy") else array
+            strides = [s // array.itemsize for s in array.strides]
+            bfloat = (4, 16)  # kDLBfloat
+            return _core.dlpack_capsule(array.ctypes.data, array.shape, strides, *bfloat, array)
+        return array.__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)  # kDLCPU: numpy() is on the host
@@ -145,10 +143,29 @@ NPUBuffer = DeviceBuffer
 """The specification's name."""
 
 
-def _as_words(tensor: Any) -> Any:
-    """A bfloat16 tensor as 16-bit integers, by the tensor's own library."""
-    module = __import__(type(tensor).__module__.partition(".")[0])
-    return tensor.view(module.int16)
+def host_array(value: Any) -> NDArray[Any]:
+    """Any array, tensor of another library, or nested list as a NumPy array; over the same memory where the library allows it.
+
+    Raises InputError for a tensor that is not on the host.
+    """
+    if isinstance(value, np.ndarray):
+        return value
+    if not hasattr(value, "__dlpack__"):
+        return np.asarray(value)
+    try:
+        if "bfloat16" in str(value.dtype) and type(value).__module__.partition(".")[0] == "torch":
+            import torch
+
+            return np.from_dlpack(value.detach().view(torch.int16)).view(DType.BFLOAT16.numpy)
+        return np.from_dlpack(value)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        try:
+            return np.asarray(
+                value
+            )  # a type that DLPack or NumPy lacks, of a library that converts by itself
+        except (RuntimeError, TypeError, ValueError):
+            do = "Copy it to the host, and detach it from gradients."
+            raise InputError("tensor", "cannot be read", got=str(error)[:200], do=do) from error
 
 
 def backend_of(device: Any) -> RuntimeBackend:

@@ -10,6 +10,8 @@ Safe from several threads. Each run in flight has an arena of its own; programs 
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,7 +23,7 @@ from ..errors import InputError, RunError
 from ..program.program import CompiledProgram, EntryPoint
 from ..types import DType, TensorSpec
 from .binding import bind_plan
-from .buffer import DeviceBuffer, backend_of
+from .buffer import DeviceBuffer, backend_of, host_array
 from .choice import choose_plan
 from .device import cpu
 from .weights import Weights, load_weights
@@ -35,8 +37,9 @@ class States(Mapping[str, DeviceBuffer]):
     def __init__(self, program: CompiledProgram, backend: Any) -> None:
         self._refs = program.states
         self._buffers = {s.name: DeviceBuffer.zeros(s.spec, backend) for s in program.states}
-        self.started = False
-        self._turn: _core.Fixed | None = None
+        self._started = False
+        self._first: _core.Fixed | None = None
+        self._lock = threading.RLock()
 
     def __getitem__(self, name: str) -> DeviceBuffer:
         return self._buffers[name]
@@ -48,15 +51,28 @@ class States(Mapping[str, DeviceBuffer]):
         return len(self._buffers)
 
     def reset(self, weights: Mapping[str, DeviceBuffer]) -> None:
-        """Back to what the program starts from: each state's ``init`` among the weight buffers, or zeros."""
-        for ref in self._refs:
-            buffer = self._buffers[ref.name]
-            data = np.zeros(buffer.size_bytes, np.uint8)
-            if ref.init:
-                start = weights[ref.init]
-                data = start.backend.download(start.native_handle, buffer.size_bytes)
-            buffer.backend.upload(buffer.native_handle, data)
-        self.started = True
+        """Back to what the program starts from: each state's ``init`` among the weight buffers, or zeros. Not while a run is in flight."""
+        with self._lock:
+            for ref in self._refs:
+                buffer = self._buffers[ref.name]
+                data = np.zeros(buffer.size_bytes, np.uint8)
+                if ref.init:
+                    start = weights[ref.init]
+                    data = start.backend.download(start.native_handle, buffer.size_bytes)
+                buffer.backend.upload(buffer.native_handle, data)
+            self._started = True
+
+    def start(self, weights: Mapping[str, DeviceBuffer]) -> None:
+        """``reset``, unless the states hold something already."""
+        with self._lock:
+            if not self._started:
+                self.reset(weights)
+
+    def take_turns(self, fixed: _core.Fixed) -> None:
+        """Runs over ``fixed`` wait for all others over these states."""
+        with self._lock:
+            self._first = self._first or fixed
+            fixed.share_turn(self._first)
 
     def write(self, name: str, array: NDArray[Any]) -> None:
         """Set one state. Not while a run is in flight. Raises KeyError, InputError."""
@@ -101,8 +117,11 @@ class Executor:
         self._core = bound.executor
         self._weight_names, self._state_names = bound.weights, bound.states
         self.states = States(program, self.backend) if states is None else states
+        self._binding = threading.Lock()
+        self._bound: weakref.WeakKeyDictionary[Weights, _core.Fixed] = weakref.WeakKeyDictionary()
         self._weights: Weights | None = None
         self._fixed: _core.Fixed | None = None
+        self._converted = 0
         self._inputs, self._outputs = self.entry.inputs, self.entry.outputs
         self._in_names = tuple(s.name for s in self._inputs)
         self._out_names = tuple(s.name for s in self._outputs)
@@ -112,26 +131,39 @@ class Executor:
 
     # ── weights ──
 
-    def bind(self, weights: Weights | Mapping[str, Any] | None) -> None:
-        """Use these weights from now on: loaded ones, or arrays by name (then recipes run now). Raises InputError."""
-        if weights is None or not isinstance(weights, Weights):
+    def bind(self, weights: Weights | Mapping[str, Any] | None) -> _core.Fixed:
+        """Use these weights from now on: loaded ones, arrays by name (then recipes run now), or None for those that the program holds.
+
+        Gives what the core knows them by. Raises InputError.
+        """
+        if not isinstance(weights, Weights):
             weights = load_weights(weights, self.program, self.backend)
-        elif weights.program is not self.program and weights.program.digest != self.program.digest:
-            raise InputError(
-                self._who,
-                "takes weights loaded for its own program",
-                got=repr(weights),
-                do="Call load_weights.",
-            )
-        if not self.states.started:
-            self.states.reset(weights)
-        buffers = [weights[n] for n in self._weight_names] + [self.states[n] for n in self._state_names]
-        fixed = _core.Fixed([b.address for b in buffers], bool(self._state_names), (weights, buffers))
-        if self._state_names:
-            if self.states._turn is None:
-                self.states._turn = fixed
-            fixed.share_turn(self.states._turn)
-        self._weights, self._fixed = weights, fixed
+        fixed = self._fixed_for(weights)
+        self._fixed, self._weights = (
+            fixed,
+            weights,
+        )  # weights are kept: _bound forgets those that nobody holds
+        return fixed
+
+    def _fixed_for(self, weights: Weights) -> _core.Fixed:
+        """Addresses of weights and states for the core, found once for each Weights."""
+        with self._binding:
+            fixed = self._bound.get(weights)
+            if fixed is not None:
+                return fixed
+            if weights.program is not self.program and (
+                not self.program.digest or weights.program.digest != self.program.digest
+            ):
+                raise InputError(
+                    self._who, "takes weights of its own program", got=repr(weights), do="Call load_weights."
+                )
+            self.states.start(weights)
+            buffers = [weights[n] for n in self._weight_names] + [self.states[n] for n in self._state_names]
+            fixed = _core.Fixed([b.address for b in buffers], bool(self._state_names), buffers)
+            if self._state_names:
+                self.states.take_turns(fixed)
+            self._bound[weights] = fixed
+            return fixed
 
     # ── running ──
 
@@ -148,17 +180,16 @@ class Executor:
         Inputs are read in place where they are C-contiguous and aligned to their elements, else copied. times: an int64 array with a
         place for each call of the plan, filled with nanoseconds. Raises InputError; RunError when the run was cancelled or failed.
         """
-        if self._fixed is None:
-            self.bind(None)
+        fixed = self._fixed or self.bind(None)
         made = tuple(np.empty(*m) for m in self._made) if out is None else tuple(out)
         if self._on_host and len(inputs) == len(self._inputs) and len(made) == len(self._outputs):
-            at = 0 if times is None else self._times(times)
-            result = self._core.run_arrays(self._fixed, tuple(inputs), made, at, ring)  # type: ignore[arg-type]
+            self._check_times(times)
+            result = self._core.run_arrays(fixed, tuple(inputs), made, times, ring)
             if result is None:
                 return list(made)
             if not isinstance(result, int):
                 raise self._failed(result)
-        return self._run_checked(inputs, made, times, ring)
+        return self._run_checked(fixed, inputs, made, times, ring)
 
     def run(
         self,
@@ -167,9 +198,12 @@ class Executor:
         weights: Weights | Mapping[str, Any] | None = None,
         out: Mapping[str, DeviceBuffer] | None = None,
     ) -> dict[str, DeviceBuffer]:
-        """Run on buffers or arrays by name; output buffers by name, fresh ones or those of ``out``. Raises as ``run_arrays``."""
-        if self._fixed is None or (weights is not None and weights is not self._weights):
-            self.bind(weights)
+        """Run on buffers or arrays by name; output buffers by name, fresh ones or those of ``out``.
+
+        weights: as for ``bind``, and bound from then on; None: those that are bound. This run uses these, whatever other threads bind.
+        Raises as ``run_arrays``.
+        """
+        fixed = self._fixed if weights is None and self._fixed is not None else self.bind(weights)
         for name in [n for n in inputs if n not in self._in_names] + [
             n for n in self._in_names if n not in inputs
         ]:
@@ -183,7 +217,7 @@ class Executor:
         }
         for spec in self._outputs:
             self._fits(made[spec.name].spec, spec, f"output {spec.name!r}")
-        self._run_memory([b.address for b in given], [b.address for b in made.values()], 0, None)
+        self._run_memory(fixed, given, list(made.values()))
         return made
 
     def cancel(self) -> None:
@@ -209,12 +243,15 @@ class Executor:
         """
         found = self._core.counters
         names = ("runs", "dispatches", "prepared", "allocations", "copies", "contexts")
-        return {n: getattr(found, n) for n in names}
+        made = {n: int(getattr(found, n)) for n in names}
+        made["copies"] += self._converted
+        return made
 
     # ── inside ──
 
     def _run_checked(
         self,
+        fixed: _core.Fixed,
         inputs: Sequence[Any],
         made: Sequence[NDArray[Any]],
         times: NDArray[np.int64] | None,
@@ -225,57 +262,74 @@ class Executor:
             want = f"{len(self._inputs)} inputs and {len(self._outputs)} outputs"
             raise InputError(self._who, f"takes {want}", got=f"{len(inputs)} and {len(made)}")
         for array, spec in zip(made, self._outputs, strict=True):
-            self._fits(TensorSpec(array.shape, DType.of(array.dtype)), spec, f"out array {spec.name!r}")
+            self._fits(TensorSpec(array.shape, _dtype(array)), spec, f"out array {spec.name!r}")
             if not array.flags.c_contiguous or not array.flags.writeable or not array.flags.aligned:
                 raise InputError(
                     self._who, f"out array {spec.name!r} must be C-contiguous, aligned and writeable"
                 )
         given = [self._buffer(a, s) for a, s in zip(inputs, self._inputs, strict=True)]
-        at = 0 if times is None else self._times(times)
         if self._on_host:
-            addresses = [a.ctypes.data for a in made]
-            self._run_memory([b.address for b in given], addresses, at, ring)
-            return list(made)
-        results = [DeviceBuffer.empty(s, self.backend) for s in self._outputs]
-        self._run_memory([b.address for b in given], [b.address for b in results], at, ring)
-        for array, buffer in zip(made, results, strict=True):
-            np.copyto(array, buffer.to_numpy())
+            results = [self._wrapped(a, s) for a, s in zip(made, self._outputs, strict=True)]
+        else:
+            results = [DeviceBuffer.empty(s, self.backend) for s in self._outputs]
+        self._run_memory(fixed, given, results, times, ring)
+        if not self._on_host:
+            for array, buffer in zip(made, results, strict=True):
+                np.copyto(array, buffer.to_numpy())
         return list(made)
 
     def _run_memory(
-        self, inputs: list[int], outputs: list[int], times: int, ring: _core.EventRing | None
+        self,
+        fixed: _core.Fixed,
+        inputs: list[DeviceBuffer],
+        outputs: list[DeviceBuffer],
+        times: NDArray[np.int64] | None = None,
+        ring: _core.EventRing | None = None,
     ) -> None:
-        assert self._fixed is not None
-        status = self._core.run_memory(self._fixed, inputs, outputs, times, ring)
+        self._check_times(times)
+        addresses = [b.address for b in inputs], [b.address for b in outputs]
+        status = self._core.run_memory(fixed, *addresses, times, ring)
         if status is not None:
             raise self._failed(status)
 
     def _buffer(self, value: Any, spec: TensorSpec) -> DeviceBuffer:
-        """An input as a buffer of this device, checked."""
+        """An input as a buffer of this device, checked; in place where its memory will do."""
+        what = f"input {spec.name!r}"
         if isinstance(value, DeviceBuffer):
-            self._fits(value.spec, spec, f"input {spec.name!r}")
-            if value.backend.kind != self.backend.kind and not (self._on_host and value.backend.core_is_host):
-                raise InputError(
-                    self._who,
-                    f"input {spec.name!r} lies on another device",
-                    got=repr(value),
-                    do="Copy it with to_numpy.",
-                )
+            self._fits(value.spec, spec, what)
+            if value.backend is not self.backend and not (self._on_host and value.backend.core_is_host):
+                do = "Copy it with to_numpy."
+                raise InputError(self._who, f"{what} lies on another device", got=repr(value), do=do)
             return value
-        array = np.asarray(value)
-        self._fits(TensorSpec(tuple(array.shape), DType.of(array.dtype)), spec, f"input {spec.name!r}")
-        return DeviceBuffer.from_numpy(array, self.backend, spec=spec)
+        array = host_array(value)
+        self._fits(TensorSpec(tuple(array.shape), _dtype(array)), spec, what)
+        if self._on_host and array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative:
+            return self._wrapped(array, spec)
+        self._converted += 1
+        return DeviceBuffer.from_numpy(array.astype(spec.dtype.numpy, copy=False), self.backend, spec=spec)
+
+    def _wrapped(self, array: NDArray[Any], spec: TensorSpec) -> DeviceBuffer:
+        return DeviceBuffer(array.reshape(-1).view(np.uint8), spec, self.backend)
 
     def _fits(self, got: TensorSpec, want: TensorSpec, what: str) -> None:
         if got.shape != want.shape or got.dtype is not want.dtype or not got.is_dense:
             raise InputError(self._who, f"{what} must be {want}, dense", got=got)
 
-    def _times(self, times: NDArray[np.int64]) -> int:
-        if times.dtype != np.int64 or not times.flags.c_contiguous or times.size < len(self.plan.calls):
+    def _check_times(self, times: NDArray[np.int64] | None) -> None:
+        if times is None:
+            return
+        calls = len(self.plan.calls)
+        if times.dtype != np.int64 or times.ndim != 1 or not times.flags.c_contiguous or times.size < calls:
             raise InputError(
-                self._who, f"times must be {len(self.plan.calls)} int64 in a row", got=repr(times.shape)
+                self._who, f"times must be {calls} int64 in a row", got=f"{times.dtype}{list(times.shape)}"
             )
-        return int(times.ctypes.data)
 
     def _failed(self, status: _core.Status) -> RunError:
         return RunError(self._who, "failed while running", got=status.message, do=status.advice)
+
+
+def _dtype(array: NDArray[Any]) -> DType:
+    try:
+        return DType.of(array.dtype)
+    except ValueError as error:
+        raise InputError("array", "has a dtype that no tensor has", got=array.dtype) from error

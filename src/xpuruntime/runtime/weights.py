@@ -28,6 +28,9 @@ class Weights(Mapping[str, DeviceBuffer]):
         self._buffers = dict(buffers)
         self.size_bytes = sum(recipe_bytes(r) for r in program.recipes)
 
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
     def __getitem__(self, name: str) -> DeviceBuffer:
         return self._buffers[name]
 

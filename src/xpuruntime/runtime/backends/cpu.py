@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,8 +26,8 @@ class HostBackend(RuntimeBackend):
     def download(self, handle: NDArray[np.uint8], size_bytes: int) -> NDArray[np.uint8]:
         return handle[:size_bytes]
 
-    def address(self, handle: Any) -> int:
-        return int(handle.ctypes.data)
+    def address(self, handle: NDArray[np.uint8]) -> int:
+        return _core.address(handle)
 
 
 class CpuBackend(HostBackend):

@@ -20,6 +20,7 @@ from typing import Any
 
 from ... import _core
 from ...program.program import Binary, CompiledProgram, ExecutionPlan, KernelCall
+from ...protocols import DispatchStrategy
 from .base import RuntimeBackend
 
 __all__ = ["Place", "PreparedCall", "PythonBackend"]
@@ -35,15 +36,20 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class PreparedCall:
-    """One dispatch of a recording: what ``prepare`` made of it, and where its arguments lie (inputs, then outputs)."""
+    """One dispatch of a recording: what ``prepare`` made of it, where its arguments lie (inputs, then outputs), and the grid that
+    the backend's strategy gave it (None without a strategy, or for nothing to do).
+    """
 
     call: KernelCall
     kernel: Any
     args: tuple[Place, ...]
+    dispatch: tuple[tuple[int, int, int], tuple[int, int, int]] | None = None
 
 
 class PythonBackend(RuntimeBackend):
-    """Base of a driver in Python."""
+    """Base of a driver in Python. ``strategy`` computes grids, once for each call, where the device has any."""
+
+    strategy: DispatchStrategy | None = None
 
     @abstractmethod
     def prepare(self, call: KernelCall, binary: Binary | None) -> Any:
@@ -84,6 +90,9 @@ class _Driver:
         return call, self._backend.prepare(call, self._binary)
 
     def record(self, calls: list[tuple[tuple[KernelCall, Any], tuple[tuple[int, int], ...]]]) -> Any:
-        return self._backend.record(
-            [PreparedCall(call, kernel, tuple(Place(*a) for a in args)) for (call, kernel), args in calls]
-        )
+        strategy = self._backend.strategy
+        made = []
+        for (call, kernel), args in calls:
+            grid = None if strategy is None else strategy.compute_dispatch(call, kernel)
+            made.append(PreparedCall(call, kernel, tuple(Place(*a) for a in args), grid))
+        return self._backend.record(made)

@@ -1,0 +1,69 @@
+// The pool of host memory.
+#include <cstdint>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "doctest/doctest.h"
+#include "xpurt/memory.h"
+
+using xpurt::MemoryPool;
+
+TEST_CASE("blocks are aligned, usable and counted") {
+    MemoryPool pool;
+    std::vector<void*> blocks;
+    for (const size_t bytes : {size_t{0}, size_t{1}, size_t{63}, size_t{64}, size_t{65}, size_t{100'000}}) {
+        void* const block = pool.allocate(bytes);
+        REQUIRE(block != nullptr);
+        CHECK(reinterpret_cast<uintptr_t>(block) % xpurt::alignment == 0);
+        std::memset(block, 0xab, bytes);
+        blocks.push_back(block);
+    }
+    CHECK(pool.statistics().live_bytes == 4 * 64 + 128 + 100'032);
+    CHECK(pool.statistics().allocations == 6);
+    for (void* const block : blocks) pool.release(block);
+    CHECK(pool.statistics().live_bytes == 0);
+    CHECK(pool.statistics().peak_bytes == 4 * 64 + 128 + 100'032);
+    CHECK(pool.statistics().cached_bytes == pool.statistics().peak_bytes);
+    CHECK(pool.trim() == pool.statistics().peak_bytes);
+    CHECK(pool.statistics().cached_bytes == 0);
+}
+
+TEST_CASE("a block is used again for about the same size, and not for a much smaller one") {
+    MemoryPool pool;
+    void* const first = pool.allocate(64 * 100);
+    pool.release(first);
+    CHECK(pool.allocate(64 * 95) == first);
+    CHECK(pool.statistics().reuses == 1);
+    pool.release(first);
+    void* const small = pool.allocate(64 * 50);
+    CHECK(small != first);
+    pool.release(small);
+}
+
+TEST_CASE("what does not fit into the cache goes back to the system; strangers are left alone") {
+    MemoryPool pool(1000);
+    pool.release(pool.allocate(4096));
+    CHECK(pool.statistics().cached_bytes == 0);
+    int stranger = 0;
+    pool.release(&stranger);
+    pool.release(nullptr);
+    CHECK(pool.allocate(SIZE_MAX) == nullptr);
+    CHECK(pool.allocate(SIZE_MAX / 4) == nullptr);
+    CHECK(pool.statistics().live_bytes == 0);
+}
+
+TEST_CASE("any thread") {
+    MemoryPool pool;
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 4; ++t)
+        threads.emplace_back([&] {
+            for (size_t i = 1; i < 500; ++i) {
+                void* const block = pool.allocate(i * 8);
+                std::memset(block, 1, i * 8);
+                pool.release(block);
+            }
+        });
+    for (std::thread& thread : threads) thread.join();
+    CHECK(pool.statistics().live_bytes == 0);
+}

@@ -1,0 +1,85 @@
+// Object code from bytes, and what a machine must have for it.
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "doctest/doctest.h"
+#include "xpurt/device.h"
+#include "xpurt/kernel.h"
+
+using namespace xpurt;
+
+namespace {
+
+std::vector<char> kernels() {
+    std::ifstream file(PROBES "/libprobe_kernels.so", std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+Code load_code(const std::vector<char>& bytes) { return load_module(bytes.data(), bytes.size()).status.code; }
+
+}  // namespace
+
+TEST_CASE("from memory and from a file, many at a time, each with its own code") {
+    const std::vector<char> bytes = kernels();
+    for (const MapBy how : {MapBy::memfd, MapBy::file, MapBy::any}) {
+        const auto first = load_module(bytes.data(), bytes.size(), how);
+        const auto second = load_module(bytes.data(), bytes.size(), how);
+        REQUIRE(first.status.ok());
+        REQUIRE(second.status.ok());
+        CHECK(std::string(first.value->mapped_by()) == (how == MapBy::file ? "file" : "memfd"));
+        CHECK(first.value->symbol("add") != nullptr);
+        CHECK(first.value->symbol("add") != second.value->symbol("add"));
+        CHECK(first.value->symbol("absent") == nullptr);
+    }
+    // Closed and opened again: the loader must not take one for the other.
+    for (int i = 0; i < 20; ++i)
+        REQUIRE(load_module(bytes.data(), bytes.size()).value->symbol("scale") != nullptr);
+}
+
+TEST_CASE("what is no object code for this machine is refused before the loader sees it") {
+    std::vector<char> bytes = kernels();
+    CHECK(load_code({}) == Code::invalid);
+    CHECK(load_code({'t', 'e', 'x', 't'}) == Code::invalid);
+    CHECK(load_code(std::vector<char>(4096, 0)) == Code::invalid);
+    bytes[18] = static_cast<char>(0xf3);  // e_machine: RISC-V
+    bytes[19] = 0;
+    const auto other = load_module(bytes.data(), bytes.size());
+    CHECK(other.status.code == Code::unsupported);
+    CHECK(other.status.message.find("machine 243") != std::string::npos);
+}
+
+TEST_CASE("the loader's refusal is a status with its text") {
+    std::vector<char> bytes = kernels();
+    bytes.resize(200);  // a good header and nothing behind it
+    const auto cut = load_module(bytes.data(), bytes.size());
+    CHECK(cut.status.code == Code::unreadable);
+    CHECK(cut.status.message.find("the loader refused object code") != std::string::npos);
+    CHECK(cut.status.message.find("and from memory") != std::string::npos);
+}
+
+namespace {
+
+class Twelve final : public KernelLibrary {
+  public:
+    std::string version() const override { return "12.4"; }
+    Result<std::unique_ptr<LibraryKernel>> prepare(const KernelCall&, int) override {
+        return Status{Code::unsupported, "no kernels", ""};
+    }
+};
+
+}  // namespace
+
+TEST_CASE("requirements: those that are missing are named") {
+    CHECK(missing_requirements({}).empty());
+    for (const std::string& flag : cpu_facts().flags)  // AMX may be there and not be granted
+        CHECK((flag.rfind("amx-", 0) == 0 || missing_requirements({flag}).empty()));
+    CHECK(missing_requirements({"avx9999", "lib:nothing", "lib:nothing>=1"}) ==
+          std::vector<std::string>{"avx9999", "lib:nothing", "lib:nothing>=1"});
+    register_kernel_library("twelve", std::make_unique<Twelve>());
+    CHECK(missing_requirements({"lib:twelve", "lib:twelve>=12", "lib:twelve>=12.4", "lib:twelve>=11.9"})
+              .empty());
+    CHECK(missing_requirements({"lib:twelve>=12.5", "lib:twelve>=13", "lib:twelve>=12.4.1"}).size() == 3);
+}

@@ -1,0 +1,110 @@
+"""load_weights: sources, checks, sharing, memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from xpuruntime import _core
+from xpuruntime.errors import FormatError, InputError, ModelError
+from xpuruntime.program.program import RecipeStep, WeightRef, WeightTransformRecipe
+from xpuruntime.runtime import Executor, load_weights
+from xpuruntime.tensor_files import write_safetensors
+from xpuruntime.types import DType, Layout, TensorSpec
+
+sys.path.insert(0, str(Path(__file__).parent))
+from handmade import chain, f32
+
+sys.path.pop(0)
+
+W = np.arange(64, dtype=np.float32)
+
+
+def test_every_source_gives_the_same_buffers(tmp_path: Path) -> None:
+    program = chain()
+    write_safetensors({"model.w": W}, tmp_path / "m.safetensors")
+    held = dataclasses.replace(program, weights=(WeightRef("w", f32("w", 64), data=W.tobytes()),))
+    filed = dataclasses.replace(
+        program, weights=(WeightRef("w", f32("w", 64), "m.safetensors", "safetensors", "model.w"),)
+    )
+    for weights in (
+        load_weights({"w": W}, program),
+        load_weights({"model.w": W}, program),
+        load_weights(tmp_path / "m.safetensors", program),
+        load_weights(str(tmp_path / "m.safetensors"), program),
+        load_weights(None, held),
+        load_weights({}, held),
+        load_weights(tmp_path, filed),
+    ):
+        assert list(weights) == ["w"]
+        assert weights["w"].to_numpy().tolist() == W.tolist()
+        assert weights["w"].address % 64 == 0
+        assert weights.size_bytes == 256
+
+
+def test_what_is_missing_or_another_is_said() -> None:
+    program = chain()
+    with pytest.raises(
+        InputError, match=r"lack 'w'; got 1 arrays, none called 'w' or 'model.w'. Hand in float32\[64\]"
+    ):
+        load_weights({"v": W}, program)
+    with pytest.raises(
+        InputError, match=r"hold another 'w' than the model's float32\[64\]; got float32\[65\]"
+    ):
+        load_weights({"w": np.zeros(65, np.float32)}, program)
+    with pytest.raises(
+        InputError, match=r"hold another 'w' than the model's float32\[64\]; got float64\[64\]"
+    ):
+        load_weights({"w": np.zeros(64)}, program)
+    with pytest.raises(FormatError, match="cannot be read"):
+        load_weights("/nowhere/model.safetensors", program)
+    with pytest.raises(InputError, match="lack 'w'"):
+        Executor(program).run_arrays([W])
+
+
+def test_files_of_the_program_stay_below_their_folder(tmp_path: Path) -> None:
+    ref = WeightRef("w", f32("w", 64), "../m.safetensors", "safetensors")
+    with pytest.raises(ModelError, match="names a file outside"):
+        load_weights(tmp_path, dataclasses.replace(chain(), weights=(ref,)))
+
+
+def test_recipes_run_once_and_executors_share() -> None:
+    spec = TensorSpec((2, 3), DType.BFLOAT16, "p", Layout((1, 0), (4, 3)))
+    steps = (
+        RecipeStep("reshape", ("w",), {"shape": [8, 8]}),
+        RecipeStep("slice", ("%0",), {"dim": 0, "begin": 0, "end": 2}),
+        RecipeStep("slice", ("%1",), {"dim": 1, "begin": 0, "end": 3}),
+        RecipeStep("cast", ("%2",), {"dtype": "bfloat16"}),
+    )
+    program = chain()
+    recipes = (*program.recipes, WeightTransformRecipe("p", spec, "w", steps))
+    program = dataclasses.replace(program, recipes=recipes)
+    before = _core.host_memory().live_bytes
+    weights = load_weights({"w": W}, program)
+    assert _core.host_memory().live_bytes - before == 256 + 64  # 24 bytes take a cache line
+    assert weights.size_bytes == 256 + 24
+    assert weights["p"].to_numpy().tolist() == [[0, 1, 2], [8, 9, 10]]
+    assert weights["p"].alloc_shape == (4, 3)
+    assert weights["p"].dtype == ml_dtypes.bfloat16
+    executors = [Executor(program, threads=t) for t in (1, 2)]
+    for executor in executors:
+        assert executor.run({"input": W}, weights=weights)["output"].to_numpy().tolist() == (W + 3).tolist()
+    now = _core.host_memory().live_bytes
+    again = [e.run({"input": W}, weights=weights) for e in executors]
+    assert _core.host_memory().live_bytes - now == 2 * 256  # the two outputs
+    del again
+
+
+def test_weights_of_another_program_are_refused() -> None:
+    weights = load_weights({"w": W}, chain())
+    with pytest.raises(InputError, match="takes weights of its own program"):
+        Executor(chain(), threads=1).run({"input": W}, weights=weights)
+    same = dataclasses.replace(chain(), digest="d")
+    weights = load_weights({"w": W}, same)
+    executor = Executor(dataclasses.replace(chain(), digest="d"))
+    assert executor.run({"input": W}, weights=weights)["output"].to_numpy()[0] == 3
