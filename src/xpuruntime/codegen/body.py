@@ -1,4 +1,4 @@
-"""A node, or the graph inside a ``fused`` node, as terms over an iteration space.
+"""A node, or the graph inside a ``fused`` node, as operations over an iteration space.
 
 Views inside a body move no element: reading a value at an index of the space means reading what it was made of at another index.
 So a value is asked for with ``dims``: which dim of the space each of its own dims runs along (None: it stands still at 0).
@@ -6,21 +6,38 @@ So a value is asked for with ``dims``: which dim of the space each of its own di
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
 
-from ..ir.attributes import Attrs, Const
+from ..decisions import Reason
+from ..ir.attributes import Attrs, AttrValue, Const
 from ..ir.graph import Graph, Node
 from ..types import DType, TensorSpec
-from .expr import POINTWISE, Term, why_not
+from .expr import COMPUTED, POINTWISE, Term, why_not
+from .formulas import FORMULAS, is_row, row_axes
 
-__all__ = ["CONSTANT", "Dims", "Input", "Operation", "Plan", "Unfit", "body_of", "plan", "shape_of"]
+__all__ = [
+    "CONSTANT",
+    "Body",
+    "Dims",
+    "Input",
+    "Operand",
+    "Operation",
+    "Plan",
+    "Unfit",
+    "body_of",
+    "plan",
+    "shape_of",
+    "space_of",
+]
 
 Dims: TypeAlias = "tuple[int | None, ...]"
 Source: TypeAlias = "str | bool | int | float | None"
+Operand: TypeAlias = "TensorSpec | Const | bool | int | float | None"
 
 
 CONSTANT = "constant"
@@ -28,7 +45,11 @@ CONSTANT = "constant"
 
 
 class Unfit(Exception):
-    """A body that no loop nest computes; the text says why. It never leaves ``supports``."""
+    """A body that no loop nest computes; text and code say why. It never leaves ``supports``."""
+
+    def __init__(self, why: str, code: Reason = Reason.SHAPE_UNSUPPORTED) -> None:
+        super().__init__(why)
+        self.code = code
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +72,9 @@ class Operation:
     operands: tuple[Source, ...]
     attrs: Attrs
     dtype: DType
-    shape: tuple[int, ...]
     rank: int
-    reduces: tuple[int, ...] = ()
-    """dims of the space that it reduces over; () for a pointwise op"""
+    reduces: bool = False
+    """``sum``, ``prod``, ``amax``, ``amin``, ``any`` or ``all`` over the space's reduced dims"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +84,8 @@ class Plan:
     inputs: tuple[Input, ...]
     operations: tuple[Operation, ...]
     outputs: tuple[str, ...]
+    space: tuple[int, ...] = ()
+    reduced: frozenset[int] = frozenset()
 
     def spec(self, name: str) -> tuple[DType, int]:
         """Dtype and rank of a name that the plan has."""
@@ -92,39 +114,63 @@ def body_of(node: Node) -> Graph | None:
     return body if isinstance(body, Graph) else None
 
 
-def plan(
-    node: Node, operands: Sequence[TensorSpec | Const | bool | int | float | None], shape: tuple[int, ...]
-) -> Plan:
-    """The node over the space ``shape``. Operands that are constants of one element become numbers. Raises Unfit."""
-    builder = _Builder(shape, operands)
+def space_of(node: Node, operands: Sequence[Operand]) -> tuple[int, ...]:
+    """The space of a node: its first result's shape, or what the largest reduction in it reads."""
     graph = body_of(node)
     if graph is None:
-        output = node.spec
-        values = [f"%{i}" if isinstance(o, TensorSpec | Const) else o for i, o in enumerate(operands)]
-        builder.bind({f"%{i}": i for i, o in enumerate(operands) if isinstance(o, TensorSpec | Const)})
-        outputs: tuple[str, ...] = (
-            builder.node(node.op, values, node.attrs, output, builder.aligned(shape_of(output))),
-        )
+        first = operands[0]
+        return shape_of(first if isinstance(first, TensorSpec) and is_row(node.op) else node.spec)
+    read = [shape_of(graph.spec(str(n.inputs[0]))) for n in graph.nodes if is_row(n.op)]
+    results = [shape_of(graph.spec(o.value)) for o in graph.outputs]
+    return max(read or results, key=lambda shape: (math.prod(shape), len(shape)))
+
+
+def plan(node: Node, operands: Sequence[Operand], space: tuple[int, ...]) -> Plan:
+    """The node over a space. Operands that are constants of one element become numbers. Raises Unfit."""
+    body = Body(space, operands)
+    graph = body_of(node)
+    if graph is None:
+        names = [f"%{i}" if isinstance(o, TensorSpec | Const) else o for i, o in enumerate(operands)]
+        body.bound.update({f"%{i}": i for i, o in enumerate(operands) if isinstance(o, TensorSpec | Const)})
+        outputs = [
+            body.node(node, tuple(names), at, body.dims_of(shape_of(_tensor(value.spec)), node))
+            for at, value in enumerate(node.outputs)
+        ]
     else:
-        builder.graph = graph
-        builder.bind({v.name: i for i, v in enumerate(graph.inputs)})
-        outputs = tuple(
-            builder.value(o.value, builder.aligned(shape_of(graph.spec(o.value)))) for o in graph.outputs
-        )
-    return Plan(tuple(builder.inputs.values()), tuple(builder.operations.values()), outputs)
+        body.graph = graph
+        body.bound.update({v.name: i for i, v in enumerate(graph.inputs)})
+        for made in graph.nodes:
+            if is_row(made.op):
+                own = graph.spec(str(made.inputs[0]))
+                body.reduces(row_axes(made.op, made.attrs, own.rank), own)
+        outputs = []
+        for output in graph.outputs:
+            shape = shape_of(graph.spec(output.value))
+            outputs.append(body.value(output.value, body.dims_of(shape, graph.producer(output.value))))
+    return body.done(outputs)
 
 
 @dataclass
-class _Builder:
+class Body:
+    """Builds a plan. ``reduced``: the space's dims that every reduction in it runs over, known from the first one on."""
+
     space: tuple[int, ...]
-    operands: Sequence[TensorSpec | Const | bool | int | float | None]
+    operands: Sequence[Operand]
     graph: Graph | None = None
     bound: dict[str, int] = field(default_factory=dict)
     inputs: dict[tuple[int, tuple[int, ...]], Input] = field(default_factory=dict)
-    operations: dict[tuple[str, Dims], Operation] = field(default_factory=dict)
+    operations: dict[tuple[object, ...], Operation] = field(default_factory=dict)
+    rows: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    reduced: frozenset[int] | None = None
 
-    def bind(self, names: Mapping[str, int]) -> None:
-        self.bound.update(names)
+    def done(self, outputs: Sequence[str]) -> Plan:
+        """The plan of what was asked for."""
+        return Plan(
+            tuple(self.inputs.values()), tuple(self.operations.values()), tuple(outputs), self.space,
+            self.reduced or frozenset(),
+        )  # fmt: skip
+
+    # ── where values lie ──
 
     def aligned(self, shape: tuple[int, ...]) -> Dims:
         """Broadcasting: trailing dims of a shape along the trailing dims of the space."""
@@ -140,86 +186,116 @@ class _Builder:
             return None
         raise Unfit(f"extent {extent} does not run along {self.space[dim]}")
 
-    def spec_of(self, name: str) -> TensorSpec:
+    def dims_of(self, shape: tuple[int, ...], node: Node | None = None) -> Dims:
+        """Where a result of the whole body lies: what a reduction leaves over lies along the dims that it kept."""
+        if node is not None and is_row(node.op) and "keepdim" in node.attrs and not node.attrs["keepdim"]:
+            own = self._spec(str(node.inputs[0]) if self.graph is not None else "%0")
+            axes = row_axes(node.op, node.attrs, own.rank)
+            return tuple(d for i, d in enumerate(self.aligned(shape_of(own))) if i not in axes)
+        if len(shape) == len(self.space) or not self.reduced:
+            return self.aligned(shape)
+        kept = [d for d in range(len(self.space)) if d not in self.reduced]
+        if [self.space[d] for d in kept] == list(shape):
+            return tuple(kept)
+        return self.aligned(shape)
+
+    def _spec(self, name: str) -> TensorSpec:
         if name in self.bound:
             operand = self.operands[self.bound[name]]
             return operand.spec if isinstance(operand, Const) else _tensor(operand)
         assert self.graph is not None
         return self.graph.spec(name)
 
+    # ── values ──
+
     def value(self, name: str, dims: Dims) -> str:
         """The name under which a value at these dims is known in the text."""
         if name in self.bound:
-            return self._input(self.bound[name], dims)
+            return self.input(self.bound[name], dims)
         assert self.graph is not None
         node = self.graph.producer(name)
         assert node is not None
-        return self.node(node.op, node.inputs, node.attrs, node.spec, dims, name)
+        at = [v.name for v in node.outputs].index(name)
+        return self.node(node, node.inputs, at, dims)
 
-    def _input(self, position: int, dims: Dims) -> str:
+    def input(self, position: int, dims: Dims) -> str:
+        """An operand at these dims."""
         operand = self.operands[position]
         if isinstance(operand, Const):
-            return self._constant(f"operand {position}", operand, operand.dtype, len(operand.shape))
+            return self._constant(operand, operand.dtype, len(operand.shape))
         spec = _tensor(operand)
-        own = spec.physical.strides
         strides = [0] * len(self.space)
-        for d, stride in zip(dims, own, strict=True):
+        for d, stride in zip(dims, spec.physical.strides, strict=True):
             if d is not None:
                 strides[d] += stride
-        return self._read(position, spec, tuple(strides))
+        return self.read(position, spec.dtype, tuple(strides), spec.rank)
 
-    def _read(self, position: int, spec: TensorSpec, strides: tuple[int, ...]) -> str:
+    def read(self, position: int, dtype: DType, strides: tuple[int, ...], rank: int = 1) -> str:
+        """An operand by its strides along the space."""
         key = (position, strides)
+        if dtype not in COMPUTED:
+            raise Unfit(
+                f"{dtype.value}: generated CPU code computes with bool, whole integers and floats of 16 to 64 bits",
+                Reason.DTYPE_UNSUPPORTED,
+            )
         if key not in self.inputs:
             count = sum(1 for i, _ in self.inputs if i == position)
-            name = f"x{position}" + "abcdefghijklmnopqrstuvwxyz"[count - 1] * bool(count)
-            self.inputs[key] = Input(name, position, spec.dtype, strides, spec.rank)
+            name = f"x{position}" + (f"_{count}" if count else "")
+            self.inputs[key] = Input(name, position, dtype, strides, rank)
         return self.inputs[key].name
 
-    def node(
-        self, op: str, operands: Sequence[Source], attrs: Attrs, spec: TensorSpec, dims: Dims, name: str = ""
-    ) -> str:
+    def node(self, node: Node, operands: Sequence[Source], at: int, dims: Dims) -> str:
+        """Result ``at`` of a node."""
+        op, spec, attrs = node.op, _tensor(node.outputs[at].spec), node.attrs
         if op in ("clone", "expand", "squeeze", "unsqueeze", "view"):
-            assert isinstance(operands[0], str)
-            return self._view(op, operands[0], spec, dims)
+            return self._view(op, str(operands[0]), spec, dims)
         if op in ("constant", "full"):
             value = attrs["value"]
             if not isinstance(value, Const | bool | int | float):
                 raise Unfit(f"{op} without a number")
-            return self._constant(name, value, spec.dtype, spec.rank)
-        key = (name, dims)
-        if key in self.operations:
-            return self.operations[key].name
-        if op not in POINTWISE:
-            raise Unfit(f"{op} is not pointwise")
+            return self._constant(value, spec.dtype, spec.rank)
+        if is_row(op):
+            return self._row(node, operands, at, dims)
         sources = tuple(self._source(o, dims, spec) for o in operands)
-        wrong = why_not(op, [self._dtype(s) for s in sources if isinstance(s, str)], spec.dtype, attrs)
-        if wrong:
-            raise Unfit(wrong)
-        made = Operation(
-            f"v{len(self.operations)}", op, sources, attrs, spec.dtype, shape_of(spec), spec.rank
-        )
-        self.operations[key] = made
-        return made.name
+        return self._emit(op, sources, attrs, spec.dtype, spec.rank)
 
-    def _dtype(self, name: str) -> DType:
-        entries: Iterator[Input | Operation] = iter((*self.inputs.values(), *self.operations.values()))
+    def emit(self, op: str, *sources: Source, dtype: DType, **attrs: AttrValue) -> str:
+        """An operation of a formula: operands of one dtype, or numbers."""
+        return self._emit(op, sources, Attrs(attrs), dtype, 1)
+
+    def _emit(self, op: str, sources: tuple[Source, ...], attrs: Attrs, dtype: DType, rank: int) -> str:
+        if op not in POINTWISE:
+            raise Unfit(f"{op} is not pointwise", Reason.OP_UNSUPPORTED)
+        wrong = why_not(op, [self.dtype(s) for s in sources if isinstance(s, str)], dtype, attrs)
+        if wrong:
+            raise Unfit(wrong, Reason.DTYPE_UNSUPPORTED)
+        return self._add((op, repr(sources), attrs, dtype, rank), op, sources, attrs, dtype, rank)
+
+    def reduce(self, kind: str, source: str, dtype: DType) -> str:
+        """A reduction over the space's reduced dims, in ``dtype``."""
+        return self._add((kind, source, dtype), kind, (source,), Attrs(), dtype, 1, reduces=True)
+
+    def _add(
+        self, key: tuple[object, ...], op: str, sources: tuple[Source, ...], attrs: Attrs, dtype: DType, rank: int,
+        *, reduces: bool = False,
+    ) -> str:  # fmt: skip
+        if key not in self.operations:
+            name = f"v{len(self.operations)}"
+            self.operations[key] = Operation(name, op, sources, attrs, dtype, rank, reduces)
+        return self.operations[key].name
+
+    def dtype(self, name: str) -> DType:
+        """The dtype of a name in the text."""
+        entries: list[Input | Operation] = [*self.inputs.values(), *self.operations.values()]
         return next(e.dtype for e in entries if e.name == name)
 
     def _source(self, operand: Source, dims: Dims, spec: TensorSpec) -> Source:
         """An operand of a pointwise op, broadcast to the op's result."""
         if not isinstance(operand, str):
             return operand
-        own = self.spec_of(operand)
-        shape, result = shape_of(own), shape_of(spec)
-        first = len(result) - len(shape)
-        mine = tuple(
-            None if extent == 1 and result[first + i] != 1 else dims[first + i]
-            for i, extent in enumerate(shape)
-        )
-        return self.value(operand, mine)
+        return self.value(operand, _broadcast(shape_of(self._spec(operand)), shape_of(spec), dims))
 
-    def _constant(self, key: str, value: Const | bool | int | float, dtype: DType, rank: int) -> str:
+    def _constant(self, value: Const | bool | int | float, dtype: DType, rank: int) -> str:
         """A value that is the same everywhere."""
         if isinstance(value, Const):
             every = value.numpy().reshape(-1)
@@ -228,25 +304,64 @@ class _Builder:
                 raise Unfit(f"a constant of {value.size} elements inside a loop")
             value = every[0].item()
         assert isinstance(value, bool | int | float)
-        made = Operation(f"v{len(self.operations)}", CONSTANT, (value,), Attrs(), dtype, (), rank)
-        return self.operations.setdefault((key, ()), made).name
+        return self._add((CONSTANT, repr(value), dtype, rank), CONSTANT, (value,), Attrs(), dtype, rank)
+
+    # ── rows ──
+
+    def _row(self, node: Node, operands: Sequence[Source], at: int, dims: Dims) -> str:
+        """A result of a softmax, norm or reduction; its formula is written once."""
+        own = self._spec(str(operands[0]))
+        axes = row_axes(node.op, node.attrs, own.rank)
+        there = self.aligned(shape_of(own))
+        self.reduces(axes, own)
+        kept = tuple(d for i, d in enumerate(there) if i not in axes)
+        canonical = {
+            len(there): tuple(None if i in axes else d for i, d in enumerate(there)),
+            len(kept): kept,
+        }
+        full = shape_of(_tensor(node.outputs[at].spec)) == shape_of(own)
+        wanted = there if full else canonical.get(len(dims), ())
+        if any(w != d for w, d in zip(wanted, dims, strict=True) if w is not None and self.space[w] != 1):
+            raise Unfit(f"{node.op} beside values that lie along other dims")
+        key = node.name or node.op
+        if key not in self.rows:
+            x = self.value(str(operands[0]), there)
+            rest = [
+                None if o is None else self.value(str(o), there[own.rank - self._spec(str(o)).rank :])
+                for o in operands[1:]
+            ]
+            self.rows[key] = FORMULAS[node.op](self, x, rest, node.attrs, _tensor(node.outputs[0].spec).dtype)
+        return self.rows[key][at]
+
+    def reduces(self, axes: tuple[int, ...], own: TensorSpec) -> None:
+        """Note which dims of the space a reduction over these axes of a value runs over. Raises Unfit where another one differs."""
+        first = len(self.space) - own.rank
+        shape = shape_of(own)
+        if any(shape[a] != self.space[first + a] for a in axes):
+            raise Unfit("a reduction of a value that is smaller than the loops")
+        reduced = frozenset(first + a for a in axes if shape[a] != 1)
+        if self.reduced is not None and self.reduced != reduced:
+            raise Unfit("reductions over different dims in one loop nest")
+        self.reduced = reduced
+
+    @property
+    def count(self) -> int:
+        """Elements that one reduction reads."""
+        return math.prod(self.space[d] for d in self.reduced or ())
+
+    # ── views ──
 
     def _view(self, op: str, source: str, spec: TensorSpec, dims: Dims) -> str:
-        own, result = shape_of(self.spec_of(source)), shape_of(spec)
+        own, result = shape_of(self._spec(source)), shape_of(spec)
         if op == "clone" or own == result:
             return self.value(source, dims)
         if op == "expand":
-            first = len(result) - len(own)
-            mine = tuple(
-                None if extent == 1 and result[first + i] != 1 else dims[first + i]
-                for i, extent in enumerate(own)
-            )
-            return self.value(source, mine)
+            return self.value(source, _broadcast(own, result, dims))
         kept = [(extent, d) for extent, d in zip(result, dims, strict=True) if extent != 1]
         if [e for e, _ in kept] == [e for e in own if e != 1]:  # only dims of 1 come or go
             along = iter(d for _, d in kept)
             return self.value(source, tuple(None if e == 1 else next(along) for e in own))
-        if source in self.bound and self.spec_of(source).is_dense:
+        if source in self.bound and self._spec(source).is_dense:
             return self._dense(source, result, dims)
         raise Unfit(f"a view of {list(own)} as {list(result)} between ops that one loop computes")
 
@@ -257,8 +372,16 @@ class _Builder:
             if d is not None:
                 strides[d] += step
             step *= extent
-        position = self.bound[source]
-        return self._read(position, self.spec_of(source), tuple(strides))
+        spec = self._spec(source)
+        return self.read(self.bound[source], spec.dtype, tuple(strides), spec.rank)
+
+
+def _broadcast(own: tuple[int, ...], result: tuple[int, ...], dims: Dims) -> Dims:
+    """Dims of an operand whose shape broadcasts to a result that lies along ``dims``."""
+    first = len(result) - len(own)
+    return tuple(
+        None if extent == 1 and result[first + i] != 1 else dims[first + i] for i, extent in enumerate(own)
+    )
 
 
 def _tensor(operand: object) -> TensorSpec:

@@ -26,6 +26,7 @@ __all__ = [
     "declared",
     "function_text",
     "lanes_for",
+    "lower_pointwise",
     "operand_specs",
     "signature",
     "statement",
@@ -99,55 +100,53 @@ class Elementwise:
     """The row of the catalogue."""
 
     name = "elementwise/generated"
-    ops = (*sorted(POINTWISE), "fused")
+    ops = tuple(sorted(POINTWISE))
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Yes for bodies of pointwise ops whose results all have one shape."""
+        """Yes for bool, whole integers and floats of 16 to 64 bits."""
         if not isinstance(target, CppTarget):
             return Support.no(Reason.DEVICE_MISMATCH, f"writes C++ for CPUs, not for {target.name}")
-        shape = shape_of(call.outputs[0])
-        if any(shape_of(o) != shape for o in call.outputs):
-            return Support.no(
-                Reason.SHAPE_UNSUPPORTED, "results of several shapes do not come out of one loop nest"
-            )
         try:
-            plan(call.node, operand_specs(call), shape)
+            plan(call.node, operand_specs(call), shape_of(call.outputs[0]))
         except Unfit as why:
-            text = str(why)
-            code = (
-                Reason.DTYPE_UNSUPPORTED
-                if "generated CPU code" in text or "bool" in text
-                else Reason.OP_UNSUPPORTED
-            )
-            return Support.no(code, text)
+            return Support.no(why.code, str(why))
         return Support.yes()
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """One stage over all elements, and one that writes zeros where layouts pad."""
-        shape = shape_of(call.outputs[0])
-        made = plan(call.node, operand_specs(call), shape)
-        strides = {i.name: i.strides for i in made.inputs}
-        strides |= {f"y{i}": o.physical.strides for i, o in enumerate(call.outputs)}
-        loops = nest(shape, strides, call.outputs[0].physical.order)
-        lanes = lanes_for(target, [*(i.dtype for i in made.inputs), *(o.dtype for o in made.operations)])
-        tasks = cut(loops, target.config.max_threadgroup_1d, lanes)
-        stages = [_stage(_Loops(call, made, loops, tasks, lanes))]
-        for i, spec in enumerate(call.outputs):
-            zeros = list(padding(operand_ref("out", i), spec))
-            if zeros:
-                stages.append(moves_stage("padding", zeros, (operand_ref("out", i),), spec.dtype, target))
-        return Lowered(tuple(stages), in_place=_in_place(call, made), accumulates="")
+        """One stage over all elements."""
+        made = plan(call.node, operand_specs(call), shape_of(call.outputs[0]))
+        return lower_pointwise(call, made, [o.physical.strides for o in call.outputs], target)
 
 
-def _in_place(call: NodeCall, made: Plan) -> dict[int, int]:
-    """Results that may lie where an operand lay: same bytes, same places, read at the same index only."""
+def lower_pointwise(
+    call: NodeCall, made: Plan, outputs: Sequence[tuple[int, ...]], target: CodegenTarget
+) -> Lowered:
+    """A plan without reductions: one stage, and one that writes zeros where layouts pad. ``outputs``: strides along the space."""
+    strides = {i.name: i.strides for i in made.inputs} | {f"y{i}": s for i, s in enumerate(outputs)}
+    order = sorted(range(len(made.space)), key=lambda d: -outputs[0][d])
+    loops = nest(made.space, strides, order)
+    lanes = lanes_for(target, [*(i.dtype for i in made.inputs), *(o.dtype for o in made.operations)])
+    tasks = cut(loops, target.config.max_threadgroup_1d, lanes)
+    stages = [_stage(_Loops(call, made, loops, tasks, lanes))]
+    for i, spec in enumerate(call.outputs):
+        zeros = list(padding(operand_ref("out", i), spec))
+        if zeros:
+            stages.append(moves_stage("padding", zeros, (operand_ref("out", i),), spec.dtype, target))
+    return Lowered(tuple(stages), in_place=_in_place(call, made, outputs), accumulates="")
+
+
+def _in_place(call: NodeCall, made: Plan, outputs: Sequence[tuple[int, ...]]) -> dict[int, int]:
+    """Results that may lie where an operand lay: as many bytes, and every element is read at its own index only."""
     found: dict[int, int] = {}
     for at, spec in enumerate(call.outputs):
         for entry in made.inputs:
-            mine = call.tensor(entry.operand).spec
-            once = sum(1 for i in made.inputs if i.operand == entry.operand) == 1
-            same = mine.physical == spec.physical and mine.dtype.bits == spec.dtype.bits
-            if once and same and shape_of(mine) == shape_of(spec) and entry.operand not in found.values():
+            mine = call.tensor(entry.operand)
+            reads = [i for i in made.inputs if call.tensor(i.operand).name == mine.name]
+            whole = (
+                mine.spec.physical.alloc == spec.physical.alloc and mine.spec.dtype.bits == spec.dtype.bits
+            )
+            same = all(i.strides == outputs[at] for i in reads)
+            if whole and same and not mine.is_weight and entry.operand not in found.values():
                 found[at] = entry.operand
                 break
     return found

@@ -1,0 +1,65 @@
+"""elementwise/generated for ``fused``: bodies of pointwise ops in one loop nest, and those with row reductions in loops over rows."""
+
+from __future__ import annotations
+
+from ..codegen.body import Body, Plan, Unfit, body_of, plan, shape_of, space_of
+from ..codegen.cpp import CppTarget
+from ..codegen.target import CodegenTarget
+from ..decisions import Reason, Support
+from .elementwise import lower_pointwise, operand_specs
+from .kernel import Lowered, NodeCall
+from .reduce import strides_along
+from .rows import Output, lower_rows
+
+__all__ = ["KERNELS", "Fused"]
+
+_SILENT = frozenset({"constant", "full", "view", "expand", "unsqueeze", "squeeze", "clone"})
+
+
+class Fused:
+    """The row of the catalogue."""
+
+    name = "elementwise/generated"
+    ops = ("fused",)
+
+    def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
+        """Yes for bodies whose values lie along one space, with reductions over one set of its dims at most."""
+        if not isinstance(target, CppTarget):
+            return Support.no(Reason.DEVICE_MISMATCH, f"writes C++ for CPUs, not for {target.name}")
+        try:
+            _plan(call)
+        except Unfit as why:
+            return Support.no(why.code, str(why))
+        return Support.yes()
+
+    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+        """One stage."""
+        made, outputs = _plan(call)
+        if any(o.reduces for o in made.operations):
+            return lower_rows(call, made, outputs, target, _stem(call))
+        return lower_pointwise(call, made, [o.strides for o in outputs], target)
+
+
+def _plan(call: NodeCall) -> tuple[Plan, list[Output]]:
+    operands = operand_specs(call)
+    made = plan(call.node, operands, space_of(call.node, operands))
+    reference = Body(made.space, operands, body_of(call.node), reduced=made.reduced)
+    outputs = []
+    for value, spec in zip(made.outputs, call.outputs, strict=True):
+        strides = strides_along(spec, made.space, reference.dims_of(shape_of(spec)))
+        outputs.append(Output(value, spec, strides))
+        missing = [d for d, e in enumerate(made.space) if e != 1 and not strides[d] and d not in made.reduced]
+        if missing and all(made.space):
+            raise Unfit("results of several shapes do not come out of one loop nest")
+        along = [d for d in made.reduced if strides[d]]
+        if along and len(along) != sum(1 for d in made.reduced if made.space[d] != 1):
+            raise Unfit("a result that lies along some of the reduced dims")
+    return made, outputs
+
+
+def _stem(call: NodeCall) -> str:
+    names = [n.op for n in call.attrs["body"].nodes if n.op not in _SILENT]
+    return "_".join(["fused", *names[:4]])
+
+
+KERNELS = (Fused(),)

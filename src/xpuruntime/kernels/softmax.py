@@ -1,0 +1,9 @@
+"""softmax/generated: softmax and log-softmax along any dim, in any layout."""
+
+from __future__ import annotations
+
+from .reduce import RowKernel
+
+__all__ = ["KERNELS"]
+
+KERNELS = (RowKernel("softmax/generated", ("softmax", "log_softmax")),)
