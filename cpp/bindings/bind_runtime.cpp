@@ -91,6 +91,23 @@ nb::object dlpack_capsule(uintptr_t address, const std::vector<size_t>& shape,
                                   strides.data(), dtype, nb::device::cpu::value, 0));
 }
 
+// A tensor of bfloat16 as the 16-bit words that it consists of, over the same memory: NumPy reads no bfloat16
+// by DLPack.
+nb::object bfloat_words(const nb::ndarray<nb::device::cpu>& tensor) {
+    if (tensor.dtype().code != static_cast<uint8_t>(nb::dlpack::dtype_code::Bfloat) || tensor.itemsize() != 2)
+        throw nb::type_error("bfloat_words: no tensor of bfloat16");
+    std::vector<size_t> shape;
+    std::vector<int64_t> strides;
+    for (size_t d = 0; d < tensor.ndim(); ++d) {
+        shape.push_back(tensor.shape(d));
+        strides.push_back(tensor.stride(d));
+    }
+    const nb::capsule owner(new nb::ndarray<nb::device::cpu>(tensor),
+                            [](void* p) noexcept { delete static_cast<nb::ndarray<nb::device::cpu>*>(p); });
+    return nb::cast(
+        nb::ndarray<nb::numpy, uint16_t>(tensor.data(), shape.size(), shape.data(), owner, strides.data()));
+}
+
 // ---- plan, weights, executor
 // --------------------------------------------------------------------------------------
 
@@ -236,6 +253,9 @@ void bind_runtime(nb::module_& m) {
           nb::sig("def dlpack_capsule(address: int, shape: Sequence[int], strides: Sequence[int], code: int, "
                   "bits: int, "
                   "owner: object) -> Any"));
+    m.def("bfloat_words", &bfloat_words, "tensor"_a,
+          "The words of a bfloat16 tensor of any library, in place.",
+          nb::sig("def bfloat_words(tensor: object) -> NDArray[numpy.uint16]"));
     m.def("host_memory", [] { return MemoryPool::host().statistics(); }, "Statistics of the host's pool.");
     m.def(
         "trim_host_memory", [] { return MemoryPool::host().trim(); }, NoGil(),

@@ -247,6 +247,9 @@ def address(bytes: NDArray[numpy.uint8]) -> int:
 def dlpack_capsule(address: int, shape: Sequence[int], strides: Sequence[int], code: int, bits: int, owner: object) -> Any:
     """Memory as a DLPack capsule; owner keeps it alive."""
 
+def bfloat_words(tensor: object) -> NDArray[numpy.uint16]:
+    """The words of a bfloat16 tensor of any library, in place."""
+
 def host_memory() -> MemoryStatistics:
     """Statistics of the host's pool."""
 

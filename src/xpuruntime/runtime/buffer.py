@@ -153,10 +153,8 @@ def host_array(value: Any) -> NDArray[Any]:
     if not hasattr(value, "__dlpack__"):
         return np.asarray(value)
     try:
-        if "bfloat16" in str(value.dtype) and type(value).__module__.partition(".")[0] == "torch":
-            import torch
-
-            return np.from_dlpack(value.detach().view(torch.int16)).view(DType.BFLOAT16.numpy)
+        if "bfloat16" in str(getattr(value, "dtype", "")):
+            return _core.bfloat_words(value).view(DType.BFLOAT16.numpy)
         return np.from_dlpack(value)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         try:

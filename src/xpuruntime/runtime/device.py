@@ -7,6 +7,7 @@ is ``""``, 0 or None, never a guess. The facts come from the C++ core, which rel
 from __future__ import annotations
 
 import importlib.util
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -175,8 +176,8 @@ def _status(status: _core.Status) -> Status:
 def search(name: str) -> _core.Search:
     """Where to look for a library: the environment's override, else the loader's own search, then known folders.
 
-    The folders are those in which NVIDIA's packages for Python keep their libraries (``nvidia/*/lib`` on ``sys.path``)
-    and those where containers mount the driver. Raises KeyError for a name that the core does not know.
+    The folders are those in which NVIDIA's packages for Python keep their libraries (``nvidia/*/lib`` on ``sys.path``),
+    those where containers mount the driver, and the environment's own ``lib``, where oneDNN's package puts its library. Raises KeyError for a name that the core does not know.
     """
     override = env.get_path(_core.library_variable(name))
     if override is not None:
@@ -184,7 +185,7 @@ def search(name: str) -> _core.Search:
     spec = importlib.util.find_spec("nvidia")  # a namespace package: finding it imports nothing
     places = [] if spec is None else list(spec.submodule_search_locations or ())
     folders = sorted(str(folder) for place in places for folder in Path(place).glob("*/lib"))
-    return _core.Search(folders=[*folders, *_DRIVER_FOLDERS])
+    return _core.Search(folders=[*folders, *_DRIVER_FOLDERS, str(Path(sys.prefix) / "lib")])
 
 
 def open_library(name: str) -> LibraryStatus:
