@@ -109,6 +109,7 @@ class _Lowerer:
         self.decisions: dict[tuple[str, ...], list[Decision]] = {}
         self.fresh = 0
         self.placements: dict[str, Placement] = {}
+        self.made: dict[str, TensorSpec] = {}  # copies that the graph does not have
         # A value that leaves the graph is written where the caller wants it, if a kernel makes it.
         self.leaving = {o.value for o in graph.outputs}
 
@@ -128,6 +129,7 @@ class _Lowerer:
             self._kernel(node)
         outputs, renamed = self._outputs()  # they may show what a state was before this run
         self.memory.reuse([c.use for c in self.calls])
+        self.calls = [c for c in self.calls if not (c.stage.copies and self._in_place(c))]
         self._states()
         inputs = tuple(v.name for v in self.graph.inputs)
         return Lowering(
@@ -138,7 +140,7 @@ class _Lowerer:
 
     def spec(self, value: str) -> TensorSpec:
         """A value's spec with its layout."""
-        spec = self.graph.spec(value)
+        spec = self.made[value] if value in self.made else self.graph.spec(value)
         layout = self.layouts.get(value)
         return spec if layout is None else replace(spec, layout=layout)
 
@@ -155,6 +157,8 @@ class _Lowerer:
         """Let operands of concatenations be written where the results lie."""
 
         def works(node: Node, layouts: Layouts) -> str:
+            if node.outputs[0].name in self.known:
+                return ""  # no kernel makes it
             found = self._call(node, layouts)
             return next((k.name for k, s in self.offers(found, self.target) if s), "")
 
@@ -240,7 +244,12 @@ class _Lowerer:
                 got=", ".join(source_names(node)),
                 do="Use a vendor engine for this model.",
             )
-        facts = facts_of(self.graph, node, phase=self.phase, device=self.target.name.partition(":")[0])
+        known = all(
+            v in self.graph.values for v in node.values
+        )  # a copy may read what the graph does not have
+        facts = facts_of(
+            self.graph if known else None, node, phase=self.phase, device=self.target.name.partition(":")[0]
+        )
         chosen, decision = choose(self.policy, facts, [Offer(n, s) for n, (_, s) in rows.items()])
         key = (decision.question, chosen, *(f"{c.name}: {c.reason}" for c in decision.rejected))
         self.decisions.setdefault(key, []).append(decision)
@@ -287,6 +296,9 @@ class _Lowerer:
                 )
             )
 
+    def _in_place(self, call: Call) -> bool:
+        return self.memory.place(call.inputs[0]) == self.memory.place(call.outputs[0])
+
     def _temp(self, size: int) -> str:
         self.fresh += 1
         name = f"temp.{self.fresh}"
@@ -307,6 +319,7 @@ class _Lowerer:
         node = Node("clone", (value,), Attrs(), (Value(to, spec),), tuple(Source(name=n) for n in sources))
         call = NodeCall(node, (self._operand(value),), (spec,))
         kernel = self._choose(node, call)
+        self.made[to] = spec
         if kind is not None:
             self.memory.declare(to, kind, spec)
         self._emit(node, kernel, kernel.lower(call, self.target))

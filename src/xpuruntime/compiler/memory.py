@@ -63,6 +63,10 @@ class Memory:
         """The value whose memory it is."""
         return self._values[name].root
 
+    def place(self, name: str) -> tuple[str, int]:
+        """Where a value starts: the value whose memory it is, and the bytes from there."""
+        return self._values[name].root, self._values[name].offset
+
     def kind(self, name: str) -> BufferKind:
         """What its memory is to a run."""
         return self._values[name].kind

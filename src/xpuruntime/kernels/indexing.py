@@ -300,10 +300,10 @@ class Indexing:
         plan[0] += padding("out0", call.outputs[0])
         stages = []
         for i, moves in enumerate(plan):
-            skip = f"args[0] == args[{len(args) - 1}]" if row.writes and i == 0 else ""
-            stem = "stays" if row.writes and i == 0 else call.op
+            copies = row.writes and i == 0
+            stem = "stays" if copies else call.op
             kind = _computed(dtype) if any(m.combine for m in plan[-1]) and i else ""
-            stages.append(moves_stage(stem, moves, args, dtype, target, skip, kind))
+            stages.append(moves_stage(stem, moves, args, dtype, target, copies, kind))
         return Lowered(tuple(stages), in_place={0: 0} if row.writes else {})
 
 

@@ -84,6 +84,7 @@ class Stage:
     args:   ``in0`` (operand 0), ``out0``, ``temp0``: the function's arguments in order. Operands of which a kernel packed a
             weight are the packed ones.
     parts:  parts of the target's prelude that the text uses (``exp``, ``erf`` ...).
+    copies: it only brings the first operand to the first result; there is nothing to do where both are one place.
     library, options: for a library's kernel, as in KernelCall; then ``source`` is empty and ``stem`` the library's word.
     """
 
@@ -95,6 +96,7 @@ class Stage:
     scratch_bytes: int = 0
     params: tuple[KernelParam, ...] = ()
     parts: frozenset[str] = frozenset()
+    copies: bool = False
     library: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     flops: int = 0

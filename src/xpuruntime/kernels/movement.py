@@ -21,7 +21,17 @@ from ..ir.ops.movement import slice_length
 from ..types import DType, TensorSpec
 from .kernel import Lowered, NodeCall, Stage, operand_ref
 
-__all__ = ["KERNELS", "STATUS", "Movement", "bits_of", "function", "moves_stage", "padding", "static", "too_small"]
+__all__ = [
+    "KERNELS",
+    "STATUS",
+    "Movement",
+    "bits_of",
+    "function",
+    "moves_stage",
+    "padding",
+    "static",
+    "too_small",
+]
 
 Moves: TypeAlias = "Iterator[Move]"
 _MOST = 1024
@@ -75,28 +85,28 @@ def moves_stage(
     args: tuple[str, ...],
     dtype: DType,
     target: CodegenTarget,
-    skip: str = "",
+    copies: bool = False,
     ctype: str = "",
 ) -> Stage:
-    """One stage that makes all moves. ``skip``: a condition under which there is nothing to do; ``ctype``: the type that elements
-    are computed with, else they move as bits.
+    """One stage that makes all moves. ``copies``: it only brings the first operand to the result (``Stage.copies``); ``ctype``: the
+    type that elements are computed with, else they move as bits.
     """
     config = target.config
     body, tasks = emit(
         moves, args, ctype or bits_type(dtype), config.max_threadgroup_1d, config.max_threadgroup_2d
     )
-    head = f"  if ({skip}) return;\n" if skip else ""
     lines = "\n".join(f"  {line}" for line in body.splitlines())
     total = carried(moves) * element_bytes(dtype)
     return Stage(
         stem=stem,
-        source=function(f"{head}{lines}"),
+        source=function(lines),
         args=args,
         tasks=max(tasks, 1),
         grain=1,
         scratch_bytes=STATUS if any(m.lookups for m in moves) else 0,
         parts=frozenset({"movement"}),
         bytes=2 * total,
+        copies=copies,
     )
 
 
@@ -430,11 +440,8 @@ class Movement:
         stays = [m for m in moves if m.source is not None and m.source.arg == "in0"]
         new = [m for m in moves if m not in stays]
         stages = [
-            moves_stage(stem, some, args, dtype, target, skip)
-            for stem, some, skip in (
-                ("stays", [*stays, *pads], "args[0] == args[2]"),
-                (call.op, new, ""),
-            )
+            moves_stage(stem, some, args, dtype, target, copies)
+            for stem, some, copies in (("stays", [*stays, *pads], True), (call.op, new, False))
             if some
         ]
         if not stages:

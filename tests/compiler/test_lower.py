@@ -1,0 +1,130 @@
+"""Lowering as a whole: views, known values, borders, states and concatenations against the interpreter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from xpuruntime import ir
+from xpuruntime.testing.native import check, compile_native
+
+PASSES = ["none", "all"]
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+def floats(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    return rng.standard_normal(shape, dtype=np.float32)
+
+
+def conv(
+    b: ir.GraphBuilder, x: str, weights: dict[str, Any], rng: np.random.Generator, out: int, k: int
+) -> str:
+    name, channels = f"w{len(weights)}", int(b.spec(x).shape[1])
+    weights[name] = floats(rng, out, channels, k, k) / (channels * k * k) ** 0.5
+    w = b.weight(name, f"float32[{out}, {channels}, {k}, {k}]")
+    return b.convolution(x, w, stride=[1, 1], padding=[k // 2, k // 2], dilation=[1, 1])
+
+
+@pytest.mark.parametrize("passes", PASSES)
+def test_borders_hand_through_inputs_states_weights_and_one_value_twice(
+    passes: str, rng: np.random.Generator
+) -> None:
+    b, weights = ir.GraphBuilder("borders"), {}
+    x, c = b.input("x", "float32[1, 3, 6, 6]"), b.state("c", "float32[1, 4, 6, 6]")
+    y = conv(b, x, weights, rng, 4, 3)
+    b.set_state("c", y)
+    for name, value in {
+        "y": y,
+        "again": y,
+        "x_out": x,
+        "old": c,
+        "w": "w0",
+        "seen": b.view(y, size=[4, 36]),
+    }.items():
+        b.output(name, value)
+    states = {"c": floats(rng, 1, 4, 6, 6)}
+    check(b.build(), {"x": floats(rng, 1, 3, 6, 6)}, weights=weights, states=states, passes=passes)
+
+
+@pytest.mark.parametrize("passes", PASSES)
+def test_states_may_change_places(passes: str, rng: np.random.Generator) -> None:
+    b = ir.GraphBuilder("swap")
+    x, p, q = b.input("x", "float32[5]"), b.state("p", "float32[5]"), b.state("q", "float32[5]")
+    b.set_state("p", q)
+    b.set_state("q", p)
+    b.output("y", b.add(b.add(x, p), q))
+    check(b.build(), {"x": floats(rng, 5)}, states={"p": floats(rng, 5), "q": floats(rng, 5)}, passes=passes)
+
+
+def test_a_state_is_written_where_it_lies(rng: np.random.Generator) -> None:
+    b = ir.GraphBuilder("cache")
+    x, at, cache = (
+        b.input("x", "float32[1, 2, 1, 4]"),
+        b.input("at", "int64[1]"),
+        b.state("cache", "float32[1, 2, 8, 4]"),
+    )
+    new = b.index_copy(cache, at, x, dim=2)
+    b.set_state("cache", new)
+    b.output("y", b.sum(new, dim=2))
+    graph = b.build()
+    feeds = {"x": floats(rng, 1, 2, 1, 4), "at": np.array([3])}
+    check(graph, feeds, states={"cache": floats(rng, 1, 2, 8, 4)})
+    plan = compile_native(graph, feeds).entries[0].plans[0]
+    assert [c.ops for c in plan.calls if plan.buffer(c.outputs[0]).root == "cache"] == [("index_copy",)]
+    assert not any("clone" in c.ops for c in plan.calls)
+
+
+@pytest.mark.parametrize("passes", PASSES)
+def test_known_values_are_computed_when_weights_are_loaded(passes: str, rng: np.random.Generator) -> None:
+    b = ir.GraphBuilder("known")
+    x, w, v = b.input("x", "float32[3, 4]"), b.weight("w", "float32[4, 5]"), b.weight("v", "float32[5]")
+    scale = b.rsqrt(b.add(b.mul(v, v), 1e-5))
+    b.output("y", b.linear(x, b.permute(b.mul(w, scale), dims=[1, 0])))
+    graph = b.build()
+    feeds = {"x": floats(rng, 3, 4)}
+    check(graph, feeds, weights={"w": floats(rng, 4, 5), "v": floats(rng, 5)}, passes=passes)
+    plan = compile_native(graph, feeds, passes=passes).entries[0].plans[0]
+    assert [c.ops for c in plan.calls] == [("linear",)]
+
+
+@pytest.mark.parametrize("passes", PASSES)
+def test_a_dense_block_copies_nothing(passes: str, rng: np.random.Generator) -> None:
+    b, weights = ir.GraphBuilder("dense"), {}
+    h = conv(b, b.input("x", "float32[1, 3, 12, 12]"), weights, rng, 16, 3)
+    for _ in range(3):
+        new = conv(b, b.relu(h), weights, rng, 8, 1)
+        h = b.cat(h, conv(b, b.relu(new), weights, rng, 8, 3), dim=1)
+    b.output("y", b.relu(h))
+    graph, feeds = b.build(), {"x": floats(rng, 1, 3, 12, 12)}
+    check(graph, feeds, weights=weights, passes=passes, split=3)
+    plan = compile_native(graph, feeds, passes=passes).entries[0].plans[0]
+    assert not any("cat" in c.ops for c in plan.calls)
+    roots = {plan.buffer(n).root for n in ("convolution", "cat", "cat_1", "cat_2")}
+    assert len(roots) == 1
+
+
+@pytest.mark.parametrize("passes", PASSES)
+def test_what_a_kernel_did_not_make_is_copied_into_a_concatenation(
+    passes: str, rng: np.random.Generator
+) -> None:
+    b = ir.GraphBuilder("mixed")
+    x, w = b.input("x", "float32[2, 3, 4]"), b.weight("w", "float32[2, 1, 4]")
+    b.output("y", b.exp(b.cat(w, x, b.relu(x), b.neg(x), dim=1)))
+    check(b.build(), {"x": floats(rng, 2, 3, 4)}, weights={"w": floats(rng, 2, 1, 4)}, passes=passes)
+
+
+def test_scratch_of_values_that_live_apart_is_shared(rng: np.random.Generator) -> None:
+    b = ir.GraphBuilder("chain")
+    h = b.input("x", "float32[64, 64]")
+    for _ in range(8):
+        h = b.softmax(b.matmul(h, h), dim=1)
+    b.output("y", h)
+    graph, feeds = b.build(), {"x": floats(rng, 64, 64)}
+    check(graph, feeds)
+    assert compile_native(graph, feeds).entries[0].plans[0].arena_bytes <= 2 * 64 * 64 * 4 + 128
