@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from xpuruntime import ir
+from xpuruntime.frontends.onnx import import_onnx
 from xpuruntime.testing.native import compile_native
 
 RUN = """
@@ -62,16 +63,29 @@ def test_a_saved_program_runs_alone(embedded: bool, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", feed)
     if embedded:
         (tmp_path / "w.safetensors").unlink()
-    (tmp_path / "nowhere").mkdir()
-    environment = os.environ | {"PATH": str(tmp_path / "nowhere"), "CXX": "no-compiler"}
-    done = subprocess.run(
-        [sys.executable, "-c", RUN, str(tmp_path)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    run_alone(tmp_path)
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), np.concatenate([feed, w, v], 1).T)
+
+
+def test_a_network_compiled_from_onnx_runs_alone(tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    from examples.small_model import small_model
+
+    graph, weights = import_onnx(small_model())
+    feed = np.random.default_rng(1).standard_normal((1, 3, 32, 32)).astype(np.float32)
+    compile_native(graph, {"input": feed}).save(tmp_path / "m.npubin", weights)
+    np.save(tmp_path / "x.npy", feed)
+    run_alone(tmp_path)
+    expected = ir.interp.run(graph, {"input": feed}, weights=weights)["probabilities"]
+    found = np.load(tmp_path / "y.npy")
+    assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
+def run_alone(folder: Path) -> None:
+    """Run ``m.npubin`` on ``x.npy`` in a process that finds none of what made it."""
+    (folder / "nowhere").mkdir()
+    environment = os.environ | {"PATH": str(folder / "nowhere"), "CXX": "no-compiler"}
+    command = [sys.executable, "-c", RUN, str(folder)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"
-    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), np.concatenate([feed, w, v], 1).T)
