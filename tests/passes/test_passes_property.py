@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from xpuruntime import ir
-from xpuruntime.passes import PASSES, run_passes
+from xpuruntime.decisions import Reason, Support
+from xpuruntime.passes import PASSES, Context, run_passes
 from xpuruntime.testing.alike import difference
-from xpuruntime.testing.graphs import graphs
+from xpuruntime.testing.graphs import LAYERS, graphs
+from xpuruntime.types import DType
 
-relaxed = settings(suppress_health_check=list(HealthCheck), deadline=None, max_examples=60)
+relaxed = settings(suppress_health_check=list(HealthCheck), deadline=None, max_examples=20)
 
 
 def _check(before: ir.Graph, after: ir.Graph) -> None:
@@ -39,3 +42,49 @@ def test_pass_keeps_what_is_computed(step) -> None:
 @given(graphs(max_nodes=20, symbolic=False, states=True, sources=True))
 def test_all_passes_keep_what_is_computed(graph: ir.Graph) -> None:
     _check(graph, run_passes(graph, check=True))
+
+
+LAYERED = (*LAYERS, *LAYERS, "unary", "binary", "number", "permute", "view", "cat", "softmax", "expand")
+
+
+def _ranked() -> st.SearchStrategy[ir.Graph]:
+    """Graphs in which layers find something to work on."""
+    return graphs(max_nodes=10, symbolic=False, dtypes=(DType.FLOAT32,), steps=LAYERED, sources=True)
+
+
+@settings(relaxed, max_examples=80)
+@given(_ranked())
+def test_all_passes_keep_layers(graph: ir.Graph) -> None:
+    after = run_passes(graph, check=True)
+    _check(graph, after)
+    fused = {s for n in after.nodes for s in n.sources}
+    computed = {s for n in run_passes(graph, 1).nodes for s in n.sources}
+    assert computed <= fused, "a fusion lost the source of a member"
+
+
+@pytest.mark.parametrize("step", PASSES, ids=lambda p: p.name)
+def test_pass_keeps_layers(step) -> None:
+    @relaxed
+    @given(_ranked())
+    def check(graph: ir.Graph) -> None:
+        after = step.run(graph, None)
+        _check(graph, after)
+        assert step.run(after, None) == after, "a second run still changes something"
+
+    check()
+
+
+@relaxed
+@given(_ranked())
+def test_what_may_not_be_fused_is_not(graph: ir.Graph) -> None:
+    no = Context(may_fuse=lambda nodes: Support.no(Reason.FORBIDDEN, "a rule names one of them"))
+    after = run_passes(graph, context=no, check=True)
+    _check(graph, after)
+    assert not {n.op for n in after} & {
+        "fused",
+        "fused_linear",
+        "fused_convolution",
+        "attention",
+        "silu_mul",
+        "rms_norm",
+    }

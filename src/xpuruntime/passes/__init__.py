@@ -20,18 +20,22 @@ from ..ir import Graph, verify
 from ..types import DType
 from . import (
     cast_precision,
+    concat_linear,
     cse,
     dead_code,
+    decompose,
     fold_batch_norm,
     fold_constants,
     fuse_conv,
     fuse_linear,
     fuse_pointwise,
+    in_place_state,
     recognise_activation,
     recognise_attention,
     recognise_norm,
     recognise_rope,
     simplify,
+    unflatten,
 )
 from .context import Context
 
@@ -45,7 +49,7 @@ Run: TypeAlias = Callable[[Graph, Context | None], Graph]
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One rewrite: its name, what it does, the function, and the lowest level at which it runs."""
+    """One rewrite: its name, what it does, the function, and the lowest level at which it runs (4: only by name)."""
 
     name: str
     meaning: str
@@ -53,7 +57,7 @@ class Pass:
     level: int
 
 
-BASIC, EXTENDED, ALL = 1, 2, 3
+BASIC, EXTENDED, ALL, NAMED = 1, 2, 3, 4  # passes of the last run only when named
 
 
 def _clean(graph: Graph, context: Context | None) -> Graph:
@@ -63,59 +67,29 @@ def _clean(graph: Graph, context: Context | None) -> Graph:
     return graph
 
 
-# name, what it does, function, level from which it is on
+# fmt: off
 PASSES: tuple[Pass, ...] = (
     Pass("fold_constants", "nodes that read constants alone become constants", fold_constants.run, BASIC),
-    Pass(
-        "simplify",
-        "what does nothing goes; views of views, casts of casts and the like become one",
-        simplify.run,
-        BASIC,
-    ),
+    Pass("simplify", "what does nothing goes; chains of views, casts and the like become one", simplify.run, BASIC),
     Pass("cse", "equal nodes are computed once", cse.run, BASIC),
     Pass("dead_code", "what nothing reads goes", dead_code.run, BASIC),
-    Pass(
-        "fold_batch_norm",
-        "batch norms go into the weights before them",
-        fold_batch_norm.run,
-        BASIC,
-    ),
-    Pass(
-        "recognise_activation",
-        "written-out gelu, silu, hardswish, relu6 become one op",
-        recognise_activation.run,
-        EXTENDED,
-    ),
-    Pass(
-        "recognise_norm",
-        "written-out rms_norm, layer_norm, softmax become one op",
-        recognise_norm.run,
-        EXTENDED,
-    ),
-    Pass("recognise_rope", "rotary embeddings in halves become one op", recognise_rope.run, EXTENDED),
-    Pass(
-        "recognise_attention",
-        "softmax(q @ k.T) @ v becomes one op; keys and values are not repeated for it",
-        recognise_attention.run,
-        EXTENDED,
-    ),
+    Pass("fold_batch_norm", "batch norms go into the weights before them", fold_batch_norm.run, BASIC),
+    Pass("recognise_activation", "written-out gelu, silu, hardswish ... are one op", recognise_activation.run, EXTENDED),
+    Pass("unflatten", "products over flattened dims are products of the values", unflatten.run, EXTENDED),
+    Pass("recognise_norm", "written-out rms_norm, layer_norm, softmax are one op", recognise_norm.run, EXTENDED),
+    Pass("recognise_rope", "written-out rotary embeddings are one op", recognise_rope.run, EXTENDED),
+    Pass("recognise_attention", "softmax(q @ k.T) @ v is one op, grouped heads as they are", recognise_attention.run, EXTENDED),
     Pass("fuse_conv", "convolution with bias, residual and activation", fuse_conv.run, EXTENDED),
-    Pass(
-        "fuse_linear",
-        "products with weights become linear, with bias, residual and activation",
-        fuse_linear.run,
-        EXTENDED,
-    ),
+    Pass("fuse_linear", "products with weights are linear, with bias, residual and activation", fuse_linear.run, EXTENDED),
     Pass("split_batch_norm", "other batch norms become a scale and a shift", fold_batch_norm.split, ALL),
-    Pass(
-        "cast_precision",
-        "float32 values are kept narrower where the policy says so",
-        cast_precision.run,
-        BASIC,
-    ),
-    Pass("clean_up", "simplify, cse and dead_code once more", _clean, EXTENDED),
+    Pass("concat_linear", "linear layers of one input become one", concat_linear.run, NAMED),
+    Pass("decompose", "ops that no kernel computes are written out", decompose.run, BASIC),
+    Pass("cast_precision", "float32 values are kept narrower where the policy says so", cast_precision.run, BASIC),
+    Pass("clean_up", "fold_constants, simplify, cse and dead_code once more", _clean, EXTENDED),
     Pass("fuse_pointwise", "elementwise nodes of one shape become one kernel", fuse_pointwise.run, ALL),
+    Pass("in_place_state", "old contents of states are read before they change", in_place_state.run, BASIC),
 )
+# fmt: on
 """Every pass, in the order in which they run."""
 
 
@@ -148,7 +122,7 @@ def run_passes(
 ) -> Graph:
     """The graph after the passes.
 
-    which:     a level from 0 (none) to 3 (all) or its name, or names of passes.
+    which:     a level from 0 (none) to 3 (all) or its name, or names of passes (the only way to those of level 4).
     precision: float dtype in which float32 values are kept between kernels (``cast_precision``); None: as the model says. Shorthand
                for ``Context.storage``.
     watch:     called with each pass's name and the graph after it.

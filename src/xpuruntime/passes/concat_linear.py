@@ -1,0 +1,53 @@
+"""concat_linear: several linear layers of one input (query, key and value; gate and up) become one, split afterwards.
+
+One product over wider weights reads the input once and is one launch instead of three; the weights are joined when they are loaded. Splitting
+the last dim copies on targets without strided views, so it is on only by name.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from ..ir import Editor, Graph, Node
+from .context import Context
+from .known import known_values
+
+__all__ = ["run"]
+
+
+def run(graph: Graph, context: Context | None = None) -> Graph:
+    """The graph with groups of two or more plain linear layers joined."""
+    context = context or Context()
+    known = known_values(graph)
+    groups: dict[tuple[object, ...], list[Node]] = defaultdict(list)
+    for node in graph.nodes:
+        if node.op == "linear" and node.name not in known and all(v in known for v in node.values[1:]):
+            groups[(node.inputs[0], len(node.values), node.spec.dtype)].append(node)
+    joined = {
+        nodes[0].name: nodes for nodes in groups.values() if len(nodes) > 1 and context.may_fuse(tuple(nodes))
+    }
+    if not joined:
+        return graph
+
+    def rule(editor: Editor, node: Node) -> None:
+        if node.name in joined:
+            _join(editor, joined[node.name])
+
+    return graph.rewrite(rule)
+
+
+def _join(editor: Editor, nodes: list[Node]) -> None:
+    """In place of the first; the others read its parts."""
+    first = nodes[0]
+    sources = tuple(dict.fromkeys(s for n in nodes for s in n.sources))
+    parts = [
+        editor.insert(first, "cat", *(n.values[i] for n in nodes), dim=0) for i in range(1, len(first.values))
+    ]
+    wide = editor.insert(first, "linear", first.inputs[0], *parts, sources=sources)
+    sizes = [n.spec.shape[-1] for n in nodes]
+    pieces = editor.insert(first, "split", wide, sizes=sizes, dim=first.spec.rank - 1)
+    for node, piece in zip(nodes, pieces, strict=True):
+        if node.name in editor.graph.kept:
+            editor.replace(node, "clone", piece)
+        else:
+            editor.forward(node.name, piece)

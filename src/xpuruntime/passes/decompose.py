@@ -1,0 +1,229 @@
+"""decompose: an op that nothing on the target computes is written out with plainer ones, by one table of expansions.
+
+The context says which ops have kernels. Expansions compute in float32 where the op keeps narrower values, and round once at the end, as the op does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..ir import Editor, Graph, Node
+from ..types import DType, TensorSpec
+from .context import Context
+
+__all__ = ["EXPANSIONS", "run"]
+
+
+def run(graph: Graph, context: Context | None = None) -> Graph:
+    """The graph without ops that have an expansion and no kernel; expansions may need expansion themselves."""
+    has_kernel = (context or Context()).has_kernel
+
+    def rule(editor: Editor, node: Node) -> None:
+        expand = EXPANSIONS.get(node.op)
+        if expand is not None and len(node.outputs) == 1 and not has_kernel(node.op):
+            expand(_Pen(editor, node))
+
+    for _ in range(8):
+        made = graph.rewrite(rule)
+        if made is graph:
+            break
+        graph = made
+    return graph
+
+
+class _Pen:
+    """Writes nodes before one, and the last in its place."""
+
+    def __init__(self, editor: Editor, node: Node) -> None:
+        self.editor, self.node = editor, node
+        self.narrow = node.spec.dtype.is_float and node.spec.dtype.bits < 32
+
+    def __call__(self, op: str, *inputs: Any, **attrs: Any) -> str:
+        made: str = self.editor.insert(self.node, op, *inputs, **attrs)
+        return made
+
+    def input(self, at: int) -> Any:
+        """An operand, None where it is absent."""
+        return self.node.inputs[at] if at < len(self.node.inputs) else None
+
+    def wide(self, at: int) -> Any:
+        """An operand to compute with: narrow floats in float32."""
+        value = self.input(at)
+        spec = self.spec(value) if isinstance(value, str) else None
+        if spec is None or not (spec.dtype.is_float and spec.dtype.bits < 32):
+            return value
+        return self("cast", value, dtype=DType.FLOAT32)
+
+    def spec(self, value: str) -> TensorSpec:
+        """A value's spec."""
+        spec = self.editor.values[value].spec
+        assert spec is not None
+        return spec
+
+    def last(self, op: str, *inputs: Any, **attrs: Any) -> None:
+        """The result, in the node's own type."""
+        if self.narrow and any(isinstance(i, str) and self.spec(i).dtype is DType.FLOAT32 for i in inputs):
+            self.editor.replace(self.node, "cast", self(op, *inputs, **attrs), dtype=self.node.spec.dtype)
+        else:
+            self.editor.replace(self.node, op, *inputs, **attrs)
+
+
+_ACTIVATIONS: Mapping[str, tuple[str, tuple[float, ...], Mapping[str, Any]]] = {
+    "relu6": ("clamp", (0.0, 6.0), {}),
+    "gelu_tanh": ("gelu", (), {"approximate": "tanh"}),
+}
+
+
+def _with_epilogue(layer: str) -> Callable[[_Pen], None]:
+    def expand(pen: _Pen) -> None:
+        attrs = dict(pen.node.attrs)
+        act = attrs.pop("act")
+        y = pen(layer, *(i for i in pen.node.inputs[:3] if i is not None), **attrs)
+        residual = pen.input(3)
+        if act == "none":
+            pen.last("add", y, residual) if residual is not None else pen.last("clone", y)
+            return
+        y = y if residual is None else pen("add", y, residual)
+        op, numbers, more = _ACTIVATIONS.get(act, (act, (), {}))
+        pen.last(op, y, *numbers, **more)
+
+    return expand
+
+
+def _linear(pen: _Pen) -> None:
+    product = pen("permute", pen.input(1), dims=(1, 0))
+    if pen.input(2) is None:
+        pen.last("matmul", pen.input(0), product)
+    else:
+        pen.last("add", pen("matmul", pen.input(0), product), pen.input(2))
+
+
+def _addmm(pen: _Pen) -> None:
+    alpha, beta = pen.node.attrs["alpha"], pen.node.attrs["beta"]
+    product = pen("mm", pen.input(1), pen.input(2))
+    if beta == 0:
+        pen.last("mul", product, alpha)
+        return
+    product = product if alpha == 1 else pen("mul", product, alpha)
+    pen.last("add", product, pen.input(0) if beta == 1 else pen("mul", pen.input(0), beta))
+
+
+def _silu_mul(pen: _Pen) -> None:
+    pen.last("mul", pen("silu", pen.wide(0)), pen.wide(1))
+
+
+def _trailing(pen: _Pen) -> tuple[int, ...]:
+    rank = pen.node.spec.rank
+    return tuple(range(rank - len(pen.node.attrs["normalized_shape"]), rank))
+
+
+def _affine(pen: _Pen, y: str, weight: Any, bias: Any) -> None:
+    """Y * weight + bias in the node's place."""
+    if weight is not None and bias is not None:
+        pen.last("add", pen("mul", y, weight), bias)
+    elif weight is not None or bias is not None:
+        pen.last("add" if weight is None else "mul", y, bias if weight is None else weight)
+    else:
+        pen.last("clone", y)
+
+
+def _rms_norm(pen: _Pen) -> None:
+    x = pen.wide(0)
+    square = pen("mean", pen("mul", x, x), dim=_trailing(pen), keepdim=True)
+    root = pen("rsqrt", pen("add", square, pen.node.attrs["eps"]))
+    _affine(pen, pen("mul", x, root), pen.wide(1), None)
+
+
+def _layer_norm(pen: _Pen) -> None:
+    x, dims = pen.wide(0), _trailing(pen)
+    centred = pen("sub", x, pen("mean", x, dim=dims, keepdim=True))
+    square = pen("mean", pen("mul", centred, centred), dim=dims, keepdim=True)
+    root = pen("rsqrt", pen("add", square, pen.node.attrs["eps"]))
+    _affine(pen, pen("mul", centred, root), pen.wide(1), pen.wide(2))
+
+
+def _batch_norm(pen: _Pen) -> None:
+    spec = pen.node.spec
+    along = (1, spec.shape[1], *(1,) * (spec.rank - 2)) if spec.rank > 1 else spec.shape
+    scale, shift, mean, var = (
+        None if pen.input(i) is None else pen("view", pen.wide(i), size=along) for i in (1, 2, 3, 4)
+    )
+    root = pen("rsqrt", pen("add", var, pen.node.attrs["eps"]))
+    _affine(pen, pen("mul", pen("sub", pen.wide(0), mean), root), scale, shift)
+
+
+def _group_norm(pen: _Pen) -> None:
+    spec, groups = pen.node.spec, pen.node.attrs["groups"]
+    rows = pen("view", pen.wide(0), size=(spec.shape[0], groups, -1))
+    size = pen.spec(rows).shape[-1]
+    y = pen(
+        "view", pen("layer_norm", rows, normalized_shape=(size,), eps=pen.node.attrs["eps"]), size=spec.shape
+    )
+    along = (spec.shape[1], *(1,) * (spec.rank - 2))
+    weight, bias = (None if pen.input(i) is None else pen("view", pen.wide(i), size=along) for i in (1, 2))
+    _affine(pen, y, weight, bias)
+
+
+def _softmax(pen: _Pen) -> None:
+    dim = pen.node.attrs["dim"]
+    x = pen.wide(0)
+    x = x if pen.node.attrs["dtype"] is None else pen("cast", x, dtype=pen.node.attrs["dtype"])
+    power = pen("exp", pen("sub", x, pen("amax", x, dim=dim, keepdim=True)))
+    pen.last("div", power, pen("sum", power, dim=dim, keepdim=True))
+
+
+def _log_softmax(pen: _Pen) -> None:
+    dim = pen.node.attrs["dim"]
+    x = pen.wide(0)
+    x = x if pen.node.attrs["dtype"] is None else pen("cast", x, dtype=pen.node.attrs["dtype"])
+    centred = pen("sub", x, pen("amax", x, dim=dim, keepdim=True))
+    pen.last("sub", centred, pen("log", pen("sum", pen("exp", centred), dim=dim, keepdim=True)))
+
+
+def _var(pen: _Pen) -> None:
+    dims, attrs = pen.node.attrs["dim"], pen.node.attrs
+    x = pen.wide(0)
+    count = math.prod(int(pen.spec(x).shape[d]) for d in dims)
+    centred = pen("sub", x, pen("mean", x, dim=dims, keepdim=True))
+    total = pen("sum", pen("mul", centred, centred), dim=dims, keepdim=attrs["keepdim"])
+    left = max(count - attrs["correction"], 0.0)
+    pen.last("div", total, left)
+
+
+def _attention(pen: _Pen) -> None:
+    """Without groups, cap and causal mask, which need kernels of their own."""
+    q, k, v, mask = (pen.wide(i) for i in range(4))
+    attrs = pen.node.attrs
+    if attrs["causal"] or attrs["softcap"] or pen.spec(q).shape[1] != pen.spec(k).shape[1]:
+        return
+    scale = attrs["scale"] if attrs["scale"] is not None else 1 / math.sqrt(int(pen.spec(q).shape[3]))  # type: ignore[arg-type]
+    scores = pen("mul", pen("matmul", q, pen("permute", k, dims=(0, 1, 3, 2))), scale)
+    if mask is not None:
+        hides = pen.spec(mask).dtype is DType.BOOL
+        scores = pen("where", mask, scores, -math.inf) if hides else pen("add", scores, mask)
+    weights = pen("softmax", scores, dim=3)
+    if mask is not None:  # a row that sees nothing gives 0
+        weights = pen("where", pen("isnan", weights), 0.0, weights)
+    pen.last("matmul", weights, v)
+
+
+EXPANSIONS: Mapping[str, Callable[[_Pen], None]] = {
+    "fused_linear": _with_epilogue("linear"),
+    "fused_convolution": _with_epilogue("convolution"),
+    "linear": _linear,
+    "addmm": _addmm,
+    "mm": lambda pen: pen.last("matmul", pen.input(0), pen.input(1)),
+    "bmm": lambda pen: pen.last("matmul", pen.input(0), pen.input(1)),
+    "silu_mul": _silu_mul,
+    "rms_norm": _rms_norm,
+    "layer_norm": _layer_norm,
+    "batch_norm": _batch_norm,
+    "group_norm": _group_norm,
+    "softmax": _softmax,
+    "log_softmax": _log_softmax,
+    "var": _var,
+    "attention": _attention,
+}
+"""How ops are written out."""

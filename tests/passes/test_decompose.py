@@ -1,0 +1,85 @@
+"""Expansions compute what the op does, in every float type, and give what a target without its kernel can run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from xpuruntime import ir
+from xpuruntime.passes import Context
+from xpuruntime.passes.decompose import EXPANSIONS, run
+from xpuruntime.testing.alike import difference
+from xpuruntime.types import DType
+
+F = ("float32", "float64", "bfloat16", "float16")
+
+
+def _graph(op: str, operands: list[str], dtype: str, **attrs: object) -> ir.Graph:
+    b = ir.GraphBuilder(op)
+    names = [b.input(f"x{i}", f"{o.replace('T', dtype)}") if o else None for i, o in enumerate(operands)]
+    b.output("y", b.call(op, *names, outputs=1, **attrs))
+    return b.build()
+
+
+CONV = {"stride": [1], "padding": [1], "dilation": [1]}
+CASES = [
+    ("fused_linear", ["T[2, 3]", "T[4, 3]", "T[4]", "T[2, 4]"], {"act": "gelu_tanh"}),
+    ("fused_linear", ["T[2, 3]", "T[4, 3]", "", "T[2, 4]"], {"act": "none"}),
+    ("fused_convolution", ["T[2, 3, 5]", "T[4, 3, 3]", "T[4]", "T[2, 4, 5]"], {**CONV, "act": "relu6"}),
+    ("fused_convolution", ["T[2, 3, 5]", "T[4, 3, 3]", "T[4]"], {**CONV, "act": "silu"}),
+    ("linear", ["T[2, 5, 3]", "T[4, 3]", "T[4]"], {}),
+    ("addmm", ["T[4]", "T[2, 3]", "T[3, 4]"], {"alpha": 0.5, "beta": 2.0}),
+    ("addmm", ["T[4]", "T[2, 3]", "T[3, 4]"], {"beta": 0.0}),
+    ("mm", ["T[2, 3]", "T[3, 4]"], {}),
+    ("bmm", ["T[5, 2, 3]", "T[5, 3, 4]"], {}),
+    ("silu_mul", ["T[2, 3]", "T[2, 3]"], {}),
+    ("rms_norm", ["T[2, 3, 4]", "T[3, 4]"], {"normalized_shape": [3, 4]}),
+    ("rms_norm", ["T[2, 3, 4]"], {"normalized_shape": [4]}),
+    ("layer_norm", ["T[2, 3, 4]", "T[4]", "T[4]"], {"normalized_shape": [4]}),
+    ("layer_norm", ["T[2, 3, 4]", "", "T[4]"], {"normalized_shape": [4]}),
+    ("group_norm", ["T[2, 6, 5]", "T[6]", "T[6]"], {"groups": 3}),
+    ("softmax", ["T[2, 5, 4]"], {"dim": 1}),
+    ("log_softmax", ["T[2, 5, 4]"], {"dim": 2}),
+    ("var", ["T[2, 5, 4]"], {"dim": [0, 2]}),
+    ("var", ["T[2, 5, 4]"], {"dim": [1], "correction": 0.0, "keepdim": True}),
+    ("attention", ["T[2, 3, 5, 4]", "T[2, 3, 6, 4]", "T[2, 3, 6, 7]", "T[5, 6]"], {}),
+    ("attention", ["T[2, 3, 5, 4]", "T[2, 3, 6, 4]", "T[2, 3, 6, 7]", "bool[2, 1, 1, 6]"], {"scale": 0.3}),
+]
+
+
+@pytest.mark.parametrize("dtype", F)
+@pytest.mark.parametrize(("op", "operands", "attrs"), CASES, ids=[f"{c[0]}_{i}" for i, c in enumerate(CASES)])
+def test_expansion(op: str, operands: list[str], attrs: dict, dtype: str) -> None:
+    graph = _graph(op, operands, dtype, **attrs)
+    after = run(graph, Context(has_kernel=lambda name: name not in EXPANSIONS))
+    ir.verify(after)
+    assert not {n.op for n in after} & set(EXPANSIONS)
+    assert after.output_specs == graph.output_specs
+    assert difference(graph, after, tolerance={"float32": 1e-6, "float64": 1e-12}.get(dtype)) == ""
+
+
+def test_batch_norm_of_statistics_that_are_computed() -> None:
+    graph = _graph("batch_norm", ["T[2, 3, 4]", "T[3]", "T[3]", "T[3]", "T[3]"], "float32", eps=4.5)
+    after = run(graph, Context(has_kernel=lambda name: name != "batch_norm"))
+    feeds = {
+        f"x{i}": np.random.default_rng(i).normal(size=s).astype(np.float32)
+        for i, s in enumerate([(2, 3, 4)] + [(3,)] * 4)
+    }
+    assert difference(graph, after, feeds, tolerance=1e-6) == ""
+
+
+def test_an_op_with_a_kernel_stays() -> None:
+    graph = _graph("softmax", ["T[2, 5]"], "float32", dim=1)
+    assert run(graph, None) is graph
+    assert run(graph, Context(has_kernel=lambda name: name == "softmax")) is graph
+
+
+def test_statistics_that_are_read_keep_the_op() -> None:
+    b = ir.GraphBuilder()
+    x = b.input("x", "float32[2, 3]")
+    y, mean, _ = b.layer_norm(x, normalized_shape=[3], outputs=3)
+    b.output("y", y)
+    b.output("mean", mean)
+    graph = b.build()
+    assert run(graph, Context(has_kernel=lambda name: False)) is graph
+    assert graph.output_specs[0].dtype is DType.FLOAT32
