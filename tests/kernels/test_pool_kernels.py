@@ -131,7 +131,7 @@ def test_no_number_stays_in_its_windows():
         pool(op, x, stride=(1, 1), padding=[1, 1])
 
 
-def test_padded_channels_stay_zero():
+def test_nothing_is_written_beyond_the_channels():
     x = draw(1, 5, 6, 6)
     out = {0: channels_last((1, 5, 2, 2), 16)}
     window = {"kernel_size": [3, 3], "stride": [3, 3], "padding": [0, 0], "dilation": [1, 1]}

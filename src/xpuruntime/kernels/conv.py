@@ -15,7 +15,7 @@ from ..codegen.target import CodegenTarget
 from ..decisions import Reason, Support
 from ..program.program import RecipeStep
 from ..types import DType, TensorSpec
-from .conv_shape import C_TYPES, ConvShape, braces, function, padding_stages, sizes
+from .conv_shape import C_TYPES, ConvShape, braces, function, sizes
 from .kernel import Kernel, Lowered, NodeCall, Operand, Packed, Stage, operand_ref
 
 __all__ = ["KERNELS"]
@@ -157,12 +157,12 @@ class Generated:
         return _supported(call, _FLOATS)
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """One stage; one before it where weights are computed, and where the result's layout has padding."""
+        """One stage; one before it where weights are computed."""
         shape = ConvShape.of(call)
         dtype = call.outputs[0].dtype
         cut = tiling(shape, dtype, target)
         weight = call.tensor(1)
-        temps, stages, filters = [], list(padding_stages(call, target)), "in1"
+        temps, stages, filters = [], [], "in1"
         if not weight.is_weight:
             filters = "temp0"
             temps.append(shape.groups * cut.tiles * cut.depth * cut.tile * cut.row_bytes)
@@ -271,7 +271,7 @@ class Depthwise:
         return Support.yes()
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """One stage; one before it where the result's layout has padding."""
+        """One stage."""
         shape, dtype = ConvShape.of(call), call.outputs[0].dtype
         sums = DType.FLOAT64 if dtype is DType.FLOAT64 else DType.FLOAT32
         lanes = target.isa.lanes(sums.bits // 8)  # type: ignore[attr-defined]
@@ -300,8 +300,7 @@ class Depthwise:
             RecipeStep("permute", ("%1",), {"order": [1, 2, 0]}),
         )
         packed = Packed(steps, TensorSpec((shape.filters, shape.taps, shape.groups), sums))
-        stages = (*padding_stages(call, target), stage)
-        return Lowered(stages, weights={1: packed}, accumulates=sums.value)
+        return Lowered((stage,), weights={1: packed}, accumulates=sums.value)
 
 
 class Naive:
@@ -318,7 +317,7 @@ class Naive:
         return supported
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """One stage, a task per pixel; one before it where the result's layout has padding."""
+        """One stage, a task per pixel."""
         shape, dtype = ConvShape.of(call), call.outputs[0].dtype
         kind = C_TYPES[dtype]
         sums = ("double" if dtype is DType.FLOAT64 else "float") if dtype.is_float else "uint64_t"
@@ -341,7 +340,7 @@ class Naive:
             bytes=shape.bytes(call),
         )
         wide = {"double": "float64", "float": "float32", "uint64_t": "int64"}[sums]
-        return Lowered((*padding_stages(call, target), stage), accumulates=wide)
+        return Lowered((stage,), accumulates=wide)
 
 
 KERNELS: tuple[Kernel, ...] = (Depthwise(), Generated(), Naive())

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..codegen.target import CodegenTarget
 from ..ir.ops._shapes import pads
 from ..types import DType, TensorSpec
-from .kernel import NodeCall, Stage, operand_ref
-from .movement import moves_stage, padding
+from .kernel import NodeCall
 
-__all__ = ["C_TYPES", "ConvShape", "braces", "function", "padding_stages", "sizes", "strides_of"]
+__all__ = ["C_TYPES", "ConvShape", "braces", "function", "sizes", "strides_of"]
 
 C_TYPES: dict[DType, str] = {
     DType.FLOAT64: "double",
@@ -183,12 +181,3 @@ def function(body: str, about: str) -> str:
         'extern "C" void KERNEL(void *const *args, const void *params, int64_t begin, int64_t end, void *scratch) {\n'
         f"{body}\n}}\n"
     )
-
-
-def padding_stages(call: NodeCall, target: CodegenTarget) -> Iterator[Stage]:
-    """Zeros where a result's layout has more than the value."""
-    for at, spec in enumerate(call.outputs):
-        ref = operand_ref("out", at)
-        moves = list(padding(ref, spec))
-        if moves:
-            yield moves_stage("zero_padding", moves, (ref,), spec.dtype, target)

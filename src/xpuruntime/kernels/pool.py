@@ -12,7 +12,7 @@ from ..codegen.target import CodegenTarget
 from ..decisions import Reason, Support
 from ..ir.ops._shapes import pads
 from ..types import DType
-from .conv_shape import C_TYPES, ConvShape, braces, function, padding_stages, strides_of
+from .conv_shape import C_TYPES, ConvShape, braces, function, strides_of
 from .kernel import Kernel, Lowered, NodeCall, Stage
 from .pool_places import Places, Regions
 
@@ -46,10 +46,10 @@ class Generated:
         return Support.yes()
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """One stage; one before it where the result's layout has padding."""
+        """One stage."""
         double = call.outputs[0].dtype is DType.FLOAT64
         return Lowered(
-            (*padding_stages(call, target), _stage(call, target)),
+            (_stage(call, target),),
             accumulates="float64" if double else "float32" if call.outputs[0].dtype.is_float else "int64",
         )
 

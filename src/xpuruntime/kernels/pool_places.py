@@ -8,7 +8,7 @@ from ..codegen.points import number
 from ..codegen.target import CodegenTarget
 from ..decisions import Reason, Support
 from ..types import DType
-from .conv_shape import C_TYPES, braces, function, padding_stages, sizes, strides_of
+from .conv_shape import C_TYPES, braces, function, sizes, strides_of
 from .kernel import Lowered, NodeCall, Stage
 from .movement import too_small
 
@@ -58,7 +58,7 @@ class Places:
             parts=frozenset({"pool_regions"}),
             bytes=sum(s.size_bytes or 0 for s in (x, at, y)),
         )
-        return Lowered((*padding_stages(call, target), stage), accumulates=x.dtype.value)
+        return Lowered((stage,), accumulates=x.dtype.value)
 
 
 class Regions:
@@ -108,4 +108,4 @@ class Regions:
             parts=frozenset({"pool_regions"}),
             bytes=sum(s.size_bytes or 0 for s in (x, rois, y)),
         )
-        return Lowered((*padding_stages(call, target), stage))
+        return Lowered((stage,))

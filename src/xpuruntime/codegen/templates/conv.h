@@ -95,59 +95,82 @@ template <class R> INLINE void zero(R *to, int64_t n) {
         *to = 0;
     }
 }
-// n elements that lie `step` apart, as rows hold them.
+// n elements side by side, as rows hold them: whole vectors, the last one overlapping; narrower ones for less than one.
+template <int L, class R, class S> INLINE void copy(R *to, const S *from, int64_t n) {
+    if (n >= L) {
+        for (int64_t i = 0; i + L <= n; i += L) ::store<L>(to + i, ::load<L>(from + i));
+        if (n % L) ::store<L>(to + n - L, ::load<L>(from + n - L));
+    } else if constexpr (L > 2) copy<L / 2>(to, from, n);
+    else if (n) *to = ::load<1>(from);
+}
 template <class R, class S> INLINE void move(R *to, const S *from, int64_t n, int64_t step) {
-    constexpr int L = XPU_VECTOR_BYTES / sizeof(R);
-    int64_t i = 0;
-    if (step == 1 && n >= L) {
-        for (; i + L <= n; i += L) ::store<L>(to + i, ::load<L>(from + i));
-        if (i < n) ::store<L>(to + n - L, ::load<L>(from + n - L));
-        return;
-    }
-    for (; i < n; i++) {
-        asm("" : "+r"(i));
+    if (step == 1) return copy<XPU_VECTOR_BYTES / sizeof(R)>(to, from, n);
+    for (int64_t i = 0; i < n; i++) {
+        asm("" : "+r"(i));  // a few elements: no vectors
         to[i] = ::load<1>(from + i * step);
     }
 }
 
-// Rows of `count` pixels for the depth [from, to). A run is the channels of one tap; of a whole row of taps where these lie
-// side by side in memory.
+// Rows of `count` pixels for the depth [from, to): taps, and the channels of each.
 template <class M, class S>
-static __attribute__((noinline)) void gather_rows(const Shape &s, const S *x, int64_t pixel, int64_t count, int64_t from, int64_t to,
+static __attribute__((noinline)) void gather_taps(const Shape &s, const S *x, int64_t pixel, int64_t count, int64_t from, int64_t to,
                                                   typename M::row *row) {
-    const bool wide = !s.transposed && s.dilation[2] == 1 && s.x[1] == 1 && s.x[4] == s.channels;
-    const int64_t taps = wide ? s.kernel[2] : 1, across = s.kernel[2] / taps, run = taps * s.channels;
-    const int64_t real = s.kernel[0] * s.kernel[1] * across * run;  // what lies beyond is padding to a whole word
-    const int64_t first = from / run, skip = from % run;
+    const int64_t run = s.channels, real = s.kernel[0] * s.kernel[1] * s.kernel[2] * run, first = from / run;
     Pixel at(s, pixel);
     for (int64_t p = 0; p < count; p++, at.next(s), row += ROW_BYTES / sizeof(*row)) {
         const S *image = x + at.n * s.x[0];
-        int64_t w = first % across, h = first / across % s.kernel[1], d = first / across / s.kernel[1], k = skip;
-        for (int64_t done = from; done < to;) {
-            typename M::row *out = row + (done - from) - k;  // out[k] is element k of the run
-            const int64_t end = run - k < to - done ? run : k + to - done;
-            if (done >= real) {
-                zero(row + (done - from), to - done);
+        int64_t w = first % s.kernel[2], h = first / s.kernel[2] % s.kernel[1], d = first / s.kernel[2] / s.kernel[1], k = from % run;
+        for (int64_t done = from; done < to; k = 0) {
+            typename M::row *out = row + (done - from);
+            if (done >= real) {  // padding to a whole word
+                zero(out, to - done);
                 break;
             }
-            done += end - k;
+            const int64_t n = run - k < to - done ? run - k : to - done;
+            done += n;
             const int64_t z = met(s, at, 0, d), y = met(s, at, 1, h), c = met(s, at, 2, w);
-            int64_t a = k, b = end;  // of the run what meets the input
-            if (outside(z, s.in[0]) || outside(y, s.in[1])) a = b = end;
-            else {
-                if (c < 0) a = -c * s.channels < end ? (-c * s.channels > k ? -c * s.channels : k) : end;
-                if (c + taps > s.in[2]) b = (s.in[2] - c) * s.channels;
-                b = b < a ? a : b < end ? b : end;
-            }
-            zero(out + k, a - k);
-            if (a < b) move(out + a, image + z * s.x[2] + y * s.x[3] + c * s.x[4] + a * s.x[1], b - a, s.x[1]);
-            zero(out + b, end - b);
-            k = 0;
-            if (++w == across) {
+            if (outside(z, s.in[0]) || outside(y, s.in[1]) || outside(c, s.in[2])) zero(out, n);
+            else move(out, image + z * s.x[2] + y * s.x[3] + c * s.x[4] + k * s.x[1], n, s.x[1]);
+            if (++w == s.kernel[2]) {
                 w = 0;
                 if (++h == s.kernel[1]) h = 0, d++;
             }
         }
+    }
+}
+
+// The same where a row of taps lies side by side with its channels: a run is all of it.
+template <class M, class S>
+static __attribute__((noinline)) void gather_lines(const Shape &s, const S *x, int64_t pixel, int64_t count, int64_t from, int64_t to,
+                                                   typename M::row *row) {
+    const int64_t run = s.kernel[2] * s.channels, first = from / run;
+    const int64_t real = s.kernel[0] * s.kernel[1] * run < to ? s.kernel[0] * s.kernel[1] * run : to;
+    Pixel at(s, pixel);
+    for (int64_t p = 0; p < count; p++, at.next(s), row += ROW_BYTES / sizeof(*row)) {
+        const int64_t c = at.at[2] * s.stride[2] - s.begin[2];
+        const int64_t left = c < 0 ? -c * s.channels : 0, right = (s.in[2] - c) * s.channels;  // of a run what meets the input
+        int64_t h = first % s.kernel[1], d = first / s.kernel[1], k = from % run;
+        int64_t z = at.at[0] * s.stride[0] - s.begin[0] + d * s.dilation[0], y = at.at[1] * s.stride[1] - s.begin[1] + h * s.dilation[1];
+        const S *line = x + at.n * s.x[0] + z * s.x[2] + y * s.x[3] + c * s.x[4];
+        typename M::row *out = row;
+        for (int64_t done = from; done < real; k = 0) {
+            const int64_t end = run - k < real - done ? run : k + real - done, n = end - k;
+            if (outside(z, s.in[0]) || outside(y, s.in[1])) zero(out, n);
+            else if (left <= k && end <= right) copy<XPU_VECTOR_BYTES / sizeof(*row)>(out, line + k, n);
+            else {
+                const int64_t a = left < k ? k : left < end ? left : end, b = right < a ? a : right < end ? right : end;
+                zero(out, a - k);
+                copy<XPU_VECTOR_BYTES / sizeof(*row)>(out + (a - k), line + a, b - a);
+                zero(out + (b - k), end - b);
+            }
+            done += n, out += n;
+            if (++h < s.kernel[1]) y += s.dilation[1], line += s.dilation[1] * s.x[3];
+            else {
+                h = 0, y = at.at[1] * s.stride[1] - s.begin[1], z += s.dilation[0];
+                line = x + at.n * s.x[0] + z * s.x[2] + y * s.x[3] + c * s.x[4];
+            }
+        }
+        zero(out, row + (to - from) - out);
     }
 }
 
@@ -185,6 +208,7 @@ static __attribute__((noinline)) void run(const Shape &s, const Blocks &g, const
     constexpr int64_t TILE = NV * lanes<typename M::V>, CHUNK = CHUNK_BYTES / sizeof(typename M::row);
     constexpr int64_t WORD = sizeof(typename M::word) / sizeof(typename M::row), PITCH = ROW_BYTES / sizeof(typename M::row);
     const int64_t whole = (g.block + P - 1) / P * P, pixels = s.images * s.out[0] * s.out[1] * s.out[2];
+    const bool lines = !s.transposed && s.dilation[2] == 1 && s.x[1] == 1 && (s.x[4] == s.channels || s.kernel[2] == 1);
     const bool once = g.depth <= CHUNK;  // no sum waits for another chunk
     typename M::row *rows = (typename M::row *)scratch;
     sum *sums = (sum *)((char *)scratch + whole * ROW_BYTES), *start = sums + (once ? P : g.together * whole) * TILE;
@@ -203,7 +227,8 @@ static __attribute__((noinline)) void run(const Shape &s, const Blocks &g, const
         }
         for (int64_t k = 0; k == 0 || k < g.depth; k += CHUNK) {
             const int64_t next = g.depth - k < CHUNK ? g.depth : k + CHUNK;
-            gather_rows<M>(s, (const source *)x + group * s.channels * s.x[1], first, many, k, next, rows);
+            (lines ? gather_lines<M, source> : gather_taps<M, source>)(s, (const source *)x + group * s.channels * s.x[1], first, many, k,
+                                                                       next, rows);
             for (int64_t t = 0; t < count; t++) {
                 const int64_t c = (tile + t) * TILE, o = group * s.filters + c;
                 const typename M::row *f = (const typename M::row *)filters + ((group * g.tiles + tile + t) * g.depth + k) * TILE;
