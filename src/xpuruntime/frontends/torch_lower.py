@@ -138,7 +138,9 @@ class Lowering:
         row = TABLE.get(op)
         if row is None:
             raise NotLowered("the op has no row in the table of ATen ops")
-        site = Site(self.b, op, self._arguments(node), self._specs(node), lambda i: _users(node, i))
+        site = Site(
+            self.b, op, self._arguments(node), self._specs(node), lambda i: _users(node, i), _dense(node)
+        )
         mark = len(self.b.nodes)
         made = row(site)
         self._found(mark)
@@ -339,6 +341,18 @@ def _users(node: Any, position: int) -> bool:
     if isinstance(node.meta["val"], torch.Tensor):
         return True
     return any(u.target is operator.getitem and u.args[1] == position and u.users for u in node.users)
+
+
+def _dense(node: Any) -> frozenset[str]:
+    """Arguments whose tensors are the whole of their memory, in order."""
+    names = [a.name for a in node.target._schema.arguments]
+    given = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+    tensors = {k: v.meta["val"] for k, v in given.items() if hasattr(v, "meta")}
+    return frozenset(
+        k
+        for k, t in tensors.items()
+        if hasattr(t, "is_contiguous") and t.is_contiguous() and t.storage_offset() == 0
+    )
 
 
 def _default(node: Any, name: str) -> Any:

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from . import (
     activation,
     attention,
+    backward,
     conv,
     create,
     elementwise,
@@ -42,6 +43,7 @@ _FILES = (
     create,
     resize,
     signal,
+    backward,
 )
 
 

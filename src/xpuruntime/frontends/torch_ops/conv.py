@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from .site import Results, Row, Site, listed
 
-__all__ = ["ROWS"]
+__all__ = ["ROWS", "layout"]
 
 _WINDOW = ("kernel_size", "stride", "padding", "dilation")
 
 
+def layout(n: Site, rank: int) -> dict[str, Any]:
+    """Where the kernel of a convolution goes."""
+    attrs: dict[str, Any] = {k: listed(n[k], rank) for k in ("stride", "padding", "dilation")}
+    extra = listed(n["output_padding"], rank)
+    if n["transposed"]:
+        attrs["output_padding"] = extra
+    return attrs | {"groups": n["groups"], "transposed": n["transposed"]}
+
+
 def _convolution(n: Site) -> Results:
     rank = n.spec(n.t("weight")).rank - 2
-    attrs = {k: listed(n[k], rank) for k in ("stride", "padding", "dilation")}
-    transposed = n["transposed"]
-    if transposed:
-        attrs["output_padding"] = listed(n["output_padding"], rank)
-    n.ignore("output_padding")
-    made = n.b.convolution(
-        n.x, n.t("weight"), n.opt("bias"), groups=n["groups"], transposed=transposed, **attrs
-    )
-    return str(made)
+    return str(n.b.convolution(n.x, n.t("weight"), n.opt("bias"), **layout(n, rank)))
 
 
 def _im2col(n: Site) -> Results:

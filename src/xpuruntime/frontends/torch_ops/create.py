@@ -10,7 +10,7 @@ __all__ = ["ROWS"]
 
 
 def _filled(n: Site, value: object) -> Results:
-    n.ignore("size", "self")
+    n.ignore("size", "stride", "self")
     if not isinstance(value, bool | int | float):
         raise NotLowered("it is filled with a value known only when it runs")
     spec = n.out()
@@ -82,6 +82,7 @@ ROWS: dict[str, Row] = {
     "dropout": _dropout,
     "empty.memory_format": _zeros,
     "empty_like": _zeros,
+    "empty_strided": _zeros,
     "eye": _eye,
     "eye.m": _eye,
     "fill.Scalar": _full("value"),

@@ -56,6 +56,20 @@ def _clamp(low: str | None, high: str | None) -> Row:
     return row
 
 
+def _unless_nan(op: str) -> Row:
+    """The larger or smaller; where one of them is NaN, the other."""
+
+    def row(n: Site) -> Results:
+        x, other = n.t("self"), n.t("other")
+        best = n.b.call(op, x, other)
+        if not n.out().dtype.is_float:
+            return str(best)
+        known = n.b.where(n.b.isnan(other), n.cast(x, n.out().dtype), best)
+        return str(n.b.where(n.b.isnan(x), n.cast(other, n.out().dtype), known))
+
+    return row
+
+
 def _where(n: Site) -> Results:
     condition = n.t("condition")
     if n.spec(condition).dtype is not DType.BOOL:
@@ -160,6 +174,8 @@ ROWS: dict[str, Row] = (
         "masked_fill.Scalar": _masked_fill,
         "masked_fill.Tensor": _masked_fill,
         "_to_copy": _to_copy,
+        "fmax": _unless_nan("maximum"),
+        "fmin": _unless_nan("minimum"),
         "copy": _copy,
         "view.dtype": _bitcast,
         "fake_quantize_per_tensor_affine": _fake_quantize,

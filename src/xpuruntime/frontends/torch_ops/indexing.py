@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ...types import Dim, DType, TensorSpec
 from .elementwise import call
 from .site import NotLowered, Results, Row, Site
@@ -115,9 +117,21 @@ def _found(op: str, *operands: str) -> Row:
 
 
 def _unique(n: Site) -> Results:
-    n.ignore("return_inverse", "return_counts")
-    y, _, inverse, counts = n.b.unique(n.x, count=_count(n.out()), sorted=n["sorted"], outputs=4)
-    return [y, str(n.b.view(inverse, size=n.spec().shape)) if n.wants(1) else None, counts]
+    """Of all elements, or along a dim."""
+    dim = n["dim"] if "dim" in n.args else None
+    count = _count(n.out(), dim or 0)
+    y, _, inverse, counts = n.b.unique(n.x, count=count, dim=dim, sorted=n["sorted"], outputs=4)
+    if dim is None and n["return_inverse"]:
+        inverse = str(n.b.view(inverse, size=n.spec().shape))
+    return [y, inverse if n["return_inverse"] else None, counts if n["return_counts"] else None]
+
+
+def _one_hot(n: Site) -> Results:
+    depth = n["num_classes"]
+    if isinstance(depth, int) and depth < 1:
+        raise NotLowered("how many classes there are is known only when it runs")
+    values = n.b.constant(np.array([0, 1], np.int64))
+    return str(n.b.one_hot(n.x, values, depth=depth))
 
 
 def _masked_scatter(n: Site) -> Results:
@@ -126,6 +140,7 @@ def _masked_scatter(n: Site) -> Results:
 
 ROWS: dict[str, Row] = {
     "_embedding_bag": _embedding_bag,
+    "_embedding_bag_forward_only": _embedding_bag,
     "_unique2": _unique,
     "_unsafe_index.Tensor": _index,
     "_unsafe_index_put": _index_put,
@@ -140,6 +155,7 @@ ROWS: dict[str, Row] = {
     "masked_scatter": _masked_scatter,
     "masked_select": _found("masked_select", "self", "mask"),
     "nonzero": _found("nonzero", "self"),
+    "one_hot": _one_hot,
     "scatter.reduce": _scatter(None, "src"),
     "scatter.src": _scatter("none", "src"),
     "scatter.value": _scatter("none", "value"),
@@ -149,4 +165,5 @@ ROWS: dict[str, Row] = {
     "sort": _sort,
     "sort.stable": _sort,
     "topk": _topk,
+    "unique_dim": _unique,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from ...types import DimLike
@@ -105,6 +106,34 @@ def _select_scatter(n: Site) -> Results:
     return str(n.b.select_scatter(n.x, source, dim=n["dim"], index=n["index"]))
 
 
+def _as_strided(n: Site) -> Results:
+    """PyTorch counts in the memory behind the tensor; the graph's values are dense, so the tensor must have been."""
+    size, stride, offset = n["size"], n["stride"], n["storage_offset"] or 0
+    if not n.dense("self"):
+        raise NotLowered("it reads memory that lies behind another view")
+    reach = [*size, *stride, offset, *n.spec().shape]
+    if not all(isinstance(d, int) for d in reach):
+        raise NotLowered("its sizes are symbolic")
+    last = offset + sum((d - 1) * s for d, s in zip(size, stride, strict=True))
+    if math.prod(size) and last >= math.prod(n.spec().shape):
+        raise NotLowered("it reads beyond the tensor")
+    return str(n.b.as_strided(n.x, size=size, stride=stride, offset=offset))
+
+
+def _unfold(n: Site) -> Results:
+    """Windows along a dim, as one more dim at the end."""
+    shape = n.spec().shape
+    if not shape:
+        raise NotLowered("a scalar has no dim")
+    strides: list[DimLike] = [1] * len(shape)
+    for i in range(len(shape) - 2, -1, -1):
+        strides[i] = strides[i + 1] * shape[i + 1]
+    dim, step = n["dimension"] % len(shape), n["step"]
+    n.ignore("size")
+    stride = [*strides[:dim], strides[dim] * step, *strides[dim + 1 :], strides[dim]]
+    return str(n.b.as_strided(n.x, size=n.out().shape, stride=stride))
+
+
 def _roll(n: Site) -> Results:
     """Without dims over the flattened elements."""
     shifts, dims, spec = n["shifts"], n["dims"], n.spec()
@@ -138,6 +167,7 @@ def _pixels(op: str, factor: str) -> Row:
 ROWS: dict[str, Row] = {
     "_unsafe_view": _view,
     "alias": _itself,
+    "as_strided": _as_strided,
     "cat": _cat,
     "clone": _itself,
     "constant_pad_nd": _pad("constant"),
@@ -148,6 +178,7 @@ ROWS: dict[str, Row] = {
     "flip": call("flip", "self", dims="dims"),
     "lift_fresh_copy": _itself,
     "permute": call("permute", "self", dims="dims"),
+    "permute_copy": call("permute", "self", dims="dims"),
     "pixel_shuffle": _pixels("depth_to_space", "upscale_factor"),
     "pixel_unshuffle": _pixels("space_to_depth", "downscale_factor"),
     "reflection_pad1d": _pad("reflect"),
@@ -174,6 +205,8 @@ ROWS: dict[str, Row] = {
     "tril": call("tril", "self", diagonal="diagonal"),
     "triu": call("triu", "self", diagonal="diagonal"),
     "unbind.int": _unbind,
+    "unfold": _unfold,
     "unsqueeze": call("unsqueeze", "self", dims="dim"),
     "view": _view,
+    "view_copy": _view,
 }

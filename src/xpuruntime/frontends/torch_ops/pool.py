@@ -6,10 +6,11 @@ from typing import Any
 
 from .site import Results, Row, Site, listed
 
-__all__ = ["ROWS"]
+__all__ = ["ROWS", "window"]
 
 
-def _window(n: Site, rank: int) -> dict[str, Any]:
+def window(n: Site, rank: int) -> dict[str, Any]:
+    """Where the window of a pooling goes; a stride that is left out is the kernel."""
     kernel = listed(n["kernel_size"], rank)
     dilation = n["dilation"] if "dilation" in n.args else 1
     return {
@@ -25,14 +26,14 @@ def _avg(rank: int) -> Row:
     def row(n: Site) -> Results:
         divisor = n["divisor_override"] if "divisor_override" in n.args else None
         inside = n["count_include_pad"]
-        return str(n.b.avg_pool(n.x, count_include_pad=inside, divisor=divisor, **_window(n, rank)))
+        return str(n.b.avg_pool(n.x, count_include_pad=inside, divisor=divisor, **window(n, rank)))
 
     return row
 
 
 def _max(rank: int, *, indices: bool = False) -> Row:
     def row(n: Site) -> Results:
-        made = n.b.max_pool(n.x, outputs=n.needed(2) if indices else 1, **_window(n, rank))
+        made = n.b.max_pool(n.x, outputs=n.needed(2) if indices else 1, **window(n, rank))
         return made if isinstance(made, str) else list(made)
 
     return row

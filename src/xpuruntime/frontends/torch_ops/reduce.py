@@ -40,6 +40,10 @@ def _var(n: Site) -> Results:
     return str(n.b.var(n.x, dim=n.axes(), keepdim=_keep(n), correction=given))
 
 
+def _var_mean(n: Site) -> Results:
+    return [str(_var(n)), str(n.b.mean(n.x, dim=n.axes(), keepdim=_keep(n)))]
+
+
 def _vector_norm(n: Site) -> Results:
     x = n.x if n["dtype"] is None else n.cast(n.x, n["dtype"])
     return str(n.b.vector_norm(x, ord=float(n["ord"]), dim=n.axes(), keepdim=_keep(n)))
@@ -98,4 +102,5 @@ ROWS: dict[str, Row] = {
     "sum": _over("sum", typed=True),
     "sum.dim_IntList": _over("sum", typed=True),
     "var.correction": _var,
+    "var_mean.correction": _var_mean,
 }

@@ -45,7 +45,7 @@ class Site:
     read:  names of the arguments that the row has looked at; one that says something and was not read is an error of the row.
     """
 
-    __slots__ = ("_users", "args", "b", "op", "read", "results")
+    __slots__ = ("_dense", "_users", "args", "b", "op", "read", "results")
 
     def __init__(
         self,
@@ -54,8 +54,16 @@ class Site:
         args: Mapping[str, Any],
         results: Sequence[TensorSpec | None],
         users: Callable[[int], bool],
+        dense: frozenset[str] = frozenset(),
     ) -> None:
-        self.b, self.op, self.args, self.results, self._users = b, op, args, results, users
+        self.b, self.op, self.args, self.results, self._users, self._dense = (
+            b,
+            op,
+            args,
+            results,
+            users,
+            dense,
+        )
         self.read: set[str] = set()
 
     def __getitem__(self, name: str) -> Any:
@@ -121,6 +129,10 @@ class Site:
         if found is None:
             raise NotLowered("it reads a value whose type is known only when it runs")
         return found
+
+    def dense(self, name: str) -> bool:
+        """Whether PyTorch's tensor is the whole of its memory, in order."""
+        return name in self._dense
 
     # ── results ──
 
