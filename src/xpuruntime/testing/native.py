@@ -19,6 +19,7 @@ from ..ir import Graph, bind, interp
 from ..numerics import compare, tolerance_for
 from ..policies import KernelPolicy
 from ..program.program import CompiledProgram
+from ..program.validate import validate
 from ..protocols import Array
 from ..runtime import Executor
 from ..types import DType
@@ -37,14 +38,15 @@ def compile_native(
     kernels: Mapping[str, str] | None = None,
     policy: Any = None,
 ) -> CompiledProgram:
-    """The program of a graph for the shapes of the feeds. ``kernels``: preferred kernel by op family."""
+    """The program of a graph for the shapes of the feeds, held to every rule of programs. ``kernels``: preferred kernel by op family."""
     shapes = bind(graph.input_specs, {n: np.shape(a) for n, a in feeds.items()})
     chosen = _PASSES[passes] if isinstance(passes, str) else passes
     preferences: dict[str, Any] = dict(kernels or {})
     demands = policy if policy is not None else KernelPolicy(**preferences)
-    return compile_graph(
-        graph, target=target, policy=demands, shapes={k: int(v) for k, v in shapes.items()}, passes=chosen
-    )
+    sizes = {k: int(v) for k, v in shapes.items()}
+    program = compile_graph(graph, target=target, policy=demands, shapes=sizes, passes=chosen)
+    validate(program, f"program {program.name!r}", "The compiler broke a rule of programs.")
+    return program
 
 
 def run_native(
