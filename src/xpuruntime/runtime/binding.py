@@ -20,6 +20,7 @@ from ..program.program import (
     ExecutionPlan,
     KernelCall,
 )
+from .device import open_library
 
 if TYPE_CHECKING:
     from .backends.base import RuntimeBackend
@@ -112,6 +113,8 @@ def _add(
     specs: list[Any] = []
     options: dict[str, Any] = {}
     if call.library:
+        if call.library in _core.library_names():  # whoever knows where it lies opens it; the core asks no environment
+            open_library(call.library)
         named = [buffers[n].spec for n in (*call.inputs, *call.outputs)]
         specs = [
             (s.dtype.value, [int(d) for d in s.shape if isinstance(d, int)], list(s.physical.strides))

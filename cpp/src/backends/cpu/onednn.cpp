@@ -26,7 +26,7 @@ constexpr int cpu = 1, default_flags = 1, tag_any = 1, forward_inference = 96, c
 constexpr int query_impl_info_str = 8, query_weights_md = 131, query_scratchpad_md = 136;
 constexpr int binary_add = 0x1fff0, scratchpad_user = 1;
 constexpr int arg_src = 1, arg_dst = 17, arg_weights = 33, arg_bias = 41, arg_scratchpad = 80;
-constexpr int arg_from = 1, arg_to = 17, arg_src_1 = 2, post_op_base = 16384;
+constexpr int arg_from = 1, arg_to = 17, arg_src_1 = 2, post_op_base = 32768;
 
 struct Argument {
     int which;
