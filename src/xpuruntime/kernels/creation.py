@@ -14,7 +14,7 @@ from ..ir.attributes import Const
 from ..types import DType
 from .kernel import Lowered, NodeCall
 from .kit import FLOATS, INTEGERS, NUMBERS, Row, Rows, Text, computes, refuse, result, whole
-from .movement import bits_of, moves_stage, padding, too_small
+from .movement import bits_of, moves_stage, too_small
 
 __all__ = ["KERNELS"]
 
@@ -36,7 +36,7 @@ class Fill:
         """Runs of the value's bits."""
         spec = call.outputs[0]
         box = Place.of("out0", spec)
-        moves = [Move(box, None, fill=bits_of(call.attrs["value"], spec.dtype)), *padding("out0", spec)]
+        moves = [Move(box, None, fill=bits_of(call.attrs["value"], spec.dtype))]
         return Lowered((moves_stage("full", moves, ("out0",), spec.dtype, target),))
 
 

@@ -16,7 +16,7 @@ from ..codegen.target import CodegenTarget
 from ..decisions import Reason, Support
 from ..types import DType, TensorSpec
 from .kernel import Lowered, NodeCall, Operand, Scalar, operand_ref
-from .movement import bits_of, moves_stage, padding, too_small
+from .movement import bits_of, moves_stage, too_small
 
 __all__ = ["KERNELS"]
 
@@ -297,7 +297,6 @@ class Indexing:
         positions = [i for i, v in enumerate(call.inputs) if isinstance(v, Operand)]
         args = (*(operand_ref("in", i) for i in positions), "out0")
         plan = [list(moves) for moves in row.plan(call)]
-        plan[0] += padding("out0", call.outputs[0])
         stages = []
         for i, moves in enumerate(plan):
             copies = row.writes and i == 0

@@ -16,7 +16,7 @@ from ..codegen.target import CodegenTarget
 from ..decisions import Reason, Support
 from ..types import DType, TensorSpec
 from .kernel import Lowered, NodeCall, Operand, Stage, operand_ref
-from .movement import STATUS, function, moves_stage, padding
+from .movement import STATUS, function
 
 __all__ = [
     "FLOATS",
@@ -139,13 +139,8 @@ class Rows:
         return Support.yes() if refused is None else refused
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """The text's stage, and zeros where layouts pad."""
-        stages = [stage(call, self._rows[call.op].text(call), target)]
-        for i, spec in enumerate(call.outputs):
-            pads = list(padding(operand_ref("out", i), spec))
-            if pads:
-                stages.append(moves_stage("padding", pads, (operand_ref("out", i),), spec.dtype, target))
-        return Lowered(tuple(stages))
+        """The text's stage."""
+        return Lowered((stage(call, self._rows[call.op].text(call), target),))
 
 
 def whole(call: NodeCall, position: int) -> Place:

@@ -1,7 +1,7 @@
 """Elements that keep their value and change their place: every op is a list of boxes (codegen/moves), whatever the layouts.
 
 Each op's function turns a node into moves that do not depend on each other, so their tasks run in any order. Values of 1, 2, 4, 8
-and 16 bytes move as bits; padding of the result's layout is filled with zeros.
+and 16 bytes move as bits; what lies beyond a value in its layout is not touched.
 """
 
 from __future__ import annotations
@@ -433,15 +433,14 @@ class Movement:
         args = tuple(operand_ref("in", i) for i in range(len(call.inputs)) if call.inputs[i] is not None)
         args += tuple(operand_ref("out", i) for i in outs)
         moves = [m for m in row.moves(call) if not m.empty]
-        pads = [m for i in outs for m in padding(operand_ref("out", i), call.outputs[i])]
         dtype = call.outputs[0].dtype
         if not row.in_place:
-            return Lowered((moves_stage(call.op, [*moves, *pads], args, dtype, target),))
+            return Lowered((moves_stage(call.op, moves, args, dtype, target),))
         stays = [m for m in moves if m.source is not None and m.source.arg == "in0"]
         new = [m for m in moves if m not in stays]
         stages = [
             moves_stage(stem, some, args, dtype, target, copies)
-            for stem, some, copies in (("stays", [*stays, *pads], True), (call.op, new, False))
+            for stem, some, copies in (("stays", stays, True), (call.op, new, False))
             if some
         ]
         if not stages:

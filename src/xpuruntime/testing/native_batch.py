@@ -40,6 +40,10 @@ class Batch(CppTarget):
         try:
             whole = super().assemble(self.functions, self.parts)
         except BuildError:
+            try:
+                super().assemble({}, self.parts)
+            except BuildError as error:  # what they share is broken
+                return [error for _ in programs]
             return [self._alone(program) for program in programs]
         return [replace(p, binaries=(whole,)) if p.binaries else p for p in programs]
 

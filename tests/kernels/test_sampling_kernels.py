@@ -1,0 +1,149 @@
+"""Resizing, grids, quantization, casts of 8-bit floats, and tensors made of nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from xpuruntime.kernels import creation, narrow, quant, resize
+from xpuruntime.testing.kernel_cases import check_cases
+from xpuruntime.testing.kernel_inputs import EVERY, FLOATS, LEVELS, Cases, channels_last
+from xpuruntime.types import DType
+
+KERNELS = (*resize.KERNELS, *creation.KERNELS, *quant.KERNELS, *narrow.KERNELS)
+WORDS = "half_pixel half_pixel_symmetric pytorch_half_pixel align_corners asymmetric tf_half_pixel_for_nn"
+EIGHT = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu")
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_resize(mode: str) -> None:
+    c = Cases(KERNELS)
+    for dtype in (*FLOATS, "uint8", "int8"):
+        z = c.array(2, 3, 7, 6, dtype=dtype)
+        for coordinates in WORDS.split() if dtype in ("float32", "uint8") else WORDS.split()[:1]:
+            for size in ([2, 3, 13, 9], [2, 3, 4, 3], [2, 3, 1, 6], [2, 5, 8, 8]):
+                nearest = "floor" if size[1] == 5 else "round_prefer_ceil"
+                c.add("resize", z, size=size, mode=mode, coordinates=coordinates, nearest=nearest)
+                if mode != "nearest" and dtype in FLOATS:  # halves between integers hang on the last bit of a sum
+                    own = {"antialias": True, "exclude_outside": True}
+                    c.add("resize", z, size=size, mode=mode, coordinates=coordinates, **own)
+        crop = {"coordinates": "tf_crop_and_resize", "roi": [0, 0, 0.2, -0.3, 1, 1, 0.8, 1.2]}
+        c.add("resize", z, size=[2, 3, 13, 9], mode=mode, extrapolation_value=10.0, **crop)
+        c.add("resize", z, size=[2, 3, 13, 9], scales=[1, 1, 1.9, 1.6], mode=mode)
+        have, want = channels_last((2, 3, 7, 6), 8), channels_last((2, 3, 14, 12), 8)
+        c.add("resize", z, size=[2, 3, 14, 12], mode=mode, layouts={0: have}, to={0: want})
+    assert check_cases(c) == []
+
+
+@pytest.mark.parametrize("target", LEVELS)
+def test_grids(target: str) -> None:
+    c = Cases(KERNELS)
+    for dtype in ("float32", "float64"):
+        for padding in ("zeros", "border", "reflection"):
+            for aligned in (True, False):
+                how = {"padding_mode": padding, "align_corners": aligned}
+                for mode in ("linear", "nearest", "cubic"):
+                    grid = (c.array(2, 4, 7, 2, dtype=dtype) * 1.3).astype(dtype)
+                    c.add("grid_sample", c.array(2, 3, 5, 6, dtype=dtype), grid, mode=mode, **how)
+                    if mode != "cubic":
+                        x, grid = c.array(2, 3, 5, 6, 4, dtype=dtype), c.array(2, 4, 7, 2, 3, dtype=dtype)
+                        c.add("grid_sample", x, grid, mode=mode, **how)
+        c.add("affine_grid", c.array(2, 2, 3, dtype=dtype), size=[2, 3, 5, 6], align_corners=True)
+        c.add("affine_grid", c.array(2, 3, 4, dtype=dtype), size=[2, 3, 5, 6, 1], align_corners=False)
+    assert check_cases(c, target=target) == []
+
+
+@pytest.mark.parametrize("target", LEVELS)
+def test_quantize_and_back(target: str) -> None:
+    c = Cases(KERNELS)
+    for dtype in FLOATS:
+        z = (c.array(3, 8, 5, dtype=dtype) * 40).astype(DType(dtype).numpy)
+        scale, blocks = (np.abs(c.array(*s, dtype=dtype)) + z.dtype.type(0.1) for s in ((8,), (3, 4, 5)))
+        one = scale[0:1].reshape(())
+        for kind in ("int8", "uint8", "int16", "uint16", "int32"):
+            zero, zeros = c.array(8, dtype=kind), c.array(3, 4, 5, dtype=kind)
+            c.add("quantize_linear", z, one, dtype=kind)
+            c.add("quantize_linear", z, scale, zero, dtype=kind, axis=1)
+            c.add("quantize_linear", z, blocks, zeros, dtype=kind, axis=1, block_size=2)
+            c.add("quantize_linear", z, one, dtype=kind, precision="float32")
+            q = c.array(3, 8, 5, dtype=kind)
+            c.add("dequantize_linear", q, one)
+            c.add("dequantize_linear", q, scale, zero, axis=1)
+            c.add("dequantize_linear", q, blocks, zeros, axis=1, block_size=2)
+        own = np.abs(c.array(8)) + np.float32(0.1)
+        for zero in (c.array(8, dtype="int32"), c.array(8)):
+            c.add("fake_quantize", z, own, zero, quant_min=-128, quant_max=127, axis=1)
+    for z in (c.array(3, 8), np.zeros((3, 8), np.float32), -np.abs(c.array(3, 8))):
+        c.add("dynamic_quantize_linear", z)
+    assert check_cases(c, target=target) == []
+
+
+@pytest.mark.parametrize("kind", EIGHT)
+def test_casts_of_eight_bit_floats(kind: str) -> None:
+    """Every code, every halfway point between two, what lies beyond, NaN, infinities and both zeros."""
+    c = Cases(KERNELS)
+    own = DType(kind).numpy
+    codes = np.arange(256, dtype=np.uint8).view(own)
+    for other in (*EIGHT, "float32", "float16", "bfloat16", "float64", "bool"):
+        if other != kind:
+            c.add("cast", codes, dtype=other)
+    special = [
+        464,
+        464.1,
+        463.9,
+        480,
+        1e9,
+        -1e9,
+        np.inf,
+        -np.inf,
+        np.nan,
+        0.0,
+        -0.0,
+        1e-12,
+        248,
+        61440,
+        61439.9,
+        2.0**-130,
+    ]
+    values = np.concatenate([codes.astype(np.float64), special])
+    known = np.sort(values[np.isfinite(values)])
+    spread = c.rng.standard_normal(2000) * 10.0 ** c.rng.uniform(-6, 6, 2000)
+    values = np.concatenate([values, (known[1:] + known[:-1]) / 2, spread])
+    for other in FLOATS:
+        with np.errstate(all="ignore"):
+            given = values.astype(DType(other).numpy)
+        for saturate in (True, False):
+            for mode in ("up", "down", "nearest") if "e8m0" in kind else (None,):
+                c.add("cast", given, dtype=kind, saturate=saturate, **({"round_mode": mode} if mode else {}))
+    c.add("cast", np.arange(-300, 300), dtype=kind)
+    c.add("cast", np.array([True, False]), dtype=kind)
+    assert check_cases(c) == []
+
+
+def test_tensors_made_of_nothing() -> None:
+    c = Cases(KERNELS)
+    for dtype in (*EVERY, "complex64", "float8_e5m2"):
+        c.add("full", size=[3, 4], value=1, dtype=dtype)
+    for dtype in EVERY:
+        c.add("eye", rows=4, columns=6, diagonal=1, dtype=dtype)
+        c.add("dropout", c.array(3, 4, dtype=dtype), train=False, outputs=2)
+        if dtype != "bool":
+            c.add("arange", start=1, end=9, step=2, dtype=dtype)
+            at = np.array([[0, 3, -1], [7, -9, 2]]).astype(DType(dtype).numpy)
+            c.add("one_hot", at, np.array([2, 5]), depth=5, dim=1)
+        if dtype in FLOATS:
+            c.add("arange", start=0.5, end=-3.1, step=-0.3, dtype=dtype)
+            c.add("full", size=[2], value=float("nan"), dtype=dtype)
+            c.add("full", size=[2], value=-2.7, dtype=dtype)
+    c.add("dims", values=[3, -4, 5])
+    c.add("full", size=[0], value=1, dtype="float32")
+    assert check_cases(c) == []
+
+
+def test_what_draws_is_refused() -> None:
+    c = Cases(KERNELS)
+    c.add("rand", size=[3])
+    c.add("dropout", c.array(3), p=0.5)
+    assert [reason for _, reason in check_cases(c)] == [
+        f"{op} draws at random; no generated kernel has a generator" for op in ("rand", "dropout")
+    ]
