@@ -25,6 +25,7 @@ class CppTarget(CodegenTarget):
     """One instruction-set level of CPUs. ``config`` may be another one than the level's own: its figures size the code."""
 
     isa: IsaLevel
+    takes_fused = True
 
     def __init__(self, isa: IsaLevel, config: TargetConfig | None = None) -> None:
         self.isa = isa

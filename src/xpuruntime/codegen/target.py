@@ -6,20 +6,41 @@ binary. Everything that sizes code stands in ``config`` (TargetConfig), so that 
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 from ..program.program import Binary
 from ..targets import TargetConfig
 
-__all__ = ["CodegenTarget"]
+__all__ = ["PORTABLE", "CodegenTarget"]
+
+
+PORTABLE = TargetConfig(
+    name="portable",
+    channel_alignment_bytes=1,
+    channel_tile=1,
+    matmul_tile=1,
+    max_threadgroup_1d=256,
+    max_threadgroup_2d=16,
+    max_threadgroup_3d_xy=8,
+    max_threadgroup_3d_z=4,
+    max_dispatches_per_batch=1000,
+)
+"""Sizes for a target that says nothing of itself: no padding, and groups that every device has."""
 
 
 class CodegenTarget(ABC):
-    """One target. ``name`` is what plans and binaries carry: ``cpu:x86-64-v4``, ``npu-sim:edge``."""
+    """One target. ``name`` is what plans and binaries carry: ``cpu:x86-64-v4``, ``npu-sim:edge``; a backend of the kind before the
+    colon runs them.
 
-    name: str
-    config: TargetConfig
+    takes_fused: whether there are kernels for what passes make of a model: fused nodes, values that lie in other orders. Without, the
+                 compiler keeps to the basic passes and to dense values.
+    """
+
+    name: str = "custom"
+    config: TargetConfig = PORTABLE
+    takes_fused: bool = False
 
     @abstractmethod
     def elementwise_kernel(self, kernel_name: str) -> tuple[str, str]:
@@ -37,6 +58,12 @@ class CodegenTarget(ABC):
     def shader_source(self, filename: str) -> str:
         """The text of a kernel file."""
 
-    @abstractmethod
     def assemble(self, functions: Mapping[str, str], parts: frozenset[str]) -> Binary:
-        """One binary of functions (symbol to text) over the named parts of the prelude. Raises BuildError with the toolchain's text."""
+        """One binary of functions (symbol to text) over the named parts of the prelude. Without a toolchain: the texts, as JSON.
+
+        Raises BuildError with the toolchain's text.
+        """
+        data = json.dumps(dict(functions), sort_keys=True).encode()
+        return Binary(
+            self.name, "text", (), tuple(functions), data, "\n".join(functions.values()), type(self).__name__
+        )

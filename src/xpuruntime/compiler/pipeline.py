@@ -65,7 +65,7 @@ def compile(  # noqa: A001  - the specification's name
              several are alternatives: the first that a machine can run is taken there.
     policy:  as in InferenceSession: which kernels, which precision, which level of optimisation.
     shapes:  what symbolic dims stand for: one set, or several, each an entry point of its own.
-    passes:  names of passes, in the pipeline's order, or a level from 0 to 3; without it the policy's level, else 3.
+    passes:  names of passes, in the pipeline's order, or a level from 0 to 3; without it the policy's level, else 3 (1 for a target without fused kernels).
     watch:   called with the name of each pass and the graph after it.
 
     Raises BuildError, KernelUnavailable (with its decision), PolicyError, IrError for a symbol without a value.
@@ -73,8 +73,9 @@ def compile(  # noqa: A001  - the specification's name
     begun = time.perf_counter()
     demands = load_policy(policy)
     level = demands.execution.optimization_level
-    chosen = passes if passes is not None else 3 if level is None else level
     targets = [resolve_target(t) for t in _listed(target)]
+    usual = 3 if all(t.takes_fused for t in targets) else 1
+    chosen = passes if passes is not None else usual if level is None else level
     asked = Demands(demands, targets, phase)
     entries = _entries(model, shapes)
     graphs = {
@@ -88,7 +89,7 @@ def compile(  # noqa: A001  - the specification's name
         code = Code(t)
         for name, graph in graphs.items():
             laid, layouts = (
-                assign_layouts(graph, t.config.channel_alignment_bytes) if chosen != 0 else (graph, {})
+                assign_layouts(graph, t.config.channel_alignment_bytes) if chosen != 0 and t.takes_fused else (graph, {})
             )
             lowering = lower(laid, layouts, t, demands.kernel, offers, phase=phase)
             plans[name].append(plan_of(lowering, code, len(binaries)))

@@ -1,7 +1,7 @@
 """The catalogue: the one authority on which kernels exist. A file per op family hands in its rows as ``KERNELS``.
 
-    offers(call, target)       every kernel of the call's op with its answer, in order of preference
-    has_kernel("conv", target) whether any kernel lists the op
+offers(call, target)       every kernel of the call's op with its answer, in order of preference
+has_kernel("conv", target) whether any kernel lists the op
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
 
+from ..codegen.cpp import CppTarget
 from ..codegen.target import CodegenTarget
 from ..decisions import Support
 from .kernel import Kernel, NodeCall
@@ -19,7 +20,7 @@ __all__ = ["FILES", "has_kernel", "kernels", "kernels_of", "offers"]
 
 FILES = (
     "elementwise", "narrow", "fused", "reduce", "softmax", "norm", "matmul", "products", "attention", "rope", "embedding", "conv", "pool",
-    "movement", "indexing", "places", "scan", "sort", "resize", "creation", "quant", "rnn", "signal", "onednn",
+    "movement", "indexing", "places", "scan", "sort", "resize", "creation", "quant", "rnn", "signal", "onednn", "ported",
 )  # fmt: skip
 """Files of kernels. Within an op an earlier row is preferred over a later one, unless a policy says otherwise."""
 
@@ -48,11 +49,17 @@ def kernels_of(op: str) -> tuple[Kernel, ...]:
     return _by_op().get(op, ())
 
 
+def _rows(op: str, target: CodegenTarget) -> tuple[Kernel, ...]:
+    """Kernels that may be asked: ours for our targets, those that a foreign target names for that one."""
+    foreign = not isinstance(target, CppTarget)
+    return tuple(k for k in kernels_of(op) if getattr(k, "foreign", False) is foreign)
+
+
 def has_kernel(op: str, target: CodegenTarget) -> bool:
     """Whether some kernel lists the op; what it says of a particular node shows in ``offers``."""
-    return bool(kernels_of(op))
+    return bool(_rows(op, target))
 
 
 def offers(call: NodeCall, target: CodegenTarget) -> Sequence[tuple[Kernel, Support]]:
     """Every kernel of the call's op, and whether it computes this call on the target."""
-    return [(kernel, kernel.supports(call, target)) for kernel in kernels_of(call.op)]
+    return [(kernel, kernel.supports(call, target)) for kernel in _rows(call.op, target)]

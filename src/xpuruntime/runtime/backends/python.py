@@ -5,7 +5,7 @@
         def allocate(self, size_bytes): ...              # a handle: any object
         def upload(self, handle, data): ...
         def download(self, handle, size_bytes): ...
-        def prepare(self, call, binary): ...             # KernelCall -> anything, once
+        def prepare(self, call, specs, binary): ...      # KernelCall -> anything, once
         def submit(self, calls, memory): ...             # once per run, with every kernel of it
 
 No method is entered once per kernel while running.
@@ -21,6 +21,7 @@ from typing import Any
 from ... import _core
 from ...program.program import Binary, CompiledProgram, ExecutionPlan, KernelCall
 from ...protocols import DispatchStrategy
+from ...types import TensorSpec
 from .base import RuntimeBackend
 
 __all__ = ["Place", "PreparedCall", "PythonBackend"]
@@ -52,8 +53,11 @@ class PythonBackend(RuntimeBackend):
     strategy: DispatchStrategy | None = None
 
     @abstractmethod
-    def prepare(self, call: KernelCall, binary: Binary | None) -> Any:
-        """Whatever one kernel call needs, looked up and compiled; called once for each, when an executor is made."""
+    def prepare(self, call: KernelCall, specs: tuple[TensorSpec, ...], binary: Binary | None) -> Any:
+        """Whatever one kernel call needs, looked up and compiled; called once for each, when an executor is made.
+
+        specs: those of its arguments (inputs, then outputs). ``binary``: what the target's ``assemble`` made, None for library calls alone.
+        """
 
     @abstractmethod
     def submit(self, calls: Any, memory: Sequence[Any]) -> None:
@@ -81,13 +85,15 @@ class _Driver:
 
     def __init__(self, backend: PythonBackend, program: CompiledProgram, plan: ExecutionPlan) -> None:
         self._backend, self._plan = backend, plan
+        self._specs = {b.name: b.spec for b in plan.buffers}
         self._binary = program.binaries[plan.binary] if plan.binary >= 0 else None
         self.allocate, self.copy = backend.allocate, backend.copy
         self.submit, self.synchronize = backend.submit, backend.synchronize
 
     def prepare(self, position: int) -> tuple[KernelCall, Any]:
         call = self._plan.calls[position]
-        return call, self._backend.prepare(call, self._binary)
+        specs = tuple(self._specs[n] for n in (*call.inputs, *call.outputs))
+        return call, self._backend.prepare(call, specs, self._binary)
 
     def record(self, calls: list[tuple[tuple[KernelCall, Any], tuple[tuple[int, int], ...]]]) -> Any:
         strategy = self._backend.strategy
