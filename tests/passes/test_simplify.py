@@ -253,6 +253,35 @@ def test_places_in_order_are_a_view(golden) -> None:
     )
 
 
+def test_embedding_and_index(golden) -> None:
+    golden(
+        "simplify",
+        """
+        input %x: bool[1, 3]
+        weight %t: float32[7, 4]
+        %k: int64[1, 5] = constant(value=int64[1, 5]{6, 6, 6, 6, 6})
+        %r: int64[3] = constant(value=int64[3]{0, 1, 2})
+        %i: int64[1, 1, 1] = constant(value=int64[1, 1, 1]{0})
+        %j: int64[1, 1, 3] = constant(value=int64[1, 1, 3]{0, 1, -1})
+        %c: float32[1, 5, 4] = embedding(%t, %k)
+        %d: float32[3, 4] = embedding(%t, %r)
+        %y: float32[1, 5, 4] = exp(%c)
+        %g: bool[1, 1, 3] = index(%x, %i, %j)
+        output "y" = %y
+        output "d" = %d
+        output "g" = %g
+        """,
+        """
+        %slice: float32[1, 4] = slice(%t, dim=0, start=6, end=7)
+        %view: float32[1, 1, 4] = view(%slice, size=[1, 1, 4])
+        %d: float32[3, 4] = slice(%t, dim=0, end=3)
+        %exp: float32[1, 1, 4] = exp(%view)
+        %y: float32[1, 5, 4] = expand(%exp, size=[1, 5, 4])
+        %g: bool[1, 1, 3] = view(%x, size=[1, 1, 3])
+        """,
+    )
+
+
 def test_nothing_moves(golden) -> None:
     golden(
         "simplify",

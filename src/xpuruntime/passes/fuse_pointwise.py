@@ -1,26 +1,32 @@
 """fuse_pointwise: chains and bushes of elementwise nodes become one ``fused`` node, so that values between them never reach memory.
 
-What a group may hold stands in ``may_join``: pointwise ops of the types that kernels compute with, all of one shape. Smaller operands
-broadcast from outside and are never computed again per element; a value that others read too becomes one more output. So a group reads and
-writes no more than its members did, and computes nothing twice. A group stays convex: no path leaves it and comes back.
+A group lies along one space: the shape of its elementwise members. Smaller operands broadcast from outside and are never computed again per
+element; a value that others read too becomes one more output. So a group reads and writes no more than its members did, and computes
+nothing twice. A group stays convex: no path leaves it and comes back.
 
-Layouts may differ per value: a body of pointwise ops follows whatever layout its operands have.
+Work on rows joins where one kernel can hold it: reductions that keep their dims, softmax and norms over the last dims of values of up to three
+dims, all over the same dims, with what is elementwise before, between (one value per row) and after them. ``ROW_OPS`` is the table. Values
+of four dims stay apart from rows: in convolutional networks they lie channels-last, and bodies of elementwise ops alone follow any layout.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from ..ir import OPS, Attrs, Graph, Node, Value, body_of
 from ..ir.rewrite import ordered, sources_of
-from ..types import DType
+from ..types import DimLike, DType
 from .context import Context
 from .known import known_values
 
-__all__ = ["MOST_MEMBERS", "MOST_OPERANDS", "TYPES", "may_join", "run"]
+__all__ = ["MOST_MEMBERS", "MOST_OPERANDS", "MOST_ROW_OPS", "ROW_OPS", "TYPES", "Space", "run", "space_of"]
 
-MOST_MEMBERS, MOST_OPERANDS = 64, 16
-"""Limits of a group: a kernel holds all values of a body in registers, and an argument per operand."""
+MOST_MEMBERS, MOST_OPERANDS, MOST_ROW_OPS = 64, 16, 2
+"""Limits of a group: a kernel holds all values of a body in registers, has an argument per operand, and passes over a row per row op."""
+
+ROW_OPS = frozenset(["sum", "mean", "amax", "amin", "softmax", "log_softmax", "layer_norm", "rms_norm"])
+"""Ops over rows that a body may hold."""
 
 TYPES = frozenset(
     [
@@ -42,13 +48,50 @@ TYPES = frozenset(
 """Types that generated kernels compute with."""
 
 
-def may_join(graph: Graph, node: Node) -> bool:
-    """Whether a body may hold the node."""
+@dataclass(frozen=True, slots=True)
+class Space:
+    """What a group runs over: the full shape, and the dims that its row ops reduce (none: elementwise work alone)."""
+
+    shape: tuple[DimLike, ...]
+    reduced: tuple[int, ...] = ()
+
+    @property
+    def per_row(self) -> tuple[DimLike, ...]:
+        """The shape of values of which each row has one."""
+        return tuple(1 if d in self.reduced else n for d, n in enumerate(self.shape))
+
+
+def space_of(graph: Graph, node: Node) -> Space | None:
+    """The space of a node by itself; None when no body may hold it."""
     row = OPS[node.op]
-    if not row.pointwise or row.random or len(node.outputs) != 1:
-        return False
-    specs = [graph.values[v].spec for v in node.values] + [node.outputs[0].spec]
-    return all(s is not None and s.dtype in TYPES for s in specs)
+    specs = [graph.values[v].spec for v in node.values] + [v.spec for v in node.outputs]
+    if len(node.outputs) != 1 or any(s is None or s.dtype not in TYPES for s in specs):
+        return None
+    if row.pointwise and not row.random:
+        return Space(node.spec.shape)
+    if node.op not in ROW_OPS or not isinstance(node.inputs[0], str):
+        return None
+    x = graph.spec(node.inputs[0])
+    dims = _reduced(node, x.rank)
+    last = tuple(range(x.rank - len(dims), x.rank))
+    whole = x.dtype.is_float and x.rank <= 3 and dims and dims == last
+    return Space(x.shape, dims) if whole and node.spec.rank == x.rank else None
+
+
+def _reduced(node: Node, rank: int) -> tuple[int, ...]:
+    if "normalized_shape" in node.attrs:
+        return tuple(range(rank - len(node.attrs["normalized_shape"]), rank))
+    dims = node.attrs["dim"]
+    return (dims,) if isinstance(dims, int) else tuple(sorted(dims))
+
+
+def _joined(a: Space, b: Space) -> Space | None:
+    """The space of a group and a node after it, together; None when they do not fit."""
+    if a.shape == b.shape and (not a.reduced or not b.reduced or a.reduced == b.reduced):
+        return Space(a.shape, a.reduced or b.reduced)
+    if a.reduced and not b.reduced and b.shape == a.per_row:  # one value per row, computed once per row
+        return a
+    return None
 
 
 def run(graph: Graph, context: Context | None = None) -> Graph:
@@ -69,7 +112,7 @@ class _Groups:
         self.unit: dict[str, str] = {}  # value -> the unit that makes it
         self.members: dict[str, list[Node]] = {}
         self.reads: dict[str, set[str]] = {}  # unit -> units that it reads
-        self.open: set[str] = set()  # units that may grow
+        self.spaces: dict[str, Space] = {}  # of units that may grow
 
     def visit(self, node: Node) -> None:
         """Make the node a unit, and join it with those of its producers that it may join."""
@@ -77,22 +120,30 @@ class _Groups:
         self.members[name] = [node]
         self.reads[name] = {self.unit[v] for v in node.values if v in self.unit}
         self.unit.update((v.name, name) for v in node.outputs)
-        if name in self.known or not may_join(self.graph, node):
+        space = None if name in self.known else space_of(self.graph, node)
+        if space is None:
             return
-        self.open.add(name)
+        self.spaces[name] = space
         for producer in sorted(self.reads[name], key=lambda u: self.graph.position[u]):
             here = self.unit[node.name]
-            if producer in self.open and producer != here and self.fits(producer, here):
-                self.join(producer, here)
+            if (
+                producer in self.spaces
+                and producer != here
+                and (joined := self.fits(producer, here)) is not None
+            ):
+                self.join(producer, here, joined)
 
-    def fits(self, a: str, b: str) -> bool:
-        """Whether two units may become one."""
+    def fits(self, a: str, b: str) -> Space | None:
+        """The space of two units as one; None when they may not become one."""
         both = [*self.members[a], *self.members[b]]
-        if self.members[a][0].outputs[0].spec.shape != self.members[b][0].outputs[0].spec.shape:  # type: ignore[union-attr]
-            return False
-        if len(both) > MOST_MEMBERS or len(_operands(both)) > MOST_OPERANDS or self.comes_back(a, b):
-            return False
-        return bool(self.context.may_fuse(tuple(both)))
+        space = _joined(self.spaces[a], self.spaces[b])
+        if space is None or (space.reduced and len(space.shape) > 3):
+            return None
+        if len(both) > MOST_MEMBERS or len(_operands(both)) > MOST_OPERANDS:
+            return None
+        if sum(n.op in ROW_OPS for n in both) > MOST_ROW_OPS or self.comes_back(a, b):
+            return None
+        return space if self.context.may_fuse(tuple(both)) else None
 
     def comes_back(self, a: str, b: str) -> bool:
         """Whether a path leads from one to the other over a third."""
@@ -109,11 +160,12 @@ class _Groups:
             seen |= fresh
             stack += fresh
 
-    def join(self, a: str, b: str) -> None:
+    def join(self, a: str, b: str, space: Space) -> None:
         """The units become one, called ``a``."""
         self.members[a] += self.members.pop(b)
         self.reads[a] = (self.reads[a] | self.reads.pop(b)) - {a, b}
-        self.open.discard(b)
+        self.spaces[a] = space
+        del self.spaces[b]
         for node in self.members[a]:
             self.unit.update((v.name, a) for v in node.outputs)
         for reads in self.reads.values():

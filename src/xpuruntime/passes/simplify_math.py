@@ -27,7 +27,7 @@ def _neutral(neutral: float, *, right_only: bool = False) -> Callable[[Editor, N
 
 
 def _all_true(editor: Editor, node: Node) -> bool:
-    """logical_and with true everywhere."""
+    """logical_and (of bool: bitwise_and too) with true everywhere."""
     for x, other in (node.inputs, node.inputs[::-1]):
         spec = spec_of(editor, x)
         if number(editor, other) is not True or spec is None or spec.dtype is not DType.BOOL:
@@ -205,6 +205,7 @@ RULES: Mapping[str, tuple[Callable[[Editor, Node], bool], ...]] = {
     "pow": (_pow,),
     "cast": (_cast,),
     "logical_and": (_all_true,),
+    "bitwise_and": (_all_true,),
     "maximum": (_relu,),
     "clamp": (_relu,),
     "neg": (_twice,),

@@ -168,12 +168,9 @@ def _constant_index(editor: Editor, operand: object) -> NDArray[Any] | None:
 
 
 def _index_is_slice(editor: Editor, node: Node) -> bool:
-    """index_select by one known index is a select, by a known run of them a slice."""
-    index, x, dim = (
-        _constant_index(editor, node.inputs[1]),
-        spec_of(editor, node.inputs[0]),
-        node.attrs["dim"],
-    )
+    """index_select or embedding by one known index is a select, by a known run of them a slice."""
+    index, x = _constant_index(editor, node.inputs[1]), spec_of(editor, node.inputs[0])
+    dim = node.attrs.get("dim", 0)  # an embedding has none
     if index is None or x is None or not isinstance(x.shape[dim], int):
         return False
     extent = int(x.shape[dim])
@@ -208,8 +205,27 @@ def _gather_is_view(editor: Editor, node: Node) -> bool:
         or (index >= np.array(shape)).any()
     ):
         return False
-    flat = np.ravel_multi_index(tuple(index.reshape(-1, x.rank).T), shape)
-    if not np.array_equal(flat, np.arange(flat.size)):
+    return _in_order(editor, node, tuple(index.reshape(-1, x.rank).T), shape)
+
+
+def _index_is_view(editor: Editor, node: Node) -> bool:
+    """Index by arrays, one per dim, that name every place in order."""
+    x, arrays = spec_of(editor, node.inputs[0]), [_constant_index(editor, i) for i in node.inputs[1:]]
+    if x is None or not x.is_static or len(arrays) != x.rank or not x.rank:
+        return False
+    shape = tuple(int(d) for d in x.shape if isinstance(d, int))
+    places: list[NDArray[Any]] = []
+    for array, extent in zip(arrays, shape, strict=True):
+        if array is None or array.min() < -extent or array.max() >= extent:
+            return False
+        places.append(array % extent)
+    return _in_order(editor, node, tuple(a.reshape(-1) for a in np.broadcast_arrays(*places)), shape)
+
+
+def _in_order(editor: Editor, node: Node, places: tuple[NDArray[Any], ...], shape: tuple[int, ...]) -> bool:
+    """A view in the node's place, if the places are all of the shape's in row-major order."""
+    flat = np.ravel_multi_index(places, shape)
+    if not np.array_equal(flat, np.arange(math.prod(shape))):
         return False
     editor.replace(node, "view", node.inputs[0], size=node.spec.shape)
     return True
@@ -244,7 +260,9 @@ RULES: Mapping[str, tuple[Callable[[Editor, Node], bool], ...]] = {
     "split": (_one_part,),
     "dropout": (_dropout,),
     "index_select": (_index_is_slice,),
+    "embedding": (_index_is_slice,),
     "gather_nd": (_gather_is_view,),
+    "index": (_index_is_view,),
 }
 EVERY: tuple[Callable[[Editor, Node], bool], ...] = (_broadcast_operands,)
 """Rules that look at every node."""
