@@ -32,6 +32,9 @@ from .torch_weights import TorchWeights, identity, to_array
 __all__ = ["TorchImport", "extract_ir", "import_torch", "save_ir", "weights_of"]
 
 
+_CHANGES = ("BUFFER_MUTATION", "PARAMETER_MUTATION")
+
+
 class TorchImport(NamedTuple):
     """A graph, and its weights by name for whoever runs or writes it."""
 
@@ -83,7 +86,7 @@ def import_torch(
         )
     whole = set(TABLE)
     while True:
-        attempt = _Import(decomposed(program, whole), name, dynamic_shapes)
+        attempt = _Import(decomposed(program, whole, who), name, dynamic_shapes)
         graph = attempt.graph(who)
         refused = attempt.lowering.refused & whole
         if not refused:
@@ -301,7 +304,7 @@ class _Import:
     def _changes(self, signature: Any, who: str) -> None:
         """Buffers that are changed become states; inputs must not be."""
         for spec in signature.output_specs:
-            if spec.kind.name == "BUFFER_MUTATION":
+            if spec.kind.name in _CHANGES:
                 self.states[spec.target] = ""
             elif spec.kind.name == "USER_INPUT_MUTATION":
                 raise ModelError(
@@ -320,7 +323,7 @@ class _Import:
         assert len(users) <= self.program.call_spec.out_spec.num_leaves
         for spec, node in zip(signature.output_specs, out.args[0], strict=True):
             value = self.lowering.values[node] if hasattr(node, "op") else node
-            if spec.kind.name == "BUFFER_MUTATION":
+            if spec.kind.name in _CHANGES:
                 self.b.set_state(self.states[spec.target], value.value)
             elif spec.kind.name in ("USER_OUTPUT", "LOSS_OUTPUT"):
                 name = next(names)

@@ -14,6 +14,11 @@ __all__ = ["decomposed", "exported", "find_torch", "speaker"]
 
 _CONTROL_FLOW = "Take the branch on something known at export (a shape, a flag), write it with torch.where or torch.cond, or export the part without it."
 _REASONS = (
+    (
+        "not a known type",
+        "takes or returns an object that PyTorch cannot take apart into tensors",
+        "Return tensors, tuples or dicts (transformers: config.use_cache = False), or register the type with torch.export.register_dataclass.",
+    ),
     ("data-dependent", "branches on the content of a tensor", _CONTROL_FLOW),
     ("GuardOnDataDependent", "branches on the content of a tensor", _CONTROL_FLOW),
     (
@@ -86,14 +91,45 @@ def _first_lines(text: str, count: int = 6) -> str:
     return " ".join(lines[:count])[:900]
 
 
-def decomposed(program: Any, whole: Collection[str]) -> Any:
-    """The program in functional ATen, composite ops taken apart except those in ``whole`` (ATen names)."""
+def decomposed(program: Any, whole: Collection[str], who: str) -> Any:
+    """The program in functional ATen, composite ops taken apart except those in ``whole`` (ATen names). Raises ModelError."""
     torch = find_torch()
     table = torch.export.default_decompositions()
     for op in [op for op in table if op.name().removeprefix("aten::") in whole]:
         table.pop(op, None)
-    with torch.no_grad(), _quiet():
-        return program.run_decompositions(table)
+    try:
+        with torch.no_grad(), _quiet():
+            return program.run_decompositions(table)
+    except Exception as error:
+        changed = _changed_constants(program)
+        if changed:
+            raise ModelError(
+                who,
+                "changes a tensor in place that is neither a buffer nor made in forward",
+                got=", ".join(changed[:3]),
+                do="Register it with register_buffer(): it then becomes a state.",
+            ) from error
+        raise ModelError(
+            who,
+            "cannot be taken apart to ATen ops",
+            got=_first_lines(str(error) or type(error).__name__),
+            do="Make torch.export.export(model, inputs).run_decompositions() work first; its reason stands above.",
+        ) from error
+
+
+def _changed_constants(program: Any) -> list[str]:
+    """Tensors that the model holds as plain attributes and writes to."""
+    constants = {
+        s.arg.name: s.target for s in program.graph_signature.input_specs if s.kind.name == "CONSTANT_TENSOR"
+    }
+    found = []
+    for node in program.graph.nodes:
+        schema = getattr(node.target, "_schema", None)
+        if node.op == "call_function" and schema is not None and schema.is_mutable and node.args:
+            name = constants.get(getattr(node.args[0], "name", ""))
+            if name is not None and name not in found:
+                found.append(name)
+    return found
 
 
 @contextlib.contextmanager
