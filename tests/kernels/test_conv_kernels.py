@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from xpuruntime.kernels.conv import Depthwise, Generated, Naive
+from xpuruntime.kernels.conv import Deformed, Depthwise, Generated, Naive
 from xpuruntime.testing.one_kernel import Weight, channels_last, check_kernel
 
 LEVELS = ("cpu:x86-64-v2", "cpu:x86-64-v3", "cpu:x86-64-v4", "cpu:x86-64-v4+bf16")
@@ -235,3 +235,22 @@ def test_kernels_say_why_not():
         conv(c=4, o=4, groups=2, kernel_row=Depthwise())
     with pytest.raises(AssertionError, match="does not compute in int32"):
         conv(dtype=np.int32)
+
+
+@pytest.mark.parametrize("options", [{}, {"groups": 2, "offset_groups": 2}, {"line": True}])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, ml_dtypes.bfloat16])
+def test_deformed(options, dtype):
+    options = dict(options)
+    line = options.pop("line", False)
+    space, kernel = ((9,), (3,)) if line else ((6, 7), (3, 2))
+    taps, n = int(np.prod(kernel)), len(space)
+    out = [(d + 2 - k) // 2 + 1 for d, k in zip(space, kernel, strict=True)]
+    groups, offset_groups = options.get("groups", 1), options.get("offset_groups", 1)
+    x, w = draw(1, 2, 8, *space, dtype=dtype), Weight(draw(2, 6, 8 // groups, *kernel, dtype=dtype))
+    offset = draw(3, 2, offset_groups * taps * n, *out, dtype=dtype)
+    mask = draw(4, 2, offset_groups * taps, *out, dtype=dtype)
+    attrs = {"stride": [2] * n, "padding": [1] * n, "dilation": [1] * n, **options}
+    layouts = {0: channels_last(x.shape), 2: channels_last(offset.shape)}
+    for bias, scale in ((draw(5, 6, dtype=dtype), mask), (None, None)):
+        operands = [x, w, offset, bias, scale]
+        check_kernel(Deformed(), "deform_convolution", operands, layouts=layouts, split=2, **attrs)

@@ -1,7 +1,7 @@
 """Convolutions on CPUs: any rank to 3, stride, padding, dilation, grouping and layout, plain, transposed and fused.
 
 ``conv/generated`` is a product of gathered pixels with packed filters (``templates/conv.h``), ``conv/depthwise`` a product along
-channels, ``conv/naive`` the sum as it is written, for integers. Weights that are known are packed when they are loaded.
+channels, ``conv/naive`` the sum as it is written, for integers, ``conv/deformed`` reads where it is told. Weights that are known are packed when they are loaded.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..codegen.target import CodegenTarget
 from ..decisions import Reason, Support
 from ..program.program import RecipeStep
 from ..types import DType, TensorSpec
-from .conv_shape import C_TYPES, ConvShape, braces, function, sizes
+from .conv_shape import C_TYPES, ConvShape, braces, function, sizes, strides_of
 from .kernel import Kernel, Lowered, NodeCall, Operand, Packed, Stage, operand_ref
 
 __all__ = ["KERNELS"]
@@ -343,4 +343,50 @@ class Naive:
         return Lowered((stage,), accumulates=wide)
 
 
-KERNELS: tuple[Kernel, ...] = (Depthwise(), Generated(), Naive())
+class Deformed:
+    """Convolution at places that are computed: a task interpolates all that a pixel meets, then sums."""
+
+    name: str = "conv/deformed"
+    ops: tuple[str, ...] = ("deform_convolution",)
+
+    def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
+        """Floats of up to three space dims."""
+        return _supported(call, _FLOATS)
+
+    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+        """One stage, a task per pixel."""
+        shape, kind = ConvShape.of(call), C_TYPES[call.outputs[0].dtype]
+        given = {at: call.optional(at) for at in range(5)}
+        args = [operand_ref("in", at) for at, operand in given.items() if operand is not None]
+        texts = [
+            "nullptr" if operand is None else f"(const {kind} *)args[{args.index(operand_ref('in', at))}]"
+            for at, operand in given.items()
+        ]
+        mask = given[4]
+        steps = [
+            strides_of(call.tensor(2).spec, shape.rank),
+            strides_of(mask.spec, shape.rank) if mask else (0,) * 5,
+        ]
+        steps.append(_strides_of_weight(shape, call.tensor(1).spec))
+        lists = ", ".join(braces(s) for s in steps)
+        body = (
+            f"  static const conv::Shape shape = {shape.text()};\n"
+            f"  static const conv::Deform places = {{{call.attrs['offset_groups']}, {shape.rank}, {lists}}};\n"
+            f"  conv::deform<{kind}>(shape, places, {', '.join(texts)}, ({kind} *)args[{len(args)}], begin, end, (double *)scratch);"
+        )
+        flops = shape.flops(2)
+        stage = Stage(
+            stem=stem_of("deform_conv", shape),
+            source=function(body, shape.about(call)),
+            args=(*args, "out0"),
+            tasks=max(shape.pixels, 1),
+            grain=max(1, _GRAIN_FLOPS // 8 * shape.pixels // max(flops, 1)),
+            scratch_bytes=8 * shape.groups * shape.channels * shape.taps,
+            parts=frozenset({"conv_deform"}),
+            flops=flops,
+            bytes=shape.bytes(call),
+        )
+        return Lowered((stage,), accumulates="float64")
+
+
+KERNELS: tuple[Kernel, ...] = (Depthwise(), Generated(), Naive(), Deformed())
