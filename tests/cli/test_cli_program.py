@@ -123,3 +123,25 @@ def test_compile_then_inspect(xpu, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "lies in another folder than the program" in far.stderr
     assert xpu("compile", "joined.onnx", "--shape", "n=4", "--bucket", "n=4").code == 2
     assert xpu("compile", "joined.onnx", "--shape", "n=4", "-t", "tpu").code == 8
+
+
+def test_what_the_passes_do(xpu, tmp_path: Path) -> None:
+    from examples.small_model import small_model
+
+    onnx.save(small_model(), tmp_path / "small.onnx")
+    done = xpu("inspect", tmp_path / "small.onnx", "--passes", "--nodes")
+    assert done.code == 0
+    assert "fuse_conv" in done.stdout
+    assert any(
+        line.lstrip().startswith("+") and "fused_convolution" in line for line in done.stdout.splitlines()
+    )
+    traces = xpu("inspect", tmp_path / "small.onnx", "--passes", "--json").json["passes"]
+    assert traces[0]["name"] == "model"
+    assert traces[-1]["dispatches"] < traces[0]["dispatches"]
+    assert xpu("inspect", tmp_path / "small.onnx", "--shape", "n=1").code == 2
+
+
+def test_a_program_of_another_name_is_known_by_its_first_bytes(xpu, program: Path, tmp_path: Path) -> None:
+    (tmp_path / "m.bin").write_bytes(program.read_bytes())
+    assert "turned: program of 1 entry point" in xpu("inspect", tmp_path / "m.bin").stdout
+    assert xpu("inspect", tmp_path / "m.bin", "--passes").code == 2

@@ -72,6 +72,19 @@ def test_a_file_is_mapped_and_equal(tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(back)) == SMALL
 
 
+def test_a_mapped_program_may_replace_its_own_file(tmp_path: Path) -> None:
+    array = np.arange(600_000, dtype=np.float32)
+    program = replace(
+        SMALL, weights=(*SMALL.weights, WeightRef("big", TensorSpec(array.shape, DType.FLOAT32)))
+    )
+    path = tmp_path / "m.npubin"
+    program.save(path, {"big": array})
+    back = CompiledProgram.load(path)
+    replace(back, name="renamed").save(path)
+    assert CompiledProgram.load(path).name == "renamed"
+    np.testing.assert_array_equal(back.weights[-1].array(), array)
+
+
 def test_every_truncation_is_refused() -> None:
     for end in range(len(BYTES)):
         with pytest.raises(FormatError) as caught:

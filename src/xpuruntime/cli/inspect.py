@@ -36,6 +36,13 @@ def inspect(
         str,
         typer.Option(metavar="SYMBOL|KERNEL|NODE", help="Print the generated code of a program's kernel."),
     ] = "",
+    passes: Annotated[
+        bool,
+        typer.Option(
+            "--passes", help="What each pass of the compiler makes of a model; with --nodes every change."
+        ),
+    ] = False,
+    shape: options.Shape = None,
     export: Annotated[
         Path | None,
         typer.Option(
@@ -48,12 +55,18 @@ def inspect(
     """Show inputs, outputs, ops, parameters, and which engine takes the model here and why another does not; of a compiled program
     its kernels, memory, binaries and decisions.
     """
-    if Path(model).suffix.lower() == ".npubin":
+    if _is_program(Path(model)):
+        if passes:
+            raise typer.BadParameter("--passes is for models; a program was compiled already")
         from . import inspect_program
 
         return inspect_program.answer(model, buffers=nodes, source=source, export=export, entry=entry)
     if source or export or entry:
         raise typer.BadParameter("--source, --export and --entry are for compiled programs (.npubin)")
+    if passes:
+        return _passes(model, options.sizes(shape), nodes)
+    if shape:
+        raise typer.BadParameter("--shape goes with --passes")
     if Path(model).suffix.lower() == ".json":
         return _plan(Path(model), nodes)
     from ..workbench.inspection import inspect_model
@@ -64,6 +77,33 @@ def inspect(
     if nodes:
         document["node_list"] = [{"name": n.name, "op": n.op, "domain": n.domain} for n in found.model.nodes]
     return Answer(document, lambda: _show(found, nodes))
+
+
+def _is_program(path: Path) -> bool:
+    """By its name, or by its first bytes whatever its name."""
+    from ..program.file import MAGIC
+
+    if path.suffix.lower() == ".npubin":
+        return True
+    try:
+        if not path.is_file():  # a pipe can be read once only
+            return False
+        with path.open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except (OSError, ValueError):
+        return False  # whoever opens it next says why
+
+
+def _passes(model: str, shapes: dict[str, int], diffs: bool) -> Answer:
+    from dataclasses import asdict
+
+    from ..passes.trace import trace_table
+    from ..workbench.compile_model import trace_model
+
+    with progress(f"running the passes on {model}"):
+        traces = trace_model(model, shapes=shapes)
+    document = {"model": model, "passes": [asdict(t) for t in traces]}
+    return Answer(document, lambda: say(trace_table(traces, diffs=diffs).rstrip()))
 
 
 def _plan(path: Path, nodes: bool) -> Answer:

@@ -1,4 +1,4 @@
-"""From a model's file to a program's file: what ``xpu compile`` calls."""
+"""From a model's file to a program's file, and what the passes do on the way: ``xpu compile`` and ``xpu inspect --passes``."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from ..compiler import compile as compile_graph
+from ..compiler.demands import Demands
+from ..compiler.resolve import resolve_target
 from ..errors import ModelError
 from ..frontends.onnx import import_onnx
-from ..ir import Graph, open_weights
+from ..ir import Graph, open_weights, specialize
+from ..passes.trace import PassTrace, trace_passes
+from ..policies import load_policy
 from ..protocols import Array
 from .program_report import ProgramReport, read_program
 
-__all__ = ["compile_model"]
+__all__ = ["compile_model", "trace_model"]
 
 
 def compile_model(
@@ -51,6 +55,24 @@ def compile_model(
     inside = [w.name for w in program.weights if w.data is None and (embed or not w.file)]
     program.save(path, {name: weights[name] for name in inside})
     return read_program(path)
+
+
+def trace_model(
+    model: str | os.PathLike[str],
+    *,
+    target: str = "cpu",
+    policy: Any = None,
+    shapes: Mapping[str, int] | None = None,
+    passes: Sequence[str] | int = 3,
+) -> list[PassTrace]:
+    """What each pass makes of a model, as ``compile`` would run them for this target and policy. Symbolic dims may stay.
+
+    Raises ModelError, FormatError, PolicyError, DeviceUnavailable for an unknown target, IrError for an unknown pass.
+    """
+    graph, _ = _opened(Path(model))
+    graph = specialize(graph, shapes or {})
+    demands = Demands(load_policy(policy), [resolve_target(target)], "inference")
+    return trace_passes(graph, passes, context=demands.context(graph))
 
 
 def _opened(path: Path) -> tuple[Graph, Mapping[str, Array]]:
