@@ -22,6 +22,8 @@ FLOORS = {
     "session": {"node": 1480, "simple": 17, "pytorch-converted": 59, "pytorch-operator": 24, "light": 9},
     "round-trip": {"node": 1470, "simple": 17, "pytorch-converted": 52, "pytorch-operator": 18, "light": 9},
 }
+NATIVE_FLOOR = 1131
+"""Node cases, of 1,884, that must be compiled to kernels of ours and be right: 60%."""
 QUICK = "node,simple,pytorch-converted,pytorch-operator"
 
 
@@ -67,6 +69,24 @@ def test_the_whole_suite_holds(judged: str) -> None:
     assert {
         kind: reached.get(kind, 0) for kind, floor in FLOORS[judged].items() if reached.get(kind, 0) < floor
     } == {}
+
+
+@pytest.mark.parametrize("judged", ["native", "native-plain"])
+def test_a_stratified_twentieth_holds_natively(judged: str) -> None:
+    """Kernels of ours, with every pass and with none: nothing wrong, and every refusal with a reason."""
+    found = coverage(judged, "--part", "20", "--kinds", "node")
+    assert found["unexpected"] == []
+    assert right(found)["node"] >= 0.6 * sum(row["cases"] for row in found["counts"])
+    refused = sum(row["cases"] for row in found["counts"] if row["outcome"] in ("refused", "opaque"))
+    assert sum(found["reasons"].values()) == refused
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize("judged", ["native", "native-plain"])
+def test_the_node_suite_holds_natively(judged: str) -> None:
+    found = coverage(judged, "--kinds", "node")
+    assert found["unexpected"] == []
+    assert right(found)["node"] >= NATIVE_FLOOR
 
 
 def test_a_known_case_that_became_right_fails_the_run(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
     python -m xpuruntime.testing.onnx_coverage interpreter --known tests/conformance/known.yaml [--part 10] [--json]
 
-``session`` and ``round-trip`` are judged on ONNX Runtime. ``--part n`` takes a stratified n-th: cases are grouped by their first op,
+``native`` and ``native-plain`` compile node cases to kernels of ours, with every pass and with none. ``session`` and ``round-trip`` are judged on ONNX Runtime. ``--part n`` takes a stratified n-th: cases are grouped by their first op,
 and every group gives its first, and each n-th after it.
 """
 
@@ -13,7 +13,7 @@ import json
 import os
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ __all__ = ["REASONS", "judge", "load_known", "main", "stratified", "table"]
 
 REASONS = ("random", "rounding", "noise", "vendor", "no-tensor")
 """Why a case may have another answer than the suite's; the file of known cases says more."""
-_JUDGED = ("interpreter", "session", "round-trip")
+_JUDGED = ("interpreter", "session", "round-trip", "native", "native-plain")
 
 
 def load_known(path: Path, judged: str) -> dict[str, dict[str, Any]]:
@@ -79,6 +79,26 @@ def judge(case: Case, judged: str, known: Mapping[str, Mapping[str, Any]]) -> tu
         verdict,
         "" if again.outcome == Outcome.RIGHT else f"differs by more than the list says: {again.why}",
     )
+
+
+def _each(
+    some: Sequence[Case], judged: str, known: Mapping[str, Mapping[str, Any]]
+) -> Iterator[tuple[Verdict, str, str]]:
+    """Verdict, what is unexpected about it, and a short reason of what was refused, for each case."""
+    if not judged.startswith("native"):
+        for case in some:
+            yield (*judge(case, judged, known), "")
+        return
+    from .onnx_native import judge_natively
+
+    passes = "none" if judged == "native-plain" else "all"
+    for case, found in zip(some, judge_natively(some, passes=passes, looser=known), strict=True):
+        verdict, said = found.verdict, ""
+        if verdict.outcome == Outcome.WRONG:
+            said = f"is wrong: {verdict.why}"
+        elif case.name in known and not found.loosened:
+            said = f"needs no entry in the list of known cases ({known[case.name]['reason']})"
+        yield verdict, said, found.reason
 
 
 def _verdict(case: Case, judged: str) -> Verdict:
@@ -162,12 +182,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ["ALLOW_RELEASED_ONNX_OPSET_ONLY"] = "0"
     known = load_known(asked.known, asked.judged)
     verdicts, unexpected = [], []
+    reasons: Counter[str] = Counter()
     for kind in asked.kinds.split(","):
-        for case in stratified(cases(kind), asked.part):
-            verdict, said = judge(case, asked.judged, known)
+        some = stratified(cases(kind), asked.part)
+        for verdict, said, reason in _each(some, asked.judged, known):
             verdicts.append(verdict)
             if said:
-                unexpected.append(f"{case.name} {said}")
+                unexpected.append(f"{verdict.case} {said}")
+            if reason:
+                reasons[reason] += 1
     if asked.part == 1 and asked.kinds == ",".join(KINDS):
         missing = set(known) - {v.case for v in verdicts}
         unexpected += [f"{name} is known, but no such case exists" for name in sorted(missing)]
@@ -177,7 +200,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         bound = sum(bool(v.bound) for v in verdicts)
         print(
             json.dumps(
-                {"judged": asked.judged, "counts": rows, "bound": bound, "unexpected": unexpected}, indent=2
+                {
+                    "judged": asked.judged,
+                    "counts": rows,
+                    "bound": bound,
+                    "reasons": dict(reasons.most_common()),
+                    "unexpected": unexpected,
+                },
+                indent=2,
             )
         )
     else:
