@@ -168,9 +168,27 @@ def test_softmax_to_another_dtype() -> None:
     check(b.build(), {"x": values((4, 20), "float16")}, passes="none")
 
 
-BODY = """
-fused.body(%a: float32[2, 3, 50], %m: float32[2, 1, 50], %w: float32[50]):
-"""
+@pytest.mark.parametrize("level", levels())
+@pytest.mark.parametrize("dtype", [*FLOATS, "int8", "uint8", "int64", "bool"])
+def test_places_of_extremes(dtype: str, level: str) -> None:
+    """Many ties, so that first and last differ; NaN in floats."""
+    b = ir.GraphBuilder("places")
+    x = b.input("x", TensorSpec((3, 5, 35), DType.of(dtype)))
+    for op in ("argmax", "argmin"):
+        for dim in (0, 1, 2, None):
+            for last in (False, True):
+                b.output(f"{op}_{dim}_{last}", b.call(op, x, dim=dim, last=last, keepdim=last))
+    for op in ("max", "min"):
+        for dim in (1, 2):
+            value, place = b.call(op, x, dim=dim, keepdim=dim == 1)
+            b.output(f"{op}{dim}_value", value)
+            b.output(f"{op}{dim}_place", place)
+    for dim in range(3):
+        b.output(f"hardmax{dim}", b.hardmax(x, dim=dim))
+    data = np.random.default_rng(0).integers(0, 4, (3, 5, 35)).astype(DType.of(dtype).numpy)
+    if DType.of(dtype).is_float:
+        data[0, 1, 3] = data[0, 1, 9] = data[2, 0, 34] = np.nan
+    check(b.build(), {"x": data}, passes="none", target=level)
 
 
 def fused(build: Any, specs: dict[str, str]) -> ir.Graph:

@@ -22,6 +22,7 @@ from .formulas import FORMULAS, is_row, row_axes
 
 __all__ = [
     "CONSTANT",
+    "POSITION",
     "Body",
     "Dims",
     "Input",
@@ -44,6 +45,10 @@ CONSTANT = "constant"
 """The op of an operation whose one operand is a number of its dtype."""
 
 
+POSITION = -1
+"""As ``Input.operand``: the number of an element within its row, in row-major order of the reduced dims."""
+
+
 class Unfit(Exception):
     """A body that no loop nest computes; text and code say why. It never leaves ``supports``."""
 
@@ -54,7 +59,7 @@ class Unfit(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """An operand read with a stride along each dim of the space (0: it stands still)."""
+    """An operand read with a stride along each dim of the space (0: it stands still). POSITION: no operand but the offset itself."""
 
     name: str
     operand: int
@@ -243,6 +248,14 @@ class Body:
             name = f"x{position}" + (f"_{count}" if count else "")
             self.inputs[key] = Input(name, position, dtype, strides, rank)
         return self.inputs[key].name
+
+    def position(self) -> str:
+        """The number of an element within its row."""
+        strides, step = [0] * len(self.space), 1
+        for d in sorted(self.reduced or (), reverse=True):
+            strides[d], step = step, step * self.space[d]
+        dtype = DType.INT32 if step < 2**31 else DType.INT64
+        return self.inputs.setdefault((POSITION, ()), Input("place", POSITION, dtype, tuple(strides), 1)).name
 
     def node(self, node: Node, operands: Sequence[Source], at: int, dims: Dims) -> str:
         """Result ``at`` of a node."""

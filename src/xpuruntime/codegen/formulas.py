@@ -24,8 +24,8 @@ __all__ = ["FORMULAS", "PLAIN", "is_row", "normalized", "row_axes", "widest"]
 Names: TypeAlias = "tuple[str, ...]"
 Formula: TypeAlias = "Callable[[Body, str, Sequence[str | None], Attrs, DType], Names]"
 
-PLAIN = ("sum", "prod", "amax", "amin", "any", "all")
-"""Reductions that loops compute; every other one is a formula over them."""
+PLAIN = ("sum", "prod", "amax", "amin", "any", "all", "top")
+"""Reductions that loops compute; every other one is a formula over them. ``top`` is amax where a NaN need not be seen."""
 
 
 def is_row(op: str) -> bool:
@@ -40,7 +40,7 @@ def row_axes(op: str, attrs: Attrs, rank: int) -> tuple[int, ...]:
         assert isinstance(shape, tuple)
         return tuple(range(rank - len(shape), rank))
     dim = attrs["dim"]
-    axes = dim if isinstance(dim, tuple) else (dim,)
+    axes = dim if isinstance(dim, tuple) else tuple(range(rank)) if dim is None else (dim,)
     return tuple(a for a in axes if isinstance(a, int) and a < rank)  # a scalar has no dim to reduce
 
 
@@ -125,7 +125,7 @@ def _var(b: Body, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType
 def _logsumexp(b: Body, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
     wide = widest(dtype)
     x = _real(b, x)
-    top = b.reduce("amax", x, wide)
+    top = b.reduce("top", x, wide)
     infinite = b.emit("isinf", top, dtype=DType.BOOL, positive=True, negative=True)
     finite = b.emit("where", infinite, 0.0, top, dtype=wide)
     raised = b.emit("exp", _two(b, "sub", x, finite, wide), dtype=wide)
@@ -157,7 +157,7 @@ def _vector_norm(b: Body, x: str, rest: Sequence[str | None], attrs: Attrs, dtyp
 
 def _shifted(b: Body, x: str, attrs: Attrs, wide: DType) -> str:
     x = _real(b, x, attrs["dtype"])
-    return _two(b, "sub", x, b.reduce("amax", x, wide), wide)
+    return _two(b, "sub", x, b.reduce("top", x, wide), wide)
 
 
 def _softmax(b: Body, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
@@ -207,6 +207,42 @@ def _rms_norm(b: Body, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: 
     return _affine(b, _two(b, "mul", x, rstd, wide), (*rest, None)[0], None, wide), rstd
 
 
+# ── places ──
+
+
+def _found(b: Body, x: str, kind: str, last: bool) -> tuple[str, str]:
+    """The extreme value, and the first (or last) place where it stands; NaN counts as extreme."""
+    if b.dtype(x) is DType.BOOL:
+        x = _cast(b, x, DType.UINT8)
+    top = b.reduce(kind, x, b.dtype(x))
+    there = b.emit("eq", x, top, dtype=DType.BOOL)
+    if b.dtype(x).is_float:
+        there = b.emit("logical_or", there, b.emit("isnan", x, dtype=DType.BOOL), dtype=DType.BOOL)
+    place = b.position()
+    whole = b.dtype(place)
+    other = -1 if last else 2 ** (whole.bits - 1) - 1
+    return top, b.reduce("amax" if last else "amin", b.emit("where", there, place, other, dtype=whole), whole)
+
+
+def _place(kind: str) -> Formula:
+    def formula(b: Body, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
+        return (_found(b, x, kind, attrs["last"] is True)[1],)
+
+    return formula
+
+
+def _with_place(kind: str) -> Formula:
+    def formula(b: Body, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
+        return _found(b, x, kind, False)
+
+    return formula
+
+
+def _hardmax(b: Body, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
+    here = b.emit("eq", b.position(), _found(b, x, "amax", False)[1], dtype=DType.BOOL)
+    return (b.emit("cast", here, dtype=dtype),)
+
+
 FORMULAS: Mapping[str, Formula] = {
     "sum": _total("sum"),
     "prod": _total("prod"),
@@ -222,4 +258,9 @@ FORMULAS: Mapping[str, Formula] = {
     "log_softmax": _log_softmax,
     "layer_norm": _layer_norm,
     "rms_norm": _rms_norm,
+    "argmax": _place("amax"),
+    "argmin": _place("amin"),
+    "max": _with_place("amax"),
+    "min": _with_place("amin"),
+    "hardmax": _hardmax,
 }

@@ -66,9 +66,7 @@ class RowKernel:
         return found
 
 
-KERNELS = (
-    RowKernel(
-        "reduce/generated",
-        ("sum", "prod", "amax", "amin", "any", "all", "mean", "var", "logsumexp", "vector_norm"),
-    ),
-)
+_TOTALS = ("sum", "prod", "amax", "amin", "any", "all", "mean", "var", "logsumexp", "vector_norm")
+_PLACES = ("argmax", "argmin", "max", "min")
+
+KERNELS = (RowKernel("reduce/generated", _TOTALS + _PLACES),)

@@ -12,10 +12,11 @@ that a later pass reads again waits in the thread's scratch memory, if a row fit
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..codegen.body import CONSTANT, Input, Operation, Plan
+from ..codegen.body import CONSTANT, POSITION, Input, Operation, Plan
 from ..codegen.expr import STORAGE, compute_type
 from ..codegen.nest import Nest, Tasks, cut, indented, nest, offset_text, task_loops
 from ..codegen.target import CodegenTarget
@@ -106,7 +107,7 @@ class _Rows:
     # ── the text ──
 
     def stage(self, stem: str) -> Stage:
-        read = sorted({i.operand for i in self.plan.inputs})
+        read = sorted({i.operand for i in self.plan.inputs if i.operand != POSITION})
         arguments = [(f"x{at}", self.call.tensor(at).spec.dtype) for at in read]
         arguments += [(f"y{i}", o.spec.dtype) for i, o in enumerate(self.outputs)]
         writer = _Writer(self)
@@ -140,7 +141,8 @@ def _tasks(kept: Nest, run: Nest, across: bool, least: int, lanes: int) -> Tasks
     """Rows a task; across, columns a task."""
     each = max(run.elements, 1)
     if across:
-        return cut(kept, max(lanes, math.ceil(least / each)), lanes)
+        wide = _UNROLL * lanes if kept.inner >= 4 * _UNROLL * lanes else lanes
+        return cut(kept, max(wide, math.ceil(least / each)), wide)
     flat = Nest((kept.elements, 1), {})
     return cut(flat, max(1, math.ceil(least / each)), 1) if kept.elements else Tasks(1, 1, 1)
 
@@ -161,8 +163,11 @@ class _Writer:
 
     def _choose_waiting(self) -> None:
         rows = self.rows
-        length = rows.run.elements if not rows.across else rows.run.elements * rows.lanes
-        length = rows.run.rows * _padded(rows.run.inner, rows.lanes) if not rows.across else length
+        length = rows.run.rows * _padded(rows.run.inner, rows.lanes)
+        if rows.across:
+            length = (
+                rows.run.elements * rows.lanes * (_UNROLL if rows.kept.inner >= _UNROLL * rows.lanes else 1)
+            )
         used: dict[str, set[int]] = {}
         for at, wanted in self._wanted():
             for name in self._closure(wanted, stop=set()):
@@ -231,20 +236,28 @@ class _Writer:
         low, high = ("first", "last") if rows.tasks.chunk < rows.kept.inner else ("0", str(rows.kept.inner))
         block = [
             *lines,
-            "const auto columns = [&](int64_t c, auto... n) __attribute__((always_inline)) {",
+            "const auto columns = [&](auto many, int64_t from, auto... n) __attribute__((always_inline)) {",
+            "  constexpr int U = decltype(many)::value;  // vectors side by side",
             *indented(inner),
             "};",
             f"int64_t c = {low};",
-            f"for (; c + N <= {high}; c += N) columns(c);",
         ]
+        if rows.kept.inner >= _UNROLL * rows.lanes:
+            block.append(
+                f"for (; c + {_UNROLL} * N <= {high}; c += {_UNROLL} * N) columns(width<{_UNROLL}>{{}}, c);"
+            )
+        block.append(f"for (; c + N <= {high}; c += N) columns(width<1>{{}}, c);")
         if rows.kept.inner % rows.lanes:
-            block.append(f"if (c < {high}) columns(c, {high} - c);")
+            block.append(f"if (c < {high}) columns(width<1>{{}}, c, {high} - c);")
         return task_loops(rows.kept, rows.tasks, block, "blocks of rows")
 
     def _bases(self, extents: tuple[int, ...], across: bool) -> list[str]:
         """Where each value of a row starts."""
         lines = []
         for name in (*self.inputs, *(f"y{i}" for i in range(len(self.rows.outputs)))):
+            if name in self.inputs and self.inputs[name].operand == POSITION:
+                lines.append(f"const int64_t {name}_row = 0;")
+                continue
             steps = self.rows.kept.strides[name]
             where = offset_text(extents, steps[:-1] if across else steps)
             base = f"x{self.inputs[name].operand}" if name in self.inputs else name
@@ -252,23 +265,44 @@ class _Writer:
         return lines
 
     def _row(self) -> list[str]:
-        """One row (across: one vector of rows): what stands still, the passes, and the results."""
+        """One row (across: U vectors of rows): what stands still, the passes, and the results."""
         still = [e for e in self.plan.inputs if e.name not in self.rows.moving]
-        lines = [f"const {compute_type(e.dtype)} {e.name} = {self._still(e)};" for e in still]
-        lines += self._row_level(0)
+        lines = [f"{self._type(n)} {n}_of[U];" for n in self._row_names()] if self.rows.across else []
+        loads = [f"const {compute_type(e.dtype)} {e.name} = {self._still(e)};" for e in still]
+        lines += self._each([*loads, *self._row_level(0)])
         wanted = self._wanted()
         ready: set[str] = set()
         for at, names in wanted[:-1]:
             lines += self._pass(at, names, ready)
-            lines += self._row_level(at + 1)
+            lines += self._each(self._row_level(at + 1))
         full = [o for o in self.rows.outputs if self._is_full(o)]
         if full:
             lines += self._loop(wanted[-1][1], ready, [self._store(o) for o in full], {})
-        lines += [self._store_row(o) for o in self.rows.outputs if not self._is_full(o)]
-        return lines
+        return lines + self._each([self._store_row(o) for o in self.rows.outputs if not self._is_full(o)])
+
+    def _row_names(self) -> list[str]:
+        """Values that are one a row."""
+        names = [*self.inputs, *self.operations]
+        return [n for n in names if n not in self.rows.moving]
+
+    def _each(self, lines: list[str], after: Sequence[str] = ()) -> list[str]:
+        """Across: the lines for each of the U vectors of rows; what is one a row lies in arrays. Along: the lines as they are."""
+        if not self.rows.across or not lines:
+            return lines
+        text = "\n".join(lines)
+        used = set(re.findall(r"[a-z]+[0-9_]+", text))
+        names = [n for n in self._row_names() if n in used]
+        for name in names:  # what the lines declare stands in its array already
+            text = text.replace(f"const {self._type(name)} {name} = ", f"{name} = ")
+        index = ["const int64_t c = from + u * N;"] if re.search(r"\bc\b", text) else []
+        aliases = [f"auto &{name} = {name}_of[u];" for name in names]
+        body = indented([*index, *aliases, *text.split("\n")])
+        return ["repeat<U>([&](int u) __attribute__((always_inline)) {", *body, "});"]
 
     def _still(self, entry: Input) -> str:
         step = _step(self.rows.kept, entry.name) if self.rows.across else 0
+        if entry.operand == POSITION:
+            return f"number<N>((elem<{self._type(entry.name)}>)0)"
         if step == 0:
             return f"broadcast<N>({entry.name}_row)"
         return self._load(f"{entry.name}_row", "c", step)
@@ -298,7 +332,11 @@ class _Writer:
                 lines.append(f"const {self._type(name)} {name} = load<N>({self._place(name)});")
             elif name in self.inputs:
                 space = self.rows.kept if self.rows.across else self.rows.run
-                load = self._load(f"{name}_run", base, _step(space, name))
+                step = _step(space, name)
+                load = self._load(f"{name}_run", base, step)
+                if self.inputs[name].operand == POSITION:
+                    kind = f"(elem<{self._type(name)}>)"
+                    load = f"counted<N>({kind}({name}_run + {base} * {step}), {kind}{step})"
                 lines.append(f"const {self._type(name)} {name} = {load};")
             else:
                 line, needed = statement(self.plan, self.operations[name])
@@ -315,7 +353,7 @@ class _Writer:
     def _place(self, name: str) -> str:
         """Where a waiting value of the present place lies."""
         if self.rows.across:
-            return f"{self.waiting[name]} + r * N"
+            return f"{self.waiting[name]} + (r * U + u) * N"
         padded = _padded(self.rows.run.inner, self.rows.lanes)
         return f"{self.waiting[name]} + {f'r * {padded} + ' if self.rows.run.rows > 1 else ''}i"
 
@@ -350,26 +388,27 @@ class _Writer:
     def _pass(self, at: int, names: list[str], ready: set[str]) -> list[str]:
         """One pass over the row: its reductions, from their first values to one value a row."""
         made = self._reductions(at)
-        lines, steps, after = [], [], []
+        lines, first, steps, after = list[str](), list[str](), list[str](), list[str]()
         ends: dict[str, list[str]] = {"before": [], "after": []}
         for o in made:
             kind, operand = compute_type(o.dtype), str(o.operands[0])
             term = operand if self.plan.spec(operand)[0] is o.dtype else self._as(operand, o.dtype)
             neutral = f"splat<{kind}>({_neutral(o)})"
             if self.rows.across:
-                lines.append(f"{kind} {o.name} = {neutral};  // {o.op}")
-                if self._long(o):
-                    lines.append(f"{kind} {o.name}_block = {neutral};")
-                    steps.append(f"{o.name}_block = {o.op}_of()({o.name}_block, {term});")
-                    flush = f"{o.name} = {o.name} + {o.name}_block, {o.name}_block = {neutral};"
+                first.append(f"{o.name} = {neutral};  // {o.op}")
+                if self._long(o):  # in blocks
+                    lines.append(f"{kind} {o.name}_block[U];")
+                    first.append(f"{o.name}_block[u] = {neutral};")
+                    steps.append(f"{o.name}_block[u] = {o.name}_block[u] + {term};")
+                    flush = f"{o.name} = {o.name} + {o.name}_block[u], {o.name}_block[u] = {neutral};"
                     steps.append(f"if ((r & 127) == 127) {flush}")
-                    after.append(f"{o.name} = {o.name} + {o.name}_block;")
+                    after.append(f"{o.name} = {o.name} + {o.name}_block[u];")
                 else:
-                    steps.append(f"{o.name} = {o.op}_of()({o.name}, {term});")
+                    steps.append(f"{o.name} = {o.op}_of()({term}, {o.name});")
                 continue
             start = f"{kind} {o.name}_part[{_UNROLL}] = {{{', '.join([neutral] * _UNROLL)}}};  // {o.op}"
             steps.append(
-                f"{o.name}_part[u] = {o.op}_of()({o.name}_part[u], only<{kind}>({term}, {neutral}, n...));"
+                f"{o.name}_part[u] = {o.op}_of()(only<{kind}>({term}, {neutral}, n...), {o.name}_part[u]);"
             )
             joined = f"gathered({o.name}_part, {o.op}_of())"
             if self._long(o):
@@ -381,7 +420,7 @@ class _Writer:
             else:
                 lines.append(start)
                 after.append(f"const {kind} {o.name} = splat<{kind}>({joined});")
-        return [*lines, *self._loop(names, ready, steps, ends), *after]
+        return [*lines, *self._each(first), *self._loop(names, ready, steps, ends), *self._each(after)]
 
     def _as(self, name: str, dtype: DType) -> str:
         narrow = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)
@@ -415,11 +454,8 @@ class _Writer:
             where = offset_text(extents, steps_of, "r")
             bases.append(f"const auto {name}_run = {name}_row{'' if where == '0' else f' + {where}'};")
         if self.rows.across:
-            return [
-                f"for (int64_t r = 0; r < {run.elements}; ++r) {{",
-                *indented([*bases, *elements, *steps]),
-                "}",
-            ]
+            body = self._each([*elements, *steps])
+            return [f"for (int64_t r = 0; r < {run.elements}; ++r) {{", *indented([*bases, *body]), "}"]
         unrolled = any("[u]" in s for s in steps)
         call = "at(0, {i})" if unrolled else "at({i})"
         lines = [
@@ -471,7 +507,7 @@ def _neutral(o: Operation) -> str:
     """What a reduction of nothing gives."""
     if o.op in _NEUTRAL:
         return _NEUTRAL[o.op]
-    low = o.op == "amax"
+    low = o.op in ("amax", "top")
     if o.dtype.is_float:
         kind = "f" if o.dtype is not DType.FLOAT64 else ""
         return f"{'-' if low else ''}__builtin_inf{kind}()"

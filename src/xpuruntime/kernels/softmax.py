@@ -1,4 +1,4 @@
-"""softmax/generated: softmax and log-softmax along any dim, in any layout."""
+"""softmax/generated: softmax, log-softmax and hardmax along any dim, in any layout."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from .reduce import RowKernel
 
 __all__ = ["KERNELS"]
 
-KERNELS = (RowKernel("softmax/generated", ("softmax", "log_softmax")),)
+KERNELS = (RowKernel("softmax/generated", ("softmax", "log_softmax", "hardmax")),)

@@ -27,8 +27,15 @@ template <class V> INLINE V within(V x, double low, double high) {
     return clip(x, splat<V>((elem<V>)low), splat<V>((elem<V>)high));
 }
 template <class V> INLINE V scaled(V y, ints<V> k) {  // y * 2**k in two steps: subnormal results and overflow come out right
+#if defined(__AVX512F__) && !defined(__clang__)  // the machine has the instruction, and it takes k as a float
+    if constexpr (same<V, vec<float, 16>>) return __builtin_ia32_scalefps512_mask(y, raw<float>(k), y, -1, 4);
+    else if constexpr (same<V, vec<double, 8>>) return __builtin_ia32_scalefpd512_mask(y, raw<double>(k), y, -1, 4);
+    else
+#endif
+    {
     const ints<V> half = k >> 1;
     return y * two_to<V>(half) * two_to<V>(k - half);
+    }
 }
 template <class V> INLINE V exp(V x) {
     constexpr bool f32 = same<elem<V>, float>;

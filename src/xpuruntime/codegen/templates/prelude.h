@@ -161,6 +161,10 @@ template <int N> INLINE vec<float, N> widen_bf16(vec<uint16_t, N> h) {
     return bitcast<vec<float, N>>(raw<uint32_t>(h) << 16);
 }
 template <int N> INLINE vec<uint16_t, N> narrow_bf16(vec<float, N> x) {  // nearest, ties to even; NaN stays one
+#if defined(__AVX512BF16__) && !defined(__clang__)  // gives 0 for what is below the smallest normal number
+    typedef short v16hi __attribute__((vector_size(32)));
+    if constexpr (N == 16) return bitcast<vec<uint16_t, 16>>(__builtin_ia32_cvtneps2bf16_v16sf(x));
+#endif
     typedef vec<uint32_t, N> U;
     const U u = bitcast<U>(x);
     const U rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16, quiet = (u >> 16) | 0x40u;
@@ -236,6 +240,52 @@ template <int N, class S> INLINE vec<typename bits_of_<S>::type, N> encode(loade
 
 template <class B, int N> struct row { B at[N]; };
 
+// The first n of N elements of B, zeros behind them; and back. With AVX-512 by masks, else one by one.
+#if defined(__AVX512BW__) && defined(__AVX512VL__) && !defined(__clang__)
+#define MASKED
+typedef char v16qi __attribute__((vector_size(16)));
+typedef short v8hi __attribute__((vector_size(16)));
+typedef short v16hi __attribute__((vector_size(32)));
+typedef int v8si __attribute__((vector_size(32)));
+typedef int v16si __attribute__((vector_size(64)));
+typedef long long v8di __attribute__((vector_size(64)));
+#endif
+template <int N, class B> INLINE vec<B, N> load_first(const B *p, int64_t n) {
+#if defined(MASKED)
+    const unsigned first = (1u << n) - 1;
+    constexpr int size = sizeof(B) * 100 + N;
+    if constexpr (size == 116) return bitcast<vec<B, N>>(__builtin_ia32_loaddquqi128_mask((const char *)p, v16qi{}, first));
+    else if constexpr (size == 208) return bitcast<vec<B, N>>(__builtin_ia32_loaddquhi128_mask((const short *)p, v8hi{}, first));
+    else if constexpr (size == 216) return bitcast<vec<B, N>>(__builtin_ia32_loaddquhi256_mask((const short *)p, v16hi{}, first));
+    else if constexpr (size == 408) return bitcast<vec<B, N>>(__builtin_ia32_loaddqusi256_mask((const int *)p, v8si{}, first));
+    else if constexpr (size == 416) return bitcast<vec<B, N>>(__builtin_ia32_loaddqusi512_mask((const int *)p, v16si{}, first));
+    else if constexpr (size == 808) return bitcast<vec<B, N>>(__builtin_ia32_loaddqudi512_mask((const long long *)p, v8di{}, first));
+    else
+#endif
+    {
+        row<B, N> r = {};
+        for (int64_t i = 0; i < n; ++i) r.at[i] = p[i];
+        return bitcast<vec<B, N>>(r);
+    }
+}
+template <int N, class B> INLINE void store_first(B *p, vec<B, N> v, int64_t n) {
+#if defined(MASKED)
+    const unsigned first = (1u << n) - 1;
+    constexpr int size = sizeof(B) * 100 + N;
+    if constexpr (size == 116) __builtin_ia32_storedquqi128_mask((char *)p, bitcast<v16qi>(v), first);
+    else if constexpr (size == 208) __builtin_ia32_storedquhi128_mask((short *)p, bitcast<v8hi>(v), first);
+    else if constexpr (size == 216) __builtin_ia32_storedquhi256_mask((short *)p, bitcast<v16hi>(v), first);
+    else if constexpr (size == 408) __builtin_ia32_storedqusi256_mask((int *)p, bitcast<v8si>(v), first);
+    else if constexpr (size == 416) __builtin_ia32_storedqusi512_mask((int *)p, bitcast<v16si>(v), first);
+    else if constexpr (size == 808) __builtin_ia32_storedqudi512_mask((long long *)p, bitcast<v8di>(v), first);
+    else
+#endif
+    {
+        const auto r = bitcast<row<B, N>>(v);
+        for (int64_t i = 0; i < n; ++i) p[i] = r.at[i];
+    }
+}
+
 // N elements in a row; with n only the first n of them, and zeros.
 template <int N, class S> INLINE loaded<S, N> load(const S *p) {
     typedef typename bits_of_<S>::type B;
@@ -245,9 +295,7 @@ template <int N, class S> INLINE loaded<S, N> load(const S *p) {
 }
 template <int N, class S> INLINE loaded<S, N> load(const S *p, int64_t n) {
     typedef typename bits_of_<S>::type B;
-    row<B, N> r = {};
-    for (int64_t i = 0; i < n; ++i) r.at[i] = ((const B *)p)[i];
-    return decode<N>(bitcast<vec<B, N>>(r), p);
+    return decode<N>(load_first<N>((const B *)p, n), p);
 }
 template <int N, class S> INLINE void store(S *p, loaded<S, N> v) {
     const auto r = encode<N>(v, (const S *)p);
@@ -255,10 +303,7 @@ template <int N, class S> INLINE void store(S *p, loaded<S, N> v) {
 }
 template <int N, class S> INLINE void store(S *p, loaded<S, N> v, int64_t n) {
     typedef typename bits_of_<S>::type B;
-    row<B, N> r;
-    const auto whole = encode<N>(v, (const S *)p);
-    __builtin_memcpy(&r, &whole, sizeof whole);
-    for (int64_t i = 0; i < n; ++i) ((B *)p)[i] = r.at[i];
+    store_first<N>((B *)p, encode<N>(v, (const S *)p), n);
 }
 // Elements that lie stride apart.
 template <int N, class S> INLINE loaded<S, N> gather(const S *p, int64_t stride, int64_t n = N) {
