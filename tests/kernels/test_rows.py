@@ -134,6 +134,10 @@ def test_softmax_and_norms_in_every_dtype(dtype: str, level: str) -> None:
     b.output("instance", b.instance_norm(x, c, c))
     b.output("instance_plain", b.instance_norm(x))
     b.output("batch", b.batch_norm(x, c, None, c, b.abs(c)))
+    for i, name in enumerate(b.batch_norm_train(x, c, c, c, b.abs(c), momentum=0.2, outputs=5)):
+        b.output(f"train{i}", name)
+    b.output("train", b.batch_norm_train(x, outputs=1))
+    b.output("response", b.local_response_norm(x, size=3, alpha=0.1, beta=0.75, k=2.0))
     feeds = {"x": values(spec.shape, dtype), "w": values((37,), dtype, 1), "c": values((6,), dtype, 2)}  # type: ignore[arg-type]
     check(b.build(), feeds, passes="none", target=level)
 

@@ -19,7 +19,7 @@ from ..types import DType
 if TYPE_CHECKING:
     from .body import Body
 
-__all__ = ["FORMULAS", "PLAIN", "is_row", "normalized", "row_axes", "widest"]
+__all__ = ["FORMULAS", "PLAIN", "is_row", "moments", "normalized", "row_axes", "widest"]
 
 Names: TypeAlias = "tuple[str, ...]"
 Formula: TypeAlias = "Callable[[Body, str, Sequence[str | None], Attrs, DType], Names]"
@@ -182,13 +182,18 @@ def _affine(b: Body, y: str, weight: str | None, bias: str | None, wide: DType) 
     return y if bias is None else _two(b, "add", y, _real(b, bias), wide)
 
 
+def moments(b: Body, x: str, wide: DType) -> tuple[str, str, str]:
+    """The mean over the reduced dims, x less the mean, and the variance (over the count)."""
+    mean, d = _centred(b, _real(b, x), wide)
+    return mean, d, _mean_of(b, _two(b, "mul", d, d, wide), wide)
+
+
 def normalized(
     b: Body, x: str, weight: str | None, bias: str | None, eps: object, wide: DType
 ) -> tuple[str, str, str]:
     """Zero mean and unit variance over the reduced dims, scaled and shifted; the mean; 1 / std."""
     assert isinstance(eps, int | float)
-    mean, d = _centred(b, _real(b, x), wide)
-    variance = _mean_of(b, _two(b, "mul", d, d, wide), wide)
+    mean, d, variance = moments(b, x, wide)
     rstd = b.emit("rsqrt", _two(b, "add", variance, float(eps), wide), dtype=wide)
     return _affine(b, _two(b, "mul", d, rstd, wide), weight, bias, wide), mean, rstd
 

@@ -6,14 +6,19 @@ are split into groups; batch norm is pointwise work with one value a channel.
 
 from __future__ import annotations
 
+import math
+
 from ..codegen.body import Body, Plan, Unfit, shape_of
 from ..codegen.cpp import CppTarget
-from ..codegen.formulas import normalized, widest
+from ..codegen.expr import compute_type
+from ..codegen.formulas import moments, normalized, widest
+from ..codegen.points import address, unravel
 from ..codegen.target import CodegenTarget
 from ..decisions import Reason, Support
 from ..types import DType, TensorSpec
 from .elementwise import lower_pointwise, operand_specs
 from .kernel import Lowered, NodeCall
+from .kit import Row, Rows, Text, computes, result, whole
 from .reduce import RowKernel
 from .rows import Output, lower_rows
 
@@ -26,7 +31,7 @@ class ChannelNorm:
     """Norms whose weights have one value a channel: the space is [N, groups, channels of a group, ...]."""
 
     name = "norm/generated"
-    ops = ("group_norm", "instance_norm", "batch_norm")
+    ops = ("group_norm", "instance_norm", "batch_norm", "batch_norm_train")
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
         """Yes for floats of 16 to 64 bits."""
@@ -74,13 +79,34 @@ class ChannelNorm:
         if call.op == "batch_norm":
             names = (self._by_given(body, read, [channel(i) for i in range(1, 5)], call.attrs["eps"], wide),)
         else:
-            body.reduced = frozenset(d for d in range(2, len(space)))
+            training = call.op == "batch_norm_train"
+            body.reduced = frozenset(d for d in range(len(space)) if d > 1 or (training and d == 0))
             names = normalized(body, read, channel(1), channel(2), call.attrs["eps"], wide)
+            if training:
+                names += self._moved(body, read, channel(3), channel(4), call.attrs["momentum"], wide)
         outputs = []
         for at, spec in enumerate(call.outputs):
-            strides = split(spec) if at == 0 else (*spec.physical.strides, *([0] * (len(space) - 2)))
+            own = spec.physical.strides
+            row = own if len(own) == 2 else (0, *own)  # statistics are [N, groups], or one a channel
+            strides = split(spec) if at == 0 else (*row, *([0] * (len(space) - 2)))
             outputs.append(Output(str(names[at]), spec, strides))
         return body.done([o.value for o in outputs]), outputs
+
+    def _moved(
+        self, b: Body, x: str, old_mean: str | None, old_variance: str | None, momentum: object, wide: DType
+    ) -> tuple[str, str]:
+        """Running statistics after this batch: moved by momentum, the variance by its unbiased estimate; absent ones start here."""
+        assert isinstance(momentum, int | float)
+        mean, _, variance = moments(b, x, wide)
+        unbiased = b.emit("mul", variance, b.count / (b.count - 1) if b.count > 1 else math.nan, dtype=wide)
+
+        def moved(old: str | None, now: str) -> str:
+            if old is None:
+                return now
+            kept = b.emit("mul", old, 1.0 - momentum, dtype=wide)
+            return b.emit("add", kept, b.emit("mul", now, float(momentum), dtype=wide), dtype=wide)
+
+        return moved(old_mean, mean), moved(old_variance, unbiased)
 
     def _by_given(self, b: Body, x: str, rest: list[str | None], eps: object, wide: DType) -> str:
         weight, bias, mean, variance = rest
@@ -93,4 +119,32 @@ class ChannelNorm:
         return y if bias is None else b.emit("add", y, bias, dtype=wide)
 
 
-KERNELS = (RowKernel("norm/generated", ("layer_norm", "rms_norm")), ChannelNorm())
+def _across_channels(call: NodeCall) -> Text:
+    """One element a task: its value over a power of the squares of the channels around it."""
+    x, y = whole(call, 0), result(call)
+    kind = compute_type(call.tensor(0).spec.dtype, "1")
+    size, alpha, beta, k = (call.attrs[a] for a in ("size", "alpha", "beta", "k"))
+    assert isinstance(size, int)
+    assert isinstance(alpha, float)
+    names = [f"i{d}" for d in range(len(x.shape))]
+    around = [*names[:1], "j", *names[2:]]
+    body = [
+        *unravel(x.shape),
+        f"const int64_t low = i1 > {(size - 1) // 2} ? i1 - {(size - 1) // 2} : 0;",
+        f"const int64_t high = i1 + {size // 2} < {x.shape[1]} ? i1 + {size // 2} : {x.shape[1] - 1};",
+        f"{kind} squares = 0;",
+        "for (int64_t j = low; j <= high; ++j) {",
+        f"  const {kind} near = load<1>({address(x, around)});",
+        "  squares += near * near;",
+        "}",
+        f"const {kind} base = ({kind}){k!r} + ({kind}){alpha / size!r} * squares;",
+        f"store<1>({address(y, names)}, load<1>({address(x, names)}) / pow(base, ({kind}){beta!r}));",
+    ]
+    return Text(body, math.prod(x.shape), parts=frozenset({"pow"}))
+
+
+KERNELS = (
+    RowKernel("norm/generated", ("layer_norm", "rms_norm")),
+    ChannelNorm(),
+    Rows("norm/generated", {"local_response_norm": Row(_across_channels, computes(0))}),
+)
