@@ -10,7 +10,7 @@ __all__ = ["ROWS"]
 
 
 def _filled(n: Site, value: object) -> Results:
-    n.ignore("size", "stride", "self")
+    n.ignore("size", "stride", "physical_layout", "self")
     if not isinstance(value, bool | int | float):
         raise NotLowered("it is filled with a value known only when it runs")
     spec = n.out()
@@ -82,6 +82,7 @@ ROWS: dict[str, Row] = {
     "dropout": _dropout,
     "empty.memory_format": _zeros,
     "empty_like": _zeros,
+    "empty_permuted": _zeros,
     "empty_strided": _zeros,
     "eye": _eye,
     "eye.m": _eye,
@@ -91,6 +92,7 @@ ROWS: dict[str, Row] = {
     "native_dropout": _dropout,
     "rand": _random("rand"),
     "randn": _random("randn"),
+    "new_empty_strided": _zeros,
     "randperm": _randperm,
     "scalar_tensor": _scalar,
     "zeros_like": _zeros,
