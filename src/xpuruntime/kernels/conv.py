@@ -29,6 +29,9 @@ _CHUNK_BYTES = 768
 _SUMS_BYTES = 256 * 1024
 """Bytes of sums that wait in scratch: a quarter of the second-level cache of current server cores."""
 
+_FEW = 4
+"""Up to so many channels a row of taps is so short that gathering it takes as long as the product."""
+
 _TASKS = 16
 """Tasks to have at least, where pixels allow it."""
 
@@ -41,7 +44,10 @@ _TILE_COST = {1: 1.10, 2: 1.0, 3: 1.005, 4: 1.01}
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """How a convolution is cut: ``pixels`` x ``vectors`` of sums in registers, tiles of ``tile`` filters, blocks of ``block`` pixels."""
+    """How a convolution is cut: ``pixels`` x ``vectors`` of sums in registers, tiles of ``tile`` filters, blocks of ``block`` pixels.
+
+    lines: for few channels: how many lines of input a block meets (``block`` counts rows of pixels then), and elements of each.
+    """
 
     math: str
     lanes: int
@@ -52,6 +58,7 @@ class Tiling:
     blocks: int
     tiles: int
     together: int
+    lines: tuple[int, int] = (0, 0)
 
     @property
     def tile(self) -> int:
@@ -65,7 +72,11 @@ class Tiling:
 
     @property
     def scratch_bytes(self) -> int:
-        """What ``conv::run`` takes: rows, sums, biases, two offsets for each pixel."""
+        """What ``conv::run`` takes: rows, sums, biases, two offsets for each pixel. Or ``run_lines``, with lines in place of rows."""
+        if self.lines[0]:
+            count, length = self.lines
+            sums = (self.pixels + self.tiles) * self.tile
+            return (count * length + sums) * self.row_bytes + 16 * self.block * length + 64
         whole = -(-self.block // self.pixels) * self.pixels
         once = self.depth * self.row_bytes <= _CHUNK_BYTES
         sums = (self.pixels if once else self.together * whole) + self.together
@@ -83,7 +94,8 @@ def tiling(shape: ConvShape, dtype: DType, target: CodegenTarget) -> Tiling:
     """
     isa: IsaLevel = target.isa  # type: ignore[attr-defined]
     config = target.config
-    pairs = dtype is DType.BFLOAT16 and "avx512bf16" in isa.features
+    by_lines = _by_lines(shape)
+    pairs = not by_lines and dtype is DType.BFLOAT16 and "avx512bf16" in isa.features
     kind = "Bf16Pairs" if pairs else "F64" if dtype is DType.FLOAT64 else "F32"
     lanes = isa.lanes(8 if kind == "F64" else 4)
     sums = 28 if isa.vector_bytes == 64 or isa.architecture == "aarch64" else 12  # registers less operands
@@ -94,6 +106,8 @@ def tiling(shape: ConvShape, dtype: DType, target: CodegenTarget) -> Tiling:
     )
     tiles = max(1, -(-filters // (vectors * lanes)))
     most = sums // vectors
+    if by_lines:
+        return _line_tiling(shape, kind, lanes, vectors, most, tiles, config.max_threadgroup_3d_z)
     total = max(1, shape.pixels)
     cap = max(1, config.max_threadgroup_3d_xy * config.max_threadgroup_3d_z)
     blocks = -(-total // cap)
@@ -110,6 +124,33 @@ def tiling(shape: ConvShape, dtype: DType, target: CodegenTarget) -> Tiling:
     fits = max(1, _SUMS_BYTES // (whole * vectors * isa.vector_bytes))
     together = tiles if depth * row <= _CHUNK_BYTES else min(tiles, fits)
     return Tiling(kind, lanes, pixels, vectors, depth, block, blocks, tiles, together)
+
+
+def _by_lines(shape: ConvShape) -> bool:
+    """Whether lines of input serve better than gathered rows: few channels side by side, one plane, no gaps between taps."""
+    plain = (
+        shape.groups == 1
+        and not shape.transposed
+        and shape.dilation[2] == 1
+        and shape.kernel[0] == shape.size[0] == 1
+    )
+    beside = shape.x[1] == 1 and shape.x[4] == shape.channels and shape.begin[0] == 0
+    return plain and beside and 0 < shape.channels <= _FEW and shape.kernel[2] > 1 and shape.stride[2] <= _FEW
+
+
+def _line_tiling(
+    shape: ConvShape, kind: str, lanes: int, vectors: int, most: int, tiles: int, rows: int
+) -> Tiling:
+    """Blocks of ``rows`` rows of pixels, fewer where tasks would be few; tiles of pixels never go beyond a row."""
+    high, width = shape.out[1], max(shape.out[2], 1)
+    rows = max(1, min(rows, high, shape.images * high * tiles // _TASKS))
+    pixels = min(range(most, max(1, most // 2) - 1, -1), key=lambda p: -(-width // p) * (p + 0.25))
+    count = (rows - 1) * shape.stride[1] + (shape.kernel[1] - 1) * shape.dilation[1] + 1
+    reach = (-(-width // pixels) * pixels - 1) * shape.stride[2] + shape.kernel[2]
+    length = -(-reach * shape.channels // 16) * 16
+    blocks = max(1, shape.images * -(-high // rows))
+    depth = shape.taps * shape.channels
+    return Tiling(kind, lanes, pixels, vectors, depth, rows, blocks, tiles, tiles, (count, length))
 
 
 def _packed(shape: ConvShape, weight: TensorSpec, cut: Tiling) -> Packed:
@@ -212,10 +253,14 @@ def act_of(call: NodeCall) -> str:
 def _product_stage(call: NodeCall, shape: ConvShape, cut: Tiling, filters: str) -> Stage:
     args, c = operands(call, filters)
     kind = f"conv::{cut.math}, {C_TYPES[call.outputs[0].dtype]}, act::{act_of(call)}, {cut.pixels}, {cut.vectors}"
+    run = f"run<{kind}>(shape, blocks"
+    if cut.lines[0]:
+        step = shape.stride[2] * shape.channels * cut.row_bytes
+        run = f"run_lines<{kind}, {step}>(shape, blocks, {cut.lines[0]}, {cut.lines[1]}"
     body = (
         f"  static const conv::Shape shape = {shape.text()};\n"
         f"  static const conv::Blocks blocks = {cut.text()};\n"
-        f"  conv::run<{kind}>(shape, blocks, {c['x']}, {c['filters']}, {c['bias']}, {c['residual']}, {c['y']},\n"
+        f"  conv::{run}, {c['x']}, {c['filters']}, {c['bias']}, {c['residual']}, {c['y']},\n"
         f"      begin, end, scratch);"
     )
     tasks = shape.groups * cut.blocks * cut.tiles

@@ -180,7 +180,7 @@ def run_kernel(built: _Built, operands: Sequence[Any], split: int | None = None)
         assert (ready.buffers[f"out{i}"][size:][:64] == 0xCC).all(), "a stage wrote beyond its result"
         results.append(from_memory(flat, spec).copy())
         if spec.layout is not None:
-            whole = flat.reshape(*memory_shape(spec), -1)
+            whole = flat.reshape(*memory_shape(spec), spec.dtype.numpy.itemsize)
             inside = np.zeros(memory_shape(spec), bool)
             inside[tuple(slice(results[-1].shape[d]) for d in spec.layout.order)] = True
             assert (whole[~inside] == 0xCC).all(), "a stage wrote into the padding of a layout"

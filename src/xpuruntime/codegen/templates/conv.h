@@ -49,12 +49,12 @@ struct Bf16Pairs {  // a word is two neighbours of the depth; VDPBF16PS adds bot
 constexpr int64_t CHUNK_BYTES = 768;             // of a row; CONV_CHUNK_BYTES in kernels/conv.py
 constexpr int64_t ROW_BYTES = CHUNK_BYTES + 64;  // an odd number of lines: rows spread over the cache's sets
 
-// sums[P][NV] = bias, or itself, + rows x filters over `words` of the depth.
-template <class M, int P, int NV>
-static __attribute__((noinline)) void product(const void *rows, const void *filters, int64_t words, typename M::sum *sums,
-                                              const typename M::sum *bias) {
+// sums[P][NV] = bias, or itself, + rows x filters. Pixels are BYTES apart; the depth comes in `lines` of `words`, `jump` words apart.
+template <class M, int P, int NV, int BYTES>
+static __attribute__((noinline)) void product(const void *rows, const void *filters, int64_t words, int64_t lines, int64_t jump,
+                                              typename M::sum *sums, const typename M::sum *bias) {
     typedef typename M::V V;
-    constexpr int L = lanes<V>, PITCH = ROW_BYTES / sizeof(typename M::word);
+    constexpr int L = lanes<V>, PITCH = BYTES / sizeof(typename M::word);
     typedef typename M::word word;
     const word *a = (const word *)rows;
     const char *b = (const char *)filters;
@@ -70,15 +70,16 @@ static __attribute__((noinline)) void product(const void *rows, const void *filt
 #pragma GCC unroll 8
             for (int v = 0; v < NV; v++) acc[p][v] = ::load<L>(sums + (p * NV + v) * L);
     }
-    for (int64_t k = 0; k < words; k++, b += NV * XPU_VECTOR_BYTES) {
-        typename M::W w[NV];
+    for (; lines > 0; lines--, a += jump)
+        for (int64_t k = 0; k < words; k++, b += NV * XPU_VECTOR_BYTES) {
+            typename M::W w[NV];
 #pragma GCC unroll 8
-        for (int v = 0; v < NV; v++) w[v] = ::load<L>((const typename M::word *)(b + v * XPU_VECTOR_BYTES));
+            for (int v = 0; v < NV; v++) w[v] = ::load<L>((const typename M::word *)(b + v * XPU_VECTOR_BYTES));
 #pragma GCC unroll 32
-        for (int p = 0; p < P; p++)
+            for (int p = 0; p < P; p++)
 #pragma GCC unroll 8
-            for (int v = 0; v < NV; v++) acc[p][v] = M::madd(acc[p][v], a[p * PITCH + k], w[v]);
-    }
+                for (int v = 0; v < NV; v++) acc[p][v] = M::madd(acc[p][v], a[p * PITCH + k], w[v]);
+        }
 #pragma GCC unroll 32
     for (int p = 0; p < P; p++)
 #pragma GCC unroll 8
@@ -234,13 +235,63 @@ static __attribute__((noinline)) void run(const Shape &s, const Blocks &g, const
                 const typename M::row *f = (const typename M::row *)filters + ((group * g.tiles + tile + t) * g.depth + k) * TILE;
                 for (int64_t p = 0; p < many; p += P) {
                     sum *part = once ? sums : sums + (t * whole + p) * TILE;
-                    product<M, P, NV>(rows + p * PITCH, f, (next - k) / WORD, part, k ? nullptr : start + t * TILE);
+                    product<M, P, NV, ROW_BYTES>(rows + p * PITCH, f, (next - k) / WORD, 1, 0, part, k ? nullptr : start + t * TILE);
                     if (next == g.depth)
                         finish<M, S, A, NV>(s, part, to + p, with + p, many - p < P ? many - p : P,
                                             s.filters - c < TILE ? s.filters - c : TILE, residual ? residual + o * s.r[1] : nullptr,
                                             y + o * s.y[1]);
                 }
             }
+        }
+    }
+}
+
+// The same for few channels (a net's first layer), where gathering would take as long as the product: a block is `g.block` rows of
+// output pixels of an image; the lines of input that they meet are copied once, with their padding, and neighbouring pixels read them
+// BYTES apart. Lines hold `length` elements, `lines` of them a block. Scratch: lines | sums | bias of the tiles | offsets.
+template <class M, class S, class A, int P, int NV, int BYTES>
+static __attribute__((noinline)) void run_lines(const Shape &s, const Blocks &g, int64_t lines, int64_t length, const S *x,
+                                                const void *filters, const S *bias, const S *residual, S *y, int64_t begin, int64_t end,
+                                                void *scratch) {
+    typedef typename M::row row;
+    typedef typename M::sum sum;
+    constexpr int64_t TILE = NV * lanes<typename M::V>;
+    row *copied = (row *)scratch;
+    sum *sums = (sum *)(copied + lines * length), *start = sums + P * TILE;
+    int64_t *to = (int64_t *)(start + g.tiles * TILE), *with = to + g.block * s.out[2];
+    if (!s.images) return;
+    const int64_t blocks = g.blocks / s.images, run = s.kernel[2] * s.channels;
+    while (begin < end) {
+        const int64_t tile = begin % g.tiles, image = begin / g.tiles / blocks, first = begin / g.tiles % blocks * g.block;
+        const int64_t count = g.tiles - tile < end - begin ? g.tiles - tile : end - begin;
+        const int64_t many = s.out[1] - first < g.block ? s.out[1] - first : g.block;
+        begin += count;
+        for (int64_t l = 0; l < lines; l++) {
+            row *line = copied + l * length;
+            const int64_t h = first * s.stride[1] - s.begin[1] + l;
+            const int64_t before = s.begin[2] * s.channels, whole = s.in[2] * s.channels;  // line[i] is the input's i - before
+            int64_t a = before > 0 ? before : 0, b = before + whole < length ? before + whole : length;
+            if (outside(h, s.in[1])) a = b = length;
+            if (b < a) b = a;
+            zero(line, a);
+            copy<XPU_VECTOR_BYTES / sizeof(row)>(line + a, x + image * s.x[0] + h * s.x[3] + a - before, b - a);
+            zero(line + b, length - b);
+        }
+        Pixel at(s, (image * s.out[1] + first) * s.out[2]);
+        for (int64_t p = 0; p < many * s.out[2]; p++, at.next(s)) to[p] = at.offset(s.y), with[p] = at.offset(s.r);
+        for (int64_t f = 0; f < count * TILE; f++)
+            start[f] = tile * TILE + f < s.filters ? value_at<S, sum>(bias, tile * TILE + f) : 0;
+        for (int64_t t = 0; t < count; t++) {
+            const int64_t o = (tile + t) * TILE;
+            for (int64_t r = 0; r < many; r++)
+                for (int64_t p = 0; p < s.out[2]; p += P) {
+                    const row *from = copied + r * s.stride[1] * length + p * s.stride[2] * s.channels;
+                    product<M, P, NV, BYTES>(from, (const row *)filters + o * g.depth, run, s.kernel[1], s.dilation[1] * length, sums,
+                                             start + t * TILE);
+                    finish<M, S, A, NV>(s, sums, to + r * s.out[2] + p, with + r * s.out[2] + p, s.out[2] - p < P ? s.out[2] - p : P,
+                                        s.filters - o < TILE ? s.filters - o : TILE, residual ? residual + o * s.r[1] : nullptr,
+                                        y + o * s.y[1]);
+                }
         }
     }
 }
