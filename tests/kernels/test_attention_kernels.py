@@ -77,6 +77,24 @@ def test_masks_broadcast(kernel: str, shape: tuple[int, ...], dtype: str) -> Non
     judge((2, 4, 9, 16), (2, 2, 100, 16), 16, mask=mask, kernel=kernel, scale=0.3, softcap=2.0)
 
 
+@pytest.mark.parametrize("target", LEVELS)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+def test_few_queries_read_keys_by_rows(dtype: str, target: str) -> None:
+    mask = rng.random((2, 4, 3, 600)) < 0.5
+    judge(
+        (2, 4, 3, 20), (2, 2, 600, 20), 136, dtype, target=target, mask=mask, causal=True, causal_offset=580
+    )
+    judge((1, 8, 1, 64), (1, 8, 37, 64), 24, dtype, target=target, softcap=3.0, scale=0.5)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((3, 1), "bool"), ((2, 1, 1, 70), "float32"), ((4, 3, 70), "float64")]
+)
+def test_masks_of_few_queries(shape: tuple[int, ...], dtype: str) -> None:
+    mask = rng.random(shape) < 0.6 if dtype == "bool" else rng.standard_normal(shape).astype(dtype_of(dtype))
+    judge((2, 4, 3, 16), (2, 2, 70, 16), 16, mask=mask)
+
+
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_query_that_sees_no_key_gives_zero(kernel: str) -> None:
     y = judge((1, 2, 9, 8), (1, 2, 5, 8), 8, kernel=kernel, causal=True, causal_offset=-4)

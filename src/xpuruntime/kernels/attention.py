@@ -23,6 +23,8 @@ __all__ = ["KERNELS", "FlashAttention", "NaiveAttention"]
 _ENOUGH_TASKS = 16
 """With fewer tasks than this the keys are shared between tasks, as long as each has ``_SHARE`` of them."""
 _SHARE = 256
+_FEW = 8
+"""Up to so many queries of a key head, sums across lanes cost less than lanes that stand empty."""
 _BLOCK = 96
 """Keys of a block: scores of 64 queries are 24 KiB then, half of a first-level cache."""
 _WASTE = {1: 1.3, 2: 1.05, 3: 1.02, 4: 1.0}
@@ -162,10 +164,15 @@ class FlashAttention:
                 "masked": str(bool(s.mask)).lower(), "causal": str(s.causal).lower(), "softcap": str(s.softcap != 0).lower(),
             },
         }  # fmt: skip
-        text = _FlashText(s, constants, lanes, blocks, splits, share)
+        few = rows <= _FEW and s.k[3] == 1 and s.v[3] == 1
+        if few:  # one task has all of a group's queries
+            constants["int"] = {"queries": rows}
+        text = _FlashText(s, constants, lanes, blocks, splits, share, few, lanes_of_one)
         scratch = (s.d + s.dv + block) * lanes * item + 256
         if s.storage != s.sums:
             scratch += block * (s.d + s.dv) * item
+        if few:
+            scratch = (rows * (s.d + text.state + lanes_of_one) + block + lanes_of_one) * item + 256
         stem = f"attention_{s.batch}x{s.kv_heads * s.group}x{s.queries}x{s.keys}x{s.d}"
         flops = s.flops // (tasks * splits)
         grain = max(1, round(2e5 / max(flops, 1)))
@@ -176,7 +183,7 @@ class FlashAttention:
                 parts=parts, flops=s.flops, bytes=_bytes(call),
             )  # fmt: skip
             return Lowered((stage,), accumulates="float64" if item == 8 else "float32")
-        kept = tasks * splits * (s.dv + 2) * lanes * item
+        kept = tasks * splits * text.kept * item
         first = Stage(
             f"{stem}_part", text.part(), (*_args(call), "temp0"), tasks * splits, grain, scratch,
             parts=parts, flops=s.flops, bytes=_bytes(call),
@@ -198,6 +205,20 @@ class _FlashText:
     blocks: int
     splits: int
     share: int
+    few: bool
+    lanes_of_one: int
+
+    @property
+    def state(self) -> int:
+        """Numbers of one query's state, where queries are few: its result in whole vectors, then maximum and sum."""
+        return (math.ceil(self.s.dv / self.lanes_of_one) + 1) * self.lanes_of_one
+
+    @property
+    def kept(self) -> int:
+        """Numbers that a task of a part keeps for the stage that joins."""
+        if self.few:
+            return self.s.group * self.s.queries * self.state
+        return (self.s.dv + 2) * self.lanes
 
     def _struct(self) -> list[str]:
         s = self.s
@@ -247,6 +268,8 @@ class _FlashText:
             if self.splits > 1
             else f"{s.keys}"
         )
+        if self.few:
+            return [f"        {x}" for x in self._few(head, first, last)]
         lines = [
             f"const int64_t first = {first}, last = {last};",
             f"const auto place = [&](int64_t lane) {{ return {_row(s.q, 'row + lane', s.queries)}; }};",
@@ -259,6 +282,21 @@ class _FlashText:
             "                   first, last, state, scratch, place, seen, hide);",
         ]
         return [f"        {x}" for x in lines]
+
+    def _few(self, head: Sequence[str], first: str, last: str) -> list[str]:
+        s = self.s
+        state = f"parts + task * {self.kept}" if self.splits > 1 else "(P::T *)scratch"
+        work = "scratch" if self.splits > 1 else f"(P::T *)scratch + {self.kept}"
+        at = f"mask + {head[3]} + {_row(s.mask, 'i', s.queries)} + j * {s.mask[3]}" if s.mask else "0"
+        hide = f"attention_masked(score, {at})" if s.mask else "score"
+        return [
+            f"const int64_t first = {first}, last = {last};",
+            f"P::T *state = {state};",
+            f"attention_few<P>(q + {head[0]}, k + {head[1]}, v + {head[2]}, (P::T){s.scale!r}, first, last, state, {work},",
+            f"                 [&](int64_t i) {{ return {_row(s.q, 'i', s.queries)}; }},",
+            f"                 [&](int64_t i) {{ return i % {s.queries} + {s.offset}; }},",
+            f"                 [&](P::T score, int64_t i, int64_t j) {{ return {hide}; }});",
+        ]
 
     def _mask(self, head: str) -> list[str]:
         s = self.s
@@ -283,6 +321,15 @@ class _FlashText:
 
     def _finish(self) -> list[str]:
         s = self.s
+        if self.few:
+            y = f"y + batch * {s.y[0]} + head * {s.y[1] * s.group}"
+            return [
+                "        for (int64_t i = 0; i < P::queries; ++i)",
+                f"            attention_few_finish<P>(state + i * {self.state}, {y} + {_row(s.y, 'i', s.queries)});",
+                "    }",
+                "}",
+                "",
+            ]
         return [
             f"        attention_finish<P>(state, y + batch * {s.y[0]} + head * {s.y[1] * s.group}, queries,",
             f"                            [&](int64_t lane) {{ return {_row(s.y, 'row + lane', s.queries)}; }});",
@@ -299,26 +346,38 @@ class _FlashText:
         )
 
     def part(self) -> str:
+        """The first of two stages: a part of the keys."""
         at = 4 if self.s.mask else 3
         args = f"{self._operands()}\n    P::T *parts = (P::T *)args[{at}];"
-        size = (self.s.dv + 2) * self.lanes
-        return "\n".join([
-            *self._struct(), *self._tasks(args), *self._where(self.splits), *self._compute(),
-            f"        attention_keep(state, P::dv, parts + task * {size});",
-            "    }",
-            "}",
-            "",
-        ])  # fmt: skip
+        keep = [] if self.few else [f"        attention_keep(state, P::dv, parts + task * {self.kept});"]
+        return "\n".join(
+            [
+                *self._struct(),
+                *self._tasks(args),
+                *self._where(self.splits),
+                *self._compute(),
+                *keep,
+                "    }",
+                "}",
+                "",
+            ]
+        )
 
     def join(self) -> str:
-        args = "    const P::T *parts = (const P::T *)args[0];\n    P::S *y = (P::S *)args[1];"
-        size = (self.s.dv + 2) * self.lanes * self.splits
-        return "\n".join([
-            *self._struct(), *self._tasks(args), *self._where(1),
-            "        AttentionState<P::T, P::NV> state;",
-            f"        attention_join(state, parts + task * {size}, {self.splits}, P::dv, (P::T *)scratch);",
-            *self._finish(),
-        ])  # fmt: skip
+        """The second: parts become one result."""
+        args = "    P::T *parts = (P::T *)args[0];\n    P::S *y = (P::S *)args[1];"
+        if self.few:
+            join = [
+                f"        P::T *state = parts + task * {self.kept * self.splits};",
+                "        for (int64_t i = 0; i < P::queries; ++i)",
+                f"            attention_few_join<P>(state + i * {self.state}, {self.splits}, {self.kept});",
+            ]
+        else:
+            join = [
+                "        AttentionState<P::T, P::NV> state;",
+                f"        attention_join(state, parts + task * {self.kept * self.splits}, {self.splits}, P::dv, (P::T *)scratch);",
+            ]
+        return "\n".join([*self._struct(), *self._tasks(args), *self._where(1), *join, *self._finish()])
 
 
 class NaiveAttention:

@@ -199,3 +199,137 @@ INLINE void attention_join(AttentionState<T, NV> &state, const T *parts, int64_t
         state.sum[v] = sum;
     }
 }
+
+// ── few queries ──
+//
+// With a handful of queries (decoding) all of the time is that of reading K and V, so both are read as they lie, a row of a key
+// after the other: scores are sums across lanes, results sums of rows. State of a query: result [dv rounded up to L], maximum, sum.
+
+template <class P> struct AttentionFew {
+    typedef typename P::T T;
+    static constexpr int L = GEMM_LANES<T>, wide_d = (P::d + L - 1) / L * L, wide_dv = (P::dv + L - 1) / L * L;
+    static constexpr int size = wide_dv + L;  // of a query's state: maximum and sum stand behind the result
+};
+
+// N keys against one query.
+template <class P, int N>
+INLINE void attention_dots(const typename P::T *query, const typename P::S *keys, typename P::T *scores) {
+    typedef typename P::T T;
+    constexpr int L = GEMM_LANES<T>, whole = P::d / L * L, rest = P::d - whole;
+    vec<T, L> sum[N] = {};
+    for (int e = 0; e < whole; e += L) {
+        const auto x = load<L>(query + e);
+        GEMM_UNROLL for (int n = 0; n < N; ++n) sum[n] += x * raw<T>(load<L>(keys + n * P::k_row + e));
+    }
+    if constexpr (rest > 0) {
+        const auto x = load<L>(query + whole);
+        GEMM_UNROLL for (int n = 0; n < N; ++n) sum[n] += x * raw<T>(load<L>(keys + n * P::k_row + whole, rest));
+    }
+    GEMM_UNROLL for (int n = 0; n < N; ++n) scores[n] = sum_across(sum[n]);
+}
+
+// C vectors of one result: result * shrink + weights x values.
+template <class P, int C>
+INLINE void attention_rows(const typename P::T *weights, const typename P::S *values, int64_t keys, typename P::T shrink,
+                           typename P::T *result, int last) {
+    typedef typename P::T T;
+    constexpr int L = GEMM_LANES<T>;
+    vec<T, L> sum[C];
+    GEMM_UNROLL for (int c = 0; c < C; ++c) sum[c] = load<L>(result + c * L) * splat<vec<T, L>>(shrink);
+    for (int64_t j = 0; j < keys; ++j) {
+        const auto w = splat<vec<T, L>>(weights[j]);
+        const auto *row = values + j * P::v_row;
+        GEMM_UNROLL for (int c = 0; c < C - 1; ++c) sum[c] += w * raw<T>(load<L>(row + c * L));
+        sum[C - 1] += w * raw<T>(last == L ? load<L>(row + (C - 1) * L) : load<L>(row + (C - 1) * L, last));
+    }
+    GEMM_UNROLL for (int c = 0; c < C; ++c) store<L>(result + c * L, sum[c]);
+}
+
+// P as for attention_block, and queries: how many. place(query), seen(query) and mask(score, query, key) speak of one query.
+// scratch: queries [queries][wide_d], scores [block + L]; state: [queries][size].
+template <class P, class Place, class Seen, class Mask>
+INLINE void attention_few(const typename P::S *q, const typename P::S *k, const typename P::S *v, typename P::T scale, int64_t first,
+                          int64_t last, typename P::T *state, void *scratch, Place place, Seen seen, Mask mask) {
+    typedef typename P::T T;
+    typedef AttentionFew<P> F;
+    constexpr int L = F::L;
+    typedef vec<T, L> V;
+    T *turned = (T *)scratch, *scores = turned + P::queries * F::wide_d;
+    int64_t sight = 0;
+    for (int i = 0; i < P::queries; ++i) {
+        for (int e = 0; e < F::wide_d; ++e)
+            turned[i * F::wide_d + e] = e < P::d ? raw<T>(load<1>(q + place(i) + e * P::q_d)) * scale : 0;
+        T *own = state + i * F::size;
+        for (int e = 0; e < F::size; e += L) store<L>(own + e, V{});
+        own[F::wide_dv] = ATTENTION_HIDDEN<T>;
+        if (seen(i) >= sight) sight = seen(i) + 1;
+    }
+    if (P::causal && sight < last) last = sight;
+    for (int64_t at = first; at < last; at += P::block) {
+        const int64_t keys = last - at < P::block ? last - at : P::block;
+        const auto *kb = k + at * P::k_row, *vb = v + at * P::v_row;
+        for (int i = 0; i < P::queries; ++i) {
+            const T *query = turned + i * F::wide_d;
+            int64_t j = 0;
+            for (; j + 4 <= keys; j += 4) attention_dots<P, 4>(query, kb + j * P::k_row, scores + j);
+            for (; j < keys; ++j) attention_dots<P, 1>(query, kb + j * P::k_row, scores + j);
+            if constexpr (P::softcap)
+                for (j = 0; j < keys; ++j) scores[j] = tanh(scores[j] / P::cap()) * P::cap();
+            if constexpr (P::masked)
+                for (j = 0; j < keys; ++j) scores[j] = mask(scores[j], i, at + j);
+            for (j = P::causal && seen(i) + 1 - at < keys ? (seen(i) + 1 < at ? 0 : seen(i) + 1 - at) : keys; j < keys; ++j)
+                scores[j] = ATTENTION_HIDDEN<T>;
+            store<L>(scores + keys, splat<V>(ATTENTION_HIDDEN<T>));
+            T *own = state + i * F::size;
+            V most = splat<V>(own[F::wide_dv]);
+            for (j = 0; j < keys; j += L) {
+                const V s = load<L>(scores + j);
+                most = select(s > most, s, most);
+            }
+            const T top = across(most, [](auto a, auto b) { return select(a > b, a, b); });
+            const T base = top == ATTENTION_HIDDEN<T> ? 0 : top, shrink = exp(own[F::wide_dv] - base);
+            V sum{};
+            for (j = 0; j < keys; j += L) {
+                const V weight = exp(load<L>(scores + j) - splat<V>(base));
+                sum += weight;
+                store<L>(scores + j, weight);
+            }
+            own[F::wide_dv] = top;
+            own[F::wide_dv + 1] = own[F::wide_dv + 1] * shrink + sum_across(sum);
+            constexpr int C = 8, vectors = F::wide_dv / L, tail = P::dv - (vectors - 1) * L;
+            int c = 0;
+            for (; c + C <= vectors; c += C)
+                attention_rows<P, C>(scores, vb + c * L, keys, shrink, own + c * L, c + C == vectors ? tail : L);
+            if constexpr (vectors % C > 0)
+                attention_rows<P, vectors % C>(scores, vb + c * L, keys, shrink, own + c * L, tail);
+        }
+    }
+}
+
+// The states of one query's parts (step apart) joined in the first.
+template <class P> INLINE void attention_few_join(typename P::T *state, int64_t parts, int64_t step) {
+    typedef typename P::T T;
+    typedef AttentionFew<P> F;
+    T top = ATTENTION_HIDDEN<T>;
+    for (int64_t p = 0; p < parts; ++p) top = state[p * step + F::wide_dv] > top ? state[p * step + F::wide_dv] : top;
+    const T base = top == ATTENTION_HIDDEN<T> ? 0 : top;
+    T total = 0;
+    for (int64_t p = 0; p < parts; ++p) {
+        const T *part = state + p * step;
+        const T weight = exp(part[F::wide_dv] - base);
+        total += part[F::wide_dv + 1] * weight;
+        for (int e = 0; e < F::wide_dv; e += F::L) {
+            const auto own = load<F::L>(part + e) * splat<vec<T, F::L>>(weight);
+            store<F::L>(state + e, p == 0 ? own : load<F::L>(state + e) + own);
+        }
+    }
+    state[F::wide_dv + 1] = total;
+}
+
+template <class P> INLINE void attention_few_finish(const typename P::T *state, typename P::S *y) {
+    typedef typename P::T T;
+    typedef AttentionFew<P> F;
+    const T total = state[F::wide_dv + 1], scale = total == 0 ? 0 : 1 / total;
+    for (int e = 0; e < P::dv; ++e)
+        store<1>(y + e * P::y_d, raw<typename storage_<typename P::S>::compute>(state[e] * scale));
+}
