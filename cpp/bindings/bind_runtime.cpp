@@ -252,7 +252,7 @@ void bind_runtime(nb::module_& m) {
           "owner"_a, "Memory as a DLPack capsule; owner keeps it alive.",
           nb::sig("def dlpack_capsule(address: int, shape: Sequence[int], strides: Sequence[int], code: int, "
                   "bits: int, "
-                  "owner: object) -> Any"));
+                  "owner: object) -> object"));
     m.def("bfloat_words", &bfloat_words, "tensor"_a,
           "The words of a bfloat16 tensor of any library, in place.",
           nb::sig("def bfloat_words(tensor: object) -> NDArray[numpy.uint16]"));
@@ -282,7 +282,7 @@ void bind_runtime(nb::module_& m) {
             return nb::cast(std::const_pointer_cast<Module>(loaded.value));
         },
         "code"_a, "how"_a = MapBy::any,
-        nb::sig("def load_module(code: bytes, how: MapBy = MapBy.ANY) -> Module | Status"),
+        nb::sig("def load_module(code: bytes, how: MapBy = ...) -> Module | Status"),
         "Map an ELF shared object. Its digest must have been checked: code cannot be judged.");
     m.def("missing_requirements", &missing_requirements, "required"_a, NoGil(),
           "Those of the instruction sets and libraries that this machine lacks.");
@@ -325,7 +325,7 @@ void bind_runtime(nb::module_& m) {
              nb::sig(
                  "def add_call(self, kernel: str, symbol: str, args: Sequence[tuple[int, int]], inputs: int, "
                  "params: list[int | float], tasks: int, grain: int, scratch_bytes: int, library: str = '', "
-                 "options: Mapping[str, object] = {}, "
+                 "options: dict[str, object] = {}, "
                  "specs: Sequence[tuple[str, Sequence[int], Sequence[int]]] = []) -> None"))
         .def(
             "add_handover",
@@ -358,8 +358,8 @@ void bind_runtime(nb::module_& m) {
     nb::class_<PyExecutor>(m, "Executor", "A plan that is ready to run.")
         .def("run_arrays", &run_arrays, "fixed"_a, "inputs"_a, "outputs"_a, "times"_a = nb::none(),
              "ring"_a = nb::none(),
-             nb::sig("def run_arrays(self, fixed: Fixed, inputs: tuple[NDArray[Any], ...], "
-                     "outputs: tuple[NDArray[Any], ...], times: NDArray[numpy.int64] | None = None, ring: "
+             nb::sig("def run_arrays(self, fixed: Fixed, inputs: tuple[object, ...], "
+                     "outputs: tuple[object, ...], times: NDArray[numpy.int64] | None = None, ring: "
                      "EventRing | None = None) "
                      "-> int | Status | None"))
         .def(

@@ -183,6 +183,29 @@ TEST_CASE("each thread has aligned memory of its own") {
     }
 }
 
+TEST_CASE("a kernel that cannot compute what it met fails its run, and not the next one") {
+    for (const int threads : {1, 3}) {
+        Plan plan;
+        plan.inputs = plan.outputs = 1;
+        plan.module = kernels();
+        plan.calls = {call("refuse_negative", {{1, 0}, {2, 0}}, 90)};
+        plan.calls[0].scratch_bytes = 4;
+        const auto executor = make(cpu_backend(threads), plan);
+        Arrays a(90);
+        const Fixed none({}, false);
+        for (int i = 0; i < 3; ++i) {
+            a.x[0] = a.x[40] = a.x[80] = -5;
+            const Status status = run(*executor, none, {a.x.data()}, {a.y.data()});
+            CHECK(status.code == Code::call_failed);
+            CHECK(status.message == "kernel test/refuse_negative: index -5 is outside a dim of 7");
+            a.x[0] = a.x[40] = a.x[80] = 5;
+            CHECK(run(*executor, none, {a.x.data()}, {a.y.data()}).ok());
+            CHECK(a.y == a.x);
+        }
+        CHECK(executor->counters().runs == 3);
+    }
+}
+
 TEST_CASE("no tasks, no calls, and outputs that are handed through") {
     Plan plan;
     plan.inputs = 1;

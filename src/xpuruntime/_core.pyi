@@ -6,7 +6,6 @@ from collections.abc import Sequence
 import enum
 from typing import Annotated
 
-import MapBy
 import numpy
 from numpy.typing import NDArray
 
@@ -244,7 +243,7 @@ def host_block(bytes: int) -> NDArray[numpy.uint8]:
 def address(bytes: NDArray[numpy.uint8]) -> int:
     """Where a byte array lies."""
 
-def dlpack_capsule(address: int, shape: Sequence[int], strides: Sequence[int], code: int, bits: int, owner: object) -> Any:
+def dlpack_capsule(address: int, shape: Sequence[int], strides: Sequence[int], code: int, bits: int, owner: object) -> object:
     """Memory as a DLPack capsule; owner keeps it alive."""
 
 def bfloat_words(tensor: object) -> NDArray[numpy.uint16]:
@@ -273,7 +272,7 @@ class Module:
 
     def has(self, symbol: str) -> bool: ...
 
-def load_module(code: bytes, how: MapBy = MapBy.ANY) -> Module | Status:
+def load_module(code: bytes, how: MapBy = ...) -> Module | Status:
     """
     Map an ELF shared object. Its digest must have been checked: code cannot be judged.
     """
@@ -330,7 +329,7 @@ class Plan:
 
     def __init__(self, name: str, arena_bytes: int, inputs: int, outputs: int, fixed: int, batch: int, module: Module | None) -> None: ...
 
-    def add_call(self, kernel: str, symbol: str, args: Sequence[tuple[int, int]], inputs: int, params: list[int | float], tasks: int, grain: int, scratch_bytes: int, library: str = '', options: Mapping[str, object] = {}, specs: Sequence[tuple[str, Sequence[int], Sequence[int]]] = []) -> None: ...
+    def add_call(self, kernel: str, symbol: str, args: Sequence[tuple[int, int]], inputs: int, params: list[int | float], tasks: int, grain: int, scratch_bytes: int, library: str = '', options: dict[str, object] = {}, specs: Sequence[tuple[str, Sequence[int], Sequence[int]]] = []) -> None: ...
 
     def add_handover(self, from_: tuple[int, int], output: int, bytes: int) -> None: ...
 
@@ -365,7 +364,7 @@ class Counters:
 class Executor:
     """A plan that is ready to run."""
 
-    def run_arrays(self, fixed: Fixed, inputs: tuple[NDArray[Any], ...], outputs: tuple[NDArray[Any], ...], times: NDArray[numpy.int64] | None = None, ring: EventRing | None = None) -> int | Status | None: ...
+    def run_arrays(self, fixed: Fixed, inputs: tuple[object, ...], outputs: tuple[object, ...], times: NDArray[numpy.int64] | None = None, ring: EventRing | None = None) -> int | Status | None: ...
 
     def run_memory(self, fixed: Fixed, inputs: Sequence[int], outputs: Sequence[int], times: NDArray[numpy.int64] | None = None, ring: EventRing | None = None) -> Status | None: ...
 

@@ -21,8 +21,9 @@ namespace xpurt {
 using KernelFunction = void (*)(void* const* args, const void* params, int64_t begin, int64_t end,
                                 void* scratch);
 
-// What generated code met that it cannot compute. It lies right in front of the scratch of a thread (of calls that
-// ask for any); a kernel fills it and goes on without reading or writing outside, and the run fails after the call.
+// What generated code met that it cannot compute. It lies right in front of the scratch of a thread (of calls
+// that ask for any); a kernel fills it and goes on without reading or writing outside, and the run fails
+// after the call.
 struct alignas(64) KernelStatus {
     enum Kind : int64_t { fine, index_outside, divided_by_zero, does_not_fit };
     int64_t unused[5] = {};

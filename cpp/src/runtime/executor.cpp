@@ -75,8 +75,8 @@ Status Executor::prepare() {
             ++arg_count_;
         }
         if (call.scratch_bytes > 0)
-            scratch_stride_ = std::max(scratch_stride_, sizeof(KernelStatus) +
-                                                            whole_lines(static_cast<size_t>(call.scratch_bytes)));
+            scratch_stride_ = std::max(
+                scratch_stride_, sizeof(KernelStatus) + whole_lines(static_cast<size_t>(call.scratch_bytes)));
     }
     for (const Plan::Handover& handover : plan_.handovers)
         if (!fits(handover.from) || handover.output < 0 || handover.output >= plan_.outputs ||

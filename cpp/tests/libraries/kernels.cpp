@@ -28,6 +28,22 @@ void through_scratch(void* const* args, const void*, int64_t begin, int64_t end,
     for (int64_t i = begin; i < end; ++i) y[i] = aligned ? t[i - begin] : -1;
 }
 
+// Copies x where it is not negative; says of a negative one what it is, in front of its scratch
+// (xpurt::KernelStatus).
+void refuse_negative(void* const* args, const void*, int64_t begin, int64_t end, void* own) {
+    const auto* const x = static_cast<const float*>(args[0]);
+    auto* const y = static_cast<float*>(args[1]);
+    auto* const status = static_cast<int64_t*>(own);
+    for (int64_t i = begin; i < end; ++i) {
+        if (x[i] < 0) {
+            status[-1] = 1;  // index outside
+            status[-2] = static_cast<int64_t>(x[i]);
+            status[-3] = 7;
+        }
+        y[i] = x[i] < 0 ? 0 : x[i];
+    }
+}
+
 // Each task takes about a millisecond or more.
 void slow(void* const* args, const void*, int64_t begin, int64_t end, void*) {
     auto* const y = static_cast<volatile float*>(args[0]);

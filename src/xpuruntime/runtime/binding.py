@@ -113,7 +113,9 @@ def _add(
     specs: list[Any] = []
     options: dict[str, Any] = {}
     if call.library:
-        if call.library in _core.library_names():  # whoever knows where it lies opens it; the core asks no environment
+        if (
+            call.library in _core.library_names()
+        ):  # whoever knows where it lies opens it; the core asks no environment
             open_library(call.library)
         named = [buffers[n].spec for n in (*call.inputs, *call.outputs)]
         specs = [

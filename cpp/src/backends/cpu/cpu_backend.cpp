@@ -154,13 +154,16 @@ class CpuBackend final : public Backend {
     // What a kernel left in the status of a thread; the status is cleared for the next run.
     static Status complaint(const KernelCall& call, const Bindings& bindings, int parts) {
         for (int part = 0; part < parts; ++part) {
-            auto* const status = reinterpret_cast<KernelStatus*>(
-                static_cast<char*>(bindings.scratch) + static_cast<size_t>(part) * bindings.scratch_stride) - 1;
+            auto* const status =
+                reinterpret_cast<KernelStatus*>(static_cast<char*>(bindings.scratch) +
+                                                static_cast<size_t>(part) * bindings.scratch_stride) -
+                1;
             if (status->kind == KernelStatus::fine) continue;
             const KernelStatus found = *status;
             for (int other = part; other < parts; ++other)
                 *(reinterpret_cast<KernelStatus*>(static_cast<char*>(bindings.scratch) +
-                                                  static_cast<size_t>(other) * bindings.scratch_stride) - 1) = {};
+                                                  static_cast<size_t>(other) * bindings.scratch_stride) -
+                  1) = {};
             const std::string value = std::to_string(found.value), limit = std::to_string(found.limit);
             const std::string what = found.kind == KernelStatus::index_outside
                                          ? "index " + value + " is outside a dim of " + limit

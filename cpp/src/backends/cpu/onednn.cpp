@@ -1,10 +1,11 @@
 // cpu/onednn.cpp: matrix products and convolutions by oneDNN 3.
 //
-// A call's words: "matmul" or "convolution". Its arguments are x, weight, then bias and residual where the options say so, then
-// the result; shapes and strides are those of the call's specs. Options: bias, residual, weight_known (bools), act, and for a
-// convolution stride, dilation, padding (begins, then ends), groups.
+// A call's words: "matmul" or "convolution". Its arguments are x, weight, then bias and residual where the
+// options say so, then the result; shapes and strides are those of the call's specs. Options: bias, residual,
+// weight_known (bools), act, and for a convolution stride, dilation, padding (begins, then ends), groups.
 //
-// The library chooses how weights should lie; one that is known before the run is brought there once, at the first run.
+// The library chooses how weights should lie; one that is known before the run is brought there once, at the
+// first run.
 #include "backends/cpu/onednn.h"
 
 #include <algorithm>
@@ -39,42 +40,59 @@ struct Version {
 
 }  // namespace dnnl
 
-#define XPURT_DNNL_FUNCTIONS(row)                                                                                         \
-    row(dnnl_version, const dnnl::Version*())                                                                             \
-    row(dnnl_engine_create, dnnl::Result(dnnl::Object*, int, size_t))                                                     \
-    row(dnnl_stream_create, dnnl::Result(dnnl::Object*, dnnl::Object, unsigned))                                          \
-    row(dnnl_stream_wait, dnnl::Result(dnnl::Object))                                                                     \
-    row(dnnl_stream_destroy, dnnl::Result(dnnl::Object))                                                                  \
-    row(dnnl_memory_desc_create_with_strides, dnnl::Result(dnnl::Object*, int, const int64_t*, int, const int64_t*))      \
-    row(dnnl_memory_desc_create_with_tag, dnnl::Result(dnnl::Object*, int, const int64_t*, int, int))                     \
-    row(dnnl_memory_desc_destroy, dnnl::Result(dnnl::Object))                                                             \
-    row(dnnl_memory_desc_equal, int(dnnl::Object, dnnl::Object))                                                          \
-    row(dnnl_memory_desc_get_size, size_t(dnnl::Object))                                                                  \
-    row(dnnl_memory_create, dnnl::Result(dnnl::Object*, dnnl::Object, dnnl::Object, void*))                               \
-    row(dnnl_memory_set_data_handle, dnnl::Result(dnnl::Object, void*))                                                   \
-    row(dnnl_memory_destroy, dnnl::Result(dnnl::Object))                                                                  \
-    row(dnnl_primitive_attr_create, dnnl::Result(dnnl::Object*))                                                          \
-    row(dnnl_primitive_attr_set_post_ops, dnnl::Result(dnnl::Object, dnnl::Object))                                       \
-    row(dnnl_primitive_attr_set_scratchpad_mode, dnnl::Result(dnnl::Object, int))                                         \
-    row(dnnl_primitive_attr_destroy, dnnl::Result(dnnl::Object))                                                          \
-    row(dnnl_post_ops_create, dnnl::Result(dnnl::Object*))                                                                \
-    row(dnnl_post_ops_append_eltwise, dnnl::Result(dnnl::Object, int, float, float))                                      \
-    row(dnnl_post_ops_append_binary, dnnl::Result(dnnl::Object, int, dnnl::Object))                                       \
-    row(dnnl_post_ops_destroy, dnnl::Result(dnnl::Object))                                                                \
-    row(dnnl_matmul_primitive_desc_create, dnnl::Result(dnnl::Object*, dnnl::Object, dnnl::Object, dnnl::Object,          \
-                                                        dnnl::Object, dnnl::Object, dnnl::Object))                        \
-    row(dnnl_convolution_forward_primitive_desc_create,                                                                   \
-        dnnl::Result(dnnl::Object*, dnnl::Object, int, int, dnnl::Object, dnnl::Object, dnnl::Object, dnnl::Object,       \
-                     const int64_t*, const int64_t*, const int64_t*, const int64_t*, dnnl::Object))                       \
-    row(dnnl_reorder_primitive_desc_create,                                                                               \
-        dnnl::Result(dnnl::Object*, dnnl::Object, dnnl::Object, dnnl::Object, dnnl::Object, dnnl::Object))                \
-    row(dnnl_primitive_desc_query, dnnl::Result(dnnl::Object, int, int, void*))                                           \
-    row(dnnl_primitive_desc_query_md, dnnl::Object(dnnl::Object, int, int))                                               \
-    row(dnnl_primitive_desc_destroy, dnnl::Result(dnnl::Object))                                                          \
-    row(dnnl_primitive_create, dnnl::Result(dnnl::Object*, dnnl::Object))                                                 \
-    row(dnnl_primitive_execute, dnnl::Result(dnnl::Object, dnnl::Object, int, const dnnl::Argument*))                     \
-    row(dnnl_primitive_destroy, dnnl::Result(dnnl::Object))                                                               \
-    row(omp_set_num_threads, void(int))
+#define XPURT_DNNL_FUNCTIONS(row)                                                                            \
+    row(dnnl_version, const dnnl::Version*()) row(                                                           \
+        dnnl_engine_create,                                                                                  \
+        dnnl::Result(dnnl::Object*, int,                                                                     \
+                     size_t)) row(dnnl_stream_create,                                                        \
+                                  dnnl::Result(dnnl::Object*, dnnl::Object,                                  \
+                                               unsigned)) row(dnnl_stream_wait, dnnl::Result(dnnl::Object))  \
+        row(dnnl_stream_destroy, dnnl::Result(dnnl::Object)) row(                                            \
+            dnnl_memory_desc_create_with_strides,                                                            \
+            dnnl::Result(dnnl::Object*, int, const int64_t*, int,                                            \
+                         const int64_t*)) row(dnnl_memory_desc_create_with_tag,                              \
+                                              dnnl::Result(dnnl::Object*, int, const int64_t*, int, int))    \
+            row(dnnl_memory_desc_destroy, dnnl::Result(dnnl::Object)) row(                                   \
+                dnnl_memory_desc_equal, int(dnnl::Object, dnnl::Object)) row(dnnl_memory_desc_get_size,      \
+                                                                             size_t(dnnl::Object))           \
+                row(dnnl_memory_create, dnnl::Result(dnnl::Object*, dnnl::Object, dnnl::Object, void*)) row( \
+                    dnnl_memory_set_data_handle,                                                             \
+                    dnnl::Result(dnnl::Object, void*)) row(dnnl_memory_destroy, dnnl::Result(dnnl::Object))  \
+                    row(dnnl_primitive_attr_create, dnnl::Result(dnnl::Object*)) row(                        \
+                        dnnl_primitive_attr_set_post_ops, dnnl::Result(dnnl::Object, dnnl::Object))          \
+                        row(dnnl_primitive_attr_set_scratchpad_mode, dnnl::Result(dnnl::Object, int)) row(   \
+                            dnnl_primitive_attr_destroy, dnnl::Result(dnnl::Object))                         \
+                            row(dnnl_post_ops_create, dnnl::Result(dnnl::Object*)) row(                      \
+                                dnnl_post_ops_append_eltwise, dnnl::Result(dnnl::Object, int, float, float)) \
+                                row(dnnl_post_ops_append_binary,                                             \
+                                    dnnl::Result(dnnl::Object, int, dnnl::Object))                           \
+                                    row(dnnl_post_ops_destroy, dnnl::Result(dnnl::Object)) row(              \
+                                        dnnl_matmul_primitive_desc_create,                                   \
+                                        dnnl::Result(dnnl::Object*, dnnl::Object, dnnl::Object,              \
+                                                     dnnl::Object, dnnl::Object,                             \
+                                                     dnnl::Object, dnnl::Object))                            \
+                                        row(dnnl_convolution_forward_primitive_desc_create,                  \
+                                            dnnl::Result(dnnl::Object*, dnnl::Object, int, int,              \
+                                                         dnnl::Object, dnnl::Object, dnnl::Object,           \
+                                                         dnnl::Object, const int64_t*, const int64_t*,       \
+                                                         const int64_t*, const int64_t*, dnnl::Object))      \
+                                            row(dnnl_reorder_primitive_desc_create,                          \
+                                                dnnl::Result(dnnl::Object*, dnnl::Object, dnnl::Object,      \
+                                                             dnnl::Object, dnnl::Object, dnnl::Object))      \
+                                                row(dnnl_primitive_desc_query,                               \
+                                                    dnnl::Result(dnnl::Object, int, int, void*))             \
+                                                    row(dnnl_primitive_desc_query_md,                        \
+                                                        dnnl::Object(dnnl::Object, int,                      \
+                                                                     int)) row(dnnl_primitive_desc_destroy,  \
+                                                                               dnnl::Result(dnnl::Object))   \
+                                                        row(dnnl_primitive_create,                           \
+                                                            dnnl::Result(dnnl::Object*, dnnl::Object))       \
+                                                            row(dnnl_primitive_execute,                      \
+                                                                dnnl::Result(dnnl::Object, dnnl::Object,     \
+                                                                             int, const dnnl::Argument*))    \
+                                                                row(dnnl_primitive_destroy,                  \
+                                                                    dnnl::Result(dnnl::Object))              \
+                                                                    row(omp_set_num_threads, void(int))
 
 // The library's functions, by name. Filled once the table of symbols is.
 struct Functions {
@@ -125,7 +143,8 @@ class Owned {
 class Buffer {  // 64-byte aligned
   public:
     Buffer() = default;
-    explicit Buffer(size_t size) : bytes_(size == 0 ? nullptr : std::aligned_alloc(64, (size + 63) / 64 * 64)) {}
+    explicit Buffer(size_t size)
+        : bytes_(size == 0 ? nullptr : std::aligned_alloc(64, (size + 63) / 64 * 64)) {}
     Buffer(Buffer&& other) noexcept : bytes_(std::exchange(other.bytes_, nullptr)) {}
     Buffer& operator=(Buffer&& other) noexcept {
         std::swap(bytes_, other.bytes_);
@@ -140,7 +159,8 @@ class Buffer {  // 64-byte aligned
 
 Status failed(const KernelCall& call, const char* what, dnnl::Result result) {
     if (result == dnnl::unimplemented)
-        return {Code::unsupported, call.kernel + ": oneDNN has no implementation for these shapes and types (" + what + ")",
+        return {Code::unsupported,
+                call.kernel + ": oneDNN has no implementation for these shapes and types (" + what + ")",
                 "Choose another kernel by policy."};
     return {Code::call_failed, call.kernel + ": " + what + " returned " + std::to_string(result), ""};
 }
@@ -158,9 +178,9 @@ struct Eltwise {
 };
 
 constexpr Eltwise eltwises[] = {
-    {"relu", 32, 0, 0},      {"relu6", 47, 0, 6},     {"gelu", 49, 0, 0},           {"gelu_tanh", 43, 0, 0},
-    {"silu", 44, 1, 0},      {"sigmoid", 41, 0, 0},   {"tanh", 33, 0, 0},           {"leaky_relu", 32, 0.01F, 0},
-    {"hardswish", 52, 1.0F / 6, 0.5F},
+    {"relu", 32, 0, 0},      {"relu6", 47, 0, 6},          {"gelu", 49, 0, 0},
+    {"gelu_tanh", 43, 0, 0}, {"silu", 44, 1, 0},           {"sigmoid", 41, 0, 0},
+    {"tanh", 33, 0, 0},      {"leaky_relu", 32, 0.01F, 0}, {"hardswish", 52, 1.0F / 6, 0.5F},
 };
 
 template <class T>
@@ -212,11 +232,12 @@ class OneDnnKernel final : public LibraryKernel {
             if (dilation.size() != n || padding.size() != 2 * n || x.dims.size() != n + 2)
                 return {Code::invalid, call.kernel + ": stride, dilation and padding do not fit x", ""};
             result = f_.dnnl_convolution_forward_primitive_desc_create(
-                primitive.out(), f_.engine, dnnl::forward_inference, dnnl::convolution_auto, x_.get(), any_.get(),
-                b_.get(), y_.get(), stride.data(), dilation.data(), padding.data(), padding.data() + n, attributes.get());
+                primitive.out(), f_.engine, dnnl::forward_inference, dnnl::convolution_auto, x_.get(),
+                any_.get(), b_.get(), y_.get(), stride.data(), dilation.data(), padding.data(),
+                padding.data() + n, attributes.get());
         } else {
-            result = f_.dnnl_matmul_primitive_desc_create(primitive.out(), f_.engine, x_.get(), any_.get(), b_.get(), y_.get(),
-                                                          attributes.get());
+            result = f_.dnnl_matmul_primitive_desc_create(primitive.out(), f_.engine, x_.get(), any_.get(),
+                                                          b_.get(), y_.get(), attributes.get());
         }
         if (result != dnnl::success) return failed(call, convolution ? "convolution" : "matmul", result);
         const char* name = nullptr;
@@ -227,9 +248,12 @@ class OneDnnKernel final : public LibraryKernel {
                     call.kernel + ": oneDNN has only its reference implementation (" + implementation_ +
                         ") for these shapes and types, which is hundreds of times slower than a real one",
                     "Choose another kernel by policy."};
-        // Descriptors that the primitive owns; the scratchpad's and the weight's are needed for as long as it lives.
-        const dnnl::Object wanted = f_.dnnl_primitive_desc_query_md(primitive.get(), dnnl::query_weights_md, 0);
-        const dnnl::Object pad = f_.dnnl_primitive_desc_query_md(primitive.get(), dnnl::query_scratchpad_md, 0);
+        // Descriptors that the primitive owns; the scratchpad's and the weight's are needed for as long as it
+        // lives.
+        const dnnl::Object wanted =
+            f_.dnnl_primitive_desc_query_md(primitive.get(), dnnl::query_weights_md, 0);
+        const dnnl::Object pad =
+            f_.dnnl_primitive_desc_query_md(primitive.get(), dnnl::query_scratchpad_md, 0);
         scratchpad_bytes_ = pad != nullptr ? f_.dnnl_memory_desc_get_size(pad) : 0;
         reorders_ = known_ && f_.dnnl_memory_desc_equal(wanted, w_.get()) == 0;
         weight_md_ = reorders_ ? wanted : w_.get();
@@ -250,24 +274,28 @@ class OneDnnKernel final : public LibraryKernel {
         if (reorders_) {
             const std::lock_guard<std::mutex> lock(mutex_);
             if (reordered_from_ != args[1]) {  // a program's weights do not move; another binding would
-                if (!reorder(*frame, args[1])) return {Code::call_failed, kernel_ + ": its weight could not be reordered", ""};
+                if (!reorder(*frame, args[1]))
+                    return {Code::call_failed, kernel_ + ": its weight could not be reordered", ""};
                 reordered_from_ = args[1];
             }
             weight = reordered_.get();
         }
         size_t at = 2;
-        const auto set = [&](const Owned& memory, void* data) { f_.dnnl_memory_set_data_handle(memory.get(), data); };
+        const auto set = [&](const Owned& memory, void* data) {
+            f_.dnnl_memory_set_data_handle(memory.get(), data);
+        };
         set(frame->x, args[0]);
         set(frame->weight, weight);
         if (bias_) set(frame->bias, args[at++]);
         if (residual_) set(frame->residual, args[at++]);
         set(frame->y, args[at]);
         const dnnl::Result result =
-            f_.dnnl_primitive_execute(primitive_.get(), frame->stream.get(), static_cast<int>(frame->arguments.size()),
-                                      frame->arguments.data());
+            f_.dnnl_primitive_execute(primitive_.get(), frame->stream.get(),
+                                      static_cast<int>(frame->arguments.size()), frame->arguments.data());
         f_.dnnl_stream_wait(frame->stream.get());
         give_back(std::move(frame));
-        if (result != dnnl::success) return {Code::call_failed, kernel_ + ": oneDNN returned " + std::to_string(result), ""};
+        if (result != dnnl::success)
+            return {Code::call_failed, kernel_ + ": oneDNN returned " + std::to_string(result), ""};
         return {};
     }
 
@@ -297,8 +325,8 @@ class OneDnnKernel final : public LibraryKernel {
 
     dnnl::Result descriptor(Owned& to, const Shape& s) {
         to = Owned(f_.dnnl_memory_desc_destroy);
-        return f_.dnnl_memory_desc_create_with_strides(to.out(), static_cast<int>(s.dims.size()), s.dims.data(), type_,
-                                                       s.strides.data());
+        return f_.dnnl_memory_desc_create_with_strides(to.out(), static_cast<int>(s.dims.size()),
+                                                       s.dims.data(), type_, s.strides.data());
     }
 
     Status describe(const KernelCall& call, const Shape& x, const Shape& w, const Shape& y) {
@@ -319,8 +347,8 @@ class OneDnnKernel final : public LibraryKernel {
         }
         any_ = Owned(f_.dnnl_memory_desc_destroy);
         if (result == dnnl::success)
-            result = known_ ? f_.dnnl_memory_desc_create_with_tag(any_.out(), static_cast<int>(w.dims.size()), w.dims.data(),
-                                                                 type_, dnnl::tag_any)
+            result = known_ ? f_.dnnl_memory_desc_create_with_tag(any_.out(), static_cast<int>(w.dims.size()),
+                                                                  w.dims.data(), type_, dnnl::tag_any)
                             : descriptor(any_, w);
         return result == dnnl::success ? Status{} : failed(call, "dnnl_memory_desc_create", result);
     }
@@ -335,12 +363,15 @@ class OneDnnKernel final : public LibraryKernel {
             result = f_.dnnl_post_ops_append_binary(operations.get(), dnnl::binary_add, r_.get());
         const std::string act = option<std::string>(call, "act", "none");
         if (result == dnnl::success && act != "none") {
-            const auto* const found =
-                std::find_if(std::begin(eltwises), std::end(eltwises), [&](const Eltwise& e) { return act == e.name; });
-            if (found == std::end(eltwises)) return {Code::unsupported, call.kernel + ": no activation " + act, ""};
-            result = f_.dnnl_post_ops_append_eltwise(operations.get(), found->kind, found->alpha, found->beta);
+            const auto* const found = std::find_if(std::begin(eltwises), std::end(eltwises),
+                                                   [&](const Eltwise& e) { return act == e.name; });
+            if (found == std::end(eltwises))
+                return {Code::unsupported, call.kernel + ": no activation " + act, ""};
+            result =
+                f_.dnnl_post_ops_append_eltwise(operations.get(), found->kind, found->alpha, found->beta);
         }
-        if (result == dnnl::success) result = f_.dnnl_primitive_attr_set_post_ops(attributes.get(), operations.get());
+        if (result == dnnl::success)
+            result = f_.dnnl_primitive_attr_set_post_ops(attributes.get(), operations.get());
         return result == dnnl::success ? Status{} : failed(call, "its attributes", result);
     }
 
@@ -361,7 +392,8 @@ class OneDnnKernel final : public LibraryKernel {
         auto made = std::make_unique<Frame>();
         made->pad = Buffer(scratchpad_bytes_);
         made->stream = Owned(f_.dnnl_stream_destroy);
-        bool good = f_.dnnl_stream_create(made->stream.out(), f_.engine, dnnl::default_flags) == dnnl::success;
+        bool good =
+            f_.dnnl_stream_create(made->stream.out(), f_.engine, dnnl::default_flags) == dnnl::success;
         const auto add = [&](Owned& to, dnnl::Object descriptor, int which, void* data) {
             good = good && memory(to, descriptor, data);
             made->arguments.push_back({which, to.get()});
@@ -383,10 +415,12 @@ class OneDnnKernel final : public LibraryKernel {
     // Under the mutex. The weight as the primitive wants it.
     bool reorder(const Frame& frame, void* from) const {
         reordered_ = Buffer(f_.dnnl_memory_desc_get_size(weight_md_));
-        Owned description(f_.dnnl_primitive_desc_destroy), primitive(f_.dnnl_primitive_destroy), source, target;
-        if (reordered_.get() == nullptr || !memory(source, w_.get(), from) || !memory(target, weight_md_, reordered_.get()) ||
-            f_.dnnl_reorder_primitive_desc_create(description.out(), w_.get(), f_.engine, weight_md_, f_.engine, nullptr) !=
-                dnnl::success ||
+        Owned description(f_.dnnl_primitive_desc_destroy), primitive(f_.dnnl_primitive_destroy), source,
+            target;
+        if (reordered_.get() == nullptr || !memory(source, w_.get(), from) ||
+            !memory(target, weight_md_, reordered_.get()) ||
+            f_.dnnl_reorder_primitive_desc_create(description.out(), w_.get(), f_.engine, weight_md_,
+                                                  f_.engine, nullptr) != dnnl::success ||
             f_.dnnl_primitive_create(primitive.out(), description.get()) != dnnl::success)
             return false;
         const dnnl::Argument arguments[] = {{dnnl::arg_from, source.get()}, {dnnl::arg_to, target.get()}};

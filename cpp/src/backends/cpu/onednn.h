@@ -8,7 +8,8 @@
 
 namespace xpurt {
 
-// Kernels of onednn_library(), which is opened by whoever knows where it lies (see Search), else by the loader's own search.
+// Kernels of onednn_library(), which is opened by whoever knows where it lies (see Search), else by the
+// loader's own search.
 std::unique_ptr<KernelLibrary> make_onednn();
 
 }  // namespace xpurt
