@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from xpuruntime import runtime
+from xpuruntime import _core, runtime
 from xpuruntime.runtime import device
 
 
@@ -84,8 +84,9 @@ def test_import_maps_no_vendor_library() -> None:
 
 
 def test_nothing_is_loaded_until_asked() -> None:
-    code = "from xpuruntime import runtime\nprint([x.status.code for x in runtime.libraries(load=False)])"
-    assert python(code).strip() == "['not_loaded', 'not_loaded']"
+    code = "from xpuruntime import runtime\nprint({x.name: x.status.code for x in runtime.libraries(load=False)})"
+    assert python(code).strip() == str(dict.fromkeys(_core.library_names(), "not_loaded"))
+    assert _core.library_names()[:2] == ["cuda", "nvtx"]
 
 
 def test_cuda_gives_devices_or_the_reason() -> None:
