@@ -40,12 +40,13 @@ class CppTarget(CodegenTarget):
         return function, f"{part}.h"
 
     def matmul_kernel(self, is_vec: bool, transpose_b: bool) -> tuple[str, str]:
-        """``gemv`` or ``gemm``; a transposed right side is packed, so both read the same file."""
-        return ("gemv" if is_vec else "gemm") + ("_t" if transpose_b else ""), "gemm.h"
+        """The register tile of every product: one row is a tile of one row, and a transposed right side is packed anyway."""
+        return "gemm_block", "gemm.h"
 
     def fused_kernel(self, kernel_type: str) -> tuple[str, str]:
-        """The part of the prelude that a kernel of several ops is made of."""
-        return kernel_type, f"{_FUSED.get(kernel_type, kernel_type)}.h"
+        """The function at the heart of a kernel of several ops, and its part; rows are written by ``kernels/rows.py`` around it."""
+        function, part = _FUSED.get(kernel_type, (kernel_type, kernel_type))
+        return function, f"{part}.h"
 
     def shader_source(self, filename: str) -> str:
         """A part's text. Raises BuildError for a file that does not exist."""
@@ -75,11 +76,11 @@ class CppTarget(CodegenTarget):
 
 
 _FUSED = {
-    "log_softmax": "softmax",
-    "rmsnorm": "norm",
-    "layernorm": "norm",
-    "rms_norm": "norm",
-    "layer_norm": "norm",
+    **dict.fromkeys(
+        ("softmax", "log_softmax", "rmsnorm", "layernorm", "rms_norm", "layer_norm"), ("gathered", "reduce")
+    ),
+    "attention": ("attention_block", "attention"),
+    "conv": ("product", "conv"),
 }
 
 

@@ -26,6 +26,8 @@ __all__ = [
     "Expression",
     "Term",
     "compute_type",
+    "constant",
+    "element_type",
     "expression",
     "literal",
     "why_not",
@@ -68,10 +70,11 @@ def compute_type(dtype: DType, lanes: str = "N") -> str:
     """The C++ type of a value between load and store."""
     if dtype is DType.BOOL:
         return f"boolean<{lanes}>"
-    return f"vec<{_element(dtype)}, {lanes}>"
+    return f"vec<{element_type(dtype)}, {lanes}>"
 
 
-def _element(dtype: DType) -> str:
+def element_type(dtype: DType) -> str:
+    """The C++ type of one lane of it; bool has no such type."""
     return "float" if dtype in (DType.FLOAT16, DType.BFLOAT16) else STORAGE[dtype]
 
 
@@ -84,7 +87,7 @@ def literal(value: bool | int | float, dtype: DType) -> str:
         return "true" if given else "false"
     if dtype.is_float:
         exact = float(given.astype(np.float64))
-        single = _element(dtype) == "float"
+        single = element_type(dtype) == "float"
         if math.isnan(exact):
             return '__builtin_nanf("")' if single else '__builtin_nan("")'
         if math.isinf(exact):
@@ -96,13 +99,19 @@ def literal(value: bool | int | float, dtype: DType) -> str:
     return f"{whole}u" if 2**31 <= whole < 2**32 else f"{whole}ull" if whole >= 2**63 else f"{whole}"
 
 
+def constant(value: bool | int | float, dtype: DType) -> str:
+    """A number in every lane."""
+    if dtype is DType.BOOL:
+        return f"splat<boolean<N>>({-1 if value else 0})"
+    text = literal(value, dtype)
+    return f"number<N>({text})" if dtype.is_float else f"number<N>(({element_type(dtype)}){text})"
+
+
 def _in(term: Term, dtype: DType, number: DType | None = None) -> str:
     """A term's text in another dtype; immediate numbers in ``number``, where it is given."""
     if term.number is not None:
         exact = number or dtype
-        if exact is DType.BOOL:
-            return f"splat<boolean<N>>({'-1' if term.number else '0'})"
-        return f"number<N>(({_element(exact)}){literal(term.number, exact)})"
+        return constant(term.number, exact)
     if term.dtype is dtype or (dtype is DType.FLOAT32 and term.dtype in (DType.FLOAT16, DType.BFLOAT16)):
         return term.text
     if term.dtype is DType.BOOL:
@@ -300,7 +309,7 @@ def _round(s: _Site) -> str:
     x, decimals = s.term(0), s.attrs["decimals"]
     if not x.dtype.is_float or not decimals:
         return _own("rint")(s)
-    kind = _element(x.dtype)
+    kind = element_type(x.dtype)
     return f"round_to({x.text}, ({kind})1e{abs(decimals)}, {'true' if decimals > 0 else 'false'})"
 
 
@@ -343,7 +352,7 @@ def _hardswish(s: _Site) -> str:
 
 
 def _softplus(s: _Site) -> str:
-    kind, threshold = _element(float_of(s.term(0).dtype)), s.attrs["threshold"]
+    kind, threshold = element_type(float_of(s.term(0).dtype)), s.attrs["threshold"]
     limit = math.inf if threshold is None else threshold
     return f"softplus({s.real()}, ({kind}){s.attrs['beta']!r}, ({kind}){literal(limit, DType.FLOAT64)})"
 

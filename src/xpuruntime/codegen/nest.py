@@ -102,9 +102,10 @@ def indented(lines: Sequence[str], by: int = 1) -> list[str]:
     return [f"{'  ' * by}{line}" if line else line for line in lines]
 
 
-def task_loops(space: Nest, tasks: Tasks, body: Sequence[str], what: str = "rows") -> list[str]:
+def task_loops(space: Nest, tasks: Tasks, body: Sequence[str], what: str = "") -> list[str]:
     """The loop over tasks around a body that reads ``row``, and ``first`` and ``last`` where a task is a piece of a row."""
     inner, rows = space.inner, space.rows
+    what = what or f"rows of {inner}"
     if tasks.chunk < inner:
         pieces = math.ceil(inner / tasks.chunk)
         lines = [
@@ -115,12 +116,12 @@ def task_loops(space: Nest, tasks: Tasks, body: Sequence[str], what: str = "rows
     elif rows == 1:
         lines = ["const int64_t row = 0;", *body]
     elif tasks.rows == 1:
-        lines = [f"const int64_t row = task;  // of {rows} {what} of {inner}", *body]
+        lines = [f"const int64_t row = task;  // of {rows} {what}", *body]
     else:
         stop = f"task * {tasks.rows} + {tasks.rows}"
         limit = stop if rows % tasks.rows == 0 else f"({stop} < {rows} ? {stop} : {rows})"
         lines = [
-            f"for (int64_t row = task * {tasks.rows}; row < {limit}; ++row) {{  // of {rows} {what} of {inner}",
+            f"for (int64_t row = task * {tasks.rows}; row < {limit}; ++row) {{  // of {rows} {what}",
             *indented(body),
             "}",
         ]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ..codegen.body import CONSTANT, Input, Operation, Plan, Unfit, plan, shape_of
 from ..codegen.cpp import CppTarget
-from ..codegen.expr import POINTWISE, STORAGE, compute_type, expression, literal
+from ..codegen.expr import POINTWISE, STORAGE, compute_type, constant, expression
 from ..codegen.nest import Nest, Tasks, cut, indented, nest, offset_text, task_loops
 from ..codegen.target import CodegenTarget
 from ..decisions import Reason, Support
@@ -74,11 +74,7 @@ def statement(plan_: Plan, operation: Operation) -> tuple[str, frozenset[str]]:
     if operation.op == CONSTANT:
         value = operation.operands[0]
         assert isinstance(value, bool | int | float)
-        text = (
-            f"splat<boolean<N>>({-1 if value else 0})"
-            if operation.dtype is DType.BOOL
-            else f"number<N>((elem<{kind}>){literal(value, operation.dtype)})"
-        )
+        text = constant(value, operation.dtype)
         return f"const {kind} {operation.name} = {text};", frozenset()
     terms = [plan_.term(o) for o in operation.operands]
     made = expression(operation.op, terms, operation.attrs, operation.dtype)

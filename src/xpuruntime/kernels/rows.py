@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..codegen.body import CONSTANT, POSITION, Input, Operation, Plan
-from ..codegen.expr import STORAGE, compute_type
+from ..codegen.expr import STORAGE, compute_type, element_type
 from ..codegen.nest import Nest, Tasks, cut, indented, nest, offset_text, task_loops
 from ..codegen.target import CodegenTarget
 from ..types import DType, TensorSpec
@@ -155,6 +155,7 @@ class _Writer:
         self.parts: set[str] = set()
         self.scratch_bytes = 0
         self.waiting: dict[str, str] = {}  # a value's name to where it waits
+        self.kept: list[str] = []  # lines that say where that is
         self.operations = {o.name: o for o in self.plan.operations}
         self.inputs = {i.name: i for i in self.plan.inputs}
         self._choose_waiting()
@@ -185,7 +186,9 @@ class _Writer:
             size = length * (8 if o.dtype.bits == 64 else 4)
             if offset + size > _KEPT_BYTES:
                 continue
-            self.waiting[o.name] = f"((elem<{compute_type(o.dtype)}> *)((char *)scratch + {offset}))"
+            kind = element_type(o.dtype)
+            self.waiting[o.name] = f"{o.name}_kept"
+            self.kept.append(f"{kind} *const {o.name}_kept = ({kind} *)((char *)scratch + {offset});")
             offset += -(-size // 64) * 64
         self.scratch_bytes = offset
 
@@ -232,7 +235,8 @@ class _Writer:
         inner = self._row()
         if not rows.across:
             flat = Nest((rows.kept.elements, 1), {})
-            return task_loops(flat, rows.tasks, [*lines, *inner])
+            loops = task_loops(flat, rows.tasks, [*lines, *inner], f"rows of {rows.run.elements}")
+            return [*self.kept, *loops]
         low, high = ("first", "last") if rows.tasks.chunk < rows.kept.inner else ("0", str(rows.kept.inner))
         block = [
             *lines,
@@ -249,7 +253,7 @@ class _Writer:
         block.append(f"for (; c + N <= {high}; c += N) columns(width<1>{{}}, c);")
         if rows.kept.inner % rows.lanes:
             block.append(f"if (c < {high}) columns(width<1>{{}}, c, {high} - c);")
-        return task_loops(rows.kept, rows.tasks, block, "blocks of rows")
+        return [*self.kept, *task_loops(rows.kept, rows.tasks, block, f"times {rows.kept.inner} rows")]
 
     def _bases(self, extents: tuple[int, ...], across: bool) -> list[str]:
         """Where each value of a row starts."""
@@ -302,7 +306,7 @@ class _Writer:
     def _still(self, entry: Input) -> str:
         step = _step(self.rows.kept, entry.name) if self.rows.across else 0
         if entry.operand == POSITION:
-            return f"number<N>((elem<{self._type(entry.name)}>)0)"
+            return f"number<N>(({element_type(entry.dtype)})0)"
         if step == 0:
             return f"broadcast<N>({entry.name}_row)"
         return self._load(f"{entry.name}_row", "c", step)
@@ -335,7 +339,7 @@ class _Writer:
                 step = _step(space, name)
                 load = self._load(f"{name}_run", base, step)
                 if self.inputs[name].operand == POSITION:
-                    kind = f"(elem<{self._type(name)}>)"
+                    kind = f"({element_type(self.plan.spec(name)[0])})"
                     load = f"counted<N>({kind}({name}_run + {base} * {step}), {kind}{step})"
                 lines.append(f"const {self._type(name)} {name} = {load};")
             else:
@@ -406,19 +410,19 @@ class _Writer:
                 else:
                     steps.append(f"{o.name} = {o.op}_of()({term}, {o.name});")
                 continue
-            start = f"{kind} {o.name}_part[{_UNROLL}] = {{{', '.join([neutral] * _UNROLL)}}};  // {o.op}"
+            reset = f"for (auto &part : {o.name}_part) part = {neutral};"
             steps.append(
                 f"{o.name}_part[u] = {o.op}_of()(only<{kind}>({term}, {neutral}, n...), {o.name}_part[u]);"
             )
             joined = f"gathered({o.name}_part, {o.op}_of())"
             if self._long(o):
                 lines.append(f"double {o.name}_all = 0;  // {o.op}, block by block")
-                lines.append(start)
-                ends["before"].append(f"for (auto &part : {o.name}_part) part = {neutral};")
+                lines.append(f"{kind} {o.name}_part[{_UNROLL}];")
+                ends["before"].append(reset)
                 ends["after"].append(f"{o.name}_all += {joined};")
-                after.append(f"const {kind} {o.name} = splat<{kind}>((elem<{kind}>){o.name}_all);")
+                after.append(f"const {kind} {o.name} = splat<{kind}>(({element_type(o.dtype)}){o.name}_all);")
             else:
-                lines.append(start)
+                lines += [f"{kind} {o.name}_part[{_UNROLL}];  // {o.op}", reset]
                 after.append(f"const {kind} {o.name} = splat<{kind}>({joined});")
         return [*lines, *self._each(first), *self._loop(names, ready, steps, ends), *self._each(after)]
 
