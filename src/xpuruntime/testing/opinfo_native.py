@@ -90,7 +90,7 @@ def _wrong(call: Call, program: CompiledProgram | BuildError, tolerance: Any, th
         executor = Executor(program, threads=threads)
         executor.bind({})
         got = executor.run_arrays(
-            [np.ascontiguousarray(o) for o in call.operands if isinstance(o, np.ndarray)]
+            [np.array(o, order="C") for o in call.operands if isinstance(o, np.ndarray)]
         )
     except XpuError as error:
         return str(error)
