@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
 import pytest
 
-from xpuruntime.kernels.conv import Deformed, Depthwise, Generated, Naive
+from xpuruntime.codegen.cpp import cpu_target
+from xpuruntime.ir import GraphBuilder
+from xpuruntime.kernels.conv import Generated
+from xpuruntime.kernels.conv_plain import Deformed, Depthwise, Naive
+from xpuruntime.kernels.kernel import NodeCall, Operand
 from xpuruntime.testing.one_kernel import Weight, channels_last, check_kernel
+from xpuruntime.types import DType, TensorSpec
 
 LEVELS = ("cpu:x86-64-v2", "cpu:x86-64-v3", "cpu:x86-64-v4", "cpu:x86-64-v4+bf16")
 
@@ -62,6 +68,18 @@ def conv(
     return check_kernel(
         kernel_row or Generated(), op, operands, layouts=layouts, out_layouts=outs, **attrs, **options
     )
+
+
+def conv_call(n, c, o, size):
+    """A 3x3 convolution as kernels see it."""
+    b = GraphBuilder("one")
+    x, w = (
+        b.input("x", TensorSpec((n, c, *size), DType.FLOAT32)),
+        b.weight("w", TensorSpec((o, c, 3, 3), DType.FLOAT32)),
+    )
+    b.call("convolution", x, w, None, stride=[1, 1], padding=[1, 1], dilation=[1, 1])
+    operands = tuple(Operand(v, b.spec(v), v == "w") for v in (x, w))
+    return NodeCall(b.nodes[0], (*operands, None), (b.spec(b.nodes[0].outputs[0].name),))
 
 
 SHAPES = {
@@ -125,16 +143,19 @@ TRANSPOSED = {
 }
 
 
-@pytest.mark.parametrize("last", [True, False], ids=["nhwc", "nchw"])
 @pytest.mark.parametrize("name", SHAPES)
-def test_generated_computes_shapes_that_fit_nothing(name, last):
-    conv(**SHAPES[name], last=last, split=5)
+def test_generated_computes_shapes_that_fit_nothing(name):
+    conv(**SHAPES[name], split=5)
 
 
-@pytest.mark.parametrize("last", [True, False], ids=["nhwc", "nchw"])
+@pytest.mark.parametrize("name", ["three", "few channels", "grouped", "line", "volume", "several chunks"])
+def test_generated_takes_channels_that_lie_apart(name):
+    conv(**SHAPES[name], last=False)
+
+
 @pytest.mark.parametrize("name", TRANSPOSED)
-def test_generated_computes_transposed_ones(name, last):
-    conv(**TRANSPOSED[name], transposed=True, last=last, split=6)
+def test_generated_computes_transposed_ones(name):
+    conv(**TRANSPOSED[name], transposed=True, last=name != "groups", split=6)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +174,6 @@ def test_generated_on_every_level_and_dtype(level, dtype):
         target=level,
         split=1,
     )
-    conv(c=33, o=20, size=(4, 4), kernel=(1, 1), dtype=dtype, target=level)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +209,7 @@ def test_what_is_no_number_stays_where_it_belongs(bad):
 def test_any_split_gives_the_same_bits():
     shape = {"n": 2, "c": 80, "o": 100, "size": (9, 9), "padding": [1, 1]}
     whole = conv(**shape)[0]
-    for seed in range(4):
+    for seed in range(2):
         assert (conv(**shape, split=seed)[0] == whole).all()
 
 
@@ -208,8 +228,7 @@ DEPTHWISE = {
 @pytest.mark.parametrize("name", DEPTHWISE)
 def test_depthwise(name):
     shape = DEPTHWISE[name] | {"groups": DEPTHWISE[name]["c"], "kernel_row": Depthwise(), "split": 4}
-    conv(**shape, residual=True, act="relu6")
-    conv(**shape, last=False)
+    conv(**shape, residual=True, act="relu6", last=name != "stride")
 
 
 @pytest.mark.parametrize(
@@ -239,6 +258,23 @@ def test_naive(dtype):
     }
     conv(**shape, groups=3, stride=[2, 1], residual=True)
     conv(**shape, transposed=True, stride=[2, 1], last=False)
+
+
+@pytest.mark.parametrize("field", ["channel_tile", "max_threadgroup_3d_xy", "max_threadgroup_3d_z"])
+def test_fields_of_the_target_size_the_code(field):
+    target = cpu_target("cpu:x86-64-v3")
+    shape = {"n": 2, "c": 40, "o": 48, "size": (14, 15), "padding": [1, 1], "target": target.name}
+    for value in (1, 8, 100):
+        conv(**shape, config=replace(target.config, **{field: value}))
+    call = conv_call(1, 40, 48, (60, 60))
+    texts = {
+        Generated()
+        .lower(call, type(target)(target.isa, replace(target.config, **{field: v})))
+        .stages[0]
+        .source
+        for v in (4, 16)
+    }
+    assert len(texts) == 2
 
 
 def test_kernels_say_why_not():

@@ -10,7 +10,7 @@ from ..ir.ops._shapes import pads
 from ..types import DType, TensorSpec
 from .kernel import NodeCall
 
-__all__ = ["C_TYPES", "ConvShape", "braces", "function", "sizes", "strides_of"]
+__all__ = ["C_TYPES", "TASKS", "ConvShape", "braces", "function", "sizes", "strides_of"]
 
 C_TYPES: dict[DType, str] = {
     DType.FLOAT64: "double",
@@ -21,7 +21,7 @@ C_TYPES: dict[DType, str] = {
 }
 """Dtypes that windows are computed in, as the prelude calls them."""
 
-_TASKS = 16
+TASKS = 16
 """Tasks that a large operation has at least: enough to share, few enough to start."""
 
 
@@ -117,12 +117,12 @@ class ConvShape:
         where rows are few.
         """
         rows, all_rows = max(rows, 1), self.images * math.prod(self.out[:2])
-        if -(-all_rows // rows) < _TASKS:
+        if -(-all_rows // rows) < TASKS:
             rows = 1
         row_tasks = -(-all_rows // rows)
-        if row_tasks >= _TASKS or channels <= unit:
+        if row_tasks >= TASKS or channels <= unit:
             return rows, max(channels, 1), max(row_tasks, 1)
-        parts = -(-_TASKS // max(row_tasks, 1))
+        parts = -(-TASKS // max(row_tasks, 1))
         each = -(-channels // (parts * unit)) * unit
         return rows, each, max(row_tasks * -(-channels // each), 1)
 
