@@ -34,7 +34,7 @@ def opinfo_names() -> tuple[str, ...]:
 def module_calls(name: str, dtype: str, limit: int | None = None) -> Iterator[ModuleCall]:
     """The samples of an OpInfo (all its variants) in one dtype. limit: at most so many of each variant, spread over them.
 
-    Samples that PyTorch itself refuses to run are left out.
+    Samples that PyTorch itself refuses to run are left out, and those of sparse and nested tensors.
     """
     import torch
 
@@ -76,6 +76,8 @@ def _call(info: Any, sample: Any) -> ModuleCall | None:
     except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError):
         return None
     flat = [r for r in pytree.tree_leaves(results) if isinstance(r, torch.Tensor | bool | int | float)]
+    if any(t.layout != torch.strided or t.is_nested for t in (*inputs, *flat) if isinstance(t, torch.Tensor)):
+        return None
     want = tuple(to_numpy(r if isinstance(r, torch.Tensor) else torch.tensor(r)) for r in flat)
     shown = ", ".join(
         f"{str(v.dtype).removeprefix('torch.')}{list(v.shape)}" if isinstance(v, torch.Tensor) else repr(v)
