@@ -22,31 +22,73 @@ static inline int64_t index_in(I index, int64_t size, void *scratch) {
   return 0;
 }
 
+// Bytes in the widest pieces that fit; the last piece may overlap the one before it.
+template <int PIECE, int LEAST>
+INLINE void copy_bytes(char *to, const char *from, int64_t n) {
+  typedef uint8_t piece __attribute__((vector_size(PIECE), aligned(1), may_alias));
+  if (n >= PIECE) {
+    for (int64_t i = 0; i + PIECE <= n; i += PIECE) *(piece *)(to + i) = *(const piece *)(from + i);
+    if (n % PIECE) *(piece *)(to + n - PIECE) = *(const piece *)(from + n - PIECE);
+  } else if constexpr (PIECE > LEAST) {
+    copy_bytes<PIECE / 2, LEAST>(to, from, n);
+  }
+}
+
 template <class T>
 static inline void copy_run(T *to, const T *from, int64_t n) {
-  if (__builtin_constant_p(n)) {  // unrolled by the compiler where it is short
-    for (int64_t i = 0; i < n; ++i) to[i] = from[i];
-    return;
-  }
-  typedef uint8_t run __attribute__((vector_size(XPU_VECTOR_BYTES), aligned(1), may_alias));
-  constexpr int64_t lanes = XPU_VECTOR_BYTES / sizeof(T);
-  int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) *(run *)(to + i) = *(const run *)(from + i);
-  for (; i < n; ++i) to[i] = from[i];
+  copy_bytes<XPU_VECTOR_BYTES, sizeof(T)>((char *)to, (const char *)from, n * (int64_t)sizeof(T));
 }
 
 template <class T>
 static inline void fill_run(T *to, T value, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) to[i] = value;
+  constexpr int64_t lanes = XPU_VECTOR_BYTES / sizeof(T);
+  int64_t i = 0;
+  if (!__builtin_constant_p(n) || n >= lanes) {
+    const vec<T, lanes> all = splat<vec<T, lanes>>(value);
+    for (; i + lanes <= n; i += lanes) __builtin_memcpy(to + i, &all, sizeof all);
+  }
+  for (; i < n; ++i) to[i] = value;
 }
 
-// to[q * rows + p] = from[p * columns + q]: both sides are walked in tiles that stay in the first cache.
+// Eight rows of eight as eight columns: three times, rows i and i + 4 are shuffled into each other.
+template <class V>
+INLINE void turn8(V (&r)[8]) {
+  for (int round = 0; round < 3; ++round) {
+    V t[8];
+    for (int i = 0; i < 4; ++i) {
+      t[2 * i] = __builtin_shufflevector(r[i], r[i + 4], 0, 8, 1, 9, 2, 10, 3, 11);
+      t[2 * i + 1] = __builtin_shufflevector(r[i], r[i + 4], 4, 12, 5, 13, 6, 14, 7, 15);
+    }
+    for (int i = 0; i < 8; ++i) r[i] = t[i];
+  }
+}
+
+template <class T>
+INLINE void transpose_block(T *to, int64_t rows, const T *from, int64_t columns) {
+  vec<T, 8> r[8];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) __builtin_memcpy(&r[i], from + i * columns, sizeof r[i]);
+  turn8(r);
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) __builtin_memcpy(to + i * rows, &r[i], sizeof r[i]);
+}
+
+// to[q * rows + p] = from[p * columns + q]: in tiles, and within them in squares of whole cache lines, so that a line that is read
+// or written is done with before a stride of a power of two puts another one in its place.
 template <int TILE, class T>
 static inline void transpose(T *to, int64_t rows, const T *from, int64_t columns, int64_t nq, int64_t np) {
-  for (int64_t q0 = 0; q0 < nq; q0 += TILE)
-    for (int64_t p0 = 0; p0 < np; p0 += TILE) {
-      const int64_t q1 = q0 + TILE < nq ? q0 + TILE : nq, p1 = p0 + TILE < np ? p0 + TILE : np;
-      for (int64_t q = q0; q < q1; ++q)
-        for (int64_t p = p0; p < p1; ++p) to[q * rows + p] = from[p * columns + q];
+  constexpr int64_t LINE = 64 / sizeof(T), EDGE = TILE < LINE ? TILE : LINE;
+  for (int64_t q0 = 0; q0 < nq; q0 += EDGE)
+    for (int64_t p0 = 0; p0 < np; p0 += EDGE) {
+      const int64_t q1 = q0 + EDGE < nq ? q0 + EDGE : nq, p1 = p0 + EDGE < np ? p0 + EDGE : np;
+      int64_t p = p0;
+      for (; p + 8 <= p1; p += 8) {
+        int64_t q = q0;
+        for (; q + 8 <= q1; q += 8) transpose_block(to + q * rows + p, rows, from + p * columns + q, columns);
+        for (; q < q1; ++q)
+          for (int64_t k = p; k < p + 8; ++k) to[q * rows + k] = from[k * columns + q];
+      }
+      for (; p < p1; ++p)
+        for (int64_t q = q0; q < q1; ++q) to[q * rows + p] = from[p * columns + q];
     }
 }
