@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import subprocess
 import sys
 import threading
 import time
@@ -460,3 +461,45 @@ def test_a_closed_executor_gives_its_arenas_back() -> None:
         executor.run_arrays([np.zeros(100_000, np.float32)])
         assert _core.host_memory().live_bytes == before + 400_000
     assert _core.host_memory().live_bytes == before
+
+
+def test_tensors_of_another_library_are_read_in_place() -> None:
+    torch = pytest.importorskip("torch")
+    executor = Executor(chain(), threads=1)
+    executor.bind({"w": W})
+    assert executor.run_arrays([torch.from_numpy(X)])[0].tolist() == WANT.tolist()
+    assert executor.run({"input": torch.from_numpy(X)})["output"].to_numpy().tolist() == WANT.tolist()
+    assert executor.counters["copies"] == 0
+    with pytest.raises(InputError, match="detach it from gradients"):
+        executor.run_arrays([torch.zeros(64, requires_grad=True)])
+
+
+FORKED = """
+import os, sys, threading
+sys.path.insert(0, {folder!r})
+import numpy as np
+from handmade import chain
+from xpuruntime.runtime import Executor
+
+executor = Executor(chain(4096), threads=2)
+executor.bind({{"w": np.zeros(4096, np.float32)}})
+x = np.ones(4096, np.float32)
+stop = threading.Event()
+busy = threading.Thread(target=lambda: [executor.run_arrays([x]) for _ in iter(stop.is_set, True)])
+busy.start()
+for _ in range(5):
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if (executor.run_arrays([x])[0] == 3.5).all() else 1)
+    print(os.waitpid(child, 0)[1])
+stop.set()
+busy.join()
+print((executor.run_arrays([x])[0] == 3.5).all())
+"""
+
+
+def test_a_forked_child_runs_while_the_parent_does() -> None:
+    code = FORKED.format(folder=str(Path(__file__).parent))
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.split() == ["0"] * 5 + ["True"], done.stderr
