@@ -30,6 +30,17 @@ template <class V> INLINE V erf(V x) {
         return select(a < splat<V>(1), small, copysign(select(a != a, a, large), x));
     }
 }
+// x times the normal distribution's integral. float32: max(x, 0) - |x| * tail(|x|), where the tail 0.5 * erfc(|x| / sqrt(2)) is exp of a
+// polynomial less x*x / 2: small values below zero keep their digits.
 template <class V> INLINE V gelu(V x) {
-    return splat<V>((elem<V>)0.5) * x * (splat<V>(1) + erf((V)(x * splat<V>((elem<V>)0.70710678118654752))));
+    if constexpr (same<elem<V>, float>) {
+        const V a = smaller(splat<V>(14.0f), abs(x)), b = smaller(splat<V>(5.5f), a);
+        const V log_tail = horner(b, -1.159100709e-8, 3.695596287e-7, -5.051530331e-6, 3.725167682e-5, -0.0001359994819,
+                                  -0.000129288813, 0.004987793153, -0.0364792401, 0.1817409652, -0.7978915581,
+                                  -0.6931470215);
+        const V y = relu(x) - a * exp(fma(a * a, splat<V>(-0.5f), log_tail));
+        return select(x < splat<V>(-3.4028235e38f), splat<V>(__builtin_nanf("")), y);  // -inf * 0
+    } else {
+        return splat<V>((elem<V>)0.5) * x * (splat<V>(1) + erf((V)(x * splat<V>((elem<V>)0.70710678118654752))));
+    }
 }
