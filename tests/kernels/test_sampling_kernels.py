@@ -24,7 +24,9 @@ def test_resize(mode: str) -> None:
             for size in ([2, 3, 13, 9], [2, 3, 4, 3], [2, 3, 1, 6], [2, 5, 8, 8]):
                 nearest = "floor" if size[1] == 5 else "round_prefer_ceil"
                 c.add("resize", z, size=size, mode=mode, coordinates=coordinates, nearest=nearest)
-                if mode != "nearest" and dtype in FLOATS:  # halves between integers hang on the last bit of a sum
+                if (
+                    mode != "nearest" and dtype in FLOATS
+                ):  # halves between integers hang on the last bit of a sum
                     own = {"antialias": True, "exclude_outside": True}
                     c.add("resize", z, size=size, mode=mode, coordinates=coordinates, **own)
         crop = {"coordinates": "tf_crop_and_resize", "roi": [0, 0, 0.2, -0.3, 1, 1, 0.8, 1.2]}
@@ -70,6 +72,12 @@ def test_quantize_and_back(target: str) -> None:
             c.add("dequantize_linear", q, one)
             c.add("dequantize_linear", q, scale, zero, axis=1)
             c.add("dequantize_linear", q, blocks, zeros, axis=1, block_size=2)
+        for kind in EIGHT[:4] if dtype != "float64" else ():
+            zero = np.zeros(8, DType(kind).numpy)
+            for saturate in (True, False):
+                c.add("quantize_linear", z, scale, zero, dtype=kind, axis=1, saturate=saturate)
+            codes = np.arange(120, dtype=np.uint8).view(DType(kind).numpy).reshape(3, 8, 5)
+            c.add("dequantize_linear", codes, scale, zero, axis=1)
         own = np.abs(c.array(8)) + np.float32(0.1)
         for zero in (c.array(8, dtype="int32"), c.array(8)):
             c.add("fake_quantize", z, own, zero, quant_min=-128, quant_max=127, axis=1)

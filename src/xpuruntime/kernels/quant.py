@@ -11,6 +11,7 @@ from ..ir.interp.quant import _limits
 from ..types import DType
 from .kernel import NodeCall
 from .kit import FLOATS, INTEGERS, NUMBERS, Row, Rows, Text, computes, first, refuse, result, whole
+from .narrow import EIGHT_BITS, decoded, encoder, values_table
 
 __all__ = ["KERNELS"]
 
@@ -33,22 +34,28 @@ def _broadcast(box: Place, shape: tuple[int, ...]) -> Place:
     return box.expanded(shape)
 
 
+def _zero(call: NodeCall, axis: int, block: int, shape: tuple[int, ...]) -> str:
+    """The zero point as a double; empty without one."""
+    zero = call.optional(2)
+    return "" if zero is None else decoded(zero.spec.dtype, _spread(call, 2, shape, axis, block), "values")
+
+
 def _quantize(call: NodeCall) -> Text:
     x, y, a = whole(call, 0), result(call), call.attrs
     names = [f"i{d}" for d in range(len(y.shape))]
     dtype = call.outputs[0].dtype
     own = storage(a["precision"] or call.tensor(1).spec.dtype)
-    low, high = _limits(dtype)
     scale = _spread(call, 1, y.shape, a["axis"], a["block_size"])
-    zero = (
-        f"(double)load<1>({_spread(call, 2, y.shape, a['axis'], a['block_size'])})"
-        if call.optional(2)
-        else "0.0"
-    )
+    zero = _zero(call, a["axis"], a["block_size"], y.shape) or "0.0"
+    quotient = f"(double)convert<{own}>((double)load<1>({address(x, names)}) / (double)load<1>({scale}))"
+    if dtype in EIGHT_BITS:
+        head = [values_table(dtype, "values"), *encoder(dtype, a["saturate"])]
+        body = [*unravel(y.shape), f"*({address(y, names)}) = encode({quotient} + {zero});"]
+        return Text(body, math.prod(y.shape), head)
+    low, high = _limits(dtype)
     body = [
         *unravel(y.shape),
-        f"const double quotient = (double)convert<{own}>((double)load<1>({address(x, names)}) / (double)load<1>({scale}));",
-        f"const double place = rint(quotient) + {zero};",
+        f"const double place = rint({quotient}) + {zero};",
         f"*({address(y, names)}) = ({storage(dtype)})(place < {low} ? {low} : place > {high} ? {high} : place);",
     ]
     return Text(body, math.prod(y.shape), parts=frozenset({"arith"}))
@@ -57,18 +64,17 @@ def _quantize(call: NodeCall) -> Text:
 def _dequantize(call: NodeCall) -> Text:
     x, y, a = whole(call, 0), result(call), call.attrs
     names = [f"i{d}" for d in range(len(y.shape))]
+    dtype = call.tensor(0).spec.dtype
     scale = _spread(call, 1, y.shape, a["axis"], a["block_size"])
-    zero = (
-        f" - (double)load<1>({_spread(call, 2, y.shape, a['axis'], a['block_size'])})"
-        if call.optional(2)
-        else ""
-    )
+    zero = _zero(call, a["axis"], a["block_size"], y.shape)
+    value = decoded(dtype, address(x, names), "values") + (f" - {zero}" if zero else "")
     body = [
         *unravel(y.shape),
-        f"const double value = ((double)load<1>({address(x, names)}){zero}) * (double)load<1>({scale});",
+        f"const double value = ({value}) * (double)load<1>({scale});",
         f"store<1>({address(y, names)}, convert<{storage(call.outputs[0].dtype)}>(value));",
     ]
-    return Text(body, math.prod(y.shape))
+    head = [values_table(dtype, "values")] if dtype in EIGHT_BITS else []
+    return Text(body, math.prod(y.shape), head)
 
 
 def _dynamic(call: NodeCall) -> Text:
@@ -113,30 +119,40 @@ def _fake(call: NodeCall) -> Text:
     return Text(body, math.prod(y.shape), parts=frozenset({"arith"}))
 
 
-def _to_integers(call: NodeCall) -> Support | None:
-    if call.outputs[0].dtype not in INTEGERS - {DType.INT64, DType.UINT64}:
-        return refuse(call.outputs[0].dtype, "quantized values")
-    precision = call.attrs["precision"]
-    if precision is not None and precision not in FLOATS:
-        return refuse(precision, "a quotient")
-    return first(computes(dtypes=NUMBERS)(call), computes(1)(call))
+_QUANTIZED = INTEGERS - {DType.INT64, DType.UINT64} | EIGHT_BITS - {DType.FLOAT8_E8M0FNU}
 
 
-def _to_floats(call: NodeCall) -> Support | None:
+def _to_quantized(call: NodeCall) -> Support | None:
+    made, precision = call.outputs[0].dtype, call.attrs["precision"]
+    return first(
+        None if made in _QUANTIZED else refuse(made, "quantized values"),
+        None if precision is None or precision in FLOATS else refuse(precision, "a quotient"),
+        computes(0, dtypes=NUMBERS)(call),
+        computes(1)(call),
+    )
+
+
+def _from_quantized(call: NodeCall) -> Support | None:
     made = call.outputs[0].dtype
     return first(
-        computes(dtypes=NUMBERS)(call), None if made in FLOATS else refuse(made, "dequantized values")
+        computes(0, dtypes=NUMBERS | _QUANTIZED)(call),
+        computes(1)(call),
+        None if made in FLOATS else refuse(made, "dequantized values"),
     )
+
+
+def _fakes(call: NodeCall) -> Support | None:
+    return first(computes(0, 1)(call), computes(2, dtypes=NUMBERS)(call))
 
 
 KERNELS = (
     Rows(
         "quantize/generated",
         {
-            "quantize_linear": Row(_quantize, _to_integers),
-            "dequantize_linear": Row(_dequantize, _to_floats),
+            "quantize_linear": Row(_quantize, _to_quantized),
+            "dequantize_linear": Row(_dequantize, _from_quantized),
             "dynamic_quantize_linear": Row(_dynamic, computes(dtypes=frozenset({DType.FLOAT32}))),
-            "fake_quantize": Row(_fake, _to_floats),
+            "fake_quantize": Row(_fake, _fakes),
         },
     ),
 )
