@@ -115,8 +115,8 @@ def test_few_rows(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_sums_longer_than_a_block(dtype: str) -> None:
-    judge("linear", array((50, 5001), dtype), array((65, 5001), dtype), None, weights="1")
-    judge("matmul", array((50, 5001), dtype), array((5001, 65), dtype))
+    x, w, b = array((50, 5001), dtype), array((256, 5001), dtype), array((5001, 256), dtype)
+    judge_all([("linear", [x, w, None], "1", {}), ("matmul", [x, b], "", {})])
 
 
 def test_activations_of_the_epilogue() -> None:
@@ -152,7 +152,7 @@ def test_a_bias_with_factor_zero_is_not_read() -> None:
 @pytest.mark.parametrize("weights", ["", "1"])
 def test_nan_and_infinity_spoil_their_row_and_column_only(dtype: str, weights: str) -> None:
     x, w = array((8, 17), dtype), array((70, 17), dtype)
-    x[3, 16], w[64, 2] = np.nan, np.inf
+    x[3, 16], x[3, 0], w[64, 2] = np.nan, np.nan, np.inf
     y = judge("linear", x, w, None, weights=weights).astype(np.float32)
     assert np.isnan(y[3]).all()
     assert not np.isfinite(y[:, 64]).any()

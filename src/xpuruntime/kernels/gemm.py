@@ -203,7 +203,7 @@ def _tiling(
     vectors = min(
         range(most, 0, -1), key=lambda v: math.ceil(p.n / (v * lanes)) * v * (1 + 0.04 * (most - v))
     )
-    rows = max(1, min(matmul_tile, p.m, (regs - 1 - vectors) // vectors))
+    rows = max(1, min(matmul_tile * most // vectors, p.m, (regs - 1 - vectors) // vectors))
     pairs = dtype is DType.BFLOAT16 and "avx512bf16" in isa.features and p.a_strides[-1] == 1
     unroll = max(1, min(4, regs * 3 // 4 // (rows * vectors))) if streamed else 1
     if p.m <= rows and packed:
