@@ -7,7 +7,7 @@ import pytest
 
 from xpuruntime.kernels import indexing, places
 from xpuruntime.testing.kernel_cases import check_cases
-from xpuruntime.testing.kernel_inputs import EVERY, LEVELS, Cases, channels_last
+from xpuruntime.testing.kernel_inputs import EVERY, LEVELS, Cases, channels_last, levels
 
 KERNELS = (*indexing.KERNELS, *places.KERNELS)
 
@@ -117,7 +117,7 @@ def test_sums_of_narrow_floats_are_refused() -> None:
     ]
 
 
-@pytest.mark.parametrize("target", LEVELS)
+@pytest.mark.parametrize("target", levels())
 def test_rules_of_their_own_place(target: str) -> None:
     c = Cases(KERNELS)
     for dtype in EVERY if target == "cpu" else EVERY[:4]:

@@ -10,12 +10,12 @@ import pytest
 
 from xpuruntime.kernels import rnn, scan, signal, sort
 from xpuruntime.testing.kernel_cases import check_cases
-from xpuruntime.testing.kernel_inputs import EVERY, FLOATS, LEVELS, Cases, channels_last
+from xpuruntime.testing.kernel_inputs import EVERY, FLOATS, Cases, channels_last, levels
 
 KERNELS = (*scan.KERNELS, *sort.KERNELS, *rnn.KERNELS, *signal.KERNELS)
 
 
-@pytest.mark.parametrize("target", LEVELS)
+@pytest.mark.parametrize("target", levels())
 def test_running_sums_and_products(target: str) -> None:
     c = Cases(KERNELS)
     for dtype in EVERY:
@@ -35,7 +35,7 @@ def test_running_sums_and_products(target: str) -> None:
     assert check_cases(c, target=target) == []
 
 
-@pytest.mark.parametrize("target", LEVELS)
+@pytest.mark.parametrize("target", levels())
 def test_sorting_is_stable_and_nan_is_the_largest(target: str) -> None:
     c = Cases(KERNELS)
     for dtype in EVERY:

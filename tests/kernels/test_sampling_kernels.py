@@ -7,7 +7,7 @@ import pytest
 
 from xpuruntime.kernels import creation, narrow, quant, resize
 from xpuruntime.testing.kernel_cases import check_cases
-from xpuruntime.testing.kernel_inputs import EVERY, FLOATS, LEVELS, Cases, channels_last
+from xpuruntime.testing.kernel_inputs import EVERY, FLOATS, Cases, channels_last, levels
 from xpuruntime.types import DType
 
 KERNELS = (*resize.KERNELS, *creation.KERNELS, *quant.KERNELS, *narrow.KERNELS)
@@ -37,7 +37,7 @@ def test_resize(mode: str) -> None:
     assert check_cases(c) == []
 
 
-@pytest.mark.parametrize("target", LEVELS)
+@pytest.mark.parametrize("target", levels())
 def test_grids(target: str) -> None:
     c = Cases(KERNELS)
     for dtype in ("float32", "float64"):
@@ -55,7 +55,7 @@ def test_grids(target: str) -> None:
     assert check_cases(c, target=target) == []
 
 
-@pytest.mark.parametrize("target", LEVELS)
+@pytest.mark.parametrize("target", levels())
 def test_quantize_and_back(target: str) -> None:
     c = Cases(KERNELS)
     for dtype in FLOATS:

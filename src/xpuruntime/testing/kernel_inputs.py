@@ -11,12 +11,22 @@ from ..kernels.kernel import Kernel
 from ..types import DType, Layout
 from .kernel_cases import KernelCase
 
-__all__ = ["EVERY", "FLOATS", "INTEGERS", "LEVELS", "Cases", "channels_last"]
+__all__ = ["EVERY", "FLOATS", "INTEGERS", "LEVELS", "Cases", "channels_last", "levels"]
 
 LEVELS = ("cpu:x86-64-v2", "cpu:x86-64-v3", "cpu") if platform.machine() == "x86_64" else ("cpu",)
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 INTEGERS = ("int8", "uint8", "int16", "int32", "int64", "uint64")
 EVERY = (*FLOATS, *INTEGERS, "bool")
+
+
+def levels() -> list[Any]:
+    """Parameters of a test: this machine's best level always, the others where suites run as a whole (mark ``conformance``)."""
+    import pytest
+
+    return [
+        "cpu",
+        *(pytest.param(level, marks=pytest.mark.conformance) for level in LEVELS if level != "cpu"),
+    ]
 
 
 class Cases(list[KernelCase]):

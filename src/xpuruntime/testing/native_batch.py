@@ -66,4 +66,6 @@ def why_refused(error: XpuError) -> str:
         return f"{type(error).__name__}: {error.what}"[:120]
     op = error.who.partition(" %")[0]
     rejected = [c.reason for c in (error.decision.rejected if error.decision else ()) if c.reason]
-    return f"{op}: {rejected[0] if rejected else 'no kernel lists it'}"[:120]
+    if not rejected:
+        return f"{op}: no kernel lists it"[:120]
+    return (rejected[0] if op.startswith("node ") else f"{op}: {rejected[0]}")[:120]
