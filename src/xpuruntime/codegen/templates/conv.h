@@ -50,9 +50,10 @@ constexpr int64_t CHUNK_BYTES = 768;             // of a row; CONV_CHUNK_BYTES i
 constexpr int64_t ROW_BYTES = CHUNK_BYTES + 64;  // an odd number of lines: rows spread over the cache's sets
 
 // sums[P][NV] = bias, or itself, + rows x filters. Pixels are BYTES apart; the depth comes in `lines` of `words`, `jump` words apart.
+// Meanwhile a line of the cache per word is fetched from `ahead`.
 template <class M, int P, int NV, int BYTES>
 static __attribute__((noinline)) void product(const void *rows, const void *filters, int64_t words, int64_t lines, int64_t jump,
-                                              typename M::sum *sums, const typename M::sum *bias) {
+                                              typename M::sum *sums, const typename M::sum *bias, const char *ahead) {
     typedef typename M::V V;
     constexpr int L = lanes<V>, PITCH = BYTES / sizeof(typename M::word);
     typedef typename M::word word;
@@ -72,6 +73,7 @@ static __attribute__((noinline)) void product(const void *rows, const void *filt
     }
     for (; lines > 0; lines--, a += jump)
         for (int64_t k = 0; k < words; k++, b += NV * XPU_VECTOR_BYTES) {
+            __builtin_prefetch(ahead + k * 64, 0, 2);
             typename M::W w[NV];
 #pragma GCC unroll 8
             for (int v = 0; v < NV; v++) w[v] = ::load<L>((const typename M::word *)(b + v * XPU_VECTOR_BYTES));
@@ -233,9 +235,13 @@ static __attribute__((noinline)) void run(const Shape &s, const Blocks &g, const
             for (int64_t t = 0; t < count; t++) {
                 const int64_t c = (tile + t) * TILE, o = group * s.filters + c;
                 const typename M::row *f = (const typename M::row *)filters + ((group * g.tiles + tile + t) * g.depth + k) * TILE;
+                // What is read after this chunk comes nearer while it is multiplied, a part with each product.
+                const int64_t bytes = (next - k) * TILE * sizeof(*f), share = (next - k) / WORD * 64;
+                const char *then = (const char *)(t + 1 < count ? f + g.depth * TILE : f - (t * g.depth - CHUNK) * TILE);
                 for (int64_t p = 0; p < many; p += P) {
                     sum *part = once ? sums : sums + (t * whole + p) * TILE;
-                    product<M, P, NV, ROW_BYTES>(rows + p * PITCH, f, (next - k) / WORD, 1, 0, part, k ? nullptr : start + t * TILE);
+                    product<M, P, NV, ROW_BYTES>(rows + p * PITCH, f, (next - k) / WORD, 1, 0, part, k ? nullptr : start + t * TILE,
+                                                 p / P * share < bytes ? then + p / P * share : (const char *)f);
                     if (next == g.depth)
                         finish<M, S, A, NV>(s, part, to + p, with + p, many - p < P ? many - p : P,
                                             s.filters - c < TILE ? s.filters - c : TILE, residual ? residual + o * s.r[1] : nullptr,
@@ -287,7 +293,7 @@ static __attribute__((noinline)) void run_lines(const Shape &s, const Blocks &g,
                 for (int64_t p = 0; p < s.out[2]; p += P) {
                     const row *from = copied + r * s.stride[1] * length + p * s.stride[2] * s.channels;
                     product<M, P, NV, BYTES>(from, (const row *)filters + o * g.depth, run, s.kernel[1], s.dilation[1] * length, sums,
-                                             start + t * TILE);
+                                             start + t * TILE, (const char *)filters + o * g.depth * sizeof(row));
                     finish<M, S, A, NV>(s, sums, to + r * s.out[2] + p, with + r * s.out[2] + p, s.out[2] - p < P ? s.out[2] - p : P,
                                         s.filters - o < TILE ? s.filters - o : TILE, residual ? residual + o * s.r[1] : nullptr,
                                         y + o * s.y[1]);
