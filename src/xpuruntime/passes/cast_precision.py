@@ -1,7 +1,8 @@
 """cast_precision: float32 values are kept in a narrower type between kernels, as the context's ``storage`` says per node.
 
 Inputs, outputs and states keep their types; casts stand where the types meet. Weights are cast as recipes. Kernels compute in float32 whatever
-the storage (statistics of norms and softmax, sums of products), so a value is rounded once per kernel. Ops of the families below take part;
+the storage (statistics of norms and softmax, sums of products), so a value is rounded once per kernel: chains of elementwise nodes, which
+become one kernel, stay in float32 between a cast up and a cast down, and their scales and shifts are not rounded at all. Ops of the families below take part;
 all others (integers, sampling, indexing arithmetic, tables of angles) stay as they are. A node whose operands must differ in type stays too.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import IrError
-from ..ir import Graph, Node, Output, State, Value, family_of
+from ..ir import OPS, Graph, Node, Output, State, Value, family_of
 from ..ir.build import make_node
 from ..types import DType
 from .context import Context
@@ -56,6 +57,7 @@ class _Casting:
 
     def __init__(self, graph: Graph, wanted: dict[str, DType]) -> None:
         self.graph, self.wanted = graph, wanted
+        self.wide: dict[str, str] = {}  # elementwise results: the float32 value before its cast down
         self.nodes: list[Node] = []
         self.values: dict[str, Value] = {
             v.name: v
@@ -79,6 +81,9 @@ class _Casting:
 
     def narrow(self, node: Node, dtype: DType) -> bool:
         """The node with its float32 operands in the type; False when its op does not take them so."""
+        if OPS[node.op].pointwise and len(node.outputs) == 1:
+            self.between(node, dtype)
+            return True
         count = len(self.nodes)
         inputs = tuple(self.version(i, dtype) if isinstance(i, str) else i for i in node.inputs)
         try:
@@ -89,6 +94,27 @@ class _Casting:
             return False
         self.add(made)
         return True
+
+    def between(self, node: Node, dtype: DType) -> None:
+        """An elementwise node in float32, and the cast of its result."""
+        name = self.fresh(f"{node.name}_float32")
+        inputs = tuple(self.wide_operand(i) if isinstance(i, str) else i for i in node.inputs)
+        value = Value(name, self.graph.spec(node.name))
+        self.add(Node(node.op, inputs, node.attrs, (value,), node.sources))
+        self.add(make_node("cast", (name,), {"dtype": dtype}, lambda count: [node.name], self.values))
+        self.wide[node.name] = name
+
+    def wide_operand(self, value: str) -> str:
+        """An operand of an elementwise node: before its cast down where nobody else reads it, so that both become one kernel."""
+        if value in self.wide and self.graph.only_user(value) is not None:
+            return self.wide[value]
+        return self.original(value)
+
+    def fresh(self, name: str) -> str:
+        while name in self.names:
+            name += "_"
+        self.names.add(name)
+        return name
 
     def add(self, node: Node) -> None:
         self.nodes.append(node)
@@ -112,10 +138,7 @@ class _Casting:
             return value
         key = (value, dtype)
         if key not in self.versions:
-            name = f"{value}_{dtype.value}"
-            while name in self.names:
-                name += "_"
-            self.names.add(name)
+            name = self.fresh(f"{value}_{dtype.value}")
             self.add(make_node("cast", (value,), {"dtype": dtype}, lambda count: [name], self.values))
             self.versions[key] = name
         return self.versions[key]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
 from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
 
 from ... import __version__
 from ...codegen.cpp import cpu_target
@@ -85,8 +89,20 @@ def _ops(model: ModelSource) -> Support:
 
 
 def fingerprint(request: EngineRequest) -> Mapping[str, str]:
-    """The instruction set that code is generated for."""
-    return {"target": _target(), "version": __version__}
+    """The instruction set that code is generated for, and the compiler itself: a kernel that changed makes another program."""
+    return {"target": _target(), "version": __version__, "compiler": _compiler_digest()}
+
+
+@functools.cache
+def _compiler_digest() -> str:
+    """sha256 of every file that decides what is generated."""
+    package = resources.files("xpuruntime")
+    found = hashlib.sha256()
+    for part in ("ir", "passes", "kernels", "codegen", "compiler", "frontends"):
+        for file in sorted(Path(str(package / part)).rglob("*")):
+            if file.suffix in (".py", ".h"):
+                found.update(file.name.encode() + file.read_bytes())
+    return found.hexdigest()
 
 
 def build(model: ModelSource, request: EngineRequest) -> Artifact:
