@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import ml_dtypes
@@ -15,6 +16,7 @@ from xpuruntime.ir import GraphBuilder
 from xpuruntime.ir.ops.matmul import ACTIVATIONS
 from xpuruntime.kernels import onednn
 from xpuruntime.policies import KernelPolicy
+from xpuruntime.runtime import Executor
 from xpuruntime.testing.native import check
 
 rng = np.random.default_rng(2)
@@ -125,6 +127,19 @@ def test_a_net_keeps_its_layout_and_its_results() -> None:
     b.output("y", b.relu(b.add(b.convolution(h, b.weight("w1", "float32[32, 32, 3, 3]"), None, **window), h)))
     known = {"w0": array((32, 3, 3, 3), "float32"), "w1": array((32, 32, 3, 3), "float32")}
     check(b.build(), {"x": array((1, 3, 16, 16), "float32")}, weights=known, kernels=ONEDNN, threads=2)
+
+
+@needs_library
+def test_one_program_in_several_threads_at_once() -> None:
+    made, feeds, known = graph("linear", [(64, 128), (96, 128), (96,)], "float32", "12")
+    program = compile_graph(made, policy=KernelPolicy(**ONEDNN), passes=0)
+    executor = Executor(program, threads=1, contexts=3)
+    executor.bind(known)
+    inputs = [feeds["x0"] * i for i in range(1, 25)]
+    with ThreadPoolExecutor(3) as pool:
+        results = list(pool.map(lambda x: executor.run_arrays([x])[0], inputs))
+    for x, y in zip(inputs, results, strict=True):
+        np.testing.assert_allclose(y, x @ known["x1"].T + known["x2"], rtol=1e-3, atol=1e-3)
 
 
 def test_without_the_library_the_reason_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
