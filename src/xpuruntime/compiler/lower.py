@@ -24,7 +24,7 @@ from ..types import DType, TensorSpec
 from .concat import Placement, place_concats
 from .demands import facts_of
 from .memory import Memory, Use
-from .views import view_of
+from .views import free_views, view_of
 from .weights import KnownValues
 
 __all__ = ["Call", "Lowering", "OffersOf", "lower"]
@@ -154,7 +154,7 @@ class _Lowerer:
         return True
 
     def _place(self) -> None:
-        """Let operands of concatenations be written where the results lie."""
+        """Let views lie in their operands, and operands of concatenations where the results lie."""
 
         def works(node: Node, layouts: Layouts) -> str:
             if node.outputs[0].name in self.known:
@@ -162,6 +162,7 @@ class _Lowerer:
             found = self._call(node, layouts)
             return next((k.name for k, s in self.offers(found, self.target) if s), "")
 
+        free_views(self.graph, self.layouts, works)
         self.placements = place_concats(self.graph, self.layouts, works)
         for name in dict.fromkeys(p.within for p in self.placements.values()):
             self.memory.declare(name, self._kind(name), self.spec(name))

@@ -1,10 +1,11 @@
 """layout: values of convolutional networks lie channels-last (NHWC) from end to end; conversions stand at the borders only.
 
 The graph stays what it is: a layout is physical, and the interpreter knows none. What changes are ``clone`` nodes whose result
-lies otherwise than their operand. Three kinds of nodes:
+lies otherwise than their operand. Four kinds of nodes:
 
     channels   convolutions, pools and the like: operands and results of the same rank lie channels-last
     agnostic   elementwise work, concatenation, padding, reductions ...: they follow their operands, whatever these are
+    moving     permutes and reshapes of space read any layout: often they are where the data already lies as their result wants it
     dense      everything else reads and writes row-major
 
 Why channels-last: measured against blocked layouts in the table of engineering decisions (docs/architecture.md); a vector of channels is
@@ -87,7 +88,10 @@ class _Assignment:
 
     def done(self) -> tuple[Graph, Layouts]:
         for node in self.graph.nodes:
-            if self.follows(node):
+            if node.op == "permute" or self.keeps_channels(node):
+                self.nodes.append(node)
+                self.settle(node, node.op != "permute")
+            elif self.follows(node):
                 self.nodes.append(node)
                 self.settle(node, any(i in self.layouts and self.rank(i) == _rank(node) for i in node.values))
             else:
@@ -108,6 +112,12 @@ class _Assignment:
     def follows(self, node: Node) -> bool:
         """Whether the node takes its operands as they lie."""
         return node.op in _AGNOSTIC or OPS[node.op].pointwise or _pointwise_body(node)
+
+    def keeps_channels(self, node: Node) -> bool:
+        """A reshape of a channels-last value that changes its space only."""
+        if OPS[node.op].view != "reshape" or node.inputs[0] not in self.layouts or _rank(node) < 3:
+            return False
+        return node.spec.shape[:2] == self.graph.spec(str(node.inputs[0])).shape[:2] or node.op == "clone"
 
     def rank(self, value: str) -> int:
         spec = self.graph.values[value].spec if value in self.graph.values else None
