@@ -18,7 +18,6 @@ from ..decisions import Reason, Support
 from ..ir.attributes import Const
 from ..types import DType, TensorSpec
 from .kernel import Lowered, NodeCall, Operand, Stage, operand_ref
-from .movement import moves_stage, padding
 
 __all__ = [
     "KERNELS",
@@ -117,18 +116,14 @@ class Elementwise:
 def lower_pointwise(
     call: NodeCall, made: Plan, outputs: Sequence[tuple[int, ...]], target: CodegenTarget
 ) -> Lowered:
-    """A plan without reductions: one stage, and one that writes zeros where layouts pad. ``outputs``: strides along the space."""
+    """A plan without reductions: one stage. ``outputs``: strides along the space."""
     strides = {i.name: i.strides for i in made.inputs} | {f"y{i}": s for i, s in enumerate(outputs)}
     order = sorted(range(len(made.space)), key=lambda d: -outputs[0][d])
     loops = nest(made.space, strides, order)
     lanes = lanes_for(target, [*(i.dtype for i in made.inputs), *(o.dtype for o in made.operations)])
     tasks = cut(loops, target.config.max_threadgroup_1d, lanes)
-    stages = [_stage(_Loops(call, made, loops, tasks, lanes))]
-    for i, spec in enumerate(call.outputs):
-        zeros = list(padding(operand_ref("out", i), spec))
-        if zeros:
-            stages.append(moves_stage("padding", zeros, (operand_ref("out", i),), spec.dtype, target))
-    return Lowered(tuple(stages), in_place=_in_place(call, made, outputs), accumulates="")
+    stage = _stage(_Loops(call, made, loops, tasks, lanes))
+    return Lowered((stage,), in_place=_in_place(call, made, outputs), accumulates="")
 
 
 def _in_place(call: NodeCall, made: Plan, outputs: Sequence[tuple[int, ...]]) -> dict[int, int]:

@@ -20,7 +20,6 @@ from ..codegen.nest import Nest, Tasks, cut, nest
 from ..codegen.target import CodegenTarget
 from .elementwise import declared, function_text, lanes_for
 from .kernel import Lowered, NodeCall, Stage, operand_ref
-from .movement import moves_stage, padding
 from .row_text import UNROLL, Output, RowLoops, RowText, inner_step
 
 __all__ = ["Output", "lower_rows"]
@@ -30,12 +29,7 @@ def lower_rows(
     call: NodeCall, plan: Plan, outputs: Sequence[Output], target: CodegenTarget, stem: str
 ) -> Lowered:
     """The kernel of a plan with reductions."""
-    stages = [_stage(_loops(call, plan, outputs, target), stem)]
-    for i, spec in enumerate(call.outputs):
-        zeros = list(padding(operand_ref("out", i), spec))
-        if zeros:
-            stages.append(moves_stage("padding", zeros, (operand_ref("out", i),), spec.dtype, target))
-    return Lowered(tuple(stages))
+    return Lowered((_stage(_loops(call, plan, outputs, target), stem),))
 
 
 def _loops(call: NodeCall, plan: Plan, outputs: Sequence[Output], target: CodegenTarget) -> RowLoops:
