@@ -22,8 +22,8 @@ FLOORS = {
     "session": {"node": 1480, "simple": 17, "pytorch-converted": 59, "pytorch-operator": 24, "light": 9},
     "round-trip": {"node": 1470, "simple": 17, "pytorch-converted": 52, "pytorch-operator": 18, "light": 9},
 }
-NATIVE_FLOOR = 1131
-"""Node cases, of 1,884, that must be compiled to kernels of ours and be right: 60%."""
+NATIVE_FLOOR = 1590
+"""Node cases, of 1,884, that must be compiled to kernels of ours and be right; 1,609 were (onnx 1.23.2)."""
 QUICK = "node,simple,pytorch-converted,pytorch-operator"
 
 
