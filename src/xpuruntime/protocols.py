@@ -56,7 +56,7 @@ class NodeRef:
 class ModelSource:
     """A model as an engine may read it, already checked.
 
-    format:    ``onnx`` or ``openvino-ir``.
+    format:    ``onnx``, ``openvino-ir``, or ``graph`` (a PyTorch module in the IR: ``graph`` holds it and its weights by name).
     path:      the file, when it is one (external data lies beside it); else ``data`` holds its bytes.
     digest:    sha256 over everything that decides the result: the file, its external data, its weights file.
     precision: the model's own floating-point precision: the float type of most of its weight elements; without float
@@ -77,6 +77,7 @@ class ModelSource:
     opsets: Mapping[str, int] = field(default_factory=dict)
     quantized: DType | None = None
     functions: frozenset[tuple[str, str]] = frozenset()
+    graph: Any = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,14 @@ from typing import Any
 from .. import __version__
 from ..decisions import Candidate, Reason, Support
 from ..engines import lookup
-from ..errors import BuildError, EngineUnavailable, PrecisionUnavailable, StoreError
+from ..errors import BuildError, EngineUnavailable, ModelError, PrecisionUnavailable, StoreError
 from ..frontends.weights_int8 import quantise_weights
 from ..plugins import EnginePlugin
 from ..protocols import Artifact, Engine, EngineRequest, Executable, ModelSource
 from ..store import Store, digest
 from ..targets import DeviceId
 from ..types import DType
+from .modules import as_onnx
 
 __all__ = ["Loaded", "Wanted", "attempt", "find"]
 
@@ -92,7 +93,12 @@ def attempt(model: ModelSource, wanted: Wanted, store: Store) -> Loaded | Candid
         return Candidate.rejected(wanted.name, installed)
     engine: Engine = plugin.load()
     try:
-        source, quantised = _precise(model, wanted)
+        formed = (
+            model if model.format in plugin.formats and wanted.precision is not DType.INT8 else as_onnx(model)
+        )
+        source, quantised = _precise(formed, wanted)
+    except ModelError as error:
+        return Candidate(wanted.name, Reason.FORMAT_UNSUPPORTED, f"{error.what}: {error.got}", error.do)
     except PrecisionUnavailable as error:
         return Candidate(wanted.name, Reason.PRECISION_UNSUPPORTED, error.what, error.do)
     request, note = _request(engine, source, wanted, wanted.kernels if plugin.chooses_kernels else "")

@@ -36,10 +36,10 @@ class NodeDetail:
 
 def node_details(model: ModelSource) -> dict[str, NodeDetail]:
     """Detail by node name; empty for a format that is not lowered (OpenVINO IR), and where lowering fails, which is logged."""
-    if model.format != "onnx":
+    if model.format not in ("onnx", "graph"):
         return {}
     try:
-        graph = load_onnx(model)
+        graph = load_onnx(model) if model.graph is None else model.graph[0]
     except XpuError as error:
         _log.info("no node details for %s: %s", model.name, error)
         return {}

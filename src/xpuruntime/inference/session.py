@@ -11,25 +11,27 @@ from typing import TYPE_CHECKING, Any
 
 from ..decisions import Decision
 from ..errors import StrictError
-from ..families import family_of_onnx
+from ..families import family_of_aten, family_of_onnx
 from ..frontends.fix_shapes import fix_shapes
-from ..frontends.model_file import open_model
 from ..policies import ExecutionPolicy, KernelPolicy, Policy
 from ..profiler import trace
 from ..profiler.receipt import Receipt, confirm
 from ..program.plan import Plan, PlanNode, Region
-from ..protocols import Array, Evidence, ModelSource
+from ..protocols import Array, Evidence, ModelSource, NodeRef
 from ..store import Store
 from ..targets import DeviceId
 from ..types import TensorSpec
 from .ask import Effective, effective_ask, half
 from .feeds import Feeds
 from .kernels import kernel_decisions
+from .modules import open_any
 from .node_facts import NodeDetail, node_details
 from .select import Selection, select
 
 if TYPE_CHECKING:
     from onnx import ModelProto
+    from torch import nn
+    from torch.export import ExportedProgram
 
 __all__ = ["InferenceSession"]
 
@@ -42,7 +44,8 @@ class InferenceSession:
 
     Parameters
     ----------
-    model:         path to an ``.onnx`` or OpenVINO ``.xml`` file, the bytes of an ONNX file, or an ``onnx.ModelProto``.
+    model:         path to an ``.onnx`` or OpenVINO ``.xml`` file, the bytes of an ONNX file, an ``onnx.ModelProto``, an ``nn.Module`` in
+                   eval mode (with ``example_inputs``), or a ``torch.export.ExportedProgram``.
     device:        ``cpu``, ``cuda:0``, ``npu``, ... Named: had or an error. Default: policy, XPU_DEVICE, built-in order.
     engine:        ``onnxruntime`` (``onnxrt``), ``openvino``, ... or ``auto``. ``backend`` is another name of it.
     policy:        a policy file, mapping or ``Policy`` that holds both halves.
@@ -51,6 +54,7 @@ class InferenceSession:
     strict:        what a vendor does behind one's back is an error: inner fallback, or evidence against the plan.
     cache_dir:     folder of the store; default XPU_CACHE_DIR.
     threads:       CPU threads; default XPU_NUM_THREADS, else every core this process may use.
+    example_inputs, dynamic_shapes: what a PyTorch module is traced with, as ``extract_ir`` takes them.
 
     Raises
     ------
@@ -61,7 +65,7 @@ class InferenceSession:
 
     def __init__(
         self,
-        model: str | os.PathLike[str] | bytes | ModelProto,
+        model: str | os.PathLike[str] | bytes | ModelProto | nn.Module | ExportedProgram,
         *,
         device: str | DeviceId | None = None,
         engine: str | None = None,
@@ -73,6 +77,8 @@ class InferenceSession:
         strict: bool | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         threads: int | None = None,
+        example_inputs: Any = None,
+        dynamic_shapes: Any = None,
     ) -> None:
         effective = effective_ask(
             device=device,
@@ -83,7 +89,7 @@ class InferenceSession:
             strict=strict,
             threads=threads,
         )
-        self._model = open_model(model)
+        self._model = open_any(model, example_inputs, dynamic_shapes)
         source = fix_shapes(self._model, effective.fixed_shapes) if effective.static_shape else self._model
         selection = select(source, effective.ask, Store(cache_dir))
         self._loaded = selection.loaded
@@ -127,9 +133,7 @@ class InferenceSession:
     def _first_plan(self, effective: Effective, selection: Selection) -> Plan:
         """The plan without the IR's detail of each node, except where a kernel policy had to look at it."""
         loaded, model = selection.loaded, self._model
-        nodes = tuple(
-            PlanNode(n.name, n.op, family_of_onnx(n.op, n.domain), _REGION, n.domain) for n in model.nodes
-        )
+        nodes = tuple(PlanNode(n.name, n.op, _family(n), _REGION, n.domain) for n in model.nodes)
         region = Region(
             id=_REGION,
             engine=loaded.wanted.engine,
@@ -249,3 +253,10 @@ class InferenceSession:
         return (
             f"<InferenceSession {self._model.name!r}: {region.engine} on {region.device}, {region.precision}>"
         )
+
+
+def _family(node: NodeRef) -> str:
+    """The policy's word for a node of the model."""
+    if node.domain == "aten":
+        return family_of_aten(node.op.removeprefix("aten."))
+    return family_of_onnx(node.op, node.domain)

@@ -50,7 +50,7 @@ def supports(model: ModelSource, request: EngineRequest) -> Support:
             f"the native engine drives cpu in this release, not {request.device}",
             do="Use device='cpu', or another engine.",
         )
-    if model.format != "onnx":
+    if model.format not in ("onnx", "graph"):
         return Support.no(
             Reason.FORMAT_UNSUPPORTED,
             f"the native engine reads ONNX, not {model.format}",

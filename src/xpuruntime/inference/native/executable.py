@@ -17,7 +17,7 @@ from ...runtime.executor import Executor
 from ...runtime.weights import load_weights
 from .model import native_model
 
-__all__ = ["NativeExecutable"]
+__all__ = ["NativeExecutable", "times_of"]
 
 _PROFILED_RUNS = 5
 Shapes = tuple[tuple[str, int], ...]
@@ -60,7 +60,7 @@ class NativeExecutable:
             executor = self._bucket(feeds)
         if executor is None:
             return Evidence("native", __version__, (), "session", notes=self._notes())
-        times = _times(executor, [feeds[n] for n in self._order]) if feeds is not None else None
+        times = times_of(executor, [feeds[n] for n in self._order]) if feeds is not None else None
         plan = executor.plan
         rows = tuple(
             _row(call, plan, None if times is None else times[i]) for i, call in enumerate(plan.calls)
@@ -117,8 +117,8 @@ def _row(call: KernelCall, plan: ExecutionPlan, time_us: float | None) -> Eviden
     )
 
 
-def _times(executor: Executor, arrays: Sequence[Array]) -> list[float]:
-    """Microseconds of each call."""
+def times_of(executor: Executor, arrays: Sequence[Array]) -> list[float]:
+    """Microseconds of each kernel call: the median of a few timed runs."""
     runs = []
     for _ in range(_PROFILED_RUNS):
         times = np.zeros(len(executor.plan.calls), np.int64)

@@ -1,0 +1,132 @@
+"""PyTorch modules as models of a session: the graph as it is for our own compiler, written as ONNX for engines that read that."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import InputError, ModelError
+from ..frontends.model_file import open_model
+from ..ir import Graph, Node
+from ..protocols import Array, ModelSource, NodeRef
+from ..types import DType
+
+__all__ = ["as_onnx", "open_any"]
+
+
+def open_any(model: Any, example_inputs: Any = None, dynamic_shapes: Any = None) -> ModelSource:
+    """``open_model``, for an ``nn.Module`` (with example inputs) and a ``torch.export.ExportedProgram`` too. Raises ModelError, InputError."""
+    if not _is_torch(model):
+        if example_inputs is not None or dynamic_shapes is not None:
+            raise InputError(
+                "session",
+                "example_inputs and dynamic_shapes are for PyTorch modules",
+                got=type(model).__name__,
+                do="Leave them out.",
+            )
+        return open_model(model)
+    from ..frontends.torch import import_torch
+
+    if example_inputs is None and not hasattr(model, "graph_signature"):
+        raise InputError(
+            f"session({type(model).__name__})",
+            "needs example inputs to trace a PyTorch module",
+            do="Give example_inputs=(tensor, ...), or an ExportedProgram.",
+        )
+    graph, weights = import_torch(model, example_inputs, dynamic_shapes=dynamic_shapes)
+    return _source(graph, weights)
+
+
+def _is_torch(model: object) -> bool:
+    """Without importing torch: whoever has a module has imported it."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return False
+    export = getattr(torch, "export", None)
+    return isinstance(model, torch.nn.Module) or (
+        export is not None and isinstance(model, export.ExportedProgram)
+    )
+
+
+def _source(graph: Graph, weights: Mapping[str, Array]) -> ModelSource:
+    return ModelSource(
+        name=graph.name,
+        format="graph",
+        path=None,
+        data=None,
+        digest=_digest(graph, weights),
+        inputs=graph.input_specs,
+        outputs=graph.output_specs,
+        nodes=_nodes(graph),
+        precision=_precision(graph),
+        graph=(graph, weights),
+    )
+
+
+def _digest(graph: Graph, weights: Mapping[str, Array]) -> str:
+    """sha256 of the graph without the places in source files that it came from, and of every weight's bytes."""
+    bare = graph.replace(nodes=tuple(Node(n.op, n.inputs, n.attrs, n.outputs) for n in graph.nodes))
+    found = hashlib.sha256(bare.digest.encode())
+    for weight in graph.weights:
+        found.update(weight.name.encode() + memoryview(weights[weight.name]).tobytes())
+    return found.hexdigest()
+
+
+def _nodes(graph: Graph) -> tuple[NodeRef, ...]:
+    """The nodes of the exported program, each once."""
+    refs: dict[str, NodeRef] = {}
+    for node in graph.nodes:
+        outputs = tuple(v.name for v in node.outputs)
+        for source in node.sources:
+            name = source.name or node.name
+            refs.setdefault(name, NodeRef(name, source.op or node.op, "aten", node.values, outputs))
+    return tuple(refs.values())
+
+
+def _precision(graph: Graph) -> DType:
+    """The float type of most weight elements; else of the widest border; else float32."""
+    counts: Counter[DType] = Counter()
+    for weight in graph.weights:
+        if weight.spec.dtype.is_float:
+            counts[weight.spec.dtype] += weight.spec.size_bytes or 0
+    borders = [s.dtype for s in (*graph.input_specs, *graph.output_specs) if s.dtype.is_float]
+    return (
+        counts.most_common(1)[0][0] if counts else max(borders, key=lambda d: d.bits, default=DType.FLOAT32)
+    )
+
+
+def as_onnx(model: ModelSource) -> ModelSource:
+    """A model from PyTorch as ONNX; any other as it is. Raises ModelError where ONNX has no form for it."""
+    return model if model.format != "graph" else _written(model.digest, _Held(model))
+
+
+class _Held:
+    """A model that does not enter a cache's key: its digest says all."""
+
+    def __init__(self, model: ModelSource) -> None:
+        self.model = model
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Held)
+
+    def __hash__(self) -> int:
+        return 0
+
+
+@functools.lru_cache(maxsize=2)
+def _written(digest: str, held: _Held) -> ModelSource:
+    from ..frontends.onnx_writer import to_onnx
+
+    graph, weights = held.model.graph
+    if graph.states:
+        raise ModelError(
+            f"model {held.model.name!r}",
+            "keeps state from run to run, which ONNX cannot say",
+            got=", ".join(s.name for s in graph.states),
+            do="Use engine='native'.",
+        )
+    return open_model(to_onnx(graph, weights), name=held.model.name)

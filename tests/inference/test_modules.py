@@ -1,0 +1,75 @@
+"""PyTorch modules and exported programs as models of a session, on every engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import xpuruntime as xrt
+from xpuruntime.numerics import compare
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("onnx")
+
+
+class Net(torch.nn.Module):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = torch.nn.Conv2d(3, 8, 3, padding=1)
+        self.head = torch.nn.Linear(8, 5)
+
+    def forward(self, x: Any) -> Any:
+        return self.head(torch.relu(self.conv(x)).mean((2, 3)))
+
+
+@pytest.fixture
+def net() -> Any:
+    return Net().eval()
+
+
+@pytest.fixture
+def x() -> Any:
+    return torch.from_numpy(np.random.default_rng(0).standard_normal((2, 3, 9, 9), dtype=np.float32))
+
+
+@pytest.mark.parametrize("engine", ["native", "onnxruntime", "openvino"])
+def test_a_module_runs_on_every_engine(engine: str, net: Any, x: Any) -> None:
+    if engine != "native":
+        pytest.importorskip(engine)
+    with xrt.InferenceSession(net, engine=engine, device="cpu", example_inputs=x) as session:
+        out = session.run(x)["output"]
+        assert isinstance(out, torch.Tensor)
+        assert compare("output", out.numpy(), net(x).detach().numpy(), 1e-5).ok
+        assert {n.family for n in session.plan.nodes} >= {"conv", "matmul"}
+        assert session.receipt(times=False).confirmed
+
+
+def test_an_exported_program_needs_no_example(net: Any, x: Any) -> None:
+    program = torch.export.export(net, (x,))
+    with xrt.InferenceSession(program, engine="native", device="cpu") as session:
+        assert compare("output", session.run({"x": x})["output"].numpy(), net(x).detach().numpy(), 1e-5).ok
+
+
+def test_dynamic_dims_get_a_program_when_they_are_met(net: Any, x: Any) -> None:
+    shapes = {"x": {0: "batch"}}
+    with xrt.InferenceSession(
+        net, engine="native", device="cpu", example_inputs=x, dynamic_shapes=shapes
+    ) as session:
+        for batch in (2, 1, 2):
+            assert compare(
+                "output", session.run(x[:batch])["output"].numpy(), net(x[:batch]).detach().numpy(), 1e-5
+            ).ok
+        assert "2 sets of shapes" in " ".join(session.receipt(times=False).evidence["r0"].notes)
+
+
+def test_a_module_without_example_is_refused(net: Any) -> None:
+    with pytest.raises(xrt.InputError, match="needs example inputs"):
+        xrt.InferenceSession(net, engine="native")
+
+
+def test_examples_for_a_file_are_refused(tmp_path: Any, x: Any) -> None:
+    with pytest.raises(xrt.InputError, match="are for PyTorch modules"):
+        xrt.InferenceSession(tmp_path / "model.onnx", example_inputs=x)
