@@ -1,0 +1,24 @@
+"""Language models on the native engine: checkpoints, prefill and decode as one program over a KV cache in place, generation."""
+
+from __future__ import annotations
+
+from .build import build_program, decoder_graphs
+from .checkpoint import Checkpoint, open_checkpoint
+from .config import DecoderConfig
+from .decoder import decoder_graph
+from .generate import Completion, Generator, Piece, generate
+from .sampling import Sampling
+
+__all__ = [
+    "Checkpoint",
+    "Completion",
+    "DecoderConfig",
+    "Generator",
+    "Piece",
+    "Sampling",
+    "build_program",
+    "decoder_graph",
+    "decoder_graphs",
+    "generate",
+    "open_checkpoint",
+]

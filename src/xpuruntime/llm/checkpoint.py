@@ -1,0 +1,153 @@
+"""open_checkpoint: a language model as config, arrays by name, and tokenizer; arrays are mapped or shared, never copied here.
+
+open_checkpoint("Qwen2.5-0.5B")            # a folder: config.json, safetensors (one file or shards), tokenizer.json
+open_checkpoint("model.gguf")              # dequantized when it is read
+open_checkpoint(transformers_model)        # its own memory
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ..errors import ModelError
+from ..protocols import Array
+from ..tensor_files import read_safetensors
+from ..types import DType, TensorSpec
+from .config import DecoderConfig
+from .text import Text, open_text
+
+__all__ = ["Checkpoint", "open_checkpoint"]
+
+_WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model as it lies. ``files``: the file of each weight below ``folder``; empty where they are in memory. ``text``: None: tokens only."""
+
+    name: str
+    config: DecoderConfig
+    arrays: Mapping[str, Array]
+    specs: Mapping[str, TensorSpec]
+    files: Mapping[str, str] = field(default_factory=dict)
+    folder: Path | None = None
+    text: Text | None = None
+
+
+def open_checkpoint(source: Any) -> Checkpoint:
+    """A folder, a GGUF file, or a transformers model. Raises ModelError, FormatError."""
+    if isinstance(source, Checkpoint):
+        return source
+    if isinstance(source, str | os.PathLike):
+        path = Path(source)
+        if path.is_dir():
+            return _from_folder(path)
+        if path.suffix == ".gguf":
+            from .gguf_file import open_gguf
+
+            return checked(open_gguf(path))
+        raise ModelError(
+            f"language model {os.fspath(source)}",
+            "is neither a folder nor a GGUF file" if path.exists() else "does not exist",
+            do="Give a folder with config.json and safetensors, or a .gguf file.",
+        )
+    if hasattr(source, "state_dict") and hasattr(source, "config"):
+        return _from_module(source)
+    raise ModelError(
+        "language model",
+        "is nothing that can be opened",
+        got=type(source).__name__,
+        do="Give a folder, a .gguf file or a transformers model.",
+    )
+
+
+def _from_folder(folder: Path) -> Checkpoint:
+    config = DecoderConfig.from_json(_json(folder / "config.json"))
+    if (folder / "generation_config.json").is_file():
+        config = replace(config, stops=config.stops or _stops(_json(folder / "generation_config.json")))
+        more = _stops(_json(folder / "generation_config.json"))
+        config = replace(config, stops=tuple(dict.fromkeys((*config.stops, *more))))
+    if (folder / _INDEX).is_file():
+        files = {str(k): str(v) for k, v in _json(folder / _INDEX).get("weight_map", {}).items()}
+    elif (folder / _WHOLE).is_file():
+        files = dict.fromkeys(read_safetensors(folder / _WHOLE), _WHOLE)
+    else:
+        raise ModelError(
+            f"language model {folder}",
+            "has no weights",
+            got=f"neither {_WHOLE} nor {_INDEX}",
+            do="Save the model with safetensors.",
+        )
+    arrays: dict[str, Array] = {}
+    for file in sorted(set(files.values())):
+        if Path(file).name != file:
+            raise ModelError(f"language model {folder}", "names a file outside its folder", got=file)
+        arrays |= read_safetensors(folder / file)
+    made = Checkpoint(folder.resolve().name, config, arrays, _specs(arrays), files, folder, open_text(folder))
+    return checked(made)
+
+
+def _from_module(module: Any) -> Checkpoint:
+    from ..frontends.torch import weights_of
+
+    config = DecoderConfig.from_json(module.config.to_dict())
+    if getattr(module, "training", False):
+        raise ModelError(type(module).__name__, "is in training mode", do="Call model.eval().")
+    arrays = weights_of(module)
+    known = config.shapes()
+    if config.tied:
+        arrays = {
+            "model.embed_tokens.weight"
+            if n == "lm_head.weight" and "model.embed_tokens.weight" not in arrays
+            else n: a
+            for n, a in arrays.items()
+        }  # one tensor under two names
+    kept = {n: a for n, a in arrays.items() if n in known}
+    return checked(Checkpoint(type(module).__name__, config, kept, _specs(kept)))
+
+
+def checked(checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpoint, once every weight that its config asks for is there in its shape. Raises ModelError."""
+    who, found = f"language model {checkpoint.name}", checkpoint.specs
+    shapes = checkpoint.config.shapes()
+    missing = [n for n in shapes if n not in found]
+    if missing:
+        do = "Check that all shards are there, and that config.json is this model's."
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise ModelError(who, "lacks weights", got=", ".join(missing[:3]) + more, do=do)
+    for name, shape in shapes.items():
+        if found[name].shape != shape:
+            want = f"{list(shape)}"
+            raise ModelError(who, f"has another {name} than its config's {want}", got=found[name])
+    layer = f"model.layers.{checkpoint.config.layers - 1}."
+    unknown = [n for n in found if n not in shapes and n.startswith(layer) and "rotary_emb" not in n]
+    if unknown:
+        do = "Its family has a part that is not computed here."
+        raise ModelError(who, "has weights that nothing reads", got=", ".join(unknown[:3]), do=do)
+    return checkpoint
+
+
+def _specs(arrays: Mapping[str, Array]) -> dict[str, TensorSpec]:
+    return {n: TensorSpec(tuple(a.shape), DType.of(a.dtype)) for n, a in arrays.items()}
+
+
+def _stops(data: Mapping[str, Any]) -> tuple[int, ...]:
+    stops = data.get("eos_token_id")
+    return () if stops is None else tuple(stops) if isinstance(stops, list) else (int(stops),)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"language model {path.parent}", f"has no readable {path.name}", got=error
+        ) from error
+    if not isinstance(data, dict):
+        raise ModelError(f"language model {path.parent}", f"has a {path.name} that is no object")
+    return data

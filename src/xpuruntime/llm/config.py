@@ -1,0 +1,128 @@
+"""DecoderConfig: what a decoder of the Llama and Qwen2 families is, read from a checkpoint's ``config.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import ModelError
+from ..types import DType
+from .rotary import Rotary
+
+__all__ = ["FAMILIES", "DecoderConfig"]
+
+FAMILIES: Mapping[str, Mapping[str, Any]] = {
+    "llama": {},
+    "mistral": {},
+    "qwen2": {"attention_bias": True, "out_bias": False},
+}
+"""What each ``model_type`` takes for granted."""
+
+_DTYPES = {"float32": DType.FLOAT32, "bfloat16": DType.BFLOAT16, "float16": DType.FLOAT16}
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderConfig:
+    """Sizes and switches of a decoder: RMSNorm, rotary positions, grouped heads, gated SiLU.
+
+    qkv_bias, out_bias, mlp_bias: which linear layers have a bias. tied: the output layer is the embedding.
+    stops: tokens that end a text. dtype: that of the checkpoint.
+    """
+
+    family: str
+    vocab: int
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    inner: int
+    eps: float
+    rotary: Rotary
+    max_positions: int
+    qkv_bias: bool = False
+    out_bias: bool = False
+    mlp_bias: bool = False
+    tied: bool = False
+    stops: tuple[int, ...] = ()
+    dtype: DType = DType.FLOAT32
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> DecoderConfig:
+        """From the content of ``config.json`` (``PretrainedConfig.to_dict()`` gives the same). Raises ModelError for what is not computed here."""
+        family = str(data.get("model_type", ""))
+        if family not in FAMILIES:
+            do = f"Families that are: {', '.join(FAMILIES)}."
+            raise ModelError("language model", "is of no known family", got=repr(family), do=do)
+        facts = {**data, **FAMILIES[family]}
+        _refuse(facts)
+        heads, hidden = int(facts["num_attention_heads"]), int(facts["hidden_size"])
+        bias = bool(facts.get("attention_bias", False))
+        stops = facts.get("eos_token_id")
+        dtype = str(facts.get("dtype") or facts.get("torch_dtype") or "float32").removeprefix("torch.")
+        return cls(
+            family=family,
+            vocab=int(facts["vocab_size"]),
+            hidden=hidden,
+            layers=int(facts["num_hidden_layers"]),
+            heads=heads,
+            kv_heads=int(facts.get("num_key_value_heads") or heads),
+            head_dim=int(facts.get("head_dim") or hidden // heads),
+            inner=int(facts["intermediate_size"]),
+            eps=float(facts.get("rms_norm_eps", 1e-6)),
+            rotary=Rotary.from_json(facts),
+            max_positions=int(facts.get("max_position_embeddings", 2048)),
+            qkv_bias=bias,
+            out_bias=bool(facts.get("out_bias", bias)),
+            mlp_bias=bool(facts.get("mlp_bias", False)),
+            tied=bool(facts.get("tie_word_embeddings", False)),
+            stops=() if stops is None else tuple(stops) if isinstance(stops, list | tuple) else (int(stops),),
+            dtype=_DTYPES.get(dtype, DType.FLOAT32),
+        )
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Every weight by its name in a checkpoint."""
+        q, kv, h, inner = self.heads * self.head_dim, self.kv_heads * self.head_dim, self.hidden, self.inner
+        layer: dict[str, tuple[int, ...]] = {"input_layernorm.weight": (h,)}
+        linears = [
+            ("self_attn.q_proj", q, h, self.qkv_bias),
+            ("self_attn.k_proj", kv, h, self.qkv_bias),
+            ("self_attn.v_proj", kv, h, self.qkv_bias),
+            ("self_attn.o_proj", h, q, self.out_bias),
+            ("mlp.gate_proj", inner, h, self.mlp_bias),
+            ("mlp.up_proj", inner, h, self.mlp_bias),
+            ("mlp.down_proj", h, inner, self.mlp_bias),
+        ]
+        for name, rows, columns, bias in linears:
+            layer[f"{name}.weight"] = (rows, columns)
+            if bias:
+                layer[f"{name}.bias"] = (rows,)
+        layer["post_attention_layernorm.weight"] = (h,)
+        found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (self.vocab, h)}
+        for i in range(self.layers):
+            found |= {f"model.layers.{i}.{name}": shape for name, shape in layer.items()}
+        found["model.norm.weight"] = (h,)
+        if not self.tied:
+            found["lm_head.weight"] = (self.vocab, h)
+        return found
+
+
+def _refuse(facts: Mapping[str, Any]) -> None:
+    """What would change results and is not computed."""
+    layer_types = set(facts.get("layer_types") or ()) - {"full_attention"}
+    sliding = facts.get("sliding_window") and facts.get("use_sliding_window", facts["model_type"] != "qwen2")
+    wrong = {
+        "hidden_act": facts.get("hidden_act", "silu") not in ("silu", "swish"),
+        "sliding_window": bool(sliding),
+        "layer_types": bool(layer_types) and facts.get("use_sliding_window", True),
+        "quantization_config": bool(facts.get("quantization_config")),
+    }
+    for name, bad in wrong.items():
+        if bad:
+            raise ModelError(
+                "language model",
+                f"has a {name} that is not computed here",
+                got=str(facts.get(name))[:80],
+                do="Plain attention, SiLU and unquantized checkpoints are.",
+            )

@@ -1,0 +1,67 @@
+"""Rotary positions (Su et al. 2021): the tables of cosines and sines, and how Llama 3.1 and linear scaling stretch them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ModelError
+
+__all__ = ["Rotary"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rotary:
+    """base: theta. kind: ``default``, ``linear`` or ``llama3``. factor: how far positions are stretched.
+
+    low, high, original: of ``llama3``: wavelengths over original / low are stretched, those under original / high are not.
+    """
+
+    base: float = 10000.0
+    kind: str = "default"
+    factor: float = 1.0
+    low: float = 1.0
+    high: float = 4.0
+    original: int = 8192
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Rotary:
+        """From a config: ``rope_theta`` and ``rope_scaling``, or ``rope_parameters``. Raises ModelError for another kind."""
+        facts: dict[str, Any] = {**(data.get("rope_scaling") or {}), **(data.get("rope_parameters") or {})}
+        kind = str(facts.get("rope_type") or facts.get("type") or "default")
+        if kind not in ("default", "linear", "llama3"):
+            do = "default, linear and llama3 are known."
+            raise ModelError("rotary positions", "are scaled in a way not computed here", got=kind, do=do)
+        return cls(
+            base=float(facts.get("rope_theta") or data.get("rope_theta") or 10000.0),
+            kind=kind,
+            factor=float(facts.get("factor", 1.0)),
+            low=float(facts.get("low_freq_factor", 1.0)),
+            high=float(facts.get("high_freq_factor", 4.0)),
+            original=int(facts.get("original_max_position_embeddings", 8192)),
+        )
+
+    def frequencies(self, size: int) -> NDArray[np.float32]:
+        """Radians per position of each pair, [size / 2]."""
+        steps = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
+        plain = (np.float32(1) / np.float32(self.base) ** steps).astype(np.float32)
+        if self.kind == "linear":
+            return (plain / np.float32(self.factor)).astype(np.float32)
+        if self.kind != "llama3":
+            return plain
+        length = 2 * math.pi / plain
+        smooth = (self.original / length - self.low) / (self.high - self.low)
+        mixed = (1 - smooth) * plain / self.factor + smooth * plain
+        long = np.where(length > self.original / self.low, plain / self.factor, plain)
+        middle = (length <= self.original / self.low) & (length >= self.original / self.high)
+        return np.where(middle, mixed, long).astype(np.float32)
+
+    def tables(self, size: int, positions: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Cosines and sines, [positions, size / 2] each."""
+        angles = np.arange(positions, dtype=np.float32)[:, None] * self.frequencies(size)[None, :]
+        return np.cos(angles), np.sin(angles)

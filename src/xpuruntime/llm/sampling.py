@@ -1,0 +1,65 @@
+"""Sampling: which token follows, given what a model says of each. Greedy unless a temperature is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import InputError
+from ..protocols import Array
+
+__all__ = ["Sampling", "pick", "probabilities"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """temperature: 0 takes the most likely token. top_k: of that many likeliest (0: all). top_p: of the fewest that make up this probability."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        wrong = {
+            "temperature": not 0 <= self.temperature < float("inf"),
+            "top_k": self.top_k < 0,
+            "top_p": not 0 < self.top_p <= 1,
+        }
+        for name, bad in wrong.items():
+            if bad:
+                do = "temperature and top_k are 0 or more, top_p is over 0 and up to 1."
+                raise InputError("sampling", f"has a bad {name}", got=getattr(self, name), do=do)
+
+    @property
+    def greedy(self) -> bool:
+        """Whether nothing is drawn."""
+        return self.temperature == 0
+
+    def generator(self) -> np.random.Generator:
+        """Random numbers that the seed makes the same on every machine (PCG64)."""
+        return np.random.Generator(np.random.PCG64(self.seed))
+
+
+def probabilities(logits: Array, sampling: Sampling) -> NDArray[np.float64]:
+    """Of each token, [vocab], after temperature, then top_k, then top_p; in double. Ties at the border of top_k all stay."""
+    x = logits.astype(np.float64) / sampling.temperature
+    if 0 < sampling.top_k < x.size:
+        least = np.partition(x, -sampling.top_k)[-sampling.top_k]
+        x = np.where(x < least, -np.inf, x)
+    p = np.exp(x - x.max())
+    p /= p.sum()
+    if sampling.top_p < 1:
+        order = np.argsort(-p, kind="stable")
+        before = np.cumsum(p[order]) - p[order]
+        p[order[before >= sampling.top_p]] = 0
+        p /= p.sum()
+    return np.asarray(p)
+
+
+def pick(logits: Array, sampling: Sampling, random: np.random.Generator) -> int:
+    """A token by its probability: one number is drawn for each."""
+    p = np.cumsum(probabilities(logits, sampling))
+    return int(min(np.searchsorted(p, random.random() * p[-1], side="right"), p.size - 1))

@@ -1,0 +1,108 @@
+"""Text: texts to tokens and back by a checkpoint's ``tokenizer.json``, and its chat template. Needs the ``tokenizers`` package."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError, ModelError, UnavailableError
+
+__all__ = ["Text", "TextStream", "open_text"]
+
+
+class Text:
+    """A tokenizer. ``template``: the chat template's source, empty when there is none; ``facts``: what it may name (``bos_token`` ...)."""
+
+    def __init__(self, tokenizer: Any, template: str = "", facts: Mapping[str, Any] | None = None) -> None:
+        self.tokenizer, self.template, self.facts = tokenizer, template, dict(facts or {})
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Tokens of a text; ``special``: with those that the tokenizer puts around one."""
+        return [int(i) for i in self.tokenizer.encode(text, add_special_tokens=special).ids]
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """The text of tokens, without special ones."""
+        return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True))
+
+    def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Tokens of a conversation that the model is to go on with. Raises InputError when the model has no template."""
+        if not self.template:
+            raise InputError(
+                "chat", "needs a chat template, and this model has none", do="Give a plain prompt."
+            )
+        try:
+            from jinja2 import TemplateError
+            from jinja2.sandbox import ImmutableSandboxedEnvironment
+        except ImportError as error:
+            raise UnavailableError("chat template", "needs Jinja2", do="pip install jinja2") from error
+
+        def refuse(message: str) -> None:
+            raise TemplateError(message)
+
+        world = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+        world.globals["raise_exception"] = refuse
+        try:
+            text = world.from_string(self.template).render(
+                messages=[dict(m) for m in messages], add_generation_prompt=True, tools=None, **self.facts
+            )
+        except TemplateError as error:
+            raise InputError("chat", "does not fit the model's template", got=error) from error
+        return self.encode(text, special=False)
+
+
+class TextStream:
+    """Text as tokens arrive: ``add`` gives what is certain by now; bytes of an unfinished character wait."""
+
+    def __init__(self, text: Text) -> None:
+        self._text = text
+        self._tokens: list[int] = []
+        self._start = self._done = 0
+
+    def add(self, token: int) -> str:
+        """The text that this token completes, perhaps empty."""
+        self._tokens.append(token)
+        before = self._text.decode(self._tokens[self._start : self._done])
+        now = self._text.decode(self._tokens[self._start :])
+        if now.endswith("\ufffd") or len(now) <= len(before):
+            return ""
+        # Decoding goes on from the last piece, so that spaces between words are those of the whole text.
+        self._start, self._done = self._done, len(self._tokens)
+        return now[len(before) :]
+
+    def end(self) -> str:
+        """What was still waiting."""
+        before = self._text.decode(self._tokens[self._start : self._done])
+        return self._text.decode(self._tokens[self._start :])[len(before) :]
+
+
+def open_text(folder: Path) -> Text | None:
+    """The tokenizer of a checkpoint's folder; None when it has none. Raises ModelError, UnavailableError."""
+    file = folder / "tokenizer.json"
+    if not file.is_file():
+        return None
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise UnavailableError(
+            "tokenizer", "needs the tokenizers package", do="pip install tokenizers"
+        ) from error
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+        facts = _facts(folder / "tokenizer_config.json")
+    except Exception as error:  # the package raises bare exceptions
+        raise ModelError(f"tokenizer {file}", "cannot be read", got=error) from error
+    template = facts.pop("chat_template", "")
+    if isinstance(template, list):  # several by name
+        template = next((t["template"] for t in template if t.get("name") == "default"), "")
+    if (folder / "chat_template.jinja").is_file():
+        template = (folder / "chat_template.jinja").read_text(encoding="utf-8")
+    return Text(tokenizer, str(template or ""), facts)
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    """The special tokens' texts, and the template."""
+    data = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    found = {k: v["content"] if isinstance(v, dict) else v for k, v in data.items() if k.endswith("_token")}
+    return {**found, "chat_template": data.get("chat_template", "")}
