@@ -72,7 +72,7 @@ def _digest(graph: Graph, weights: Mapping[str, Array]) -> str:
     bare = graph.replace(nodes=tuple(Node(n.op, n.inputs, n.attrs, n.outputs) for n in graph.nodes))
     found = hashlib.sha256(bare.digest.encode())
     for weight in graph.weights:
-        found.update(weight.name.encode() + memoryview(weights[weight.name]).tobytes())
+        found.update(weight.name.encode() + weights[weight.name].tobytes())
     return found.hexdigest()
 
 

@@ -1,0 +1,74 @@
+"""Every field of a TargetConfig changes what is generated, and no sane value changes what is computed."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from xpuruntime import ir
+from xpuruntime.codegen.cpp import cpu_target
+from xpuruntime.program.program import CompiledProgram
+from xpuruntime.targets import TargetConfig
+from xpuruntime.testing.native import check, compile_native
+
+# A value of each field that differs from every CPU level's own.
+OTHER = {
+    "name": "another",
+    "channel_alignment_bytes": 64,
+    "channel_tile": 16,
+    "matmul_tile": 3,
+    "max_threadgroup_1d": 512,
+    "max_threadgroup_2d": 8,
+    "max_threadgroup_3d_xy": 5,
+    "max_threadgroup_3d_z": 3,
+    "max_dispatches_per_batch": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def network() -> tuple[ir.Graph, dict[str, Any], dict[str, Any]]:
+    rng = np.random.default_rng(0)
+    b = ir.GraphBuilder("net")
+    weights = {
+        "w0": rng.standard_normal((20, 3, 3, 3), dtype=np.float32) / 5,
+        "w1": rng.standard_normal((36, 20, 1, 1), dtype=np.float32) / 4,
+        "w2": rng.standard_normal((40, 36), dtype=np.float32) / 6,
+    }
+    w = {n: b.weight(n, f"float32[{', '.join(map(str, a.shape))}]") for n, a in weights.items()}
+    x = b.input("x", "float32[2, 3, 56, 56]")
+    h = b.relu(b.convolution(x, w["w0"], stride=[1, 1], padding=[1, 1], dilation=[1, 1]))
+    h = b.max_pool(h, kernel_size=[3, 3], stride=[2, 2], padding=[1, 1], dilation=[1, 1])
+    h = b.convolution(h, w["w1"], stride=[1, 1], padding=[0, 0], dilation=[1, 1])
+    h = b.permute(b.view(h, size=[2, 36, 784]), dims=[0, 2, 1])
+    h = b.tanh(b.sigmoid(b.linear(h, w["w2"])))
+    b.output("y", h)
+    b.output("turned", b.permute(h, dims=[0, 2, 1]))
+    return b.build(), {"x": rng.standard_normal((2, 3, 56, 56), dtype=np.float32)}, weights
+
+
+def shown(program: CompiledProgram) -> list[object]:
+    """What was generated: calls with their tasks, buffers, code."""
+    plan = program.entries[0].plans[0]
+    return [plan.calls, plan.buffers, plan.batch, program.binaries[0].source]
+
+
+def test_every_field_has_another_value() -> None:
+    own = cpu_target("cpu").config
+    assert set(OTHER) == {f.name for f in fields(TargetConfig)}
+    assert all(getattr(own, name) != value for name, value in OTHER.items())
+
+
+@pytest.mark.parametrize("field", [f for f in OTHER if f != "name"])
+def test_a_field_changes_the_program_and_nothing_else(field: str, network: Any) -> None:
+    graph, feeds, weights = network
+    config = replace(cpu_target("cpu").config, **{field: OTHER[field]})
+    assert shown(compile_native(graph, feeds, target=config)) != shown(compile_native(graph, feeds))
+    check(graph, feeds, weights=weights, target=config, split=3)
+
+
+def test_all_at_once(network: Any) -> None:
+    graph, feeds, weights = network
+    check(graph, feeds, weights=weights, target=TargetConfig(**OTHER), split=2)
