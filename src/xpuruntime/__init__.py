@@ -17,6 +17,10 @@ _PUBLIC: dict[str, str] = {
     "extract_ir": "frontends.torch",
     "Receipt": "profiler.receipt",
     "profile": "profiler.trace",
+    # language models
+    "Completion": "llm.generate",
+    "Generator": "llm.generate",
+    "generate": "llm.generate",
     # programs and devices
     "CompiledProgram": "program.program",
     "Device": "runtime.device",
@@ -86,6 +90,9 @@ if TYPE_CHECKING:
     from .errors import XpuError as XpuError
     from .frontends.torch import extract_ir as extract_ir
     from .inference.session import InferenceSession as InferenceSession
+    from .llm.generate import Completion as Completion
+    from .llm.generate import Generator as Generator
+    from .llm.generate import generate as generate
     from .policies import ExecutionPolicy as ExecutionPolicy
     from .policies import KernelPolicy as KernelPolicy
     from .policies import Policy as Policy

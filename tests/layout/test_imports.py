@@ -74,7 +74,7 @@ IN_FUNCTIONS: dict[str, set[str]] = {
     "engines.tensorrt": {"tensorrt", "onnx"},
     "profiler": {"matplotlib", "jinja2"},
     "inference": {"onnx"},
-    "llm": {"safetensors", "tokenizers", "transformers"},
+    "llm": {"safetensors", "tokenizers", "transformers", "jinja2", "gguf"},
     "pytorch": {"torch"},
     "testing": {"hypothesis", "pytest", "yaml", "polygraphy", *VENDORS},
     "workbench": {"matplotlib", "jinja2", "PIL", "scipy", *VENDORS},

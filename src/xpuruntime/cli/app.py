@@ -15,6 +15,7 @@ from .devices import devices
 from .doctor import doctor
 from .exit_codes import MEANINGS
 from .explain import explain
+from .generate import generate
 from .inspect import inspect
 from .run import run
 
@@ -32,7 +33,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for _verb in (devices, doctor, run, compile_, inspect, explain, compare, bench):
+for _verb in (devices, doctor, run, generate, compile_, inspect, explain, compare, bench):
     app.command()(_verb)
 app.add_typer(cache, name="cache")
 

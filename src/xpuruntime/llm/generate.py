@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import ChainMap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,7 +98,7 @@ class Generator:
         )
         self.program: CompiledProgram = build_program(graphs, target=target, policy=policy)
         tables = rotary_tables(config, self.capacity, self.dtype)
-        self.weights = load_weights(ChainMap(tables, self.checkpoint.arrays), self.program)
+        self.weights = load_weights(_Joined(tables, self.checkpoint.arrays), self.program)
         self.decode = Executor(self.program, threads=threads, entry=DECODE, contexts=1)
         self.states = self.decode.states
         lengths = sorted(int(e.name.rpartition("_")[2]) for e in self.program.entries if e.name != DECODE)
@@ -125,7 +124,7 @@ class Generator:
                 raise InputError(who, "has no tokenizer", do="Give tokens, or a folder with tokenizer.json.")
             found = text.encode(prompt) if isinstance(prompt, str) else text.chat(list(prompt))  # type: ignore[arg-type]
         else:
-            found = [int(t) for t in prompt]  # type: ignore[call-overload]
+            found = [int(t) for t in prompt]  # type: ignore[arg-type]
         if not found:
             raise InputError(who, "needs a prompt of one token or more")
         bad = [t for t in found if not 0 <= t < self.config.vocab]
@@ -136,8 +135,10 @@ class Generator:
             raise InputError(who, f"has room for {self.capacity} tokens", got=len(found), do=do)
         return found
 
-    def generate(self, prompt: Prompt, **options: Any) -> Completion:
-        """The whole answer. Options as ``stream``."""
+    def generate(
+        self, prompt: Prompt, *, on_piece: Callable[[str], object] | None = None, **options: Any
+    ) -> Completion:
+        """The whole answer. ``on_piece`` is called with each piece of text as it comes. Other options as ``stream``."""
         tokens, begun = self.tokens(prompt), time.perf_counter()
         first = begun
         made: list[int] = []
@@ -147,6 +148,8 @@ class Generator:
             if not made and not finish:
                 first = time.perf_counter()
             parts.append(piece.text)
+            if on_piece is not None and piece.text:
+                on_piece(piece.text)
             finish = piece.finish
             if finish != "stop":
                 made.append(piece.token)
@@ -249,6 +252,22 @@ class Generator:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class _Joined(Mapping[str, Array]):
+    """Arrays of two mappings by name; each is made when it is asked for."""
+
+    def __init__(self, first: Mapping[str, Array], second: Mapping[str, Array]) -> None:
+        self._first, self._second = first, second
+
+    def __getitem__(self, name: str) -> Array:
+        return (self._first if name in self._first else self._second)[name]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from {**dict.fromkeys(self._first), **dict.fromkeys(self._second)}
+
+    def __len__(self) -> int:
+        return len({*self._first, *self._second})
 
 
 def generate(model: Any, prompt: Prompt, **options: Any) -> Completion:
