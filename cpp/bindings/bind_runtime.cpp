@@ -148,6 +148,11 @@ struct PyFixed {
     nb::object owner;
 };
 
+// A flag that ends the runs it was handed to.
+struct Stop {
+    std::atomic<bool> set{false};
+};
+
 struct PyExecutor {
     std::unique_ptr<Executor> core;
     std::vector<Border> borders;  // inputs, then outputs
@@ -163,7 +168,7 @@ nb::object finish(const Status& status) {
 }
 
 Status run(PyExecutor& self, const PyFixed& fixed, const Memory* memory, const Times& times,
-           EventRing* ring) {
+           EventRing* ring, const Stop* stop) {
     if (times && times->size() < self.core->plan().calls.size())
         throw nb::value_error("times: fewer places than calls");
     Executor::Run run;
@@ -172,6 +177,7 @@ Status run(PyExecutor& self, const PyFixed& fixed, const Memory* memory, const T
     run.outputs = memory + self.core->plan().inputs;
     run.times = times ? times->data() : nullptr;
     run.ring = ring;
+    run.stop = stop == nullptr ? nullptr : &stop->set;
     const nb::gil_scoped_release no_gil;
     return self.core->run(run);
 }
@@ -186,7 +192,7 @@ std::vector<Memory>& border_memory(size_t count) {
 
 // None when it ran, the index of the first array whose memory cannot be used as it is, or a Status.
 nb::object run_arrays(PyExecutor& self, const PyFixed& fixed, nb::tuple inputs, nb::tuple outputs,
-                      const Times& times, EventRing* ring) {
+                      const Times& times, EventRing* ring, const Stop* stop) {
     const size_t in = inputs.size(), out = outputs.size();
     if (in != static_cast<size_t>(self.core->plan().inputs) ||
         out != static_cast<size_t>(self.core->plan().outputs))
@@ -197,19 +203,20 @@ nb::object run_arrays(PyExecutor& self, const PyFixed& fixed, nb::tuple inputs, 
         memory[i] = self.borders[i].fit(array.ptr());
         if (memory[i] == nullptr) return nb::int_(i);
     }
-    return finish(run(self, fixed, memory.data(), times, ring));
+    return finish(run(self, fixed, memory.data(), times, ring, stop));
 }
 
 // The same with addresses, or with the ids of a Python driver's handles. The caller keeps them alive.
 nb::object run_memory(PyExecutor& self, const PyFixed& fixed, const std::vector<uintptr_t>& inputs,
-                      const std::vector<uintptr_t>& outputs, const Times& times, EventRing* ring) {
+                      const std::vector<uintptr_t>& outputs, const Times& times, EventRing* ring,
+                      const Stop* stop) {
     if (inputs.size() != static_cast<size_t>(self.core->plan().inputs) ||
         outputs.size() != static_cast<size_t>(self.core->plan().outputs))
         throw nb::value_error("run_memory: another number of buffers than the plan has");
     std::vector<Memory> memory;
     for (const auto* const list : {&inputs, &outputs})
         for (const uintptr_t address : *list) memory.push_back(reinterpret_cast<Memory>(address));
-    return finish(run(self, fixed, memory.data(), times, ring));
+    return finish(run(self, fixed, memory.data(), times, ring, stop));
 }
 
 nb::object make_executor(std::shared_ptr<Backend> backend, const Plan& plan,
@@ -355,19 +362,24 @@ void bind_runtime(nb::module_& m) {
         .def_ro("allocations", &Counters::allocations)
         .def_ro("copies", &Counters::copies)
         .def_ro("contexts", &Counters::contexts);
+    nb::class_<Stop>(m, "Stop", "Ends the runs that it is handed to, after the kernel that they are in.")
+        .def(nb::init<>())
+        .def("set", [](Stop& self) { self.set.store(true); })
+        .def("clear", [](Stop& self) { self.set.store(false); });
     nb::class_<PyExecutor>(m, "Executor", "A plan that is ready to run.")
         .def("run_arrays", &run_arrays, "fixed"_a, "inputs"_a, "outputs"_a, "times"_a = nb::none(),
-             "ring"_a = nb::none(),
+             "ring"_a = nb::none(), "stop"_a = nb::none(),
              nb::sig("def run_arrays(self, fixed: Fixed, inputs: tuple[object, ...], "
                      "outputs: tuple[object, ...], times: NDArray[numpy.int64] | None = None, ring: "
-                     "EventRing | None = None) "
+                     "EventRing | None = None, stop: Stop | None = None) "
                      "-> int | Status | None"))
         .def(
             "run_memory", &run_memory, "fixed"_a, "inputs"_a, "outputs"_a, "times"_a = nb::none(),
-            "ring"_a = nb::none(),
+            "ring"_a = nb::none(), "stop"_a = nb::none(),
             nb::sig(
                 "def run_memory(self, fixed: Fixed, inputs: Sequence[int], outputs: Sequence[int], "
-                "times: NDArray[numpy.int64] | None = None, ring: EventRing | None = None) -> Status | None"))
+                "times: NDArray[numpy.int64] | None = None, ring: EventRing | None = None, "
+                "stop: Stop | None = None) -> Status | None"))
         .def("cancel", [](PyExecutor& self) { self.core->cancel(); })
         .def(
             "close", [](PyExecutor& self) { self.core->close(); }, NoGil())

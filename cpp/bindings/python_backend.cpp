@@ -89,7 +89,7 @@ class PythonBackend final : public Backend {
         return std::unique_ptr<Recording>(std::move(recording));
     }
     Status submit(const Recording& recording, const Bindings& bindings) override {
-        if (bindings.cancelled->load(std::memory_order_relaxed) != bindings.cancel_seen)
+        if (bindings.cancelled_by_now())
             return {Code::cancelled, "the run was cancelled", ""};
         return guarded([&] {
             nb::list memory;

@@ -45,6 +45,12 @@ struct Bindings {
     size_t scratch_stride = 0;
     const std::atomic<uint64_t>* cancelled = nullptr;  // changes when runs in flight shall stop
     uint64_t cancel_seen = 0;
+    const std::atomic<bool>* stop = nullptr;  // when not null: set to end this run alone
+
+    bool cancelled_by_now() const noexcept {
+        return cancelled->load(std::memory_order_relaxed) != cancel_seen ||
+               (stop != nullptr && stop->load(std::memory_order_relaxed));
+    }
     int64_t* times = nullptr;  // when not null: nanoseconds of each call of the recording
     EventRing* ring = nullptr;
     const uint32_t* names = nullptr;  // by call, for ring

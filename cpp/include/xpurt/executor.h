@@ -80,6 +80,7 @@ class Executor {
         const Memory* outputs = nullptr;
         int64_t* times = nullptr;  // nanoseconds of each call, when not null
         EventRing* ring = nullptr;
+        const std::atomic<bool>* stop = nullptr;  // when not null: set it to end this run after its kernel
     };
     // Allocates nothing once a context has run with the same `fixed`. Any thread; waits when all contexts are
     // busy.

@@ -196,6 +196,7 @@ Status Executor::run_in(Context& context, const Run& run) {
     bindings.scratch_stride = scratch_stride_;
     bindings.cancelled = &cancelled_;
     bindings.cancel_seen = cancelled_.load(std::memory_order_relaxed);
+    bindings.stop = run.stop;
     bindings.times = run.times;
     bindings.ring = run.ring;
     if (run.ring != nullptr) bindings.names = names_for(*run.ring);

@@ -174,22 +174,24 @@ class Executor:
         *,
         times: NDArray[np.int64] | None = None,
         ring: _core.EventRing | None = None,
+        stop: _core.Stop | None = None,
     ) -> list[NDArray[Any]]:
         """Run on arrays in the program's order; outputs likewise, fresh ones or those of ``out`` (C-contiguous, right dtype and shape).
 
         Inputs are read in place where they are C-contiguous and aligned to their elements, else copied. times: an int64 array with a
-        place for each call of the plan, filled with nanoseconds. Raises InputError; RunError when the run was cancelled or failed.
+        place for each call of the plan, filled with nanoseconds. stop: a flag
+        that ends this run alone, after the kernel that it is in. Raises InputError; RunError when the run was cancelled or failed.
         """
         fixed = self._fixed or self.bind(None)
         made = tuple(np.empty(*m) for m in self._made) if out is None else tuple(out)
         if self._on_host and len(inputs) == len(self._inputs) and len(made) == len(self._outputs):
             self._check_times(times)
-            result = self._core.run_arrays(fixed, tuple(inputs), made, times, ring)
+            result = self._core.run_arrays(fixed, tuple(inputs), made, times, ring, stop)
             if result is None:
                 return list(made)
             if not isinstance(result, int):
                 raise self._failed(result)
-        return self._run_checked(fixed, inputs, made, times, ring)
+        return self._run_checked(fixed, inputs, made, times, ring, stop)
 
     def run(
         self,
@@ -256,6 +258,7 @@ class Executor:
         made: Sequence[NDArray[Any]],
         times: NDArray[np.int64] | None,
         ring: _core.EventRing | None,
+        stop: _core.Stop | None,
     ) -> list[NDArray[Any]]:
         """The general way: arrays that must be converted or refused, and devices whose memory is not the host's."""
         if len(inputs) != len(self._inputs) or len(made) != len(self._outputs):
@@ -272,7 +275,7 @@ class Executor:
             results = [self._wrapped(a, s) for a, s in zip(made, self._outputs, strict=True)]
         else:
             results = [DeviceBuffer.empty(s, self.backend) for s in self._outputs]
-        self._run_memory(fixed, given, results, times, ring)
+        self._run_memory(fixed, given, results, times, ring, stop)
         if not self._on_host:
             for array, buffer in zip(made, results, strict=True):
                 np.copyto(array, buffer.to_numpy())
@@ -285,10 +288,11 @@ class Executor:
         outputs: list[DeviceBuffer],
         times: NDArray[np.int64] | None = None,
         ring: _core.EventRing | None = None,
+        stop: _core.Stop | None = None,
     ) -> None:
         self._check_times(times)
         addresses = [b.address for b in inputs], [b.address for b in outputs]
-        status = self._core.run_memory(fixed, *addresses, times, ring)
+        status = self._core.run_memory(fixed, *addresses, times, ring, stop)
         if status is not None:
             raise self._failed(status)
 

@@ -106,7 +106,7 @@ class CpuBackend final : public Backend {
         const Team team(*pool_, list.parallel);
         int64_t position = 0;
         for (const CpuRecording::Call& call : list.calls) {
-            if (bindings.cancelled->load(std::memory_order_relaxed) != bindings.cancel_seen)
+            if (bindings.cancelled_by_now())
                 return {Code::cancelled, "the run was cancelled", ""};
             if (bindings.times == nullptr && bindings.ring == nullptr) {
                 if (Status status = dispatch(call, bindings, team.mine); !status.ok()) return status;
