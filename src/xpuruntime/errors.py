@@ -12,7 +12,10 @@
     │   └── KernelUnavailable
     ├── StrictError               strict=True and the evidence does not confirm the plan
     ├── BuildError                an engine could not turn the model into an artifact
+    │   └── BuildTimeout          it took longer than compile_timeout_s and was stopped; a TimeoutError too
     ├── RunError                  an engine failed while running
+    │   ├── RunTimeout            it took longer than run_timeout_s and was stopped; a TimeoutError too
+    │   └── RunCancelled          somebody cancelled it
     ├── StoreError                the store on disk cannot be read or written
     └── FormatError               a file of ours (plan, program, store entry) is damaged or newer
 
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BuildError",
+    "BuildTimeout",
     "DeviceUnavailable",
     "EngineUnavailable",
     "FormatError",
@@ -37,7 +41,9 @@ __all__ = [
     "ModelError",
     "PolicyError",
     "PrecisionUnavailable",
+    "RunCancelled",
     "RunError",
+    "RunTimeout",
     "StoreError",
     "StrictError",
     "UnavailableError",
@@ -145,10 +151,22 @@ class BuildError(XpuError):
     exit_code = 8
 
 
+class BuildTimeout(BuildError, TimeoutError):
+    """Building took longer than ``compile_timeout_s``; whatever was at it has been ended."""
+
+
 class RunError(XpuError):
     """A vendor failed while running; its own text is in ``got``."""
 
     exit_code = 8
+
+
+class RunTimeout(RunError, TimeoutError):
+    """A run took longer than ``run_timeout_s`` and was ended; the session goes on."""
+
+
+class RunCancelled(RunError):
+    """A run was ended by ``cancel`` or ``close``."""
 
 
 class StoreError(XpuError):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ __all__ = [
     "Array",
     "Artifact",
     "Backend",
+    "Bindable",
     "DeviceBuffer",
     "DeviceFact",
     "DispatchStrategy",
@@ -33,6 +34,8 @@ __all__ = [
     "Executable",
     "ModelSource",
     "NodeRef",
+    "RunContext",
+    "Stoppable",
 ]
 
 Array: TypeAlias = NDArray[Any]
@@ -197,6 +200,39 @@ class Executable(Protocol):
 
     def close(self) -> None:
         """Free what the vendor holds; further runs raise RunError."""
+        ...
+
+
+class RunContext(Protocol):
+    """A place for one run at a time of an ``Executable``: what ``context()`` of one that can be stopped gives.
+
+    A bound context (``bind_context``) runs on memory that was given when it was made, and ``run`` gives nothing.
+    """
+
+    def run(self, feeds: dict[str, Array]) -> Sequence[Array]:
+        """As ``Executable.run``."""
+        ...
+
+    def stop(self) -> None:
+        """Called by another thread: the run in progress ends with a RunError as soon as the engine can. The context is not used again."""
+        ...
+
+
+@runtime_checkable
+class Stoppable(Protocol):
+    """An Executable whose runs can be ended one by one, which ``run_timeout_s`` and ``cancel`` need."""
+
+    def context(self) -> RunContext:
+        """A new context. Raises RunError when the executable is closed."""
+        ...
+
+
+@runtime_checkable
+class Bindable(Protocol):
+    """An Executable that runs on the caller's memory, again and again, without making any."""
+
+    def bind_context(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> RunContext:
+        """A context that reads ``inputs`` and writes ``outputs``: C-contiguous arrays, all of them, checked by the caller."""
         ...
 
 

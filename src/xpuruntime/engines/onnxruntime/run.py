@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ...errors import BuildError, RunError
-from ...protocols import Array, Artifact, EngineRequest, Evidence, ModelSource
+from ...protocols import Array, Artifact, EngineRequest, Evidence, ModelSource, RunContext
 from ...types import DType, TensorSpec
 from . import options
 from .build import CARRIERS, cpu_threads
@@ -38,21 +38,39 @@ class OrtExecutable:
 
     def run(self, feeds: dict[str, Array]) -> Sequence[Array]:
         """Outputs in the model's order, in memory of their own. Raises RunError with the vendor's text."""
+        return self.run_with(feeds, None)
+
+    def run_with(self, feeds: dict[str, Array], run_options: Any) -> Sequence[Array]:
+        """``run`` under the vendor's RunOptions."""
         try:
-            return self._call(self._names, feeds, None)
+            return self._call(self._names, feeds, run_options)
         except RunError:
             raise
         except Exception as error:  # the vendor's exceptions have no common base but Exception
-            raise RunError(
-                self._who,
-                "ONNX Runtime failed while running",
-                got=short(str(error)),
-                do="Check the inputs' shapes and values against what the model expects.",
-            ) from error
+            raise self.failed(error) from error
+
+    def failed(self, error: Exception) -> RunError:
+        """The vendor's error as ours."""
+        return RunError(
+            self._who,
+            "ONNX Runtime failed while running",
+            got=short(str(error)),
+            do="Check the inputs' shapes and values against what the model expects.",
+        )
+
+    def context(self) -> RunContext:
+        """A context with RunOptions of its own: its run is ended between two nodes."""
+        self.alive()
+        return _Context(self)
+
+    def bind_context(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> RunContext:
+        """A context over the vendor's IOBinding."""
+        self.alive()
+        return _Bound(self, self._session, inputs, outputs)
 
     def evidence(self, feeds: dict[str, Array] | None = None) -> Evidence:
         """Placement from this session. With ``feeds``, also kernels, fusions and times, from a profiled twin."""
-        self._alive()
+        self.alive()
         if feeds is not None:
             self._attribution = twin(
                 self._model, self._open, self._settings, cpu_threads(self._request), feeds, self._run_on
@@ -98,12 +116,67 @@ class OrtExecutable:
         else:
             session.run(self._names, feeds)
 
-    def _alive(self) -> None:
+    def alive(self) -> None:
+        """Raises RunError when the session is closed."""
         if self._session is None:
             self._closed()
 
     def _closed(self, *_: object) -> NoReturn:
         raise RunError(self._who, "the session is closed", do="Make a new one.")
+
+
+class _Context:
+    """Runs with RunOptions that another thread may set to terminate."""
+
+    def __init__(self, executable: OrtExecutable) -> None:
+        self._executable = executable
+        self._options = ort().RunOptions()
+
+    def run(self, feeds: dict[str, Array]) -> Sequence[Array]:
+        """As the executable's."""
+        return self._executable.run_with(feeds, self._options)
+
+    def stop(self) -> None:
+        """ONNX Runtime looks at this before each node."""
+        self._options.terminate = True
+
+
+class _Bound:
+    """Runs on fixed memory: ONNX Runtime knows the addresses, so a run is one call without arguments to convert."""
+
+    def __init__(
+        self,
+        executable: OrtExecutable,
+        session: Any,
+        inputs: Mapping[str, Array],
+        outputs: Mapping[str, Array],
+    ) -> None:
+        self._executable, self._kept = executable, (dict(inputs), dict(outputs))
+        self._options = ort().RunOptions()
+        self._binding = session.io_binding()
+        for arrays, bind in ((inputs, self._binding.bind_input), (outputs, self._binding.bind_output)):
+            for name, array in arrays.items():
+                kind = (
+                    _onnx_types().get(DType.of(array.dtype), array.dtype)
+                    if array.dtype.kind == "V"
+                    else array.dtype
+                )
+                bind(name, "cpu", 0, kind, array.shape, array.ctypes.data)
+        self._inner = getattr(session, "_sess", session).run_with_iobinding
+        self._iobinding = getattr(self._binding, "_iobinding", self._binding)
+
+    def run(self, feeds: dict[str, Array]) -> Sequence[Array]:
+        """One run over the memory; gives nothing."""
+        self._executable.alive()
+        try:
+            self._inner(self._iobinding, self._options)
+        except Exception as error:  # the vendor's exceptions have no common base but Exception
+            raise self._executable.failed(error) from error
+        return ()
+
+    def stop(self) -> None:
+        """ONNX Runtime looks at this before each node."""
+        self._options.terminate = True
 
 
 def load(artifact: Artifact, model: ModelSource, request: EngineRequest) -> OrtExecutable:
@@ -153,7 +226,7 @@ def _run_carried(
     outputs: Sequence[TensorSpec],
     names: list[str],
     feeds: Mapping[str, Array],
-    _: None,
+    run_options: Any,
 ) -> Sequence[Array]:
     """Run with element types that NumPy does not have: bits cross in a carrier of their width (values do not change)."""
     vendor = ort()
@@ -170,7 +243,7 @@ def _run_carried(
             )
         else:
             values[spec.name] = vendor.OrtValue.ortvalue_from_numpy(array)
-    made = session.run_with_ort_values(names, values)
+    made = session.run_with_ort_values(names, values, run_options)
     return [
         _copied(v, s.dtype) if s.dtype in CARRIERS else v.numpy() for v, s in zip(made, outputs, strict=True)
     ]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
 
 from ...errors import BuildError, RunError
-from ...protocols import Array, Artifact, EngineRequest, Evidence, ModelSource
+from ...protocols import Array, Artifact, EngineRequest, Evidence, ModelSource, RunContext
 from ...types import DType, TensorSpec
 from .build import CARRIERS, compile_model, computes_in, properties
 from .devices import core, short, vendor_name, version
@@ -52,14 +52,50 @@ class OpenVinoExecutable:
         try:
             outputs = self._infer(request, feeds)
         except Exception as error:  # the binding raises RuntimeError and whatever its conversions raise
-            raise RunError(
-                self._who,
-                "OpenVINO failed while running",
-                got=short(str(error)),
-                do="Check the inputs' shapes and values against what the model expects.",
-            ) from error
+            raise self.failed(error) from error
         self._free.append(request)  # one that failed is dropped
         return outputs
+
+    def run_on(self, request: Any, feeds: dict[str, Array]) -> Sequence[Array]:
+        """``run`` on a request of the caller's."""
+        self.ready(feeds)
+        try:
+            return self._infer(request, feeds)
+        except Exception as error:  # the binding raises RuntimeError and whatever its conversions raise
+            raise self.failed(error) from error
+
+    def ready(self, feeds: dict[str, Array]) -> None:
+        """Raises RunError when the session is closed, or a value is wider than OpenVINO's."""
+        if self._compiled is None:
+            self._closed()
+        if self._narrowed:
+            self._check_narrowed(feeds)
+
+    def failed(self, error: Exception) -> RunError:
+        """The vendor's error as ours."""
+        return RunError(
+            self._who,
+            "OpenVINO failed while running",
+            got=short(str(error)),
+            do="Check the inputs' shapes and values against what the model expects.",
+        )
+
+    def context(self) -> RunContext:
+        """A context with an infer request of its own: its run is ended between two layers."""
+        return _Context(self, self._new_request())
+
+    def bind_context(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> RunContext:
+        """A context whose request reads and writes the given memory."""
+        request = self._new_request()
+        for (port, spec), set_tensor, arrays in (
+            *((f, request.set_input_tensor, inputs) for f in self._feed),
+            *(
+                ((port, spec), request.set_output_tensor, outputs)
+                for (port, _), spec in zip(self._take, self.outputs, strict=True)
+            ),
+        ):
+            set_tensor(port, _shared(arrays[spec.name], spec))
+        return _Bound(self, request, inputs, outputs)
 
     def _infer(self, request: Any, feeds: dict[str, Array]) -> list[Array]:
         if self._plain:
@@ -119,6 +155,59 @@ class OpenVinoExecutable:
 
     def _closed(self) -> NoReturn:
         raise RunError(self._who, "the session is closed", do="Make a new one.")
+
+
+class _Context:
+    """One infer request."""
+
+    def __init__(self, executable: OpenVinoExecutable, request: Any) -> None:
+        self._executable, self._request = executable, request
+
+    def run(self, feeds: dict[str, Array]) -> Sequence[Array]:
+        """As the executable's."""
+        return self._executable.run_on(self._request, feeds)
+
+    def stop(self) -> None:
+        """OpenVINO looks at this before each layer."""
+        self._request.cancel()
+
+
+class _Bound:
+    """An infer request over fixed memory: a run converts and collects nothing."""
+
+    def __init__(
+        self,
+        executable: OpenVinoExecutable,
+        request: Any,
+        inputs: Mapping[str, Array],
+        outputs: Mapping[str, Array],
+    ) -> None:
+        self._executable, self._request, self._kept = executable, request, (dict(inputs), dict(outputs))
+
+    def run(self, feeds: dict[str, Array]) -> Sequence[Array]:
+        """One run over the memory; gives nothing."""
+        self._executable.ready(self._kept[0])
+        try:
+            self._request.start_async()
+            self._request.wait()
+        except Exception as error:  # the binding raises RuntimeError
+            raise self._executable.failed(error) from error
+        return ()
+
+    def stop(self) -> None:
+        """OpenVINO looks at this before each layer."""
+        self._request.cancel()
+
+
+def _shared(array: Array, spec: TensorSpec) -> Any:
+    """A tensor over the array's own memory."""
+    import openvino
+
+    if spec.dtype in CARRIERS:
+        return openvino.Tensor(
+            array.view(CARRIERS[spec.dtype]), openvino.Shape(list(array.shape)), openvino.Type.bf16
+        )
+    return openvino.Tensor(array, shared_memory=True)
 
 
 def void(_: object) -> None:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from ... import __version__
+from ... import __version__, _core
 from ...decisions import Decision
 from ...errors import RunError
 from ...ir import bind
 from ...program.program import CompiledProgram, ExecutionPlan, KernelCall
-from ...protocols import Array, EngineRequest, Evidence, EvidenceRow, ModelSource
+from ...protocols import Array, EngineRequest, Evidence, EvidenceRow, ModelSource, RunContext
 from ...runtime.executor import Executor
 from ...runtime.weights import load_weights
 from .model import native_model
@@ -48,10 +48,30 @@ class NativeExecutable:
 
     def run(self, feeds: dict[str, Array]) -> Sequence[Array]:
         """Outputs in the model's order. Raises RunError."""
+        return self.run_until(feeds, None)
+
+    def run_until(
+        self, feeds: dict[str, Array], stop: _core.Stop | None, out: Sequence[Array] | None = None
+    ) -> Sequence[Array]:
+        """``run``, until ``stop`` is set; into ``out`` where that is given."""
         executor = self._buckets.get(()) if self._static else self._bucket(feeds)
         if executor is None:
             raise RunError(self._who, "the session is closed", do="Make a new one.")
-        return executor.run_arrays([feeds[n] for n in self._order])
+        return executor.run_arrays([feeds[n] for n in self._order], out, stop=stop)
+
+    def context(self) -> RunContext:
+        """A context with a flag of its own: its run is ended between two kernels."""
+        return _Context(self)
+
+    def bind_context(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> RunContext:
+        """A context that runs on the given memory."""
+        return _Context(self, dict(inputs), [outputs[s.name] for s in self.outputs])
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Those of ``Executor.counters``, over all sets of shapes."""
+        each = [e.counters for e in tuple(self._buckets.values())]
+        return {n: sum(c[n] for c in each) for n in (each[0] if each else ())}
 
     def evidence(self, feeds: dict[str, Array] | None = None) -> Evidence:
         """Every dispatched kernel, from the plan that the executor recorded; with ``feeds`` the time of each, from the executor's own clock."""
@@ -108,6 +128,29 @@ class NativeExecutable:
         if self._static:
             return ()
         return (f"{len(self._buckets)} sets of shapes were compiled, each when it was first met",)
+
+
+class _Context:
+    """Runs that a flag ends; on fixed memory where that is given."""
+
+    def __init__(
+        self,
+        executable: NativeExecutable,
+        inputs: dict[str, Array] | None = None,
+        out: Sequence[Array] | None = None,
+    ) -> None:
+        self._executable, self._inputs, self._out = executable, inputs, out
+        self._flag = _core.Stop()
+
+    def run(self, feeds: dict[str, Array]) -> Sequence[Array]:
+        """As the executable's."""
+        return self._executable.run_until(
+            feeds if self._inputs is None else self._inputs, self._flag, self._out
+        )
+
+    def stop(self) -> None:
+        """The executor looks at this before each kernel."""
+        self._flag.set()
 
 
 def _row(call: KernelCall, plan: ExecutionPlan, time_us: float | None) -> EvidenceRow:
