@@ -23,14 +23,19 @@ _PUBLIC: dict[str, str] = {
     "generate": "llm.generate",
     # programs and devices
     "CompiledProgram": "program.program",
+    "CpuBackend": "runtime.backends",
+    "DAGExecutor": "inference.partitioned",
     "Device": "runtime.device",
     "DeviceBuffer": "runtime.buffer",
     "Executor": "runtime.executor",
     "NPUBuffer": "runtime.buffer",
     "NullBackend": "runtime.backends",
+    "PartitionPlan": "compiler.partition",
     "PythonBackend": "runtime.backends",
     "Weights": "runtime.weights",
+    "is_op_supported": "compiler.partition",
     "load_weights": "runtime.weights",
+    "partition": "compiler.partition",
     # policies
     "KernelPolicy": "policies",
     "ExecutionPolicy": "policies",
@@ -70,6 +75,9 @@ _PUBLIC: dict[str, str] = {
 __all__ = ["__version__", *_PUBLIC]
 
 if TYPE_CHECKING:
+    from .compiler.partition import PartitionPlan as PartitionPlan
+    from .compiler.partition import is_op_supported as is_op_supported
+    from .compiler.partition import partition as partition
     from .decisions import Candidate as Candidate
     from .decisions import Decision as Decision
     from .decisions import Reason as Reason
@@ -89,6 +97,7 @@ if TYPE_CHECKING:
     from .errors import UnavailableError as UnavailableError
     from .errors import XpuError as XpuError
     from .frontends.torch import extract_ir as extract_ir
+    from .inference.partitioned import DAGExecutor as DAGExecutor
     from .inference.session import InferenceSession as InferenceSession
     from .llm.generate import Completion as Completion
     from .llm.generate import Generator as Generator
@@ -103,6 +112,7 @@ if TYPE_CHECKING:
     from .profiler.trace import profile as profile
     from .program.plan import Plan as Plan
     from .program.program import CompiledProgram as CompiledProgram
+    from .runtime.backends import CpuBackend as CpuBackend
     from .runtime.backends import NullBackend as NullBackend
     from .runtime.backends import PythonBackend as PythonBackend
     from .runtime.buffer import DeviceBuffer as DeviceBuffer

@@ -26,7 +26,9 @@ MAPPED = {
     "import npu_compiler\n": "",
     "npu_compiler.compile(": "compile_program(",
     "from npu_compiler.compiled_program import": "from xpuruntime import",
+    "from npu_compiler import": "from xpuruntime import",
     "from npu_runtime import": "from xpuruntime import",
+    "MetalBackend": "CpuBackend",  # the same code on a device that is here
     "executor.run(inputs, weights)": "executor.run(inputs, weights=weights)",
 }
 
@@ -76,6 +78,22 @@ def test_the_readmes_compile_and_run(graph: Graph) -> None:
     exec(examples["3a"], names)
     want = interp.run(graph, feeds, weights=weights)["output"]
     np.testing.assert_allclose(names["result"], want, rtol=1e-5, atol=1e-6)
+
+
+def test_the_readmes_mixed_run(graph: Graph) -> None:
+    """Example 3b; the last op of the model is one that the device is said not to have."""
+    feeds, weights = arrays(graph)
+    want = interp.run(graph, feeds, weights=weights)["output"]
+    for known in (None, "linear"):
+        names: dict[str, Any] = {"ir_dict": graph.to_json(), "weights_dict": weights}
+        example = blocks(README)["3b"].replace('"x": input_array', '"input": input_array')
+        names["input_array"] = feeds["input"]
+        if known is not None:
+            example = example.replace("plan =", "is_op_supported = lambda op: op.op == known\nplan =", 1)
+            names["known"] = known
+        exec(example, names)
+        np.testing.assert_allclose(names["result"]["output"], want, rtol=1e-5, atol=1e-6)
+        names["dag"].close()
 
 
 class CudaBackend(EdgeBackend):

@@ -82,7 +82,7 @@ class Runner(ABC):
         self._opening = threading.Lock()
         self._weights: Mapping[str, Array] = {}
 
-    def prepare(self) -> None:
+    def prepare(self) -> None:  # noqa: B027  - most engines want the weights first
         """Whatever can be done without weights. Raises BuildError and what the compiler raises."""
 
     def load(self, weights: Mapping[str, Array]) -> None:
@@ -262,7 +262,7 @@ class TorchRunner(Runner):
             if node.op == "constant":
                 values[node.name] = node.attrs["value"].numpy()
                 continue
-            operands = [values[i] if isinstance(i, str) else i for i in node.inputs]
+            operands = [values[i] if isinstance(i, str) else None for i in node.inputs]
             made = evaluate_opaque(node, operands)
             values.update((v.name, a) for v, a in zip(node.outputs, made, strict=True))
         return [values[v] for v in self.work.region.outputs]

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import IrError
-from ..types import TensorSpec
+from ..types import Dim, TensorSpec
 from .attributes import Attrs, Body, Const
 
 if TYPE_CHECKING:
@@ -218,8 +218,9 @@ class Graph(Body):
 
     @cached_property
     def symbols(self) -> frozenset[str]:
-        """Every symbol in any spec."""
-        return frozenset().union(*(v.spec.symbols for v in self.values.values() if v.spec is not None))
+        """Every symbol in any spec, or in an attribute of a node (``dims`` makes a tensor of sizes: its spec has none)."""
+        specs = (v.spec.symbols for v in self.values.values() if v.spec is not None)
+        return frozenset().union(*specs, *(_symbols(v) for n in self.nodes for v in n.attrs.values()))
 
     # ── structure ──
 
@@ -370,6 +371,15 @@ class Graph(Body):
         from .text import graph_text
 
         return graph_text(self)
+
+
+def _symbols(value: object) -> frozenset[str]:
+    """Symbols in an attribute."""
+    if isinstance(value, Dim | Graph):
+        return value.symbols
+    if isinstance(value, tuple):
+        return frozenset().union(*map(_symbols, value))
+    return frozenset()
 
 
 def _known(value: Value) -> TensorSpec:

@@ -38,7 +38,8 @@ def explain(plan: Plan, *, nodes: bool = False) -> str:
         lines.append("transfers")
         for t in plan.transfers:
             size = f" ({t.bytes} bytes)" if t.bytes is not None else ""
-            lines.append(f"  {t.value}: {t.source} -> {t.destination}{size}")
+            how = ", memory shared" if t.shared else ""
+            lines.append(f"  {t.value}: {t.source} -> {t.destination}{size}{how}")
     if nodes:
         lines.append("nodes")
         width = max((len(n.op) for n in plan.nodes), default=0)

@@ -23,6 +23,7 @@ class Region:
 
     precision:    what it computes in (``float32``; ``int8`` for a quantised model).
     alternatives: ``engine on device`` in the order in which they would be taken if this one failed to load.
+    inputs, outputs: values at its border, where a model has several regions; with one region they are the model's own.
     """
 
     id: str
@@ -32,6 +33,8 @@ class Region:
     precision: str
     threads: int | None = None
     alternatives: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +56,17 @@ class PlanNode:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """A value that crosses from one region to another, or between the caller's memory and a device."""
+    """A value that crosses from one region to another, or between the caller's memory (``caller``) and a device.
+
+    bytes:  its size; None where the shape is not known before a run.
+    shared: both sides are on one device, so that the memory itself is handed over and nothing is copied.
+    """
 
     value: str
     source: str
     destination: str
     bytes: int | None = None
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +95,10 @@ class Plan:
     def decision(self, question: str) -> Decision | None:
         """The first decision on a question (``engine``, ``precision``, ...), or None."""
         return next((d for d in self.decisions if d.question == question), None)
+
+    def decision_for(self, subject: str, question: str = "engine") -> Decision:
+        """The decision on a question for a region or a node. Raises KeyError."""
+        return {(d.subject, d.question): d for d in self.decisions}[subject, question]
 
     def explain(self, *, nodes: bool = False) -> str:
         """Readable text: the plan, every decision with all rejected candidates, and on request every node."""
@@ -130,7 +142,8 @@ class Plan:
                 inputs=tuple(_spec_parse(s) for s in read["inputs"]),
                 outputs=tuple(_spec_parse(s) for s in read["outputs"]),
                 regions=tuple(
-                    Region(**{**r, "alternatives": tuple(r["alternatives"])}) for r in read["regions"]
+                    Region(**{k: tuple(v) if isinstance(v, list) else v for k, v in r.items()})
+                    for r in read["regions"]
                 ),
                 nodes=tuple(PlanNode(**n) for n in read["nodes"]),
                 transfers=tuple(Transfer(**t) for t in read["transfers"]),

@@ -1,0 +1,97 @@
+"""What a node costs on an engine, and what a border costs: measured where somebody measured, else predicted from arithmetic and memory."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..ir import Graph, Node
+from ..ir.family import family_of, source_names
+from ..ir.named_dims import named_dims
+from ..types import DimLike, TensorSpec
+
+__all__ = ["Costs", "flops_of", "traffic_of"]
+
+_UNKNOWN = 64  # what an open dim counts as
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """Rates and measured times.
+
+    measured:  engine to seconds by node (the node's own name or a source's), as a profile gives them. They win over predictions.
+    region_s:  seconds that entering a region takes, by engine, beside its work; ``other_s`` for engines that are not listed.
+    flops_per_s, bytes_per_s: of the processor, for predictions. copy_bytes_per_s: between two devices.
+
+    Defaults are least times on the development machine (two cores, AVX-512, one thread for the calls): an executable's run of
+    one tiny node, a 512x512 float32 product and a copy of 64 MiB by NumPy. They need only be right to a factor of some.
+    """
+
+    measured: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    region_s: Mapping[str, float] = field(
+        default_factory=lambda: {"native": 0.9e-6, "onnxruntime": 2.9e-6, "openvino": 16.8e-6}
+    )
+    other_s: float = 16.8e-6
+    flops_per_s: float = 244e9
+    bytes_per_s: float = 62e9
+    copy_bytes_per_s: float = 31e9
+
+    def measured_s(self, node: Node, engine: str) -> float | None:
+        """Seconds that somebody measured; None without."""
+        times = self.measured.get(engine, {})
+        return next((times[n] for n in (node.name, *source_names(node)) if n in times), None)
+
+    def predicted_s(self, graph: Graph, node: Node) -> float:
+        """Seconds by the slower of arithmetic and memory traffic: what no engine of this processor should exceed by much."""
+        return max(flops_of(graph, node) / self.flops_per_s, traffic_of(graph, node) / self.bytes_per_s)
+
+    def enter_s(self, engine: str) -> float:
+        """Seconds for one more region of that engine."""
+        return self.region_s.get(engine, self.other_s)
+
+    def copy_s(self, spec: TensorSpec | None) -> float:
+        """Seconds to bring a value to another device."""
+        return _bytes(spec) / self.copy_bytes_per_s
+
+
+def flops_of(graph: Graph, node: Node) -> int:
+    """Floating-point operations of a node; one per element of the result where the op is not a sum of products."""
+    dims = {k: _size(v) for k, v in named_dims(graph, node).items()}
+    out = sum(_elements(v.spec) for v in node.outputs)
+    match family_of(node):
+        case "matmul" if "K" in dims:
+            return 2 * out * dims["K"]
+        case "attention" if "D" in dims:
+            return 4 * dims["batch"] * dims["heads"] * dims["Q"] * dims["S"] * dims["D"]
+        case "conv":
+            weight = _spec(graph, node.inputs[1]) if len(node.inputs) > 1 else None
+            return 2 * out * (_elements(weight) // max(_size(weight.shape[0]), 1)) if weight else out
+        case _:
+            return out
+
+
+def traffic_of(graph: Graph, node: Node) -> int:
+    """Bytes that a node reads and writes once."""
+    reads = sum(_bytes(_spec(graph, v)) for v in dict.fromkeys(node.values))
+    return reads + sum(_bytes(v.spec) for v in node.outputs)
+
+
+def _spec(graph: Graph, value: object) -> TensorSpec | None:
+    return graph.values[value].spec if isinstance(value, str) else None
+
+
+def _size(d: DimLike) -> int:
+    if isinstance(d, int):
+        return d
+    found = d.substitute(dict.fromkeys(d.symbols, _UNKNOWN))
+    return found if isinstance(found, int) else _UNKNOWN
+
+
+def _elements(spec: TensorSpec | None) -> int:
+    return 0 if spec is None else functools.reduce(operator.mul, map(_size, spec.shape), 1)
+
+
+def _bytes(spec: TensorSpec | None) -> int:
+    return 0 if spec is None else _elements(spec) * spec.dtype.bits // 8

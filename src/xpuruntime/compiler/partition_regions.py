@@ -1,0 +1,124 @@
+"""cluster: items with labels become connected groups of one label, so that the groups have an order to run in.
+
+A group may grow only while no path leaves it and comes back (it is convex), so groups never wait for one another in a ring.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Iterable, Sequence
+
+__all__ = ["cluster", "hulls"]
+
+
+def cluster(before: Sequence[Collection[int]], labels: Sequence[object]) -> list[list[int]]:
+    """Groups of items, in an order in which they can run; the items of a group in theirs.
+
+    before: for each item the items that it reads, all of them smaller. labels: only neighbours of equal label are joined.
+    Greedy, in the items' order: an item joins every group that it reads from and may join.
+    """
+    groups = _Groups()
+    for item, reads in enumerate(before):
+        own = groups.add(item, {groups.of[r] for r in reads}, labels[item])
+        for other in sorted(groups.before[own]):
+            if groups.label[other] == labels[item] and not groups.apart(other, own):
+                groups.join(own, other)
+    return groups.ordered()
+
+
+class _Groups:
+    """Groups with the groups that they read from and are read by."""
+
+    def __init__(self) -> None:
+        self.of: dict[int, int] = {}
+        self.items: dict[int, list[int]] = {}
+        self.label: dict[int, object] = {}
+        self.before: dict[int, set[int]] = {}
+        self.after: dict[int, set[int]] = {}
+
+    def add(self, item: int, before: set[int], label: object) -> int:
+        """A group of one item that nothing reads yet."""
+        self.of[item] = item
+        self.items[item], self.label[item] = [item], label
+        self.before[item], self.after[item] = set(before), set()
+        for group in before:
+            self.after[group].add(item)
+        return item
+
+    def apart(self, first: int, second: int) -> bool:
+        """Whether a third group stands between the two: joined, they would wait for it and it for them."""
+        return self._between(first, second) or self._between(second, first)
+
+    def _between(self, source: int, sink: int) -> bool:
+        todo = [g for g in self.before[sink] if g != source]
+        seen = set(todo)
+        while todo:
+            group = todo.pop()
+            if source in self.before[group]:
+                return True
+            new = self.before[group] - seen
+            seen |= new
+            todo += new
+        return False
+
+    def join(self, kept: int, gone: int) -> None:
+        """Put the second group's items into the first."""
+        self.of.update(dict.fromkeys(self.items[gone], kept))
+        self.items[kept] += self.items.pop(gone)
+        for here, there in ((self.before, self.after), (self.after, self.before)):
+            for group in here.pop(gone):
+                there[group].discard(gone)
+                if group != kept:
+                    there[group].add(kept)
+                    here[kept].add(group)
+        del self.label[gone]
+
+    def ordered(self) -> list[list[int]]:
+        """Groups so that each stands behind those that it reads; among those that are ready, the one with the smallest item."""
+        waits = {g: len(b) for g, b in self.before.items()}
+        ready = [(min(self.items[g]), g) for g, n in waits.items() if not n]
+        heapq.heapify(ready)
+        result = []
+        while ready:
+            _, group = heapq.heappop(ready)
+            result.append(sorted(self.items[group]))
+            for later in self.after[group]:
+                waits[later] -= 1
+                if not waits[later]:
+                    heapq.heappush(ready, (min(self.items[later]), later))
+        return result
+
+
+def hulls(before: Sequence[Collection[int]], together: Iterable[Collection[int]]) -> list[list[int]]:
+    """The smallest disjoint sets that hold each of ``together`` whole and that no path leaves and enters again."""
+    behind = [0] * len(before)  # items that an item waits for, itself included, as bits
+    for item, reads in enumerate(before):
+        behind[item] = 1 << item
+        for read in reads:
+            behind[item] |= behind[read]
+    ahead = [1 << i for i in range(len(before))]
+    for item in reversed(range(len(before))):
+        for read in before[item]:
+            ahead[read] |= ahead[item]
+    found: list[int] = []
+    for group in together:
+        whole = _hull(sum(1 << i for i in set(group)), behind, ahead)
+        while touching := [f for f in found if f & whole]:
+            found = [f for f in found if not f & whole]
+            for other in touching:
+                whole |= other
+            whole = _hull(whole, behind, ahead)
+        found.append(whole)
+    return [_bits(f) for f in found]
+
+
+def _hull(group: int, behind: Sequence[int], ahead: Sequence[int]) -> int:
+    up = down = 0
+    for item in _bits(group):
+        up |= behind[item]
+        down |= ahead[item]
+    return group | (up & down)
+
+
+def _bits(mask: int) -> list[int]:
+    return [i for i in range(mask.bit_length()) if mask >> i & 1]

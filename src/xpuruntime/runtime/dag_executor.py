@@ -1,0 +1,152 @@
+"""Schedule: steps that read and make named values, each run as soon as what it reads is there.
+
+Knows nothing of graphs and engines: a step is a function. Steps that do not wait for each other run side by side; the caller's thread
+works too, so a chain of steps never changes threads.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+__all__ = ["Schedule", "Step"]
+
+Values: TypeAlias = MutableMapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One piece of work: its name, the values that it reads and makes."""
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+class Schedule:
+    """Steps in an order in which they can run, and threads to run them. Safe to run from several threads at once.
+
+    keep: values that are wanted after a run; every other one is dropped behind its last reader.
+    """
+
+    def __init__(
+        self, steps: Sequence[Step], keep: Sequence[str] = (), *, threads: int | None = None
+    ) -> None:
+        self.steps = tuple(steps)
+        home = {v: i for i, s in enumerate(self.steps) for v in s.outputs}
+        waits = [{home[v] for v in s.inputs if v in home} for s in self.steps]
+        self._waits = tuple(len(w) for w in waits)
+        self._next: tuple[tuple[int, ...], ...] = tuple(
+            tuple(j for j, w in enumerate(waits) if i in w) for i in range(len(self.steps))
+        )
+        self._readers = Counter(v for s in self.steps for v in dict.fromkeys(s.inputs))
+        self._readers.update(keep)
+        self.width = _width(waits)
+        self._pool: ThreadPoolExecutor | None = None
+        self._threads = min(self.width, threads or os.cpu_count() or 1) - 1
+        self._lock = threading.Lock()
+
+    def run(self, values: Values, work: Callable[[int, Mapping[str, Any]], Sequence[Any]]) -> None:
+        """Run every step: ``work(index, values)`` gives its results in the order of its outputs.
+
+        values: what is there at the start; the results that are kept are there at the end. The first error of a step ends the run,
+        behind the steps that are on their way, and is raised here.
+        """
+        if not self._threads:
+            left = Counter(self._readers)
+            for index in range(len(self.steps)):
+                self._store(index, work(index, values), values, left)
+            return
+        _Run(self, values, work).wait()
+
+    def close(self) -> None:
+        """Give the threads back; a later run makes them again."""
+        with self._lock:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown()
+
+    def pool(self) -> ThreadPoolExecutor:
+        """The threads besides the caller's."""
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self._threads, "xpuruntime-dag")
+            return self._pool
+
+    def _store(self, index: int, results: Sequence[Any], values: Values, left: Counter[str]) -> None:
+        """Keep what somebody still reads."""
+        step = self.steps[index]
+        for value, result in zip(step.outputs, results, strict=True):
+            if left[value]:
+                values[value] = result
+        for value in dict.fromkeys(step.inputs):
+            left[value] -= 1
+            if not left[value]:
+                del values[value]
+
+
+class _Run:
+    """One run on several threads."""
+
+    def __init__(
+        self, schedule: Schedule, values: Values, work: Callable[[int, Mapping[str, Any]], Sequence[Any]]
+    ) -> None:
+        self.schedule, self.values, self.work = schedule, values, work
+        self.left = Counter(schedule._readers)
+        self.waits = list(schedule._waits)
+        self.active = 0
+        self.error: BaseException | None = None
+        self.lock, self.done = threading.Lock(), threading.Event()
+
+    def wait(self) -> None:
+        first = [i for i, n in enumerate(self.waits) if not n]
+        self.active = len(first)
+        for index in first[1:]:
+            self.schedule.pool().submit(self._chain, index)
+        if first:
+            self._chain(first[0])
+            self.done.wait()
+        if self.error is not None:
+            raise self.error
+
+    def _chain(self, index: int) -> None:
+        """A step, then one that became ready by it, and so on; the others go to other threads."""
+        following: int | None = index
+        while following is not None:
+            following = self._step(following)
+
+    def _step(self, index: int) -> int | None:
+        ready: list[int] = []
+        try:
+            if self.error is None:
+                results = self.work(index, self.values)
+                with self.lock:
+                    self.schedule._store(index, results, self.values, self.left)
+                    for later in self.schedule._next[index]:
+                        self.waits[later] -= 1
+                        if not self.waits[later]:
+                            ready.append(later)
+                    self.active += len(ready)
+        except BaseException as error:  # whatever it is, it belongs to the caller of run
+            with self.lock:
+                self.error = self.error or error
+        for other in ready[1:]:
+            self.schedule.pool().submit(self._chain, other)
+        with self.lock:
+            self.active -= 1
+            if not self.active:
+                self.done.set()
+        return ready[0] if ready else None
+
+
+def _width(waits: Sequence[set[int]]) -> int:
+    """The most steps of one depth: about how many can run side by side."""
+    depth: list[int] = []
+    for w in waits:
+        depth.append(1 + max((depth[i] for i in w), default=-1))
+    return max(Counter(depth).values(), default=1)

@@ -1,0 +1,223 @@
+"""Models that no single engine takes: ops that only ONNX Runtime has, ops that only PyTorch has, and a network whose engines alternate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from xpuruntime.compiler.partition import Costs, partition
+from xpuruntime.frontends.model_file import open_model
+from xpuruntime.frontends.onnx import import_onnx
+from xpuruntime.inference.partitioned import DAGExecutor
+from xpuruntime.ir import GraphBuilder, interp
+from xpuruntime.types import DType
+
+ort = pytest.importorskip("onnxruntime")
+onnx = pytest.importorskip("onnx")
+torch = pytest.importorskip("torch")
+
+
+def with_bias_gelu(shape_arithmetic: bool = False) -> Any:
+    """Linear layers around an op of com.microsoft; the Reshape in it reads sizes from the value before the region."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    rng = np.random.default_rng(0)
+    arrays = {
+        "w1": rng.standard_normal((16, 32)) / 4,
+        "b1": rng.standard_normal(32),
+        "w2": rng.standard_normal((32, 8)) / 6,
+    }
+    nodes = [
+        helper.make_node("MatMul", ["x", "w1"], ["h"], "first"),
+        helper.make_node("BiasGelu", ["h", "b1"], ["a"], "vendor", domain="com.microsoft"),
+        helper.make_node("MatMul", ["a", "w2"], ["z"], "second"),
+        helper.make_node("Relu", ["z"], ["y"], "last"),
+    ]
+    if shape_arithmetic:
+        nodes[2:2] = [
+            helper.make_node("Shape", ["x"], ["xs"], "sizes"),
+            helper.make_node("Slice", ["xs", "zero", "one"], ["rows"], "rows"),
+            helper.make_node("Concat", ["rows", "rest"], ["wanted"], "wanted", axis=0),
+            helper.make_node("Reshape", ["a", "wanted"], ["r"], "reshape"),
+        ]
+        nodes[6].input[0] = "r"
+    ints = {"zero": [0], "one": [1], "rest": [-1]} if shape_arithmetic else {}
+    weights = [numpy_helper.from_array(a.astype(np.float32), n) for n, a in arrays.items()]
+    weights += [numpy_helper.from_array(np.array(a, np.int64), n) for n, a in ints.items()]
+    graph = helper.make_graph(
+        nodes,
+        "mixed",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 8])],
+        weights,
+        value_info=[helper.make_tensor_value_info("a", TensorProto.FLOAT, [4, 32])],  # nobody could infer it
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+
+
+@pytest.mark.parametrize("arithmetic", [False, True])
+def test_an_op_that_only_onnx_runtime_has(arithmetic: bool) -> None:
+    model = open_model(with_bias_gelu(arithmetic))
+    graph, weights = import_onnx(model)
+    plan = partition(graph, others=("onnxruntime",), absorb=False)
+    engines = [r.engine for r in plan.regions]
+    assert engines == ["native", "onnxruntime", "native"]
+    x = np.random.default_rng(1).standard_normal((4, 16)).astype(np.float32)
+    (want,) = ort.InferenceSession(model.data).run(None, {"x": x})
+    with DAGExecutor(plan, original=model, threads=1) as dag:
+        dag.load_weights(weights)
+        got = dag.execute(inputs={"x": x})["y"]
+        assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
+        assert {k: dag.counters[k] for k in ("crossings", "copies", "fallbacks")} == {
+            "crossings": 2,
+            "copies": 0,
+            "fallbacks": 0,
+        }
+        receipt = dag.receipt()
+    assert receipt.confirmed, receipt
+    assert [receipt.evidence[r.id].engine for r in plan.regions] == engines
+    assert "cut from 1 of the model's own nodes" in receipt.evidence["r1"].notes
+    assert "native: BiasGelu" in receipt.plan.decision_for("r1").chosen.reason
+    assert "com.microsoft" in receipt.plan.decision_for("r1").explain()
+
+
+class Special(torch.nn.Module):
+    """Layers around functions that neither ONNX nor the IR has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = torch.nn.Linear(8, 8), torch.nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.first(x).sigmoid()
+        h = torch.special.zeta(h + 2.0, h + 1.0) + torch.special.bessel_j0(h)
+        q, r = torch.linalg.qr(h)
+        return torch.softmax(self.last((q * 2) @ r), -1)
+
+
+def test_ops_that_only_pytorch_has() -> None:
+    from xpuruntime.frontends.torch import import_torch
+
+    module, x = Special().eval(), torch.randn(8, 8)
+    graph, weights = import_torch(module, x)
+    plan = partition(graph, absorb=False)
+    assert {r.engine for r in plan.regions} == {"native", "torch"}
+    with torch.no_grad():
+        want = module(x).numpy()
+    with DAGExecutor(plan, threads=1) as dag:
+        dag.load_weights(weights)
+        got = dag.execute(inputs={"x": x})["output"]
+        assert isinstance(got, torch.Tensor)
+        assert np.abs(got.numpy() - want).max() <= 1e-5 * np.abs(want).max()
+        assert dag.counters["crossings"] == len(
+            [t for t in plan.transfers if "caller" not in (t.source, t.destination)]
+        )
+        receipt = dag.receipt()
+    assert receipt.confirmed, receipt
+    kernels = [row.kernel for e in receipt.evidence.values() if e.engine == "torch" for row in e.rows]
+    assert kernels.count("torch: aten::linalg_qr") == 1
+
+
+def test_bfloat16_crosses_as_it_is(tmp_path: Path) -> None:
+    b = GraphBuilder("narrow")
+    x = b.input("x", "bfloat16[2, 64]")
+    b.output("y", b.neg(b.clone(b.abs(x))))
+    graph = b.build()
+    bits = np.random.default_rng(0).integers(0, 2**16, (2, 64), np.uint16)
+    x = bits.view(DType.BFLOAT16.numpy)
+    place = {"abs": "native", "clone": "onnxruntime", "neg": "interpreter"}
+    plan = partition(graph, place=place)
+    assert [r.engine for r in plan.regions] == ["native", "onnxruntime", "interpreter"]
+    with DAGExecutor(plan, threads=1) as dag:
+        got = dag.execute({"x": x})["y"].view(np.uint16)
+    number = ~np.isnan(x.astype(np.float32))
+    assert np.array_equal(got[number], (bits | 0x8000)[number])
+    assert np.isnan(got.view(DType.BFLOAT16.numpy).astype(np.float32)[~number]).all()
+
+
+def network() -> Any:
+    """Convolutions with residuals, a pool and a head."""
+    rng = np.random.default_rng(3)
+    b = GraphBuilder("cnn")
+    weights: dict[str, np.ndarray] = {}
+
+    def weight(*shape: int) -> str:
+        name = f"w{len(weights)}"
+        weights[name] = (rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))).astype(np.float32)
+        return str(b.weight(name, f"float32{list(shape)}"))
+
+    def conv(value: Any, channels: int) -> Any:
+        return b.convolution(
+            value, weight(16, channels, 3, 3), stride=[1, 1], padding=[1, 1], dilation=[1, 1]
+        )
+
+    h = b.relu(conv(b.input("x", "float32[2, 3, 16, 16]"), 3))
+    for _ in range(3):
+        h = b.relu(b.add(conv(b.relu(conv(h, 16)), 16), h))
+    h = b.max_pool(h, kernel_size=[2, 2], stride=[2, 2], padding=[0, 0], dilation=[1, 1])
+    b.output("y", b.softmax(b.linear(b.mean(h, dim=[2, 3]), weight(10, 16)), dim=-1))
+    return b.build(), weights
+
+
+def test_a_network_whose_engines_alternate() -> None:
+    graph, weights = network()
+    engines = ("native", "onnxruntime", "openvino", "interpreter")
+    place = {n.name: engines[i // 3 % len(engines)] for i, n in enumerate(graph.nodes)}
+    plan = partition(graph, place=place)
+    assert {r.engine for r in plan.regions} == set(engines)
+    x = np.random.default_rng(4).standard_normal((2, 3, 16, 16)).astype(np.float32)
+    want = interp.run(graph, {"x": x}, weights=weights)["y"]
+    with DAGExecutor(plan, threads=1) as dag:
+        dag.load_weights(weights)
+        for _ in range(3):
+            got = dag.execute(inputs={"x": x})["y"]
+            assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
+        counters, receipt = dag.counters, dag.receipt()
+    assert counters["crossings"] == 3 * len(plan.transfers)
+    assert counters["copies"] == counters["bytes"] == counters["fallbacks"] == 0
+    assert receipt.confirmed, receipt
+    for region in plan.regions:
+        assert receipt.evidence[region.id].engine == region.engine
+        reason = receipt.plan.decision_for(region.id).chosen
+        assert reason.code.value == "forced"
+        assert "place" in reason.reason
+
+
+def test_measured_costs_choose_the_engine_and_absorb_islands() -> None:
+    b = GraphBuilder("chain")
+    h = b.input("x", "float32[64, 64]")
+    for op in ("relu", "exp", "tanh", "abs"):
+        h = b.call(op, h)
+    b.output("y", h)
+    graph = b.build()
+    fast = {"relu": 1e-3, "exp": 1e-6, "tanh": 1e-3, "abs": 1e-3}
+    slow = {"relu": 5e-3, "exp": 1.4e-6, "tanh": 5e-3, "abs": 1e-4}
+    costs = Costs(
+        measured={"native": fast, "onnxruntime": slow}, region_s={"native": 1e-6, "onnxruntime": 2e-6}
+    )
+    plan = partition(graph, others=("onnxruntime",), costs=costs)
+    assert [(r.engine, plan.members[r.id]) for r in plan.regions] == [
+        ("native", ("relu", "exp", "tanh")),
+        ("onnxruntime", ("abs",)),
+    ]
+    assert plan.plan.decision_for("r1").chosen.code.value == "fastest"
+    slow["exp"] = 1e-7  # now faster there, by less than the border of an island of its own costs
+    plan = partition(graph, others=("onnxruntime",), costs=costs)
+    assert [r.engine for r in plan.regions] == ["native", "onnxruntime"]
+    assert (
+        "its borders cost 2 us" in plan.plan.decision_for("r0").explain()
+        or "1 more reasons" in plan.explain()
+    )
+    assert [
+        r.engine for r in partition(graph, others=("onnxruntime",), costs=costs, absorb=False).regions
+    ] == [
+        "native",
+        "onnxruntime",
+        "native",
+        "onnxruntime",
+    ]
