@@ -67,7 +67,8 @@ def _prepare(name: str, folder: Path) -> np.ndarray[Any, Any]:
 
     module, _ = models.build(name, "full")
     feeds = models.inputs(name, 1, size="full", seed=7)
-    torch.save(module, folder / f"{name}.pt")
+    example = tuple(torch.from_numpy(v) for v in feeds.values())
+    torch.export.save(torch.export.export(module, example), folder / f"{name}.pt2")
     if not (folder / f"{name}.onnx").exists():
         models.export_onnx(name, folder / f"{name}.onnx", size="full")
     np.savez(folder / f"{name}.npz", **feeds)
@@ -185,7 +186,7 @@ def _eager(stem: str, precision: str, threads: int) -> tuple[Any, Any]:
     import torch
 
     torch.set_num_threads(threads)
-    module = torch.load(stem + ".pt", weights_only=False).to(getattr(torch, precision))
+    module = torch.export.load(stem + ".pt2").module().to(getattr(torch, precision))
     if Path(stem).name in CNNS:
         module = module.to(memory_format=torch.channels_last)
     return _torch_run(torch, module, precision, Path(stem).name in CNNS), lambda: None
@@ -195,7 +196,7 @@ def _compiled(stem: str, precision: str, threads: int) -> tuple[Any, Any]:
     import torch
 
     torch.set_num_threads(threads)
-    module = torch.load(stem + ".pt", weights_only=False).to(getattr(torch, precision))
+    module = torch.export.load(stem + ".pt2").module().to(getattr(torch, precision))
     if Path(stem).name in CNNS:
         module = module.to(memory_format=torch.channels_last)
     torch._inductor.config.freezing = True

@@ -133,7 +133,9 @@ class Layout:
 
     def __post_init__(self) -> None:
         if sorted(self.order) != list(range(len(self.alloc))):
-            raise ValueError(f"a layout's order names each dim once, got {self.order} for {len(self.alloc)} dims")
+            raise ValueError(
+                f"a layout's order names each dim once, got {self.order} for {len(self.alloc)} dims"
+            )
 
     @property
     def strides(self) -> tuple[int, ...]:

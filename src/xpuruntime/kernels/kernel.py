@@ -73,7 +73,9 @@ class NodeCall:
 
     def optional(self, position: int) -> Operand | None:
         """A tensor operand, or None when it is absent."""
-        return None if position >= len(self.inputs) or self.inputs[position] is None else self.tensor(position)
+        return (
+            None if position >= len(self.inputs) or self.inputs[position] is None else self.tensor(position)
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,8 @@ def _compiled(case: Case, target: Batch, level: int) -> list[_Job] | Judged:
             bound = found.bound
             if found.opaque:
                 return Judged(
-                    Verdict(case.name, case.kind, Outcome.OPAQUE, found.opaque, bound), reason=f"opaque {found.opaque}"[:90]
+                    Verdict(case.name, case.kind, Outcome.OPAQUE, found.opaque, bound),
+                    reason=f"opaque {found.opaque}"[:90],
                 )
             program = _program(found.graph, feeds, target, level)
         except XpuError as error:
