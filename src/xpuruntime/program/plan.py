@@ -141,10 +141,7 @@ class Plan:
                 request=dict(read["request"]),
                 inputs=tuple(_spec_parse(s) for s in read["inputs"]),
                 outputs=tuple(_spec_parse(s) for s in read["outputs"]),
-                regions=tuple(
-                    Region(**{k: tuple(v) if isinstance(v, list) else v for k, v in r.items()})
-                    for r in read["regions"]
-                ),
+                regions=tuple(Region(**_tuples(r)) for r in read["regions"]),
                 nodes=tuple(PlanNode(**n) for n in read["nodes"]),
                 transfers=tuple(Transfer(**t) for t in read["transfers"]),
                 decisions=tuple(Decision.from_json(d) for d in read["decisions"]),
@@ -158,6 +155,10 @@ class Plan:
 
 def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
+
+
+def _tuples(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
 
 
 def _spec_json(spec: TensorSpec) -> dict[str, str]:
