@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -13,7 +14,7 @@ from xpuruntime.errors import FormatError, InputError
 from xpuruntime.ir.interp import run
 from xpuruntime.program.program import RecipeStep, WeightTransformRecipe
 from xpuruntime.program.recipe_table import RECIPE_OPS, infer_recipe, rename_inputs, resolve, weight_input
-from xpuruntime.runtime.layouts import from_memory, to_memory
+from xpuruntime.runtime.layouts import flat_bytes, from_memory, to_memory
 from xpuruntime.runtime.recipes import STEPS, recipe_bytes, run_recipe
 from xpuruntime.types import DType, Layout, TensorSpec
 
@@ -280,3 +281,13 @@ def test_references() -> None:
     assert [s.inputs for s in rename_inputs(steps, 3, "%2")] == [("%2",), ("%3", "%%odd")]
     odd = recipe("float32[4, 3, 2]", RecipeStep("neg", ("%%5",)))
     np.testing.assert_array_equal(run_recipe(odd, {"%5": X}), -X)
+
+
+@pytest.mark.parametrize(
+    "dtype", ["uint8", "float16", "float32", "complex64", "complex128", ml_dtypes.bfloat16]
+)
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (2, 0, 1), (2, 1, 0)])
+@pytest.mark.parametrize("shape", [(3, 4, 2), (2, 3, 8), (5, 1, 3), (0, 2, 4), (1, 1, 1)])
+def test_bytes_of_a_strided_array_are_those_of_its_copy(dtype: Any, order: Any, shape: Any) -> None:
+    array = (np.arange(np.prod(shape)) + 1).reshape(shape).astype(dtype).transpose(order)
+    assert flat_bytes(array).tobytes() == array.tobytes()

@@ -11,7 +11,7 @@ from ..errors import InputError
 from ..tensor_files import pack_bits, unpack_bits
 from ..types import TensorSpec
 
-__all__ = ["from_memory", "memory_shape", "to_memory"]
+__all__ = ["flat_bytes", "from_memory", "memory_shape", "to_memory"]
 
 Array: TypeAlias = NDArray[Any]
 
@@ -42,6 +42,17 @@ def to_memory(array: Array, spec: TensorSpec) -> Array:
     else:
         array = array.transpose(physical.order)
     return pack_bits(array, spec.dtype) if spec.dtype.bits < 8 else array
+
+
+def flat_bytes(array: Array) -> Array:
+    """The elements' bytes in row-major order; a view where they lie so. Bits are moved in the widest pieces that lie together,
+    as NumPy moves types that it does not know, and pairs of small ones, many times slower.
+    """
+    if not array.flags.c_contiguous and array.dtype.itemsize in (1, 2, 4, 8):
+        array = array.view(f"u{array.dtype.itemsize}")
+        while array.itemsize < 8 and array.strides[-1] == array.itemsize and array.shape[-1] % 2 == 0:
+            array = array.view(f"u{2 * array.itemsize}")
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def from_memory(buffer: Array, spec: TensorSpec) -> Array:

@@ -82,7 +82,10 @@ def _rounded(function: Callable[..., Any], wide: type[np.floating[Any]]) -> Step
 
 def _pad(xs: Sequence[Array], a: Mapping[str, Any]) -> Array:
     x, begin, end = xs[0], a["begin"], a["end"]
-    made = np.zeros([b + s + e for b, s, e in zip(begin, x.shape, end, strict=True)], x.dtype)
+    if not any((*begin, *end)):
+        return x
+    shape = tuple(b + s + e for b, s, e in zip(begin, x.shape, end, strict=True))
+    made = np.zeros_like(x, shape=shape)  # lying in memory as x does
     made[tuple(slice(b, b + s) for b, s in zip(begin, x.shape, strict=True))] = x
     return made
 

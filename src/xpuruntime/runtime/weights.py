@@ -15,6 +15,7 @@ from ..program.program import CompiledProgram, WeightRef
 from ..tensor_files import TensorFiles, read_safetensors
 from ..types import DType, TensorSpec
 from .buffer import DeviceBuffer, backend_of
+from .layouts import flat_bytes
 from .recipes import recipe_bytes, run_recipe
 
 __all__ = ["Weights", "load_weights"]
@@ -63,7 +64,7 @@ def load_weights(
         made = run_recipe(recipe, arrays)
         handle = backend.allocate(recipe_bytes(recipe))
         buffer = DeviceBuffer(handle, recipe.spec, backend)
-        backend.upload(handle, np.ascontiguousarray(made).reshape(-1).view(np.uint8))
+        backend.upload(handle, flat_bytes(made))
         buffers[recipe.name] = buffer
     return Weights(program, buffers)
 
