@@ -63,7 +63,8 @@ def table(kind: str, name: str, values: Sequence[float | int]) -> str:
 
 def unravel(shape: Sequence[int], what: str = "task", prefix: str = "i") -> list[str]:
     """Lines that split a row-major number into indices ``i0``, ``i1`` ..."""
-    lines, below = [], 1
+    lines: list[str] = []
+    below = 1
     for d in reversed(range(len(shape))):
         turn = what if below == 1 else f"{what} / {below}"
         lines.insert(0, f"const int64_t {prefix}{d} = {turn}{f' % {shape[d]}' if d else ''};")

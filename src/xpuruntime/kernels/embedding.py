@@ -8,7 +8,7 @@ from ..decisions import Reason, Support
 from .gemm import accumulator, sizes
 from .kernel import Lowered, NodeCall
 from .kit import FLOATS, INTEGERS, Row, Rows, Text, computes, first, refuse
-from .movement import moves_stage, padding, too_small
+from .movement import moves_stage, too_small
 
 __all__ = ["KERNELS", "Embedding"]
 
@@ -46,7 +46,7 @@ class Embedding:
             table.shape[0],
             False,
         )
-        moves = [Move(to, source, (lookup,)), *padding("out0", y)]
+        moves = [Move(to, source, (lookup,))]
         return Lowered((moves_stage("embedding", moves, ("in0", "in1", "out0"), y.dtype, target),))
 
 

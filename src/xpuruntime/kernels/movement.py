@@ -28,7 +28,6 @@ __all__ = [
     "bits_of",
     "function",
     "moves_stage",
-    "padding",
     "static",
     "too_small",
 ]
@@ -64,11 +63,6 @@ def bits_of(value: object, dtype: DType) -> str:
     raw = np.ascontiguousarray(to(np.asarray(value), dtype)).reshape(1)
     unit = raw.view(np.uint8)[: element_bytes(dtype)]
     return f"0x{int.from_bytes(unit.tobytes(), 'little'):x}ull"
-
-
-def padding(arg: str, spec: TensorSpec) -> Moves:
-    """What lies beyond a value in its layout means nothing, and may belong to another value: nobody writes there."""
-    return iter(())
 
 
 def function(body: str) -> str:
