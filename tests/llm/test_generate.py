@@ -1,0 +1,235 @@
+"""Generation: what comes out, when it ends, what it costs in memory and calls."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import xpuruntime as xrt
+from xpuruntime.errors import BuildError, InputError, ModelError
+from xpuruntime.llm import DecoderConfig, Generator, Sampling, decoder_graph, open_checkpoint
+from xpuruntime.llm.sampling import pick, probabilities
+from xpuruntime.passes.trace import dispatches
+from xpuruntime.testing.decoders import greedy, prompt, reference
+
+# ── in place, nothing per token ──
+
+
+def test_the_cache_is_written_where_it_lies(pair: tuple[Any, Generator]) -> None:
+    """No call copies a state: every call that writes one writes the rows that are new."""
+    _, ours = pair
+    for entry in ours.program.entries:
+        plan = entry.plans[0]
+        states = {b.name for b in plan.buffers if b.kind.value == "state"}
+        roots = {b.name: b.root for b in plan.buffers}
+        writes = [c for c in plan.calls if any(roots[o] in states for o in c.outputs)]
+        assert len(writes) == 2 * ours.config.layers, entry.name
+        assert all("index_copy" in c.ops for c in writes), entry.name
+
+
+def test_a_token_costs_its_calls_and_nothing_else(pair: tuple[Any, Generator]) -> None:
+    _, ours = pair
+    ours.generate(prompt(8), max_new_tokens=4)
+    before = ours.decode.counters
+    ours.generate(prompt(8), max_new_tokens=101)
+    after = ours.decode.counters
+    spent = {k: after[k] - before[k] for k in after}
+    calls = len(ours.decode.plan.calls)
+    assert spent == {
+        "runs": 100,
+        "dispatches": 100 * calls,
+        "prepared": 0,
+        "allocations": 0,
+        "copies": 0,
+        "contexts": 0,
+    }
+
+
+def test_memory_is_flat_over_a_thousand_tokens() -> None:
+    def resident() -> int:
+        gc.collect()
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    if not Path("/proc/self/statm").exists():
+        pytest.skip("needs /proc")
+    with Generator(reference("llama", max_position_embeddings=1200), capacity=1200, buckets=(16,)) as ours:
+        ours.generate(prompt(8), max_new_tokens=50)
+        before = resident()
+        done = ours.generate(prompt(8), max_new_tokens=1000)
+        assert len(done.tokens) == 1000
+        assert resident() - before < 1 << 20
+
+
+def test_the_program_makes_the_calls_that_the_graph_promises(pair: tuple[Any, Generator]) -> None:
+    """What the null device records is what the plan lists: a device that computes nothing still counts."""
+    _, ours = pair
+    device = xrt.NullBackend()
+    executor = xrt.Executor(ours.program, device, entry="decode")
+    arrays = {w.name: np.zeros(w.spec.shape, w.spec.dtype.numpy) for w in ours.program.weights}
+    executor.bind(xrt.load_weights(arrays, ours.program, device))
+    feeds = [np.zeros([int(d) for d in s.shape], s.dtype.numpy) for s in executor.entry.inputs]
+    executor.run_arrays(feeds)
+    recorded = executor.counters["dispatches"]
+    assert recorded == len(ours.decode.plan.calls)
+
+
+def test_a_layer_takes_twelve_calls_or_fewer(pair: tuple[Any, Generator]) -> None:
+    _, ours = pair
+    kernels = Counter(c.kernel for c in ours.decode.plan.calls)
+    assert len(ours.decode.plan.calls) <= 12 * ours.config.layers + 5, kernels
+
+
+# ── how it ends ──
+
+
+def test_a_stop_token_ends_a_text_and_is_no_part_of_it(pair: tuple[Any, Generator]) -> None:
+    model, ours = pair
+    want = greedy(model, prompt(21), 40)
+    stop = want[20]
+    done = ours.generate(prompt(21), max_new_tokens=40, stops=[stop])
+    assert (list(done.tokens), done.finish) == (want[: want.index(stop)], "stop")
+
+
+def test_a_text_ends_where_it_is_told_or_has_no_room(pair: tuple[Any, Generator]) -> None:
+    _, ours = pair
+    done = ours.generate(prompt(5), max_new_tokens=3)
+    assert (len(done.tokens), done.finish) == (3, "length")
+    full = ours.generate(prompt(250), max_new_tokens=100)
+    assert (len(full.tokens), full.finish) == (256 - 250 + 1, "capacity")
+
+
+def test_a_batch_of_prompts_of_different_lengths_is_each_of_them_alone(pair: tuple[Any, Generator]) -> None:
+    _, ours = pair
+    prompts = [prompt(n, seed=n) for n in (1, 17, 60)]
+    together = ours.generate_batch(prompts, max_new_tokens=10)
+    assert together == [ours.generate(p, max_new_tokens=10) for p in prompts]
+
+
+def test_pieces_come_one_by_one_and_a_stream_may_be_left(pair: tuple[Any, Generator]) -> None:
+    _, ours = pair
+    whole = ours.generate(prompt(9), max_new_tokens=12)
+    stream = ours.stream(prompt(9), max_new_tokens=12)
+    assert [next(stream).token for _ in range(3)] == list(whole.tokens[:3])
+    stream.close()
+    assert ours.generate(prompt(9), max_new_tokens=12) == whole
+
+
+# ── sampling ──
+
+
+def test_a_seed_draws_the_same_and_another_does_not(pair: tuple[Any, Generator]) -> None:
+    _, ours = pair
+    options = {"max_new_tokens": 30, "temperature": 1.5}
+    first, again, other = (ours.generate(prompt(9), seed=s, **options).tokens for s in (1, 1, 2))
+    assert first == again != other
+
+
+def test_what_is_drawn_follows_the_probabilities() -> None:
+    logits = np.log(np.array([0.5, 0.3, 0.15, 0.05], np.float32))
+    random = Sampling(1.0, seed=0).generator()
+    counts = Counter(pick(logits, Sampling(1.0), random) for _ in range(4000))
+    assert [counts[i] / 4000 for i in range(4)] == pytest.approx([0.5, 0.3, 0.15, 0.05], abs=0.03)
+
+
+def test_top_k_and_top_p_keep_the_likeliest() -> None:
+    logits = np.log(np.array([0.15, 0.5, 0.05, 0.3], np.float32))
+    assert probabilities(logits, Sampling(1.0, top_k=2)).tolist() == pytest.approx([0, 0.625, 0, 0.375])
+    assert probabilities(logits, Sampling(1.0, top_p=0.6)).tolist() == pytest.approx([0, 0.625, 0, 0.375])
+    assert probabilities(logits, Sampling(1.0, top_p=0.4)).tolist() == [0, 1, 0, 0]
+    cold = probabilities(logits, Sampling(0.5))
+    assert cold.tolist() == pytest.approx([x / 0.365 for x in (0.0225, 0.25, 0.0025, 0.09)], rel=1e-5)
+
+
+@pytest.mark.parametrize("bad", [{"temperature": -1}, {"top_k": -1}, {"top_p": 0}, {"top_p": 1.1}])
+def test_sampling_that_makes_no_sense_is_refused(bad: dict[str, float]) -> None:
+    with pytest.raises(InputError, match="has a bad"):
+        Sampling(**bad)  # type: ignore[arg-type]
+
+
+# ── what is refused ──
+
+
+def test_prompts_that_cannot_be_read_are_refused(pair: tuple[Any, Generator]) -> None:
+    _, ours = pair
+    with pytest.raises(InputError, match="needs a prompt of one token or more"):
+        ours.generate([])
+    with pytest.raises(InputError, match="has no tokenizer"):
+        ours.generate("words")
+    with pytest.raises(InputError, match="has tokens from 0 to 96; got 97"):
+        ours.generate([97])
+    with pytest.raises(InputError, match="has room for 256 tokens; got 257"):
+        ours.generate([1] * 257)
+    with pytest.raises(InputError, match="makes one token or more"):
+        ours.generate([1], max_new_tokens=0)
+
+
+def test_a_capacity_beyond_the_model_is_refused() -> None:
+    with pytest.raises(BuildError, match="cannot have this capacity; got 512"):
+        Generator(reference("llama"), capacity=512)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_type": "mamba"}, "is of no known family"),
+        ({"hidden_act": "gelu"}, "hidden_act that is not computed here"),
+        ({"rope_parameters": {"rope_type": "yarn"}}, "scaled in a way not computed here"),
+        ({"use_sliding_window": True, "sliding_window": 16}, "sliding_window that is not computed here"),
+    ],
+)
+def test_models_that_would_come_out_wrong_are_refused(change: dict[str, Any], message: str) -> None:
+    data = {**reference("qwen2").config.to_dict(), **change}
+    with pytest.raises(ModelError, match=message):
+        DecoderConfig.from_json(data)
+
+
+# ── files ──
+
+
+@pytest.mark.parametrize("shards", [False, True])
+def test_a_folder_is_the_model_that_was_saved_there(tmp_path: Path, shards: bool) -> None:
+    model = reference("qwen2", eos_token_id=5)
+    model.save_pretrained(tmp_path, max_shard_size="100KB" if shards else "1GB")
+    assert (len(list(tmp_path.glob("*.safetensors"))) > 1) == shards
+    found = open_checkpoint(tmp_path)
+    assert found.config.stops == (5,)
+    assert set(found.files) >= set(found.config.shapes())
+    done = xrt.generate(tmp_path, prompt(12), max_new_tokens=16, capacity=64, buckets=(16,), stops=[])
+    assert list(done.tokens) == greedy(model, prompt(12), 16)
+
+
+def test_a_folder_that_lacks_a_shard_or_a_weight_says_so(tmp_path: Path) -> None:
+    reference("llama").save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 3}))
+    with pytest.raises(ModelError, match=r"lacks weights; got model\.layers\.2\.input_layernorm\.weight"):
+        open_checkpoint(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match="has no weights"):
+        open_checkpoint(tmp_path)
+
+
+# ── the headline's exact shapes ──
+
+QWEN2_5_1_5B = {
+    "model_type": "qwen2", "vocab_size": 151936, "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28,
+    "num_attention_heads": 12, "num_key_value_heads": 2, "max_position_embeddings": 32768, "rms_norm_eps": 1e-6,
+    "rope_theta": 1000000.0, "tie_word_embeddings": True, "torch_dtype": "bfloat16", "eos_token_id": 151643,
+    "use_sliding_window": False, "sliding_window": 131072, "hidden_act": "silu",
+}  # fmt: skip
+
+
+def test_qwen2_5_1_5b_decodes_in_far_fewer_dispatches_than_the_specification_asks() -> None:
+    from xpuruntime.llm.build import FUSIONS
+    from xpuruntime.passes import run_passes
+
+    config = DecoderConfig.from_json(QWEN2_5_1_5B)
+    assert sum(int(np.prod(s)) for s in config.shapes().values()) == 1_543_714_304
+    graph = decoder_graph(config, length=1, capacity=2048)
+    assert dispatches(run_passes(graph, FUSIONS)) <= 341 < 1038
