@@ -28,7 +28,8 @@ from machine import facts, keep
 CNNS = ("resnet18", "resnet50", "mobilenet_v2", "efficientnet_b0", "densenet121")
 MODELS = (*CNNS, "vit", "bert")
 ENGINES = ("native", "onnxruntime", "openvino", "torch", "torch.compile")
-# Largest max|d|/max|ref| against float64 that counts as right, by precision.
+# Largest max|d|/max|ref| against float64 that counts as right, by precision; in a lower one half more than PyTorch's own error
+# is right, too, whatever that is.
 LIMITS = {"float32": 1e-4, "bfloat16": 1e-1}
 LOWER = {"bfloat16"}
 ROUND_SECONDS = 0.4
@@ -105,7 +106,7 @@ def _measure(
             workers.pop(engine)
             continue
         error = float(np.abs(hello["output"] - reference).max() / np.abs(reference).max())
-        hello["row"] |= {"error": error, "ok": error <= LIMITS[precision]}
+        hello["row"] |= {"error": error}
         workers[engine] = (process, here, hello["row"])  # type: ignore[assignment]
     times: dict[str, list[float]] = {engine: [] for engine in workers}
     for _ in range(options.rounds):
@@ -120,6 +121,11 @@ def _measure(
         row |= {"model": name, "precision": precision, "threads": threads, "engine": engine}
         row |= {"ms": statistics.median(times[engine]) * 1e3, "rounds_ms": [t * 1e3 for t in times[engine]]}
         rows.append(row)
+    theirs = max(
+        (1.5 * r["error"] for r in rows if r["engine"] == "torch" and precision in LOWER), default=0.0
+    )
+    for row in rows:
+        row["ok"] = row["error"] <= max(LIMITS[precision], theirs)
     peers = {r["engine"]: r["ms"] for r in rows if r["engine"] != "native" and r["ok"]}
     for row in rows:
         if row["engine"] == "native" and row["ok"] and peers:
