@@ -22,6 +22,8 @@ _PUBLIC: dict[str, str] = {
     "Generator": "llm.generate",
     "generate": "llm.generate",
     # programs and devices
+    "compile": "compiler.pipeline",
+    "load_onnx": "frontends.onnx",
     "CompiledProgram": "program.program",
     "CpuBackend": "runtime.backends",
     "DAGExecutor": "inference.partitioned",
@@ -78,6 +80,7 @@ if TYPE_CHECKING:
     from .compiler.partition import PartitionPlan as PartitionPlan
     from .compiler.partition import is_op_supported as is_op_supported
     from .compiler.partition import partition as partition
+    from .compiler.pipeline import compile as compile  # noqa: A004
     from .decisions import Candidate as Candidate
     from .decisions import Decision as Decision
     from .decisions import Reason as Reason
@@ -96,6 +99,7 @@ if TYPE_CHECKING:
     from .errors import StrictError as StrictError
     from .errors import UnavailableError as UnavailableError
     from .errors import XpuError as XpuError
+    from .frontends.onnx import load_onnx as load_onnx
     from .frontends.torch import extract_ir as extract_ir
     from .inference.partitioned import DAGExecutor as DAGExecutor
     from .inference.session import InferenceSession as InferenceSession
