@@ -6,7 +6,11 @@ take the choice away, so it is blocked, and a decision says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from numpy.typing import NDArray
 
 from ..codegen.target import CodegenTarget
 from ..decisions import Candidate, Decision, Reason, Support
@@ -41,9 +45,15 @@ def facts_of(graph: Graph | None, node: Node, *, phase: str, device: str) -> Nod
 class Demands:
     """A policy's demands on the passes of one graph; collects what it refused."""
 
-    def __init__(self, policy: Policy, targets: Sequence[CodegenTarget], phase: str) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        targets: Sequence[CodegenTarget],
+        phase: str,
+        weights: Mapping[str, NDArray[Any]] = MappingProxyType({}),
+    ) -> None:
         self.kernel: KernelPolicy = policy.kernel
-        self.targets, self.phase = targets, phase
+        self.targets, self.phase, self.weights = targets, phase, weights
         self.decisions: list[Decision] = []
         named = policy.execution.precision
         self.precision = None if named in (None, "model") else DType.of(named)
@@ -51,7 +61,12 @@ class Demands:
 
     def context(self, graph: Graph) -> Context:
         """What the passes over a graph may do."""
-        return Context(may_fuse=self._may_fuse(graph), has_kernel=self._has_kernel, storage=self._storage)
+        return Context(
+            may_fuse=self._may_fuse(graph),
+            has_kernel=self._has_kernel,
+            storage=self._storage,
+            peek=lambda weight: self.weights.get(weight.name),
+        )
 
     def _has_kernel(self, op: str) -> bool:
         return all(has_kernel(op, t) for t in self.targets)
@@ -73,7 +88,7 @@ class Demands:
                 facts = facts_of(graph, node, phase=self.phase, device="cpu")
                 rule = next((r for r in self._forced if r.matches(facts)), None)
                 if rule is not None and family != anchor:
-                    reason = f"a rule forces {rule.use} for {node.name}, which would become part of a node of family {anchor}"
+                    reason = f"a rule forces {rule.use} for {source_names(node)[0]}, which would become part of a node of family {anchor}"
                     self._refused(node, anchor, reason)
                     return Support.no(Reason.FORCED, reason)
             return Support.yes()
@@ -83,6 +98,6 @@ class Demands:
     def _refused(self, node: Node, anchor: str, reason: str) -> None:
         alone = Candidate("kernel of its own", Reason.FORCED, reason)
         fused = Candidate(f"fused into {anchor}", Reason.FORBIDDEN, reason)
-        decision = Decision("fusion", node.name, alone, (fused,))
+        decision = Decision("fusion", source_names(node)[0], alone, (fused,))
         if decision not in self.decisions:
             self.decisions.append(decision)

@@ -40,7 +40,9 @@ def compile_model(
     source = Path(model)
     path = Path(output) if output is not None else Path(f"{source.stem}.npubin")
     graph, weights = _opened(source)
-    program = compile_graph(graph, target=target, policy=policy, shapes=shapes, passes=passes)
+    program = compile_graph(
+        graph, target=target, policy=policy, shapes=shapes, passes=passes, weights=weights
+    )
     if (
         not embed
         and path.absolute().parent.resolve() != source.absolute().parent.resolve()
