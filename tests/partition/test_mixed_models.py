@@ -20,48 +20,9 @@ onnx = pytest.importorskip("onnx")
 torch = pytest.importorskip("torch")
 
 
-def with_bias_gelu(shape_arithmetic: bool = False) -> Any:
-    """Linear layers around an op of com.microsoft; the Reshape in it reads sizes from the value before the region."""
-    from onnx import TensorProto, helper, numpy_helper
-
-    rng = np.random.default_rng(0)
-    arrays = {
-        "w1": rng.standard_normal((16, 32)) / 4,
-        "b1": rng.standard_normal(32),
-        "w2": rng.standard_normal((32, 8)) / 6,
-    }
-    nodes = [
-        helper.make_node("MatMul", ["x", "w1"], ["h"], "first"),
-        helper.make_node("BiasGelu", ["h", "b1"], ["a"], "vendor", domain="com.microsoft"),
-        helper.make_node("MatMul", ["a", "w2"], ["z"], "second"),
-        helper.make_node("Relu", ["z"], ["y"], "last"),
-    ]
-    if shape_arithmetic:
-        nodes[2:2] = [
-            helper.make_node("Shape", ["x"], ["xs"], "sizes"),
-            helper.make_node("Slice", ["xs", "zero", "one"], ["rows"], "rows"),
-            helper.make_node("Concat", ["rows", "rest"], ["wanted"], "wanted", axis=0),
-            helper.make_node("Reshape", ["a", "wanted"], ["r"], "reshape"),
-        ]
-        nodes[6].input[0] = "r"
-    ints = {"zero": [0], "one": [1], "rest": [-1]} if shape_arithmetic else {}
-    weights = [numpy_helper.from_array(a.astype(np.float32), n) for n, a in arrays.items()]
-    weights += [numpy_helper.from_array(np.array(a, np.int64), n) for n, a in ints.items()]
-    graph = helper.make_graph(
-        nodes,
-        "mixed",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 16])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 8])],
-        weights,
-        value_info=[helper.make_tensor_value_info("a", TensorProto.FLOAT, [4, 32])],  # nobody could infer it
-    )
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
-
-
 @pytest.mark.parametrize("arithmetic", [False, True])
-def test_an_op_that_only_onnx_runtime_has(arithmetic: bool) -> None:
-    model = open_model(with_bias_gelu(arithmetic))
+def test_an_op_that_only_onnx_runtime_has(bias_gelu: Any, arithmetic: bool) -> None:
+    model = open_model(bias_gelu(arithmetic))
     graph, weights = import_onnx(model)
     plan = partition(graph, others=("onnxruntime",), absorb=False)
     engines = [r.engine for r in plan.regions]
@@ -140,32 +101,8 @@ def test_bfloat16_crosses_as_it_is(tmp_path: Path) -> None:
     assert np.isnan(got.view(DType.BFLOAT16.numpy).astype(np.float32)[~number]).all()
 
 
-def network() -> Any:
-    """Convolutions with residuals, a pool and a head."""
-    rng = np.random.default_rng(3)
-    b = GraphBuilder("cnn")
-    weights: dict[str, np.ndarray] = {}
-
-    def weight(*shape: int) -> str:
-        name = f"w{len(weights)}"
-        weights[name] = (rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))).astype(np.float32)
-        return str(b.weight(name, f"float32{list(shape)}"))
-
-    def conv(value: Any, channels: int) -> Any:
-        return b.convolution(
-            value, weight(16, channels, 3, 3), stride=[1, 1], padding=[1, 1], dilation=[1, 1]
-        )
-
-    h = b.relu(conv(b.input("x", "float32[2, 3, 16, 16]"), 3))
-    for _ in range(3):
-        h = b.relu(b.add(conv(b.relu(conv(h, 16)), 16), h))
-    h = b.max_pool(h, kernel_size=[2, 2], stride=[2, 2], padding=[0, 0], dilation=[1, 1])
-    b.output("y", b.softmax(b.linear(b.mean(h, dim=[2, 3]), weight(10, 16)), dim=-1))
-    return b.build(), weights
-
-
-def test_a_network_whose_engines_alternate() -> None:
-    graph, weights = network()
+def test_a_network_whose_engines_alternate(network: Any) -> None:
+    graph, weights = network
     engines = ("native", "onnxruntime", "openvino", "interpreter")
     place = {n.name: engines[i // 3 % len(engines)] for i, n in enumerate(graph.nodes)}
     plan = partition(graph, place=place)

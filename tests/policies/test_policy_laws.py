@@ -82,6 +82,7 @@ _execution = _fields(
     engine_order=st.dictionaries(
         st.sampled_from(sorted(DEVICE_KINDS)), _some(st.sampled_from(ENGINES)), max_size=2
     ),
+    place=st.dictionaries(_line, st.sampled_from(ENGINES), max_size=3),
     strict=st.booleans(),
 )
 _policies = st.builds(lambda k, e: Policy(kernel=k, execution=e), _kernel, _execution)
@@ -139,7 +140,7 @@ def test_merge_is_a_monoid(a, b, c):
 def test_the_upper_one_wins(low, high):
     merged = low.merge(high).execution
     for name, value in high.execution.set_fields().items():
-        if name not in ("fixed_shapes", "engine_options", "engine_order"):
+        if name not in ("fixed_shapes", "engine_options", "engine_order", "place"):
             assert getattr(merged, name) == value
     for engine in high.execution.engine_options or {}:
         assert high.execution.options_for(engine).items() <= merged.options_for(engine).items()

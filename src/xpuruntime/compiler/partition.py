@@ -117,8 +117,8 @@ def partition(
     engine:  takes what it can; as ``engine`` or ``engine on device`` (cpu without one).
     others:  engines for the rest, in order; they are also what a region falls to when its engine fails. ``interpreter`` (NumPy, slow,
              every op of the IR) only where it is named. Opaque ATen ops go to ``torch``.
-    place:   engine by name or pattern (shell-style): of a node or its source, else of its op or op family. A node's own name wins over
-             patterns, of which the first that matches wins. It is had, or an error.
+    place:   engine by name or pattern (shell-style): of a node or its source, of its op, or of its op family. A node's own name wins
+             over patterns, a longer pattern over a shorter one. It is had, or an error.
     costs:   measured seconds by engine and node, or rates too (``Costs``). A node that every candidate was measured on goes to the
              fastest.
     absorb:  give a region to a neighbour's engine where a border costs more than the region saves.
@@ -126,7 +126,7 @@ def partition(
     Raises EngineUnavailable (with its decision) where no engine takes a node or a placement cannot be had, PolicyError.
     """
     graph = _graph(model)
-    supports: Supports = lambda call: is_op_supported(call, target)  # noqa: E731  - the default of an argument
+    supports: Supports | None = None
     kernels = KernelPolicy()
     if callable(demands):
         supports = demands
@@ -136,20 +136,24 @@ def partition(
         named = policy.execution.engine
         engine = named if named not in (None, "auto") else engine
     request: dict[str, Any] = {"engine": engine, "others": list(others), "place": dict(place or {})}
-    wanted = _Wanted(engine, tuple(o for o in others if o != engine), dict(place or {}), kernels, supports)
+    rest = tuple(o for o in others if o != engine)
+    wanted = _Wanted(
+        engine, rest, dict(place or {}), kernels, supports, lambda call: is_op_supported(call, target)
+    )
     rates = costs if isinstance(costs, Costs) else Costs(measured=costs or {})
     return _Partitioner(graph, wanted, rates, request).run(absorb)
 
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """Who may take what."""
+    """Who may take what. ``supports`` speaks for ``engine`` where the user gave it, ``native`` for our compiler."""
 
     engine: str
     others: tuple[str, ...]
     place: Mapping[str, str]
     kernels: KernelPolicy
-    supports: Supports
+    supports: Supports | None
+    native: Supports
 
     def forced(self, graph: Graph, node: Node) -> tuple[str, str] | None:
         """The engine that somebody placed the node on, and who."""
@@ -157,9 +161,9 @@ class _Wanted:
         if own is not None:
             return self.place[own], f"place {own!r}"
         names = {node.name, node.op, family_of(node), *source_names(node)}
-        for pattern, engine in self.place.items():
+        for pattern in sorted(self.place, key=lambda p: (-len(p), p)):
             if any(fnmatch.fnmatchcase(n, pattern) for n in names):
-                return engine, f"place {pattern!r}"
+                return self.place[pattern], f"place {pattern!r}"
         facts = facts_of(graph, node, phase="inference", device="cpu")
         for layer in self.kernels.layers:
             for rule in layer.rules:
@@ -177,11 +181,17 @@ class _Wanted:
     def answer(self, graph: Graph, node: Node, engine: str) -> Support:
         """Whether an engine takes the node, as far as this can be told without the engine."""
         name = engine.partition(" on ")[0]
-        if engine == self.engine or name == "native":
+        asked = (
+            self.supports
+            if engine == self.engine and self.supports
+            else self.native
+            if name == "native"
+            else None
+        )
+        if asked is not None:
             call = call_of(graph, node)
             if isinstance(call, Support):
                 return call
-            asked = self.supports if engine == self.engine else is_op_supported
             said = asked(call)
             if isinstance(said, Support):
                 return said

@@ -26,7 +26,7 @@ import numpy as np
 from ..compiler import compile as compile_graph
 from ..compiler.partition import PartitionPlan
 from ..decisions import Candidate, Decision, Reason
-from ..errors import EngineUnavailable, InputError, RunError, XpuError
+from ..errors import EngineUnavailable, InputError, KernelUnavailable, RunError, XpuError
 from ..frontends.onnx_cut import Original
 from ..ir import Graph, Weight, bind, open_weights
 from ..profiler import trace
@@ -158,9 +158,11 @@ class DAGExecutor:
     def __call__(self, **inputs: Any) -> dict[str, Any]:
         return self.execute(inputs)
 
-    def run(self, feeds: Mapping[str, Array]) -> list[Array]:
-        """Outputs in the graph's order, of arrays that were checked."""
-        return list(self._run(dict(feeds), None).values())
+    def run(self, feeds: Mapping[str, Array], *, stopped: Callable[[], bool] | None = None) -> list[Array]:
+        """Outputs in the graph's order, of arrays that were checked. ``stopped`` is asked before each region: true ends the run with a
+        RunError.
+        """
+        return list(self._run(dict(feeds), None, stopped).values())
 
     def _execute(
         self, inputs: Mapping[str, Any], watch: dict[str, Mapping[str, Any]] | None
@@ -170,22 +172,32 @@ class DAGExecutor:
         self._last = feeds
         return outputs if to_caller is None else {k: to_caller(v) for k, v in outputs.items()}
 
-    def _run(self, feeds: dict[str, Any], watch: dict[str, Mapping[str, Any]] | None) -> dict[str, Any]:
+    def _run(
+        self,
+        feeds: dict[str, Any],
+        watch: dict[str, Mapping[str, Any]] | None,
+        stopped: Callable[[], bool] | None = None,
+    ) -> dict[str, Any]:
         if self._closed:
             raise RunError(self._who, "is closed", do="Make a new one.")
         if self._weights is None:
             self.load_weights(None)
         if not self.graph.states:
-            return self._once(feeds, watch)
+            return self._once(feeds, watch, stopped)
         with self._stateful:
-            return self._once(feeds, watch)
+            return self._once(feeds, watch, stopped)
 
-    def _once(self, feeds: dict[str, Any], watch: dict[str, Mapping[str, Any]] | None) -> dict[str, Any]:
+    def _once(
+        self,
+        feeds: dict[str, Any],
+        watch: dict[str, Mapping[str, Any]] | None,
+        stopped: Callable[[], bool] | None,
+    ) -> dict[str, Any]:
         graph = self.graph
         symbols = (
             bind(self._specs, {s.name: feeds[s.name].shape for s in self._specs}) if graph.symbols else {}
         )
-        pass_ = _Pass(self, symbols, watch)
+        pass_ = _Pass(self, symbols, watch, stopped)
         values: dict[str, Any] = {**feeds, **self._states}
         self._schedule.run(values, pass_.work)
         outputs = {o.name: pass_.host(self._kept(o.value, values)) for o in graph.outputs}
@@ -273,16 +285,22 @@ class _Pass:
     """One run: what crosses borders, counted."""
 
     def __init__(
-        self, executor: DAGExecutor, symbols: dict[str, int], watch: dict[str, Mapping[str, Any]] | None
+        self,
+        executor: DAGExecutor,
+        symbols: dict[str, int],
+        watch: dict[str, Mapping[str, Any]] | None,
+        stopped: Callable[[], bool] | None,
     ) -> None:
-        self.executor, self.symbols, self.watch = executor, symbols, watch
+        self.executor, self.symbols, self.watch, self.stopped = executor, symbols, watch, stopped
         self.counts: Counter[str] = Counter()
         self._made: set[str] = set()
         self._copies: dict[tuple[int, bool], Any] = {}
         self._lock = threading.Lock()
 
     def work(self, index: int, values: Mapping[str, Any]) -> Sequence[Any]:
-        """Run a region."""
+        """Run a region. Raises RunError where the run was ended."""
+        if self.stopped is not None and self.stopped():
+            raise RunError(self.executor._who, "the run was ended", do="Start another.")
         placed = self.executor._regions[index]
         region = placed.work.region
         crossing = sum(v in self._made for v in region.inputs)
@@ -408,7 +426,8 @@ class _Placed:
         told = {c.name for c in self.rejected}
         left = [c for c in self.decision.rejected if c.name not in told]
         if not region.alternatives:
-            if code is Reason.RUN_FAILED and len(self.rejected) == 1:
+            own = code is Reason.RUN_FAILED or isinstance(error, KernelUnavailable)
+            if own and len(self.rejected) == 1:
                 raise error
             decision = Decision("engine", region.id, None, (*self.rejected, *left))
             raise EngineUnavailable(

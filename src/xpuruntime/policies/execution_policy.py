@@ -53,6 +53,10 @@ class ExecutionPolicy(FileForm):
     engine_order: Mapping[str, Names] | None = of_kind(
         kinds.ENGINE_ORDER, "engines to try, in this order, where none is named, by device kind"
     )
+    place: Mapping[str, str] | None = of_kind(
+        kinds.PLACES,
+        "engines for parts of the model: {conv: native, /head/*: onnxruntime}, by node, op or op family; also torch and interpreter",
+    )
     strict: bool | None = of_kind(
         kinds.BOOLEAN, "an error where an engine falls back inside itself or evidence differs"
     )

@@ -32,6 +32,7 @@ __all__ = [
     "OPTIONS",
     "PATTERN",
     "PHASE_LIST",
+    "PLACES",
     "PRECISION",
     "REASON",
     "SECONDS",
@@ -341,6 +342,16 @@ SHAPES = Kind(
                 },
             ]
         },
+    },
+    _plain_mapping,
+)
+PLACES = Kind(
+    _mapping(text, engine_name, "names or patterns of nodes, ops or op families to engines"),
+    {
+        "type": "object",
+        "maxProperties": MAX_LIST,
+        "propertyNames": _TEXT_SCHEMA,
+        "additionalProperties": _ENGINE_SCHEMA,
     },
     _plain_mapping,
 )

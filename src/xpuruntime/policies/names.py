@@ -9,7 +9,7 @@ from .kernel_policy import KernelPolicy
 from .kinds import kernels_of
 from .policy import Policy
 from .record import FieldPath, Problem
-from .vocabulary import ENGINES, KERNELS, nearest
+from .vocabulary import ENGINES, KERNELS, REGION_RUNNERS, nearest
 
 __all__ = ["check_names"]
 
@@ -25,9 +25,15 @@ def check_names(policy: Policy, *, kernels: Iterable[str] = (), engines: Iterabl
             raise Problem(path, f"no such kernel{of}", got=repr(name), do=do)
     known_engines = tuple(dict.fromkeys((*ENGINES, *engines)))  # a built-in engine registers itself too
     for path, name in _engine_names(policy.execution, ("execution",)):
-        if name not in known_engines:
-            do = f"{nearest(name, known_engines)}Known: {', '.join(known_engines)}."
-            raise Problem(path, "no such engine", got=repr(name), do=do)
+        _check_engine(path, name, known_engines)
+    for pattern, name in (policy.execution.place or {}).items():
+        _check_engine(("execution", "place", pattern), name, (*known_engines, *REGION_RUNNERS))
+
+
+def _check_engine(path: FieldPath, name: str, known: tuple[str, ...]) -> None:
+    if name not in known:
+        do = f"{nearest(name, known)}Known: {', '.join(known)}."
+        raise Problem(path, "no such engine", got=repr(name), do=do)
 
 
 def _kernel_names(policy: KernelPolicy, at: FieldPath) -> Iterator[tuple[FieldPath, str, tuple[str, ...]]]:

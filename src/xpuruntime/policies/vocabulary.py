@@ -19,6 +19,7 @@ __all__ = [
     "KERNELS",
     "PHASES",
     "PRECISIONS",
+    "REGION_RUNNERS",
     "dims_of_family",
     "nearest",
 ]
@@ -50,6 +51,8 @@ KERNELS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 assert KERNELS.keys() <= FAMILIES.keys()
 
 ENGINES: tuple[str, ...] = ("native", "onnxruntime", "tensorrt", "openvino", "qnn")
+REGION_RUNNERS: tuple[str, ...] = ("torch", "interpreter")
+"""What may run a region and is no engine for a whole model: PyTorch's own operators, and the reference interpreter."""
 ENGINE_ALIASES: Mapping[str, str] = MappingProxyType({"onnxrt": "onnxruntime"})
 
 PHASES: Mapping[str, str] = MappingProxyType(

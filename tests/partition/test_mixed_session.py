@@ -1,0 +1,100 @@
+"""Sessions whose model goes to several engines: placed by a policy, cut out by a rule, or for ops that native lacks."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+
+import xpuruntime as xrt
+from xpuruntime.decisions import Reason
+from xpuruntime.errors import EngineUnavailable, KernelUnavailable, PolicyError
+from xpuruntime.frontends.onnx_writer import to_onnx
+
+ort = pytest.importorskip("onnxruntime")
+CPU = {"device": "cpu", "threads": 1}
+X = np.random.default_rng(1).standard_normal((4, 16)).astype(np.float32)
+
+
+@pytest.fixture
+def case(bias_gelu) -> tuple[bytes, np.ndarray]:
+    """A model of which native lacks one op, and its result on X."""
+    data = bias_gelu().SerializeToString()
+    return data, ort.InferenceSession(data).run(None, {"x": X})[0]
+
+
+def close(got: np.ndarray, want: np.ndarray) -> bool:
+    return bool(np.abs(got - want).max() <= 1e-5 * np.abs(want).max())
+
+
+def test_native_named_and_a_fallback_allowed(case, caplog) -> None:
+    model, want = case
+    with pytest.raises(EngineUnavailable, match="BiasGelu"):
+        xrt.InferenceSession(model, engine="native", **CPU)
+    policy = xrt.ExecutionPolicy(allow_fallback="cpu")
+    with (
+        caplog.at_level(logging.WARNING),
+        xrt.InferenceSession(model, engine="native", exec_policy=policy, **CPU) as sess,
+    ):
+        assert close(sess.run(x=X)["y"], want)
+        engine = sess.plan.decision("engine")
+        assert engine.chosen.code is Reason.FALLBACK
+        assert engine.rejected[0].name == "native on cpu"
+        receipt = sess.receipt()
+    assert receipt.confirmed, receipt
+    engines = {r.id: r.engine for r in sess.plan.regions}
+    by_node = {n.name: engines[n.region] for n in sess.plan.nodes}
+    assert by_node["vendor"] == "onnxruntime"
+    assert by_node["first"] == "native"
+    assert "BiasGelu" in sess.plan.decision_for(sess.plan.nodes[1].region).explain()
+
+
+def test_a_policy_places_nodes(case) -> None:
+    model, want = case
+    policy = {
+        "version": 1,
+        "execution": {"engine": "onnxruntime", "place": {"first": "native", "last": "interpreter"}},
+    }
+    with xrt.InferenceSession(model, policy=policy, **CPU) as sess:
+        assert close(sess.run(x=X)["y"], want)
+        assert [(r.engine) for r in sess.plan.regions] == ["native", "onnxruntime", "interpreter"]
+        assert [(t.value, t.source, t.destination) for t in sess.plan.transfers] == [
+            ("h", "r0", "r1"),
+            ("z", "r1", "r2"),
+        ]
+        receipt = sess.receipt()
+        assert type(sess.plan).from_json(sess.plan.to_json()) == sess.plan
+    assert receipt.confirmed, receipt
+    assert "place 'first'" in str(receipt.plan.explain())
+    assert any("cut from 2 of the model's own nodes" in n for n in receipt.evidence["r1"].notes)
+
+
+def test_a_placement_that_cannot_be_had_is_an_error(case) -> None:
+    model, _ = case
+    with pytest.raises(EngineUnavailable, match="place 'vendor' wants native, which cannot be had"):
+        xrt.InferenceSession(
+            model, policy={"version": 1, "execution": {"place": {"vendor": "native"}}}, **CPU
+        )
+    with pytest.raises(PolicyError, match="no such engine"):
+        xrt.InferenceSession(model, policy={"version": 1, "execution": {"place": {"vendor": "nativ"}}}, **CPU)
+
+
+def test_a_forced_kernel_is_cut_out_of_a_vendors_region(network) -> None:
+    graph, weights = network
+    model = to_onnx(graph, weights)
+    x = np.random.default_rng(4).standard_normal((2, 3, 16, 16)).astype(np.float32)
+    want = ort.InferenceSession(model.SerializeToString()).run(None, {"x": x})[0]
+    rule = xrt.KernelPolicy(rules=[xrt.Rule(op="matmul", use="generated")])
+    with xrt.InferenceSession(model, engine="onnxruntime", kernel_policy=rule, **CPU) as sess:
+        assert close(sess.run(x=x)["y"], want)
+        native = [r.id for r in sess.plan.regions if r.engine == "native"]
+        assert len(native) == 1
+        assert [n.family for n in sess.plan.nodes if n.region == native[0]] == ["matmul"]
+        receipt = sess.receipt()
+        assert "uses kernel 'generated'" in sess.plan.explain()
+    assert receipt.confirmed, receipt
+    assert any(row.kernel.startswith("matmul/generated") for row in receipt.evidence[native[0]].rows)
+    never = xrt.KernelPolicy(rules=[xrt.Rule(op="matmul", use="cublas")])
+    with pytest.raises(KernelUnavailable, match="forces 'cublas'"):
+        xrt.InferenceSession(model, engine="onnxruntime", kernel_policy=never, **CPU)
