@@ -77,14 +77,22 @@ def _ops(model: ModelSource) -> Support:
         graph = native_model(model).graph
     except XpuError as error:
         return Support.no(Reason.OP_UNSUPPORTED, f"the model cannot be lowered: {error.what}", do=error.do)
+    known = frozenset[str]().union(*(s.symbols for s in graph.input_specs))
     for node in graph.nodes:
+        name = node.sources[0].name if node.sources else node.name
         if node.op == "opaque":
-            name = node.sources[0].name if node.sources else node.name
             return Support.no(
                 Reason.OP_UNSUPPORTED,
                 f"{node.attrs['op_type']} ({name}) has no form in the IR: {node.attrs['reason']}",
                 do="Use a vendor engine for this model.",
             )
+        for spec in (v.spec for v in node.outputs if v.spec is not None):
+            if spec.symbols - known:
+                return Support.no(
+                    Reason.SHAPE_UNSUPPORTED,
+                    f"only a run knows the shape that {name} gives: {spec}; native programs have static shapes",
+                    do="Use a vendor engine for this model.",
+                )
     return Support.yes()
 
 
