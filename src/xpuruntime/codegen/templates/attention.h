@@ -271,6 +271,11 @@ INLINE void attention_few(const typename P::S *q, const typename P::S *k, const 
         for (int i = 0; i < P::queries; ++i) {
             const T *query = turned + i * F::wide_d;
             int64_t j = 0;
+            if constexpr (P::masked) {  // keys that nobody sees are not read: a cache that is mostly empty costs what it holds
+                while (j < keys && mask((T)0, i, at + j) == ATTENTION_HIDDEN<T>) ++j;
+                if (j == keys) continue;
+                j = 0;
+            }
             for (; j + 4 <= keys; j += 4) attention_dots<P, 4>(query, kb + j * P::k_row, scores + j);
             for (; j < keys; ++j) attention_dots<P, 1>(query, kb + j * P::k_row, scores + j);
             if constexpr (P::softcap)
