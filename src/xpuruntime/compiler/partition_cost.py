@@ -25,15 +25,15 @@ class Costs:
     region_s:  seconds that entering a region takes, by engine, beside its work; ``other_s`` for engines that are not listed.
     flops_per_s, bytes_per_s: of the processor, for predictions. copy_bytes_per_s: between two devices.
 
-    Defaults are least times on the development machine (two cores, AVX-512, one thread for the calls): an executable's run of
-    one tiny node, a 512x512 float32 product and a copy of 64 MiB by NumPy. They need only be right to a factor of some.
+    Defaults are least times on the development machine (two cores, AVX-512): how much a run of a chain of tiny nodes grew with each
+    region that it was cut into, by engine; a 512x512 float32 product and a copy of 64 MiB by NumPy. They need only be right to a factor of some.
     """
 
     measured: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     region_s: Mapping[str, float] = field(
-        default_factory=lambda: {"native": 0.9e-6, "onnxruntime": 2.9e-6, "openvino": 16.8e-6}
+        default_factory=lambda: {"native": 4.4e-6, "onnxruntime": 6.7e-6, "openvino": 22.7e-6}
     )
-    other_s: float = 16.8e-6
+    other_s: float = 22.7e-6
     flops_per_s: float = 244e9
     bytes_per_s: float = 62e9
     copy_bytes_per_s: float = 31e9
