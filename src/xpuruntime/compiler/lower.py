@@ -270,6 +270,9 @@ class _Lowerer:
                     names[f"in{at}"] = recipe
             else:
                 names[f"in{at}"] = operand
+        for name, (at, packed) in lowered.beside.items():
+            names[name] = self.known.recipe(str(node.inputs[at]), packed)
+            self._weight(names[name])
         in_place = {f"out{o}": f"in{i}" for o, i in lowered.in_place.items()}
         written: set[str] = set()
         for stage in lowered.stages:

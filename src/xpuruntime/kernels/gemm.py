@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..codegen.isa import IsaLevel
 from ..codegen.target import CodegenTarget
@@ -117,6 +117,7 @@ class Product:
 
     batch: dims over which both sides may change; rows: dims of the left side's rows (several where a batch became rows).
     a_strides: over (*batch, *rows, k); b_strides: over (*batch, k, n); y_strides: over (*batch, *rows, n).
+    b_type: what B is stored in where that is not y's type; then its columns have scales, the argument after the terms.
     """
 
     a: int
@@ -131,6 +132,7 @@ class Product:
     terms: tuple[Term, ...] = ()
     alpha: float = 1.0
     act: str = "none"
+    b_type: str = ""
 
     @property
     def m(self) -> int:
@@ -152,7 +154,7 @@ class Product:
             return self
         return Product(
             self.a, self.b, (), rows, self.n, self.k,
-            self.a_strides, self.b_strides[lead:], self.y_strides, self.terms, self.alpha, self.act,
+            self.a_strides, self.b_strides[lead:], self.y_strides, self.terms, self.alpha, self.act, self.b_type,
         )  # fmt: skip
 
 
@@ -204,7 +206,7 @@ def _tiling(
         range(most, 0, -1), key=lambda v: math.ceil(p.n / (v * lanes)) * v * (1 + 0.04 * (most - v))
     )
     rows = max(1, min(matmul_tile * most // vectors, p.m, (regs - 1 - vectors) // vectors))
-    pairs = dtype is DType.BFLOAT16 and "avx512bf16" in isa.features and p.a_strides[-1] == 1
+    pairs = dtype is DType.BFLOAT16 and not p.b_type and "avx512bf16" in isa.features and p.a_strides[-1] == 1
     unroll = max(1, min(4, regs * 3 // 4 // (rows * vectors))) if streamed else 1
     if p.m <= rows and packed:
         block = max(p.k, 1)
@@ -258,7 +260,7 @@ def lower_product(
     panels, blocks = math.ceil(p.n / t.columns), math.ceil(p.m / t.task_rows)
     item, acc = y.dtype.bits // 8, 8 if accumulator(y.dtype) in ("double", "uint64_t") else 4
     task_flops = 2 * t.task_rows * t.columns * p.k
-    task_bytes = t.columns * p.k * item
+    task_bytes = t.columns * p.k * (1 if p.b_type else item)
     # Two microseconds of work are worth a thread: at 100 GFLOP/s, or 20 GB/s of B.
     microseconds = max(task_flops / 1e5, task_bytes / 2e4, 0.02)
     args = [operand_ref("in", p.a), operand_ref("in", p.b)]
@@ -279,8 +281,26 @@ def lower_product(
         flops=2 * p.batches * p.m * p.n * p.k,
         bytes=sum(s.size_bytes or 0 for s in (*(o.spec for o in call.tensors), y)),
     )
+    accumulates = _ACCUMULATES[accumulator(y.dtype)]
+    if p.b_type:
+        stage = replace(stage, args=(*args, "beside0", "out0"))
+        scale = Packed((RecipeStep("scale_int8", ("%in",), {"dim": 0}),), TensorSpec((p.n,), DType.FLOAT32))
+        codes = _quantized(_packed(p, b, t))
+        return Lowered(
+            (stage,), weights={p.b: codes}, beside={"beside0": (p.b, scale)}, accumulates=accumulates
+        )
     weights = {p.b: _packed(p, b, t)} if b.is_weight else {}
-    return Lowered((stage,), weights=weights, accumulates=_ACCUMULATES[accumulator(y.dtype)])
+    return Lowered((stage,), weights=weights, accumulates=accumulates)
+
+
+def _quantized(packed: Packed) -> Packed:
+    """The same packing of a linear's weight in int8: each row of it, a column of B, by its own scale."""
+    first = RecipeStep("quantize_int8", ("%in",), {"dim": 0})
+    rest = [
+        replace(s, inputs=tuple("%0" if i == "%in" else f"%{int(i[1:]) + 1}" for i in s.inputs))
+        for s in packed.steps
+    ]
+    return Packed((first, *rest), replace(packed.spec, dtype=DType.INT8))
 
 
 _ACCUMULATES = {"float": "float32", "double": "float64", "uint32_t": "int32", "uint64_t": "int64"}
@@ -289,6 +309,7 @@ _ACCUMULATES = {"float": "float32", "double": "float64", "uint32_t": "int32", "u
 def _source(call: NodeCall, p: Product, t: _Tiling, dtype: DType, packed: bool) -> str:
     """The text of the function; shapes and strides stand in it as numbers."""
     s, acc, lead = C_TYPES[dtype], accumulator(dtype), len(p.batch)
+    b = p.b_type or s
     panels, blocks = math.ceil(p.n / t.columns), math.ceil(p.m / t.task_rows)
     a_row = _even(p.rows, p.a_strides[lead:-1]) or 0
     constants = {
@@ -304,7 +325,8 @@ def _source(call: NodeCall, p: Product, t: _Tiling, dtype: DType, packed: bool) 
         f"; {t.rows} x {t.columns} tiles, B {'packed at load' if packed else 'packed by the task'}",
         "struct KERNEL_product {",
         f"    typedef {acc} T;",
-        f"    typedef {s} A, B;",
+        f"    typedef {s} A;",
+        f"    typedef {b} B;",
         "    static constexpr int "
         + ", ".join(f"{n} = {constants[n]}" for n in ("R", "NV", "U", "tail"))
         + ";",
@@ -314,11 +336,14 @@ def _source(call: NodeCall, p: Product, t: _Tiling, dtype: DType, packed: bool) 
         f"    static constexpr bool packed = {str(packed).lower()}, pairs = {str(t.pairs).lower()};",
         "};",
         'extern "C" void KERNEL(void *const *args, const void *, int64_t begin, int64_t end, void *scratch) {',
-        f"    const {s} *a = (const {s} *)args[0], *b = (const {s} *)args[1];",
+        f"    const {s} *a = (const {s} *)args[0];",
+        f"    const {b} *b = (const {b} *)args[1];",
     ]
     lines += [f"    const {s} *term{at} = (const {s} *)args[{at + 2}];" for at in range(len(p.terms))]
+    if p.b_type:
+        lines.append(f"    const {acc} *scale = (const {acc} *)args[{len(p.terms) + 2}];")
     lines += [
-        f"    {s} *y = ({s} *)args[{len(p.terms) + 2}];",
+        f"    {s} *y = ({s} *)args[{len(p.terms) + (3 if p.b_type else 2)}];",
         f"    constexpr int L = GEMM_LANES<{acc}>;",
         "    for (int64_t task = begin; task < end; ++task) {",
         f"        const int64_t row = task % {blocks} * {t.task_rows}, panel = task / {blocks} % {panels},"
@@ -370,6 +395,8 @@ def _epilogue(p: Product, storage: str, acc: str) -> list[str]:
         "    const int64_t n = columns - j < L ? columns - j : L;",
         "    auto x = load<L>(sums + j);",
     ]
+    if p.b_type:
+        lines.append(f"    x = x * gemm_load<{acc}>(scale + col + j, n);")
     if p.alpha != 1:
         lines.append(f"    x = x * {_number(p.alpha, acc)};")
     for i, term in enumerate(p.terms):

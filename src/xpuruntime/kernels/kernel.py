@@ -119,6 +119,7 @@ class Lowered:
 
     temps:    bytes of buffers that live between the stages.
     weights:  operand position to the packed form; only for operands with ``is_weight``.
+    beside:   further arguments by name (``beside0``): made of a known operand, beside its packed form.
     in_place: output position to the operand whose memory it may take when nothing reads that later: element i of the output
               is written after element i of the operand was read, by the same task.
     accumulates: dtype of sums; ``deterministic``: equal inputs give equal bits, whatever the threads.
@@ -127,6 +128,7 @@ class Lowered:
     stages: tuple[Stage, ...]
     temps: tuple[int, ...] = ()
     weights: Mapping[int, Packed] = field(default_factory=dict)
+    beside: Mapping[str, tuple[int, Packed]] = field(default_factory=dict)
     in_place: Mapping[int, int] = field(default_factory=dict)
     accumulates: str = "float32"
     deterministic: bool = True

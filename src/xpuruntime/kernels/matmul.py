@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from ..codegen.target import CodegenTarget
 from ..decisions import Reason, Support
 from ..ir.ops.matmul import ACTIVATIONS as ACTIVATION_NAMES
+from ..types import DType
 from .gemm import ACTIVATIONS, C_TYPES, STREAMED_ROWS, Product, Term, lower_product, sizes, strides_in
 from .kernel import Lowered, NodeCall
 
@@ -136,7 +137,38 @@ class MatmulKernel:
         return lower_product(call, product_of(call), target, streamed=self.streamed)
 
 
+class Int8Weights:
+    """Linear layers with weights in int8, a scale per output, and everything else as it was: half or a quarter of what decoding reads.
+
+    Changes results (a weight by up to a 254th of its row's largest), so it is the last choice: only a policy takes it.
+    """
+
+    name = "matmul/int8_weights"
+    ops = ("linear", "fused_linear")
+
+    def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
+        """Floats up to 32 bits, and a weight that is known when it is loaded."""
+        found = _supports(call)
+        if not found:
+            return found
+        if call.outputs[0].dtype not in (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16):
+            return Support.no(
+                Reason.DTYPE_UNSUPPORTED, f"no int8 weights beside {call.outputs[0].dtype.value}"
+            )
+        if not call.tensor(1).is_weight:
+            return Support.no(
+                Reason.SHAPE_UNSUPPORTED, "quantizes weights at load, and the right side is none"
+            )
+        return Support.yes()
+
+    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+        """As the others; few rows are streamed."""
+        p = replace(_linear(call), b_type="int8_t")
+        return lower_product(call, p, target, streamed=p.flat().m <= STREAMED_ROWS)
+
+
 KERNELS: tuple[Any, ...] = (
     MatmulKernel("matmul/gemv", True, _few_rows),
     MatmulKernel("matmul/generated", False, _always),
+    Int8Weights(),
 )
