@@ -249,6 +249,35 @@ def test_weights_are_checked_and_sizes_may_be_open() -> None:
             dag.execute({"x": X.astype(np.float64)})
 
 
+def test_many_threads_run_one_executor_and_weights_may_be_changed() -> None:
+    b = GraphBuilder("shared")
+    h = b.softmax(b.linear(b.input("x", "float32[4, 8]"), b.weight("w", "float32[8, 8]")), dim=-1)
+    b.output("y", b.add(b.relu(h), b.tanh(h)))
+    graph = b.build()
+    rng = np.random.default_rng(6)
+    inputs = [rng.standard_normal((4, 8)).astype(np.float32) for _ in range(8)]
+    plan = partition(graph, lambda call: call.op != "softmax", others=("onnxruntime",), absorb=False)
+    with DAGExecutor(plan, threads=1, parallel=2) as dag:
+        for scale in (1.0, 3.0):
+            weights = {"w": np.eye(8, dtype=np.float32) * np.float32(scale)}
+            dag.load_weights(weights)
+            want = [interp.run(graph, {"x": x}, weights=weights)["y"] for x in inputs]
+            wrong: list[int] = []
+
+            def many(i: int, want: Any = want, wrong: Any = wrong) -> None:
+                for _ in range(40):
+                    if not np.allclose(dag.execute({"x": inputs[i]})["y"], want[i], rtol=1e-5, atol=1e-6):
+                        wrong.append(i)
+
+            threads = [threading.Thread(target=many, args=(i,)) for i in range(len(inputs))]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert wrong == []
+        assert dag.counters["runs"] == 2 * 8 * 40
+
+
 @pytest.mark.parametrize(
     ("op", "reason"),
     [

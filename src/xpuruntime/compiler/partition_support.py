@@ -37,7 +37,7 @@ def is_op_supported(op: Any, target: Any = "cpu") -> Support:
     """
     where = resolve_target(target)
     if isinstance(op, NodeCall):
-        return _call(op, where)
+        return _remembered(op, where)
     if isinstance(op, Node):
         return _opaque(op) if op.op == "opaque" else _name(op.op, where)
     return _name(str(op), where)
@@ -78,6 +78,23 @@ def _opaque(node: Node) -> Support:
     domain, op = node.attrs["domain"], node.attrs["op_type"]
     family = family_of_aten(op) if domain in ("aten", "torch") else family_of_onnx(op, domain)
     return Support.no(Reason.OP_UNSUPPORTED, f"{op} ({family}) has no form in the IR: {node.attrs['reason']}")
+
+
+_REMEMBERED: dict[tuple[object, ...], Support] = {}
+_MOST = 4096
+
+
+def _remembered(call: NodeCall, target: CodegenTarget) -> Support:
+    """Layers repeat: what was said of a node holds for every other one with these types and attributes."""
+    operands = tuple(
+        (o.spec, o.is_weight, o.const) if isinstance(o, Operand) else repr(o) for o in call.inputs
+    )
+    key = (call.op, call.attrs, operands, call.outputs, target.name, repr(target.config))
+    if call.op == "opaque" or key not in _REMEMBERED:
+        if len(_REMEMBERED) >= _MOST:
+            _REMEMBERED.clear()
+        _REMEMBERED[key] = _call(call, target)
+    return _REMEMBERED[key]
 
 
 def _call(call: NodeCall, target: CodegenTarget) -> Support:

@@ -406,7 +406,9 @@ class _Placed:
         """Run on whatever engine the region has; on the next one when it fails."""
         while True:
             runner = self.runner
-            assert runner is not None
+            if runner is None:  # another thread is on its way to the next one
+                with self._lock:
+                    continue
             try:
                 return runner.run(crossing.bring(values, runner.on_device), symbols)
             except InputError:

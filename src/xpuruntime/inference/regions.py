@@ -87,6 +87,7 @@ class Runner(ABC):
 
     def load(self, weights: Mapping[str, Array]) -> None:
         """Take the weights, by the names of the graph; open what is static. Raises BuildError, InputError."""
+        self.close()  # forms with other weights
         self._weights = weights
         if not self.work.graph.symbols or self.takes_open_sizes:
             self._form({})
