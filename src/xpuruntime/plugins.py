@@ -31,6 +31,7 @@ class EnginePlugin:
     versions: (lowest, first unsupported) version of the vendor; both ends are tested.
     formats:  model formats it reads: ``onnx``, ``openvino-ir``.
     entry:    dotted string of a module that has the functions of ``protocols.Engine``.
+    compiles_in_build: ``build`` is what takes long; False where an artifact is empty and loading compiles.
     chooses_kernels: its kernels are ours to choose, so a KernelPolicy enters its requests; a vendor's are the vendor's.
     """
 
@@ -44,6 +45,7 @@ class EnginePlugin:
     formats: tuple[str, ...]
     entry: str
     chooses_kernels: bool = False
+    compiles_in_build: bool = True
 
     def installed(self) -> Support:
         """Whether the vendor's package is there in a supported version; imports nothing."""

@@ -209,8 +209,8 @@ class RunContext(Protocol):
     A bound context (``bind_context``) runs on memory that was given when it was made, and ``run`` gives nothing.
     """
 
-    def run(self, feeds: dict[str, Array]) -> Sequence[Array]:
-        """As ``Executable.run``."""
+    def run(self, feeds: dict[str, Array], watched: bool = False) -> Sequence[Array]:
+        """As ``Executable.run``. ``watched``: somebody waits to end it; an engine may have a quicker way that cannot be ended for others."""
         ...
 
     def stop(self) -> None:

@@ -250,8 +250,11 @@ class Store:
         return removed
 
     @contextlib.contextmanager
-    def lock(self, key: str) -> Iterator[None]:
-        """Hold the key's lock, so that several processes build one thing once. The kernel frees it if the holder dies."""
+    def lock(self, key: str, seconds: float | None = None) -> Iterator[None]:
+        """Hold the key's lock, so that several processes build one thing once. The kernel frees it if the holder dies.
+
+        seconds: how long to wait for it; None: as long as it takes. Raises TimeoutError.
+        """
         if self.mode != "rw":
             yield
             return
@@ -262,10 +265,27 @@ class Store:
         except OSError as error:
             raise _store_error(path, "cannot lock", error) from error
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            _flock(handle, seconds)
             yield
         finally:
             os.close(handle)
+
+
+def _flock(handle: int, seconds: float | None) -> None:
+    """Take the lock; with a limit by asking again and again, for the kernel's own wait has none."""
+    if seconds is None:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        return
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                raise TimeoutError(f"another process holds the lock for longer than {seconds} s") from None
+            time.sleep(0.02)
+        else:
+            return
 
 
 def _expand(path: str | os.PathLike[str]) -> Path:

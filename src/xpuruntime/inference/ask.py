@@ -21,12 +21,6 @@ from .select import Ask
 
 __all__ = ["Effective", "effective_ask"]
 
-# Fields of an ExecutionPolicy that this release cannot honour: named, they are an error, never ignored.
-_NOT_YET = {
-    "compile_timeout_s": "a compilation cannot be stopped after a time",
-    "run_timeout_s": "a run cannot be stopped after a time",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Effective:
@@ -37,6 +31,7 @@ class Effective:
     strict: bool
     static_shape: bool
     fixed_shapes: Mapping[str, int | Sequence[int]]
+    run_timeout_s: float | None
     request: dict[str, Any]
 
 
@@ -58,14 +53,6 @@ def effective_ask(
     }
     resolved = effective_policy(arguments, *policies, engines=engine_names())
     execution = resolved.policy.execution
-    for field, what in _NOT_YET.items():
-        if getattr(execution, field) is not None:
-            origin = resolved.origin_of(f"execution.{field}")
-            raise PolicyError(
-                f"session, {origin}",
-                f"{field} is not honoured in this release: {what}",
-                do=f"Remove {field}.",
-            )
     ask = Ask(
         engine=execution.engine,
         device=_device(execution.target, resolved.origin_of("execution.target")),
@@ -80,6 +67,8 @@ def effective_ask(
         kernels=json.dumps(resolved.policy.kernel.to_dict(), sort_keys=True)
         if resolved.policy.kernel.layers
         else "",
+        compile_timeout_s=execution.compile_timeout_s,
+        place=execution.place or {},
     )
     fields = execution.set_fields()
     request = {
@@ -97,6 +86,7 @@ def effective_ask(
         strict=bool(execution.strict),
         static_shape=bool(execution.static_shape) or bool(execution.fixed_shapes),
         fixed_shapes=execution.fixed_shapes or {},
+        run_timeout_s=execution.run_timeout_s,
         request=request,
     )
 

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import __version__
 from ..decisions import Candidate, Reason, Support
 from ..engines import lookup
-from ..errors import BuildError, EngineUnavailable, ModelError, PrecisionUnavailable, StoreError
+from ..errors import BuildError, BuildTimeout, EngineUnavailable, ModelError, PrecisionUnavailable, StoreError
 from ..frontends.weights_int8 import quantise_weights
 from ..plugins import EnginePlugin
 from ..protocols import Artifact, Engine, EngineRequest, Executable, ModelSource
 from ..store import Store, digest
 from ..targets import DeviceId
 from ..types import DType
+from .contexts import DEADLINES
 from .modules import as_onnx
+from .timeouts import build_within
 
 __all__ = ["Loaded", "Wanted", "attempt", "find"]
 
@@ -33,6 +37,7 @@ class Wanted:
     permit:    a lower precision that is welcome where the engine has it (``fp16=True``), else the model's own is kept.
     caching:   whether the store may be read and written for it.
     kernels:   the KernelPolicy as JSON text; only engines whose kernels can be chosen see it.
+    compile_timeout_s: seconds after which its compiler is ended; decides nothing about what is built.
     """
 
     engine: str
@@ -44,6 +49,7 @@ class Wanted:
     caching: bool = True
     optimization: int = 3
     kernels: str = ""
+    compile_timeout_s: float | None = None
 
     @property
     def name(self) -> str:
@@ -107,8 +113,15 @@ def attempt(model: ModelSource, wanted: Wanted, store: Store) -> Loaded | Candid
         return Candidate.rejected(wanted.name, support)
     try:
         executable, facts = _obtain(
-            plugin.name, engine, source, request, store if wanted.caching else Store(mode="off")
+            plugin,
+            engine,
+            source,
+            request,
+            store if wanted.caching else Store(mode="off"),
+            wanted.compile_timeout_s,
         )
+    except BuildTimeout as error:
+        return Candidate(wanted.name, Reason.TIMED_OUT, f"{error.what}: {error.got}", error.do)
     except BuildError as error:
         return Candidate(wanted.name, Reason.BUILD_FAILED, f"{error.what}: {error.got}", error.do)
     precision = source.quantized or request.precision or source.precision
@@ -142,10 +155,47 @@ def _request(
 
 
 def _obtain(
-    name: str, engine: Engine, model: ModelSource, request: EngineRequest, store: Store
+    plugin: EnginePlugin,
+    engine: Engine,
+    model: ModelSource,
+    request: EngineRequest,
+    store: Store,
+    seconds: float | None,
 ) -> tuple[Executable, dict[str, Any]]:
-    """Load the artifact from the store, or build, keep and load it. Raises BuildError."""
-    ingredients = {
+    """Load the artifact from the store, or build, keep and load it. Raises BuildError; BuildTimeout after ``seconds`` of compiling."""
+    name = plugin.name
+    ingredients = artifact_key(name, engine, model, request)
+    key = digest(ingredients)
+    start = time.perf_counter()
+    with _locked(store, key, seconds, f"{name}, model {model.name}"):
+        blob = store.get("artifact", key)
+        if blob is not None:
+            try:
+                executable = engine.load(_unpack(name, blob), model, request)
+                _log.debug("%s: artifact of %s taken from %s", model.name, name, store.path("artifact", key))
+                return executable, {"from_store": True, "load_s": round(time.perf_counter() - start, 4)}
+            except (BuildError, ValueError) as error:  # whole by its checksum, yet the vendor refuses it
+                _log.warning("%s The kept artifact is built again.", error)
+        if seconds is None or not plugin.compiles_in_build:
+            artifact = engine.build(model, request)
+        else:
+            artifact = build_within(plugin.entry, model, request, seconds)
+        built = time.perf_counter()
+        if artifact.cacheable:
+            _keep(store, ingredients, artifact)
+    executable = _load(engine, artifact, model, request, seconds)
+    done = time.perf_counter()
+    _log.debug("%s: built by %s in %.3f s, loaded in %.3f s", model.name, name, built - start, done - built)
+    return executable, {
+        "from_store": False,
+        "build_s": round(built - start, 4),
+        "load_s": round(done - built, 4),
+    }
+
+
+def artifact_key(name: str, engine: Engine, model: ModelSource, request: EngineRequest) -> dict[str, Any]:
+    """Everything that decides what an engine builds. Whatever is not in here must not change an artifact."""
+    return {
         "xpuruntime": __version__,
         "engine": name,
         "fingerprint": engine.fingerprint(request),
@@ -157,29 +207,48 @@ def _obtain(
         "optimization": request.optimization,
         "kernels": request.kernels,
     }
-    key = digest(ingredients)
-    start = time.perf_counter()
-    with store.lock(key):
-        blob = store.get("artifact", key)
-        if blob is not None:
+
+
+@contextlib.contextmanager
+def _locked(store: Store, key: str, seconds: float | None, who: str) -> Iterator[None]:
+    try:
+        with store.lock(key, seconds):
+            yield
+    except BuildTimeout:
+        raise
+    except TimeoutError as error:  # another process builds the same for longer than this one may wait
+        do = "Allow more time; it is taken from the store when the other process is done."
+        raise BuildTimeout(who, "waited longer than compile_timeout_s", got=error, do=do) from error
+
+
+def _load(
+    engine: Engine, artifact: Artifact, model: ModelSource, request: EngineRequest, seconds: float | None
+) -> Executable:
+    """Load; where loading is what compiles, under the limit, or not at all."""
+    if seconds is None or artifact.blob:
+        return engine.load(artifact, model, request)
+    who = f"{artifact.engine}, model {model.name}"
+    executable: Executable
+    if hasattr(engine, "stoppable_load"):
+        go, stop = engine.stoppable_load(artifact, model, request)
+        with DEADLINES.after(seconds, stop) as deadline:
             try:
-                executable = engine.load(_unpack(name, blob), model, request)
-                _log.debug("%s: artifact of %s taken from %s", model.name, name, store.path("artifact", key))
-                return executable, {"from_store": True, "load_s": round(time.perf_counter() - start, 4)}
-            except (BuildError, ValueError) as error:  # whole by its checksum, yet the vendor refuses it
-                _log.warning("%s The kept artifact is built again.", error)
-        artifact = engine.build(model, request)
-        built = time.perf_counter()
-        if artifact.cacheable:
-            _keep(store, ingredients, artifact)
+                executable = go()
+            except BuildError as error:
+                if not deadline.over:
+                    raise
+                do = "Allow more time, or name another engine or device."
+                raise BuildTimeout(
+                    who, "took longer than compile_timeout_s and was ended", got=f"{seconds} s", do=do
+                ) from error
+        return executable
     executable = engine.load(artifact, model, request)
-    done = time.perf_counter()
-    _log.debug("%s: built by %s in %.3f s, loaded in %.3f s", model.name, name, built - start, done - built)
-    return executable, {
-        "from_store": False,
-        "build_s": round(built - start, 4),
-        "load_s": round(done - built, 4),
-    }
+    if hasattr(executable, "limit_compiles"):  # it compiles when it meets a shape
+        executable.limit_compiles(seconds)
+        return executable
+    executable.close()
+    do = "Drop compile_timeout_s, or name another engine or device."
+    raise BuildError(who, "compiles where it cannot be stopped, so compile_timeout_s cannot be kept", do=do)
 
 
 def _keep(store: Store, ingredients: dict[str, Any], artifact: Artifact) -> None:

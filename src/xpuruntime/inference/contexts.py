@@ -17,31 +17,49 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from ..errors import RunCancelled, RunError, RunTimeout
+from ..errors import PolicyError, RunCancelled, RunError, RunTimeout
 from ..protocols import Array, Executable, RunContext, Stoppable
+from ..runtime.device import cpu
 
-__all__ = ["Contexts", "Deadlines"]
+__all__ = ["DEADLINES", "Contexts", "Deadlines", "contexts_limit"]
 
 _TIMED_OUT, _CANCELLED = "timed out", "cancelled"
+
+
+def contexts_limit(given: int | None) -> int:
+    """How many runs may be in progress. Raises PolicyError."""
+    if given is None:
+        return cpu().usable_cores
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+        do = "Give 1 or more."
+        raise PolicyError("session", "contexts must be a positive integer", got=repr(given), do=do)
+    return given
 
 
 class _Plain:
     """A context of an engine whose runs cannot be ended: it lets them end by themselves."""
 
     def __init__(self, executable: Executable) -> None:
-        self.run = executable.run
+        self._run = executable.run
+
+    def run(self, feeds: dict[str, Array], watched: bool = False) -> Sequence[Array]:
+        """As the executable's."""
+        return self._run(feeds)
 
     def stop(self) -> None:
         """Nothing can be done."""
 
 
 class _Slot:
-    """A context, whose run is in it now (``token``; None: nobody's), and why that was ended."""
+    """A context, whose run is in it now (``token``; None: nobody's), and why that was ended.
 
-    __slots__ = ("context", "lock", "reason", "token")
+    current: what runs: the slot's own context, or a bound one in its place.
+    """
+
+    __slots__ = ("context", "current", "lock", "reason", "token")
 
     def __init__(self, context: RunContext) -> None:
-        self.context = context
+        self.context = self.current = context
         self.lock = threading.Lock()
         self.token: object = None
         self.reason = ""
@@ -52,7 +70,7 @@ class _Slot:
             if self.token is None or (token is not None and token is not self.token):
                 return
             self.reason = self.reason or reason
-            self.context.stop()
+            self.current.stop()
 
     def leave(self) -> str:
         """The run is over; why it was ended, where it was."""
@@ -69,6 +87,7 @@ class Contexts:
 
     def __init__(self, who: str, executable: Executable, limit: int, timeout_s: float | None = None) -> None:
         self._who, self.limit, self.timeout_s = who, limit, timeout_s
+        self._executable = executable
         self._make: Callable[[], RunContext] = (
             executable.context if isinstance(executable, Stoppable) else partial(_Plain, executable)
         )
@@ -80,24 +99,34 @@ class Contexts:
         self.peak = 0
 
     @property
+    def stoppable(self) -> bool:
+        """Whether runs can be ended."""
+        return isinstance(self._executable, Stoppable)
+
+    @property
     def made(self) -> int:
         """How many contexts exist."""
         return len(self._all)
 
-    def run(self, feeds: dict[str, Array], token: Any = None) -> Sequence[Array]:
+    def run(
+        self, feeds: dict[str, Array], token: Any = None, bound: RunContext | None = None
+    ) -> Sequence[Array]:
         """One run. ``token``: by what ``stop`` finds it; ``token.cancelled()`` says whether it is not wanted any more.
+        ``bound``: a context of the caller's to run in; it takes the place of one of the pool's meanwhile.
 
         Raises RunTimeout, RunCancelled, and what the executable raises.
         """
         if self.timeout_s is not None:
-            return self._timed(feeds, token, self.timeout_s)
+            return self._timed(feeds, token, bound, self.timeout_s)
         try:
             slot = self._free.pop()
         except IndexError:
             slot = self._take(None)
-        return self._run_in(slot, feeds, token)
+        return self._run_in(slot, feeds, token, bound)
 
-    def _timed(self, feeds: dict[str, Array], token: Any, seconds: float) -> Sequence[Array]:
+    def _timed(
+        self, feeds: dict[str, Array], token: Any, bound: RunContext | None, seconds: float
+    ) -> Sequence[Array]:
         end = time.monotonic() + seconds
         try:
             slot = self._free.pop()
@@ -105,14 +134,17 @@ class Contexts:
             slot = self._take(end)
         token = token if token is not None else object()
         with DEADLINES.after(end - time.monotonic(), partial(slot.stop, _TIMED_OUT, token)):
-            return self._run_in(slot, feeds, token)
+            return self._run_in(slot, feeds, token, bound)
 
-    def _run_in(self, slot: _Slot, feeds: dict[str, Array], token: Any) -> Sequence[Array]:
+    def _run_in(
+        self, slot: _Slot, feeds: dict[str, Array], token: Any, bound: RunContext | None
+    ) -> Sequence[Array]:
+        slot.current = bound or slot.context
         slot.token = token if token is not None else True
         try:
             if self._closed or (token is not None and getattr(token, "cancelled", bool)()):
                 raise self._ended()
-            return slot.context.run(feeds)
+            return slot.current.run(feeds, token is not None)
         except RunError as error:
             raise self._why(slot.reason, error) from error
         finally:
@@ -198,15 +230,16 @@ _SWEEP = 256  # appointments among which those that were left are looked for
 
 
 class _Appointment:
-    """One callback at one time; leaving the ``with`` block takes it back."""
+    """One callback at one time; leaving the ``with`` block takes it back. ``over``: its time has come."""
 
-    __slots__ = ("call",)
+    __slots__ = ("call", "over")
 
     def __init__(self, call: Callable[[], None]) -> None:
         self.call: Callable[[], None] | None = call
+        self.over = False
 
-    def __enter__(self) -> None:
-        return None
+    def __enter__(self) -> _Appointment:
+        return self
 
     def __exit__(self, *_: object) -> None:
         self.call = None
@@ -251,9 +284,11 @@ class Deadlines:
                 if left is None or left > 0:
                     self._changed.wait(left)
                     continue
-                call = heapq.heappop(self._heap)[2].call
+                due = heapq.heappop(self._heap)[2]
+                due.over, call = True, due.call
             if call is not None:
                 call()
+            del due, call  # or what it would have ended lives until the next one
 
 
 DEADLINES = Deadlines()

@@ -45,7 +45,7 @@ class Feeds:
     """
 
     def __init__(self, who: str, inputs: Sequence[TensorSpec]) -> None:
-        self._who = who
+        self.who = who
         self._specs = {s.name: s for s in inputs}
         self._names = tuple(self._specs)
         self._count = len(self._names)
@@ -66,12 +66,20 @@ class Feeds:
         """A list in the model's order as a dictionary. Raises InputError for the wrong number."""
         if len(values) != self._count:
             raise InputError(
-                self._who,
+                self.who,
                 f"takes {self._count} inputs",
                 got=len(values),
                 do=f"Give them in this order: {', '.join(self._names)}.",
             )
         return dict(zip(self._names, values, strict=True))
+
+    def imported(self, name: str, value: Any) -> Array:
+        """One value as a NumPy array over the same memory. Raises InputError."""
+        return value if isinstance(value, np.ndarray) else self._import(name, value)[0]
+
+    def one(self, spec: TensorSpec, value: Array) -> Array:
+        """One array, checked against its spec (an output's too). Raises InputError."""
+        return self._fit(spec, value, _NUMPY_CAST)
 
     def _slow(self, given: Mapping[str, Any]) -> tuple[dict[str, Array], ToCaller | None]:
         self._check_names(given)
@@ -92,7 +100,7 @@ class Feeds:
             if name not in self._specs:
                 near = difflib.get_close_matches(str(name), self._names, n=1)
                 raise InputError(
-                    self._who,
+                    self.who,
                     "no input of that name",
                     got=repr(name),
                     do=(f"Did you mean {near[0]!r}? " if near else "")
@@ -102,7 +110,7 @@ class Feeds:
         if missing:
             spec = self._specs[missing[0]]
             raise InputError(
-                self._who,
+                self.who,
                 f"input {missing[0]!r} is missing",
                 got=f"only {', '.join(map(repr, given))}" if given else "no inputs",
                 do=f"Add {missing[0]!r}: {spec}.",
@@ -114,10 +122,12 @@ class Feeds:
             return np.asarray(value), None
         if not hasattr(value, "__dlpack__"):
             raise InputError(
-                self._who,
+                self.who,
                 f"input {name!r} must be a NumPy array or a DLPack tensor",
                 got=type(value).__name__,
-                do=f"Use numpy.asarray(value, dtype={self._specs[name].dtype.value!r}).",
+                do=f"Use numpy.asarray(value, dtype={self._specs[name].dtype.value!r})."
+                if name in self._specs
+                else "Use numpy.asarray(value).",
             )
         module = sys.modules[type(value).__module__.partition(".")[0]]
         try:
@@ -131,7 +141,7 @@ class Feeds:
             raise self._unreadable(name, error) from error
         if kind not in _HOST_DEVICES:
             raise InputError(
-                self._who,
+                self.who,
                 f"input {name!r} must lie in host memory",
                 got=f"a tensor on {_DEVICE_NAMES.get(kind, f'DLPack device type {kind}')}",
                 do="Move it first, for example with value.cpu().",
@@ -150,12 +160,12 @@ class Feeds:
     def _unreadable(self, name: str, error: Exception) -> InputError:
         what = f"input {name!r} cannot be read through DLPack"
         return InputError(
-            self._who, what, got=error, do="Hand in a NumPy array, or a dense tensor with values."
+            self.who, what, got=error, do="Hand in a NumPy array, or a dense tensor with values."
         )
 
     def _fit(self, spec: TensorSpec, value: Array, cast: str) -> Array:
         """The array as the engine takes it, or an InputError. Values never change; text becomes an object array."""
-        who = f"{self._who} input {spec.name!r}"
+        who = f"{self.who} input {spec.name!r}"
         if spec.dtype is DType.STRING:
             if value.dtype.kind not in "OUST":
                 raise InputError(who, "must hold text", got=value.dtype, do="Use an array of str.")

@@ -12,6 +12,7 @@ from .. import env
 from ..decisions import Candidate, Decision, Reason, Support
 from ..errors import (
     BuildError,
+    BuildTimeout,
     DeviceUnavailable,
     EngineUnavailable,
     InputError,
@@ -28,6 +29,7 @@ from ..types import DType
 from .attempt import Loaded, Wanted, attempt, find
 from .auto import Contender, measure
 from .recipe import sample_feeds
+from .several import on_several
 
 __all__ = ["Ask", "Selection", "select"]
 
@@ -57,6 +59,8 @@ class Ask:
     order: Mapping[str, Sequence[str]]
     optimization: int
     kernels: str = ""
+    compile_timeout_s: float | None = None
+    place: Mapping[str, str] = field(default_factory=dict)
 
     def wanted(self, engine: str, device: DeviceId) -> Wanted:
         """The candidate of that engine and device."""
@@ -71,6 +75,7 @@ class Ask:
             self.caching,
             self.optimization,
             self.kernels,
+            self.compile_timeout_s,
         )
 
 
@@ -88,11 +93,16 @@ def select(model: ModelSource, ask: Ask, store: Store) -> Selection:
     """Choose and load. Raises the UnavailableError, BuildError or PolicyError that fits when nothing can be had."""
     candidates = _candidates(ask)
     warnings: list[str] = []
-    if ask.engine == "auto":
+    if ask.place:
+        loaded, decision = None, Decision("engine", model.name, None)
+    elif ask.engine == "auto":
         loaded, decision, warnings = _measured(model, ask, candidates, store)
     else:
         loaded, decision = _first(model, ask, candidates, store)
     fallback = [ask.wanted(e, d) for d in ask.fallback for e in ask.order.get(d.kind, ())]
+    several = on_several(model, ask, loaded, decision, fallback, store)
+    if several is not None:
+        loaded, decision = several
     if loaded is None and fallback:
         loaded, decision = _fall_back(model, decision, fallback, store)
         if loaded is not None:
@@ -292,6 +302,7 @@ _ERRORS: dict[Reason, type[XpuError]] = {
     Reason.PRECISION_UNSUPPORTED: PrecisionUnavailable,
     Reason.OPTION_UNKNOWN: PolicyError,
     Reason.BUILD_FAILED: BuildError,
+    Reason.TIMED_OUT: BuildTimeout,
 }
 
 

@@ -6,11 +6,12 @@ import itertools
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from ..decisions import Decision
-from ..errors import StrictError
+from ..errors import EngineUnavailable, StrictError
 from ..families import family_of_aten, family_of_onnx
 from ..frontends.fix_shapes import fix_shapes
 from ..policies import ExecutionPolicy, KernelPolicy, Policy
@@ -22,8 +23,13 @@ from ..store import Store
 from ..targets import DeviceId
 from ..types import TensorSpec
 from .ask import Effective, effective_ask, half
+from .binding import IOBinding
+from .contexts import Contexts, contexts_limit
 from .feeds import Feeds
+from .futures import AsyncRuns
 from .kernels import kernel_decisions
+from .like_onnxruntime import NodeArg, no_options, node_args, pick, policy_of
+from .mixed import MixedExecutable
 from .modules import open_any
 from .node_facts import NodeDetail, node_details
 from .select import Selection, select
@@ -54,18 +60,24 @@ class InferenceSession:
     strict:        what a vendor does behind one's back is an error: inner fallback, or evidence against the plan.
     cache_dir:     folder of the store; default XPU_CACHE_DIR.
     threads:       CPU threads; default XPU_NUM_THREADS, else every core this process may use.
+    contexts:       how many runs may be in progress at a time, others wait; default: every core this process may use.
+    sess_options, providers, provider_options: as ONNX Runtime's own session takes them (``like_onnxruntime`` says what they mean here).
     example_inputs, dynamic_shapes: what a PyTorch module is traced with, as ``extract_ir`` takes them.
 
     Raises
     ------
-    ModelError, PolicyError, UnavailableError (with its Decision), BuildError, StrictError, StoreError.
+    ModelError, PolicyError, UnavailableError (with its Decision), BuildError (BuildTimeout after the policy's ``compile_timeout_s``),
+    StrictError, StoreError.
 
-    A session may be used by several threads at once. Close it, or use it as a context manager, to free the engine early.
+    A session may be used by several threads at once. A run that takes longer than the policy's ``run_timeout_s`` is ended. Close it, or use it as a context manager, to free the engine early.
     """
 
     def __init__(
         self,
         model: str | os.PathLike[str] | bytes | ModelProto | nn.Module | ExportedProgram,
+        sess_options: Any = None,
+        providers: Sequence[str | tuple[str, Mapping[str, Any]]] | None = None,
+        provider_options: Sequence[Mapping[str, Any]] | None = None,
         *,
         device: str | DeviceId | None = None,
         engine: str | None = None,
@@ -77,17 +89,21 @@ class InferenceSession:
         strict: bool | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         threads: int | None = None,
+        contexts: int | None = None,
         example_inputs: Any = None,
         dynamic_shapes: Any = None,
     ) -> None:
+        theirs, their_threads = policy_of(
+            sess_options, providers, provider_options, engine_named=bool(engine or backend)
+        )
         effective = effective_ask(
             device=device,
             engine=engine,
             backend=backend,
-            policies=(half(kernel_policy, "kernel"), half(exec_policy, "execution"), policy),
+            policies=(theirs, half(kernel_policy, "kernel"), half(exec_policy, "execution"), policy),
             fp16=fp16,
             strict=strict,
-            threads=threads,
+            threads=their_threads if threads is None else threads,
         )
         self._model = open_any(model, example_inputs, dynamic_shapes)
         source = fix_shapes(self._model, effective.fixed_shapes) if effective.static_shape else self._model
@@ -96,7 +112,11 @@ class InferenceSession:
         self._executable = selection.loaded.executable
         self._input_info = self._executable.inputs
         self._output_info = self._executable.outputs
-        self._feeds = Feeds(f"session({self._model.name!r})", self._input_info)
+        who = f"session({self._model.name!r})"
+        self._feeds = Feeds(who, self._input_info)
+        limit = contexts_limit(contexts)
+        self._contexts = Contexts(who, self._executable, limit, effective.run_timeout_s)
+        self._async = AsyncRuns(self._contexts)
         self._names = tuple(s.name for s in self._output_info)
         self._count = itertools.count()  # next() is atomic, so that runs of several threads are all counted
         self._count_reads = 0
@@ -105,22 +125,33 @@ class InferenceSession:
         self._details: dict[str, NodeDetail] | None = None
         self._plan = self._first_plan(effective, selection)
         self._span = f"{selection.loaded.wanted.name}: {self._model.name}"
-        placement = self._executable.evidence()
+        placement = self._evidence()
         warnings = (
             *selection.warnings,
-            *(f"{selection.loaded.wanted.name}: {f}" for f in placement.fallbacks),
+            *(
+                f"{e.engine} on {selection.loaded.wanted.device}: {f}"
+                for e in placement.values()
+                for f in e.fallbacks
+            ),
         )
         if effective.strict:
             self._be_strict(selection, placement)
+        if effective.run_timeout_s is not None and not self._contexts.stoppable:
+            self.close()
+            raise EngineUnavailable(
+                who,
+                f"run_timeout_s cannot be kept: runs of {selection.loaded.wanted.name} cannot be ended",
+                do="Drop run_timeout_s, or name another engine.",
+            )
         for warning in warnings:
             _log.warning("%s", warning)
         _log.info("%s", self._plan)
 
-    def _be_strict(self, selection: Selection, placement: Evidence) -> None:
+    def _be_strict(self, selection: Selection, placement: Mapping[str, Evidence]) -> None:
         who = f"session({self._model.name!r})"
         precision = next(d for d in selection.decisions if d.question == "precision")
         broken = [f"{c.name}: {c.reason}" for c in precision.rejected]
-        broken += [f"{f.claim}: {f.seen}" for f in confirm(self._plan, {_REGION: placement}) if not f.ok]
+        broken += [f"{f.claim}: {f.seen}" for f in confirm(self._plan, placement) if not f.ok]
         if broken:
             self.close()
             raise StrictError(
@@ -145,18 +176,31 @@ class InferenceSession:
         )
         policy = effective.policy.kernel
         kernels: tuple[Decision, ...] = ()
+        if isinstance(loaded.executable, MixedExecutable):
+            return loaded.executable.plan(self._whole_plan(effective, selection, nodes, (), ()))
         own = getattr(loaded.executable, "decisions", None)  # an engine whose kernels are chosen by policy
         if own is not None:
             kernels = tuple(own)
         elif policy.layers:
             kernels = kernel_decisions(policy, nodes, self._node_details(), region)
             nodes = tuple(map(self._with_detail, nodes))
+        return self._whole_plan(effective, selection, nodes, (region,), kernels)
+
+    def _whole_plan(
+        self,
+        effective: Effective,
+        selection: Selection,
+        nodes: tuple[PlanNode, ...],
+        regions: tuple[Region, ...],
+        kernels: tuple[Decision, ...],
+    ) -> Plan:
+        loaded, model = selection.loaded, self._model
         return Plan(
             model={"name": model.name, "digest": model.digest, "format": model.format},
             request=effective.request,
             inputs=loaded.executable.inputs,
             outputs=loaded.executable.outputs,
-            regions=(region,),
+            regions=regions,
             nodes=nodes,
             decisions=(*selection.decisions, *kernels),
             warnings=tuple(selection.warnings),
@@ -197,12 +241,35 @@ class InferenceSession:
             return node
         return replace(node, spec=str(detail.spec or ""), lowered=detail.lowered)
 
-    def run(self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, /, **named: Any) -> dict[str, Any]:
+    @overload
+    def run(
+        self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, /, **named: Any
+    ) -> dict[str, Any]: ...
+    @overload
+    def run(
+        self, names: Sequence[str] | None, feeds: Mapping[str, Any], run_options: None = None, /
+    ) -> list[Any]: ...
+    def run(self, inputs: Any = None, feeds: Any = None, run_options: Any = None, /, **named: Any) -> Any:
         """Outputs by name, as the same kind of tensor as the inputs (NumPy, or what spoke DLPack).
 
         inputs: a dictionary by name, or a list in the order of ``input_info``; keywords add to a dictionary.
-        Raises InputError for a wrong name, dtype, rank, shape or byte order, RunError with the vendor's text.
+        Or as ONNX Runtime has it: ``run(names, feeds)`` gives a list of the named outputs, of all for None.
+        Raises InputError for a wrong name, dtype, rank, shape or byte order, RunTimeout, RunCancelled, RunError with the vendor's text.
         """
+        if feeds is not None:
+            return pick(self._run(feeds, {}, None), inputs, run_options, self._feeds.who)
+        return self._run(inputs, named, None)
+
+    def run_async(
+        self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, /, **named: Any
+    ) -> Future[dict[str, Any]]:
+        """``run`` in the background. ``cancel()`` of the Future ends the run even when it is in progress; ``result()`` gives its outputs.
+
+        The inputs are read when the run's turn comes: do not write to them before it is done.
+        """
+        return self._async.start(lambda future: self._run(inputs, named, future))
+
+    def _run(self, inputs: Any, named: dict[str, Any], token: Any) -> dict[str, Any]:
         if inputs is None:
             inputs = named
         elif type(inputs) is not dict:
@@ -211,9 +278,9 @@ class InferenceSession:
             inputs = {**inputs, **named}
         feeds, to_caller = self._feeds.check(inputs)
         if trace.RING is None:
-            outputs = self._executable.run(feeds)
+            outputs = self._contexts.run(feeds, token)
         else:
-            outputs = trace.timed(self._span, self._executable.run, feeds)
+            outputs = trace.timed(self._span, self._contexts.run, feeds, token)
         self._last = feeds
         next(self._count)
         if to_caller is not None:
@@ -232,13 +299,45 @@ class InferenceSession:
     def receipt(self, *, times: bool = True) -> Receipt:
         """What did run: placement from this very session; with ``times``, measured on the last inputs (after a run)."""
         feeds = self._last if times else None
-        evidence = self._executable.evidence(feeds)
+        evidence = self._evidence(feeds)
         runs = next(self._count) - self._count_reads
         self._count_reads += 1
-        return Receipt.write(self.plan, {_REGION: evidence}, runs)
+        return Receipt.write(self.plan, evidence, runs)
+
+    def _evidence(self, feeds: dict[str, Array] | None = None) -> dict[str, Evidence]:
+        """What the engine of each region says ran."""
+        if isinstance(self._executable, MixedExecutable):
+            return self._executable.region_evidence(feeds)
+        return {_REGION: self._executable.evidence(feeds)}
+
+    def get_inputs(self) -> list[NodeArg]:
+        """``input_info`` in ONNX Runtime's words."""
+        return node_args(self._input_info)
+
+    def get_outputs(self) -> list[NodeArg]:
+        """``output_info`` in ONNX Runtime's words."""
+        return node_args(self._output_info)
+
+    def io_binding(self) -> IOBinding:
+        """A new IOBinding: memory that runs read and write in place."""
+        borders = (self._input_info, self._output_info)
+        return IOBinding(self._feeds.who, self._executable, self._feeds, self._contexts, borders)
+
+    def run_with_iobinding(self, binding: IOBinding, run_options: None = None) -> None:
+        """Run on what is bound. Raises as ``run``."""
+        no_options(run_options, self._feeds.who)
+        self._last = binding.run()
+        next(self._count)
+
+    def cancel(self) -> None:
+        """End every run in progress, and those of ``run_async`` that wait: each raises RunCancelled. The session goes on."""
+        self._async.cancel()
+        self._contexts.stop()
 
     def close(self) -> None:
-        """Free what the engine holds. Runs after this raise RunError. May be called twice."""
+        """End the runs in progress, wait for them, free what the engine holds. Runs after this raise RunError. May be called twice."""
+        self._async.close()
+        self._contexts.close()
         self._executable.close()
         self._last = None
 
@@ -249,10 +348,10 @@ class InferenceSession:
         self.close()
 
     def __repr__(self) -> str:
-        region = self._plan.regions[0]
-        return (
-            f"<InferenceSession {self._model.name!r}: {region.engine} on {region.device}, {region.precision}>"
+        where = ", ".join(
+            dict.fromkeys(f"{r.engine} on {r.device}, {r.precision}" for r in self._plan.regions)
         )
+        return f"<InferenceSession {self._model.name!r}: {where}>"
 
 
 def _family(node: NodeRef) -> str:

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from .build import build, fingerprint, supports, version
 from .providers import devices
-from .run import load
+from .run import load, stoppable_load
 
-__all__ = ["build", "devices", "fingerprint", "load", "supports", "version"]
+__all__ = ["build", "devices", "fingerprint", "load", "stoppable_load", "supports", "version"]

@@ -26,5 +26,6 @@ PLUGIN = EnginePlugin(
     # 1.24.1 is the first release whose session says which provider took each node.
     versions=("1.24.1", "2"),
     formats=("onnx",),
+    compiles_in_build=False,
     entry="xpuruntime.engines.onnxruntime.engine",
 )

@@ -18,18 +18,24 @@ from .build import CARRIERS, cpu_threads
 from .evidence import Attribution, collect, twin
 from .providers import ort, short
 
-__all__ = ["OrtExecutable", "load"]
+__all__ = ["OrtExecutable", "load", "stoppable_load"]
 
 
 class OrtExecutable:
     """One inference session; ONNX Runtime's ``run`` may be called from several threads."""
 
-    def __init__(self, model: ModelSource, request: EngineRequest, settings: options.Settings) -> None:
+    def __init__(
+        self,
+        model: ModelSource,
+        request: EngineRequest,
+        settings: options.Settings,
+        session_options: Any = None,
+    ) -> None:
         self.inputs = model.inputs
         self.outputs = model.outputs
         self._model, self._request, self._settings = model, request, settings
         self._who = f"onnxruntime, model {model.name}"
-        self._session = self._open(options.session_options(settings, cpu_threads(request)))
+        self._session = self._open(session_options or options.session_options(settings, cpu_threads(request)))
         self._names = [s.name for s in model.outputs]
         self._call: Callable[..., Sequence[Array]] = _inner(self._session)
         if any(s.dtype in CARRIERS for s in (*model.inputs, *model.outputs)):
@@ -132,7 +138,7 @@ class _Context:
         self._executable = executable
         self._options = ort().RunOptions()
 
-    def run(self, feeds: dict[str, Array]) -> Sequence[Array]:
+    def run(self, feeds: dict[str, Array], watched: bool = False) -> Sequence[Array]:
         """As the executable's."""
         return self._executable.run_with(feeds, self._options)
 
@@ -165,7 +171,7 @@ class _Bound:
         self._inner = getattr(session, "_sess", session).run_with_iobinding
         self._iobinding = getattr(self._binding, "_iobinding", self._binding)
 
-    def run(self, feeds: dict[str, Array]) -> Sequence[Array]:
+    def run(self, feeds: dict[str, Array], watched: bool = False) -> Sequence[Array]:
         """One run over the memory; gives nothing."""
         self._executable.alive()
         try:
@@ -187,6 +193,26 @@ def load(artifact: Artifact, model: ModelSource, request: EngineRequest) -> OrtE
             f"onnxruntime, model {model.name}", "cannot load", got=settings.reason, do=settings.do
         )
     return OrtExecutable(model, request, settings)
+
+
+def stoppable_load(
+    artifact: Artifact, model: ModelSource, request: EngineRequest
+) -> tuple[Callable[[], OrtExecutable], Callable[[], None]]:
+    """``load`` to be called, and what another thread calls to end it: ONNX Runtime looks at the flag between its own steps.
+
+    Raises BuildError where the installed version has no such flag.
+    """
+    settings = options.parse(request)
+    if not isinstance(settings, options.Settings):
+        return (lambda: load(artifact, model, request)), (lambda: None)
+    made = options.session_options(settings, cpu_threads(request))
+    if not hasattr(made, "set_load_cancellation_flag"):
+        do = "Run: pip install --upgrade onnxruntime, or drop compile_timeout_s."
+        raise BuildError(f"onnxruntime, model {model.name}", "cannot be stopped while it loads", do=do)
+    return (
+        lambda: OrtExecutable(model, request, settings, made),
+        lambda: made.set_load_cancellation_flag(True),
+    )
 
 
 def _inner(session: Any) -> Callable[..., Sequence[Array]]:

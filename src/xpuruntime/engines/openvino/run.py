@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
@@ -34,39 +35,79 @@ class OpenVinoExecutable:
         self._model, self._request, self._compiled = model, request, compiled
         self._names = artifact.meta.get("original_names", {})
         self._who = f"openvino, model {model.name}"
-        self._free: deque[Any] = deque()
+        self._free: deque[_Context] = deque()
+        self._renewing = threading.Lock()
+        self._is_closed = False
+        self.generation = 0
+        self._open_shapes = any(not isinstance(d, int) for s in model.inputs for d in s.shape)
         order = [_port(compiled.inputs, s, i) for i, s in enumerate(model.inputs)]
         self._feed = list(zip(order, model.inputs, strict=True))
         self._take = [(_port(compiled.outputs, s, i), s.dtype) for i, s in enumerate(model.outputs)]
         self._narrowed = [s for s in model.inputs if s.dtype in _NARROWED]
+        self._alone = request.threads == 1
         self._plain = not any(s.dtype in CARRIERS for s in (*model.inputs, *model.outputs))
 
     def run(self, feeds: dict[str, Array]) -> Sequence[Array]:
         """Outputs in the model's order, copied out of the request. Raises RunError with the vendor's text."""
-        if self._narrowed:
-            self._check_narrowed(feeds)
         try:
-            request = self._free.pop()
+            context = self._free.pop()
         except IndexError:
-            request = self._new_request()
-        try:
-            outputs = self._infer(request, feeds)
-        except Exception as error:  # the binding raises RuntimeError and whatever its conversions raise
-            raise self.failed(error) from error
-        self._free.append(request)  # one that failed is dropped
+            context = _Context(self)
+        outputs = context.run(feeds)
+        self._free.append(context)  # one that failed is dropped
         return outputs
 
-    def run_on(self, request: Any, feeds: dict[str, Array]) -> Sequence[Array]:
-        """``run`` on a request of the caller's."""
-        self.ready(feeds)
-        try:
+    def context(self) -> RunContext:
+        """A context with an infer request of its own: its run is ended between two layers."""
+        return _Context(self)
+
+    def bind_context(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> RunContext:
+        """A context whose request reads and writes the given memory."""
+        return _Bound(self, dict(inputs), dict(outputs))
+
+    # ── what contexts need ──
+
+    def request(self) -> tuple[Any, int]:
+        """A new infer request, and the generation of the compiled model that it belongs to."""
+        with self._renewing:
+            if self._compiled is None:
+                if self._is_closed:
+                    self._closed()
+                self._compiled = compile_model(self._model, self._request)
+            return self._compiled.create_infer_request(), self.generation
+
+    def ending(self) -> None:
+        """A run is about to be cancelled. With shapes that are decided in a run, OpenVINO (2026.4) leaves the compiled model in a state in
+        which other runs, later ones too, give wrong outputs: so nobody uses it any more, and who did meanwhile runs again.
+        """
+        if self._open_shapes:
+            with self._renewing:
+                self.generation += 1
+                self._compiled = None
+                self._free.clear()
+
+    def infer(self, request: Any, feeds: dict[str, Array], watched: bool) -> list[Array]:
+        """One run on a request. With one thread ``infer`` runs on the caller's, where nothing ends it, but saves some 10 us: a run that is
+        watched goes to OpenVINO's thread.
+        """
+        if not (watched and self._alone and self._plain):
             return self._infer(request, feeds)
-        except Exception as error:  # the binding raises RuntimeError and whatever its conversions raise
-            raise self.failed(error) from error
+        request.start_async({i: feeds[s.name] for i, s in self._feed}, share_inputs=True)
+        request.wait()
+        return [np.array(request.get_output_tensor(i).data) for i, _ in self._take]
+
+    def bound_request(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> tuple[Any, int]:
+        """A request over the caller's memory."""
+        request, generation = self.request()
+        for port, spec in self._feed:
+            request.set_input_tensor(port, _shared(inputs[spec.name], spec))
+        for (port, _), spec in zip(self._take, self.outputs, strict=True):
+            request.set_output_tensor(port, _shared(outputs[spec.name], spec))
+        return request, generation
 
     def ready(self, feeds: dict[str, Array]) -> None:
         """Raises RunError when the session is closed, or a value is wider than OpenVINO's."""
-        if self._compiled is None:
+        if self._is_closed:
             self._closed()
         if self._narrowed:
             self._check_narrowed(feeds)
@@ -79,23 +120,6 @@ class OpenVinoExecutable:
             got=short(str(error)),
             do="Check the inputs' shapes and values against what the model expects.",
         )
-
-    def context(self) -> RunContext:
-        """A context with an infer request of its own: its run is ended between two layers."""
-        return _Context(self, self._new_request())
-
-    def bind_context(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> RunContext:
-        """A context whose request reads and writes the given memory."""
-        request = self._new_request()
-        for (port, spec), set_tensor, arrays in (
-            *((f, request.set_input_tensor, inputs) for f in self._feed),
-            *(
-                ((port, spec), request.set_output_tensor, outputs)
-                for (port, _), spec in zip(self._take, self.outputs, strict=True)
-            ),
-        ):
-            set_tensor(port, _shared(arrays[spec.name], spec))
-        return _Bound(self, request, inputs, outputs)
 
     def _infer(self, request: Any, feeds: dict[str, Array]) -> list[Array]:
         if self._plain:
@@ -117,15 +141,12 @@ class OpenVinoExecutable:
                     do="Use engine='onnxruntime' for such values.",
                 )
 
-    def _new_request(self) -> Any:
-        if self._compiled is None:
-            self._closed()
-        return self._compiled.create_infer_request()
-
     def evidence(self, feeds: dict[str, Array] | None = None) -> Evidence:
         """The runtime model of this compiled model. With ``feeds``, also times from a twin with PERF_COUNT."""
-        if self._compiled is None:
+        if self._is_closed:
             self._closed()
+        if self._compiled is None:
+            self.request()
         notes = []
         own = self._request.precision or self._model.precision
         pinned = computes_in(self._model, self._request)
@@ -150,53 +171,73 @@ class OpenVinoExecutable:
 
     def close(self) -> None:
         """Free the requests and the compiled model. Further calls raise RunError."""
-        self._free.clear()
-        self._compiled = None
+        with self._renewing:
+            self._is_closed = True
+            self._free.clear()
+            self._compiled = None
 
     def _closed(self) -> NoReturn:
         raise RunError(self._who, "the session is closed", do="Make a new one.")
 
 
 class _Context:
-    """One infer request."""
+    """One infer request, of the compiled model that holds now."""
 
-    def __init__(self, executable: OpenVinoExecutable, request: Any) -> None:
-        self._executable, self._request = executable, request
+    def __init__(self, executable: OpenVinoExecutable) -> None:
+        self._executable = executable
+        self._stopped = False
+        self._request, self._generation = self._fresh()
 
-    def run(self, feeds: dict[str, Array]) -> Sequence[Array]:
+    def _fresh(self) -> tuple[Any, int]:
+        return self._executable.request()
+
+    def run(self, feeds: dict[str, Array], watched: bool = False) -> Sequence[Array]:
         """As the executable's."""
-        return self._executable.run_on(self._request, feeds)
+        executable = self._executable
+        executable.ready(feeds)
+        while True:
+            if self._generation != executable.generation:
+                self._request, self._generation = self._fresh()
+            if self._stopped:
+                raise executable.failed(RuntimeError("the run was cancelled before it began"))
+            try:
+                outputs = self._once(feeds, watched)
+            except Exception as error:  # the binding raises RuntimeError and whatever its conversions raise
+                if self._stopped or self._generation == executable.generation:
+                    raise executable.failed(error) from error
+            else:
+                if self._stopped or self._generation == executable.generation:
+                    return outputs
+
+    def _once(self, feeds: dict[str, Array], watched: bool) -> Sequence[Array]:
+        return self._executable.infer(self._request, feeds, watched)
 
     def stop(self) -> None:
         """OpenVINO looks at this before each layer."""
+        self._stopped = True
+        self._executable.ending()
         self._request.cancel()
 
 
-class _Bound:
+class _Bound(_Context):
     """An infer request over fixed memory: a run converts and collects nothing."""
 
     def __init__(
-        self,
-        executable: OpenVinoExecutable,
-        request: Any,
-        inputs: Mapping[str, Array],
-        outputs: Mapping[str, Array],
+        self, executable: OpenVinoExecutable, inputs: dict[str, Array], outputs: dict[str, Array]
     ) -> None:
-        self._executable, self._request, self._kept = executable, request, (dict(inputs), dict(outputs))
+        self._memory = inputs, outputs
+        super().__init__(executable)
 
-    def run(self, feeds: dict[str, Array]) -> Sequence[Array]:
-        """One run over the memory; gives nothing."""
-        self._executable.ready(self._kept[0])
+    def _fresh(self) -> tuple[Any, int]:
         try:
-            self._request.start_async()
-            self._request.wait()
-        except Exception as error:  # the binding raises RuntimeError
+            return self._executable.bound_request(*self._memory)
+        except RuntimeError as error:  # the binding's, for memory that it does not take
             raise self._executable.failed(error) from error
-        return ()
 
-    def stop(self) -> None:
-        """OpenVINO looks at this before each layer."""
-        self._request.cancel()
+    def _once(self, feeds: dict[str, Array], watched: bool) -> Sequence[Array]:
+        self._request.start_async()
+        self._request.wait()
+        return ()
 
 
 def _shared(array: Array, spec: TensorSpec) -> Any:
@@ -254,7 +295,8 @@ def _infer_carried(
             tensor = openvino.Tensor(array, shared_memory=False)
         kept.append((array, tensor))
         request.set_input_tensor(i, tensor)
-    request.infer()
+    request.start_async()  # which can be cancelled, whatever the number of threads
+    request.wait()
     outputs = []
     for i, dtype in take:
         data = np.array(request.get_output_tensor(i).data)

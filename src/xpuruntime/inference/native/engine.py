@@ -150,11 +150,13 @@ def compiled(model: ModelSource, request: EngineRequest, shapes: Mapping[str, in
         optimization_level=request.optimization,
     )
     try:
+        found = native_model(model)
         return compile_graph(
-            native_model(model).graph,
+            found.graph,
             target="cpu",
             policy=Policy(kernel=policy.kernel, execution=execution),
             shapes=shapes,
+            weights=found.weights,
         )
     except BuildError:
         raise
@@ -162,6 +164,11 @@ def compiled(model: ModelSource, request: EngineRequest, shapes: Mapping[str, in
         raise BuildError(
             f"native, model {model.name}", f"{error.who}: {error.what}", got=error.got, do=error.do
         ) from error
+
+
+def compiled_bytes(model: ModelSource, request: EngineRequest, shapes: Mapping[str, int]) -> bytes:
+    """``compiled`` as the bytes of its file, so that a process of its own can do it."""
+    return compiled(model, request, shapes).to_bytes()
 
 
 def _target() -> str:

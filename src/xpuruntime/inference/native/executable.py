@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 
 import numpy as np
 
@@ -15,11 +16,14 @@ from ...program.program import CompiledProgram, ExecutionPlan, KernelCall
 from ...protocols import Array, EngineRequest, Evidence, EvidenceRow, ModelSource, RunContext
 from ...runtime.executor import Executor
 from ...runtime.weights import load_weights
+from ..timeouts import call_within
 from .model import native_model
 
 __all__ = ["NativeExecutable", "times_of"]
 
 _PROFILED_RUNS = 5
+_COMPILE = "xpuruntime.inference.native.engine:compiled_bytes"
+_ANY_NUMBER = 1024  # of runs in flight: sessions have the bound
 Shapes = tuple[tuple[str, int], ...]
 
 
@@ -59,6 +63,16 @@ class NativeExecutable:
             raise RunError(self._who, "the session is closed", do="Make a new one.")
         return executor.run_arrays([feeds[n] for n in self._order], out, stop=stop)
 
+    def limit_compiles(self, seconds: float) -> None:
+        """Compile shapes that are met from now on in a process that is ended after ``seconds``: their runs raise BuildTimeout."""
+        model, request = self._model, self._request
+
+        def within(shapes: Mapping[str, int]) -> CompiledProgram:
+            program = call_within(_COMPILE, (model, request, dict(shapes)), seconds, f"{self._who}, {shapes}")
+            return CompiledProgram.from_bytes(program)
+
+        self._compile_for = within
+
     def context(self) -> RunContext:
         """A context with a flag of its own: its run is ended between two kernels."""
         return _Context(self)
@@ -76,7 +90,7 @@ class NativeExecutable:
     def evidence(self, feeds: dict[str, Array] | None = None) -> Evidence:
         """Every dispatched kernel, from the plan that the executor recorded; with ``feeds`` the time of each, from the executor's own clock."""
         executor = self._buckets.get(self._last)
-        if executor is None and feeds is not None and not self._closed:
+        if not self._static and feeds is not None and not self._closed:
             executor = self._bucket(feeds)
         if executor is None:
             return Evidence("native", __version__, (), "session", notes=self._notes())
@@ -117,8 +131,11 @@ class NativeExecutable:
             return self._buckets[key]
 
     def _open(self, key: Shapes, program: CompiledProgram) -> None:
-        weights = load_weights(native_model(self._model).weights, program)
-        executor = Executor(program, threads=self._request.threads)
+        first = next(iter(self._buckets.values()), None)
+        source = native_model(self._model).weights
+        weights = load_weights(source, program, shared=[e.weights for e in self._buckets.values()])
+        states = None if first is None else first.states
+        executor = Executor(program, threads=self._request.threads, contexts=_ANY_NUMBER, states=states)
         executor.bind(weights)
         self._buckets[key] = executor
         self._last = key
@@ -142,7 +159,7 @@ class _Context:
         self._executable, self._inputs, self._out = executable, inputs, out
         self._flag = _core.Stop()
 
-    def run(self, feeds: dict[str, Array]) -> Sequence[Array]:
+    def run(self, feeds: dict[str, Array], watched: bool = False) -> Sequence[Array]:
         """As the executable's."""
         return self._executable.run_until(
             feeds if self._inputs is None else self._inputs, self._flag, self._out
@@ -161,10 +178,11 @@ def _row(call: KernelCall, plan: ExecutionPlan, time_us: float | None) -> Eviden
 
 
 def times_of(executor: Executor, arrays: Sequence[Array]) -> list[float]:
-    """Microseconds of each kernel call: the median of a few timed runs."""
+    """Microseconds of each kernel call: the median of a few timed runs. A look leaves the executor's states as they are."""
     runs = []
-    for _ in range(_PROFILED_RUNS):
-        times = np.zeros(len(executor.plan.calls), np.int64)
-        executor.run_arrays(arrays, times=times)
-        runs.append(times / 1e3)
+    with executor.twin() if executor.states else nullcontext(executor) as timed:
+        for _ in range(_PROFILED_RUNS):
+            times = np.zeros(len(timed.plan.calls), np.int64)
+            timed.run_arrays(arrays, times=times)
+            runs.append(times / 1e3)
     return [float(t) for t in np.median(runs, axis=0)]

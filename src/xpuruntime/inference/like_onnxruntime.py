@@ -1,0 +1,135 @@
+"""What a program written for ONNX Runtime's Python package finds here under the same names.
+
+``import xpuruntime as ort`` is the one line that changes: ``InferenceSession(path, providers=[...])``, ``run(names, feeds)``,
+``get_inputs()``, ``get_outputs()``, ``io_binding()``, ``run_with_iobinding``. Options that ONNX Runtime takes as a SessionOptions are read where
+a policy has a word for them; others are an error, for nothing that is asked for is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..engines.onnxruntime.providers import PROVIDER_DEVICES
+from ..errors import InputError, PolicyError
+from ..policies import ExecutionPolicy
+from ..types import DType, TensorSpec
+
+__all__ = ["NodeArg", "no_options", "node_args", "pick", "policy_of"]
+
+_WORDS = {
+    DType.FLOAT32: "float",
+    DType.FLOAT64: "double",
+    DType.FLOAT8_E4M3FN: "float8e4m3fn",
+    DType.FLOAT8_E5M2: "float8e5m2",
+}
+
+_WHO = "session"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeArg:
+    """An input or output: ``type`` as ``tensor(float)``; ``shape`` of integers, names of open dims, None for those without a name."""
+
+    name: str
+    type: str
+    shape: list[int | str | None]
+
+
+def node_args(specs: Sequence[TensorSpec]) -> list[NodeArg]:
+    """The specs in ONNX Runtime's words."""
+    return [
+        NodeArg(
+            s.name,
+            f"tensor({_WORDS.get(s.dtype, s.dtype.value)})",
+            [d if isinstance(d, int) else str(d) for d in s.shape],
+        )
+        for s in specs
+    ]
+
+
+def pick(outputs: Mapping[str, Any], names: Sequence[str] | None, run_options: Any, who: str) -> list[Any]:
+    """The named outputs in their order; all for None. Raises InputError for a name that is none."""
+    no_options(run_options, who)
+    if not names:
+        return list(outputs.values())
+    for name in names:
+        if name not in outputs:
+            known = ", ".join(outputs)
+            raise InputError(who, "no output of that name", got=repr(name), do=f"Outputs are {known}.")
+    return [outputs[name] for name in names]
+
+
+def no_options(run_options: Any, who: str) -> None:
+    """Raises InputError for RunOptions."""
+    if run_options is not None:
+        do = "Use run_timeout_s of an ExecutionPolicy, or sess.cancel()."
+        raise InputError(who, "takes no RunOptions", got=type(run_options).__name__, do=do)
+
+
+def policy_of(
+    sess_options: Any,
+    providers: Sequence[str | tuple[str, Mapping[str, Any]]] | None,
+    provider_options: Sequence[Mapping[str, Any]] | None,
+    *,
+    engine_named: bool,
+) -> tuple[ExecutionPolicy | None, int | None]:
+    """The policy and the number of threads that they mean.
+
+    providers: the first one's device is the target, the others' devices may take over in their order. They are ONNX Runtime's, so that is
+    the engine unless one is named. Raises PolicyError.
+    """
+    fields: dict[str, Any] = {}
+    if providers:
+        names = [p if isinstance(p, str) else p[0] for p in providers]
+        options = [{} if isinstance(p, str) else dict(p[1]) for p in providers]
+        if provider_options:
+            options = [dict(o) for o in provider_options]
+        unknown = [n for n in names if n not in PROVIDER_DEVICES]
+        if unknown:
+            known = ", ".join(PROVIDER_DEVICES)
+            raise PolicyError(
+                _WHO, "no provider of that name", got=repr(unknown[0]), do=f"Known are {known}."
+            )
+        devices = list(dict.fromkeys(PROVIDER_DEVICES[n] for n in names))
+        index = str(options[0].pop("device_id", "0")) if options else "0"
+        fields["target"] = devices[0] + (f":{index}" if index != "0" else "")
+        if len(devices) > 1:
+            fields["allow_fallback"] = devices[1:]
+        if not engine_named:
+            fields["engine"] = "onnxruntime"
+            named = {} if names[0] == "CPUExecutionProvider" else {"providers": names[0]}
+            if named or options[0]:
+                fields["engine_options"] = {"onnxruntime": {**named, **options[0]}}
+    threads = _read_options(sess_options, fields) if sess_options is not None else None
+    return (ExecutionPolicy(**fields) if fields else None), threads
+
+
+_LEVELS = {
+    "ORT_DISABLE_ALL": 0,
+    "ORT_ENABLE_BASIC": 1,
+    "ORT_ENABLE_EXTENDED": 2,
+    "ORT_ENABLE_LAYOUT": 3,
+    "ORT_ENABLE_ALL": 3,
+}
+
+# Attributes of SessionOptions that change what is computed or written, with the value that asks for nothing.
+_MUST_BE_DEFAULT = {
+    "enable_profiling": (False, "Use sess.receipt()."),
+    "optimized_model_filepath": ("", "Use xpu compile."),
+    "use_deterministic_compute": (
+        False,
+        "Leave it out: every run of a session gives the same bits on the CPU.",
+    ),
+}
+
+
+def _read_options(options: Any, fields: dict[str, Any]) -> int | None:
+    level = getattr(getattr(options, "graph_optimization_level", None), "name", "ORT_ENABLE_ALL")
+    if _LEVELS.get(level, 3) != 3:
+        fields["optimization_level"] = _LEVELS[level]
+    for name, (default, do) in _MUST_BE_DEFAULT.items():
+        if getattr(options, name, default) != default:
+            raise PolicyError(_WHO, f"SessionOptions.{name} is not taken", got=getattr(options, name), do=do)
+    return int(getattr(options, "intra_op_num_threads", 0)) or None
