@@ -25,6 +25,12 @@ template <class T, class S> INLINE void gemm_store(S *p, gemm_vec<T> x, int64_t 
     else store<L>(p, y, n);
 }
 
+// B in the sums' type. Bytes go by way of 16 bits: compilers have instructions for each step, and take lanes one by one for all at once.
+template <class T, class V> INLINE auto gemm_widened(V x) {
+    if constexpr (sizeof(elem<V>) == 1) return raw<T>(raw<int32_t>(raw<int16_t>(x)));
+    else return raw<T>(x);
+}
+
 // tile (+)= a x panel. U steps of k have sums of their own: with few rows that hides the latency of an FMA, and the
 // panel, which then comes from memory, is asked for in advance.
 template <class T, class B, int R, int NV, int U>
@@ -42,7 +48,7 @@ __attribute__((noinline)) static void gemm_tile(
             V b[NV];
             if constexpr (U > 1)
                 for (int byte = 0; byte < (int)sizeof(B) * NV * L; byte += 64) __builtin_prefetch((const char *)panel + 8192 + byte, 0, 2);
-            GEMM_UNROLL for (int v = 0; v < NV; ++v) b[v] = raw<T>(load<L>(panel + v * L));
+            GEMM_UNROLL for (int v = 0; v < NV; ++v) b[v] = gemm_widened<T>(load<L>(panel + v * L));
             GEMM_UNROLL for (int r = 0; r < R; ++r) {
                 const V x = splat<V>(a[r * row_stride]);
                 GEMM_UNROLL for (int v = 0; v < NV; ++v) sum[u][r][v] += x * b[v];
@@ -55,7 +61,7 @@ __attribute__((noinline)) static void gemm_tile(
         for (; i < k; ++i) {
             GEMM_UNROLL for (int r = 0; r < R; ++r) {
                 const V x = splat<V>(a[r * row_stride]);
-                GEMM_UNROLL for (int v = 0; v < NV; ++v) sum[0][r][v] += x * raw<T>(load<L>(panel + v * L));
+                GEMM_UNROLL for (int v = 0; v < NV; ++v) sum[0][r][v] += x * gemm_widened<T>(load<L>(panel + v * L));
             }
             a += k_stride;
             panel += NV * L;
