@@ -99,7 +99,7 @@ class NativeExecutable:
         rows = tuple(
             _row(call, plan, None if times is None else times[i]) for i, call in enumerate(plan.calls)
         )
-        source = "" if times is None else f"this session, median of {_PROFILED_RUNS} timed runs"
+        source = "" if times is None else f"timed run of this session, median of {_PROFILED_RUNS}"
         return Evidence(
             "native",
             __version__,
