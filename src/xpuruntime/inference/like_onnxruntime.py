@@ -99,6 +99,7 @@ def policy_of(
             fields["allow_fallback"] = devices[1:]
         if not engine_named:
             fields["engine"] = "onnxruntime"
+            fields["engine_order"] = {d: ["onnxruntime"] for d in devices[1:]}
             named = {} if names[0] == "CPUExecutionProvider" else {"providers": names[0]}
             if named or options[0]:
                 fields["engine_options"] = {"onnxruntime": {**named, **options[0]}}
