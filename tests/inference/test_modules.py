@@ -73,3 +73,46 @@ def test_a_module_without_example_is_refused(net: Any) -> None:
 def test_examples_for_a_file_are_refused(tmp_path: Any, x: Any) -> None:
     with pytest.raises(xrt.InputError, match="are for PyTorch modules"):
         xrt.InferenceSession(tmp_path / "model.onnx", example_inputs=x)
+
+
+class Sum(torch.nn.Module):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("sum", torch.full((3,), 0.5))
+        self.gain = torch.nn.Parameter(torch.arange(3 * 3.0).view(3, 3))
+
+    def forward(self, x: Any) -> Any:
+        self.sum.add_((x @ self.gain).sum(0))
+        return self.sum
+
+
+def test_buffers_start_from_the_module_and_live_from_run_to_run() -> None:
+    x = torch.ones(2, 3)
+    reference = Sum()
+    with xrt.InferenceSession(Sum(), engine="native", device="cpu", example_inputs=x) as session:
+        first = session.run(x)["output"]
+        assert torch.equal(first, reference(x))
+        seen = first.clone()
+        session.receipt()  # its timed runs are no runs of the session
+        assert torch.equal(session.run(x)["output"], reference(x))
+        assert torch.equal(first, seen)
+
+
+def test_sets_of_shapes_share_buffers_and_weights() -> None:
+    reference = Sum()
+    with xrt.InferenceSession(
+        Sum(),
+        engine="native",
+        device="cpu",
+        example_inputs=torch.ones(2, 3),
+        dynamic_shapes={"x": {0: torch.export.Dim("batch", max=8)}},
+    ) as session:
+        for rows in (2, 5, 2):
+            x = torch.full((rows, 3), float(rows))
+            assert torch.equal(session.run(x)["output"], reference(x))
+        assert (
+            session.receipt().evidence["r0"].rows
+        )  # of the shape that ran last, not of the one compiled last
+        one, two = session._executable._buckets.values()
+        assert list(one.weights)
+        assert all(two.weights[n] is one.weights[n] for n in one.weights)

@@ -27,6 +27,7 @@ from xpuruntime.program.program import (
     WeightTransformRecipe,
 )
 from xpuruntime.runtime import DeviceBuffer, Executor, NullBackend, load_weights
+from xpuruntime.runtime.executor import States
 from xpuruntime.types import DType, TensorSpec
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -267,6 +268,15 @@ def test_states_live_from_run_to_run_and_are_shared() -> None:
     prefill.states.reset({})
     assert decode.run_arrays([])[0].tolist() == [1.0] * 4
     assert Executor(program).run_arrays([])[0].tolist() == [1.0] * 4  # states of its own
+
+
+def test_states_of_another_size_are_refused() -> None:
+    program = counting()
+    other = dataclasses.replace(program, states=(StateRef("s", f32("s", 2)),))
+    with pytest.raises(InputError, match=r"state 's' must be .*4\].* got .*2\]"):
+        Executor(program, states=States(other, Executor(program).backend))
+    with pytest.raises(InputError, match="got none of that name"):
+        Executor(program, states=States(dataclasses.replace(program, states=()), Executor(program).backend))
 
 
 def test_a_state_starts_from_its_weight() -> None:

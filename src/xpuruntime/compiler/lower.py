@@ -66,14 +66,7 @@ class Lowering:
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     renamed: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def states(self) -> tuple[StateRef, ...]:
-        """The states as a program knows them."""
-        return tuple(
-            StateRef(s.name, s.spec, "" if s.init is None else self.known.recipe(s.init))
-            for s in self.graph.states
-        )
+    states: tuple[StateRef, ...] = ()
 
 
 def lower(
@@ -133,8 +126,20 @@ class _Lowerer:
         self._states()
         inputs = tuple(v.name for v in self.graph.inputs)
         return Lowering(
-            self.graph, self.calls, self.memory, self.known, self._decided(), inputs, outputs, renamed
+            self.graph,
+            self.calls,
+            self.memory,
+            self.known,
+            self._decided(),
+            inputs,
+            outputs,
+            renamed,
+            tuple(self._starts(s) for s in self.graph.states),
         )
+
+    def _starts(self, state: State) -> StateRef:
+        """The state as a program knows it: what it starts from is made by a recipe."""
+        return StateRef(state.name, state.spec, "" if state.init is None else self.known.recipe(state.init))
 
     # ── nodes ──
 

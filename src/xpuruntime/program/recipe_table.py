@@ -24,6 +24,7 @@ __all__ = [
     "rename_inputs",
     "resolve",
     "weight_input",
+    "weights_of",
 ]
 
 Shape: TypeAlias = tuple[int, ...]
@@ -296,7 +297,7 @@ def infer_recipe(
     when the result is not the recipe's spec, or when a result between is out of all proportion.
     """
     made: list[Typed] = []
-    read = sum(_bytes(_static(weights[n])) for n in _weights_of(recipe) if n in weights)
+    read = sum(_bytes(_static(weights[n])) for n in weights_of(recipe) if n in weights)
     limit = _GROWTH * (read + (recipe.spec.size_bytes or 0)) + (1 << 16)
     for i, step in enumerate(recipe.steps):
         try:
@@ -321,8 +322,9 @@ def recipe_bytes(recipe: WeightTransformRecipe) -> int:
     return size if size is not None else _fail(f"{recipe.spec} has no size")
 
 
-def _weights_of(recipe: WeightTransformRecipe) -> set[str]:
-    found = {resolve(i, recipe.source) for s in recipe.steps for i in s.inputs if not i[1:].isdigit()}
+def weights_of(recipe: WeightTransformRecipe) -> set[str]:
+    """The weights that a recipe reads. Raises ValueError for a step whose input means nothing."""
+    found = {resolve(i, recipe.source) for s in recipe.steps for i in s.inputs}
     return {n for n in found if isinstance(n, str)} | ({recipe.source} if recipe.source else set())
 
 

@@ -117,6 +117,7 @@ class Executor:
         self._core = bound.executor
         self._weight_names, self._state_names = bound.weights, bound.states
         self.states = States(program, self.backend) if states is None else states
+        self._check_states()
         self._binding = threading.Lock()
         self._bound: weakref.WeakKeyDictionary[Weights, _core.Fixed] = weakref.WeakKeyDictionary()
         self._weights: Weights | None = None
@@ -236,7 +237,18 @@ class Executor:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def twin(self) -> Executor:
+        """The same plan over the same weights, with fresh states of its own."""
+        made = Executor(self.program, self.backend, threads=self.threads, entry=self.entry.name)
+        made.bind(self._weights)
+        return made
+
     # ── facts ──
+
+    @property
+    def weights(self) -> Weights | None:
+        """Those that are bound."""
+        return self._weights
 
     @property
     def counters(self) -> dict[str, int]:
@@ -318,6 +330,22 @@ class Executor:
     def _fits(self, got: TensorSpec, want: TensorSpec, what: str) -> None:
         if got.shape != want.shape or got.dtype is not want.dtype or not got.is_dense:
             raise InputError(self._who, f"{what} must be {want}, dense", got=got)
+
+    def _check_states(self) -> None:
+        """Kernels trust the sizes of what they are handed."""
+        for ref in self.program.states:
+            got = self.states[ref.name].spec if ref.name in self.states else None
+            if got is None or (got.shape, got.dtype, got.layout) != (
+                ref.spec.shape,
+                ref.spec.dtype,
+                ref.spec.layout,
+            ):
+                raise InputError(
+                    self._who,
+                    f"state {ref.name!r} must be {ref.spec}",
+                    got="none of that name" if got is None else got,
+                    do="Hand in states of an executor of this program.",
+                )
 
     def _check_times(self, times: NDArray[np.int64] | None) -> None:
         if times is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError
-from ..program.program import CompiledProgram, WeightRef
+from ..program.program import CompiledProgram, WeightRef, WeightTransformRecipe
+from ..program.recipe_table import weights_of
 from ..tensor_files import TensorFiles, read_safetensors
 from ..types import DType, TensorSpec
+from .backends.base import RuntimeBackend
 from .buffer import DeviceBuffer, backend_of
 from .layouts import flat_bytes
 from .recipes import recipe_bytes, run_recipe
@@ -49,24 +51,47 @@ def load_weights(
     source: str | os.PathLike[str] | Mapping[str, Any] | None,
     program: CompiledProgram,
     device: Any = "cpu",
+    *,
+    shared: Iterable[Weights] = (),
 ) -> Weights:
     """Read a model's weights, run the program's recipes, and keep the results on a device.
 
     source: a safetensors file (memory-mapped); a folder below which the program's own file names are looked up; arrays by name; or None
             where the program holds its weights. Arrays that the program holds itself need no source.
+    shared: what other programs of this model loaded from the same source (for other shapes): a buffer that one of them made by the
+            same recipe of the same arrays is taken, not made again.
     Raises InputError for a weight that is missing or has another shape or dtype than the model's, FormatError for a damaged file,
     ModelError for a file that is not what the program says.
     """
     backend = backend_of(device)
     arrays = _Arrays(source, program)
+    have = {name: (made, w[name]) for w in shared for name, made in _origins(w.program).items()}
     buffers: dict[str, DeviceBuffer] = {}
+    origins = _origins(program) if have else {}
     for recipe in program.recipes:
+        origin, held = have.get(recipe.name, (None, None))
+        if held is not None and origin == origins[recipe.name] and _one_memory(held.backend, backend):
+            buffers[recipe.name] = held
+            continue
         made = run_recipe(recipe, arrays)
         handle = backend.allocate(recipe_bytes(recipe))
         buffer = DeviceBuffer(handle, recipe.spec, backend)
         backend.upload(handle, flat_bytes(made))
         buffers[recipe.name] = buffer
     return Weights(program, buffers)
+
+
+def _one_memory(a: RuntimeBackend, b: RuntimeBackend) -> bool:
+    return a is b or (a.core_is_host and b.core_is_host)
+
+
+_Origin = tuple[WeightTransformRecipe, tuple[WeightRef, ...]]
+
+
+def _origins(program: CompiledProgram) -> dict[str, _Origin]:
+    """What each weight buffer is made of: two that are equal hold the same bytes."""
+    refs = {w.name: w for w in program.weights}
+    return {r.name: (r, tuple(refs[n] for n in sorted(weights_of(r)))) for r in program.recipes}
 
 
 class _Arrays(Mapping[str, NDArray[Any]]):

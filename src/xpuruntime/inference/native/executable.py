@@ -133,7 +133,9 @@ class NativeExecutable:
     def _open(self, key: Shapes, program: CompiledProgram) -> None:
         first = next(iter(self._buckets.values()), None)
         source = native_model(self._model).weights
-        weights = load_weights(source, program, shared=[e.weights for e in self._buckets.values()])
+        weights = load_weights(
+            source, program, shared=[e.weights for e in self._buckets.values() if e.weights]
+        )
         states = None if first is None else first.states
         executor = Executor(program, threads=self._request.threads, contexts=_ANY_NUMBER, states=states)
         executor.bind(weights)
