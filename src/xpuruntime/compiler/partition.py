@@ -23,13 +23,13 @@ from ..ir import Graph, Node
 from ..ir.family import family_of, source_names
 from ..ir.graph import Output
 from ..kernels.kernel import NodeCall
-from ..policies import KernelPolicy, Policy, load_policy
+from ..policies import KernelPolicy, Policy, Rule, load_policy
 from ..program.plan import Plan, PlanNode, Region, Transfer
 from ..types import DType, TensorSpec
 from .demands import facts_of
 from .partition_cost import Costs
 from .partition_regions import cluster, hulls
-from .partition_support import call_of, is_op_supported
+from .partition_support import call_of, demand_kernels, is_op_supported
 from .pipeline import Model, _graph
 
 __all__ = ["PartitionPlan", "Supports", "TransferOp", "is_op_supported", "partition"]
@@ -123,7 +123,8 @@ def partition(
              fastest.
     absorb:  give a region to a neighbour's engine where a border costs more than the region saves.
 
-    Raises EngineUnavailable (with its decision) where no engine takes a node or a placement cannot be had, PolicyError.
+    Raises EngineUnavailable (with its decision) where no engine takes a node or a placement cannot be had, KernelUnavailable for a kernel that
+    a rule forces and nobody has, PolicyError.
     """
     graph = _graph(model)
     supports: Supports | None = None
@@ -137,23 +138,21 @@ def partition(
         engine = named if named not in (None, "auto") else engine
     request: dict[str, Any] = {"engine": engine, "others": list(others), "place": dict(place or {})}
     rest = tuple(o for o in others if o != engine)
-    wanted = _Wanted(
-        engine, rest, dict(place or {}), kernels, supports, lambda call: is_op_supported(call, target)
-    )
+    wanted = _Wanted(engine, rest, dict(place or {}), kernels, supports, target)
     rates = costs if isinstance(costs, Costs) else Costs(measured=costs or {})
     return _Partitioner(graph, wanted, rates, request).run(absorb)
 
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """Who may take what. ``supports`` speaks for ``engine`` where the user gave it, ``native`` for our compiler."""
+    """Who may take what. ``supports`` speaks for ``engine`` where the user gave it."""
 
     engine: str
     others: tuple[str, ...]
     place: Mapping[str, str]
     kernels: KernelPolicy
     supports: Supports | None
-    native: Supports
+    target: Any
 
     def forced(self, graph: Graph, node: Node) -> tuple[str, str] | None:
         """The engine that somebody placed the node on, and who."""
@@ -164,12 +163,22 @@ class _Wanted:
         for pattern in sorted(self.place, key=lambda p: (-len(p), p)):
             if any(fnmatch.fnmatchcase(n, pattern) for n in names):
                 return self.place[pattern], f"place {pattern!r}"
+        rule = self.forcing(graph, node)
+        return None if rule is None else ("native", f"the rule for {rule.label()} uses kernel {rule.use!r}")
+
+    def forcing(self, graph: Graph, node: Node) -> Rule | None:
+        """The rule that forces a kernel for the node."""
+        if not any(rule.use for layer in self.kernels.layers for rule in layer.rules):
+            return None
         facts = facts_of(graph, node, phase="inference", device="cpu")
-        for layer in self.kernels.layers:
-            for rule in layer.rules:
-                if rule.use and rule.matches(facts):
-                    return "native", f"the rule for {rule.label()} uses kernel {rule.use!r}"
-        return None
+        rules = (rule for layer in self.kernels.layers for rule in layer.rules)
+        return next((rule for rule in rules if rule.use and rule.matches(facts)), None)
+
+    def check_kernels(self, graph: Graph, node: Node) -> None:
+        """Raises KernelUnavailable where the kernel that a rule forces cannot be had."""
+        call = call_of(graph, node)
+        if self.forcing(graph, node) is not None and not isinstance(call, Support):
+            demand_kernels(call, self.kernels, self.target)
 
     def offers(self, graph: Graph, node: Node) -> dict[str, Support]:
         """Every engine with its answer, in order of preference."""
@@ -181,13 +190,9 @@ class _Wanted:
     def answer(self, graph: Graph, node: Node, engine: str) -> Support:
         """Whether an engine takes the node, as far as this can be told without the engine."""
         name = engine.partition(" on ")[0]
-        asked = (
-            self.supports
-            if engine == self.engine and self.supports
-            else self.native
-            if name == "native"
-            else None
-        )
+        asked = self.supports if engine == self.engine else None
+        if asked is None and name == "native":
+            asked = lambda call: is_op_supported(call, self.target)  # noqa: E731
         if asked is not None:
             call = call_of(graph, node)
             if isinstance(call, Support):
@@ -281,6 +286,8 @@ class _Partitioner:
                 )
         forced = [f for n in nodes if (f := self.wanted.forced(graph, n)) is not None]
         if forced:
+            for node in nodes:
+                self.wanted.check_kernels(graph, node)
             engine, why = forced[0]
             clash = next((f for f in forced if f[0] != engine), None)
             said = next((s for n in nodes if not (s := self.wanted.answer(graph, n, engine))), Support.yes())

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..codegen.target import CodegenTarget
 from ..decisions import Reason, Support
-from ..errors import IrError, XpuError
+from ..errors import IrError, KernelUnavailable, XpuError
 from ..families import family_of_aten, family_of_onnx
 from ..ir import OPS, Graph, Node
 from ..ir.graph import Output, Value
@@ -16,12 +16,12 @@ from ..kernels.kernel import NodeCall, Operand
 from ..passes import run_passes
 from ..passes.decompose import EXPANSIONS
 from ..passes.layout import Layouts, assign_layouts
-from ..policies import Policy
+from ..policies import KernelPolicy, Policy
 from .demands import Demands
 from .lower import lower
 from .resolve import resolve_target
 
-__all__ = ["call_of", "is_op_supported"]
+__all__ = ["call_of", "demand_kernels", "is_op_supported"]
 
 _SAMPLE = 16  # what an open dim is while a kernel is asked
 
@@ -97,6 +97,16 @@ def _remembered(call: NodeCall, target: CodegenTarget) -> Support:
     return _REMEMBERED[key]
 
 
+def demand_kernels(call: NodeCall, policy: KernelPolicy, target: Any) -> None:
+    """Raises KernelUnavailable where a rule forces a kernel that cannot be had for the node: before anything is compiled or run."""
+    try:
+        _lowered(_alone(call), resolve_target(target), Policy(kernel=policy))
+    except KernelUnavailable:
+        raise
+    except (XpuError, ValueError):
+        return  # of that speaks is_op_supported
+
+
 def _call(call: NodeCall, target: CodegenTarget) -> Support:
     """A graph of this one node goes through the passes and is lowered; nothing is assembled."""
     if call.op == "opaque":
@@ -105,20 +115,22 @@ def _call(call: NodeCall, target: CodegenTarget) -> Support:
         graph = _alone(call)
         if graph.symbols:
             return Support.no(Reason.SHAPE_UNSUPPORTED, "the content of a tensor decides its shape")
-        graph = run_passes(
-            graph,
-            3 if target.takes_fused else 1,
-            context=Demands(Policy(), [target], "inference").context(graph),
-        )
-        layouts: Layouts = {}
-        if target.takes_fused:
-            graph, layouts = assign_layouts(graph, target.config.channel_alignment_bytes)
-        lower(graph, layouts, target, Policy().kernel, offers)
+        _lowered(graph, target, Policy())
     except XpuError as error:
         return Support.no(Reason.OP_UNSUPPORTED, _why(error))
     except ValueError as error:  # a sample size that the op's own arithmetic has no room for
         return Support.no(Reason.SHAPE_UNSUPPORTED, str(error))
     return Support.yes()
+
+
+def _lowered(graph: Graph, target: CodegenTarget, policy: Policy) -> None:
+    """What ``compile`` does up to assembling."""
+    context = Demands(policy, [target], "inference").context(graph)
+    graph = run_passes(graph, 3 if target.takes_fused else 1, context=context)
+    layouts: Layouts = {}
+    if target.takes_fused:
+        graph, layouts = assign_layouts(graph, target.config.channel_alignment_bytes)
+    lower(graph, layouts, target, policy.kernel, offers)
 
 
 def _why(error: XpuError) -> str:
