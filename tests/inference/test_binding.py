@@ -57,20 +57,22 @@ def test_a_run_on_bound_memory_allocates_nothing(engine, path, x) -> None:
                 sess.run_with_iobinding(binding)
             before = tracemalloc.get_traced_memory()[0]
             tracemalloc.reset_peak()
-            for _ in range(100):
+            for _ in range(1000):
                 sess.run_with_iobinding(binding)
             peak = tracemalloc.get_traced_memory()[1]
             gc.collect()
             after = tracemalloc.get_traced_memory()[0]
         finally:
             tracemalloc.stop()
-        assert after - before < 1024, "memory is kept from run to run"
+        assert after - before < 40_000, (
+            "memory is kept from run to run"
+        )  # 40 bytes a run: no array has as few
         if engine != "openvino":  # whose Python package makes small objects in cycles
             assert peak - before < 4096, "a run makes arrays"
         assert binding.get_outputs()[0].data_ptr() == address
         if engine == "native":
             now = sess._executable.counters
-            assert now["runs"] == counted["runs"] + 103
+            assert now["runs"] == counted["runs"] + 1003
             for name in ("allocations", "copies", "contexts", "prepared"):
                 assert now[name] == counted[name]
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..engines.onnxruntime.providers import PROVIDER_DEVICES
+from ..engines.onnxruntime.providers import BY_NAME_ONLY, PROVIDER_DEVICES
 from ..errors import InputError, PolicyError
 from ..policies import ExecutionPolicy
 from ..types import DType, TensorSpec
@@ -100,7 +100,7 @@ def policy_of(
         if not engine_named:
             fields["engine"] = "onnxruntime"
             fields["engine_order"] = {d: ["onnxruntime"] for d in devices[1:]}
-            named = {} if names[0] == "CPUExecutionProvider" else {"providers": names[0]}
+            named = {"providers": names[0]} if names[0] in BY_NAME_ONLY else {}
             if named or options[0]:
                 fields["engine_options"] = {"onnxruntime": {**named, **options[0]}}
     threads = _read_options(sess_options, fields) if sess_options is not None else None

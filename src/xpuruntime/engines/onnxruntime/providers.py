@@ -21,7 +21,7 @@ from ...decisions import Reason, Support
 from ...protocols import DeviceFact
 from ...targets import DeviceId
 
-__all__ = ["CPU", "PROVIDER_DEVICES", "available", "devices", "ort", "short", "usable"]
+__all__ = ["BY_NAME_ONLY", "CPU", "PROVIDER_DEVICES", "available", "devices", "ort", "short", "usable"]
 
 CPU = "CPUExecutionProvider"
 
@@ -52,7 +52,7 @@ PROVIDER_DEVICES: dict[str, str] = {
 }
 
 # Among providers of one kind the plain one stands for the device; the others are asked for by name.
-_BY_NAME_ONLY = frozenset(
+BY_NAME_ONLY = frozenset(
     {
         "TensorrtExecutionProvider",
         "NvTensorRTRTXExecutionProvider",
@@ -83,7 +83,7 @@ def available() -> tuple[str, ...]:
 def for_device(device: DeviceId) -> tuple[str, ...]:
     """Providers that may drive a device without being named. ``gpu`` is any GPU; ``auto`` any provider at all."""
     kinds = {"gpu": {"gpu", "cuda", "webgpu"}}.get(device.kind, {device.kind})
-    listed = [p for p in available() if p not in _BY_NAME_ONLY]
+    listed = [p for p in available() if p not in BY_NAME_ONLY]
     return tuple(p for p in listed if device.kind == "auto" or PROVIDER_DEVICES.get(p) in kinds)
 
 
@@ -130,7 +130,7 @@ def devices() -> tuple[DeviceFact, ...]:
         )
     return tuple(
         DeviceFact(
-            DeviceId(PROVIDER_DEVICES.get(p, "auto")), p, usable(p), {"by_name_only": p in _BY_NAME_ONLY}
+            DeviceId(PROVIDER_DEVICES.get(p, "auto")), p, usable(p), {"by_name_only": p in BY_NAME_ONLY}
         )
         for p in listed
     )

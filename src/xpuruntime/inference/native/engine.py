@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -98,7 +99,14 @@ def _ops(model: ModelSource) -> Support:
 
 def fingerprint(request: EngineRequest) -> Mapping[str, str]:
     """The instruction set that code is generated for, and the compiler itself: a kernel that changed makes another program."""
-    return {"target": _target(), "version": __version__, "compiler": _compiler_digest()}
+    return {
+        "target": _target(),
+        "version": __version__,
+        "compiler": _compiler_digest(),
+        "cxx": os.environ.get(
+            "CXX", ""
+        ),  # a compiler that the user names; any other one is not the user's wish
+    }
 
 
 @functools.cache
