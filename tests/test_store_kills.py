@@ -21,8 +21,7 @@ from xpuruntime.store import Store, digest
 KILLS, WORKERS, KEYS = 200, 4, 7
 
 # Forked from one process that has imported everything, so that a start costs a millisecond.
-NURSERY = (
-    """
+NURSERY = """
 import os, random, signal, sys, time
 from xpuruntime.store import Store, digest
 
@@ -41,7 +40,7 @@ def work(root, seed):
                 store.put("artifact", ingredients, payload(i))
                 found = store.get("artifact", digest(ingredients))
         if found is not None and found != payload(i):  # None: another worker trimmed it
-            os.write(1, b"WRONG %%d\\n" %% i)
+            os.write(1, b"WRONG %d\\n" % i)
             os._exit(1)
 
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -53,10 +52,8 @@ for line in sys.stdin:
         except BaseException as error:
             os.write(1, f"RAISED {error!r}\\n".encode())
             os._exit(1)
-    os.write(1, b"pid %%d\\n" %% pid)
+    os.write(1, b"pid %d\\n" % pid)
 """
-    % KEYS
-)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="workers are forked")

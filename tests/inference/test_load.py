@@ -1,0 +1,79 @@
+"""One session under many threads, on each engine: every output right, and no memory kept after the warm-up."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import xpuruntime as xrt
+
+pytest.importorskip("onnxruntime", reason="an engine is needed")
+pytest.importorskip("openvino", reason="an engine is needed")
+
+ENGINES = ("onnxruntime", "openvino", "native")
+INPUTS = 16  # different ones, so that an answer to another thread's question is seen
+GROWTH = 8 << 20  # bytes of resident memory that may come from anywhere in a process
+
+
+def resident() -> int:
+    """Bytes of this process's memory that only it uses (Linux)."""
+    gc.collect()
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    fields = dict(line.split(":", 1) for line in lines[1:])
+    return sum(int(fields[k].split()[0]) * 1024 for k in ("Private_Dirty", "Private_Clean"))
+
+
+def hammer(sess: xrt.InferenceSession, questions: list, answers: list, threads: int, runs: int) -> list[str]:
+    """What went wrong: nothing."""
+    wrong: list[str] = []
+    gate = threading.Barrier(threads)
+
+    def work(seed: int) -> None:
+        random = np.random.default_rng(seed)
+        gate.wait()
+        try:
+            for _ in range(runs):
+                i = int(random.integers(INPUTS))
+                if not np.array_equal(sess.run(input=questions[i])["output"], answers[i]):
+                    wrong.append(f"thread {seed}: another answer to {i}")
+        except Exception as error:
+            wrong.append(repr(error))
+
+    workers = [threading.Thread(target=work, args=(seed,)) for seed in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return wrong
+
+
+def held(engine: str, path: Path, threads: int, runs: int) -> None:
+    random = np.random.default_rng(0)
+    questions = [random.standard_normal((2, 3, 8, 8)).astype(np.float32) for _ in range(INPUTS)]
+    policy = xrt.ExecutionPolicy(static_shape=True, fixed_shapes={"batch": 2})
+    with xrt.InferenceSession(path, device="cpu", engine=engine, exec_policy=policy, contexts=4) as sess:
+        answers = [sess.run(input=q)["output"] for q in questions]
+        assert hammer(sess, questions, answers, threads, max(20, runs // 10)) == []
+        before = resident()
+        assert hammer(sess, questions, answers, threads, runs) == []
+        grown = resident() - before
+        assert grown < GROWTH, f"{grown} bytes more after {threads * runs} runs"
+        assert sess._contexts.peak <= 4
+        assert sess.receipt(times=False).runs == INPUTS + threads * (runs + max(20, runs // 10))
+        if engine == "native":
+            assert sess._executable.counters["contexts"] <= 4
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_threads_on_one_session(engine, path) -> None:
+    held(engine, path, threads=16, runs=60)
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize("engine", ENGINES)
+def test_64_threads_of_2000_runs_on_one_session(engine, path) -> None:
+    held(engine, path, threads=64, runs=2000)
