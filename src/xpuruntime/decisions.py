@@ -71,7 +71,7 @@ REASONS: dict[Reason, str] = {
     Reason.SLOWER: "measured, right, and slower than the chosen one",
     Reason.WORKSPACE_EXCEEDED: "needs more workspace than the policy allows",
     Reason.FORBIDDEN: "a policy rule forbids it",
-    Reason.NOT_REQUESTED: "the user asked for another one by name",
+    Reason.NOT_REQUESTED: "the user asked for another one by name, or it is taken only where it is asked for",
     Reason.LOWER_PREFERENCE: "usable, but another one stands before it in the order of preference",
     Reason.NOT_APPLICABLE: "the rule has no meaning for who owns the region",
     Reason.REQUESTED: "the user named it",

@@ -113,11 +113,24 @@ def test_a_forced_kernel_over_the_limit_is_unavailable():
 def test_nothing_left():
     with pytest.raises(KernelUnavailable) as caught:
         choose(KernelPolicy(rules=[Rule(forbid=["cublas", "cublasLt", "gemv"])]), FACTS, OFFERS)
-    assert (
-        str(caught.value) == "[node mm0] no kernel for matmul is left; got 4 candidates. Name a CUDA device."
-    )
-    with pytest.raises(KernelUnavailable, match="Read the decision"):
+    text = str(caught.value)
+    assert text.startswith("[node mm0] no kernel for matmul is left; got cublas: rules[0] of the policy (")
+    assert text.endswith("; flashy: drives cuda only. Name a CUDA device.")
+    with pytest.raises(KernelUnavailable, match="got no candidate"):
         choose(KernelPolicy(), FACTS, [])
+
+
+def test_a_kernel_that_changes_results_is_taken_only_where_it_is_named():
+    offers = [Offer("exact", Support.yes(), 3.0), Offer("rough", Support.yes(), 1.0, on_request=True)]
+    d = decide(offers=offers)
+    assert d.chosen.name == "exact"
+    assert [(c.code, c.reason) for c in d.rejected] == [
+        (Reason.NOT_REQUESTED, "changes results, and no policy asks for it")
+    ]
+    assert decide(KernelPolicy(matmul="rough"), offers=offers).chosen.name == "rough"
+    assert decide(KernelPolicy(rules=[Rule(use="rough")]), offers=offers).chosen.name == "rough"
+    with pytest.raises(KernelUnavailable, match="rough: changes results"):
+        choose(KernelPolicy(rules=[Rule(forbid=["exact"])]), FACTS, offers)
 
 
 def test_measured_times_decide_when_all_are_measured():

@@ -256,7 +256,7 @@ class _Lowerer:
         facts = facts_of(
             self.graph if known else None, node, phase=self.phase, device=self.target.name.partition(":")[0]
         )
-        chosen, decision = choose(self.policy, facts, [Offer(n, s) for n, (_, s) in rows.items()])
+        chosen, decision = choose(self.policy, facts, [_offer(n, k, s) for n, (k, s) in rows.items()])
         key = (decision.question, chosen, *(f"{c.name}: {c.reason}" for c in decision.rejected))
         self.decisions.setdefault(key, []).append(decision)
         return rows[chosen][0]
@@ -395,6 +395,10 @@ class _Lowerer:
             )
             made.append(Decision(first.question, subject, chosen, first.rejected))
         return made
+
+
+def _offer(name: str, kernel: Kernel, support: Support) -> Offer:
+    return Offer(name, support, on_request=getattr(kernel, "on_request", False))
 
 
 def _ops(node: Node) -> tuple[str, ...]:

@@ -135,7 +135,11 @@ class Lowered:
 
 
 class Kernel(Protocol):
-    """A row of the catalogue: ``name`` is ``family/kernel`` (``matmul/generated``), ``ops`` the IR ops that it computes."""
+    """A row of the catalogue: ``name`` is ``family/kernel`` (``matmul/generated``), ``ops`` the IR ops that it computes.
+
+    A row may also say ``foreign = True`` (only targets that name it take it) and ``on_request = True`` (it changes results, so only
+    a policy that names it takes it).
+    """
 
     name: str
     ops: tuple[str, ...]

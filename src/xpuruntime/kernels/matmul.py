@@ -140,11 +140,12 @@ class MatmulKernel:
 class Int8Weights:
     """Linear layers with weights in int8, a scale per output, and everything else as it was: half or a quarter of what decoding reads.
 
-    Changes results (a weight by up to a 254th of its row's largest), so it is the last choice: only a policy takes it.
+    Changes results (a weight by up to a 254th of its row's largest), so only a policy that names it takes it.
     """
 
     name = "matmul/int8_weights"
     ops = ("linear", "fused_linear")
+    on_request = True
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
         """Floats up to 32 bits, and a weight that is known when it is loaded."""

@@ -4,7 +4,8 @@ Order of demands
 1. Support, workspace limits and ``forbid`` take candidates away, each with its reason.
 2. ``use`` forces one kernel: it is taken, or KernelUnavailable. Force beats preference in whatever layer it stands.
 3. ``prefer`` rules, then plain keywords, layer by layer from the highest; the first kernel that is left is taken.
-4. Else the fastest, when every kernel that is left was measured; else the first in the catalogue's order.
+4. Else the fastest, when every kernel that is left was measured; else the first in the catalogue's order. A kernel that changes
+   results is not among them: only ``use`` and ``prefer`` take it.
 
 Within one layer two different ``use`` rules on one node are a PolicyError, as are ``use`` and ``forbid`` of one kernel. Between layers the higher one wins:
 it may force what a lower one forbids, and forbid what a lower one forces.
@@ -29,6 +30,7 @@ class Offer:
     """One kernel that the catalogue has for a node.
 
     time_us: measured microseconds per call, None where not measured. workspace_bytes: bytes that it needs beside its operands.
+    on_request: it changes results, so it is taken only where a policy names it.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Offer:
     time_us: float | None = None
     workspace_bytes: int = 0
     deterministic: bool | None = None
+    on_request: bool = False
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def known(self) -> dict[str, Any]:
@@ -172,6 +175,7 @@ def _pick(left: Sequence[Offer], offered: int, demands: _Demands) -> Candidate |
     for name, who in demands.prefer.items():
         if name in by_name:
             return take(by_name[name], Reason.PREFERRED, f"{who} prefers it")
+    left = [o for o in left if not o.on_request]
     if not left:
         return None
     if offered == 1:
@@ -188,6 +192,9 @@ def _passed_over(offer: Offer, chosen: Candidate | None, demands: _Demands) -> C
     known = offer.known()
     if demands.use is not None:
         reason = f"{demands.use[1]} forces {demands.use[0]!r}"
+        return Candidate(offer.name, Reason.NOT_REQUESTED, reason, facts=known)
+    if offer.on_request:
+        reason = "changes results, and no policy asks for it"
         return Candidate(offer.name, Reason.NOT_REQUESTED, reason, facts=known)
     assert chosen is not None
     if chosen.code is Reason.FASTEST:
@@ -215,9 +222,12 @@ def _unavailable(facts: NodeFacts, demands: _Demands, decision: Decision) -> Ker
         )
     do = (
         first_advice(decision.rejected)
-        or "Read the decision for each reason; loosen forbid or workspace_bytes."
+        or "Loosen forbid or workspace_bytes, or use a vendor engine for this model."
     )
-    what = f"no kernel for {facts.family} is left"
     return KernelUnavailable(
-        f"node {facts.node}", what, got=f"{len(decision.rejected)} candidates", do=do, decision=decision
+        f"node {facts.node}",
+        f"no kernel for {facts.family} is left",
+        got="; ".join(f"{c.name}: {c.reason}" for c in decision.rejected) or "no candidate",
+        do=do,
+        decision=decision,
     )
