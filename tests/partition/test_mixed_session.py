@@ -98,3 +98,6 @@ def test_a_forced_kernel_is_cut_out_of_a_vendors_region(network) -> None:
     never = xrt.KernelPolicy(rules=[xrt.Rule(op="matmul", use="cublas")])
     with pytest.raises(KernelUnavailable, match="forces 'cublas'"):
         xrt.InferenceSession(model, engine="onnxruntime", kernel_policy=never, **CPU)
+    placed = {"version": 1, "execution": {"place": {"matmul": "openvino"}}}
+    with pytest.raises(EngineUnavailable, match="uses kernel 'generated' of the native engine"):
+        xrt.InferenceSession(model, policy=placed, kernel_policy=rule, **CPU)

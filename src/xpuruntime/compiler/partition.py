@@ -11,91 +11,25 @@ the others that may take it, in order.
 
 from __future__ import annotations
 
-import fnmatch
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from ..decisions import Candidate, Decision, Reason, Support
 from ..errors import EngineUnavailable
 from ..ir import Graph, Node
-from ..ir.family import family_of, source_names
-from ..ir.graph import Output
-from ..kernels.kernel import NodeCall
-from ..policies import KernelPolicy, Policy, Rule, load_policy
-from ..program.plan import Plan, PlanNode, Region, Transfer
-from ..types import DType, TensorSpec
-from .demands import facts_of
+from ..ir.family import source_names
+from ..policies import KernelPolicy, Policy, load_policy
 from .partition_cost import Costs
+from .partition_offers import Supports, Wanted
+from .partition_plan import Atom, PartitionPlan, PlanWriter, TransferOp, split_engine
 from .partition_regions import cluster, hulls
-from .partition_support import call_of, demand_kernels, is_op_supported
+from .partition_support import is_op_supported
 from .pipeline import Model, _graph
 
-__all__ = ["PartitionPlan", "Supports", "TransferOp", "is_op_supported", "partition"]
-
-TransferOp = Transfer
-"""The specification's name."""
-
-Supports: TypeAlias = Callable[[NodeCall], "Support | bool"]
-"""Whether an engine takes a node; ``is_op_supported`` is one."""
+__all__ = ["Costs", "PartitionPlan", "Supports", "TransferOp", "is_op_supported", "partition"]
 
 OTHERS = ("onnxruntime", "openvino")
-_ATEN = frozenset({"aten", "torch"})
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionPlan:
-    """A graph and the plan of its regions. ``plan`` holds no graph and can be saved; this is what a DAGExecutor compiles.
-
-    members: names of the nodes of each region, in order. Nodes that hold a constant belong to every region that reads them.
-    """
-
-    graph: Graph
-    plan: Plan
-    members: Mapping[str, tuple[str, ...]] = field(repr=False)
-
-    @property
-    def regions(self) -> tuple[Region, ...]:
-        """In an order in which they can run."""
-        return self.plan.regions
-
-    @property
-    def transfers(self) -> tuple[Transfer, ...]:
-        """Every value that crosses a border, once for each region that reads it."""
-        return self.plan.transfers
-
-    def subgraph(self, region: str) -> Graph:
-        """A region as a graph of its own; outputs are named as the values are. Raises KeyError."""
-        border, graph = self.plan.region(region), self.graph
-        nodes = [graph.node(n) for n in self.members[region]]
-        constants = {
-            v: p
-            for n in nodes
-            for v in n.values
-            if (p := graph.producer(v)) is not None and p.op == "constant"
-        }
-        read = {v for n in nodes for v in n.values}
-        return Graph(
-            f"{graph.name}.{region}",
-            tuple(graph.values[v] for v in border.inputs),
-            tuple(Output(v, v) for v in border.outputs),
-            (*constants.values(), *nodes),
-            tuple(w for w in graph.weights if w.name in read),
-            (),
-            graph.metadata,
-        )
-
-    def explain(self, *, nodes: bool = False) -> str:
-        """Readable text: regions, every decision, transfers, and on request every node."""
-        return self.plan.explain(nodes=nodes)
-
-    def to_json(self) -> dict[str, Any]:
-        """The plan as plain data."""
-        return self.plan.to_json()
-
-    def __str__(self) -> str:
-        return str(self.plan)
 
 
 def partition(
@@ -113,7 +47,7 @@ def partition(
 
     model:   a graph, its JSON form, or the path of a saved one.
     demands: a function that says what ``engine`` takes (by default ``is_op_supported`` for ``target``), or a policy: its ``engine`` comes
-             first, and nodes that a kernel rule forces (``use``) are placed on the native engine, whose kernels can be chosen.
+             first, its ``place`` stands below the argument, and nodes that a kernel rule forces (``use``) are placed on the native engine, whose kernels can be chosen.
     engine:  takes what it can; as ``engine`` or ``engine on device`` (cpu without one).
     others:  engines for the rest, in order; they are also what a region falls to when its engine fails. ``interpreter`` (NumPy, slow,
              every op of the IR) only where it is named. Opaque ATen ops go to ``torch``.
@@ -136,102 +70,20 @@ def partition(
         kernels = policy.kernel
         named = policy.execution.engine
         engine = named if named not in (None, "auto") else engine
+        place = {**(policy.execution.place or {}), **(place or {})}
     request: dict[str, Any] = {"engine": engine, "others": list(others), "place": dict(place or {})}
     rest = tuple(o for o in others if o != engine)
-    wanted = _Wanted(engine, rest, dict(place or {}), kernels, supports, target)
+    wanted = Wanted(engine, rest, dict(place or {}), kernels, supports, target)
     rates = costs if isinstance(costs, Costs) else Costs(measured=costs or {})
     return _Partitioner(graph, wanted, rates, request).run(absorb)
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """Who may take what. ``supports`` speaks for ``engine`` where the user gave it."""
-
-    engine: str
-    others: tuple[str, ...]
-    place: Mapping[str, str]
-    kernels: KernelPolicy
-    supports: Supports | None
-    target: Any
-
-    def forced(self, graph: Graph, node: Node) -> tuple[str, str] | None:
-        """The engine that somebody placed the node on, and who."""
-        own = next((n for n in (node.name, *source_names(node)) if n in self.place), None)
-        if own is not None:
-            return self.place[own], f"place {own!r}"
-        names = {node.name, node.op, family_of(node), *source_names(node)}
-        for pattern in sorted(self.place, key=lambda p: (-len(p), p)):
-            if any(fnmatch.fnmatchcase(n, pattern) for n in names):
-                return self.place[pattern], f"place {pattern!r}"
-        rule = self.forcing(graph, node)
-        return None if rule is None else ("native", f"the rule for {rule.label()} uses kernel {rule.use!r}")
-
-    def forcing(self, graph: Graph, node: Node) -> Rule | None:
-        """The rule that forces a kernel for the node."""
-        if not any(rule.use for layer in self.kernels.layers for rule in layer.rules):
-            return None
-        facts = facts_of(graph, node, phase="inference", device="cpu")
-        rules = (rule for layer in self.kernels.layers for rule in layer.rules)
-        return next((rule for rule in rules if rule.use and rule.matches(facts)), None)
-
-    def check_kernels(self, graph: Graph, node: Node) -> None:
-        """Raises KernelUnavailable where the kernel that a rule forces cannot be had."""
-        call = call_of(graph, node)
-        if self.forcing(graph, node) is not None and not isinstance(call, Support):
-            demand_kernels(call, self.kernels, self.target)
-
-    def offers(self, graph: Graph, node: Node) -> dict[str, Support]:
-        """Every engine with its answer, in order of preference."""
-        engines = [self.engine, *self.others]
-        if node.op == "opaque" and node.attrs["domain"] in _ATEN and "torch" not in engines:
-            engines.append("torch")
-        return {e: self.answer(graph, node, e) for e in engines}
-
-    def answer(self, graph: Graph, node: Node, engine: str) -> Support:
-        """Whether an engine takes the node, as far as this can be told without the engine."""
-        name = engine.partition(" on ")[0]
-        asked = self.supports if engine == self.engine else None
-        if asked is None and name == "native":
-            asked = lambda call: is_op_supported(call, self.target)  # noqa: E731
-        if asked is not None:
-            call = call_of(graph, node)
-            if isinstance(call, Support):
-                return call
-            said = asked(call)
-            if isinstance(said, Support):
-                return said
-            no = Support.no(Reason.OP_UNSUPPORTED, f"the support function says no to {node.op}")
-            return Support.yes() if said else no
-        aten = node.op == "opaque" and node.attrs["domain"] in _ATEN
-        if name == "torch":
-            no = Support.no(Reason.OP_UNSUPPORTED, "the torch engine evaluates opaque ATen ops only")
-            return Support.yes() if aten else no
-        if name == "interpreter" and node.op == "opaque":
-            return Support.no(Reason.OP_UNSUPPORTED, f"{node.attrs['op_type']} has no form in the IR")
-        if aten:
-            return Support.no(Reason.OP_UNSUPPORTED, f"{node.attrs['op_type']} is an op of PyTorch only")
-        return Support.yes()
-
-
-@dataclass(slots=True)
-class _Atom:
-    """Nodes that stay together, and who may take them all."""
-
-    nodes: list[int]
-    offers: dict[str, Support]
-    engine: str
-    code: Reason
-    why: str
-    forced: bool = False
-    moved: bool = False
-
-
 class _Partitioner:
-    def __init__(self, graph: Graph, wanted: _Wanted, costs: Costs, request: Mapping[str, Any]) -> None:
+    def __init__(self, graph: Graph, wanted: Wanted, costs: Costs, request: Mapping[str, Any]) -> None:
         self.graph, self.wanted, self.costs, self.request = graph, wanted, costs, request
         self.nodes = [n for n in graph.nodes if n.op != "constant"]
         self.place = {v.name: i for i, n in enumerate(self.nodes) for v in n.outputs}
-        self.atoms: list[_Atom] = []
+        self.atoms: list[Atom] = []
         self.before: list[set[int]] = []
 
     def run(self, absorb: bool) -> PartitionPlan:
@@ -242,7 +94,8 @@ class _Partitioner:
             for atom in (self.atoms[i] for i in group):
                 atom.engine, atom.code, atom.why, atom.moved = engine, Reason.SLOWER, why, True
             groups = self._groups()
-        return self._plan(groups)
+        writer = PlanWriter(self.graph, self.nodes, self.request)
+        return writer.plan([[self.atoms[a] for a in group] for group in groups])
 
     # ── atoms ──
 
@@ -274,7 +127,7 @@ class _Partitioner:
                 labels[i] = ("untyped", hull[0])
         return labels
 
-    def _atom(self, group: list[int]) -> _Atom:
+    def _atom(self, group: list[int]) -> Atom:
         graph = self.graph
         nodes = [self.nodes[i] for i in group]
         asked = [self.wanted.offers(graph, n) for n in nodes]
@@ -291,25 +144,31 @@ class _Partitioner:
             engine, why = forced[0]
             clash = next((f for f in forced if f[0] != engine), None)
             said = next((s for n in nodes if not (s := self.wanted.answer(graph, n, engine))), Support.yes())
+            rule = next((r for n in nodes if (r := self.wanted.forcing(graph, n)) is not None), None)
+            if rule is not None and split_engine(engine)[0] != "native":
+                said = Support.no(
+                    Reason.FORBIDDEN,
+                    f"the rule for {rule.label()} uses kernel {rule.use!r} of the native engine",
+                )
             if clash is not None:
                 said = Support.no(Reason.FORBIDDEN, f"{clash[1]} wants {clash[0]} for a part of it")
             if not said:
                 raise self._nobody(nodes, {engine: said}, f"{why} wants {engine}, which cannot be had")
-            return _Atom(group, {engine: said}, engine, Reason.FORCED, why, forced=True)
+            return Atom(group, {engine: said}, engine, Reason.FORCED, why, forced=True)
         able = [e for e, s in offers.items() if s]
         if not able:
             raise self._nobody(nodes, offers, "no engine takes it")
-        times = {e: [self.costs.measured_s(n, e.partition(" on ")[0]) for n in nodes] for e in able}
+        times = {e: [self.costs.measured_s(n, split_engine(e)[0]) for n in nodes] for e in able}
         if len(able) > 1 and all(None not in t for t in times.values()):
             totals = {e: sum(t for t in ts if t is not None) for e, ts in times.items()}
             best = min(totals, key=lambda e: totals[e])
-            return _Atom(
+            return Atom(
                 group, offers, best, Reason.FASTEST, "least measured time of every engine that takes it"
             )
         first = next(iter(offers))
         if able[0] == first:
-            return _Atom(group, offers, first, Reason.DEFAULT, f"{first} takes it and comes first")
-        return _Atom(group, offers, able[0], Reason.FALLBACK, f"{first}: {offers[first].reason}")
+            return Atom(group, offers, first, Reason.DEFAULT, f"{first} takes it and comes first")
+        return Atom(group, offers, able[0], Reason.FALLBACK, f"{first}: {offers[first].reason}")
 
     def _nobody(self, nodes: Sequence[Node], offers: Mapping[str, Support], what: str) -> EngineUnavailable:
         name = source_names(nodes[0])[0]
@@ -341,8 +200,8 @@ class _Partitioner:
                 if there == here or not all(a.offers.get(there) for a in atoms):
                     continue
                 saved = self._saves(groups[g], here, there, cost[g])
-                spent = self.costs.enter_s(here.partition(" on ")[0])
-                if _device(here) != _device(there):
+                spent = self.costs.enter_s(split_engine(here)[0])
+                if split_engine(here)[1] != split_engine(there)[1]:
                     values = {
                         v for n, vs in borders.items() if self.atoms[groups[n][0]].engine == there for v in vs
                     }
@@ -358,9 +217,7 @@ class _Partitioner:
     def _saves(self, group: Sequence[int], here: str, there: str, predicted: float) -> float:
         """Seconds that the region's own engine saves: measured on both, else at most all the work there is."""
         nodes = [self.nodes[i] for a in group for i in self.atoms[a].nodes]
-        ours, theirs = (
-            [self.costs.measured_s(n, e.partition(" on ")[0]) for n in nodes] for e in (here, there)
-        )
+        ours, theirs = ([self.costs.measured_s(n, split_engine(e)[0]) for n in nodes] for e in (here, there))
         total = sum(t for t in theirs if t is not None) if None not in theirs else predicted
         if None in theirs or None in ours:
             return total
@@ -382,149 +239,6 @@ class _Partitioner:
                             found[other].add(value)
         return found
 
-    # ── plan ──
-
-    def _plan(self, groups: Sequence[Sequence[int]]) -> PartitionPlan:
-        graph = self.graph
-        names = [f"r{i}" for i in range(len(groups))]
-        members = {
-            r: [self.nodes[i] for i in sorted(i for a in group for i in self.atoms[a].nodes)]
-            for r, group in zip(names, groups, strict=True)
-        }
-        home = {v.name: r for r, nodes in members.items() for n in nodes for v in n.outputs}
-        readers: dict[str, list[str]] = defaultdict(list)
-        for r, nodes in members.items():
-            for value in dict.fromkeys(v for n in nodes for v in n.values):
-                readers[value].append(r)
-        regions, decisions = [], []
-        for r, group in zip(names, groups, strict=True):
-            atoms = [self.atoms[a] for a in group]
-            regions.append(self._region(r, members[r], atoms, home, readers))
-            decisions.append(self._decision(r, atoms))
-        plan = Plan(
-            model={"name": graph.name, "digest": graph.digest, "format": "ir"},
-            request=self.request,
-            inputs=tuple(_named(v.name, v.spec) for v in graph.inputs if v.spec is not None),
-            outputs=tuple(
-                _named(o.name, s) for o in graph.outputs if (s := graph.values[o.value].spec) is not None
-            ),
-            regions=tuple(regions),
-            nodes=tuple(_plan_node(n, home[n.name]) for n in self.nodes),
-            transfers=self._transfers(regions, home, readers),
-            decisions=tuple(decisions),
-        )
-        return PartitionPlan(graph, plan, {r: tuple(n.name for n in nodes) for r, nodes in members.items()})
-
-    def _region(
-        self,
-        name: str,
-        nodes: Sequence[Node],
-        atoms: Sequence[_Atom],
-        home: Mapping[str, str],
-        readers: Mapping[str, list[str]],
-    ) -> Region:
-        graph = self.graph
-        given = {v.name for v in graph.inputs} | {s.name for s in graph.states}
-        inputs = [
-            v
-            for v in dict.fromkeys(v for n in nodes for v in n.values)
-            if v in given or home.get(v, name) != name
-        ]
-        outputs = [
-            v.name
-            for n in nodes
-            for v in n.outputs
-            if v.name and (v.name in graph.kept or any(r != name for r in readers.get(v.name, ())))
-        ]
-        floats = Counter(
-            v.spec.dtype for n in nodes for v in n.outputs if v.spec is not None and v.spec.dtype.is_float
-        )
-        engine, device = _split(atoms[0].engine)
-        forced = any(a.forced for a in atoms)
-        spare = [e for e in atoms[0].offers if e != atoms[0].engine and all(a.offers.get(e) for a in atoms)]
-        return Region(
-            id=name,
-            engine=engine,
-            engine_version="",
-            device=device,
-            precision=(floats.most_common(1)[0][0] if floats else DType.FLOAT32).value,
-            alternatives=() if forced else tuple(" on ".join(_split(e)) for e in spare),
-            inputs=tuple(inputs),
-            outputs=tuple(outputs),
-        )
-
-    def _decision(self, region: str, atoms: Sequence[_Atom]) -> Decision:
-        """Why this engine, by how many nodes; and why not the others, by the first node that says so."""
-        reasons = Counter((a.code, a.why) for a in atoms)
-        (code, why), count = reasons.most_common(1)[0]
-        rest = f"; {len(reasons) - 1} more reasons" if len(reasons) > 1 else ""
-        engine = atoms[0].engine
-        text = f"{why} ({count} of {len(atoms)} steps{rest})" if len(atoms) > 1 else why
-        if code is Reason.SLOWER:
-            code = Reason.PREFERRED
-        chosen = Candidate(" on ".join(_split(engine)), code, text)
-        rejected = []
-        for other in dict.fromkeys(e for a in atoms for e in a.offers if e != engine):
-            no = next((a.offers[other] for a in atoms if other in a.offers and not a.offers[other]), None)
-            name = " on ".join(_split(other))
-            if no is not None:
-                rejected.append(Candidate.rejected(name, no))
-            else:
-                rejected.append(
-                    Candidate(name, Reason.LOWER_PREFERENCE, f"takes all of it too; {engine} was chosen")
-                )
-        return Decision("engine", region, chosen, tuple(rejected))
-
-    def _transfers(
-        self, regions: Sequence[Region], home: Mapping[str, str], readers: Mapping[str, list[str]]
-    ) -> tuple[Transfer, ...]:
-        device = {r.id: r.device for r in regions}
-        made = []
-        for region in regions:
-            for value in region.inputs:
-                source = home.get(value, "caller")
-                made.append(
-                    self._transfer(value, source, region.id, device.get(source, "cpu"), region.device)
-                )
-        made += [
-            self._transfer(v, home[v], "caller", device[home[v]], "cpu")
-            for v in sorted(self.graph.kept)
-            if v in home
-        ]
-        # Between the caller's memory and the host nothing happens that is worth a line.
-        return tuple(t for t in made if "caller" not in (t.source, t.destination) or not t.shared)
-
-    def _transfer(self, value: str, source: str, destination: str, here: str, there: str) -> Transfer:
-        spec = self.graph.values[value].spec
-        size = spec.size_bytes if spec is not None and spec.is_static else None
-        return Transfer(value, source, destination, size, here == there)
-
-
-def _split(engine: str) -> tuple[str, str]:
-    name, _, device = engine.partition(" on ")
-    return name, device or "cpu"
-
-
-def _device(engine: str) -> str:
-    return _split(engine)[1]
-
 
 def _union(offers: Iterable[Mapping[str, Support]]) -> list[str]:
     return list(dict.fromkeys(e for o in offers for e in o))
-
-
-def _named(name: str, spec: TensorSpec) -> TensorSpec:
-    return TensorSpec(spec.shape, spec.dtype, name)
-
-
-def _plan_node(node: Node, region: str) -> PlanNode:
-    opaque = node.op == "opaque"
-    return PlanNode(
-        name=node.name,
-        op=str(node.attrs["op_type"]) if opaque else node.op,
-        family=family_of(node),
-        region=region,
-        domain=str(node.attrs["domain"]) if opaque else "",
-        spec="" if node.outputs[0].spec is None else str(node.outputs[0].spec),
-        lowered=f"opaque: {node.attrs['reason']}" if opaque else "",
-    )

@@ -16,22 +16,21 @@ import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ..compiler import compile as compile_graph
 from ..compiler.partition import PartitionPlan
-from ..decisions import Candidate, Decision, Reason
-from ..errors import EngineUnavailable, InputError, KernelUnavailable, RunError, XpuError
+from ..decisions import Decision
+from ..errors import RunError
 from ..frontends.onnx_cut import Original
-from ..ir import Graph, Weight, bind, open_weights
+from ..ir import Graph, bind
 from ..profiler import trace
 from ..profiler.receipt import Receipt
-from ..program.plan import Plan, Region
+from ..program.plan import Plan
 from ..program.program import CompiledProgram
 from ..protocols import Array, Evidence, ModelSource
 from ..runtime.backends.base import RuntimeBackend
@@ -40,11 +39,12 @@ from ..runtime.buffer import DeviceBuffer, backend_of
 from ..runtime.dag_executor import Schedule, Step
 from ..store import Store
 from ..targets import DeviceId
-from ..tensor_files import read_safetensors
-from ..types import DType, TensorSpec
+from ..types import TensorSpec
 from .attempt import Wanted
 from .feeds import Feeds
-from .regions import Runner, Work, runner_of
+from .placed import Placed
+from .region_weights import WeightArrays
+from .regions import Work
 
 __all__ = ["DAGExecutor"]
 
@@ -84,7 +84,7 @@ class DAGExecutor:
         asked = wanted or Wanted("native", DeviceId("cpu"))
         asked = replace(asked, threads=threads or asked.threads)
         self._regions = [
-            _Placed(
+            Placed(
                 Work(
                     region=r,
                     graph=plan.subgraph(r.id),
@@ -111,7 +111,7 @@ class DAGExecutor:
         ]
         self._feeds = Feeds(self._who, known) if len(known) == len(self.graph.inputs) else None
         self._specs = known
-        self._weights: _WeightArrays | None = None
+        self._weights: WeightArrays | None = None
         self._states: dict[str, Array] = {}
         self._stateful = threading.Lock()
         self._loading = threading.Lock()
@@ -127,7 +127,7 @@ class DAGExecutor:
         (None: the working folder). Raises InputError for one that is missing or has another type than the graph's.
         """
         with self._loading:
-            weights = _WeightArrays(self._who, self.graph, source)
+            weights = WeightArrays(self._who, self.graph, source)
             for weight in self.graph.weights:
                 weights.check(weight)
             for placed in self._regions:
@@ -311,9 +311,11 @@ class _Pass:
             self.watch[region.id] = given
         symbols = dict(self.symbols)
         if trace.RING is None:
-            results = placed.run(given, symbols, self)
+            results = placed.run(given, symbols, self.bring)
         else:
-            results = trace.timed(f"{region.id}: {placed.region.engine}", placed.run, given, symbols, self)
+            results = trace.timed(
+                f"{region.id}: {placed.region.engine}", placed.run, given, symbols, self.bring
+            )
         self._made.update(region.outputs)
         if self.executor.graph.symbols:
             self._learn(region.outputs, results)
@@ -352,160 +354,6 @@ class _Pass:
             if spec is not None and spec.symbols - self.symbols.keys():
                 known = spec.substitute(self.symbols)
                 self.symbols |= bind([TensorSpec(known.shape, known.dtype, name)], {name: result.shape})
-
-
-@dataclass(slots=True)
-class _Placed:
-    """A region with the runner that it has now, and those that it may still go to."""
-
-    work: Work
-    decision: Decision
-    runner: Runner | None = None
-    rejected: list[Candidate] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    fallbacks: int = 0
-    _weights: Mapping[str, Array] | None = None
-    _lock: Any = field(default_factory=threading.RLock)
-
-    @property
-    def region(self) -> Region:
-        """As it runs now."""
-        version = "" if self.runner is None else self.runner.version
-        return replace(self.work.region, engine_version=version)
-
-    def open(self) -> None:
-        """Prepare the engine, or the next that can. Raises EngineUnavailable."""
-        while True:
-            runner = runner_of(self.work)
-            try:
-                runner.prepare()
-                if self._weights is not None:
-                    runner.load(self._weights)
-            except InputError:
-                raise
-            except XpuError as error:
-                self.fall(error, Reason.BUILD_FAILED)
-                continue
-            self.runner = runner
-            return
-
-    def load(self, weights: Mapping[str, Array]) -> None:
-        """Hand in the weights."""
-        with self._lock:
-            self._weights = {w.name: weights[w.name] for w in self.work.graph.weights}
-            assert self.runner is not None
-            try:
-                self.runner.load(self._weights)
-            except InputError:
-                raise
-            except XpuError as error:
-                self.fall(error, Reason.BUILD_FAILED)
-                self.open()
-
-    def run(self, values: Mapping[str, Any], symbols: Mapping[str, int], crossing: _Pass) -> Sequence[Any]:
-        """Run on whatever engine the region has; on the next one when it fails."""
-        while True:
-            runner = self.runner
-            if runner is None:  # another thread is on its way to the next one
-                with self._lock:
-                    continue
-            try:
-                return runner.run(crossing.bring(values, runner.on_device), symbols)
-            except InputError:
-                raise
-            except XpuError as error:
-                with self._lock:
-                    if self.runner is runner:  # else another thread has been here
-                        self.fall(error, Reason.RUN_FAILED)
-                        self.open()
-
-    def fall(self, error: XpuError, code: Reason) -> None:
-        """Note why the engine is out and take the next. Raises the error itself where there is none and nothing was tried before."""
-        region = self.work.region
-        name = f"{region.engine} on {region.device}"
-        text = error.what if error.got is None else f"{error.what}: {error.got}"
-        self.rejected.append(Candidate(name, code, text, error.do))
-        told = {c.name for c in self.rejected}
-        left = [c for c in self.decision.rejected if c.name not in told]
-        if not region.alternatives:
-            own = code is Reason.RUN_FAILED or isinstance(error, KernelUnavailable)
-            if own and len(self.rejected) == 1:
-                raise error
-            decision = Decision("engine", region.id, None, (*self.rejected, *left))
-            raise EngineUnavailable(
-                f"{self.work.graph.name}",
-                f"no engine takes the region: {name}: {error.what}",
-                got=error.got,
-                do=error.do or "Name another engine in others= of partition.",
-                decision=decision,
-            ) from error
-        following, *rest = region.alternatives
-        engine, _, device = following.partition(" on ")
-        moved = replace(region, engine=engine, device=device or "cpu", alternatives=tuple(rest))
-        self.work = replace(self.work, region=moved)
-        if self.runner is not None:
-            self.runner.close()
-            self.runner = None
-        self.fallbacks += 1
-        chosen = Candidate(following, Reason.FALLBACK, f"{name} cannot be had")
-        self.decision = Decision(
-            "engine", region.id, chosen, (*self.rejected, *(c for c in left if c.name != following))
-        )
-        self.warnings.append(f"{region.id}: {name} cannot be had ({text}); {following} runs it instead")
-        _log.warning("%s: %s", self.work.graph.name, self.warnings[-1])
-
-    def evidence(self, values: Mapping[str, Any] | None) -> Evidence:
-        """Of the engine that it has."""
-        assert self.runner is not None
-        if values is not None and not self.runner.on_device:
-            values = {k: v.to_numpy() if isinstance(v, DeviceBuffer) else v for k, v in values.items()}
-        return self.runner.evidence(values)
-
-    def close(self) -> None:
-        """Free the runner."""
-        if self.runner is not None:
-            self.runner.close()
-
-
-class _WeightArrays(Mapping[str, Array]):
-    """Weights of a graph by the graph's names, wherever they come from."""
-
-    def __init__(self, who: str, graph: Graph, source: Any) -> None:
-        self._who, self._refs = who, {w.name: w for w in graph.weights}
-        self._given: Mapping[str, Any] = {}
-        self._files: Mapping[str, Array] | None = None
-        if isinstance(source, Mapping):
-            self._given = source
-        elif source is not None and not Path(source).is_dir():
-            self._given = read_safetensors(source)
-        else:
-            self._files = open_weights(graph, source or ".")
-
-    def __getitem__(self, name: str) -> Array:
-        ref = self._refs[name]
-        for key in (name, ref.key):
-            if key and key in self._given:
-                return np.asarray(self._given[key])
-        if self._files is not None and ref.file:
-            return self._files[name]
-        got = f"{len(self._given)} arrays, none called {name!r}"
-        raise InputError(
-            self._who, f"lacks the weight {name!r}", got=got, do=f"Hand in {ref.spec} by that name."
-        )
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._refs)
-
-    def __len__(self) -> int:
-        return len(self._refs)
-
-    def check(self, weight: Weight) -> None:
-        """Raises InputError for another type than the graph's."""
-        array = self[weight.name]
-        got = TensorSpec(tuple(array.shape), DType.of(array.dtype))
-        if got.dtype is not weight.spec.dtype or (weight.spec.is_static and got.shape != weight.spec.shape):
-            do = "Give the weights of the model that was partitioned."
-            raise InputError(self._who, f"weight {weight.name!r} must be {weight.spec}", got=got, do=do)
 
 
 def _size(value: Any) -> int:

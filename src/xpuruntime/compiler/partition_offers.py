@@ -1,0 +1,93 @@
+"""Who may take a node: the engine that was named for it, or every engine's answer, as far as it can be told without the engine."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from ..decisions import Reason, Support
+from ..ir import Graph, Node
+from ..ir.family import family_of, source_names
+from ..kernels.kernel import NodeCall
+from ..policies import KernelPolicy, Rule
+from .demands import facts_of
+from .partition_support import call_of, demand_kernels, is_op_supported
+
+__all__ = ["Supports", "Wanted"]
+
+Supports: TypeAlias = Callable[[NodeCall], "Support | bool"]
+"""Whether an engine takes a node; ``is_op_supported`` is one."""
+
+_ATEN = frozenset({"aten", "torch"})
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Who may take what. ``supports`` speaks for ``engine`` where the user gave it."""
+
+    engine: str
+    others: tuple[str, ...]
+    place: Mapping[str, str]
+    kernels: KernelPolicy
+    supports: Supports | None
+    target: Any
+
+    def forced(self, graph: Graph, node: Node) -> tuple[str, str] | None:
+        """The engine that somebody placed the node on, and who."""
+        own = next((n for n in (node.name, *source_names(node)) if n in self.place), None)
+        if own is not None:
+            return self.place[own], f"place {own!r}"
+        names = {node.name, node.op, family_of(node), *source_names(node)}
+        for pattern in sorted(self.place, key=lambda p: (-len(p), p)):
+            if any(fnmatch.fnmatchcase(n, pattern) for n in names):
+                return self.place[pattern], f"place {pattern!r}"
+        rule = self.forcing(graph, node)
+        return None if rule is None else ("native", f"the rule for {rule.label()} uses kernel {rule.use!r}")
+
+    def forcing(self, graph: Graph, node: Node) -> Rule | None:
+        """The rule that forces a kernel for the node."""
+        if not any(rule.use for layer in self.kernels.layers for rule in layer.rules):
+            return None
+        facts = facts_of(graph, node, phase="inference", device="cpu")
+        rules = (rule for layer in self.kernels.layers for rule in layer.rules)
+        return next((rule for rule in rules if rule.use and rule.matches(facts)), None)
+
+    def check_kernels(self, graph: Graph, node: Node) -> None:
+        """Raises KernelUnavailable where the kernel that a rule forces cannot be had."""
+        call = call_of(graph, node)
+        if self.forcing(graph, node) is not None and not isinstance(call, Support):
+            demand_kernels(call, self.kernels, self.target)
+
+    def offers(self, graph: Graph, node: Node) -> dict[str, Support]:
+        """Every engine with its answer, in order of preference."""
+        engines = [self.engine, *self.others]
+        if node.op == "opaque" and node.attrs["domain"] in _ATEN and "torch" not in engines:
+            engines.append("torch")
+        return {e: self.answer(graph, node, e) for e in engines}
+
+    def answer(self, graph: Graph, node: Node, engine: str) -> Support:
+        """Whether an engine takes the node, as far as this can be told without the engine."""
+        name = engine.partition(" on ")[0]
+        asked = self.supports if engine == self.engine else None
+        if asked is None and name == "native":
+            asked = lambda call: is_op_supported(call, self.target)  # noqa: E731
+        if asked is not None:
+            call = call_of(graph, node)
+            if isinstance(call, Support):
+                return call
+            said = asked(call)
+            if isinstance(said, Support):
+                return said
+            no = Support.no(Reason.OP_UNSUPPORTED, f"the support function says no to {node.op}")
+            return Support.yes() if said else no
+        aten = node.op == "opaque" and node.attrs["domain"] in _ATEN
+        if name == "torch":
+            no = Support.no(Reason.OP_UNSUPPORTED, "the torch engine evaluates opaque ATen ops only")
+            return Support.yes() if aten else no
+        if name == "interpreter" and node.op == "opaque":
+            return Support.no(Reason.OP_UNSUPPORTED, f"{node.attrs['op_type']} has no form in the IR")
+        if aten:
+            return Support.no(Reason.OP_UNSUPPORTED, f"{node.attrs['op_type']} is an op of PyTorch only")
+        return Support.yes()
