@@ -116,6 +116,8 @@ def test_pieces_come_one_by_one_and_a_stream_may_be_left(pair: tuple[Any, Genera
     whole = ours.generate(prompt(9), max_new_tokens=12)
     stream = ours.stream(prompt(9), max_new_tokens=12)
     assert [next(stream).token for _ in range(3)] == list(whole.tokens[:3])
+    with pytest.raises(InputError, match="is in the middle of another stream"):
+        ours.generate(prompt(9))
     stream.close()
     assert ours.generate(prompt(9), max_new_tokens=12) == whole
 

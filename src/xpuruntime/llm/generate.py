@@ -109,6 +109,7 @@ class Generator:
         for executor in (self.decode, *self.prefill.values()):
             executor.bind(self.weights)
         self._turn = threading.Lock()
+        self._holder: int | None = None  # the thread whose text this is
         self._token = np.zeros(1, np.int64)
         self._logits = np.zeros((1, config.vocab), self.dtype.numpy)
 
@@ -186,22 +187,37 @@ class Generator:
     def _stream(
         self, tokens: list[int], most: int, sampling: Sampling, ends: frozenset[int]
     ) -> Iterator[Piece]:
+        me = threading.get_ident()
+        if self._holder == me:  # waiting for oneself would be for ever
+            do = "Read it to its end, or call its close()."
+            raise InputError(
+                f"language model {self.checkpoint.name}", "is in the middle of another stream", do=do
+            )
+        with self._turn:
+            self._holder = me
+            try:
+                yield from self._pieces(tokens, most, sampling, ends)
+            finally:
+                self._holder = None
+
+    def _pieces(
+        self, tokens: list[int], most: int, sampling: Sampling, ends: frozenset[int]
+    ) -> Iterator[Piece]:
         random = sampling.generator()
         shown = None if self.checkpoint.text is None else TextStream(self.checkpoint.text)
-        with self._turn:
-            self.read(tokens)
-            for made in range(1, most + 1):
-                token = int(self._token[0]) if sampling.greedy else pick(self._logits[0], sampling, random)
-                at = len(tokens) + made - 1  # where this token would stand
-                finish = "stop" if token in ends else "length" if made == most else ""
-                finish = finish or ("capacity" if at >= self.capacity else "")
-                text = "" if shown is None or finish == "stop" else shown.add(token)
-                if finish and shown is not None:
-                    text += shown.end()
-                yield Piece(token, text, finish)
-                if finish:
-                    return
-                self.step(token, at)
+        self.read(tokens)
+        for made in range(1, most + 1):
+            token = int(self._token[0]) if sampling.greedy else pick(self._logits[0], sampling, random)
+            at = len(tokens) + made - 1  # where this token would stand
+            finish = "stop" if token in ends else "length" if made == most else ""
+            finish = finish or ("capacity" if at >= self.capacity else "")
+            text = "" if shown is None or finish == "stop" else shown.add(token)
+            if finish and shown is not None:
+                text += shown.end()
+            yield Piece(token, text, finish)
+            if finish:
+                return
+            self.step(token, at)
 
     # ── steps ──
 
