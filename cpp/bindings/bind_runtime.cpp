@@ -167,8 +167,8 @@ nb::object finish(const Status& status) {
     return nb::cast(status);
 }
 
-Status run(PyExecutor& self, const PyFixed& fixed, const Memory* memory, const Times& times,
-           EventRing* ring, const Stop* stop) {
+Status run(PyExecutor& self, const PyFixed& fixed, const Memory* memory, const Times& times, EventRing* ring,
+           const Stop* stop) {
     if (times && times->size() < self.core->plan().calls.size())
         throw nb::value_error("times: fewer places than calls");
     Executor::Run run;
@@ -373,13 +373,11 @@ void bind_runtime(nb::module_& m) {
                      "outputs: tuple[object, ...], times: NDArray[numpy.int64] | None = None, ring: "
                      "EventRing | None = None, stop: Stop | None = None) "
                      "-> int | Status | None"))
-        .def(
-            "run_memory", &run_memory, "fixed"_a, "inputs"_a, "outputs"_a, "times"_a = nb::none(),
-            "ring"_a = nb::none(), "stop"_a = nb::none(),
-            nb::sig(
-                "def run_memory(self, fixed: Fixed, inputs: Sequence[int], outputs: Sequence[int], "
-                "times: NDArray[numpy.int64] | None = None, ring: EventRing | None = None, "
-                "stop: Stop | None = None) -> Status | None"))
+        .def("run_memory", &run_memory, "fixed"_a, "inputs"_a, "outputs"_a, "times"_a = nb::none(),
+             "ring"_a = nb::none(), "stop"_a = nb::none(),
+             nb::sig("def run_memory(self, fixed: Fixed, inputs: Sequence[int], outputs: Sequence[int], "
+                     "times: NDArray[numpy.int64] | None = None, ring: EventRing | None = None, "
+                     "stop: Stop | None = None) -> Status | None"))
         .def("cancel", [](PyExecutor& self) { self.core->cancel(); })
         .def(
             "close", [](PyExecutor& self) { self.core->close(); }, NoGil())

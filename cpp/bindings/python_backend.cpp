@@ -89,8 +89,7 @@ class PythonBackend final : public Backend {
         return std::unique_ptr<Recording>(std::move(recording));
     }
     Status submit(const Recording& recording, const Bindings& bindings) override {
-        if (bindings.cancelled_by_now())
-            return {Code::cancelled, "the run was cancelled", ""};
+        if (bindings.cancelled_by_now()) return {Code::cancelled, "the run was cancelled", ""};
         return guarded([&] {
             nb::list memory;
             for (size_t i = 0; i < bindings.slot_count; ++i) memory.append(borrowed(bindings.slots[i]));

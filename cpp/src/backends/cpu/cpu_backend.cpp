@@ -1,6 +1,8 @@
 // cpu/cpu_backend.cpp: kernels as function calls, their tasks spread over the thread pool.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <memory>
 
 #include "xpurt/backend.h"
 #include "xpurt/memory.h"
@@ -22,6 +24,7 @@ struct CpuRecording final : Recording {
         const void* params;
         int64_t tasks;
         int parts;
+        bool chunked;
         size_t first_arg;
         const KernelCall* named;
     };
@@ -29,26 +32,46 @@ struct CpuRecording final : Recording {
     bool parallel = false;
 };
 
-// One call in flight, as the threads see it.
+// A part's share of the tasks: it begins with its own, and whoever is done helps the others. A core that is
+// taken away in the middle of a kernel then costs a chunk, not half of the kernel.
+struct alignas(64) Share {
+    std::atomic<int64_t> next{0};
+    int64_t end = 0;
+};
+
+constexpr int64_t chunks_per_share = 4;
+
+// One call in flight, as the threads see it. `shares`: one per part; null for calls too small to be chunked.
 struct Work {
     const CpuRecording::Call& call;
     void* const* args;
     const Bindings& bindings;
     int parts;
+    Share* shares = nullptr;
+
+    int64_t first(int part) const noexcept { return call.tasks * part / parts; }
 };
 
 void compute(void* context, int part) {
     const Work& work = *static_cast<const Work*>(context);
-    const int64_t begin = work.call.tasks * part / work.parts;
-    const int64_t end = work.call.tasks * (part + 1) / work.parts;
-    char* const scratch = static_cast<char*>(work.bindings.scratch);
-    work.call.function(work.args, work.call.params, begin, end,
-                       scratch + static_cast<size_t>(part) * work.bindings.scratch_stride);
+    char* const scratch =
+        static_cast<char*>(work.bindings.scratch) + static_cast<size_t>(part) * work.bindings.scratch_stride;
+    const auto tasks = [&](int64_t begin, int64_t end) {
+        work.call.function(work.args, work.call.params, begin, end, scratch);
+    };
+    if (work.shares == nullptr) return tasks(work.first(part), work.first(part + 1));
+    const int64_t chunk = std::max<int64_t>(work.call.tasks / (work.parts * chunks_per_share), 1);
+    for (int i = 0; i < work.parts; ++i) {
+        Share& share = work.shares[(part + i) % work.parts];
+        for (int64_t begin; (begin = share.next.fetch_add(chunk, std::memory_order_relaxed)) < share.end;)
+            tasks(begin, std::min(begin + chunk, share.end));
+    }
 }
 
 class CpuBackend final : public Backend {
   public:
-    explicit CpuBackend(int threads) : pool_(ThreadPool::shared(threads)) {}
+    explicit CpuBackend(int threads)
+        : pool_(ThreadPool::shared(threads)), shares_(new Share[static_cast<size_t>(pool_->threads())]) {}
     const char* name() const noexcept override { return "cpu"; }
     int threads() const noexcept override { return pool_->threads(); }
 
@@ -92,8 +115,10 @@ class CpuBackend final : public Backend {
             const KernelCall& call = *item.call;
             const int64_t worthwhile = std::max<int64_t>(call.tasks / call.grain, 1);
             const int parts = kernel.library ? 1 : static_cast<int>(std::min<int64_t>(worthwhile, threads()));
+            // What is worth several threads' while several times over is worth the chunks' few atomics.
+            const bool chunked = parts > 1 && worthwhile >= chunks_per_share * parts;
             recording->calls.push_back({kernel.function, kernel.library.get(), call.params.data(), call.tasks,
-                                        parts, item.first_arg, &call});
+                                        parts, chunked, item.first_arg, &call});
             recording->parallel |= parts > 1;
         }
         return std::unique_ptr<Recording>(std::move(recording));
@@ -106,8 +131,7 @@ class CpuBackend final : public Backend {
         const Team team(*pool_, list.parallel);
         int64_t position = 0;
         for (const CpuRecording::Call& call : list.calls) {
-            if (bindings.cancelled_by_now())
-                return {Code::cancelled, "the run was cancelled", ""};
+            if (bindings.cancelled_by_now()) return {Code::cancelled, "the run was cancelled", ""};
             if (bindings.times == nullptr && bindings.ring == nullptr) {
                 if (Status status = dispatch(call, bindings, team.mine); !status.ok()) return status;
                 continue;
@@ -144,11 +168,21 @@ class CpuBackend final : public Backend {
         void* const* const args = bindings.args + call.first_arg;
         if (call.library != nullptr) return call.library->execute(args, bindings.scratch);
         Work work{call, args, bindings, team ? call.parts : 1};
-        if (work.parts > 1)
+        if (work.parts > 1) {
+            if (call.chunked) deal(work);
             pool_->run(work.parts, compute, &work);
-        else
+        } else
             call.function(args, call.params, 0, call.tasks, bindings.scratch);
         return call.named->scratch_bytes > 0 ? complaint(*call.named, bindings, work.parts) : Status{};
+    }
+
+    // Only the run that has the pool comes here, so the shares are its own.
+    void deal(Work& work) const noexcept {
+        work.shares = shares_.get();
+        for (int part = 0; part < work.parts; ++part) {
+            work.shares[part].next.store(work.first(part), std::memory_order_relaxed);
+            work.shares[part].end = work.first(part + 1);
+        }
     }
 
     // What a kernel left in the status of a thread; the status is cleared for the next run.
@@ -177,6 +211,7 @@ class CpuBackend final : public Backend {
     }
 
     const std::shared_ptr<ThreadPool> pool_;
+    const std::unique_ptr<Share[]> shares_;
 };
 
 }  // namespace
