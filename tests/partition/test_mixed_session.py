@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import time
 
 import numpy as np
 import pytest
 
 import xpuruntime as xrt
 from xpuruntime.decisions import Reason
-from xpuruntime.errors import EngineUnavailable, KernelUnavailable, PolicyError
+from xpuruntime.errors import EngineUnavailable, KernelUnavailable, PolicyError, RunTimeout
 from xpuruntime.frontends.onnx_writer import to_onnx
+from xpuruntime.inference import regions
 
 ort = pytest.importorskip("onnxruntime")
 CPU = {"device": "cpu", "threads": 1}
@@ -101,3 +103,50 @@ def test_a_forced_kernel_is_cut_out_of_a_vendors_region(network) -> None:
     placed = {"version": 1, "execution": {"place": {"matmul": "openvino"}}}
     with pytest.raises(EngineUnavailable, match="uses kernel 'generated' of the native engine"):
         xrt.InferenceSession(model, policy=placed, kernel_policy=rule, **CPU)
+
+
+def test_a_pytorch_module_with_functions_that_only_pytorch_has() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Special(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.first, self.last = torch.nn.Linear(8, 8), torch.nn.Linear(8, 4)
+
+        def forward(self, x):
+            return self.last(torch.special.bessel_j0(self.first(x)))
+
+    module, x = Special().eval(), torch.randn(3, 8)
+    options = {"engine": "native", "example_inputs": x, **CPU}
+    with pytest.raises(EngineUnavailable, match="special_bessel_j0"):
+        xrt.InferenceSession(module, **options)
+    policy = xrt.ExecutionPolicy(allow_fallback="cpu")
+    with torch.no_grad(), xrt.InferenceSession(module, exec_policy=policy, **options) as sess:
+        got = sess.run(x=x)["output"]
+        assert [r.engine for r in sess.plan.regions] == ["native", "torch", "native"]
+        assert isinstance(got, torch.Tensor)
+        assert close(got.numpy(), module(x).numpy())
+        receipt = sess.receipt()
+    assert receipt.confirmed, receipt
+    assert receipt.evidence["r1"].rows[0].kernel == "torch: aten::special_bessel_j0"
+
+
+def test_a_run_that_takes_too_long_ends_before_its_next_region(case, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, want = case
+    call, slow = regions.InterpreterRunner.call, [0.3]
+
+    def sleeping(self, form, arrays):
+        time.sleep(slow[0])
+        return call(self, form, arrays)
+
+    monkeypatch.setattr(regions.InterpreterRunner, "call", sleeping)
+    policy = {
+        "version": 1,
+        "execution": {"engine": "onnxruntime", "place": {"first": "interpreter"}, "run_timeout_s": 0.1},
+    }
+    with xrt.InferenceSession(model, policy=policy, **CPU) as sess:
+        with pytest.raises(RunTimeout, match="run_timeout_s"):
+            sess.run(x=X)
+        slow[0] = 0.0
+        assert close(sess.run(x=X)["y"], want)
