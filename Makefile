@@ -1,5 +1,5 @@
 # One word each; every word is a script of the same name. VENV=.venv PYTHON=python3 can be set.
-.PHONY: help setup develop test test-cpp test-min test-core conformance fuzz lint check demo bench clean
+.PHONY: help setup develop test test-cpp test-sanitize test-min test-core conformance fuzz lint check demo bench clean
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*##/\1\t/p' Makefile
 setup:  ## .venv with everything pinned and the package as a wheel
@@ -10,6 +10,8 @@ test:  ## every test, C++ and Python
 	@scripts/test
 test-cpp: setup  ## the C++ tests, plain and under sanitizers
 	@PATH="$(CURDIR)/$${VENV:-.venv}/bin:$$PATH" scripts/test-cpp
+test-sanitize: setup  ## the C++ harness under the thread, address and undefined-behaviour sanitizers
+	@PATH="$(CURDIR)/$${VENV:-.venv}/bin:$$PATH" scripts/test-cpp "address,undefined thread"
 test-min:  ## the engines' tests with the oldest supported vendors
 	@scripts/test-min
 test-core:  ## the core alone in an empty environment, on each Python that is here
