@@ -64,9 +64,9 @@ def held(engine: str, path: Path, threads: int, runs: int) -> None:
         for _ in range(PARTS):
             assert hammer(sess, questions, answers, threads, part) == []
             levels.append(resident())
-        # The least of each half: allocators give back when they like, so one moment says little.
-        grown = min(levels[PARTS // 2 :]) - min(levels[: PARTS // 2])
-        assert grown < GROWTH, f"{grown} bytes more over {PARTS // 2 * threads * part} runs: {levels}"
+        # Allocators take and give back megabytes when they like, so one moment says little: what leaks is there at every later one.
+        grown = min(levels[-3:]) - max(levels[:3])
+        assert grown < GROWTH, f"{grown} bytes more over {(PARTS - 5) * threads * part} runs: {levels}"
         assert sess._contexts.peak <= 4
         assert sess.receipt(times=False).runs == INPUTS + threads * part * (1 + PARTS)
         if engine == "native":
@@ -75,10 +75,35 @@ def held(engine: str, path: Path, threads: int, runs: int) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_threads_on_one_session(engine, path) -> None:
-    held(engine, path, threads=16, runs=200)
+    held(engine, path, threads=16, runs=100)
 
 
 @pytest.mark.conformance
 @pytest.mark.parametrize("engine", ENGINES)
 def test_64_threads_of_2000_runs_on_one_session(engine, path) -> None:
     held(engine, path, threads=64, runs=2000)
+
+
+def test_native_sessions_of_one_model_share_their_weights(path) -> None:
+    """The same buffers, kept as long as one session is open; another model has its own."""
+
+    def opened(model, batch: int) -> xrt.InferenceSession:
+        policy = xrt.ExecutionPolicy(static_shape=True, fixed_shapes={"batch": batch})
+        return xrt.InferenceSession(model, device="cpu", engine="native", exec_policy=policy)
+
+    def places(sess: xrt.InferenceSession) -> set[int]:
+        (executor,) = sess._executable._buckets.values()
+        return {buffer.address for buffer in executor.weights.values()}
+
+    import onnx
+
+    changed = onnx.load(path)
+    changed.graph.initializer[0].raw_data = bytes(len(changed.graph.initializer[0].raw_data))
+    x = np.ones((2, 3, 8, 8), np.float32)
+    with opened(path, 2) as one, opened(changed, 2) as other:
+        expected = one.run(input=x)["output"]
+        with opened(path, 2) as two:
+            assert places(two) == places(one)
+            assert not places(two) & places(other)
+            np.testing.assert_array_equal(two.run(input=x)["output"], expected)
+        np.testing.assert_array_equal(one.run(input=x)["output"], expected)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 
@@ -15,7 +16,7 @@ from ...ir import bind
 from ...program.program import CompiledProgram, ExecutionPlan, KernelCall
 from ...protocols import Array, EngineRequest, Evidence, EvidenceRow, ModelSource, RunContext
 from ...runtime.executor import Executor
-from ...runtime.weights import load_weights
+from ...runtime.weights import Weights, load_weights
 from ..timeouts import call_within
 from .model import native_model
 
@@ -133,9 +134,10 @@ class NativeExecutable:
     def _open(self, key: Shapes, program: CompiledProgram) -> None:
         first = next(iter(self._buckets.values()), None)
         source = native_model(self._model).weights
-        weights = load_weights(
-            source, program, shared=[e.weights for e in self._buckets.values() if e.weights]
-        )
+        with _LOADING:
+            held = _HELD.setdefault(self._model.digest, weakref.WeakSet())
+            weights = load_weights(source, program, shared=list(held))
+            held.add(weights)
         states = None if first is None else first.states
         executor = Executor(program, threads=self._request.threads, contexts=_ANY_NUMBER, states=states)
         executor.bind(weights)
@@ -147,6 +149,11 @@ class NativeExecutable:
         if self._static:
             return ()
         return (f"{len(self._buckets)} sets of shapes were compiled, each when it was first met",)
+
+
+# Transformed weights by the model's digest, of every session that is open: nobody writes to them, so buffers made alike are shared.
+_HELD: dict[str, weakref.WeakSet[Weights]] = {}
+_LOADING = threading.Lock()
 
 
 class _Context:
