@@ -82,6 +82,25 @@ def test_a_rule_that_forces_a_kernel_blocks_the_fusion_that_would_hide_it() -> N
     check(graph, {"x": np.ones((3, 8), np.float32)}, weights=weights, policy=policy)
 
 
+def test_rules_see_what_earlier_passes_made() -> None:
+    b = ir.GraphBuilder("normed")
+    x = b.input("x", "float32[2, 3, 6, 6]")
+    names = ("weight", "bias", "mean", "var")
+    w, norm = b.weight("w", "float32[4, 3, 3, 3]"), [b.weight(n, "float32[4]") for n in names]
+    y = b.convolution(x, w, stride=[1, 1], padding=[1, 1], dilation=[1, 1])
+    y = b.batch_norm(y, *norm, eps=1e-5)
+    b.output("y", b.relu(y, name="act"))
+    draw = np.random.default_rng(0)
+    weights = {n: draw.uniform(0.5, 1, 4).astype(np.float32) for n in names}
+    weights["w"] = draw.standard_normal((4, 3, 3, 3), dtype=np.float32)
+    policy = xrt.KernelPolicy(rules=[xrt.Rule(op="activation", use="generated")])
+    plan = compile_graph(b.build(), policy=policy).entries[0].plans[0]
+    assert ("relu",) in [c.ops for c in plan.calls]
+    check(
+        b.build(), {"x": draw.standard_normal((2, 3, 6, 6), dtype=np.float32)}, weights=weights, policy=policy
+    )
+
+
 def test_a_forbidden_kernel_is_not_taken() -> None:
     graph, _ = perceptron()
     policy = xrt.KernelPolicy(rules=[xrt.Rule(op="matmul", forbid=["gemv", "generated", "onednn"])])

@@ -77,7 +77,7 @@ def test_pass_keeps_layers(step) -> None:
 @relaxed
 @given(_ranked())
 def test_what_may_not_be_fused_is_not(graph: ir.Graph) -> None:
-    no = Context(may_fuse=lambda nodes: Support.no(Reason.FORBIDDEN, "a rule names one of them"))
+    no = Context(may_fuse=lambda graph, nodes: Support.no(Reason.FORBIDDEN, "a rule names one of them"))
     after = run_passes(graph, context=no, check=True)
     _check(graph, after)
     assert not {n.op for n in after} & {

@@ -6,7 +6,7 @@ take the choice away, so it is blocked, and a decision says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -59,10 +59,10 @@ class Demands:
         self.precision = None if named in (None, "model") else DType.of(named)
         self._forced = [r for layer in self.kernel.layers for r in layer.rules if r.use]
 
-    def context(self, graph: Graph) -> Context:
-        """What the passes over a graph may do."""
+    def context(self) -> Context:
+        """What the passes may do."""
         return Context(
-            may_fuse=self._may_fuse(graph),
+            may_fuse=self._may_fuse,
             has_kernel=self._has_kernel,
             storage=self._storage,
             peek=lambda weight: self.weights.get(weight.name),
@@ -78,22 +78,19 @@ class Demands:
             return None
         return self.precision
 
-    def _may_fuse(self, graph: Graph) -> Callable[[Sequence[Node]], Support]:
-        def may_fuse(nodes: Sequence[Node]) -> Support:
-            if not self._forced:
-                return Support.yes()
-            families = [family_of(n) for n in nodes]
-            anchor = next((f for f in _ANCHORS if f in families), families[-1])
-            for node, family in zip(nodes, families, strict=True):
-                facts = facts_of(graph, node, phase=self.phase, device="cpu")
-                rule = next((r for r in self._forced if r.matches(facts)), None)
-                if rule is not None and family != anchor:
-                    reason = f"a rule forces {rule.use} for {source_names(node)[0]}, which would become part of a node of family {anchor}"
-                    self._refused(node, anchor, reason)
-                    return Support.no(Reason.FORCED, reason)
+    def _may_fuse(self, graph: Graph, nodes: Sequence[Node]) -> Support:
+        if not self._forced:
             return Support.yes()
-
-        return may_fuse
+        families = [family_of(n) for n in nodes]
+        anchor = next((f for f in _ANCHORS if f in families), families[-1])
+        for node, family in zip(nodes, families, strict=True):
+            facts = facts_of(graph, node, phase=self.phase, device="cpu")
+            rule = next((r for r in self._forced if r.matches(facts)), None)
+            if rule is not None and family != anchor:
+                reason = f"a rule forces {rule.use} for {source_names(node)[0]}, which would become part of a node of family {anchor}"
+                self._refused(node, anchor, reason)
+                return Support.no(Reason.FORCED, reason)
+        return Support.yes()
 
     def _refused(self, node: Node, anchor: str, reason: str) -> None:
         alone = Candidate("kernel of its own", Reason.FORCED, reason)

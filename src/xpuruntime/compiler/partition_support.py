@@ -125,7 +125,7 @@ def _call(call: NodeCall, target: CodegenTarget) -> Support:
 
 def _lowered(graph: Graph, target: CodegenTarget, policy: Policy) -> None:
     """What ``compile`` does up to assembling."""
-    context = Demands(policy, [target], "inference").context(graph)
+    context = Demands(policy, [target], "inference").context()
     graph = run_passes(graph, 3 if target.takes_fused else 1, context=context)
     layouts: Layouts = {}
     if target.takes_fused:

@@ -82,7 +82,7 @@ def compile(  # noqa: A001  - the specification's name
     asked = Demands(demands, targets, phase, weights or {})
     entries = _entries(model, shapes)
     graphs = {
-        name: run_passes(g, chosen, context=asked.context(g), watch=watch) for name, g in entries.items()
+        name: run_passes(g, chosen, context=asked.context(), watch=watch) for name, g in entries.items()
     }
     lowered: list[Lowering] = []
     binaries: list[Binary] = []

@@ -24,7 +24,9 @@ def run(graph: Graph, context: Context | None = None) -> Graph:
         if node.op == "linear" and node.name not in known and all(v in known for v in node.values[1:]):
             groups[(node.inputs[0], len(node.values), node.spec.dtype)].append(node)
     joined = {
-        nodes[0].name: nodes for nodes in groups.values() if len(nodes) > 1 and context.may_fuse(tuple(nodes))
+        nodes[0].name: nodes
+        for nodes in groups.values()
+        if len(nodes) > 1 and context.may_fuse(graph, tuple(nodes))
     }
     if not joined:
         return graph

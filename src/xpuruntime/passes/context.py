@@ -9,13 +9,13 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ..decisions import Support
-from ..ir import Node, Weight
+from ..ir import Graph, Node, Weight
 from ..types import DType
 
 __all__ = ["Context"]
 
 
-def _yes(nodes: Sequence[Node]) -> Support:
+def _yes(graph: Graph, nodes: Sequence[Node]) -> Support:
     return Support.yes()
 
 
@@ -35,14 +35,14 @@ def _unseen(weight: Weight) -> NDArray[Any] | None:
 class Context:
     """Constraints on rewrites; the defaults allow everything.
 
-    may_fuse:   whether these nodes may become one; a policy's ``use`` on a member blocks a fusion. Whoever wants to report a
+    may_fuse:   whether these nodes of this graph may become one; a policy's ``use`` on a member blocks a fusion. Whoever wants to report a
                 refusal does so in the predicate: it sees every group that a pass would have fused.
     has_kernel: whether something computes the op as it is; ``decompose`` expands the others.
     peek:       a weight's elements where somebody can tell; ``recognise_rope`` compares the halves of its tables. None: not known.
     storage:    the float dtype in which a node's result is kept, None: as the model says. ``cast_precision`` asks it.
     """
 
-    may_fuse: Callable[[Sequence[Node]], Support] = _yes
+    may_fuse: Callable[[Graph, Sequence[Node]], Support] = _yes
     has_kernel: Callable[[str], bool] = _always
     storage: Callable[[Node], DType | None] = _as_is
     peek: Callable[[Weight], NDArray[Any] | None] = _unseen

@@ -53,7 +53,7 @@ def grow(
     known: frozenset[str],
     channel: int,
     taken: set[str],
-    may_fuse: Callable[[Sequence[Node]], Support],
+    may_fuse: Callable[[Graph, Sequence[Node]], Support],
     rival: Callable[[Node, Node], bool],
 ) -> Epilogue:
     """The longest epilogue of a layer.
@@ -87,7 +87,7 @@ def grow(
                 break
         else:
             break
-        if not may_fuse(tuple(step.members)):
+        if not may_fuse(graph, tuple(step.members)):
             break
         found = step
     return found

@@ -33,7 +33,7 @@ def run(graph: Graph, context: Context | None = None) -> Graph:
         layer = graph.producer(str(original.inputs[0]))
         if layer is None or layer.op not in _LAYERS or graph.only_user(layer.name) is None:
             return
-        if all(v in known for v in layer.values[1:]) and context.may_fuse((layer, original)):
+        if all(v in known for v in layer.values[1:]) and context.may_fuse(graph, (layer, original)):
             _into_layer(editor, editor.current(layer), layer, node)
 
     return graph.rewrite(rule)

@@ -143,7 +143,7 @@ class _Groups:
             return None
         if sum(n.op in ROW_OPS for n in both) > MOST_ROW_OPS or self.comes_back(a, b):
             return None
-        return space if self.context.may_fuse(tuple(both)) else None
+        return space if self.context.may_fuse(self.graph, tuple(both)) else None
 
     def comes_back(self, a: str, b: str) -> bool:
         """Whether a path leads from one to the other over a third."""

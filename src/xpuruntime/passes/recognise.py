@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from ..decisions import Support
 from ..errors import IrError
 from ..ir import Editor, Graph, Match, Node, find
 from ..ir.match import Op
@@ -30,13 +31,17 @@ class Recognised:
 
 def recognise(graph: Graph, ways: Iterable[Recognised], context: Context | None) -> Graph:
     """The graph with every way of writing replaced, one after the other."""
-    allowed = (context or Context()).may_fuse
+    context = context or Context()
     for way in ways:
         if any(n.op in way.pattern.op.split("|") for n in graph.nodes):
-            found = find(graph, way.pattern, (*way.where, lambda m: allowed(m.nodes)))
+            found = find(graph, way.pattern, (*way.where, _allowed(context, graph)))
             if found.matches:
                 graph = _replaced(graph, way, found.matches)
     return graph
+
+
+def _allowed(context: Context, graph: Graph) -> Callable[[Match], Support]:
+    return lambda match: context.may_fuse(graph, match.nodes)
 
 
 def _replaced(graph: Graph, way: Recognised, matches: Iterable[Match]) -> Graph:

@@ -34,7 +34,7 @@ def run(graph: Graph, context: Context | None = None) -> Graph:
         if node.op not in _PRODUCTS or node.spec.rank not in (3, 4) or not node.spec.dtype.is_float:
             return
         found = _Walk(graph).attention(graph.node(node.name))
-        if found is None or not context.may_fuse((*found.members, graph.node(node.name))):
+        if found is None or not context.may_fuse(graph, (*found.members, graph.node(node.name))):
             return
         try:
             _make(editor, node, found)

@@ -74,7 +74,7 @@ def trace_model(
     graph, _ = _opened(Path(model))
     graph = specialize(graph, shapes or {})
     demands = Demands(load_policy(policy), [resolve_target(target)], "inference")
-    return trace_passes(graph, passes, context=demands.context(graph))
+    return trace_passes(graph, passes, context=demands.context())
 
 
 def _opened(path: Path) -> tuple[Graph, Mapping[str, Array]]:
