@@ -226,10 +226,10 @@ def test_the_reference_evaluator_takes_old_models_that_list_weights_as_inputs(
 @both
 def test_bench(xpu, model: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    done = xpu("bench", model, "--seconds", 0.3, "--threads", 1, "--json", "--plot", tmp_path / "b.svg")
+    done = xpu("bench", model, "--seconds", 0.6, "--threads", 1, "--json", "--plot", tmp_path / "b.svg")
     assert done.code == 0
     document = done.json
-    assert [s["threads"] for s in document["ranked"]] == [1, 1]
+    assert [s["threads"] for s in document["ranked"]] == [1, 1, 1]
     assert document["ranked"][0]["median"] <= document["ranked"][1]["median"]
     assert document["ranked"][1]["ratio_to_best"]["interval"]["low"] > 0
     assert (tmp_path / "b.svg").stat().st_size > 1000
