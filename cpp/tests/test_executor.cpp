@@ -335,6 +335,28 @@ TEST_CASE("an arena that no memory is left for is a status, and the next run tri
     CHECK(executor->counters().runs == 0);
 }
 
+TEST_CASE("a flag of its own ends a run, and no other one") {
+    Plan plan;
+    plan.outputs = 1;
+    plan.module = kernels();
+    for (int i = 0; i < 50; ++i) plan.calls.push_back(call("slow", {{1, 0}}, 1));
+    const auto executor = make(cpu_backend(1), plan, 2);
+    const Fixed none({}, false);
+    float mine = 0, other = 0;
+    Memory outputs[] = {&mine};
+    std::atomic<bool> stop{true};
+    Executor::Run doomed;
+    doomed.fixed = &none;
+    doomed.outputs = outputs;
+    doomed.stop = &stop;
+    std::thread beside([&] { CHECK(run(*executor, none, {}, {&other}).ok()); });
+    CHECK(executor->run(doomed).code == Code::cancelled);
+    beside.join();
+    stop.store(false);
+    CHECK(executor->run(doomed).ok());
+    CHECK(executor->counters().runs == 2);
+}
+
 TEST_CASE("cancel ends the runs in flight, close forbids further ones") {
     Plan plan;
     plan.outputs = 1;
