@@ -30,7 +30,7 @@ _EVERYWHERE = ("generated", "naive")
 KERNELS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "matmul": ("cublas", "cublasLt", "gemv", "int8_weights", "onednn", *_EVERYWHERE),
-        "conv": ("cudnn", "implicit_gemm", "onednn", *_EVERYWHERE),
+        "conv": ("cudnn", "deformed", "depthwise", "implicit_gemm", "onednn", *_EVERYWHERE),
         "attention": ("flash", "flash_v2", "flash_decode", "cudnn", *_EVERYWHERE),
         "norm": ("cudnn", "onednn", *_EVERYWHERE),
         "softmax": ("cudnn", "onednn", *_EVERYWHERE),
