@@ -86,7 +86,7 @@ def test_text_compiles_at_every_level(name: str) -> None:
     for level in LEVELS.values():
         if level.architecture == "x86_64":
             target = cpu_target(f"cpu:{level.name}")
-            assert f"#define XPU_VECTOR_BYTES {level.vector_bytes}\n" in target.source({}, ())
+            assert f"#define VECTOR_BYTES {level.vector_bytes}\n" in target.source({}, ())
     binary = cpu_target("cpu:x86-64-v4").assemble(
         {"golden": text_of(CASES[name])}, frozenset({"exp", "reduce"})
     )

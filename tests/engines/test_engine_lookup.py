@@ -84,6 +84,7 @@ def test_devices_never_raises(bare_python: Callable[[str], str]) -> None:
     assert said.splitlines() == [
         "False|device_refused|ModuleNotFoundError: No module named 'onnxruntime'",
         "False|device_refused|ModuleNotFoundError: No module named 'openvino'",
+        "True|None|",  # our own engine drives the host with nobody's package
     ]
 
 
@@ -127,7 +128,7 @@ PLUGIN = EnginePlugin(name="theirs", title="Theirs", aliases=(), package=("their
 def test_third_parties_come_in_by_entry_points(tmp_path: Path) -> None:
     distribution(tmp_path, "theirs", "1.5", entry="theirs = theirs:PLUGIN", module=PLUGIN)
     code = "from xpuruntime.engines import lookup, engine_names; p = lookup('theirs'); print(p.title, p.installed().ok, engine_names())"
-    assert run(tmp_path, code).startswith("Theirs True ('onnxruntime', 'openvino', 'theirs'")
+    assert run(tmp_path, code).startswith("Theirs True ('onnxruntime', 'openvino', 'native', 'theirs'")
 
 
 @pytest.mark.parametrize(

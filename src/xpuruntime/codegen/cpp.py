@@ -69,7 +69,7 @@ class CppTarget(CodegenTarget):
 
     def source(self, functions: Mapping[str, str], parts: Iterable[str] = ()) -> str:
         """The whole translation unit. ``KERNEL`` in a function's text stands for its symbol."""
-        head = f"// {self.name}\n#define XPU_VECTOR_BYTES {self.isa.vector_bytes}\n"
+        head = f"// {self.name}\n#define VECTOR_BYTES {self.isa.vector_bytes}\n"
         texts = [part_text(part) for part in parts_in_order(parts)]
         texts += [text.replace("KERNEL", symbol) for symbol, text in functions.items()]
         return "\n".join([head, *texts])

@@ -80,7 +80,7 @@ def _started(folder: str) -> Iterator[subprocess.Popen[bytes]]:
         **os.environ,
         "TMPDIR": folder,  # what a killed compiler leaves behind goes with the folder
         "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
-        "XPU_BUILD_FOLDER": folder,
+        "_BUILD_FOLDER_OF_XPURUNTIME": folder,
     }
     with (Path(folder) / "stderr").open("wb") as log:
         child = subprocess.Popen(
@@ -124,7 +124,7 @@ def _said(folder: str) -> str:
 
 def _child() -> None:
     """The whole life of the child."""
-    folder = Path(os.environ.pop("XPU_BUILD_FOLDER"))
+    folder = Path(os.environ.pop("_BUILD_FOLDER_OF_XPURUNTIME"))
     begin = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # a compiler may print
     size = int.from_bytes(sys.stdin.buffer.read(8), "little")

@@ -83,7 +83,7 @@ def _rope(call: NodeCall) -> Text:
     ]
     if size < d:
         body.append(f"for (int64_t j = {size}; j < {d}; ++j) y[j * {y_step}] = x[j * {x_step}];")
-    head = [f"constexpr int L = XPU_VECTOR_BYTES / sizeof({sums});"]
+    head = [f"constexpr int L = VECTOR_BYTES / sizeof({sums});"]
     return Text(body, count, head, per=d, stem=f"rope_{count}x{d}", flops=6 * count * half)
 
 

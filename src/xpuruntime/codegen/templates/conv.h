@@ -21,13 +21,13 @@ struct Blocks {
 struct F32 {
     template <class S> using source = S;
     typedef float row, sum, word;
-    typedef vec<float, XPU_VECTOR_BYTES / 4> V, W;
+    typedef vec<float, VECTOR_BYTES / 4> V, W;
     static INLINE_MEMBER V madd(V acc, float a, W w) { return acc + a * w; }
 };
 struct F64 {
     template <class S> using source = S;
     typedef double row, sum, word;
-    typedef vec<double, XPU_VECTOR_BYTES / 8> V, W;
+    typedef vec<double, VECTOR_BYTES / 8> V, W;
     static INLINE_MEMBER V madd(V acc, double a, W w) { return acc + a * w; }
 };
 #ifdef __AVX512BF16__
@@ -72,11 +72,11 @@ static __attribute__((noinline)) void product(const void *rows, const void *filt
             for (int v = 0; v < NV; v++) acc[p][v] = ::load<L>(sums + (p * NV + v) * L);
     }
     for (; lines > 0; lines--, a += jump)
-        for (int64_t k = 0; k < words; k++, b += NV * XPU_VECTOR_BYTES) {
+        for (int64_t k = 0; k < words; k++, b += NV * VECTOR_BYTES) {
             __builtin_prefetch(ahead + k * 64, 0, 2);
             typename M::W w[NV];
 #pragma GCC unroll 8
-            for (int v = 0; v < NV; v++) w[v] = ::load<L>((const typename M::word *)(b + v * XPU_VECTOR_BYTES));
+            for (int v = 0; v < NV; v++) w[v] = ::load<L>((const typename M::word *)(b + v * VECTOR_BYTES));
 #pragma GCC unroll 32
             for (int p = 0; p < P; p++)
 #pragma GCC unroll 8
@@ -91,7 +91,7 @@ static __attribute__((noinline)) void product(const void *rows, const void *filt
 // ── gathering ──
 
 template <class R> INLINE void zero(R *to, int64_t n) {
-    constexpr int L = XPU_VECTOR_BYTES / sizeof(R);
+    constexpr int L = VECTOR_BYTES / sizeof(R);
     for (; n >= L; n -= L, to += L) ::store<L>(to, vec<R, L>{});
     for (; n > 0; n--, to++) {
         asm("" : "+r"(to));  // a few elements: no call of memset
@@ -107,7 +107,7 @@ template <int L, class R, class S> INLINE void copy(R *to, const S *from, int64_
     else if (n) *to = ::load<1>(from);
 }
 template <class R, class S> INLINE void move(R *to, const S *from, int64_t n, int64_t step) {
-    if (step == 1) return copy<XPU_VECTOR_BYTES / sizeof(R)>(to, from, n);
+    if (step == 1) return copy<VECTOR_BYTES / sizeof(R)>(to, from, n);
     for (int64_t i = 0; i < n; i++) {
         asm("" : "+r"(i));  // a few elements: no vectors
         to[i] = ::load<1>(from + i * step);
@@ -159,11 +159,11 @@ static __attribute__((noinline)) void gather_lines(const Shape &s, const S *x, i
         for (int64_t done = from; done < real; k = 0) {
             const int64_t end = run - k < real - done ? run : k + real - done, n = end - k;
             if (outside(z, s.in[0]) || outside(y, s.in[1])) zero(out, n);
-            else if (left <= k && end <= right) copy<XPU_VECTOR_BYTES / sizeof(*row)>(out, line + k, n);
+            else if (left <= k && end <= right) copy<VECTOR_BYTES / sizeof(*row)>(out, line + k, n);
             else {
                 const int64_t a = left < k ? k : left < end ? left : end, b = right < a ? a : right < end ? right : end;
                 zero(out, a - k);
-                copy<XPU_VECTOR_BYTES / sizeof(*row)>(out + (a - k), line + a, b - a);
+                copy<VECTOR_BYTES / sizeof(*row)>(out + (a - k), line + a, b - a);
                 zero(out + (b - k), end - b);
             }
             done += n, out += n;
@@ -280,7 +280,7 @@ static __attribute__((noinline)) void run_lines(const Shape &s, const Blocks &g,
             if (outside(h, s.in[1])) a = b = length;
             if (b < a) b = a;
             zero(line, a);
-            copy<XPU_VECTOR_BYTES / sizeof(row)>(line + a, x + image * s.x[0] + h * s.x[3] + a - before, b - a);
+            copy<VECTOR_BYTES / sizeof(row)>(line + a, x + image * s.x[0] + h * s.x[3] + a - before, b - a);
             zero(line + b, length - b);
         }
         Pixel at(s, (image * s.out[1] + first) * s.out[2]);

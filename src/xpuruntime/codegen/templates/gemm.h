@@ -10,7 +10,7 @@
 
 #define GEMM_UNROLL _Pragma("GCC unroll 64")
 
-template <class T> constexpr int GEMM_LANES = XPU_VECTOR_BYTES / sizeof(T);
+template <class T> constexpr int GEMM_LANES = VECTOR_BYTES / sizeof(T);
 template <class T> using gemm_vec = vec<T, GEMM_LANES<T>>;
 
 // n of L elements of storage in the sums' type, and back.
@@ -132,7 +132,7 @@ static void gemm_pack(const S *b, int64_t k_stride, int64_t n_stride, int64_t k,
     typedef typename bits_of_<S>::type Bits;
     const Bits *from = (const Bits *)b;
     Bits *out = (Bits *)to;
-    constexpr int L = XPU_VECTOR_BYTES / (sizeof(S) < 4 ? 4 : sizeof(S));
+    constexpr int L = VECTOR_BYTES / (sizeof(S) < 4 ? 4 : sizeof(S));
     const int64_t across = pairs ? 2 : 1;
     for (int64_t i = 0; i < (pairs ? (k + 1) / 2 * 2 : k); ++i) {
         Bits *row = pairs ? out + i / 2 * 2 * NR + i % 2 : out + i * NR;

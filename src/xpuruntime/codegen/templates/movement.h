@@ -36,12 +36,12 @@ INLINE void copy_bytes(char *to, const char *from, int64_t n) {
 
 template <class T>
 static inline void copy_run(T *to, const T *from, int64_t n) {
-  copy_bytes<XPU_VECTOR_BYTES, sizeof(T)>((char *)to, (const char *)from, n * (int64_t)sizeof(T));
+  copy_bytes<VECTOR_BYTES, sizeof(T)>((char *)to, (const char *)from, n * (int64_t)sizeof(T));
 }
 
 template <class T>
 static inline void fill_run(T *to, T value, int64_t n) {
-  constexpr int64_t lanes = XPU_VECTOR_BYTES / sizeof(T);
+  constexpr int64_t lanes = VECTOR_BYTES / sizeof(T);
   int64_t i = 0;
   if (!__builtin_constant_p(n) || n >= lanes) {
     const vec<T, lanes> all = splat<vec<T, lanes>>(value);

@@ -14,7 +14,6 @@ from ... import __version__
 from ...codegen.cpp import cpu_target
 from ...decisions import Reason, Support
 from ...errors import BuildError, FormatError, XpuError
-from ...policies import ExecutionPolicy, Policy, load_policy
 from ...program.program import CompiledProgram
 from ...protocols import Artifact, DeviceFact, EngineRequest, ModelSource
 from ...runtime.device import cpu
@@ -151,6 +150,7 @@ def load(artifact: Artifact, model: ModelSource, request: EngineRequest) -> Nati
 def compiled(model: ModelSource, request: EngineRequest, shapes: Mapping[str, int]) -> CompiledProgram:
     """The program of a model for one set of sizes. Raises BuildError, with the text of whoever failed."""
     from ...compiler import compile as compile_graph
+    from ...policies import ExecutionPolicy, Policy, load_policy
 
     policy = load_policy(json.loads(request.kernels)) if request.kernels else Policy()
     execution = ExecutionPolicy(

@@ -90,6 +90,8 @@ class NativeExecutable:
 
     def evidence(self, feeds: dict[str, Array] | None = None) -> Evidence:
         """Every dispatched kernel, from the plan that the executor recorded; with ``feeds`` the time of each, from the executor's own clock."""
+        if self._closed:
+            raise RunError(self._who, "the session is closed", do="Make a new one.")
         executor = self._buckets.get(self._last)
         if not self._static and feeds is not None and not self._closed:
             executor = self._bucket(feeds)
