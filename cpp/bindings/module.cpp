@@ -5,7 +5,7 @@
 NB_MODULE(_core, m) {
     // An executor over a backend written in Python may live until the interpreter ends; that is no leak to
     // report.
-    nb::set_leak_warnings(false);
+    nanobind::set_leak_warnings(false);
     m.doc() = "The C++ core of xpuruntime. Private: use xpuruntime.runtime and xpuruntime.profiler.";
     m.attr("__version__") = xpurt::version();
     xpurt::bindings::bind_libraries(m);
