@@ -125,7 +125,10 @@ def test_a_model_s_digest_moves_with_its_bytes_and_its_external_data(path, proto
     changed.graph.initializer[0].raw_data = bytes(data)
     assert open_model(changed.SerializeToString()).digest != open_model(path).digest
     file = tmp_path / "outside.onnx"
-    onnx.save(proto, file, save_as_external_data=True, location="weights", size_threshold=0)
+    own = onnx.ModelProto.FromString(
+        proto.SerializeToString()
+    )  # saving so moves the data out of the model that is handed in
+    onnx.save(own, file, save_as_external_data=True, location="weights", size_threshold=0)
     before = open_model(file).digest
     assert open_model(file).digest == before
     weights = bytearray((tmp_path / "weights").read_bytes())

@@ -53,7 +53,18 @@ class Toolchain:
     version: str
 
     def build(self, source: str, flags: tuple[str, ...] = (), *, who: str = "codegen") -> bytes:
-        """The shared library of a C++ text. Raises BuildError with the compiler's own text."""
+        """The shared library of a C++ text. Raises BuildError with the compiler's own text, or the system's where it lets nothing be written."""
+        try:
+            return self._build(source, flags, who)
+        except OSError as error:
+            raise BuildError(
+                who,
+                "the generated text cannot be written",
+                got=f"{tempfile.gettempdir()}: {error.strerror or error}",
+                do="Make room there, or point TMPDIR at another folder.",
+            ) from error
+
+    def _build(self, source: str, flags: tuple[str, ...], who: str) -> bytes:
         with tempfile.TemporaryDirectory(prefix="xpu-codegen-") as folder:
             text, library = Path(folder) / "kernels.cpp", Path(folder) / "kernels.so"
             text.write_text(source, encoding="utf-8")

@@ -19,7 +19,7 @@ from .. import __version__
 from ..codegen.target import CodegenTarget
 from ..decisions import Decision
 from ..errors import BuildError, IrError
-from ..ir import Graph, specialize
+from ..ir import Graph, specialize, verify
 from ..kernels import offers
 from ..passes import run_passes
 from ..passes.layout import assign_layouts
@@ -130,6 +130,8 @@ def _entries(
     for name, graph in graphs.items():
         for bucket in buckets:
             static = specialize(graph, bucket)
+            if static is not graph:
+                verify(static)  # sizes that contradict each other (two symbols that must be equal) end here
             live = {k: v for k, v in bucket.items() if k in graph.symbols}
             _check_static(static)
             made["_".join([name, *(f"{k}{v}" for k, v in live.items() if len(buckets) > 1)])] = static

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..decisions import Candidate, Decision, Reason, Support
-from ..errors import RunError
+from ..errors import XpuError
 from ..numerics import compare, compare_all, tolerance_for
 from ..protocols import Array, Executable, ModelSource
 from ..types import DType
@@ -73,7 +73,7 @@ def measure(
 def _first_run(c: Contender, feeds: dict[str, Array]) -> None:
     try:
         c.feeds, c.outputs = feeds, c.executable.run(feeds)
-    except RunError as error:
+    except XpuError as error:  # the native engine compiles a new shape when it meets it, which may fail, too
         c.no = Support.no(Reason.RUN_FAILED, f"failed on the seeded inputs: {error.got or error.what}")
 
 
