@@ -164,7 +164,10 @@ def _check_static(graph: Graph) -> None:
 
 
 def _listed(target: Target | Sequence[Target]) -> list[Target]:
-    return [target] if isinstance(target, str | TargetConfig | CodegenTarget) else list(target)
+    """One target or several; what is no sequence is left for ``resolve_target`` to refuse by name."""
+    if isinstance(target, Sequence) and not isinstance(target, str):
+        return list(target)
+    return [target]
 
 
 def _entry(

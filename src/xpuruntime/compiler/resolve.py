@@ -16,7 +16,7 @@ def resolve_target(target: str | TargetConfig | CodegenTarget) -> CodegenTarget:
         return target
     if isinstance(target, TargetConfig):
         return CppTarget(cpu_target("cpu").isa, target)
-    if target == "cpu" or target.startswith("cpu:"):
+    if isinstance(target, str) and target.partition(":")[0] == "cpu":
         return cpu_target(target)
     raise BuildError(
         "compile",
