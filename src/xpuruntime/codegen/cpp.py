@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import functools
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import resources
 
 from ..errors import BuildError, DeviceUnavailable
@@ -18,13 +18,14 @@ from .isa import LEVELS, IsaLevel, best_level
 from .target import CodegenTarget
 from .toolchains import FLAGS, cxx_toolchain
 
-__all__ = ["CppTarget", "cpu_target", "part_text", "parts_in_order"]
+__all__ = ["CppTarget", "cpu_target", "ordered_parts", "part_text", "parts_in_order"]
 
 
 class CppTarget(CodegenTarget):
     """One instruction-set level of CPUs. ``config`` may be another one than the level's own: its figures size the code."""
 
     isa: IsaLevel
+    kind = "cpu"
     takes_fused = True
 
     def __init__(self, isa: IsaLevel, config: TargetConfig | None = None) -> None:
@@ -130,6 +131,11 @@ def part_text(part: str) -> str:
 
 def parts_in_order(parts: Iterable[str]) -> tuple[str, ...]:
     """The parts and all that they need, each after what it needs; ``prelude`` first."""
+    return ordered_parts(parts, part_text)
+
+
+def ordered_parts(parts: Iterable[str], text_of: Callable[[str], str]) -> tuple[str, ...]:
+    """As ``parts_in_order`` where ``text_of`` gives the texts. Raises BuildError for parts that need each other in a circle."""
     ordered: dict[str, None] = {}
 
     def add(part: str, path: tuple[str, ...]) -> None:
@@ -138,7 +144,7 @@ def parts_in_order(parts: Iterable[str]) -> tuple[str, ...]:
                 "codegen", "parts of the prelude need each other in a circle", got=" -> ".join((*path, part))
             )
         if part not in ordered:
-            for needed in _needs(part):
+            for needed in _needs(text_of(part)):
                 add(needed, (*path, part))
             ordered[part] = None
 
@@ -147,6 +153,6 @@ def parts_in_order(parts: Iterable[str]) -> tuple[str, ...]:
     return tuple(ordered)
 
 
-def _needs(part: str) -> tuple[str, ...]:
-    first = part_text(part).partition("\n")[0]
+def _needs(text: str) -> tuple[str, ...]:
+    first = text.partition("\n")[0]
     return tuple(first.removeprefix("// needs:").split()) if first.startswith("// needs:") else ()

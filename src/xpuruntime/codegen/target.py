@@ -34,12 +34,14 @@ class CodegenTarget(ABC):
     """One target. ``name`` is what plans and binaries carry: ``cpu:x86-64-v4``, ``npu-sim:edge``; a backend of the kind before the
     colon runs them.
 
+    kind:        which of our own kernels are written for it (``cpu``, ``cuda``); empty for a target that brings its own.
     takes_fused: whether there are kernels for what passes make of a model: fused nodes, values that lie in other orders. Without, the
                  compiler keeps to the basic passes and to dense values.
     """
 
     name: str = "custom"
     config: TargetConfig = PORTABLE
+    kind: str = ""
     takes_fused: bool = False
 
     @abstractmethod

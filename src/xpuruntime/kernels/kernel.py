@@ -9,6 +9,14 @@ C ABI of a CPU stage::
 
 ``args`` are the stage's arguments in order, ``params`` packs ``KernelParam`` as 8-byte values, and tasks ``begin`` to ``end`` of
 ``0 .. tasks`` are computed; any split over threads gives the same bits. ``scratch`` is ``scratch_bytes`` of the thread's own, 64-byte aligned.
+
+CUDA ABI of a stage::
+
+    extern "C" __global__ void KERNEL(T0 const *in0, T1 *out0, ..., params...)
+
+one pointer per argument in order, then ``params`` by value; ``options`` say how it is launched: ``grid`` and ``block`` (three sizes each),
+``shared`` bytes, and where a kernel wants them ``cluster`` (three sizes) and ``pdl``. ``tasks`` is the number of blocks, and there is no
+scratch: a stage that needs memory of its own declares temps.
 """
 
 from __future__ import annotations
@@ -137,8 +145,7 @@ class Lowered:
 class Kernel(Protocol):
     """A row of the catalogue: ``name`` is ``family/kernel`` (``matmul/generated``), ``ops`` the IR ops that it computes.
 
-    A row may also say ``foreign = True`` (only targets that name it take it) and ``on_request = True`` (it changes results, so only
-    a policy that names it takes it).
+    A row may also say ``on_request = True``: it changes results, so only a policy that names it takes it.
     """
 
     name: str

@@ -25,9 +25,6 @@ _PRODUCTS = {"mm": False, "matmul": False, "bmm": False, "linear": True}
 class Ported:
     """One of the guide's methods as a row of the catalogue; any target that is not ours may be asked."""
 
-    foreign = True
-    """It answers for targets of other people only."""
-
     def __init__(self, method: str, ops: tuple[str, ...]) -> None:
         self.name, self.ops = f"{method}/ported", ops
 

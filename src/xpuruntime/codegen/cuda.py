@@ -1,0 +1,148 @@
+"""CudaTarget: NVIDIA GPUs, by generated CUDA C++ that NVRTC turns into a CUBIN.
+
+Parts of the prelude are the files of ``templates/cuda/``; a part that is not there is the C++ one of the same name: what is written
+for one scalar serves a thread of a GPU too. Everything stands in one namespace, so that a name of ours (``exp`` of any type) hides CUDA's.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from importlib import resources
+
+from ..errors import DeviceUnavailable
+from ..program.program import Binary
+from ..targets import CUDA_GPU, TargetConfig
+from .cpp import ordered_parts, part_text
+from .sm import LEVELS, SmLevel, sm_level
+from .target import CodegenTarget
+
+__all__ = ["CONFIG", "CudaTarget", "cuda_part", "cuda_target"]
+
+CONFIG: TargetConfig = replace(CUDA_GPU, name="cuda", channel_alignment_bytes=1, max_threadgroup_1d=256)
+"""The porting guide's sizes, but channels are packed, which is what the libraries' fast paths want, and blocks are of 256 threads."""
+
+
+class CudaTarget(CodegenTarget):
+    """One compute capability. ``config`` sizes blocks (``max_threadgroup_1d`` threads) and tiles (``max_threadgroup_2d`` wide)."""
+
+    kind = "cuda"
+    takes_fused = True
+    sm: SmLevel
+
+    def __init__(self, sm: SmLevel, config: TargetConfig | None = None) -> None:
+        self.sm = sm
+        self.name = f"cuda:{sm.name}"
+        self.config = CONFIG if config is None else config
+
+    def elementwise_kernel(self, kernel_name: str) -> tuple[str, str]:
+        """The function of the prelude and the part that defines it: ``("exp", "math.cuh")``."""
+        from .expr import FUNCTIONS  # a table over the IR's ops, read only when a porter asks
+
+        function, part = FUNCTIONS.get(kernel_name, (kernel_name, "prelude"))
+        return function, cuda_part(part)[0]
+
+    def matmul_kernel(self, is_vec: bool, transpose_b: bool) -> tuple[str, str]:
+        """The product's template: one row streams its weights, others go by tiles."""
+        return ("gemv", "gemv.cuh") if is_vec else ("gemm", "gemm.cuh")
+
+    def fused_kernel(self, kernel_type: str) -> tuple[str, str]:
+        """The function at the heart of a kernel of several ops, and its part."""
+        function, part = _FUSED.get(kernel_type, (kernel_type, kernel_type))
+        return function, cuda_part(part)[0]
+
+    def shader_source(self, filename: str) -> str:
+        """A part's text. Raises BuildError for a file that does not exist."""
+        return cuda_part(filename.rpartition(".")[0] or filename)[1]
+
+    def assemble(self, functions: Mapping[str, str], parts: frozenset[str]) -> Binary:
+        """One CUBIN; its source is the parts that are used, then the functions. Raises BuildError with NVRTC's log."""
+        from .toolchains_nvrtc import nvrtc_toolchain
+
+        source = self.source(functions, parts)
+        toolchain = nvrtc_toolchain()
+        data = toolchain.build(source, self.sm.architecture, OPTIONS, who=self.name)
+        return Binary(
+            target=self.name,
+            format="cubin",
+            requires=(self.name,),
+            symbols=tuple(functions),
+            data=data,
+            source=source,
+            compiler=" ".join((toolchain.name, *OPTIONS, self.sm.architecture)),
+        )
+
+    def source(self, functions: Mapping[str, str], parts: Iterable[str] = ()) -> str:
+        """The whole translation unit. ``KERNEL`` in a function's text stands for its symbol."""
+        head = f"// {self.name}\n#define SM {self.sm.number}\n"
+        texts = [cuda_part(part)[1] for part in ordered_parts(parts, lambda p: cuda_part(p)[1])]
+        texts += [text.replace("KERNEL", symbol) for symbol, text in functions.items()]
+        prelude, *rest = texts
+        return "\n".join([head, prelude, "namespace xpu {", *rest, "}  // namespace xpu", ""])
+
+
+# Beside what NVRTC is always told. The C++ parts have variables that only some kernels use.
+OPTIONS: tuple[str, ...] = ("--disable-warnings",)
+
+_FUSED = {
+    **dict.fromkeys(
+        ("softmax", "log_softmax", "rmsnorm", "layernorm", "rms_norm", "layer_norm"), ("joined", "reduce")
+    ),
+    "attention": ("flash_v2", "flash_v2"),
+    "conv": ("implicit_gemm", "implicit_gemm"),
+}
+
+# CUDA has these functions; the C++ prelude writes them out.
+_SAME = dict.fromkeys(("arith", "exp", "log", "trig", "inverse", "erf", "pow"), "math")
+
+
+@functools.cache
+def cuda_part(part: str) -> tuple[str, str]:
+    """File name and text of a part: CUDA's own, else the C++ one. Raises BuildError for one that does not exist."""
+    name = _SAME.get(part, part)
+    file = resources.files(__package__) / "templates" / "cuda" / f"{name}.cuh"
+    if file.is_file():
+        return f"{name}.cuh", file.read_text(encoding="utf-8")
+    return f"{name}.h", part_text(name)
+
+
+def cuda_target(text: str = "cuda") -> CudaTarget:
+    """``"cuda:sm_90"`` -> that compute capability; ``"cuda"`` -> that of this machine's first device. Raises DeviceUnavailable."""
+    kind, _, name = text.partition(":")
+    if kind != "cuda" or name not in ("", *LEVELS):
+        near = difflib.get_close_matches(name, LEVELS, n=1)
+        hint = f"Did you mean 'cuda:{near[0]}'? " if near else ""
+        raise DeviceUnavailable(
+            "target", "no such CUDA target", got=repr(text), do=f"{hint}Name one of cuda, {_known()}."
+        )
+    return CudaTarget(LEVELS[name] if name else _own_level())
+
+
+def _known() -> str:
+    return ", ".join(f"cuda:{name}" for name in LEVELS)
+
+
+def _own_level() -> SmLevel:
+    from .. import _core  # facts of this machine; a level named in full needs none
+
+    status, facts = _core.cuda_facts(_core.Search())
+    if not status.ok or not facts.devices:
+        raise DeviceUnavailable(
+            "target",
+            "this machine shows no CUDA device, so its compute capability must be named",
+            got=status.message or "no device",
+            do=f"Name one of {_known()}.",
+        )
+    device = facts.devices[0]
+    level = sm_level(device.compute_capability)
+    if level is None:
+        major, minor = device.compute_capability
+        raise DeviceUnavailable(
+            "target",
+            "no code is generated for this device",
+            got=f"{device.name}, compute capability {major}.{minor}",
+            do=f"Name one of {_known()}.",
+        )
+    return level

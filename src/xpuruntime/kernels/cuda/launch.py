@@ -1,0 +1,109 @@
+"""A CUDA stage: the text of one ``__global__`` function and how it is launched.
+
+The launch stands in the text too (``// launch: ...``), since shapes and strides are constants of the text: one text, one launch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...codegen.nest import indented
+from ...program.program import KernelParam
+from ..kernel import Stage
+
+__all__ = ["WARP", "Argument", "Launch", "blocks_for", "cuda_stage"]
+
+WARP = 32
+_MOST_BLOCKS = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One pointer: the stage's name of the buffer (``in0``), the parameter's name, its C type, and whether it is written."""
+
+    ref: str
+    name: str
+    ctype: str
+    written: bool = False
+
+    @property
+    def text(self) -> str:
+        """As the function declares it."""
+        return f"{'' if self.written else 'const '}{self.ctype} *{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Blocks and threads of a call. ``least``: blocks of a multiprocessor that the compiler must leave registers for."""
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared: int = 0
+    least: int = 0
+
+    @classmethod
+    def flat(cls, blocks: int, threads: int, shared: int = 0) -> Launch:
+        """One-dimensional; an empty call has one block that finds nothing to do."""
+        if blocks > _MOST_BLOCKS:
+            raise ValueError(f"{blocks} blocks in one launch")
+        return cls((max(blocks, 1), 1, 1), (threads, 1, 1), shared)
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return math.prod(self.block)
+
+    @property
+    def text(self) -> str:
+        """As it stands above the function."""
+        grid, block = (" ".join(map(str, sizes)) for sizes in (self.grid, self.block))
+        return f"// launch: grid {grid}, block {block}, shared {self.shared}"
+
+
+def blocks_for(items: int, threads: int) -> int:
+    """Blocks of so many threads that give every item a thread."""
+    return max(1, math.ceil(items / threads))
+
+
+def cuda_stage(
+    stem: str,
+    about: str,
+    arguments: Sequence[Argument],
+    body: Sequence[str],
+    launch: Launch,
+    *,
+    before: Sequence[str] = (),
+    params: Sequence[KernelParam] = (),
+    parts: frozenset[str] = frozenset(),
+    copies: bool = False,
+    flops: int = 0,
+    bytes: int = 0,  # noqa: A002  - Stage's word
+) -> Stage:
+    """The stage of a body. ``about`` is the comment above the function; ``before``: lines between that and it (tables, helpers)."""
+    kinds = {"i64": "int64_t", "f64": "double"}
+    given = [a.text for a in arguments] + [f"{kinds[p.type]} {p.name}" for p in params]
+    least = f", {launch.least}" if launch.least else ""
+    lines = [
+        f"// {about}",
+        launch.text,
+        *before,
+        f'extern "C" __global__ void __launch_bounds__({launch.threads}{least}) KERNEL({", ".join(given)}) {{',
+        *indented(body or ["// no elements"]),
+        "}",
+        "",
+    ]
+    options = {"grid": list(launch.grid), "block": list(launch.block), "shared": launch.shared}
+    return Stage(
+        stem=stem,
+        source="\n".join(lines),
+        args=tuple(a.ref for a in arguments),
+        tasks=math.prod(launch.grid),
+        params=tuple(params),
+        parts=parts,
+        copies=copies,
+        options=options,
+        flops=flops,
+        bytes=bytes,
+    )
