@@ -241,3 +241,18 @@ def test_laws(policies, offers):
 
 def _fights(policy):
     return {r.use for r in policy.rules} & {n for r in policy.rules for n in r.forbid}
+
+
+def test_deterministic_kernels_only():
+    """Who says nothing of its bits is out, too; a higher layer may lift the demand."""
+    offers = [Offer("fast", Support.yes(), deterministic=False), Offer("mute", Support.yes()), OFFERS[1]]
+    exact = KernelPolicy(rules=[Rule(op="matmul", deterministic=True)])
+    name, d = choose(exact, FACTS, offers)
+    assert name == "cublasLt"
+    assert codes(d) == {"fast": "forbidden", "mute": "forbidden"}
+    assert [c.reason for c in d.rejected] == [
+        "may give other bits on another run; rules[0] of the policy (op=matmul) asks for deterministic kernels",
+        "does not say whether its bits are always the same; rules[0] of the policy (op=matmul) asks for deterministic kernels",
+    ]
+    lifted = exact.merge(KernelPolicy(rules=[Rule(deterministic=False)]))
+    assert choose(lifted, FACTS, offers)[0] == "fast"

@@ -89,7 +89,8 @@ def test_frozen_hashable_picklable_and_readable():
         (
             lambda: KernelPolicy(rules=[Rule(use="gemv"), {"usee": "gemv"}]),
             "[KernelPolicy] rules[1].usee: unknown key. Did you mean 'use'? Known keys: op, node, dtype, shape, phase, use, "
-            "prefer, forbid, workspace_bytes, reason.",
+            "prefer, forbid, workspace_bytes, deterministic, "
+            "reason.",
         ),
         (
             lambda: KernelPolicy(rules="x"),
@@ -101,7 +102,7 @@ def test_frozen_hashable_picklable_and_readable():
         ),
         (
             lambda: Rule(op="matmul"),
-            "[Rule] a rule demands nothing. Add use, prefer, forbid or workspace_bytes.",
+            "[Rule] a rule demands nothing. Add use, prefer, forbid, workspace_bytes or deterministic.",
         ),
         (lambda: Rule(use="a", prefer="b"), "[Rule] prefer: has no effect beside use. Keep one of the two."),
         (

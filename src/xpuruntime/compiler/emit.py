@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ..codegen.target import CodegenTarget
 from ..program.program import Binary, ExecutionPlan, KernelCall
-from .lower import Call, Lowering
+from .calls import Call, Lowering
 
 __all__ = ["Code", "plan_of", "symbols_of"]
 

@@ -5,68 +5,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from dataclasses import replace
 
 from ..codegen.target import CodegenTarget
-from ..decisions import Candidate, Decision, Support
-from ..errors import BuildError, KernelUnavailable
 from ..ir import Graph, Node
 from ..ir.attributes import Attrs
 from ..ir.family import source_names
 from ..ir.graph import Source, State, Value
-from ..kernels.kernel import Kernel, Lowered, NodeCall, Operand, Scalar, Stage
+from ..kernels.kernel import Lowered, NodeCall, Operand, Scalar
 from ..passes.layout import Layouts
-from ..policies import KernelPolicy, Offer, choose
+from ..policies import KernelPolicy
 from ..program.program import BufferKind, StateRef
 from ..types import DType, TensorSpec
+from .calls import Call, Lowering, calls_of
+from .chooser import Chooser, OffersOf
 from .concat import Placement, place_concats
-from .demands import facts_of
-from .memory import Memory, Use
+from .memory import Memory
+from .times import KernelTimes
 from .views import free_views, view_of
 from .weights import KnownValues
 
-__all__ = ["Call", "Lowering", "OffersOf", "lower"]
-
-OffersOf: TypeAlias = Callable[[NodeCall, CodegenTarget], Sequence[tuple[Kernel, Support]]]
-"""The catalogue: every kernel of a node's op with its answer, in order of preference."""
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A stage of a kernel with the names of its buffers; ``inputs`` before ``outputs``, as the function takes them."""
-
-    kernel: str
-    stage: Stage
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    nodes: tuple[str, ...]
-    ops: tuple[str, ...]
-    in_place: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def use(self) -> Use:
-        """What it does to memory."""
-        return Use(self.inputs, self.outputs, self.in_place)
-
-
-@dataclass(slots=True)
-class Lowering:
-    """What becomes of one graph on one target.
-
-    inputs, outputs: names of the border's buffers, the same on every target. ``renamed``: values that are outputs under these names.
-    """
-
-    graph: Graph
-    calls: list[Call]
-    memory: Memory
-    known: KnownValues
-    decisions: list[Decision]
-    inputs: tuple[str, ...] = ()
-    outputs: tuple[str, ...] = ()
-    renamed: Mapping[str, str] = field(default_factory=dict)
-    states: tuple[StateRef, ...] = ()
+__all__ = ["lower"]
 
 
 def lower(
@@ -77,29 +36,21 @@ def lower(
     offers: OffersOf,
     *,
     phase: str = "inference",
+    times: KernelTimes | None = None,
 ) -> Lowering:
-    """Kernels for every node of a static graph.
+    """Kernels for every node of a static graph. ``times``: what was measured of kernels.
 
     Raises KernelUnavailable (with the decision) where no kernel computes a node or the one that a policy forces cannot be had.
     """
-    return _Lowerer(graph, layouts, target, policy, offers, phase).run()
+    return _Lowerer(graph, layouts, Chooser(graph, target, policy, offers, phase, times)).run()
 
 
 class _Lowerer:
-    def __init__(
-        self,
-        graph: Graph,
-        layouts: Layouts,
-        target: CodegenTarget,
-        policy: KernelPolicy,
-        offers: OffersOf,
-        phase: str,
-    ) -> None:
-        self.graph, self.target, self.policy, self.offers, self.phase = graph, target, policy, offers, phase
+    def __init__(self, graph: Graph, layouts: Layouts, chooser: Chooser) -> None:
+        self.graph, self.chooser = graph, chooser
         self.layouts = dict(layouts)
         self.known, self.memory = KnownValues(graph), Memory()
         self.calls: list[Call] = []
-        self.decisions: dict[tuple[str, ...], list[Decision]] = {}
         self.fresh = 0
         self.placements: dict[str, Placement] = {}
         self.made: dict[str, TensorSpec] = {}  # copies that the graph does not have
@@ -130,7 +81,7 @@ class _Lowerer:
             self.calls,
             self.memory,
             self.known,
-            self._decided(),
+            self.chooser.decided(),
             inputs,
             outputs,
             renamed,
@@ -164,8 +115,7 @@ class _Lowerer:
         def works(node: Node, layouts: Layouts) -> str:
             if node.outputs[0].name in self.known:
                 return ""  # no kernel makes it
-            found = self._call(node, layouts)
-            return next((k.name for k, s in self.offers(found, self.target) if s), "")
+            return self.chooser.usable(self._call(node, layouts))
 
         free_views(self.graph, self.layouts, works)
         self.placements = place_concats(self.graph, self.layouts, works)
@@ -196,9 +146,10 @@ class _Lowerer:
         base = self.placements.get(whole, Placement(whole, 0))
         return self.placements[operand] == Placement(base.within, base.offset + offset)
 
-    def _call(self, node: Node, layouts: Layouts) -> NodeCall:
-        """The node as kernels see it with values lying as ``layouts`` says."""
-        kept, self.layouts = self.layouts, dict(layouts)
+    def _call(self, node: Node, layouts: Layouts | None = None) -> NodeCall:
+        """The node as kernels see it, with values lying as ``layouts`` says."""
+        kept = self.layouts
+        self.layouts = kept if layouts is None else dict(layouts)
         try:
             return NodeCall(
                 node,
@@ -209,23 +160,12 @@ class _Lowerer:
             self.layouts = kept
 
     def _kernel(self, node: Node) -> None:
-        call = NodeCall(
-            node, tuple(self._operand(i) for i in node.inputs), tuple(self.spec(v.name) for v in node.outputs)
-        )
-        kernel = self._choose(node, call)
-        try:
-            lowered = kernel.lower(call, self.target)
-        except (ArithmeticError, LookupError, TypeError, ValueError, AssertionError) as error:
-            raise BuildError(
-                f"kernel {kernel.name} for {node.op} %{node.name}",
-                "failed while it wrote its code",
-                got=f"{type(error).__name__}: {error}",
-                do="This is a defect of the kernel; forbid it in a policy to go on, and report it.",
-            ) from error
+        call = self._call(node)
+        kernel, lowered = self.chooser.choose(node, call)
         for at, value in enumerate(node.outputs):
             if value.name not in self.memory:
                 self.memory.declare(value.name, self._kind(value.name), call.outputs[at])
-        self._emit(node, kernel, lowered)
+        self._emit(node, kernel.name, lowered)
 
     def _operand(self, item: object) -> Operand | Scalar | None:
         if isinstance(item, str):
@@ -241,27 +181,7 @@ class _Lowerer:
             return BufferKind.OUTPUT
         return BufferKind.SCRATCH
 
-    def _choose(self, node: Node, call: NodeCall) -> Kernel:
-        rows = {k.name.partition("/")[2]: (k, s) for k, s in self.offers(call, self.target)}
-        if not rows:
-            raise KernelUnavailable(
-                f"{node.op} %{node.name}",
-                f"no kernel computes this op on {self.target.name}",
-                got=", ".join(source_names(node)),
-                do="Use a vendor engine for this model.",
-            )
-        known = all(
-            v in self.graph.values for v in node.values
-        )  # a copy may read what the graph does not have
-        facts = facts_of(
-            self.graph if known else None, node, phase=self.phase, device=self.target.name.partition(":")[0]
-        )
-        chosen, decision = choose(self.policy, facts, [_offer(n, k, s) for n, (k, s) in rows.items()])
-        key = (decision.question, chosen, *(f"{c.name}: {c.reason}" for c in decision.rejected))
-        self.decisions.setdefault(key, []).append(decision)
-        return rows[chosen][0]
-
-    def _emit(self, node: Node, kernel: Kernel, lowered: Lowered) -> None:
+    def _emit(self, node: Node, kernel: str, lowered: Lowered) -> None:
         temps = [self._temp(size) for size in lowered.temps]
         names: dict[str, str] = {f"out{i}": v.name for i, v in enumerate(node.outputs)}
         names |= {f"temp{i}": t for i, t in enumerate(temps)}
@@ -278,32 +198,7 @@ class _Lowerer:
         for name, (at, packed) in lowered.beside.items():
             names[name] = self.known.recipe(str(node.inputs[at]), packed)
             self._weight(names[name])
-        in_place = {f"out{o}": f"in{i}" for o, i in lowered.in_place.items()}
-        written: set[str] = set()
-        for stage in lowered.stages:
-            # A temp is a result of the stage that names it first and an operand of those that follow.
-            results = [
-                a for a in stage.args if a.startswith("out") or (a.startswith("temp") and a not in written)
-            ]
-            operands = [a for a in stage.args if a not in results]
-            if [*operands, *results] != list(stage.args):
-                raise BuildError(
-                    f"kernel {kernel.name} for {node.op} %{node.name}",
-                    "must take operands before results",
-                    got=stage.args,
-                )
-            written.update(results)
-            self.calls.append(
-                Call(
-                    kernel.name,
-                    stage,
-                    tuple(names[a] for a in operands),
-                    tuple(names[a] for a in results),
-                    source_names(node),
-                    _ops(node),
-                    {names[o]: names[i] for o, i in in_place.items() if o in results and i in operands},
-                )
-            )
+        self.calls += calls_of(kernel, node, lowered, names)
 
     def _in_place(self, call: Call) -> bool:
         return self.memory.place(call.inputs[0]) == self.memory.place(call.outputs[0])
@@ -326,12 +221,11 @@ class _Lowerer:
     ) -> None:
         """A copy of a value into another buffer: by whichever kernel computes ``clone``. ``sources``: nodes that it is done for."""
         node = Node("clone", (value,), Attrs(), (Value(to, spec),), tuple(Source(name=n) for n in sources))
-        call = NodeCall(node, (self._operand(value),), (spec,))
-        kernel = self._choose(node, call)
+        kernel, lowered = self.chooser.choose(node, NodeCall(node, (self._operand(value),), (spec,)))
         self.made[to] = spec
         if kind is not None:
             self.memory.declare(to, kind, spec)
-        self._emit(node, kernel, kernel.lower(call, self.target))
+        self._emit(node, kernel.name, lowered)
 
     def _states(self) -> None:
         """Write the next contents of states that were not computed in place; all of them after everything was read."""
@@ -378,30 +272,3 @@ class _Lowerer:
             else:
                 self._copy(value, name, BufferKind.OUTPUT, self.graph.spec(value))
         return tuple(names), renamed
-
-    def _decided(self) -> list[Decision]:
-        """One decision for all nodes that got the same answer for the same reasons."""
-        made = []
-        for group in self.decisions.values():
-            first = group[0]
-            subject = (
-                first.subject
-                if len(group) == 1
-                else f"{len(group)} nodes: {', '.join(d.subject for d in group[:4])}"
-                + (" ..." if len(group) > 4 else "")
-            )
-            chosen = first.chosen and Candidate(
-                first.chosen.name, first.chosen.code, first.chosen.reason, first.chosen.do
-            )
-            made.append(Decision(first.question, subject, chosen, first.rejected))
-        return made
-
-
-def _offer(name: str, kernel: Kernel, support: Support) -> Offer:
-    return Offer(name, support, on_request=getattr(kernel, "on_request", False))
-
-
-def _ops(node: Node) -> tuple[str, ...]:
-    if node.op == "fused":
-        return tuple(n.op for n in node.attrs["body"].nodes if n.op != "constant")
-    return (node.op,)

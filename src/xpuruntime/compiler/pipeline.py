@@ -26,10 +26,12 @@ from ..passes.layout import assign_layouts
 from ..policies import Policy, load_policy
 from ..program.program import Binary, CompiledProgram, EntryPoint, ExecutionPlan
 from ..targets import TargetConfig
+from .calls import Lowering
 from .demands import Demands
 from .emit import Code, plan_of
-from .lower import Lowering, lower
+from .lower import lower
 from .resolve import resolve_target
+from .times import KernelTimes
 
 __all__ = ["Model", "compile"]
 
@@ -58,6 +60,7 @@ def compile(  # noqa: A001  - the specification's name
     phase: str = "inference",
     weights: Mapping[str, Any] | None = None,
     watch: Callable[[str, Graph], None] | None = None,
+    times: KernelTimes | Mapping[str, Any] | str | PathLike[str] | None = None,
 ) -> CompiledProgram:
     """The program of a model.
 
@@ -69,12 +72,14 @@ def compile(  # noqa: A001  - the specification's name
     passes:  names of passes, in the pipeline's order, or a level from 0 to 3; without it the policy's level, else 3 (1 for a target without fused kernels).
     weights: the model's arrays by name, where at hand: a pass may look at one to recognise what it is (a table of rotary angles).
     watch:   called with the name of each pass and the graph after it.
+    times:   what was measured of kernels (``compiler.times``), or the path of such a file: where no rule or preference names a kernel, the
+             fastest of those that were all measured is taken.
 
     The same model, policy, target and compiler give the same program, byte for byte.
     Raises BuildError, KernelUnavailable (with its decision), PolicyError, IrError for a symbol without a value.
     """
     begun = time.perf_counter()
-    demands = load_policy(policy)
+    demands, measured = load_policy(policy), KernelTimes.load(times)
     level = demands.execution.optimization_level
     targets = [resolve_target(t) for t in _listed(target)]
     usual = 3 if all(t.takes_fused for t in targets) else 1
@@ -96,7 +101,7 @@ def compile(  # noqa: A001  - the specification's name
                 if chosen != 0 and t.takes_fused
                 else (graph, {})
             )
-            lowering = lower(laid, layouts, t, demands.kernel, offers, phase=phase)
+            lowering = lower(laid, layouts, t, demands.kernel, offers, phase=phase, times=measured)
             plans[name].append(plan_of(lowering, code, len(binaries)))
             borders[name] = lowering.inputs, lowering.outputs
             lowered.append(lowering)
@@ -112,7 +117,7 @@ def compile(  # noqa: A001  - the specification's name
         states=_by_name(s for low in lowered for s in low.states),
         binaries=tuple(binaries),
         decisions=_once([*asked.decisions, *(d for low in lowered for d in low.decisions)]),
-        digest=_digest(graphs, demands, targets, phase),
+        digest=_digest(graphs, demands, targets, phase, measured),
         facts={"xpuruntime": __version__},
     )
 
@@ -184,13 +189,20 @@ def _once(decisions: Iterable[Decision]) -> tuple[Decision, ...]:
     return tuple({json.dumps(d.to_json(), sort_keys=True, default=str): d for d in decisions}.values())
 
 
-def _digest(graphs: Mapping[str, Graph], policy: Policy, targets: Sequence[CodegenTarget], phase: str) -> str:
-    """sha256 of what the program was built from: optimised graphs, policy, targets, this release."""
+def _digest(
+    graphs: Mapping[str, Graph],
+    policy: Policy,
+    targets: Sequence[CodegenTarget],
+    phase: str,
+    times: KernelTimes,
+) -> str:
+    """sha256 of what the program was built from: optimised graphs, policy, targets, measured times, this release."""
     parts = [
         __version__,
         phase,
         {name: g.digest for name, g in graphs.items()},
         policy.to_dict(),
         [[t.name, repr(t.config)] for t in targets],
+        *([times.digest] if times.calls else []),
     ]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()

@@ -72,7 +72,7 @@ def _undecided(policy: KernelPolicy, nodes: Sequence[NodeFacts], region: Region)
         else:
             text = f"it matches none of the {len(nodes)} nodes of {region.id}"
         no = Candidate(
-            rule.use or ", ".join(rule.prefer or rule.forbid) or "workspace", Reason.NOT_APPLICABLE, text
+            rule.use or ", ".join(rule.prefer or rule.forbid) or "limits", Reason.NOT_APPLICABLE, text
         )
         own = Candidate(f"{region.engine}'s own", Reason.ONLY_ONE, f"{region.engine} owns the region")
         made.append(Decision(f"kernel rule ({rule.label()})", region.id, own, (no,)))

@@ -1,7 +1,7 @@
 """choose: one kernel for one node, by policy, support, limits and measurements. Pure; every answer carries its Decision.
 
 Order of demands
-1. Support, workspace limits and ``forbid`` take candidates away, each with its reason.
+1. Support, limits (workspace, determinism) and ``forbid`` take candidates away, each with its reason.
 2. ``use`` forces one kernel: it is taken, or KernelUnavailable. Force beats preference in whatever layer it stands.
 3. ``prefer`` rules, then plain keywords, layer by layer from the highest; the first kernel that is left is taken.
 4. Else the fastest, when every kernel that is left was measured; else the first in the catalogue's order. A kernel that changes
@@ -30,6 +30,7 @@ class Offer:
     """One kernel that the catalogue has for a node.
 
     time_us: measured microseconds per call, None where not measured. workspace_bytes: bytes that it needs beside its operands.
+    deterministic: whether equal inputs give equal bits on every run, whatever the threads; None where it does not say.
     on_request: it changes results, so it is taken only where a policy names it.
     """
 
@@ -59,6 +60,7 @@ class _Demands:
     prefer: dict[str, str]
     forbid: dict[str, str]
     limit: tuple[int, str] | None
+    exact: str  # who wants equal bits on every run; "" for nobody
 
 
 def choose(policy: KernelPolicy, facts: NodeFacts, offers: Sequence[Offer]) -> tuple[str, Decision]:
@@ -94,6 +96,7 @@ def _demands(policy: KernelPolicy, facts: NodeFacts) -> _Demands:
     prefer: dict[str, str] = {}
     forbid: dict[str, str] = {}
     limit: tuple[int, str] | None = None
+    exact: str | None = None
     overruled: set[str] = set()  # kernels that a higher layer forces: a lower one cannot forbid them
     for layer in policy.layers:
         rules = [(r, _who(layer, i, r)) for i, r in enumerate(layer.rules) if r.matches(facts)]
@@ -112,7 +115,10 @@ def _demands(policy: KernelPolicy, facts: NodeFacts) -> _Demands:
         limits = [(int(r.workspace_bytes), who) for r, who in rules if r.workspace_bytes is not None]
         if limit is None and limits:
             limit = min(limits)
-    return _Demands(use, prefer, forbid, limit)
+        wishes = [(r.deterministic, who) for r, who in rules if r.deterministic is not None]
+        if exact is None and wishes:
+            exact = next((who for wish, who in wishes if wish), "")
+    return _Demands(use, prefer, forbid, limit, exact or "")
 
 
 def _forced(rules: Sequence[tuple[Rule, str]], facts: NodeFacts) -> tuple[str, str] | None:
@@ -154,6 +160,13 @@ def _taken_away(offer: Offer, demands: _Demands, facts: NodeFacts) -> Candidate 
         no = Support.no(Reason.FORBIDDEN, f"{demands.forbid[offer.name]} forbids it")
     elif not offer.support:
         no = offer.support
+    elif demands.exact and not offer.deterministic:
+        why = (
+            "may give other bits on another run"
+            if offer.deterministic is False
+            else "does not say whether its bits are always the same"
+        )
+        no = Support.no(Reason.FORBIDDEN, f"{why}; {demands.exact} asks for deterministic kernels")
     else:
         for limit, who in limits:
             if limit is not None and offer.workspace_bytes > limit:
@@ -222,7 +235,7 @@ def _unavailable(facts: NodeFacts, demands: _Demands, decision: Decision) -> Ker
         )
     do = (
         first_advice(decision.rejected)
-        or "Loosen forbid or workspace_bytes, or use a vendor engine for this model."
+        or "Loosen forbid, workspace_bytes or deterministic, or use a vendor engine for this model."
     )
     return KernelUnavailable(
         f"node {facts.node}",

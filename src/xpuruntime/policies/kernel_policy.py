@@ -47,7 +47,9 @@ def rule_schema() -> dict[str, Any]:
     """JSON Schema of a rule, with what its demands say together."""
     return {
         **schema_of(Rule),
-        "anyOf": [{"required": [key]} for key in ("use", "prefer", "forbid", "workspace_bytes")],
+        "anyOf": [
+            {"required": [key]} for key in ("use", "prefer", "forbid", "workspace_bytes", "deterministic")
+        ],
         "not": {"required": ["use", "prefer"]},
     }
 

@@ -98,10 +98,10 @@ def _shadowed(at: FieldPath, rules: Sequence[Rule], solver: _Solver) -> Iterator
     for (j, rule), (i, other) in itertools.islice(itertools.permutations(enumerate(rules), 2), _PAIRS):
         if j not in done and not _apart(rule, other) and _covers(other, rule, solver):
             same = i < j and (rule.use, rule.prefer) == (other.use, other.prefer)
-            only_choice = not rule.forbid and rule.workspace_bytes is None
+            only_choice = not rule.forbid and rule.workspace_bytes is None and rule.deterministic is None
             if only_choice and other.use and (rule.prefer or (same and rule.use)):
                 why = f"rules[{i}] forces {other.use!r} wherever it matches"
-            elif same and (rule.forbid, rule.workspace_bytes) == (other.forbid, other.workspace_bytes):
+            elif same and _limits(rule) == _limits(other):
                 why = f"rules[{i}] demands the same wherever it matches"
             else:
                 continue
@@ -112,6 +112,10 @@ def _shadowed(at: FieldPath, rules: Sequence[Rule], solver: _Solver) -> Iterator
                 f"can never have an effect: {why}",
                 "Remove it, or narrow the other.",
             )
+
+
+def _limits(rule: Rule) -> tuple[object, ...]:
+    return rule.forbid, rule.workspace_bytes, rule.deterministic
 
 
 def _forbidden(at: FieldPath, layer: KernelPolicy) -> Iterator[Finding]:

@@ -45,8 +45,8 @@ class Rule:
     """One rule of a KernelPolicy. It matches where every condition that it states holds.
 
     Conditions (all optional): ``op``, ``node``, ``dtype``, ``shape``, ``phase``. Demands (at least one): ``use`` (this kernel or an
-    error), ``prefer`` (in this order, then the rest), ``forbid`` (never these), ``workspace_bytes`` (at most). ``use`` and ``prefer``
-    exclude each other. Raises PolicyError.
+    error), ``prefer`` (in this order, then the rest), ``forbid`` (never these), ``workspace_bytes`` (at most), ``deterministic`` (only
+    kernels that give equal bits on every run). ``use`` and ``prefer`` exclude each other. Raises PolicyError.
 
     >>> Rule(op="matmul", shape="M <= 16", phase="decode", use="gemv", reason="few rows: bound by memory")
     """
@@ -71,11 +71,16 @@ class Rule:
     workspace_bytes: int | str | None = of_kind(
         kinds.SIZE, "largest workspace of one kernel, in bytes or as '32 MiB'"
     )
+    deterministic: bool | None = of_kind(
+        kinds.BOOLEAN, "true: only kernels that give equal bits on every run, whatever the threads"
+    )
     reason: str | None = of_kind(kinds.REASON, "why; repeated by explain")
 
     def _check_together(self) -> None:
-        if self.use is None and not self.prefer and not self.forbid and self.workspace_bytes is None:
-            raise Problem((), "a rule demands nothing", do="Add use, prefer, forbid or workspace_bytes.")
+        limits = self.workspace_bytes is not None or self.deterministic is not None
+        if self.use is None and not self.prefer and not self.forbid and not limits:
+            do = "Add use, prefer, forbid, workspace_bytes or deterministic."
+            raise Problem((), "a rule demands nothing", do=do)
         if self.use is not None and self.prefer:
             raise Problem(("prefer",), "has no effect beside use", do="Keep one of the two.")
         for name in (*([self.use] if self.use else ()), *self.prefer):

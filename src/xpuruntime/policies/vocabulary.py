@@ -29,7 +29,7 @@ _EVERYWHERE = ("generated", "naive")
 # Families without a row here have no kernels to choose among: control flow, constants, losses, the rest.
 KERNELS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "matmul": ("cublas", "cublasLt", "gemv", "int8_weights", "onednn", *_EVERYWHERE),
+        "matmul": ("cublas", "cublasLt", "gemv", "int4_weights", "int4_weights_64", "int4_weights_128", "int8_weights", "onednn", *_EVERYWHERE),
         "conv": ("cudnn", "deformed", "depthwise", "implicit_gemm", "onednn", *_EVERYWHERE),
         "attention": ("flash", "flash_v2", "flash_decode", "cudnn", *_EVERYWHERE),
         "norm": ("cudnn", "onednn", *_EVERYWHERE),

@@ -1,0 +1,94 @@
+"""calls: a kernel's stages as calls over named buffers, and what a lowered graph is as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..decisions import Decision
+from ..errors import BuildError
+from ..ir import Graph, Node
+from ..ir.family import source_names
+from ..kernels.kernel import Lowered, Stage
+from ..program.program import StateRef
+from .memory import Memory, Use
+from .weights import KnownValues
+
+__all__ = ["Call", "Lowering", "calls_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A stage of a kernel with the names of its buffers; ``inputs`` before ``outputs``, as the function takes them."""
+
+    kernel: str
+    stage: Stage
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: tuple[str, ...]
+    ops: tuple[str, ...]
+    in_place: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def use(self) -> Use:
+        """What it does to memory."""
+        return Use(self.inputs, self.outputs, self.in_place)
+
+
+@dataclass(slots=True)
+class Lowering:
+    """What becomes of one graph on one target.
+
+    inputs, outputs: names of the border's buffers, the same on every target. ``renamed``: values that are outputs under these names.
+    """
+
+    graph: Graph
+    calls: list[Call]
+    memory: Memory
+    known: KnownValues
+    decisions: list[Decision]
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    states: tuple[StateRef, ...] = ()
+
+
+def calls_of(kernel: str, node: Node, lowered: Lowered, names: Mapping[str, str]) -> list[Call]:
+    """The stages of a lowered node in order. ``names``: the buffer of each argument (``in0``, ``out0``, ``temp0`` ...).
+
+    Raises BuildError for a stage that takes a result before an operand.
+    """
+    in_place = {f"out{o}": f"in{i}" for o, i in lowered.in_place.items()}
+    written: set[str] = set()
+    made = []
+    for stage in lowered.stages:
+        # A temp is a result of the stage that names it first and an operand of those that follow.
+        results = [
+            a for a in stage.args if a.startswith("out") or (a.startswith("temp") and a not in written)
+        ]
+        operands = [a for a in stage.args if a not in results]
+        if [*operands, *results] != list(stage.args):
+            raise BuildError(
+                f"kernel {kernel} for {node.op} %{node.name}",
+                "must take operands before results",
+                got=stage.args,
+            )
+        written.update(results)
+        made.append(
+            Call(
+                kernel,
+                stage,
+                tuple(names[a] for a in operands),
+                tuple(names[a] for a in results),
+                source_names(node),
+                _ops(node),
+                {names[o]: names[i] for o, i in in_place.items() if o in results and i in operands},
+            )
+        )
+    return made
+
+
+def _ops(node: Node) -> tuple[str, ...]:
+    if node.op == "fused":
+        return tuple(n.op for n in node.attrs["body"].nodes if n.op != "constant")
+    return (node.op,)

@@ -1,0 +1,140 @@
+"""chooser: which kernel computes a node, by policy; what each offer needs and, where it was measured, how long it takes.
+
+Every usable kernel of a node is lowered before one is chosen: its workspace stands in its code only, and writing a kernel's text takes
+a tenth of a millisecond (all of ResNet-50's candidates 5 ms, of BERT's 35 ms, beside one to three seconds of a compile).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple, TypeAlias
+
+from ..codegen.target import CodegenTarget
+from ..decisions import Candidate, Decision, Support
+from ..errors import BuildError, KernelUnavailable
+from ..ir import Graph, Node
+from ..ir.family import source_names
+from ..kernels.kernel import Kernel, Lowered, NodeCall
+from ..policies import KernelPolicy, Offer, choose
+from .demands import facts_of
+from .times import KernelTimes
+
+__all__ = ["Chooser", "Chosen", "OffersOf", "workspace_of"]
+
+OffersOf: TypeAlias = Callable[[NodeCall, CodegenTarget], Sequence[tuple[Kernel, Support]]]
+"""The catalogue: every kernel of a node's op with its answer, in order of preference."""
+
+# What a kernel may raise while it writes its code; anything else is no defect of one kernel.
+_DEFECTS = (ArithmeticError, LookupError, TypeError, ValueError, AssertionError)
+
+
+class Chosen(NamedTuple):
+    """A kernel and the node as its code."""
+
+    kernel: Kernel
+    lowered: Lowered
+
+
+def workspace_of(lowered: Lowered) -> int:
+    """Bytes that a node's code takes beside operands and results: all its temps, and the largest scratch of one thread."""
+    return sum(lowered.temps) + max((s.scratch_bytes for s in lowered.stages), default=0)
+
+
+class Chooser:
+    """Chooses for the nodes of one graph on one target, and keeps the decisions."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        target: CodegenTarget,
+        policy: KernelPolicy,
+        offers: OffersOf,
+        phase: str,
+        times: KernelTimes | None = None,
+    ) -> None:
+        self.graph, self.target, self.policy, self.offers, self.phase = graph, target, policy, offers, phase
+        self.times = times or KernelTimes()
+        self._decisions: dict[tuple[str, ...], list[Decision]] = {}
+
+    def usable(self, call: NodeCall) -> str:
+        """The first kernel that computes a call, ``""`` for none."""
+        return next((k.name for k, s in self.offers(call, self.target) if s), "")
+
+    def choose(self, node: Node, call: NodeCall) -> Chosen:
+        """The kernel for a node. Raises KernelUnavailable (with the decision), BuildError where it fails to write its code."""
+        rows = {k.name.partition("/")[2]: (k, s) for k, s in self.offers(call, self.target)}
+        if not rows:
+            raise KernelUnavailable(
+                f"{node.op} %{node.name}",
+                f"no kernel computes this op on {self.target.name}",
+                got=", ".join(source_names(node)),
+                do="Use a vendor engine for this model.",
+            )
+        code = {name: _code(kernel, call, self.target) for name, (kernel, support) in rows.items() if support}
+        measured = self.times.of(call, self.target.name)
+        known = all(v in self.graph.values for v in node.values)  # a copy may read what the graph has not
+        facts = facts_of(
+            self.graph if known else None, node, phase=self.phase, device=self.target.name.partition(":")[0]
+        )
+        offers = [_offer(n, k, s, code.get(n), measured.get(n)) for n, (k, s) in rows.items()]
+        chosen, decision = choose(self.policy, facts, offers)
+        key = (decision.question, chosen, *(f"{c.name}: {c.reason}" for c in decision.rejected))
+        self._decisions.setdefault(key, []).append(decision)
+        kernel, lowered = rows[chosen][0], code[chosen]
+        if not isinstance(lowered, Lowered):
+            raise BuildError(
+                f"kernel {kernel.name} for {node.op} %{node.name}",
+                "failed while it wrote its code",
+                got=f"{type(lowered).__name__}: {lowered}",
+                do="This is a defect of the kernel; forbid it in a policy to go on, and report it.",
+            ) from lowered
+        return Chosen(kernel, lowered)
+
+    def decided(self) -> list[Decision]:
+        """One decision for all nodes that got the same answer for the same reasons."""
+        return [_one_for_all(group) for group in self._decisions.values()]
+
+
+def _code(kernel: Kernel, call: NodeCall, target: CodegenTarget) -> Lowered | Exception:
+    """The node as the kernel's code. A kernel that fails is an error only where it is chosen."""
+    try:
+        return kernel.lower(call, target)
+    except _DEFECTS as error:
+        return error
+
+
+def _offer(
+    name: str, kernel: Kernel, support: Support, code: Lowered | Exception | None, time_us: float | None
+) -> Offer:
+    lowered = code if isinstance(code, Lowered) else None
+    return Offer(
+        name,
+        support,
+        time_us=time_us,
+        workspace_bytes=0 if lowered is None else workspace_of(lowered),
+        deterministic=None if lowered is None else lowered.deterministic,
+        on_request=getattr(kernel, "on_request", False),
+    )
+
+
+def _one_for_all(group: Sequence[Decision]) -> Decision:
+    first = group[0]
+    if len(group) == 1:
+        return first
+    subject = f"{len(group)} nodes: {', '.join(d.subject for d in group[:4])}"
+    subject += " ..." if len(group) > 4 else ""
+    chosen = first.chosen and _at_all([d.chosen for d in group if d.chosen is not None])
+    rejected = tuple(_at_all([d.rejected[i] for d in group]) for i in range(len(first.rejected)))
+    return Decision(first.question, subject, chosen, rejected)
+
+
+def _at_all(same: Sequence[Candidate]) -> Candidate:
+    """One candidate for several nodes: the largest workspace, and whether it is deterministic at each."""
+    first, facts = same[0], [c.facts for c in same]
+    most = max((f.get("workspace_bytes", 0) for f in facts), default=0)
+    says = {f.get("deterministic") for f in facts}
+    made: dict[str, object] = {"workspace_bytes": most} if most else {}
+    return replace(
+        first, facts=made | ({"deterministic": says.pop()} if says <= {True} or says <= {False} else {})
+    )
