@@ -12,4 +12,5 @@ NB_MODULE(_core, m) {
     xpurt::bindings::bind_devices(m);
     xpurt::bindings::bind_profiler(m);
     xpurt::bindings::bind_runtime(m);
+    xpurt::bindings::bind_cuda(m);
 }

@@ -1,5 +1,7 @@
 // CUDA facts: what a driver says becomes a value or a Status. The real driver, where there is one, comes
 // last.
+#include <algorithm>
+
 #include "doctest/doctest.h"
 
 #include "backends/cuda/driver.h"
@@ -22,7 +24,15 @@ TEST_CASE("an older driver: facts are there, those it cannot give are empty") {
     CHECK(device.capability_minor == 1076);
     CHECK(device.pci_bus_id == "0000:01:00.0");
     CHECK(device.uuid == "");
-    CHECK(library.info().absent.back() == "cuDeviceGetUuid_v2 (came with 11.4)");
+    const std::vector<std::string> absent = library.info().absent;
+    CHECK(std::count(absent.begin(), absent.end(), "cuDeviceGetUuid_v2 (came with 11.4)") == 1);
+    const Status status = cuda::can_run(library);
+    CHECK(status.code == Code::symbol_missing);
+    CHECK(status.message.find(
+              "libprobe_driver.so is too old to run programs: it has no cuDevicePrimaryCtxRetain") !=
+          std::string::npos);
+    CHECK(status.message.find("cuDeviceGetUuid_v2") == std::string::npos);
+    CHECK(status.advice == "Update the driver to one that serves CUDA 12.0 or later (525 and up).");
 }
 
 TEST_CASE("a driver without devices says so, with advice") {

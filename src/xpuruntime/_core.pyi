@@ -388,3 +388,11 @@ def make_executor(backend: Backend, plan: Plan, borders: Sequence[tuple[object, 
 
 def trust_arrays(type: object, probe: object, address: int, dtype: object, first_dim: int) -> bool:
     """Whether arrays can be read in place, tried on one of them."""
+
+def nvrtc_version() -> tuple[Status, int, int]:
+    """Of the NVRTC that is loaded: (status, major, minor)."""
+
+def nvrtc_compile(source: str, name: str, arch: str, options: Sequence[str] = []) -> tuple[Status, bytes, str]:
+    """
+    The CUBIN of a CUDA C++ text for an architecture (sm_90a): (status, cubin, log). Needs no device.
+    """

@@ -37,6 +37,7 @@ VARIABLES: dict[str, Variable] = {
         Variable("XPU_DEVICE", "", "device that applies where neither argument nor policy names one"),
         Variable("XPU_AUTO_SECONDS", "20", "time bound of engine='auto' for one model, in seconds"),
         Variable("XPU_LIBCUDA", "", "path of the CUDA driver library, instead of the usual search"),
+        Variable("XPU_LIBNVRTC", "", "path of the NVRTC library, instead of the usual search"),
         Variable("XPU_LIBNVTX", "", "path of the NVTX library, instead of the usual search"),
         Variable("XPU_LIBONEDNN", "", "path of the oneDNN library, instead of the usual search"),
         Variable(

@@ -23,10 +23,19 @@ struct MemoryStatistics {
     int64_t reuses = 0;        // blocks that came from the cache instead
 };
 
+// Where a pool's blocks come from and go to. `take` gives null when there is no memory.
+struct MemorySource {
+    void* (*take)(void* context, size_t bytes);
+    void (*give_back)(void* context, void* block);
+    void* context = nullptr;
+};
+extern const MemorySource host_source;  // the C library's
+
 // Blocks that are given back are kept, up to `keep_bytes`, for callers of about the same size. Any thread.
 class MemoryPool {
   public:
-    explicit MemoryPool(size_t keep_bytes = size_t{64} << 20) : keep_bytes_(keep_bytes) {}
+    explicit MemoryPool(size_t keep_bytes = size_t{64} << 20, MemorySource source = host_source)
+        : keep_bytes_(keep_bytes), source_(source) {}
     ~MemoryPool();
     MemoryPool(const MemoryPool&) = delete;
     MemoryPool& operator=(const MemoryPool&) = delete;
@@ -44,6 +53,7 @@ class MemoryPool {
 
   private:
     const size_t keep_bytes_;
+    const MemorySource source_;
     mutable std::mutex mutex_;
     std::map<void*, size_t> live_;
     std::multimap<size_t, void*> free_;

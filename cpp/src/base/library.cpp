@@ -144,6 +144,8 @@ Status Library::absent(size_t index) const {
             std::string("Update the ") + spec_.title + "."};
 }
 
-std::vector<Library*> libraries() { return {&cuda_library(), &nvtx_library(), &onednn_library()}; }
+std::vector<Library*> libraries() {
+    return {&cuda_library(), &nvtx_library(), &onednn_library(), &nvrtc_library()};
+}
 
 }  // namespace xpurt

@@ -6,6 +6,9 @@
 
 namespace xpurt {
 
+const MemorySource host_source{[](void*, size_t bytes) { return std::aligned_alloc(alignment, bytes); },
+                               [](void*, void* block) { std::free(block); }};
+
 MemoryPool::~MemoryPool() { trim(); }
 
 void* MemoryPool::allocate(size_t bytes) noexcept {
@@ -23,7 +26,7 @@ void* MemoryPool::allocate(size_t bytes) noexcept {
         statistics_.cached_bytes -= static_cast<int64_t>(size);
         ++statistics_.reuses;
     } else {
-        block = std::aligned_alloc(alignment, size);
+        block = source_.take(source_.context, size);
         if (block == nullptr) return nullptr;
         ++statistics_.allocations;
     }
@@ -42,7 +45,7 @@ void MemoryPool::release(void* block) noexcept {
     live_.erase(found);
     statistics_.live_bytes -= static_cast<int64_t>(size);
     if (static_cast<size_t>(statistics_.cached_bytes) + size > keep_bytes_) {
-        std::free(block);
+        source_.give_back(source_.context, block);
         return;
     }
     free_.emplace(size, block);
@@ -52,7 +55,7 @@ void MemoryPool::release(void* block) noexcept {
 int64_t MemoryPool::trim() noexcept {
     const std::lock_guard<std::mutex> lock(mutex_);
     const int64_t bytes = statistics_.cached_bytes;
-    for (const auto& [size, block] : free_) std::free(block);
+    for (const auto& [size, block] : free_) source_.give_back(source_.context, block);
     free_.clear();
     statistics_.cached_bytes = 0;
     return bytes;

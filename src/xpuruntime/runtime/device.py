@@ -6,15 +6,13 @@ is ``""``, 0 or None, never a guess. The facts come from the C++ core, which rel
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import _core, env, plugins
 from ..errors import DeviceUnavailable
 from ..targets import DeviceId
+from ..vendor_folders import vendor_folders
 
 if TYPE_CHECKING:
     from .backends.base import RuntimeBackend
@@ -34,9 +32,6 @@ __all__ = [
     "open_library",
     "search",
 ]
-
-# Where containers and WSL mount a driver without telling the loader.
-_DRIVER_FOLDERS = ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/lib/wsl/lib")
 
 
 def _plain(value: Any) -> Any:
@@ -176,16 +171,12 @@ def _status(status: _core.Status) -> Status:
 def search(name: str) -> _core.Search:
     """Where to look for a library: the environment's override, else the loader's own search, then known folders.
 
-    The folders are those in which NVIDIA's packages for Python keep their libraries (``nvidia/*/lib`` on ``sys.path``),
-    those where containers mount the driver, and the environment's own ``lib``, where oneDNN's package puts its library. Raises KeyError for a name that the core does not know.
+    The folders are those of ``vendor_folders``. Raises KeyError for a name that the core does not know.
     """
     override = env.get_path(_core.library_variable(name))
     if override is not None:
         return _core.Search(str(override))
-    spec = importlib.util.find_spec("nvidia")  # a namespace package: finding it imports nothing
-    places = [] if spec is None else list(spec.submodule_search_locations or ())
-    folders = sorted(str(folder) for place in places for folder in Path(place).glob("*/lib"))
-    return _core.Search(folders=[*folders, *_DRIVER_FOLDERS, str(Path(sys.prefix) / "lib")])
+    return _core.Search(folders=vendor_folders())
 
 
 def open_library(name: str) -> LibraryStatus:

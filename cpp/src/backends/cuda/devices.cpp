@@ -8,15 +8,6 @@
 namespace xpurt::cuda {
 namespace {
 
-// CUdevice_attribute: values never change, new ones are added at the end.
-enum Attribute {
-    clock_rate = 13,
-    multiprocessor_count = 16,
-    memory_clock_rate = 36,
-    capability_major = 75,
-    capability_minor = 76
-};
-
 std::string uuid_text(const CUuuid& uuid) {
     std::string text;
     for (int i = 0; i < 16; ++i) {
@@ -56,7 +47,7 @@ Result<CudaDevice> describe(const Driver& driver, int index) {
     size_t bytes = 0;
     if (call("cuDeviceTotalMem_v2", driver.cuDeviceTotalMem_v2(&bytes, device)))
         facts.memory_bytes = static_cast<int64_t>(bytes);
-    const auto attribute = [&](Attribute which) {
+    const auto attribute = [&](DeviceAttribute which) {
         int value = 0;
         call("cuDeviceGetAttribute", driver.cuDeviceGetAttribute(&value, which, device));
         return value;

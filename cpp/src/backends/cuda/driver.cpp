@@ -1,6 +1,8 @@
 // cuda/driver.cpp: the driver library's table and its errors.
 #include "backends/cuda/driver.h"
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 
 namespace xpurt {
@@ -33,6 +35,24 @@ Driver::Driver(const Library& library) {
     name = reinterpret_cast<std::add_pointer_t<type>>(library.address(index++));
     XPURT_CUDA_SYMBOLS(XPURT_FILL)
 #undef XPURT_FILL
+}
+
+Status can_run(const Library& library) {
+    // Optional for facts, not for running.
+    constexpr const char* for_facts_only[] = {"cuDeviceGetPCIBusId", "cuGetErrorName", "cuGetErrorString",
+                                              "cuDeviceGetUuid_v2"};
+    std::string lacking;
+    const std::vector<Symbol>& symbols = library.spec().symbols;
+    for (size_t i = 0; i < symbols.size(); ++i) {
+        if (library.address(i) != nullptr) continue;
+        const std::string name = symbols[i].name;
+        if (std::find(std::begin(for_facts_only), std::end(for_facts_only), name) != std::end(for_facts_only))
+            continue;
+        lacking += (lacking.empty() ? "" : ", ") + name;
+    }
+    if (lacking.empty()) return {};
+    return {Code::symbol_missing, library.info().path + " is too old to run programs: it has no " + lacking,
+            "Update the driver to one that serves CUDA 12.0 or later (525 and up)."};
 }
 
 Status status_of(const Driver& driver, CUresult result, const char* call) {

@@ -1,0 +1,33 @@
+// cuda/stream.cpp: libraries that bring kernels to CUDA, by name.
+#include "backends/cuda/stream.h"
+
+#include <map>
+#include <mutex>
+
+namespace xpurt::cuda {
+namespace {
+
+struct Registry {
+    std::mutex mutex;
+    std::map<std::string, std::unique_ptr<StreamLibrary>> libraries;
+};
+
+Registry& registry() {
+    static auto* const instance = new Registry;  // never freed: prepared kernels may outlive static objects
+    return *instance;
+}
+
+}  // namespace
+
+StreamLibrary* find_stream_library(const std::string& name) {
+    const std::lock_guard<std::mutex> lock(registry().mutex);
+    const auto found = registry().libraries.find(name);
+    return found == registry().libraries.end() ? nullptr : found->second.get();
+}
+
+void register_stream_library(const std::string& name, std::unique_ptr<StreamLibrary> library) {
+    const std::lock_guard<std::mutex> lock(registry().mutex);
+    registry().libraries.emplace(name, std::move(library));
+}
+
+}  // namespace xpurt::cuda
