@@ -113,7 +113,8 @@ def _own_level() -> IsaLevel | None:
     from .. import _core  # facts of this machine; a level named in full needs none
 
     facts = _core.cpu_facts()
-    return best_level(facts.architecture, facts.flags)
+    refused = _core.missing_requirements(facts.flags)  # tiles, where the system grants them to no process
+    return best_level(facts.architecture, set(facts.flags).difference(refused))
 
 
 @functools.cache

@@ -44,6 +44,15 @@ LEVELS: dict[str, IsaLevel] = {
     level.name: level
     for level in (
         IsaLevel(
+            "x86-64-v4+amx",
+            "x86_64",
+            64,
+            _V4 | {"avx512bf16", "amx-tile", "amx-bf16"},
+            (*_WIDE, "-mavx512bf16", "-mamx-tile", "-mamx-bf16"),
+            "elf-x86-64",
+            CPU_WIDE,
+        ),
+        IsaLevel(
             "x86-64-v4+bf16",
             "x86_64",
             64,

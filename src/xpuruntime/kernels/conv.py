@@ -14,8 +14,10 @@ from ..program.program import RecipeStep
 from ..types import DType, TensorSpec
 from .conv_call import FLOATS, GRAIN_FLOPS, OPS, act_of, operands, stem_of, strides_of_weight, supported
 from .conv_plain import Deformed, Depthwise, Naive
+from .conv_pointwise import pointwise
 from .conv_shape import C_TYPES, ConvShape, braces, function, sizes
 from .conv_tiling import Tiling, tiling
+from .gemm import lower_product
 from .kernel import Kernel, Lowered, NodeCall, Operand, Packed, Stage
 
 __all__ = ["KERNELS"]
@@ -24,7 +26,12 @@ __all__ = ["KERNELS"]
 def _packed(shape: ConvShape, weight: TensorSpec, cut: Tiling) -> Packed:
     """Filters as [group, tile, depth, filter of the tile]; pairs of the depth innermost for VDPBF16PS."""
     g, o, c, taps, tile = shape.groups, shape.filters, shape.channels, shape.taps, cut.tile
-    dtype = {"F32": DType.FLOAT32, "F64": DType.FLOAT64, "Bf16Pairs": DType.BFLOAT16}[cut.math]
+    dtype = {
+        "F32": DType.FLOAT32,
+        "F64": DType.FLOAT64,
+        "Bf16Pairs": DType.BFLOAT16,
+        "Bf16Tiles": DType.BFLOAT16,
+    }[cut.math]
     steps: list[RecipeStep] = []
 
     def step(op: str, **attrs: object) -> None:
@@ -40,7 +47,7 @@ def _packed(shape: ConvShape, weight: TensorSpec, cut: Tiling) -> Packed:
     step("permute", order=[0, 1, 3, 2])
     step("reshape", shape=[g, o, taps * c])
     step("pad", begin=[0, 0, 0], end=[0, cut.tiles * tile - o, cut.depth - taps * c])
-    word = 2 if cut.math == "Bf16Pairs" else 1
+    word = 2 if dtype is DType.BFLOAT16 else 1
     step("reshape", shape=[g, cut.tiles, tile, cut.depth // word, word])
     step("permute", order=[0, 1, 3, 2, 4])
     return Packed(tuple(steps), TensorSpec((g, cut.tiles, cut.depth // word, tile, word), dtype))
@@ -60,6 +67,9 @@ class Generated:
         """One stage; one before it where weights are computed."""
         shape = ConvShape.of(call)
         dtype = call.outputs[0].dtype
+        product = pointwise(call, shape, target)
+        if product is not None:
+            return lower_product(call, product, target, stem=stem_of("conv", shape))
         cut = tiling(shape, dtype, target)
         weight = call.tensor(1)
         temps, stages, filters = [], [], "in1"
@@ -81,7 +91,9 @@ def _product_stage(call: NodeCall, shape: ConvShape, cut: Tiling, filters: str) 
     args, c = operands(call, filters)
     kind = f"conv::{cut.math}, {C_TYPES[call.outputs[0].dtype]}, act::{act_of(call)}, {cut.pixels}, {cut.vectors}"
     run = f"run<{kind}>(shape, blocks"
-    if cut.lines[0]:
+    if cut.math == "Bf16Tiles":
+        run = f"run_tiles<act::{act_of(call)}>(shape, blocks"
+    elif cut.lines[0]:
         step = shape.stride[2] * shape.channels * cut.row_bytes
         run = f"run_lines<{kind}, {step}>(shape, blocks, {cut.lines[0]}, {cut.lines[1]}"
     body = (
@@ -99,10 +111,14 @@ def _product_stage(call: NodeCall, shape: ConvShape, cut: Tiling, filters: str) 
         tasks=tasks if shape.pixels and shape.filters else 1,
         grain=max(1, GRAIN_FLOPS * tasks // max(flops, 1)),
         scratch_bytes=cut.scratch_bytes,
-        parts=frozenset({"conv"}),
+        parts=_parts(cut),
         flops=flops,
         bytes=shape.bytes(call),
     )
+
+
+def _parts(cut: Tiling) -> frozenset[str]:
+    return frozenset({"conv_amx" if cut.math == "Bf16Tiles" else "conv"})
 
 
 def _pack_stage(shape: ConvShape, weight: Operand, cut: Tiling, dtype: DType) -> Stage:
@@ -119,7 +135,7 @@ def _pack_stage(shape: ConvShape, weight: Operand, cut: Tiling, dtype: DType) ->
         source=function(body, "filters that are computed, as the product reads them"),
         args=("in1", "temp0"),
         tasks=shape.groups * cut.tiles,
-        parts=frozenset({"conv"}),
+        parts=_parts(cut),
         bytes=2 * size * dtype.bits // 8,
     )
 

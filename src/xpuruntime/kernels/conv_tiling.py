@@ -11,8 +11,11 @@ from .conv_shape import TASKS, ConvShape
 
 __all__ = ["Tiling", "tiling"]
 
-_CHUNK_BYTES = 768
+_CHUNK_BYTES = {"F32": 768, "F64": 768, "Bf16Pairs": 768, "Bf16Tiles": 1152}
 """Bytes of a gathered row (``CHUNK_BYTES`` of conv.h): 14 rows and a tile of 32 float32 filters take 36 KiB of the first cache."""
+
+_TILE = 32
+"""Pixels, filters and depth of the product of tiles (``tile_product``)."""
 
 _SUMS_BYTES = 256 * 1024
 """Bytes of sums that wait in scratch: a quarter of the second-level cache of current server cores."""
@@ -50,7 +53,7 @@ class Tiling:
     @property
     def row_bytes(self) -> int:
         """Bytes of an element of gathered rows and packed filters."""
-        return {"F32": 4, "F64": 8, "Bf16Pairs": 2}[self.math]
+        return {"F32": 4, "F64": 8, "Bf16Pairs": 2, "Bf16Tiles": 2}[self.math]
 
     @property
     def scratch_bytes(self) -> int:
@@ -60,9 +63,10 @@ class Tiling:
             sums = (self.pixels + self.tiles) * self.tile
             return (count * length + sums) * self.row_bytes + 16 * self.block * length + 64
         whole = -(-self.block // self.pixels) * self.pixels
-        once = self.depth * self.row_bytes <= _CHUNK_BYTES
+        chunk = _CHUNK_BYTES[self.math]
+        once = self.depth * self.row_bytes <= chunk
         sums = (self.pixels if once else self.together * whole) + self.together
-        return whole * (_CHUNK_BYTES + 64) + sums * self.tile * max(self.row_bytes, 4) + 16 * self.block + 64
+        return whole * (chunk + 64) + sums * self.tile * max(self.row_bytes, 4) + 16 * self.block + 64
 
     def text(self) -> str:
         """As an initialiser of ``conv::Blocks``."""
@@ -76,6 +80,8 @@ def tiling(shape: ConvShape, dtype: DType, target: CodegenTarget) -> Tiling:
     """
     isa: IsaLevel = target.isa  # type: ignore[attr-defined]
     config = target.config
+    if dtype is DType.BFLOAT16 and "amx-bf16" in isa.features and _fills_tiles(shape):
+        return _tile_tiling(shape, config.max_threadgroup_3d_xy * config.max_threadgroup_3d_z)
     by_lines = _by_lines(shape)
     pairs = not by_lines and dtype is DType.BFLOAT16 and "avx512bf16" in isa.features
     kind = "Bf16Pairs" if pairs else "F64" if dtype is DType.FLOAT64 else "F32"
@@ -104,8 +110,26 @@ def tiling(shape: ConvShape, dtype: DType, target: CodegenTarget) -> Tiling:
     row = 2 if pairs else 8 if kind == "F64" else 4
     whole = -(-block // pixels) * pixels
     fits = max(1, _SUMS_BYTES // (whole * vectors * isa.vector_bytes))
-    together = tiles if depth * row <= _CHUNK_BYTES else min(tiles, fits)
+    together = tiles if depth * row <= _CHUNK_BYTES[kind] else min(tiles, fits)
     return Tiling(kind, lanes, pixels, vectors, depth, block, blocks, tiles, together)
+
+
+def _fills_tiles(shape: ConvShape) -> bool:
+    """Whether a good part of a tile's rows, columns and depth is there."""
+    return 4 * min(shape.pixels, shape.filters, shape.taps * shape.channels) >= _TILE
+
+
+def _tile_tiling(shape: ConvShape, most: int) -> Tiling:
+    """Blocks of up to ``most`` pixels in whole tiles, fewer where tasks would be few."""
+    total, tiles = shape.pixels, -(-shape.filters // _TILE)
+    blocks = -(-total // max(most, 1))
+    while shape.groups * tiles * blocks < TASKS and -(-total // blocks) > 2 * _TILE:
+        blocks += 1
+    block = min(-(-total // blocks // _TILE) * _TILE, total)
+    depth = -(-shape.taps * shape.channels // _TILE) * _TILE
+    fits = max(1, _SUMS_BYTES // (-(-block // _TILE) * _TILE * _TILE * 4))
+    together = tiles if depth * 2 <= _CHUNK_BYTES["Bf16Tiles"] else min(tiles, fits)
+    return Tiling("Bf16Tiles", 16, _TILE, 2, depth, block, -(-total // block), tiles, together)
 
 
 def _by_lines(shape: ConvShape) -> bool:

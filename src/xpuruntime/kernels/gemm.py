@@ -23,6 +23,8 @@ __all__ = [
     "Product",
     "Term",
     "accumulator",
+    "by_tiles",
+    "even_stride",
     "lower_product",
     "offset_text",
     "sizes",
@@ -54,6 +56,9 @@ ACTIVATIONS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 _L2_SHARE = 384 * 1024
 """Bytes of B that a block of k may fill: most of the 512 KiB of second-level cache that the smallest current server core has."""
+
+_L1_SHARE = 32 * 1024
+"""Bytes of B that a block of k may fill where tiles multiply: two thirds of the first cache of every core that has them."""
 
 STREAMED_ROWS = 4
 """Up to so many rows B is read from memory once and nothing else takes time: its speed is that of memory."""
@@ -150,7 +155,7 @@ class Product:
         if not lead or any(self.b_strides[:lead]) or len(self.rows) != 1:
             return self
         rows = (*self.batch, *self.rows)
-        if _even(rows, self.a_strides[:-1]) is None:
+        if even_stride(rows, self.a_strides[:-1]) is None:
             return self
         return Product(
             self.a, self.b, (), rows, self.n, self.k,
@@ -158,7 +163,7 @@ class Product:
         )  # fmt: skip
 
 
-def _even(shape: Sequence[int], strides: Sequence[int]) -> int | None:
+def even_stride(shape: Sequence[int], strides: Sequence[int]) -> int | None:
     """The one stride between neighbours of all these dims together, None when there is none."""
     step, extent = 0, 1
     for d, s in zip(reversed(shape), reversed(strides), strict=True):
@@ -183,10 +188,20 @@ class _Tiling:
     block: int
     task_rows: int
     pairs: bool
+    tiles: bool = False
 
     @property
     def columns(self) -> int:
         return self.vectors * self.lanes
+
+    @property
+    def word(self) -> int:
+        """What a panel's k is a multiple of."""
+        return TILE if self.tiles else 2 if self.pairs else 1
+
+    def depth(self, k: int) -> int:
+        """Rows of a packed panel."""
+        return math.ceil(k / self.word) * self.word
 
 
 def registers(isa: IsaLevel) -> int:
@@ -194,10 +209,34 @@ def registers(isa: IsaLevel) -> int:
     return 32 if isa.vector_bytes == 64 or isa.architecture == "aarch64" else 16
 
 
+TILE = 32
+"""Rows, columns and depth of the product of tiles (``tile_product``)."""
+
+
+def by_tiles(p: Product, dtype: DType, streamed: bool, isa: IsaLevel) -> bool:
+    """Whether the tile registers multiply: bfloat16, A's rows along k, and more than memory's speed to win."""
+    plain = dtype is DType.BFLOAT16 and not p.b_type and p.a_strides[-1] == 1
+    return plain and not streamed and p.m > STREAMED_ROWS and "amx-bf16" in isa.features
+
+
+def _tile_tiling(p: Product, packed: bool) -> _Tiling:
+    """Blocks of k whose panel stays in the first cache while the task's rows pass by it; one block where few do."""
+    rows = math.ceil(p.m / TILE)
+    panels = p.batches * math.ceil(p.n / TILE)
+    blocks = max(1, min(math.ceil(64 / max(1, panels)), rows // (1 if packed else 4)), math.ceil(rows / 16))
+    per_task = math.ceil(rows / blocks)
+    depth = max(1, math.ceil(p.k / TILE))
+    if per_task > 1:
+        depth = math.ceil(depth / math.ceil(depth * 2 * TILE * TILE / _L1_SHARE))
+    return _Tiling(TILE, 2, TILE // 2, 1, depth * TILE, per_task * TILE, pairs=True, tiles=True)
+
+
 def _tiling(
     p: Product, dtype: DType, packed: bool, streamed: bool, isa: IsaLevel, matmul_tile: int
 ) -> _Tiling:
     """R rows x NV vectors of sums, NV of B and one of A must fit the registers; columns beyond the matrix are work for nothing."""
+    if by_tiles(p, dtype, streamed, isa):
+        return _tile_tiling(p, packed)
     acc_bytes = 8 if accumulator(dtype) in ("double", "uint64_t") else 4
     lanes = isa.lanes(acc_bytes)
     regs = registers(isa)
@@ -226,12 +265,12 @@ def _tiling(
 
 def _packed(p: Product, weight: Operand, t: _Tiling) -> Packed:
     """[batch, k, n] -> [batch, panels, k, columns], or [batch, panels, k / 2, columns, 2]; zeros beyond."""
-    shape, columns = sizes(weight.spec), t.columns
-    by_rows = p.b_strides[-1] != 1 and len(shape) == 2  # a linear's weight: [n, k]
-    batch = 1 if by_rows or len(shape) < 2 else math.prod(shape[:-2])
+    columns = t.columns
+    by_rows = p.b_strides[-1] != 1 and math.prod(sizes(weight.spec)) == p.n * p.k  # a linear's weight: [n, k]
+    batch = 1 if by_rows else max(1, math.prod(sizes(weight.spec)) // max(1, p.n * p.k))
     order = (0, 2, 1) if by_rows else (0, 1, 2)
     panels = math.ceil(p.n / columns)
-    k = p.k + p.k % 2 if t.pairs else p.k
+    k = t.depth(p.k)
     given = (batch, p.n, p.k) if by_rows else (batch, p.k, p.n)
     steps = [
         RecipeStep("reshape", ("%in",), {"shape": list(given)}),
@@ -246,7 +285,7 @@ def _packed(p: Product, weight: Operand, t: _Tiling) -> Packed:
 
 
 def lower_product(
-    call: NodeCall, product: Product, target: CodegenTarget, *, streamed: bool = False
+    call: NodeCall, product: Product, target: CodegenTarget, *, streamed: bool = False, stem: str = ""
 ) -> Lowered:
     """The one stage of a product, with B packed where it is a weight; ``streamed``: few rows, B comes from memory."""
     p = product.flat()
@@ -268,16 +307,18 @@ def lower_product(
     scratch = t.task_rows * t.columns * acc + 128
     if not t.pairs and (item != acc or not y.dtype.is_float):
         scratch += t.task_rows * t.block * acc + 64
+    if t.tiles:
+        scratch = (TILE if t.block >= p.k else t.task_rows) * TILE * 4 + TILE * TILE * 2 + 64
     if not b.is_weight:
         scratch += (t.block + 2) * t.columns * item
     stage = Stage(
-        stem=f"matmul_{p.m}x{p.n}x{p.k}" + ("" if p.act == "none" else f"_{p.act}"),
+        stem=stem or f"matmul_{p.m}x{p.n}x{p.k}" + ("" if p.act == "none" else f"_{p.act}"),
         source=source,
         args=(*args, "out0"),
         tasks=p.batches * panels * blocks,
         grain=max(1, round(2 / microseconds)),
         scratch_bytes=scratch,
-        parts=frozenset({"gemm", *ACTIVATIONS[p.act][1]}),
+        parts=frozenset({"gemm_amx" if t.tiles else "gemm", *ACTIVATIONS[p.act][1]}),
         flops=2 * p.batches * p.m * p.n * p.k,
         bytes=sum(s.size_bytes or 0 for s in (*(o.spec for o in call.tensors), y)),
     )
@@ -311,7 +352,7 @@ def _source(call: NodeCall, p: Product, t: _Tiling, dtype: DType, packed: bool) 
     s, acc, lead = C_TYPES[dtype], accumulator(dtype), len(p.batch)
     b = p.b_type or s
     panels, blocks = math.ceil(p.n / t.columns), math.ceil(p.m / t.task_rows)
-    a_row = _even(p.rows, p.a_strides[lead:-1]) or 0
+    a_row = even_stride(p.rows, p.a_strides[lead:-1]) or 0
     constants = {
         "R": t.rows, "NV": t.vectors, "U": t.unroll, "tail": p.m % t.rows,
         "k": p.k, "block": t.block, "a_row": a_row, "a_k": p.a_strides[-1],
@@ -334,6 +375,7 @@ def _source(call: NodeCall, p: Product, t: _Tiling, dtype: DType, packed: bool) 
         + ", ".join(f"{n} = {constants[n]}" for n in ("k", "block", "a_row", "a_k", "b_k", "b_n"))
         + ";",
         f"    static constexpr bool packed = {str(packed).lower()}, pairs = {str(t.pairs).lower()};",
+        *_of_tiles(p, t),
         "};",
         'extern "C" void KERNEL(void *const *args, const void *, int64_t begin, int64_t end, void *scratch) {',
         f"    const {s} *a = (const {s} *)args[0];",
@@ -345,11 +387,12 @@ def _source(call: NodeCall, p: Product, t: _Tiling, dtype: DType, packed: bool) 
     lines += [
         f"    {s} *y = ({s} *)args[{len(p.terms) + (3 if p.b_type else 2)}];",
         f"    constexpr int L = GEMM_LANES<{acc}>;",
+        *(["    Tiles tiles;"] if t.tiles else []),
         "    for (int64_t task = begin; task < end; ++task) {",
         f"        const int64_t row = task % {blocks} * {t.task_rows}, panel = task / {blocks} % {panels},"
         f" batch = task / {blocks * panels};",
         f"        const int64_t col = panel * {t.columns}, columns = {_least(f'{p.n} - col', t.columns, p.n)}, rows = {rows};",
-        f"        gemm_block<KERNEL_product>(a + {a_at}, b + {b_at}, rows, columns, scratch,",
+        f"        gemm_block{'_tiles' * t.tiles}<KERNEL_product>({'tiles, ' * t.tiles}a + {a_at}, b + {b_at}, rows, columns, scratch,",
         f"                                   [&](const {acc} *sums, int64_t r) {{",
         *(f"            {x}" for x in _epilogue(p, s, acc)),
         "        });",
@@ -358,6 +401,18 @@ def _source(call: NodeCall, p: Product, t: _Tiling, dtype: DType, packed: bool) 
         "",
     ]
     return "\n".join(lines)
+
+
+def _of_tiles(p: Product, t: _Tiling) -> list[str]:
+    """What ``gemm_block_tiles`` wants to know besides. B's next block is fetched in equal parts while this one is multiplied."""
+    if not t.tiles:
+        return []
+    lines = 2 * TILE * TILE // 64
+    ahead = math.ceil(lines / math.ceil(min(t.task_rows, p.m) / TILE))
+    return [
+        f"    static constexpr int64_t ahead = {ahead};",
+        f"    static constexpr bool alone = {str(t.block >= p.k).lower()};",
+    ]
 
 
 def _least(text: str, most: int, total: int) -> str:
@@ -373,7 +428,7 @@ def _b_offset(p: Product, b: Operand, t: _Tiling, panels: int, packed: bool) -> 
     lead = len(p.batch)
     if not packed:
         return _joined(offset_text("batch", p.batch, p.b_strides[:lead]), f"col * {p.b_strides[-1]}")
-    k = p.k + p.k % 2 if t.pairs else p.k
+    k = t.depth(p.k)
     matrix = max(1, p.k * p.n)
     strides = [s // matrix * panels * k * t.columns for s in p.b_strides[:lead]]
     return _joined(offset_text("batch", p.batch, strides), f"panel * {k * t.columns}")

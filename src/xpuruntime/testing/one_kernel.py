@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import _core
 from ..codegen.cpp import cpu_target
 from ..codegen.target import CodegenTarget
 from ..ir import GraphBuilder, interp
@@ -90,6 +91,9 @@ def build_kernel(
     symbols = tuple(f"k{i}_{s.stem}" for i, s in enumerate(lowered.stages))
     parts = frozenset().union(*(s.parts for s in lowered.stages))
     binary = target.assemble({n: s.source for n, s in zip(symbols, lowered.stages, strict=True)}, parts)
+    # Asking is also what allows this process its tile registers.
+    missing = _core.missing_requirements(list(binary.requires))
+    assert not missing, f"this machine lacks {', '.join(missing)}"
     with tempfile.NamedTemporaryFile(suffix=".so", delete=False) as file:
         file.write(binary.data)
     try:
@@ -201,7 +205,7 @@ def check_kernel(
     op: str,
     operands: Sequence[Any],
     *,
-    target: str = "cpu",
+    target: str | CodegenTarget = "cpu",
     layouts: Mapping[int, Layout] | None = None,
     out_layouts: Mapping[int, Layout] | None = None,
     split: int | None = None,
@@ -210,7 +214,7 @@ def check_kernel(
     **attrs: Any,
 ) -> tuple[Array, ...]:
     """Run a kernel and compare with the interpreter; gives the outputs. Raises AssertionError."""
-    where = _target(target)
+    where = _target(target) if isinstance(target, str) else target
     if config is not None:
         where = type(where)(where.isa, config)  # type: ignore[attr-defined, call-arg]
     built = build_kernel(kernel, op, operands, where, layouts or {}, out_layouts or {}, **attrs)

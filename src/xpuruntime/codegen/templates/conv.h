@@ -46,11 +46,12 @@ struct Bf16Pairs {  // a word is two neighbours of the depth; VDPBF16PS adds bot
 };
 #endif
 
-constexpr int64_t CHUNK_BYTES = 768;             // of a row; CONV_CHUNK_BYTES in kernels/conv.py
-constexpr int64_t ROW_BYTES = CHUNK_BYTES + 64;  // an odd number of lines: rows spread over the cache's sets
+template <class M> constexpr int64_t CHUNK_BYTES = 768;                // of a row; _CHUNK_BYTES in kernels/conv_tiling.py
+template <class M> constexpr int64_t ROW_BYTES = CHUNK_BYTES<M> + 64;  // an odd number of lines: rows spread over the cache's sets
 
-// sums[P][NV] = bias, or itself, + rows x filters. Pixels are BYTES apart; the depth comes in `lines` of `words`, `jump` words apart.
-// Meanwhile a line of the cache per word is fetched from `ahead`.
+// sums[P][NV] = bias, or itself, + rows x filters. What joins sums that are there is summed up by itself first, so that rounding errors
+// grow with the length of a chunk and with the few chunks, not with the depth. Pixels are BYTES apart; the depth comes in `lines` of
+// `words`, `jump` words apart. Meanwhile a line of the cache per word is fetched from `ahead`.
 template <class M, int P, int NV, int BYTES>
 static __attribute__((noinline)) void product(const void *rows, const void *filters, int64_t words, int64_t lines, int64_t jump,
                                               typename M::sum *sums, const typename M::sum *bias, const char *ahead) {
@@ -60,17 +61,10 @@ static __attribute__((noinline)) void product(const void *rows, const void *filt
     const word *a = (const word *)rows;
     const char *b = (const char *)filters;
     V acc[P][NV];
-    if (bias) {
 #pragma GCC unroll 32
-        for (int p = 0; p < P; p++)
+    for (int p = 0; p < P; p++)
 #pragma GCC unroll 8
-            for (int v = 0; v < NV; v++) acc[p][v] = ::load<L>(bias + v * L);
-    } else {
-#pragma GCC unroll 32
-        for (int p = 0; p < P; p++)
-#pragma GCC unroll 8
-            for (int v = 0; v < NV; v++) acc[p][v] = ::load<L>(sums + (p * NV + v) * L);
-    }
+        for (int v = 0; v < NV; v++) acc[p][v] = bias ? ::load<L>(bias + v * L) : V{};
     for (; lines > 0; lines--, a += jump)
         for (int64_t k = 0; k < words; k++, b += NV * VECTOR_BYTES) {
             __builtin_prefetch(ahead + k * 64, 0, 2);
@@ -85,7 +79,10 @@ static __attribute__((noinline)) void product(const void *rows, const void *filt
 #pragma GCC unroll 32
     for (int p = 0; p < P; p++)
 #pragma GCC unroll 8
-        for (int v = 0; v < NV; v++) ::store<L>(sums + (p * NV + v) * L, acc[p][v]);
+        for (int v = 0; v < NV; v++) {
+            typename M::sum *to = sums + (p * NV + v) * L;
+            ::store<L>(to, bias ? acc[p][v] : ::load<L>(to) + acc[p][v]);
+        }
 }
 
 // ── gathering ──
@@ -120,7 +117,7 @@ static __attribute__((noinline)) void gather_taps(const Shape &s, const S *x, in
                                                   typename M::row *row) {
     const int64_t run = s.channels, real = s.kernel[0] * s.kernel[1] * s.kernel[2] * run, first = from / run;
     Pixel at(s, pixel);
-    for (int64_t p = 0; p < count; p++, at.next(s), row += ROW_BYTES / sizeof(*row)) {
+    for (int64_t p = 0; p < count; p++, at.next(s), row += ROW_BYTES<M> / sizeof(*row)) {
         const S *image = x + at.n * s.x[0];
         int64_t w = first % s.kernel[2], h = first / s.kernel[2] % s.kernel[1], d = first / s.kernel[2] / s.kernel[1], k = from % run;
         for (int64_t done = from; done < to; k = 0) {
@@ -149,7 +146,7 @@ static __attribute__((noinline)) void gather_lines(const Shape &s, const S *x, i
     const int64_t run = s.kernel[2] * s.channels, first = from / run;
     const int64_t real = s.kernel[0] * s.kernel[1] * run < to ? s.kernel[0] * s.kernel[1] * run : to;
     Pixel at(s, pixel);
-    for (int64_t p = 0; p < count; p++, at.next(s), row += ROW_BYTES / sizeof(*row)) {
+    for (int64_t p = 0; p < count; p++, at.next(s), row += ROW_BYTES<M> / sizeof(*row)) {
         const int64_t c = at.at[2] * s.stride[2] - s.begin[2];
         const int64_t left = c < 0 ? -c * s.channels : 0, right = (s.in[2] - c) * s.channels;  // of a run what meets the input
         int64_t h = first % s.kernel[1], d = first / s.kernel[1], k = from % run;
@@ -208,13 +205,13 @@ static __attribute__((noinline)) void run(const Shape &s, const Blocks &g, const
                                           const S *residual, S *y, int64_t begin, int64_t end, void *scratch) {
     typedef typename M::sum sum;
     typedef typename M::template source<S> source;
-    constexpr int64_t TILE = NV * lanes<typename M::V>, CHUNK = CHUNK_BYTES / sizeof(typename M::row);
-    constexpr int64_t WORD = sizeof(typename M::word) / sizeof(typename M::row), PITCH = ROW_BYTES / sizeof(typename M::row);
+    constexpr int64_t TILE = NV * lanes<typename M::V>, CHUNK = CHUNK_BYTES<M> / sizeof(typename M::row);
+    constexpr int64_t WORD = sizeof(typename M::word) / sizeof(typename M::row), PITCH = ROW_BYTES<M> / sizeof(typename M::row);
     const int64_t whole = (g.block + P - 1) / P * P, pixels = s.images * s.out[0] * s.out[1] * s.out[2];
     const bool lines = !s.transposed && s.dilation[2] == 1 && s.x[1] == 1 && (s.x[4] == s.channels || s.kernel[2] == 1);
     const bool once = g.depth <= CHUNK;  // no sum waits for another chunk
     typename M::row *rows = (typename M::row *)scratch;
-    sum *sums = (sum *)((char *)scratch + whole * ROW_BYTES), *start = sums + (once ? P : g.together * whole) * TILE;
+    sum *sums = (sum *)((char *)scratch + whole * ROW_BYTES<M>), *start = sums + (once ? P : g.together * whole) * TILE;
     int64_t *to = (int64_t *)(start + g.together * TILE), *with = to + g.block;
     while (begin < end) {
         const int64_t tile = begin % g.tiles, block = begin / g.tiles % g.blocks, group = begin / g.tiles / g.blocks;
@@ -240,7 +237,7 @@ static __attribute__((noinline)) void run(const Shape &s, const Blocks &g, const
                 const char *then = (const char *)(t + 1 < count ? f + g.depth * TILE : f - (t * g.depth - CHUNK) * TILE);
                 for (int64_t p = 0; p < many; p += P) {
                     sum *part = once ? sums : sums + (t * whole + p) * TILE;
-                    product<M, P, NV, ROW_BYTES>(rows + p * PITCH, f, (next - k) / WORD, 1, 0, part, k ? nullptr : start + t * TILE,
+                    product<M, P, NV, ROW_BYTES<M>>(rows + p * PITCH, f, (next - k) / WORD, 1, 0, part, k ? nullptr : start + t * TILE,
                                                  p / P * share < bytes ? then + p / P * share : (const char *)f);
                     if (next == g.depth)
                         finish<M, S, A, NV>(s, part, to + p, with + p, many - p < P ? many - p : P,

@@ -1,0 +1,149 @@
+// tile: the tile registers of AMX, and the product of bfloat16 that fills four of them.
+//
+// Eight registers of up to 16 rows of 64 bytes. Sums take 0 to 3 (two by two of 16 rows and 16 columns), A takes 4 and 5, B takes 6 and 7:
+// four products for four loads. Numbers below the smallest normal one count as zero here, as the instructions have it.
+// Source: Intel SDM, volume 1, chapter "Programming with Intel AMX", and the instructions' pages in volume 2.
+//
+// With TILES_EMULATED the same instructions are plain C++, so that kernels can be judged on a machine without them.
+
+// What LDTILECFG reads.
+struct TileSizes {
+    uint8_t palette, start, none[14];
+    uint16_t bytes[16];  // of a row
+    uint8_t rows[16];
+};
+
+struct Tiles {
+    int64_t rows = 0;  // of A, at most 32: tiles hold no more than there are, so that nothing beyond a matrix is read
+
+#if defined(TILES_EMULATED)
+    TileSizes sizes;
+    uint8_t held[8][16][64];
+    INLINE_MEMBER void configure(const TileSizes &s) {
+        __builtin_memcpy(&sizes, &s, sizeof s);
+        for (int i = 0; i < 8 * 16 * 64; i++) held[0][0][i] = 0;
+    }
+    INLINE_MEMBER ~Tiles() {}
+    template <int T> INLINE_MEMBER void zero() {
+        for (int i = 0; i < 16 * 64; i++) held[T][0][i] = 0;
+    }
+    template <int T> INLINE_MEMBER void load(const void *from, int64_t stride) {
+        zero<T>();
+        for (int r = 0; r < sizes.rows[T]; r++)
+            for (int i = 0; i < sizes.bytes[T]; i++) held[T][r][i] = ((const uint8_t *)from)[r * stride + i];
+    }
+    template <int T> INLINE_MEMBER void store(void *to, int64_t stride) const {
+        for (int r = 0; r < sizes.rows[T]; r++)
+            for (int i = 0; i < sizes.bytes[T]; i++) ((uint8_t *)to)[r * stride + i] = held[T][r][i];
+    }
+    template <int S, int A, int B> INLINE_MEMBER void multiply() {
+        if (sizes.rows[S] != sizes.rows[A] || sizes.rows[B] * 4 != sizes.bytes[A] || sizes.bytes[S] != sizes.bytes[B]) __builtin_trap();
+        const auto bf = [](const uint8_t *p) { return ::load<1>((const bf16 *)p); };
+        for (int r = 0; r < sizes.rows[S]; r++)
+            for (int k = 0; k < sizes.rows[B]; k++)
+                for (int c = 0; c < sizes.bytes[S] / 4; c++) {
+                    const uint8_t *a = held[A][r] + 4 * k, *b = held[B][k] + 4 * c;
+                    float *sum = (float *)held[S][r] + c;
+                    *sum = *sum + bf(a) * bf(b) + bf(a + 2) * bf(b + 2);
+                }
+    }
+#else
+    INLINE_MEMBER void configure(const TileSizes &s) { __asm__ volatile("ldtilecfg %0" : : "m"(s)); }
+    INLINE_MEMBER ~Tiles() { __asm__ volatile("tilerelease"); }
+    template <int T> INLINE_MEMBER void zero() { __asm__ volatile("tilezero %%tmm%c0" : : "n"(T)); }
+    template <int T> INLINE_MEMBER void load(const void *from, int64_t stride) {
+        __asm__ volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(from), "r"(stride), "n"(T) : "memory");
+    }
+    template <int T> INLINE_MEMBER void store(void *to, int64_t stride) const {
+        __asm__ volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(to), "r"(stride), "n"(T) : "memory");
+    }
+    template <int S, int A, int B> INLINE_MEMBER void multiply() {
+        __asm__ volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "n"(S), "n"(A), "n"(B));
+    }
+#endif
+
+    // Sizes for a block of n rows of A. Clears every tile when they change.
+    INLINE_MEMBER void use(int64_t n) {
+        if (n == rows) return;
+        rows = n;
+        const uint8_t first = n < 16 ? n : 16, second = n < 16 ? 1 : n - 16 > 0 ? n - 16 : 1;
+        TileSizes s = {};
+        s.palette = 1;
+        for (int i = 0; i < 8; i++) s.bytes[i] = 64;
+        s.rows[0] = s.rows[1] = s.rows[4] = first;
+        s.rows[2] = s.rows[3] = s.rows[5] = second;
+        s.rows[6] = s.rows[7] = 16;
+        configure(s);
+    }
+};
+
+constexpr int TILE_ROWS = 32, TILE_COLUMNS = 32, TILE_DEPTH = 32;
+constexpr int64_t TILE_SUMS = TILE_COLUMNS * 4;             // bytes of a row of sums
+constexpr int64_t TILE_PANEL = TILE_DEPTH * TILE_COLUMNS * 2;  // bytes of B for one step: [16 pairs of k][32 columns][2]
+
+template <bool TWO> INLINE void tile_step(Tiles &t, const char *a, int64_t stride, const char *b) {
+    t.load<4>(a, stride);
+    t.load<6>(b, TILE_SUMS);
+    t.load<7>(b + 64, TILE_SUMS);
+    t.multiply<0, 4, 6>();
+    if constexpr (TWO) t.load<5>(a + 16 * stride, stride);
+    t.multiply<1, 4, 7>();
+    if constexpr (TWO) {
+        t.multiply<2, 5, 6>();
+        t.multiply<3, 5, 7>();
+    }
+}
+
+// sums[rows][32] = start + A x B. A's rows are `stride` bytes apart and 32 k of it are read in each of `steps`; then, where `rest` is
+// given, once more from there (rows 64 bytes apart): the end of k, with zeros behind it. `start`: rows `between` bytes apart (0: one
+// row for all), or none. Meanwhile `lines` lines of the cache per step are fetched from `ahead`.
+template <bool TWO>
+static __attribute__((noinline)) void tile_product_of(Tiles &t, const void *a, int64_t stride, const void *b, int64_t steps,
+                                                      const void *rest, const void *start, int64_t between, float *sums,
+                                                      const void *ahead, int64_t lines) {
+    const char *rows = (const char *)a, *panel = (const char *)b, *next = (const char *)ahead, *from = (const char *)start;
+    if (from) {
+        t.load<0>(from, between);
+        t.load<1>(from + 64, between);
+        if constexpr (TWO) {
+            t.load<2>(from + 16 * between, between);
+            t.load<3>(from + 16 * between + 64, between);
+        }
+    } else {
+        t.zero<0>();
+        t.zero<1>();
+        if constexpr (TWO) {
+            t.zero<2>();
+            t.zero<3>();
+        }
+    }
+    for (int64_t i = 0; i < steps; i++, rows += 2 * TILE_DEPTH, panel += TILE_PANEL) {
+        for (int64_t l = 0; l < lines; l++, next += 64) __builtin_prefetch(next, 0, 2);
+        tile_step<TWO>(t, rows, stride, panel);
+    }
+    if (rest) tile_step<TWO>(t, (const char *)rest, 2 * TILE_DEPTH, panel);
+    t.store<0>(sums, TILE_SUMS);
+    t.store<1>(sums + 16, TILE_SUMS);
+    if constexpr (TWO) {
+        t.store<2>(sums + 16 * TILE_COLUMNS, TILE_SUMS);
+        t.store<3>(sums + 16 * TILE_COLUMNS + 16, TILE_SUMS);
+    }
+}
+
+// The same for a count of rows that is known when it runs.
+INLINE void tile_product(Tiles &t, int64_t rows, const void *a, int64_t stride, const void *b, int64_t steps, const void *rest,
+                         const void *start, int64_t between, float *sums, const void *ahead, int64_t lines) {
+    t.use(rows);
+    (rows > 16 ? tile_product_of<true> : tile_product_of<false>)(t, a, stride, b, steps, rest, start, between, sums, ahead, lines);
+}
+
+// n elements of each of `rows` rows, less than 32, side by side with zeros behind them.
+static __attribute__((noinline)) void tile_rest(const bf16 *a, int64_t stride, int64_t rows, int64_t n, bf16 *to) {
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < TILE_DEPTH; i += 16) {
+            const int64_t left = n - i < 0 ? 0 : n - i < 16 ? n - i : 16;
+            __builtin_memset(to + r * TILE_DEPTH + i, 0, 32);
+            const auto part = load_first<16>((const uint16_t *)(a + r * stride + i), left);
+            __builtin_memcpy(to + r * TILE_DEPTH + i, &part, 32);
+        }
+}

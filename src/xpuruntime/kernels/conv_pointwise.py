@@ -1,0 +1,40 @@
+"""Convolutions of one tap as matrix products: a pixel's channels are a row of the left side, which is read where it lies."""
+
+from __future__ import annotations
+
+from ..codegen.isa import IsaLevel
+from ..codegen.target import CodegenTarget
+from .conv_call import act_of
+from .conv_shape import ConvShape, strides_of
+from .gemm import Product, Term, by_tiles, even_stride
+from .kernel import NodeCall
+
+__all__ = ["pointwise"]
+
+
+def pointwise(call: NodeCall, shape: ConvShape, target: CodegenTarget) -> Product | None:
+    """The product that tiles compute; None where pixels are skipped or padded, channels lie apart, or tiles do not serve."""
+    one = (1, 1, 1)
+    if shape.kernel != one or shape.stride != one or shape.size != shape.out or shape.groups != 1:
+        return None
+    if shape.x[1] != 1 or shape.y[1] != 1 or shape.transposed:
+        return None
+    rows = (shape.images, *shape.out)
+
+    def over(steps: tuple[int, ...]) -> tuple[int, ...]:  # n, c, d, h, w -> rows, then columns
+        return (steps[0], *steps[2:], steps[1])
+
+    w = call.tensor(1).spec.physical.strides
+    terms = []
+    if call.optional(2) is not None:
+        terms.append(Term(2, call.tensor(2), (0, 0, 0, 0, 1)))
+    if call.op == "fused_convolution" and call.optional(3) is not None:
+        terms.append(Term(3, call.tensor(3), over(shape.r)))
+    x = over(strides_of(call.tensor(0).spec, shape.rank))
+    product = Product(
+        0, 1, (), rows, shape.filters, shape.channels,
+        (*x[:-1], 1), (w[1], w[0]), over(shape.y), tuple(terms), act=act_of(call),
+    )  # fmt: skip
+    isa: IsaLevel = target.isa  # type: ignore[attr-defined]
+    serves = by_tiles(product, call.outputs[0].dtype, False, isa)
+    return product if serves and even_stride(rows, x[:-1]) is not None else None

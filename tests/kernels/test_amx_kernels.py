@@ -1,0 +1,245 @@
+"""Products and convolutions by tiles against the interpreter: in tiles of plain C++ on any machine with AVX512_BF16, in real ones where
+the machine has them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xpuruntime import _core
+from xpuruntime.codegen.cpp import CppTarget, cpu_target
+from xpuruntime.compiler import compile as compile_graph
+from xpuruntime.errors import XpuError
+from xpuruntime.ir import Graph, GraphBuilder
+from xpuruntime.kernels.conv import Generated
+from xpuruntime.runtime import Executor
+from xpuruntime.testing.native import check
+from xpuruntime.testing.one_kernel import Weight, channels_last, check_kernel
+from xpuruntime.testing.tiles import EmulatedTiles
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+LEVEL = "cpu:x86-64-v4+amx"
+LACKS = _core.missing_requirements(["avx512bf16"])
+LACKS_TILES = _core.missing_requirements(["amx-tile", "amx-bf16"])
+
+pytestmark = pytest.mark.skipif(bool(LACKS), reason="this machine computes no bfloat16")
+TARGETS = [
+    pytest.param(EmulatedTiles(), id="emulated"),
+    pytest.param(
+        cpu_target(LEVEL),
+        id="amx",
+        marks=pytest.mark.skipif(bool(LACKS_TILES), reason="this machine has no tiles"),
+    ),
+]
+OWN = EmulatedTiles() if LACKS_TILES else cpu_target(LEVEL)
+"""The real tiles where they are there."""
+
+
+def draw(seed: int, *shape: int) -> Any:
+    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32).astype(BF16)
+
+
+def linear(
+    m: int, n: int, k: int, weight: bool = True, act: str = "", lead: tuple[int, ...] = ()
+) -> tuple[Graph, Any, Any]:
+    b = GraphBuilder("product")
+    known = b.weight if weight else b.input
+    x, w = b.input("x", f"bfloat16{[*lead, m, k]}"), known("w", f"bfloat16[{n}, {k}]")
+    bias, arrays = b.weight("b", f"bfloat16[{n}]"), {"w": draw(2, n, k), "b": draw(3, n)}
+    if act:
+        residual = b.input("r", f"bfloat16{[*lead, m, n]}")
+        b.output("y", b.fused_linear(x, w, bias, residual, act=act))
+    else:
+        b.output("y", b.linear(x, w, bias))
+    feeds = {"x": draw(1, *lead, m, k)} | ({"r": draw(4, *lead, m, n)} if act else {})
+    if not weight:
+        feeds["w"] = arrays.pop("w")
+    return b.build(), feeds, arrays
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("weight", [True, False], ids=["weight", "activation"])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (128, 96, 768),
+        (5, 7, 3),
+        (33, 33, 33),
+        (17, 31, 64),
+        (197, 100, 70),
+        (40, 64, 1100),
+        (600, 10, 40),
+        (64, 48, 0),
+    ],
+    ids=str,
+)
+def test_products_of_any_shape(target: CppTarget, weight: bool, shape: tuple[int, int, int]) -> None:
+    """Rows, columns and depth that are no whole tiles, several blocks of k, and none at all."""
+    graph, feeds, weights = linear(*shape, weight)
+    check(graph, feeds, weights=weights, target=target, passes="none", split=3)
+
+
+@settings(max_examples=10, deadline=None)
+@given(m=st.integers(1, 70), n=st.integers(1, 70), k=st.integers(1, 140), weight=st.booleans())
+def test_products_drawn_at_random(m: int, n: int, k: int, weight: bool) -> None:
+    graph, feeds, weights = linear(m, n, k, weight)
+    check(graph, feeds, weights=weights, target=OWN, passes="none")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("act", ["none", "relu", "gelu", "silu"])
+def test_products_end_in_bias_residual_and_activation(target: CppTarget, act: str) -> None:
+    graph, feeds, weights = linear(19, 45, 100, act=act, lead=(2, 3))
+    check(graph, feeds, weights=weights, target=target, passes="none")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_batches_and_sides_that_lie_across(target: CppTarget) -> None:
+    b = GraphBuilder("products")
+    specs = {"q": (2, 3, 37, 40), "k": (2, 3, 50, 40), "v": (1, 3, 50, 33), "t": (40, 37)}
+    q, k, v, t = (b.input(n, f"bfloat16{list(s)}") for n, s in specs.items())
+    scores = b.matmul(q, b.permute(k, dims=[0, 1, 3, 2]))
+    b.output("scores", scores)
+    b.output("y", b.matmul(b.softmax(scores, dim=3), v))
+    b.output("across", b.matmul(b.permute(t, dims=[1, 0]), t))
+    feeds = {n: draw(i, *s) for i, (n, s) in enumerate(specs.items())}
+    check(b.build(), feeds, target=target, passes="none")
+    check(b.build(), feeds, target=target)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("weight", [True, False], ids=["weight", "activation"])
+def test_what_is_no_number_stays_in_its_row_and_column(target: CppTarget, weight: bool) -> None:
+    graph, feeds, weights = linear(40, 70, 45, weight)
+    feeds["x"][3, 44] = feeds["x"][35, 0] = np.nan
+    (weights if weight else feeds)["w"][64, 2] = np.inf
+    y = check(graph, feeds, weights=weights, target=target, passes="none")["y"].astype(np.float32)
+    assert np.isnan(y[[3, 35]]).all()
+    assert not np.isfinite(y[:, 64]).any()
+    assert np.isfinite(np.delete(np.delete(y, [3, 35], 0), 64, 1)).all()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_any_split_gives_the_same_bits(target: CppTarget) -> None:
+    graph, feeds, weights = linear(150, 100, 1200)
+    program = compile_graph(graph, target=target, passes=0)
+    results = []
+    for threads in (1, 2, 5):
+        executor = Executor(program, threads=threads)
+        executor.bind(weights)
+        results.append(executor.run_arrays(list(feeds.values()))[0].view(np.uint16))
+        executor.close()
+    assert (results[0] == results[1]).all()
+    assert (results[0] == results[2]).all()
+
+
+def source(graph: Graph) -> str:
+    return compile_graph(graph, target=OWN, passes=0).binaries[0].source
+
+
+def test_few_rows_stream_the_weight_without_tiles() -> None:
+    assert "gemm_block_tiles<" not in source(linear(4, 64, 64)[0])
+    assert "gemm_block_tiles<" in source(linear(5, 64, 64)[0])
+
+
+# ── convolutions ──
+
+
+def conv(
+    target: CppTarget, n: int = 1, c: int = 40, o: int = 45, size: tuple[int, ...] = (9, 8), kernel: tuple[int, ...] = (3, 3), *,
+    known: bool = True, residual: Any = False, act: str = "none", last: bool = True, groups: int = 1, pad_to: int = 1, split: int = 3,
+    transposed: bool = False, bad: Any = None, **attrs: Any,
+) -> Any:  # fmt: skip
+    """Check one convolution; the result's size is the interpreter's own."""
+    d = len(size)
+    attrs = {
+        "stride": [1] * d,
+        "padding": [0] * d,
+        "dilation": [1] * d,
+        "groups": groups,
+        "transposed": transposed,
+    } | attrs
+    shape = (c, o // groups, *kernel) if transposed else (o, c // groups, *kernel)
+    x, w = draw(1, n, c, *size), draw(2, *shape)
+    if bad is not None:
+        x[0, 3, 0, 5] = x[0, c - 1, 4, 0] = bad
+    b = GraphBuilder("shape")
+    names = [b.input(name, f"bfloat16{list(a.shape)}") for name, a in (("x", x), ("w", w))]
+    b.call("convolution", *names, None, **attrs)
+    out = tuple(int(v) for v in b.spec(b.nodes[0].outputs[0].name).shape)  # type: ignore[arg-type]
+    r = draw(4, *(out if residual is True else residual)) if residual else None
+    layouts = {0: channels_last(x.shape, pad_to)} if last else {}
+    if last and r is not None and r.shape == out:
+        layouts[3] = channels_last(out, pad_to)
+    operands = [x, Weight(w) if known else w, Weight(draw(3, o)), r]
+    outs = {0: channels_last(out, pad_to)} if last else {}
+    return check_kernel(
+        Generated(), "fused_convolution", operands, target=target, layouts=layouts, out_layouts=outs, act=act, split=split, **attrs
+    )  # fmt: skip
+
+
+CONVOLUTIONS: dict[str, dict[str, Any]] = {
+    "one tap": {"kernel": (1, 1), "residual": True, "act": "relu"},
+    "one tap, padded channels": {"kernel": (1, 1), "pad_to": 16, "residual": True},
+    "one tap, a residual per channel": {"kernel": (1, 1), "n": 2, "residual": (45, 1, 1), "act": "gelu"},
+    "one tap, channels apart": {"kernel": (1, 1), "last": False, "residual": True},
+    "one tap, step": {"kernel": (1, 1), "stride": [2, 2], "n": 2},
+    "one tap, padding": {"kernel": (1, 1), "padding": [1, 1]},
+    "one tap, computed filters": {"kernel": (1, 1), "known": False},
+    "one tap of a line": {"kernel": (1,), "size": (19,), "n": 3},
+    "three": {"padding": [1, 1], "residual": True, "act": "relu"},
+    "three, step": {"padding": [1, 1], "stride": [2, 2], "size": (15, 13), "act": "silu"},
+    "three, dilated": {"padding": [2, 4], "dilation": [2, 3], "size": (9, 11)},
+    "three, computed filters": {"padding": [1, 1], "known": False},
+    "channels apart": {"padding": [1, 1], "last": False},
+    "several chunks": {"c": 150, "o": 70, "padding": [1, 1], "size": (8, 8), "residual": True},
+    "several blocks": {"c": 20, "o": 33, "padding": [1, 1], "size": (30, 31), "n": 2},
+    "first layer": {"c": 3, "o": 64, "size": (20, 21), "kernel": (7, 7), "stride": [2, 2], "padding": [3, 3], "act": "relu"},
+    "cropping": {"padding": [-1, 1, 0, -2]},
+    "groups": {"c": 60, "o": 72, "groups": 3, "padding": [1, 1]},
+    "line": {"size": (31,), "kernel": (4,), "stride": [3], "padding": [2]},
+    "volume": {"c": 20, "o": 9, "size": (4, 5, 6), "kernel": (2, 3, 3), "padding": [1, 0, 1], "stride": [1, 2, 1]},
+    "transposed": {"transposed": True, "stride": [2, 3], "padding": [1, 1], "size": (4, 5), "kernel": (4, 3)},
+    "transposed, groups": {"transposed": True, "groups": 3, "c": 60, "o": 72, "stride": [2, 2], "known": False},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions(target: CppTarget, name: str) -> None:
+    conv(target, **CONVOLUTIONS[name])
+
+
+@pytest.mark.parametrize("kernel", [(1, 1), (3, 3)])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_no_number_stays_where_it_belongs(kernel: tuple[int, int], value: float) -> None:
+    conv(OWN, kernel=kernel, padding=[kernel[0] // 2] * 2, bad=value)
+
+
+def test_any_split_of_a_convolution_gives_the_same_bits() -> None:
+    first, *others = (
+        conv(OWN, c=80, o=100, padding=[1, 1], split=seed)[0].view(np.uint16) for seed in range(3)
+    )
+    for other in others:
+        assert (first == other).all()
+
+
+# ── what a machine must have ──
+
+
+@pytest.mark.skipif(not LACKS_TILES, reason="this machine has tiles")
+def test_a_machine_without_tiles_says_so_before_anything_runs() -> None:
+    program = compile_graph(linear(64, 64, 64)[0], target=LEVEL, passes=0)
+    with pytest.raises(XpuError, match=r"cpu:x86-64-v4\+amx: this machine lacks amx-"):
+        Executor(program)
+
+
+@pytest.mark.skipif(bool(LACKS_TILES), reason="this machine has no tiles")
+def test_a_machine_with_tiles_takes_them() -> None:
+    assert cpu_target().name == LEVEL
