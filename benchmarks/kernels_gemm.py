@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,6 +22,7 @@ import numpy as np
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.ir import GraphBuilder
 from xpuruntime.policies import KernelPolicy
+from xpuruntime.program.program import CompiledProgram
 from xpuruntime.runtime import Executor
 
 LINEAR = {  # name: (rows, outputs, inputs)
@@ -48,14 +50,41 @@ def random(shape: Sequence[int], dtype: str) -> Any:
     return values.astype(np.dtype(getattr(ml_dtypes, dtype, dtype)))
 
 
-def ours(
-    graph: Any, feeds: dict[str, Any], weights: dict[str, Any], threads: int, kernels: dict[str, str]
-) -> Callable[[], object]:
-    program = compile_graph(graph, policy=KernelPolicy(**kernels), passes=0)
-    wanted = {k: v for k, v in kernels.items() if v != "gemv"}
+@functools.cache
+def linear_program(name: str, dtype: str, kernel: str = "") -> CompiledProgram:
+    """A linear layer with bias; ``kernel``: a policy's word. Raises LookupError where another one would serve."""
+    m, n, k = LINEAR[name]
+    b = GraphBuilder("linear")
+    x, w = b.input("x", f"{dtype}[{m}, {k}]"), b.weight("w", f"{dtype}[{n}, {k}]")
+    b.output("y", b.linear(x, w, b.weight("b", f"{dtype}[{n}]")))
+    program = compile_graph(b.build(), policy=KernelPolicy(matmul=kernel) if kernel else None, passes=0)
     got = {c.kernel for c in program.entries[0].plans[0].calls}
-    if any(f"{family}/{kernel}" not in got for family, kernel in wanted.items()):
-        raise LookupError(f"wanted {wanted}, got {got}")
+    if kernel and f"matmul/{kernel}" not in got:
+        raise LookupError(f"wanted {kernel}, got {got}")
+    return program
+
+
+@functools.cache
+def attention_program(name: str, dtype: str) -> CompiledProgram:
+    """Softmax attention of queries, keys and values that are inputs."""
+    b = GraphBuilder("attention")
+    inputs = [b.input(n, f"{dtype}{list(s)}") for n, s in attention_shapes(name).items()]
+    b.output("y", b.attention(*inputs, causal=ATTENTION[name][5]))
+    return compile_graph(b.build(), passes=0)
+
+
+def attention_shapes(name: str) -> dict[str, tuple[int, ...]]:
+    heads, key_heads, queries, keys, size, _ = ATTENTION[name]
+    return {
+        "q": (1, heads, queries, size),
+        "k": (1, key_heads, keys, size),
+        "v": (1, key_heads, keys, size),
+    }
+
+
+def ours(
+    program: CompiledProgram, feeds: dict[str, Any], weights: dict[str, Any], threads: int
+) -> Callable[[], object]:
     executor = Executor(program, threads=threads)
     executor.bind(weights)
     arrays = list(feeds.values())
@@ -96,64 +125,54 @@ def peak_of(dtype: str, threads: int) -> float:
     """GFLOP/s of a product whose operands stay in the first cache."""
     b = GraphBuilder("peak")
     b.output("y", b.linear(b.input("x", f"{dtype}[48, 256]"), b.weight("w", f"{dtype}[64, 256]"), None))
-    run = ours(
-        b.build(),
-        {"x": random((48, 256), dtype)},
-        {"w": random((64, 256), dtype)},
-        1,
-        {"matmul": "generated"},
-    )
+    program = compile_graph(b.build(), policy=KernelPolicy(matmul="generated"), passes=0)
+    run = ours(program, {"x": random((48, 256), dtype)}, {"w": random((64, 256), dtype)}, 1)
     return threads * 2 * 48 * 256 * 64 / best({"peak": run}, 0.5)["peak"] / 1e9
 
 
-def linear(name: str, dtype: str, threads: int, seconds: float, peak: float) -> None:
+def linear(name: str, dtype: str, threads: int, seconds: float) -> dict[str, float]:
+    """Seconds of ours, oneDNN's where this machine has it, and torch's."""
     import torch
 
     m, n, k = LINEAR[name]
-    b = GraphBuilder("linear")
-    b.output(
-        "y",
-        b.linear(
-            b.input("x", f"{dtype}[{m}, {k}]"),
-            b.weight("w", f"{dtype}[{n}, {k}]"),
-            b.weight("b", f"{dtype}[{n}]"),
-        ),
-    )
-    graph, x = b.build(), random((m, k), dtype)
-    weights = {"w": random((n, k), dtype), "b": random((n,), dtype)}
+    x, weights = random((m, k), dtype), {"w": random((n, k), dtype), "b": random((n,), dtype)}
     module = torch.nn.Linear(k, n).to(getattr(torch, dtype))
     given = torch.from_numpy(x.astype(np.float32)).to(getattr(torch, dtype))
-    runs: dict[str, Callable[[], object]] = {"ours": ours(graph, {"x": x}, weights, threads, {})}
+    runs: dict[str, Callable[[], object]] = {
+        "ours": ours(linear_program(name, dtype), {"x": x}, weights, threads)
+    }
     with contextlib.suppress(LookupError):
-        runs["oneDNN"] = ours(graph, {"x": x}, weights, threads, {"matmul": "onednn"})
+        runs["oneDNN"] = ours(linear_program(name, dtype, "onednn"), {"x": x}, weights, threads)
     with torch.inference_mode():
         runs["torch"] = lambda: module(given)
-        least = best(runs, seconds, threads)
-    line(name, least, 2 * m * n * k, weights["w"].nbytes, peak)
+        return best(runs, seconds, threads)
 
 
-def attention(name: str, dtype: str, threads: int, seconds: float, peak: float) -> None:
+def attention(name: str, dtype: str, threads: int, seconds: float) -> dict[str, float]:
+    """Seconds of ours and torch's."""
     import torch
 
-    heads, key_heads, queries, keys, size, causal = ATTENTION[name]
-    shapes = {
-        "q": (1, heads, queries, size),
-        "k": (1, key_heads, keys, size),
-        "v": (1, key_heads, keys, size),
-    }
-    feeds = {n: random(s, dtype) for n, s in shapes.items()}
-    b = GraphBuilder("attention")
-    b.output("y", b.attention(*[b.input(n, f"{dtype}{list(s)}") for n, s in shapes.items()], causal=causal))
+    heads, key_heads, *_, causal = ATTENTION[name]
+    feeds = {n: random(s, dtype) for n, s in attention_shapes(name).items()}
     given = [torch.from_numpy(a.astype(np.float32)).to(getattr(torch, dtype)) for a in feeds.values()]
     with torch.inference_mode():
         runs: dict[str, Callable[[], object]] = {
-            "ours": ours(b.build(), feeds, {}, threads, {}),
+            "ours": ours(attention_program(name, dtype), feeds, {}, threads),
             "torch": lambda: torch.nn.functional.scaled_dot_product_attention(
                 *given, is_causal=causal, enable_gqa=heads != key_heads
             ),
         }
-        least = best(runs, seconds, threads)
-    line(f"attention {name}", least, 4 * heads * queries * keys * size / (2 if causal else 1), 0, peak)
+        return best(runs, seconds, threads)
+
+
+def flops_of_linear(name: str) -> int:
+    m, n, k = LINEAR[name]
+    return 2 * m * n * k
+
+
+def flops_of_attention(name: str) -> float:
+    heads, _, queries, keys, size, causal = ATTENTION[name]
+    return 4 * heads * queries * keys * size / (2 if causal else 1)
 
 
 def main() -> None:
@@ -172,9 +191,12 @@ def main() -> None:
             peak = peak_of(dtype, threads)
             print(f"\n{dtype}, {threads} thread{'s' * (threads > 1)}: peak {peak:.0f} GFLOP/s")
             for name in LINEAR:
-                linear(name, dtype, threads, args.seconds, peak)
+                _, n, k = LINEAR[name]
+                weight = n * k * (4 if dtype == "float32" else 2)
+                line(name, linear(name, dtype, threads, args.seconds), flops_of_linear(name), weight, peak)
             for name in ATTENTION:
-                attention(name, dtype, threads, args.seconds, peak)
+                least = attention(name, dtype, threads, args.seconds)
+                line(f"attention {name}", least, flops_of_attention(name), 0, peak)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 #
 #   scripts/gpu/native.sh [FOLDER] [RESULTS]   FOLDER (default build/gpu) takes the installation, RESULTS the measurements
 #
+# TESTS are the tests that run (default: those of the compiler, its kernels and the runtime), DTYPES what is measured ("float32 bfloat16").
 # Needs python3 with torch, scikit-build-core, nanobind, pytest and hypothesis, a C++17 compiler, CMake. No GPU is used: such a machine has
 # another processor than those that this was written on.
 set -euo pipefail
@@ -17,14 +18,9 @@ export PYTHONPATH="$folder/site"
 "$python" -c 'from xpuruntime.runtime.device import cpu; from xpuruntime.codegen.cpp import cpu_target; c = cpu(); print(c.model, c.usable_cores, cpu_target().name)'
 
 echo "== tests"
-parallel=$("$python" -c 'import xdist' 2>/dev/null && echo "-n 8" || true)
-"$python" -m pytest -q -p no:benchmark $parallel tests/compiler tests/kernels tests/codegen tests/runtime
+parallel=$("$python" -c 'import xdist' 2>/dev/null && echo "-n 14" || true)
+"$python" -m pytest -q -p no:benchmark $parallel ${TESTS:-tests/compiler tests/kernels tests/codegen tests/runtime} | tail -15
 
 echo "== kernels"
 cd benchmarks
-for threads in 1 2; do
-    for dtype in float32 bfloat16; do
-        "$python" kernels_conv.py --nets resnet50 --threads $threads --dtype $dtype 2>&1 | tee "$results/conv_${dtype}_$threads.txt" | tail -4
-    done
-done
-"$python" kernels_gemm.py 2>&1 | tee "$results/gemm.txt" | tail -60
+"$python" kernels.py --dtype ${DTYPES:-bfloat16} --threads 1 2 --json "$results/kernels_xeon.json"
