@@ -22,15 +22,15 @@ from xpuruntime.testing.decoders import greedy, prompt, reference
 
 
 def test_the_cache_is_written_where_it_lies(pair: tuple[Any, Generator]) -> None:
-    """No call copies a state: every call that writes one writes the rows that are new."""
+    """No call copies a state: the one call of a layer that writes its two writes the rows that are new."""
     _, ours = pair
     for entry in ours.program.entries:
         plan = entry.plans[0]
         states = {b.name for b in plan.buffers if b.kind.value == "state"}
         roots = {b.name: b.root for b in plan.buffers}
         writes = [c for c in plan.calls if any(roots[o] in states for o in c.outputs)]
-        assert len(writes) == 2 * ours.config.layers, entry.name
-        assert all("index_copy" in c.ops for c in writes), entry.name
+        assert [c.ops for c in writes] == [("rope_append",)] * ours.config.layers, entry.name
+        assert all(len(c.outputs) == 3 for c in writes), entry.name
 
 
 def test_a_token_costs_its_calls_and_nothing_else(pair: tuple[Any, Generator]) -> None:
@@ -79,10 +79,10 @@ def test_the_program_makes_the_calls_that_the_graph_promises(pair: tuple[Any, Ge
     assert recorded == len(ours.decode.plan.calls)
 
 
-def test_a_layer_takes_twelve_calls_or_fewer(pair: tuple[Any, Generator]) -> None:
+def test_a_layer_takes_seven_calls_or_fewer(pair: tuple[Any, Generator]) -> None:
     _, ours = pair
     kernels = Counter(c.kernel for c in ours.decode.plan.calls)
-    assert len(ours.decode.plan.calls) <= 12 * ours.config.layers + 5, kernels
+    assert len(ours.decode.plan.calls) <= 7 * ours.config.layers + 4, kernels
 
 
 # ── how it ends ──
@@ -234,4 +234,6 @@ def test_qwen2_5_1_5b_decodes_in_far_fewer_dispatches_than_the_specification_ask
     config = DecoderConfig.from_json(QWEN2_5_1_5B)
     assert sum(int(np.prod(s)) for s in config.shapes().values()) == 1_543_714_304
     graph = decoder_graph(config, length=1, capacity=2048)
-    assert dispatches(run_passes(graph, FUSIONS)) <= 341 < 1038
+    fused = dispatches(run_passes(graph, FUSIONS))
+    assert fused == 6 * 28 + 4
+    assert fused + 28 == 200 < 1038  # attention over 2,048 keys is two calls: parts, and what joins them

@@ -33,6 +33,9 @@ CASES = [
     ("mm", ["T[2, 3]", "T[3, 4]"], {}),
     ("bmm", ["T[5, 2, 3]", "T[5, 3, 4]"], {}),
     ("silu_mul", ["T[2, 3]", "T[2, 3]"], {}),
+    ("norm_linear", ["T[2, 3]", "T[4, 3]", "T[4]", "T[2, 4]", "T[3]"], {"act": "relu", "eps": 0.1}),
+    ("norm_linear", ["T[2, 3]", "T[8, 3]", "T[8]", "", "T[3]"], {"act": "silu", "gated": True}),
+    ("norm_linear", ["T[2, 3]", "T[8, 3]"], {"act": "gelu_tanh", "gated": True}),
     ("rms_norm", ["T[2, 3, 4]", "T[3, 4]"], {"normalized_shape": [3, 4]}),
     ("rms_norm", ["T[2, 3, 4]"], {"normalized_shape": [4]}),
     ("layer_norm", ["T[2, 3, 4]", "T[4]", "T[4]"], {"normalized_shape": [4]}),
@@ -56,6 +59,30 @@ def test_expansion(op: str, operands: list[str], attrs: dict, dtype: str) -> Non
     assert not {n.op for n in after} & set(EXPANSIONS)
     assert after.output_specs == graph.output_specs
     assert difference(graph, after, tolerance={"float32": 1e-6, "float64": 1e-12}.get(dtype)) == ""
+
+
+@pytest.mark.parametrize("places", [(2,), (3, 2)])
+def test_rotations_and_caches_apart(places: tuple[int, ...]) -> None:
+    b = ir.GraphBuilder()
+    rows = [b.input(n, f"float32[3, {h}, 2, 8]") for n, h in (("q", 4), ("k", 2), ("v", 2))]
+    tables = [b.input(n, "float32[9, 4]") for n in ("cos", "sin")]
+    caches = [b.input(n, "float32[3, 2, 6, 8]") for n in ("keys", "values")]
+    at = b.input("at", f"int64{list(places)}")
+    made = b.rope_append(*rows, *tables, *caches, at, b.input("positions", "int64[3, 2]"))
+    for name, value in zip("yab", made, strict=True):
+        b.output(name, value)
+    graph = b.build()
+    after = run(graph, Context(has_kernel=lambda name: name not in EXPANSIONS))
+    ir.verify(after)
+    rng = np.random.default_rng(0)
+    feeds = {
+        i.name: rng.permutation(6)[:2] * np.ones(graph.spec(i.name).shape, np.int64)
+        if "int" in graph.spec(i.name).dtype.value
+        else rng.standard_normal([int(d) for d in graph.spec(i.name).shape]).astype(np.float32)
+        for i in graph.inputs
+    }
+    assert {n.op for n in after} >= {"rope", "index_copy" if len(places) == 1 else "scatter"}
+    assert difference(graph, after, feeds, tolerance=1e-6) == ""
 
 
 def test_batch_norm_of_statistics_that_are_computed() -> None:

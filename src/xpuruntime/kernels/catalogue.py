@@ -21,8 +21,8 @@ __all__ = ["FILES", "has_kernel", "kernels", "kernels_of", "offers"]
 
 FILES: Mapping[str, tuple[str, ...]] = {
     "cpu": (
-        "elementwise", "narrow", "fused", "reduce", "softmax", "norm", "matmul", "products", "attention", "rope", "embedding", "conv",
-        "pool", "movement", "indexing", "places", "scan", "sort", "resize", "creation", "quant", "rnn", "signal", "onednn",
+        "elementwise", "narrow", "fused", "reduce", "softmax", "norm", "matmul", "streamed", "int4", "products", "attention", "rope", "rope_append", "embedding",
+        "conv", "pool", "movement", "indexing", "places", "scan", "sort", "resize", "creation", "quant", "rnn", "signal", "onednn",
     ),
     "cuda": (
         "cuda.elementwise", "cuda.fused", "cuda.reduce", "cuda.softmax", "cuda.norm", "cuda.decode", "cuda.gemv", "cuda.matmul",

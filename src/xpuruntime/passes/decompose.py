@@ -22,7 +22,7 @@ def run(graph: Graph, context: Context | None = None) -> Graph:
 
     def rule(editor: Editor, node: Node) -> None:
         expand = EXPANSIONS.get(node.op)
-        if expand is not None and len(node.outputs) == 1 and not has_kernel(node.op):
+        if expand is not None and (len(node.outputs) == 1 or node.op in _SEVERAL) and not has_kernel(node.op):
             expand(_Pen(editor, node))
 
     for _ in range(8):
@@ -112,6 +112,42 @@ def _addmm(pen: _Pen) -> None:
 
 def _silu_mul(pen: _Pen) -> None:
     pen.last("mul", pen("silu", pen.wide(0)), pen.wide(1))
+
+
+def _norm_linear(pen: _Pen) -> None:
+    x, weight, bias, residual, scale = (pen.input(i) for i in range(5))
+    attrs = pen.node.attrs
+    if scale is not None:
+        shape = (pen.spec(x).shape[-1],)
+        x = pen("rms_norm", x, scale, normalized_shape=shape, eps=attrs["eps"])
+    if not attrs["gated"]:
+        pen.last("fused_linear", x, weight, bias, residual, act=attrs["act"])
+        return
+    y = pen("linear", x, weight, *(() if bias is None else (bias,)))
+    size = pen.node.spec.shape[-1]
+    gate, through = pen.editor.insert(pen.node, "split", y, sizes=(size, size), dim=pen.node.spec.rank - 1)
+    if attrs["act"] == "silu":
+        pen.last("silu_mul", gate, through)
+        return
+    op, numbers, more = _ACTIVATIONS.get(attrs["act"], (attrs["act"], (), {}))
+    pen.last("mul", gate if op == "none" else pen(op, gate, *numbers, **more), through)
+
+
+def _rope_append(pen: _Pen) -> None:
+    q, k, v, cos, sin, keys, values, places, positions = (pen.input(i) for i in range(9))
+    more = () if positions is None else (positions,)
+    turned = [pen("rope", x, cos, sin, *more, size=pen.node.attrs["size"]) for x in (q, k)]
+    made = [turned[0]]
+    for cache, new in ((keys, turned[1]), (values, v)):
+        if pen.spec(places).rank == 1:
+            made.append(pen("index_copy", cache, places, new, dim=2))
+        else:
+            batch, heads, length, size = pen.spec(new).shape
+            at = pen("view", places, size=(pen.spec(places).shape[0], 1, length, 1))
+            at = pen("expand", at, size=(batch, heads, length, size))
+            made.append(pen("scatter", cache, at, new, dim=2))
+    for old, new in zip(pen.node.outputs, made, strict=True):
+        pen.editor.forward(old.name, new)
 
 
 def _trailing(pen: _Pen) -> tuple[int, ...]:
@@ -217,6 +253,8 @@ EXPANSIONS: Mapping[str, Callable[[_Pen], None]] = {
     "mm": lambda pen: pen.last("matmul", pen.input(0), pen.input(1)),
     "bmm": lambda pen: pen.last("matmul", pen.input(0), pen.input(1)),
     "silu_mul": _silu_mul,
+    "norm_linear": _norm_linear,
+    "rope_append": _rope_append,
     "rms_norm": _rms_norm,
     "layer_norm": _layer_norm,
     "batch_norm": _batch_norm,
@@ -227,3 +265,5 @@ EXPANSIONS: Mapping[str, Callable[[_Pen], None]] = {
     "attention": _attention,
 }
 """How ops are written out."""
+_SEVERAL = frozenset(["rope_append"])
+"""Those with several results."""

@@ -17,6 +17,8 @@ UPDATES = frozenset(
     ["index_copy", "slice_scatter", "select_scatter", "scatter", "scatter_nd", "index_put", "tensor_scatter"]
 )
 """Ops that change part of their first operand."""
+_CACHES: Mapping[str, tuple[int, ...]] = {"rope_append": (5, 6)}
+"""Where other ops have the operands that they change part of."""
 
 
 def run(graph: Graph, context: Context | None = None) -> Graph:
@@ -40,8 +42,13 @@ def run(graph: Graph, context: Context | None = None) -> Graph:
 
 def _first_update(graph: Graph, state: str) -> Node | None:
     """The node that changes the state's old content, when one node alone does."""
-    found = [n for n in graph.users(state) if n.op in UPDATES and n.inputs[0] == state]
+    found = [n for n in graph.users(state) if any(n.inputs[i] == state for i in _changed(n.op))]
     return found[0] if len(found) == 1 else None
+
+
+def _changed(op: str) -> tuple[int, ...]:
+    """Positions of the operands that an op changes part of."""
+    return (0,) if op in UPDATES else _CACHES.get(op, ())
 
 
 def _above(graph: Graph) -> Mapping[str, frozenset[str]]:

@@ -213,6 +213,24 @@ def _scales(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
     return (() if a["dim"] is None else (shape[a["dim"]],)), DType.FLOAT32
 
 
+def _grouped(xs: Sequence[Typed], a: Mapping[str, Any]) -> tuple[Shape, int]:
+    """All dims but the last, and the groups in that."""
+    shape, group = _floats(_same)(xs, a)[0], a["group"]
+    if not shape or group < 2 or group % 2 or shape[-1] % group:
+        _fail(f"the last dim of {list(shape)} is no whole number of even groups of {group}")
+    return shape[:-1], shape[-1] // group
+
+
+def _quantized_int4(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
+    rows, groups = _grouped(xs, a)
+    return (*rows, groups * a["group"] // 2), DType.INT8
+
+
+def _scales_int4(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
+    rows, groups = _grouped(xs, a)
+    return (*rows, groups), DType.BFLOAT16
+
+
 def _constant(_: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
     dtype, value = DType(a["dtype"]), a["value"]
     if dtype.is_integer and type(value) is not int:
@@ -249,6 +267,8 @@ _ROWS = (
     RecipeOp("flip", (1, 1), {"dims": "sizes"}, _flip, "reversed along dims"),
     RecipeOp("scale_int8", (1, 1), {"dim": "dim"}, _scales, "max|x| / 127 per index of a dim; 1 where that is 0"),
     RecipeOp("quantize_int8", (1, 1), {"dim": "dim"}, _quantized, "x over scale_int8, rounded half to even"),
+    RecipeOp("scale_int4", (1, 1), {"group": "size"}, _scales_int4, "per group of the last dim: its element of largest size by -8"),
+    RecipeOp("quantize_int4", (1, 1), {"group": "size"}, _quantized_int4, "x over scale_int4, rounded, -8 to 7; two in a byte, the even one low"),
     RecipeOp("constant", (0, 0), {"value": "number", "dtype": "dtype", "shape": "sizes"}, _constant, "one value"),
 )  # fmt: skip
 

@@ -1,0 +1,87 @@
+// needs: arith gemm
+// Layers of decoders with few rows: the norm before a product, and products whose weights are four bits each.
+
+// Rows over the root of their mean square, scaled: what a product of few rows reads. Side by side, in the type that it reads.
+template <class T, class S, class A>
+static void normed_rows(const S *x, int64_t row_stride, const S *scale, int64_t rows, int64_t k, T eps, A *to) {
+    constexpr int L = GEMM_LANES<T>;
+    typedef gemm_vec<T> V;
+    for (int64_t r = 0; r < rows; ++r, x += row_stride, to += k) {
+        V sum[4] = {};
+        int64_t j = 0;
+        for (; j + 4 * L <= k; j += 4 * L)
+            GEMM_UNROLL for (int u = 0; u < 4; ++u) {
+                const V v = raw<T>(load<L>(x + j + u * L));
+                sum[u] += v * v;
+            }
+        for (; j < k; j += L) {
+            const V v = gemm_load<T>(x + j, k - j < L ? k - j : L);
+            sum[0] += v * v;
+        }
+        const T root = 1 / sqrt(sum_across((sum[0] + sum[1]) + (sum[2] + sum[3])) / (T)k + eps);
+        for (j = 0; j < k; j += L) {
+            const int64_t n = k - j < L ? k - j : L;
+            gemm_store<T>(to + j, gemm_load<T>(x + j, n) * splat<V>(root) * gemm_load<T>(scale + j, n), n);
+        }
+    }
+}
+
+// tile (+)= a x panel, the panel's elements being codes of four bits: bytes [k / 2][NV * L] with an even step of k in the low half and the
+// odd one after it in the high half, two's complement. Each `group` steps of k have one scale a column, [groups][NV * L]: sums of
+// codes are scaled once a group.
+template <class T, class F, int R, int NV>
+__attribute__((noinline)) static void int4_tile(const T *RESTRICT a, int64_t row_stride, const int8_t *RESTRICT panel,
+                                                const F *RESTRICT scales, int64_t groups, int64_t group, T *RESTRICT tile) {
+    constexpr int L = GEMM_LANES<T>;
+    typedef vec<T, L> V;
+    typedef vec<int32_t, L> I;
+    for (int64_t g = 0; g < groups; ++g) {
+        V sum[R][NV];
+        GEMM_UNROLL for (int r = 0; r < R; ++r)
+            GEMM_UNROLL for (int v = 0; v < NV; ++v) sum[r][v] = V{};
+        for (int64_t i = 0; i < group; i += 2) {
+            GEMM_UNROLL for (int byte = 0; byte < NV * L; byte += 64) __builtin_prefetch((const char *)panel + 4096 + byte, 0, 2);
+            GEMM_UNROLL for (int v = 0; v < NV; ++v) {
+                const I both = raw<int32_t>(raw<int16_t>(load<L>(panel + v * L)));
+                const V even = raw<T>((both << 28) >> 28), odd = raw<T>(both >> 4);
+                GEMM_UNROLL for (int r = 0; r < R; ++r) {
+                    sum[r][v] += splat<V>(a[r * row_stride]) * even;
+                    sum[r][v] += splat<V>(a[r * row_stride + 1]) * odd;
+                }
+            }
+            a += 2;
+            panel += NV * L;
+        }
+        GEMM_UNROLL for (int v = 0; v < NV; ++v) {
+            const V scale = raw<T>(load<L>(scales + v * L));
+            GEMM_UNROLL for (int r = 0; r < R; ++r) {
+                T *at = tile + (r * NV + v) * L;
+                store<L>(at, load<L>(at) + sum[r][v] * scale);
+            }
+        }
+        scales += NV * L;
+    }
+}
+
+// `rows` rows (of k elements side by side, k a multiple of the group) times one panel. P: T, F, R, NV, tail, k, group, block (groups that
+// are walked through before the next rows). emit(sums, row) as gemm_block's.
+template <class P, class Emit>
+INLINE void int4_block(const typename P::T *a, const int8_t *panel, const typename P::F *scales, int64_t rows, typename P::T *sums, Emit emit) {
+    typedef typename P::T T;
+    constexpr int NR = P::NV * GEMM_LANES<T>;
+    for (int64_t i = 0; i < rows * NR; ++i) sums[i] = 0;
+    constexpr int64_t all = P::k / P::group;
+    for (int64_t g = 0; g < all; g += P::block) {
+        const int64_t groups = all - g < P::block ? all - g : P::block;
+        const int8_t *codes = panel + g * P::group / 2 * NR;
+        int64_t row = 0;
+        for (; row + P::R <= rows; row += P::R)
+            int4_tile<T, typename P::F, P::R, P::NV>(
+                a + row * P::k + g * P::group, P::k, codes, scales + g * NR, groups, P::group, sums + row * NR);
+        if constexpr (P::tail > 0)
+            if (row < rows)
+                int4_tile<T, typename P::F, P::tail, P::NV>(
+                    a + row * P::k + g * P::group, P::k, codes, scales + g * NR, groups, P::group, sums + row * NR);
+    }
+    for (int64_t row = 0; row < rows; ++row) emit((const T *)sums + row * NR, row);
+}

@@ -1,0 +1,60 @@
+"""Fused ops of decoders, by the ops that they are made of."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .activation import ACTIVATIONS
+from .attention import rope
+from .matmul import linear
+from .norm import rms_norm
+from .numbers import Array
+from .rule import Rule, plain, wide
+
+__all__ = ["RULES"]
+
+
+def norm_linear(
+    x: Array,
+    weight: Array,
+    bias: Array | None,
+    residual: Array | None,
+    scale: Array | None,
+    *,
+    act: str,
+    eps: float,
+    gated: bool,
+) -> Array:
+    """A linear layer of what an RMS norm makes of ``x``; gated: act(its first half) * its second."""
+    n = x if scale is None else rms_norm(x, scale, normalized_shape=x.shape[-1:], eps=eps)[0]
+    y = linear(n, weight, bias)
+    if gated:
+        gate, through = np.split(y, 2, axis=-1)
+        return np.asarray(ACTIVATIONS[act](gate) * through)
+    return np.asarray(ACTIVATIONS[act](y if residual is None else y + residual))
+
+
+def rope_append(
+    q: Array,
+    k: Array,
+    v: Array,
+    cos: Array,
+    sin: Array,
+    keys: Array,
+    values: Array,
+    places: Array,
+    positions: Array | None,
+    *,
+    size: int,
+) -> tuple[Array, Array, Array]:
+    """Turned queries, and both caches with new rows at their places."""
+    q, k = (rope(x, cos, sin, positions, interleaved=False, size=size) for x in (q, k))
+    at = np.broadcast_to(places.astype(np.int64), (q.shape[0], q.shape[2]))
+    keys, values = keys.copy(), values.copy()
+    for b, row in enumerate(at):
+        keys[b][:, row] = k[b]
+        values[b][:, row] = v[b]
+    return q, keys, values
+
+
+RULES: dict[str, Rule] = {"norm_linear": wide(norm_linear), "rope_append": plain(rope_append)}

@@ -1,0 +1,70 @@
+"""What passes make of decoders while they decode: few rows, where every node's launch and every trip to memory counts."""
+
+from __future__ import annotations
+
+from ...types import DType, TensorSpec
+from ..schema import Call, Mismatch, Op, op
+from ._shapes import like, same
+from .matmul import ACTIVATIONS, one_dtype
+
+__all__ = ["ROWS"]
+
+
+def _norm_linear(c: Call) -> TensorSpec:
+    x, weight, bias, residual, scale = c.tensor(0), c.tensor(1), c.optional(2), c.optional(3), c.optional(4)
+    if not x.rank or weight.rank != 2:
+        raise Mismatch("x must have a dim, and the weight two", f"{x}, {weight}")
+    same(x.shape[-1], weight.shape[1], "x's last dim and the weight's")
+    rows = weight.shape[0]
+    if bias is not None and bias.shape != (rows,):
+        raise Mismatch("the bias must have one number per row of the weight", str(bias))
+    if scale is not None and scale.shape != x.shape[-1:]:
+        raise Mismatch("the norm's scale must have x's last dim", str(scale))
+    if c["gated"]:
+        if not isinstance(rows, int) or rows % 2 or residual is not None:
+            raise Mismatch("gated: the weight has two halves, and nothing is added afterwards", str(weight))
+        rows //= 2
+    shape = (*x.shape[:-1], rows)
+    if residual is not None and residual.shape != shape:
+        raise Mismatch("the residual must have the result's shape", str(residual))
+    return TensorSpec(shape, one_dtype(x, weight, bias, residual, scale))
+
+
+def _rope_append(c: Call) -> tuple[TensorSpec, ...]:
+    q, k, v, cos, sin, keys, values = (c.tensor(i) for i in range(7))
+    places, positions = c.tensor(7), c.optional(8)
+    for spec in (q, k, v, keys, values):
+        if spec.rank != 4:
+            raise Mismatch("q, k, v and both caches must be [batch, heads, length, size]", str(spec))
+    for new, cache, who in ((k, keys, "k"), (v, values, "v")):
+        for d in (0, 1, 3):
+            same(new.shape[d], cache.shape[d], f"dim {d} of {who} and its cache")
+    for d in (0, 2):
+        same(q.shape[d], k.shape[d], f"dim {d} of q and k")
+        same(v.shape[d], k.shape[d], f"dim {d} of v and k")
+    same(q.shape[3], k.shape[3], "the size of q and k")
+    if cos.shape != sin.shape or cos.rank not in (2, 3):
+        raise Mismatch("cos and sin must be alike, [.., length, size/2]", f"{cos}, {sin}")
+    for at in (places, positions):
+        if at is not None and (at.dtype not in (DType.INT32, DType.INT64) or at.rank not in (1, 2)):
+            raise Mismatch("places and positions are integers, [length] or [batch, length]", str(at))
+    same(places.shape[-1], k.shape[2], "the length of places and k")
+    one_dtype(q, k, v, cos, sin, keys, values)
+    return like(q), like(keys), like(values)
+
+
+ROWS: tuple[Op, ...] = (
+    op(
+        f"norm_linear(x, weight, bias?, residual?, scale?; act: {ACTIVATIONS} = none, eps: float = 0.0, gated: bool = false) -> y",
+        "matmul",
+        _norm_linear,
+        meaning="act(n @ weight.T + bias + residual), n = rms_norm(x) * scale, or x without a scale; gated: the weight's first half of"
+        " rows makes a gate, the second what it lets through: act(gate) * through",
+    ),
+    op(
+        "rope_append(q, k, v, cos, sin, keys, values, places, positions?; size: int = 0) -> y, next_keys, next_values",
+        "rope",
+        _rope_append,
+        meaning="q and k turned as rope does; k's rows then stand in keys, v's in values, at places, [length] or [batch, length]",
+    ),
+)

@@ -1,0 +1,167 @@
+"""Linear layers with weights of four bits: codes from -8 to 7 and one scale for each group of inputs of an output.
+
+Codes are unpacked in registers, sums of a group are scaled once (``templates/decoder.h``). A quarter to an eighth of what a token reads.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from ..codegen.isa import IsaLevel
+from ..codegen.target import CodegenTarget
+from ..decisions import Reason, Support
+from ..program.program import RecipeStep
+from ..types import DType
+from .gemm import registers
+from .kernel import Lowered, NodeCall, Stage
+from .streamed import Layer, after, why_not
+
+__all__ = ["KERNELS", "Int4Weights"]
+
+_TASK_ROWS = 48
+"""Rows of a task: wide ones of 9,000 inputs fill most of a second-level cache."""
+_BLOCK_BYTES = 32 * 1024
+"""Codes of a panel that stay in the first-level cache while rows pass over them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Int4Weights:
+    """A row of the catalogue: groups of so many inputs. Changes results, so only a policy that names it takes it."""
+
+    name: str
+    group: int
+    on_request: bool = True
+    ops: tuple[str, ...] = ("linear", "fused_linear", "norm_linear")
+
+    def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
+        """Dense floats up to 32 bits, and a weight that is known when it is loaded."""
+        refused = why_not(call)
+        if refused is not None:
+            return refused
+        dtype, layer = call.outputs[0].dtype, Layer.of(call)
+        if dtype is DType.FLOAT64:
+            return Support.no(Reason.DTYPE_UNSUPPORTED, "no int4 weights beside float64")
+        if layer.scale is not None and layer.m > _TASK_ROWS:
+            return Support.no(Reason.SHAPE_UNSUPPORTED, f"a norm before it for up to {_TASK_ROWS} rows")
+        return Support.yes()
+
+    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+        """One stage; a task is a panel of B and a block of rows."""
+        layer = Layer.of(call)
+        if not layer.m * layer.n:
+            return Lowered(())
+        isa: IsaLevel = target.isa  # type: ignore[attr-defined]
+        vectors, lanes = (4 if registers(isa) == 32 else 2), isa.lanes(4)
+        columns = vectors * lanes
+        depth = max(1, math.ceil(layer.k / self.group)) * self.group
+        # Sums of a group fill the registers beside what one vector of codes is unpacked to.
+        rows = min(layer.m, 6 if vectors == 4 else 5)
+        blocks = math.ceil(layer.m / _TASK_ROWS)
+        task_rows = math.ceil(layer.m / blocks / rows) * rows
+        blocks = math.ceil(layer.m / task_rows)
+        stage = Stage(
+            stem=f"{'norm_' if layer.scale else ''}matmul_int4_{layer.m}x{layer.n * layer.halves}x{layer.k}"
+            + ("" if layer.act == "none" else f"_{layer.act}"),
+            source=self._source(layer, vectors, columns, depth, rows, task_rows),
+            args=("in0", "in1", *(f"in{at}" for _, at in layer.operands), "beside0", "out0"),
+            tasks=layer.panels(columns) * blocks,
+            grain=max(1, layer.grain(columns * depth // 2) // task_rows),
+            scratch_bytes=4 * (task_rows * (depth + columns) + 64) + 256,
+            parts=layer.parts,
+            flops=2 * layer.m * layer.n * layer.halves * layer.k,
+            bytes=layer.n * layer.halves * depth * (8 * self.group + 32) // (16 * self.group),
+        )
+        codes = layer.pack(columns, depth // 2, 1, DType.INT8)
+        scales = layer.pack(columns, depth // self.group, 1, DType.BFLOAT16)
+        return Lowered(
+            (stage,),
+            weights={1: after(self._steps("quantize_int4", layer, depth), codes)},
+            beside={"beside0": (1, after(self._steps("scale_int4", layer, depth), scales))},
+        )
+
+    def _steps(self, op: str, layer: Layer, depth: int) -> list[RecipeStep]:
+        steps = []
+        if depth != layer.k:
+            steps.append(RecipeStep("pad", ("%in",), {"begin": [0, 0], "end": [0, depth - layer.k]}))
+        return [*steps, RecipeStep(op, ("%in",), {"group": self.group})]
+
+    def _source(self, layer: Layer, vectors: int, columns: int, depth: int, rows: int, task_rows: int) -> str:
+        s = layer.storage
+        walk = max(1, _BLOCK_BYTES * 2 // (columns * self.group)) if layer.m > rows else depth // self.group
+        last = 2 + len(layer.operands)
+        here = (
+            f"{layer.m}"
+            if layer.m <= task_rows
+            else f"{layer.m} - row < {task_rows} ? {layer.m} - row : {task_rows}"
+        )
+        lines = [
+            f"// {'rms_norm, then ' if layer.scale else ''}[{layer.m}, {layer.k}] x [{layer.k}, {layer.n * layer.halves}] in {layer.dtype.value},"
+            f" weights in int4 by groups of {self.group}, sums in float"
+            + (
+                f"; the first half of the outputs, by {layer.act}, times the second"
+                if layer.halves == 2
+                else ""
+            ),
+            "struct KERNEL_product {",
+            "    typedef float T;",
+            "    typedef bf16 F;",
+            f"    static constexpr int R = {rows}, NV = {vectors}, tail = {layer.m % rows};",
+            f"    static constexpr int64_t k = {depth}, group = {self.group}, block = {walk};",
+            "};",
+            'extern "C" void KERNEL(void *const *args, const void *, int64_t begin, int64_t end, void *scratch) {',
+            f"    const {s} *x = (const {s} *)args[0];",
+            "    const int8_t *b = (const int8_t *)args[1];",
+            *(f"    {line}" for line in layer.arguments(2)),
+            f"    const bf16 *scales = (const bf16 *)args[{last}];",
+            f"    {s} *y = ({s} *)args[{last + 1}];",
+            "    constexpr int L = GEMM_LANES<float>;",
+            "    float *a = (float *)scratch;",
+            f"    float *tile = a + {-(-task_rows * depth // 16) * 16};",
+            "    int64_t made = -1;",
+            "    for (int64_t task = begin; task < end; ++task) {",
+            f"        const int64_t panel = task % {layer.panels(columns)}, row = task / {layer.panels(columns)} * {task_rows}, rows = {here};",
+            "        if (made != row) {",
+            *(f"            {line}" for line in self._rows(layer, depth)),
+            "            made = row;",
+            "        }",
+            f"        int4_block<KERNEL_product>(a, b + panel * {columns * depth // 2}, scales + panel * {columns * depth // self.group}, rows, tile,",
+            "                                   [&](const float *sums, int64_t at) {",
+            "            const int64_t r = row + at;",
+            *(f"            {line}" for line in layer.epilogue(columns)),
+            "        });",
+            "    }",
+            "}",
+            "",
+        ]
+        return "\n".join(lines)
+
+    def _rows(self, layer: Layer, depth: int) -> list[str]:
+        """The rows of a task in float, normed if they are, zeros beyond the inputs."""
+        k = layer.k
+        lines = []
+        if layer.scale is not None:
+            lines.append(
+                f"for (int64_t i = 0; i < rows; ++i) normed_rows<float, {layer.storage}, float>"
+                f"(x + (row + i) * {k}, {k}, norm, 1, {k}, {layer.eps!r}f, a + i * {depth});"
+            )
+        else:
+            lines += [
+                "for (int64_t i = 0; i < rows; ++i)",
+                f"    for (int64_t j = 0; j < {k}; j += L) {{",
+                f"        const int64_t n = {k} - j < L ? {k} - j : L;",
+                f"        gemm_store<float>(a + i * {depth} + j, gemm_load<float>(x + (row + i) * {k} + j, n), n);",
+                "    }",
+            ]
+        if depth != k:
+            lines.append(
+                f"for (int64_t i = 0; i < rows; ++i) for (int64_t j = {k}; j < {depth}; ++j) a[i * {depth} + j] = 0;"
+            )
+        return lines
+
+
+KERNELS: tuple[Any, ...] = tuple(
+    Int4Weights("matmul/int4_weights" + suffix, group)
+    for suffix, group in (("", 32), ("_64", 64), ("_128", 128))
+)

@@ -1,0 +1,154 @@
+"""Rotary positions and the KV cache in one call: queries and keys are turned, and new rows of both caches written where they lie.
+
+A task is one head at one position: of the queries, of the keys, or of the values, in this order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..codegen.moves import Move, Place
+from ..codegen.points import address, for_tasks
+from ..codegen.target import CodegenTarget
+from ..decisions import Reason, Support
+from ..types import TensorSpec
+from .gemm import C_TYPES, accumulator, sizes, strides_in
+from .kernel import Lowered, NodeCall, Stage
+from .kit import FLOATS
+from .movement import STATUS, function, moves_stage
+
+__all__ = ["KERNELS", "RopeAppend"]
+
+_ROWS = ("q", "k", "v")
+_KEYS, _VALUES, _PLACES, _POSITIONS = 5, 6, 7, 8
+
+
+class RopeAppend:
+    """Only what is new is written: contents of the caches stay where they are, or are copied first where those may not change."""
+
+    name = "rope/generated"
+    ops = ("rope_append",)
+
+    def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
+        """Floats whose last dim lies in a row."""
+        dtype = call.outputs[0].dtype
+        if dtype not in FLOATS:
+            return Support.no(Reason.DTYPE_UNSUPPORTED, f"no rope_append in {dtype.value}")
+        specs = [*(call.tensor(i).spec for i in range(7)), *call.outputs]
+        if any(s.physical.strides[-1] != 1 and sizes(s)[-1] != 1 for s in specs):
+            return Support.no(Reason.SHAPE_UNSUPPORTED, "reads and writes rows that lie together")
+        return Support.yes()
+
+    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+        """Three stages; the two that keep caches as they are fall away where these are updated in place."""
+        stages = [self._stays(call, _KEYS, 1, target), self._stays(call, _VALUES, 2, target)]
+        if all(sizes(call.outputs[0])):
+            stages.append(self._turns(call, target))
+        return Lowered(tuple(stages), in_place={1: _KEYS, 2: _VALUES})
+
+    def _stays(self, call: NodeCall, operand: int, result: int, target: CodegenTarget) -> Stage:
+        dtype = call.outputs[result].dtype
+        move = Move(
+            Place.of(f"out{result}", call.outputs[result]),
+            Place.of(f"in{operand}", call.tensor(operand).spec),
+        )
+        return moves_stage("stays", [move], (f"in{operand}", f"out{result}"), dtype, target, copies=True)
+
+    def _turns(self, call: NodeCall, target: CodegenTarget) -> Stage:
+        q, k = call.tensor(0).spec, call.tensor(1).spec
+        (batch, heads, length, d), kv = sizes(q), sizes(k)[1]
+        inputs = [0, 1, 2, 3, 4, _PLACES, *([_POSITIONS] if call.optional(_POSITIONS) else [])]
+        args = (*(f"in{i}" for i in inputs), "out0", "out1", "out2")
+        tasks = batch * (heads + 2 * kv) * length
+        moved = 2 * d * tasks * q.dtype.bits // 8
+        return Stage(
+            stem=f"rope_append_{batch}x{heads}+{kv}x{length}x{d}",
+            source=function(self._text(call, args)),
+            args=args,
+            tasks=tasks,
+            grain=max(1, target.config.max_threadgroup_1d // max(d, 1)),
+            scratch_bytes=STATUS,
+            parts=frozenset({"movement", "arith"}),
+            flops=3 * d * batch * (heads + kv) * length,
+            bytes=moved,
+        )
+
+    def _text(self, call: NodeCall, args: Sequence[str]) -> str:
+        q, k = call.tensor(0).spec, call.tensor(1).spec
+        (_, heads, length, d), kv = sizes(q), sizes(k)[1]
+        size = call.attrs["size"] or d
+        kind, half = C_TYPES[q.dtype], size // 2
+        specs: dict[str, TensorSpec] = {
+            f"in{i}": call.tensor(i).spec for i in range(len(call.inputs)) if call.optional(i)
+        }
+        specs |= {f"out{i}": s for i, s in enumerate(call.outputs)}
+        lines = [
+            f"// queries of {heads} heads and keys of {kv} turned by their positions; keys and values into their caches",
+            f"constexpr int L = VECTOR_BYTES / sizeof({accumulator(q.dtype)});",
+        ]
+        for at, name in enumerate(args):
+            const = "" if name.startswith("out") else "const "
+            lines.append(
+                f"{const}{C_TYPES[specs[name].dtype]} *const {name} = ({const}{C_TYPES[specs[name].dtype]} *)args[{at}];"
+            )
+        capacity = sizes(call.outputs[1])[2]
+        body = [
+            f"const int64_t t = task % {length}, head = task / {length} % {heads + 2 * kv}, b = task / {length * (heads + 2 * kv)};",
+            f"const int64_t to = index_in({_named(call, _PLACES)}, {capacity}, scratch);",
+            *self._table(call),
+            f"const bool query = head < {heads}, key = !query && head < {heads + kv};",
+            f"const int64_t h = query ? head : key ? head - {heads} : head - {heads + kv};",
+            f"const {kind} *x = query ? {_row(call, 'in0', specs['in0'])} : key ? {_row(call, 'in1', specs['in1'])} : {_row(call, 'in2', specs['in2'])};",
+            f"{kind} *y = query ? {_row(call, 'out0', specs['out0'])} : key ? {_row(call, 'out1', specs['out1'], 'to')} : {_row(call, 'out2', specs['out2'], 'to')};",
+            "if (!query && !key) {",
+            f"  copy_run(y, x, {d});",
+            "  continue;",
+            "}",
+            f"for (int64_t j = 0; j < {half}; j += L) {{",
+            f"  const int64_t n = {half} - j < L ? {half} - j : L;",
+            f"  const auto low = {_load('x + j')}, high = {_load(f'x + {half} + j')}, c = {_load('cosines + j')}, s = {_load('sines + j')};",
+            f"  {_store('y + j', 'low * c - high * s')}",
+            f"  {_store(f'y + {half} + j', 'high * c + low * s')}",
+            "}",
+        ]
+        if size < d:
+            body.append(f"copy_run(y + {size}, x + {size}, {d - size});")
+        lines.append(for_tasks(body))
+        return "\n".join(f"  {line}" for part in lines for line in part.splitlines())
+
+    def _table(self, call: NodeCall) -> list[str]:
+        """Where the row of the tables lies that this task reads."""
+        kind = C_TYPES[call.outputs[0].dtype]
+        rows, steps = sizes(call.tensor(3).spec), [call.tensor(i).spec.physical.strides for i in (3, 4)]
+        if call.optional(_POSITIONS) is not None:
+            first = f"const int64_t place = index_in({_named(call, _POSITIONS)}, {rows[0]}, scratch);"
+            at = [f"place * {s[0]}" for s in steps]
+            lines = [first]
+        else:
+            at = [f"t * {s[-2]}" + (f" + b * {s[0]}" if len(s) == 3 and rows[0] != 1 else "") for s in steps]
+            lines = []
+        return [*lines, f"const {kind} *cosines = in3 + {at[0]}, *sines = in4 + {at[1]};"]
+
+
+def _named(call: NodeCall, position: int) -> str:
+    """What a tensor of [length] or [batch, length] says of this task."""
+    q = sizes(call.outputs[0])
+    steps = strides_in(call.tensor(position).spec, (q[0], q[2]))
+    return f"in{position}[b * {steps[0]} + t * {steps[1]}]"
+
+
+def _row(call: NodeCall, name: str, spec: TensorSpec, row: str = "t") -> str:
+    steps = spec.physical.strides
+    place = Place(name, sizes(spec)[:3], tuple(steps[:3]))
+    return address(place, ["b", "h", row])
+
+
+def _load(at: str) -> str:
+    return f"(n == L ? load<L>({at}) : load<L>({at}, n))"
+
+
+def _store(at: str, value: str) -> str:
+    return f"if (n == L) store<L>({at}, {value}); else store<L>({at}, {value}, n);"
+
+
+KERNELS = (RopeAppend(),)

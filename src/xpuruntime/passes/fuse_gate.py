@@ -1,0 +1,54 @@
+"""fuse_gate: a linear layer whose two halves are a gate and what it lets through, with the gating at once.
+
+    silu_mul(*split(linear(x, cat(gate, up))))  ->  norm_linear(x, cat(gate, up), gated)
+
+For few rows (decoding): there, results that go to memory and come back cost a launch each; with many rows the plain product may go by faster kernels.
+"""
+
+from __future__ import annotations
+
+from ..ir import Editor, Graph, Node
+from .context import Context
+from .known import elements, known_values
+
+__all__ = ["FEW_ROWS", "few_rows", "run"]
+
+FEW_ROWS = 8
+"""Rows up to which decoders' fused layers pay."""
+
+
+def few_rows(node: Node) -> bool:
+    """Whether a layer's result has so few rows."""
+    spec = node.outputs[0].spec
+    count, width = elements(spec), spec.shape[-1] if spec is not None and spec.rank else 0
+    if spec is None or not count or not isinstance(width, int) or not spec.dtype.is_float:
+        return False
+    return count // width <= FEW_ROWS
+
+
+def run(graph: Graph, context: Context | None = None) -> Graph:
+    """The graph with gated layers."""
+    context = context or Context()
+    if not context.has_kernel("norm_linear"):
+        return graph
+    known = known_values(graph)
+
+    def rule(editor: Editor, node: Node) -> None:
+        if node.op != "silu_mul":
+            return
+        split = graph.producer(str(node.inputs[0]))
+        if split is None or split.op != "split" or node.values != tuple(v.name for v in split.outputs):
+            return
+        layer = graph.producer(str(split.inputs[0]))
+        if layer is None or layer.op != "linear" or not few_rows(layer) or not set(layer.values[1:]) <= known:
+            return
+        sizes, last = split.attrs["sizes"], layer.spec.rank - 1
+        whole = len(sizes) == 2 and sizes[0] == sizes[1] and split.attrs["dim"] == last
+        alone = all(len(graph.users(v.name)) == 1 for v in (*split.outputs, *layer.outputs))
+        kept = {v.name for v in (*split.outputs, *layer.outputs)} & set(graph.kept)
+        members = (layer, split, node)
+        if whole and alone and not kept and context.may_fuse(graph, members):
+            now = editor.current(layer)
+            editor.replace(node, "norm_linear", *now.inputs, act="silu", gated=True, absorbs=(layer, split))
+
+    return graph.rewrite(rule)

@@ -1,0 +1,114 @@
+"""fuse_rope_append: what stands between a decoder's products and its attention becomes one node: both rotations and both updates of the cache.
+
+    attention(rope(q), index_copy(keys, places, rope(k)), index_copy(values, places, v), ...)
+
+``scatter`` along the length by places that are the same for all heads counts as ``index_copy``: that is how a batch whose samples stand at
+places of their own is written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..ir import Editor, Graph, Node, sources_of
+from ..types import DType
+from .context import Context
+from .known import known_values
+
+__all__ = ["run"]
+
+_VIEWS = frozenset(["expand", "view", "unsqueeze"])
+
+
+def run(graph: Graph, context: Context | None = None) -> Graph:
+    """The graph with rope_append nodes."""
+    context = context or Context()
+    if not context.has_kernel("rope_append"):
+        return graph
+    known = known_values(graph)
+
+    def rule(editor: Editor, node: Node) -> None:
+        found = _find(graph, node, known) if node.op == "attention" else None
+        if found is None or not context.may_fuse(graph, found.members):
+            return
+        q, k = found.rope_q, found.rope_k
+        keys, values = found.keys, found.values
+        made = editor.insert(
+            node, "rope_append", q.inputs[0], k.inputs[0], values.inputs[2], *q.inputs[1:3],
+            keys.inputs[0], values.inputs[0], found.places, *q.inputs[3:4],
+            size=q.attrs["size"], sources=sources_of(found.members),
+        )  # fmt: skip
+        for old, new in zip((q, keys, values), made, strict=True):
+            editor.forward(old.name, new)
+
+    return graph.rewrite(rule)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The four nodes, and the value that says where rows go."""
+
+    rope_q: Node
+    rope_k: Node
+    keys: Node
+    values: Node
+    places: str
+
+    @property
+    def members(self) -> tuple[Node, ...]:
+        return (self.rope_q, self.rope_k, self.keys, self.values)
+
+
+def _find(graph: Graph, attention: Node, known: frozenset[str]) -> _Found | None:
+    q, keys, values = (graph.producer(v) for v in attention.values[:3])
+    if q is None or keys is None or values is None or q.op != "rope":
+        return None
+    at = [_places(graph, n) for n in (keys, values)]
+    k = graph.producer(str(keys.inputs[2])) if at[0] else None
+    if at[0] is None or at[0] != at[1] or k is None or k.op != "rope" or graph.only_user(k.name) is not keys:
+        return None
+    if q.inputs[1:] != k.inputs[1:] or q.attrs != k.attrs or q.attrs["interleaved"]:
+        return None
+    here = graph.position[attention.name]
+    members = (q, keys, values)
+    if any(graph.position[u.name] < here for n in members for u in graph.users(n.name)):
+        return None  # somebody reads a part before the whole would be there
+    caches = {str(keys.inputs[0]), str(values.inputs[0])}
+    if len(caches) < 2 or caches & known or q.name in graph.kept:
+        return None
+    specs = [graph.spec(n.name) for n in members]
+    if any(s.rank != 4 or s.dtype is not specs[0].dtype for s in specs):
+        return None
+    return _Found(q, k, keys, values, at[0])
+
+
+def _places(graph: Graph, update: Node) -> str | None:
+    """The value of [length] or [batch, length] that says where an update along the length writes; None when it is no such update."""
+    if update.op not in ("index_copy", "scatter") or update.attrs["dim"] not in (2, -2):
+        return None
+    if not all(isinstance(i, str) for i in update.inputs[:3]):
+        return None
+    value = str(update.inputs[1])
+    spec = graph.spec(value)
+    if spec.dtype not in (DType.INT32, DType.INT64):
+        return None
+    if update.op == "index_copy":
+        return value if spec.rank == 1 else None
+    rows = graph.spec(str(update.inputs[2])).shape
+    if update.attrs["reduce"] != "none" or spec.shape != rows:
+        return None
+    # [batch, length] seen as [batch, heads, length, size]
+    while (node := graph.producer(value)) is not None and node.op in _VIEWS:
+        value = str(node.inputs[0])
+        if graph.spec(value).shape == (rows[0], rows[2]):
+            return value if _same_for_all(graph, str(update.inputs[1]), rows) else None
+    return None
+
+
+def _same_for_all(graph: Graph, value: str, rows: tuple[object, ...]) -> bool:
+    """Whether the index is [batch, 1, length, 1] repeated, and nothing else moved on the way."""
+    node = graph.producer(value)
+    if node is None or node.op != "expand":
+        return False
+    before = graph.spec(str(node.inputs[0])).shape
+    return before == (rows[0], 1, rows[2], 1)
