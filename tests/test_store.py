@@ -221,6 +221,29 @@ def test_random_bytes_are_never_an_entry(tmp_path_factory: pytest.TempPathFactor
         assert store.get("engine", digest(KEY_OF)) is None
 
 
+def test_a_view_is_the_payload_without_a_copy_and_writing_to_it_changes_no_file(store: Store) -> None:
+    payload = bytes(range(256)) * 400
+    key = store.put("engine", KEY_OF, payload)
+    view = store.view("engine", key)
+    assert view is not None
+    assert view == payload
+    view[:4] = b"mine"
+    assert store.get("engine", key) == payload
+    store.trim(0)
+    assert view[4:] == payload[4:], "the view outlives its entry"
+    assert store.view("engine", key) is None
+
+
+def test_a_view_of_a_damaged_entry_is_refused_like_the_entry(store: Store) -> None:
+    key = store.put("engine", KEY_OF, PAYLOAD)
+    path = store.path("engine", key)
+    whole = path.read_bytes()
+    for broken in (whole[:-1], whole[:-3] + b"???", whole + b"!", whole[: -len(PAYLOAD)]):
+        path.write_bytes(broken)
+        assert store.view("engine", key) is None
+        assert not path.exists(), "it is removed"
+
+
 # Kills
 
 WRITER = """

@@ -66,6 +66,7 @@ class ModelSource:
                weights the widest float among its inputs, then outputs, else float32.
     quantized: ``int8`` (``int4``, ``int16``) when the model itself computes on quantised values (QDQ, QLinear ops), else None.
     functions: (domain, name) of ops that the model defines itself.
+    files:     every file that the digest covers, ``path`` first.
     """
 
     name: str
@@ -81,6 +82,7 @@ class ModelSource:
     quantized: DType | None = None
     functions: frozenset[tuple[str, str]] = frozenset()
     graph: Any = field(default=None, repr=False, compare=False)
+    files: tuple[Path, ...] = field(default=(), repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +117,13 @@ class DeviceFact:
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """What ``build`` made. ``cacheable`` is False where the vendor has nothing worth keeping (then ``blob`` is empty)."""
+    """What ``build`` made. ``cacheable`` is False where the vendor has nothing worth keeping (then ``blob`` is empty).
+
+    blob: from the store it comes as a view of the kept file's pages, which whoever loads it may go on using.
+    """
 
     engine: str
-    blob: bytes = field(repr=False)
+    blob: bytes | memoryview = field(repr=False)
     cacheable: bool
     meta: Mapping[str, Any] = field(default_factory=dict)
 

@@ -105,6 +105,7 @@ def read_onnx(data: bytes, who: str, name: str, path: Path | None = None) -> Mod
         quantized=quantized,
         opsets=opsets,
         functions=frozenset((f.domain, f.name) for f in proto.functions),
+        files=(path, *external) if path else (),
     )
 
 

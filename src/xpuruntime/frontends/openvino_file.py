@@ -67,6 +67,7 @@ def read_ir(path: Path, who: str, name: str) -> ModelSource:
         nodes=_nodes(operations),
         precision=_precision(operations, inputs),
         quantized=_quantized(operations),
+        files=(path, weights) if weights.is_file() else (path,),
     )
 
 

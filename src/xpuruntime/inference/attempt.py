@@ -21,6 +21,7 @@ from ..store import Store, digest
 from ..targets import DeviceId
 from ..types import DType
 from .contexts import DEADLINES
+from .kept import KeptShapes
 from .modules import as_onnx
 from .timeouts import build_within
 
@@ -168,10 +169,10 @@ def _obtain(
     key = digest(ingredients)
     start = time.perf_counter()
     with _locked(store, key, seconds, f"{name}, model {model.name}"):
-        blob = store.get("artifact", key)
+        blob = store.view("artifact", key)
         if blob is not None:
             try:
-                executable = engine.load(_unpack(name, blob), model, request)
+                executable = _keeping(engine.load(_unpack(name, blob), model, request), store, ingredients)
                 _log.debug("%s: artifact of %s taken from %s", model.name, name, store.path("artifact", key))
                 return executable, {"from_store": True, "load_s": round(time.perf_counter() - start, 4)}
             except (BuildError, ValueError) as error:  # whole by its checksum, yet the vendor refuses it
@@ -183,7 +184,7 @@ def _obtain(
         built = time.perf_counter()
         if artifact.cacheable:
             _keep(store, ingredients, artifact)
-    executable = _load(engine, artifact, model, request, seconds)
+    executable = _keeping(_load(engine, artifact, model, request, seconds), store, ingredients)
     done = time.perf_counter()
     _log.debug("%s: built by %s in %.3f s, loaded in %.3f s", model.name, name, built - start, done - built)
     return executable, {
@@ -251,6 +252,13 @@ def _load(
     raise BuildError(who, "compiles where it cannot be stopped, so compile_timeout_s cannot be kept", do=do)
 
 
+def _keeping(executable: Executable, store: Store, ingredients: dict[str, Any]) -> Executable:
+    """The executable; one that compiles when it meets a shape finds its place in the store."""
+    if hasattr(executable, "keep_in"):
+        executable.keep_in(KeptShapes(store, ingredients))
+    return executable
+
+
 def _keep(store: Store, ingredients: dict[str, Any], artifact: Artifact) -> None:
     try:
         store.put("artifact", ingredients, _pack(artifact))
@@ -264,11 +272,11 @@ def _pack(artifact: Artifact) -> bytes:
     return len(meta).to_bytes(8, "little") + meta + artifact.blob
 
 
-def _unpack(engine: str, payload: bytes) -> Artifact:
-    """The inverse of ``_pack``. Raises ValueError."""
+def _unpack(engine: str, payload: bytes | memoryview) -> Artifact:
+    """The inverse of ``_pack``, without a copy of the blob. Raises ValueError."""
     end = 8 + int.from_bytes(payload[:8], "little")
     if end > len(payload):
         raise ValueError(
             f"the kept artifact of {engine} is damaged: its meta would end at byte {end} of {len(payload)}."
         )
-    return Artifact(engine, payload[end:], True, json.loads(payload[8:end]))
+    return Artifact(engine, payload[end:], True, json.loads(bytes(payload[8:end])))

@@ -13,13 +13,17 @@ from ..errors import InputError, ModelError
 from ..frontends.model_file import open_model
 from ..ir import Graph, Node
 from ..protocols import Array, ModelSource, NodeRef
+from ..store import Store
 from ..types import DType
+from .opened import open_known
 
 __all__ = ["as_onnx", "open_any"]
 
 
-def open_any(model: Any, example_inputs: Any = None, dynamic_shapes: Any = None) -> ModelSource:
-    """``open_model``, for an ``nn.Module`` (with example inputs) and a ``torch.export.ExportedProgram`` too. Raises ModelError, InputError."""
+def open_any(model: Any, example_inputs: Any, dynamic_shapes: Any, store: Store) -> ModelSource:
+    """``open_model``, for an ``nn.Module`` (with example inputs) and a ``torch.export.ExportedProgram`` too; files by what the store knows of
+    them. Raises ModelError, InputError.
+    """
     if not _is_torch(model):
         if example_inputs is not None or dynamic_shapes is not None:
             raise InputError(
@@ -28,7 +32,7 @@ def open_any(model: Any, example_inputs: Any = None, dynamic_shapes: Any = None)
                 got=type(model).__name__,
                 do="Leave them out.",
             )
-        return open_model(model)
+        return open_known(model, store)
     from ..frontends.torch import import_torch
 
     if example_inputs is None and not hasattr(model, "graph_signature"):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 from ..decisions import Decision
 from ..errors import EngineUnavailable, StrictError
 from ..families import family_of_aten, family_of_onnx
-from ..frontends.fix_shapes import fix_shapes
+from ..ir.bounds import Bounds, bounds_of
 from ..policies import ExecutionPolicy, KernelPolicy, Policy
 from ..profiler import trace
 from ..profiler.receipt import Receipt, confirm
@@ -32,6 +32,7 @@ from .like_onnxruntime import NodeArg, no_options, node_args, pick, policy_of
 from .mixed import MixedExecutable
 from .modules import open_any
 from .node_facts import NodeDetail, node_details
+from .opened import fixed_known
 from .select import Selection, select
 
 if TYPE_CHECKING:
@@ -105,15 +106,19 @@ class InferenceSession:
             strict=strict,
             threads=their_threads if threads is None else threads,
         )
-        self._model = open_any(model, example_inputs, dynamic_shapes)
-        source = fix_shapes(self._model, effective.fixed_shapes) if effective.static_shape else self._model
-        selection = select(source, effective.ask, Store(cache_dir))
+        store = Store(cache_dir)
+        kept = store if effective.ask.caching else Store(mode="off")
+        self._model = open_any(model, example_inputs, dynamic_shapes, kept)
+        source = self._model
+        if effective.static_shape:
+            source = fixed_known(self._model, effective.fixed_shapes, kept)
+        selection = select(source, effective.ask, store)
         self._loaded = selection.loaded
         self._executable = selection.loaded.executable
         self._input_info = self._executable.inputs
         self._output_info = self._executable.outputs
         who = f"session({self._model.name!r})"
-        self._feeds = Feeds(who, self._input_info)
+        self._feeds = Feeds(who, self._input_info, _bounds(source))
         limit = contexts_limit(contexts)
         self._contexts = Contexts(who, self._executable, limit, effective.run_timeout_s)
         self._async = AsyncRuns(self._contexts)
@@ -123,19 +128,12 @@ class InferenceSession:
         self._last: dict[str, Array] | None = None
         self._source = source
         self._details: dict[str, NodeDetail] | None = None
+        self._chosen = selection.decisions
         self._plan = self._first_plan(effective, selection)
         self._span = f"{selection.loaded.wanted.name}: {self._model.name}"
-        placement = self._evidence()
-        warnings = (
-            *selection.warnings,
-            *(
-                f"{e.engine} on {selection.loaded.wanted.device}: {f}"
-                for e in placement.values()
-                for f in e.fallbacks
-            ),
-        )
+        warnings = (*selection.warnings, *self._inner_fallbacks())
         if effective.strict:
-            self._be_strict(selection, placement)
+            self._be_strict(selection, self._evidence())
         if effective.run_timeout_s is not None and not self._contexts.stoppable:
             self.close()
             raise EngineUnavailable(
@@ -302,13 +300,29 @@ class InferenceSession:
         evidence = self._evidence(feeds)
         runs = next(self._count) - self._count_reads
         self._count_reads += 1
-        return Receipt.write(self.plan, evidence, runs)
+        return Receipt.write(self._as_run(), evidence, runs)
+
+    def _as_run(self) -> Plan:
+        """The plan with the kernel decisions of the program that ran last: open shapes get their kernels when they are met."""
+        own = getattr(self._executable, "decisions", None)
+        if own is None:
+            return self.plan
+        return replace(self.plan, decisions=(*self._chosen, *own))
 
     def _evidence(self, feeds: dict[str, Array] | None = None) -> dict[str, Evidence]:
         """What the engine of each region says ran."""
         if isinstance(self._executable, MixedExecutable):
             return self._executable.region_evidence(feeds)
         return {_REGION: self._executable.evidence(feeds)}
+
+    def _inner_fallbacks(self) -> list[str]:
+        """Where a vendor uses something else than what was asked for. An engine that can say it alone is not asked for all of its evidence."""
+        wanted = self._loaded.wanted
+        if hasattr(self._executable, "fallbacks"):
+            found = [(wanted.engine, f) for f in self._executable.fallbacks()]
+        else:
+            found = [(e.engine, f) for e in self._evidence().values() for f in e.fallbacks]
+        return [f"{engine} on {wanted.device}: {f}" for engine, f in found]
 
     def get_inputs(self) -> list[NodeArg]:
         """``input_info`` in ONNX Runtime's words."""
@@ -352,6 +366,11 @@ class InferenceSession:
             dict.fromkeys(f"{r.engine} on {r.device}, {r.precision}" for r in self._plan.regions)
         )
         return f"<InferenceSession {self._model.name!r}: {where}>"
+
+
+def _bounds(model: ModelSource) -> Bounds:
+    """What a model from PyTorch says of its open dims; a file says nothing."""
+    return {} if model.graph is None else bounds_of(model.graph[0])
 
 
 def _family(node: NodeRef) -> str:

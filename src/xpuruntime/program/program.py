@@ -286,7 +286,7 @@ class CompiledProgram:
         return to_bytes(self)
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> CompiledProgram:
+    def from_bytes(cls, data: bytes | memoryview) -> CompiledProgram:
         """The inverse of ``to_bytes``. Raises FormatError."""
         from .file import from_bytes
 

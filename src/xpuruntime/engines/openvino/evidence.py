@@ -16,7 +16,7 @@ from typing import Any
 from ...protocols import Evidence, EvidenceRow, ModelSource, NodeRef
 from ..attribution import SourceGraph, inherit
 
-__all__ = ["collect", "original_names", "profile"]
+__all__ = ["collect", "inner_fallbacks", "original_names", "profile"]
 
 _RUNS, _SECONDS = 10, 2.0  # profiled runs: this many, or as many as fit in this time, and at least two
 _NOT_STEPS = frozenset({"Const", "Input", "Output", "Parameter", "Result"})
@@ -126,7 +126,7 @@ def collect(
     names: what ``original_names`` said when it was built. timed: microseconds by step, and the number of runs.
     """
     found = steps(compiled)
-    devices = [str(d) for d in compiled.get_property("EXECUTION_DEVICES")]
+    devices = _ran_on(compiled)
     device = ",".join(d.strip("()").lower() for d in devices)
     nodes, folded, missing = _sources(model, found, names, _ends(compiled))
     times: Sequence[float | None] = timed[0] if timed else [None] * len(found)
@@ -193,6 +193,15 @@ def _named(originals: str, source: SourceGraph) -> set[str]:
         elif name in source.maker:
             found.add(source.maker[name].name)
     return found
+
+
+def inner_fallbacks(compiled: Any, asked: Mapping[str, Any]) -> tuple[str, ...]:
+    """What AUTO was asked for first and did not take."""
+    return _fallbacks(asked, _ran_on(compiled))
+
+
+def _ran_on(compiled: Any) -> list[str]:
+    return [str(d) for d in compiled.get_property("EXECUTION_DEVICES")]
 
 
 def _fallbacks(asked: Mapping[str, Any], devices: Sequence[str]) -> tuple[str, ...]:
