@@ -1,7 +1,7 @@
 """CudaTarget: NVIDIA GPUs, by generated CUDA C++ that NVRTC turns into a CUBIN.
 
 Parts of the prelude are the files of ``templates/cuda/``; a part that is not there is the C++ one of the same name: what is written
-for one scalar serves a thread of a GPU too. Everything stands in one namespace, so that a name of ours (``exp`` of any type) hides CUDA's.
+for one scalar serves a thread of a GPU too.
 """
 
 from __future__ import annotations
@@ -77,10 +77,10 @@ class CudaTarget(CodegenTarget):
     def source(self, functions: Mapping[str, str], parts: Iterable[str] = ()) -> str:
         """The whole translation unit. ``KERNEL`` in a function's text stands for its symbol."""
         head = f"// {self.name}\n#define SM {self.sm.number}\n"
-        texts = [cuda_part(part)[1] for part in ordered_parts(parts, lambda p: cuda_part(p)[1])]
+        files = dict(cuda_part(part) for part in ordered_parts(parts, lambda p: cuda_part(p)[1]))
+        texts = [*files.values()]
         texts += [text.replace("KERNEL", symbol) for symbol, text in functions.items()]
-        prelude, *rest = texts
-        return "\n".join([head, prelude, "namespace xpu {", *rest, "}  // namespace xpu", ""])
+        return "\n".join([head, *texts])
 
 
 # Beside what NVRTC is always told. The C++ parts have variables that only some kernels use.

@@ -14,21 +14,24 @@ from ..codegen.cpp import CppTarget
 from ..codegen.expr import POINTWISE, STORAGE, compute_type, constant, expression
 from ..codegen.nest import Nest, Tasks, cut, indented, nest, offset_text, task_loops
 from ..codegen.target import CodegenTarget
-from ..decisions import Reason, Support
+from ..decisions import Support
 from ..ir.attributes import Const
 from ..types import DType, TensorSpec
 from .kernel import Lowered, NodeCall, Operand, Stage, operand_ref
+from .writer import Pointwise, misplaced
 
 __all__ = [
     "KERNELS",
     "Elementwise",
     "declared",
     "function_text",
+    "in_place_of",
     "lanes_for",
     "lower_pointwise",
     "operand_specs",
     "signature",
     "statement",
+    "stem_of",
 ]
 
 
@@ -97,10 +100,14 @@ class Elementwise:
     name = "elementwise/generated"
     ops = tuple(sorted(POINTWISE))
 
+    def __init__(self, kind: str, write: Pointwise) -> None:
+        self._kind, self._write = kind, write
+
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
         """Yes for bool, whole integers and floats of 16 to 64 bits."""
-        if not isinstance(target, CppTarget):
-            return Support.no(Reason.DEVICE_MISMATCH, f"writes C++ for CPUs, not for {target.name}")
+        refused = misplaced(self._kind, target)
+        if refused is not None:
+            return refused
         try:
             plan(call.node, operand_specs(call), shape_of(call.outputs[0]))
         except Unfit as why:
@@ -110,7 +117,7 @@ class Elementwise:
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
         """One stage over all elements."""
         made = plan(call.node, operand_specs(call), shape_of(call.outputs[0]))
-        return lower_pointwise(call, made, [o.physical.strides for o in call.outputs], target)
+        return self._write(call, made, [o.physical.strides for o in call.outputs], target)
 
 
 def lower_pointwise(
@@ -123,10 +130,10 @@ def lower_pointwise(
     lanes = lanes_for(target, [*(i.dtype for i in made.inputs), *(o.dtype for o in made.operations)])
     tasks = cut(loops, target.config.max_threadgroup_1d, lanes)
     stage = _stage(_Loops(call, made, loops, tasks, lanes))
-    return Lowered((stage,), in_place=_in_place(call, made, outputs), accumulates="")
+    return Lowered((stage,), in_place=in_place_of(call, made, outputs), accumulates="")
 
 
-def _in_place(call: NodeCall, made: Plan, outputs: Sequence[tuple[int, ...]]) -> dict[int, int]:
+def in_place_of(call: NodeCall, made: Plan, outputs: Sequence[tuple[int, ...]]) -> dict[int, int]:
     """Results that may lie where an operand lay: as many bytes, and every element is read at its own index only."""
     found: dict[int, int] = {}
     for at, spec in enumerate(call.outputs):
@@ -195,7 +202,7 @@ def _stage(loops: _Loops) -> Stage:
     size = sum(s.size_bytes or 0 for s in (*call.outputs, *(call.tensor(at).spec for at in read)))
     work = sum(1 for o in made.operations if o.op != CONSTANT)
     return Stage(
-        stem=_stem(call),
+        stem=stem_of(call),
         source=source,
         args=(
             *(operand_ref("in", at) for at in read),
@@ -208,13 +215,14 @@ def _stage(loops: _Loops) -> Stage:
     )
 
 
-def _stem(call: NodeCall) -> str:
+def stem_of(call: NodeCall) -> str:
+    """What a kernel is called: the op, or the first ops of a fused body."""
     if call.op != "fused":
         return call.op
     names = [
         n.op
         for n in call.attrs["body"].nodes
-        if n.op not in ("constant", "view", "expand", "unsqueeze", "squeeze")
+        if n.op not in ("constant", "full", "view", "expand", "unsqueeze", "squeeze", "clone")
     ]
     return "_".join(["fused", *names[:4]])
 
@@ -248,4 +256,4 @@ def function_text(call: NodeCall, lanes: int, head: Sequence[str], body: Sequenc
     return "\n".join(lines)
 
 
-KERNELS = (Elementwise(),)
+KERNELS = (Elementwise("cpu", lower_pointwise),)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from ..codegen.body import Body, Plan, Unfit, body_of, plan, shape_of, space_of
-from ..codegen.cpp import CppTarget
 from ..codegen.target import CodegenTarget
-from ..decisions import Reason, Support
-from .elementwise import lower_pointwise, operand_specs
+from ..decisions import Support
+from .elementwise import operand_specs, stem_of
 from .kernel import Lowered, NodeCall
 from .reduce import strides_along
-from .rows import Output, lower_rows
+from .rows import CPP, Output
+from .writer import Writer, misplaced
 
 __all__ = ["KERNELS", "Fused"]
-
-_SILENT = frozenset({"constant", "full", "view", "expand", "unsqueeze", "squeeze", "clone"})
 
 
 class Fused:
@@ -22,10 +20,14 @@ class Fused:
     name = "elementwise/generated"
     ops = ("fused",)
 
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
         """Yes for bodies whose values lie along one space, with reductions over one set of its dims at most."""
-        if not isinstance(target, CppTarget):
-            return Support.no(Reason.DEVICE_MISMATCH, f"writes C++ for CPUs, not for {target.name}")
+        refused = misplaced(self._writer.kind, target)
+        if refused is not None:
+            return refused
         try:
             _plan(call)
         except Unfit as why:
@@ -36,8 +38,8 @@ class Fused:
         """One stage."""
         made, outputs = _plan(call)
         if any(o.reduces for o in made.operations):
-            return lower_rows(call, made, outputs, target, _stem(call))
-        return lower_pointwise(call, made, [o.strides for o in outputs], target)
+            return self._writer.rows(call, made, outputs, target, stem_of(call))
+        return self._writer.pointwise(call, made, [o.strides for o in outputs], target)
 
 
 def _plan(call: NodeCall) -> tuple[Plan, list[Output]]:
@@ -57,9 +59,4 @@ def _plan(call: NodeCall) -> tuple[Plan, list[Output]]:
     return made, outputs
 
 
-def _stem(call: NodeCall) -> str:
-    names = [n.op for n in call.attrs["body"].nodes if n.op not in _SILENT]
-    return "_".join(["fused", *names[:4]])
-
-
-KERNELS = (Fused(),)
+KERNELS = (Fused(CPP),)

@@ -9,20 +9,20 @@ from __future__ import annotations
 import math
 
 from ..codegen.body import Body, Plan, Unfit, shape_of
-from ..codegen.cpp import CppTarget
 from ..codegen.expr import compute_type
 from ..codegen.formulas import moments, normalized, widest
 from ..codegen.points import address, unravel
 from ..codegen.target import CodegenTarget
-from ..decisions import Reason, Support
+from ..decisions import Support
 from ..types import DType, TensorSpec
-from .elementwise import lower_pointwise, operand_specs
+from .elementwise import operand_specs
 from .kernel import Lowered, NodeCall
 from .kit import Row, Rows, Text, computes, result, whole
 from .reduce import RowKernel
-from .rows import Output, lower_rows
+from .rows import CPP, Output
+from .writer import Writer, misplaced
 
-__all__ = ["KERNELS", "ChannelNorm"]
+__all__ = ["KERNELS", "OPS", "ChannelNorm"]
 
 Dims = tuple[int | None, ...]
 
@@ -33,10 +33,14 @@ class ChannelNorm:
     name = "norm/generated"
     ops = ("group_norm", "instance_norm", "batch_norm", "batch_norm_train")
 
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
         """Yes for floats of 16 to 64 bits."""
-        if not isinstance(target, CppTarget):
-            return Support.no(Reason.DEVICE_MISMATCH, f"writes C++ for CPUs, not for {target.name}")
+        refused = misplaced(self._writer.kind, target)
+        if refused is not None:
+            return refused
         try:
             self._plan(call)
         except Unfit as why:
@@ -47,8 +51,8 @@ class ChannelNorm:
         """One stage."""
         made, outputs = self._plan(call)
         if call.op == "batch_norm":
-            return lower_pointwise(call, made, [o.strides for o in outputs], target)
-        return lower_rows(call, made, outputs, target, call.op)
+            return self._writer.pointwise(call, made, [o.strides for o in outputs], target)
+        return self._writer.rows(call, made, outputs, target, call.op)
 
     def _plan(self, call: NodeCall) -> tuple[Plan, list[Output]]:
         x = call.tensor(0).spec
@@ -143,8 +147,9 @@ def _across_channels(call: NodeCall) -> Text:
     return Text(body, math.prod(x.shape), parts=frozenset({"pow"}))
 
 
+OPS = ("layer_norm", "rms_norm")
 KERNELS = (
-    RowKernel("norm/generated", ("layer_norm", "rms_norm")),
-    ChannelNorm(),
+    RowKernel("norm/generated", OPS, CPP),
+    ChannelNorm(CPP),
     Rows("norm/generated", {"local_response_norm": Row(_across_channels, computes(0))}),
 )

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from ..codegen.body import Plan, Unfit, plan, shape_of, space_of
-from ..codegen.cpp import CppTarget
 from ..codegen.formulas import row_axes
 from ..codegen.target import CodegenTarget
-from ..decisions import Reason, Support
+from ..decisions import Support
 from ..types import TensorSpec
 from .elementwise import operand_specs
 from .kernel import Lowered, NodeCall
-from .rows import Output, lower_rows
+from .rows import CPP, Output
+from .writer import Writer, misplaced
 
-__all__ = ["KERNELS", "RowKernel", "strides_along"]
+__all__ = ["KERNELS", "OPS", "RowKernel", "strides_along"]
 
 
 def strides_along(spec: TensorSpec, space: tuple[int, ...], dims: tuple[int | None, ...]) -> tuple[int, ...]:
@@ -27,13 +27,14 @@ def strides_along(spec: TensorSpec, space: tuple[int, ...], dims: tuple[int | No
 class RowKernel:
     """A row of the catalogue for ops that have a formula (codegen/formulas)."""
 
-    def __init__(self, name: str, ops: tuple[str, ...]) -> None:
-        self.name, self.ops = name, ops
+    def __init__(self, name: str, ops: tuple[str, ...], writer: Writer) -> None:
+        self.name, self.ops, self._writer = name, ops, writer
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
         """Yes for whole integers and floats of 16 to 64 bits."""
-        if not isinstance(target, CppTarget):
-            return Support.no(Reason.DEVICE_MISMATCH, f"writes C++ for CPUs, not for {target.name}")
+        refused = misplaced(self._writer.kind, target)
+        if refused is not None:
+            return refused
         try:
             self._plan(call)
         except Unfit as why:
@@ -43,7 +44,7 @@ class RowKernel:
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
         """One stage; rows are its tasks."""
         made = self._plan(call)
-        return lower_rows(call, made, self._outputs(call, made), target, call.op)
+        return self._writer.rows(call, made, self._outputs(call, made), target, call.op)
 
     def _plan(self, call: NodeCall) -> Plan:
         operands = operand_specs(call)
@@ -69,4 +70,5 @@ class RowKernel:
 _TOTALS = ("sum", "prod", "amax", "amin", "any", "all", "mean", "var", "logsumexp", "vector_norm")
 _PLACES = ("argmax", "argmin", "max", "min")
 
-KERNELS = (RowKernel("reduce/generated", _TOTALS + _PLACES),)
+OPS = _TOTALS + _PLACES
+KERNELS = (RowKernel("reduce/generated", OPS, CPP),)

@@ -14,7 +14,7 @@ from ..types import DType, TensorSpec
 from .elementwise import statement
 from .kernel import NodeCall
 
-__all__ = ["UNROLL", "Output", "RowLoops", "RowText", "inner_step"]
+__all__ = ["DEAR", "UNROLL", "Output", "RowLoops", "RowText", "inner_step", "neutral_of"]
 
 UNROLL = 4
 """Accumulators of one reduction; across, vectors of rows side by side."""
@@ -22,7 +22,7 @@ _BLOCK = 8192
 """Elements after which partial sums of floats go on in double: the error of a sum stays that of a sum of this length."""
 _KEPT_BYTES = 128 * 1024
 """Largest scratch for values that wait for a later pass: half of a small second-level cache."""
-_DEAR = frozenset({"exp", "log", "erf", "trig", "pow", "inverse", "softplus", "division"})
+DEAR = frozenset({"exp", "log", "erf", "trig", "pow", "inverse", "softplus", "division"})
 _NEUTRAL = {"sum": "0", "prod": "1", "any": "0", "all": "-1"}
 
 
@@ -88,7 +88,7 @@ class RowText:
                 used.setdefault(name, set()).add(at)
         offset = 0
         for o in self.plan.operations:
-            dear = not o.reduces and o.op != CONSTANT and _DEAR & statement(self.plan, o)[1]
+            dear = not o.reduces and o.op != CONSTANT and DEAR & statement(self.plan, o)[1]
             if (
                 not dear
                 or o.name not in rows.moving
@@ -310,7 +310,7 @@ class RowText:
         for o in made:
             kind, operand = compute_type(o.dtype), str(o.operands[0])
             term = operand if self.plan.spec(operand)[0] is o.dtype else self._as(operand, o.dtype)
-            neutral = f"splat<{kind}>({_neutral(o)})"
+            neutral = f"splat<{kind}>({neutral_of(o)})"
             if self.rows.across:
                 first.append(f"{o.name} = {neutral};  // {o.op}")
                 if self._long(o):  # in blocks
@@ -420,7 +420,7 @@ def _padded(extent: int, lanes: int) -> int:
     return math.ceil(extent / lanes) * lanes
 
 
-def _neutral(o: Operation) -> str:
+def neutral_of(o: Operation) -> str:
     """What a reduction of nothing gives."""
     if o.op in _NEUTRAL:
         return _NEUTRAL[o.op]

@@ -18,11 +18,12 @@ from dataclasses import replace
 from ..codegen.body import CONSTANT, POSITION, Plan
 from ..codegen.nest import Nest, Tasks, cut, nest
 from ..codegen.target import CodegenTarget
-from .elementwise import declared, function_text, lanes_for
+from .elementwise import declared, function_text, lanes_for, lower_pointwise
 from .kernel import Lowered, NodeCall, Stage, operand_ref
 from .row_text import UNROLL, Output, RowLoops, RowText, inner_step
+from .writer import Writer
 
-__all__ = ["Output", "lower_rows"]
+__all__ = ["CPP", "Output", "lower_rows"]
 
 
 def lower_rows(
@@ -88,3 +89,7 @@ def _tasks(kept: Nest, run: Nest, across: bool, least: int, lanes: int) -> Tasks
         return cut(kept, max(wide, math.ceil(least / each)), wide)
     flat = Nest((kept.elements, 1), {})
     return cut(flat, max(1, math.ceil(least / each)), 1) if kept.elements else Tasks(1, 1, 1)
+
+
+CPP = Writer("cpu", lower_pointwise, lower_rows)
+"""C++ for CPUs."""

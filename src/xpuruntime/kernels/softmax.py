@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from .reduce import RowKernel
+from .rows import CPP
 
-__all__ = ["KERNELS"]
+__all__ = ["KERNELS", "OPS"]
 
-KERNELS = (RowKernel("softmax/generated", ("softmax", "log_softmax", "hardmax")),)
+OPS = ("softmax", "log_softmax", "hardmax")
+
+KERNELS = (RowKernel("softmax/generated", OPS, CPP),)

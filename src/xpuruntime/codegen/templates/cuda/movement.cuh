@@ -1,0 +1,40 @@
+// movement: runs of elements, and indices that tensors name.
+
+// What a kernel met that it cannot compute (KernelStatus of the core): kind, value, limit. The kernel goes on without touching anything
+// outside; who launched it reads this after the run. The first complaint stays.
+enum : int64_t { INDEX_OUTSIDE = 1, DIVIDED_BY_ZERO = 2, DOES_NOT_FIT = 3 };
+extern "C" __device__ unsigned long long xpurt_status[4] = {0, 0, 0, 0};
+
+static __device__ __noinline__ void fail(void *, int64_t kind, int64_t value, int64_t limit) {
+    if (atomicCAS(&xpurt_status[0], 0ull, (unsigned long long)kind)) return;
+    xpurt_status[1] = (unsigned long long)value;
+    xpurt_status[2] = (unsigned long long)limit;
+}
+
+// A place in a dim of `size`: negative ones count from its end; one outside is reported, and stands for 0.
+template <class I> INLINE int64_t index_in(I index, int64_t size, void *scratch = nullptr) {
+    int64_t place = (int64_t)index;
+    if (place < 0) place += size;
+    if ((uint64_t)place < (uint64_t)size) return place;
+    fail(scratch, INDEX_OUTSIDE, (int64_t)index, size);
+    return 0;
+}
+
+template <class T> INLINE void copy_run(T *to, const T *from, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) to[i] = from[i];
+}
+template <class T> INLINE void fill_run(T *to, T value, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) to[i] = value;
+}
+
+// N elements (or the first n of them) from one place to another, in pieces as wide as both allow.
+template <int N, class T> INLINE void carry(T *to, const T *from, int n = N) {
+    const bool whole = fits<N>(to) && fits<N>(from);
+    put<N>(to, fetch<N>(from, whole, n), whole, n);
+}
+template <int N, class T> INLINE void spread(T *to, T value, int n = N) {
+    pack<T, N> r;
+#pragma unroll
+    for (int i = 0; i < N; ++i) r.at[i] = value;
+    put<N>(to, r, fits<N>(to), n);
+}

@@ -1,0 +1,55 @@
+// needs: math
+// reduce: how two accumulators become one, and how those of a row's threads do: always in the same order, so equal inputs give equal bits.
+
+struct sum_of { template <class V> INLINE_MEMBER V operator()(V a, V b) const { return (V)(a + b); } };
+struct prod_of { template <class V> INLINE_MEMBER V operator()(V a, V b) const { return (V)(a * b); } };
+struct amax_of { template <class V> INLINE_MEMBER V operator()(V a, V b) const { return maximum(a, b); } };
+struct amin_of { template <class V> INLINE_MEMBER V operator()(V a, V b) const { return minimum(a, b); } };
+struct top_of { template <class V> INLINE_MEMBER V operator()(V a, V b) const { return larger(a, b); } };  // NaN may get lost
+struct any_of { template <class V> INLINE_MEMBER V operator()(V a, V b) const { return (V)(a | b); } };
+struct all_of { template <class V> INLINE_MEMBER V operator()(V a, V b) const { return (V)(a & b); } };
+
+template <class V> INLINE V exchanged(V v, int mask) {  // another lane's value, in whole words
+    if constexpr (sizeof(V) == 8) return bitcast<V>(__shfl_xor_sync(0xffffffffu, bitcast<uint64_t>(v), mask));
+    else if constexpr (sizeof(V) == 4) return bitcast<V>(__shfl_xor_sync(0xffffffffu, bitcast<uint32_t>(v), mask));
+    else return (V)__shfl_xor_sync(0xffffffffu, (int32_t)v, mask);
+}
+
+// SIZE threads side by side work on one row, SIZE up to 32 within a warp. Every one of them gets the result.
+template <int SIZE, class V, class F> INLINE V joined_lanes(V v, F f) {
+#pragma unroll
+    for (int mask = SIZE < 32 ? SIZE / 2 : 16; mask > 0; mask /= 2) v = f(v, exchanged(v, mask));
+    return v;
+}
+// All threads of a block work on one row: WARPS warps. `room` has a place per warp.
+template <int WARPS, class V, class F> INLINE V joined_block(V v, F f, void *room) {
+    v = joined_lanes<32>(v, f);
+    if constexpr (WARPS > 1) {
+        V *const parts = (V *)room;
+        __syncthreads();  // the room may still be read
+        if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = v;
+        __syncthreads();
+        v = parts[0];
+        for (int i = 1; i < WARPS; ++i) v = f(v, parts[i]);
+    }
+    return v;
+}
+// X rows side by side, Y threads above each other work on one of them. `room` has a place per thread.
+template <int X, int Y, class V, class F> INLINE V joined_column(V v, F f, void *room) {
+    if constexpr (Y > 1) {
+        V *const parts = (V *)room;
+        __syncthreads();
+        parts[threadIdx.y * X + threadIdx.x] = v;
+#pragma unroll
+        for (int half = Y / 2; half > 0; half /= 2) {
+            __syncthreads();
+            if (threadIdx.y < half) {
+                v = f(v, parts[(threadIdx.y + half) * X + threadIdx.x]);
+                parts[threadIdx.y * X + threadIdx.x] = v;
+            }
+        }
+        __syncthreads();
+        v = parts[threadIdx.x];
+    }
+    return v;
+}

@@ -1,0 +1,10 @@
+"""elementwise/generated on CUDA devices: any pointwise op."""
+
+from __future__ import annotations
+
+from ..elementwise import Elementwise
+from .pointwise import lower_pointwise
+
+__all__ = ["KERNELS"]
+
+KERNELS = (Elementwise("cuda", lower_pointwise),)

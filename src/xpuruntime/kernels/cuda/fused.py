@@ -1,0 +1,10 @@
+"""elementwise/generated for ``fused`` on CUDA devices: bodies of pointwise ops, and of row reductions with work around them."""
+
+from __future__ import annotations
+
+from ..fused import Fused
+from .rows import CUDA
+
+__all__ = ["KERNELS"]
+
+KERNELS = (Fused(CUDA),)

@@ -1,0 +1,173 @@
+"""The text of pointwise kernels: one plan (``codegen/body``), a thread per few elements that lie side by side.
+
+Dims that are one run of every operand are merged; the innermost is shared out in packs of up to 16 bytes. Packs move whole where the
+addresses allow it, which is asked at run time: a buffer may be the caller's, and a view may begin anywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...codegen.body import CONSTANT, Operation, Plan
+from ...codegen.expr import STORAGE
+from ...codegen.nest import Nest, indented, nest, offset_text
+from ...codegen.target import CodegenTarget
+from ...types import DType
+from ..elementwise import in_place_of, signature, statement, stem_of
+from ..kernel import Lowered, NodeCall, Stage, operand_ref
+from .launch import Argument, Launch, blocks_for, cuda_stage
+
+__all__ = ["arguments_of", "index_type", "lower_pointwise", "pack_of", "value_lines"]
+
+_PACK_BYTES = 16
+_MOST_PACKED = 8
+_BUSY = 1 << 16
+"""Threads that keep a device busy: below, elements are not gathered into packs."""
+
+
+def index_type(reach: int) -> str:
+    """The type of offsets up to ``reach``: 32 bits divide several times as fast."""
+    return "uint32_t" if reach < 2**31 else "int64_t"
+
+
+def reach_of(extents: Sequence[int], *strides: Sequence[int]) -> int:
+    """The largest offset of any of these, and the number of places."""
+    far = [sum(abs(s) * max(e - 1, 0) for s, e in zip(own, extents, strict=True)) for own in strides]
+    return max([math.prod(extents), *far])
+
+
+def pack_of(dtypes: Sequence[DType], strides: Sequence[Sequence[int]], inner: int, elements: int) -> int:
+    """Elements a thread: a power of two that fills 16 bytes of the narrowest, and that rows and their steps are multiples of."""
+    width = min(_MOST_PACKED, max((_PACK_BYTES * 8 // max(d.bits, 8) for d in dtypes), default=1))
+    while width > 1 and (
+        elements // width < _BUSY
+        or inner % width
+        or any(step % width for own in strides for step in own[:-1] if own[-1] == 1)
+    ):
+        width //= 2
+    return width
+
+
+def arguments_of(call: NodeCall, read: Sequence[int]) -> list[Argument]:
+    """Operands by position and all results, as pointers ``in0`` ... ``out0``."""
+    given = [
+        Argument(operand_ref("in", at), operand_ref("in", at), STORAGE[call.tensor(at).spec.dtype])
+        for at in read
+    ]
+    made = [
+        Argument(operand_ref("out", i), operand_ref("out", i), STORAGE[o.dtype], True)
+        for i, o in enumerate(call.outputs)
+    ]
+    return [*given, *made]
+
+
+def value_lines(plan: Plan, operations: Sequence[Operation], parts: set[str]) -> list[str]:
+    """The lines that compute operations, one scalar each."""
+    lines = []
+    for operation in operations:
+        line, needed = statement(plan, operation)
+        parts |= needed
+        lines.append(line)
+    return lines
+
+
+def lower_pointwise(
+    call: NodeCall, made: Plan, outputs: Sequence[tuple[int, ...]], target: CodegenTarget
+) -> Lowered:
+    """A plan without reductions: one stage. ``outputs``: strides along the space."""
+    strides = {i.name: i.strides for i in made.inputs} | {f"y{i}": s for i, s in enumerate(outputs)}
+    order = sorted(range(len(made.space)), key=lambda d: -outputs[0][d])
+    loops = nest(made.space, strides, order)
+    dtypes = [*(i.dtype for i in made.inputs if loops.strides[i.name][-1]), *(o.dtype for o in call.outputs)]
+    packed = [loops.strides[n] for n in strides]
+    sides = all(own[-1] in (0, 1) for own in packed)
+    width = pack_of(dtypes, packed, loops.inner, loops.elements) if sides else 1
+    writer = _Pointwise(call, made, loops, width, target.config.max_threadgroup_1d)
+    return Lowered((writer.stage(),), in_place=in_place_of(call, made, outputs), accumulates="")
+
+
+@dataclass(frozen=True, slots=True)
+class _Pointwise:
+    """Writes one kernel: ``width`` elements a thread, ``threads`` a block."""
+
+    call: NodeCall
+    plan: Plan
+    nest: Nest
+    width: int
+    threads: int
+
+    def stage(self) -> Stage:
+        call, plan, nest_ = self.call, self.plan, self.nest
+        read = sorted({i.operand for i in plan.inputs})
+        parts = {"math"}
+        items = nest_.elements // self.width if nest_.elements else 0
+        launch = Launch.flat(blocks_for(items, self.threads), self.threads)
+        body = self._body(items, parts) if items else []
+        size = sum(s.size_bytes or 0 for s in (*call.outputs, *(call.tensor(at).spec for at in read)))
+        work = sum(1 for o in plan.operations if o.op != CONSTANT)
+        return cuda_stage(
+            stem_of(call), signature(call), arguments_of(call, read), body, launch,
+            parts=frozenset(parts), flops=work * nest_.elements, bytes=size,
+        )  # fmt: skip
+
+    def _moving(self) -> set[str]:
+        """Names that change from one element of a pack to the next."""
+        moving = {i.name for i in self.plan.inputs if self.nest.strides[i.name][-1]}
+        for o in self.plan.operations:
+            if any(n in moving for n in o.operands if isinstance(n, str)):
+                moving.add(o.name)
+        return moving
+
+    def _body(self, items: int, parts: set[str]) -> list[str]:
+        nest_, width, plan = self.nest, self.width, self.plan
+        kind = index_type(reach_of(nest_.extents, *nest_.strides.values()))
+        number = f"({kind})blockIdx.x * {self.threads} + threadIdx.x"
+        lines = ["constexpr int N = 1;", f"const {kind} pack_ = {number};" if width > 1 else ""]
+        first = f"pack_ * {width}" if width > 1 else number
+        lines += [
+            f"const {kind} e = {first};",
+            *([f"if (e >= {nest_.elements}) return;"] if items % self.threads else []),
+        ]
+        if nest_.rows > 1:
+            lines.append(f"const {kind} row = e / {nest_.inner}, i = e % {nest_.inner};")
+        moving = self._moving() if width > 1 else set()
+        bases = [f"const auto *{i.name}_at = {self._address(i.name, f'in{i.operand}')};" for i in plan.inputs]
+        results = [f"y{i}" for i in range(len(plan.outputs))]
+        bases += [f"auto *{y}_at = {self._address(y, f'out{y[1:]}')};" for y in results]
+        lines += bases
+        still = [i for i in plan.inputs if i.name not in moving]
+        lines += [f"const auto {i.name} = load<N>({i.name}_at);" for i in still]
+        lines += value_lines(plan, [o for o in plan.operations if o.name not in moving], parts)
+        if width == 1:
+            lines += [f"store<N>({y}_at, {value});" for y, value in zip(results, plan.outputs, strict=True)]
+            return [line for line in lines if line]
+        packed = [i for i in plan.inputs if i.name in moving]
+        ways = [f"fits<{width}>({n}_at)" for n in (*(i.name for i in packed), *results)]
+        lines.append(f"const bool whole = {' && '.join(ways)};")
+        lines += [f"const auto {i.name}_of = fetch<{width}>({i.name}_at, whole);" for i in packed]
+        for at, y in enumerate(results):
+            lines.append(f"pack<{STORAGE[self.call.outputs[at].dtype]}, {width}> {y}_of;")
+        inside = [f"const auto {i.name} = decode<N>({i.name}_of.at[u], {i.name}_at);" for i in packed]
+        inside += value_lines(plan, [o for o in plan.operations if o.name in moving], parts)
+        for y, value in zip(results, plan.outputs, strict=True):
+            inside.append(f"{y}_of.at[u] = encode<N>({value}, (const {STORAGE[self._result(y)]} *)0);")
+        lines += ["#pragma unroll", f"for (int u = 0; u < {width}; ++u) {{", *indented(inside), "}"]
+        lines += [f"put<{width}>({y}_at, {y}_of, whole);" for y in results]
+        return lines
+
+    def _result(self, y: str) -> DType:
+        return self.call.outputs[int(y[1:])].dtype
+
+    def _address(self, name: str, base: str) -> str:
+        """Where the thread's first element of a value lies."""
+        extents, strides = self.nest.extents, self.nest.strides[name]
+        if self.nest.rows == 1:
+            terms = ["e" if strides[-1] == 1 else f"e * {strides[-1]}"] if strides[-1] else []
+        else:
+            where = offset_text(extents[:-1], strides[:-1])
+            terms = [] if where == "0" else [f"({where})" if " + " in where else where]
+            if strides[-1]:
+                terms.append("i" if strides[-1] == 1 else f"i * {strides[-1]}")
+        return " + ".join([base, *terms])

@@ -1,0 +1,361 @@
+"""The text of loops over rows on CUDA devices (see ``rows``).
+
+A formula takes as many passes over the row as its reductions depend on each other. Operands that a later pass reads again, and values
+that are dear to compute, wait in registers where a thread's share of a row is small enough.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...codegen.body import CONSTANT, POSITION, Input, Operation, Plan
+from ...codegen.expr import STORAGE, compute_type
+from ...codegen.nest import Nest, indented, offset_text
+from ...types import DType
+from ..elementwise import statement
+from ..kernel import NodeCall
+from ..row_text import DEAR, Output, neutral_of
+from .pointwise import index_type, reach_of
+
+__all__ = ["RowShare", "RowText"]
+
+_KEPT = 64
+"""Registers of a thread that may hold what later passes need."""
+_NARROW = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)
+
+
+@dataclass(frozen=True, slots=True)
+class RowShare:
+    """A plan's loops, and the threads that they are shared out to.
+
+    kept, run: the dims that stay and those that are reduced; ``across``: see above.
+    x, y:      a block's threads. Along: ``x`` of them on one of ``y`` rows; across: ``y`` of them on one of ``x`` rows.
+    width:     elements of a pack; ``turns``: packs of a thread along one row (across: not used).
+    """
+
+    call: NodeCall
+    plan: Plan
+    outputs: tuple[Output, ...]
+    kept: Nest
+    run: Nest
+    across: bool
+    x: int
+    y: int
+    width: int = 1
+
+    @property
+    def turns(self) -> int:
+        """Packs of one thread along a row."""
+        return max(1, math.ceil(self.run.elements / (self.x * self.width)))
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of the launch."""
+        if self.across:
+            return self.kept.rows * math.ceil(self.kept.inner / self.x)
+        return math.ceil(self.kept.elements / self.y)
+
+
+class RowText:
+    """Writes the body of one kernel."""
+
+    def __init__(self, share: RowShare) -> None:
+        self.share, self.plan = share, share.plan
+        self.parts: set[str] = set()
+        self.inputs = {i.name: i for i in self.plan.inputs}
+        self.operations = {o.name: o for o in self.plan.operations}
+        self.results = {f"y{i}": o for i, o in enumerate(share.outputs)}
+        self.moving = {i.name for i in self.plan.inputs if any(share.run.strides[i.name])}
+        self.passes = dict.fromkeys(self.inputs, 0)
+        for o in self.plan.operations:
+            names = [n for n in o.operands if isinstance(n, str)]
+            self.passes[o.name] = max((self.passes[n] for n in names), default=0) + o.reduces
+            if not o.reduces and any(n in self.moving for n in names):
+                self.moving.add(o.name)
+        reach = reach_of((*share.kept.extents, *share.run.extents), *self._all_strides())
+        self.index = index_type(reach)
+        self.wanted = self._wanted()
+        self.kept = self._choose_kept()
+
+    def _all_strides(self) -> list[tuple[int, ...]]:
+        kept, run = self.share.kept.strides, self.share.run.strides
+        return [(*kept[n], *run[n]) for n in kept]
+
+    # ── what is needed when ──
+
+    def _full(self) -> list[str]:
+        """Results with a value per element of the row."""
+        return [y for y in self.results if any(self.share.run.strides[y])]
+
+    def _reductions(self, at: int) -> list[Operation]:
+        return [o for o in self.plan.operations if o.reduces and self.passes[o.name] == at + 1]
+
+    def _wanted(self) -> list[list[str]]:
+        """Per pass the values that it needs at every element; the last pass writes the results."""
+        last = max((self.passes[o.name] for o in self.plan.operations if o.reduces), default=0)
+        passes = [[str(o.operands[0]) for o in self._reductions(at)] for at in range(last)]
+        return [*passes, [self.results[y].value for y in self._full()]]
+
+    def _closure(self, names: Sequence[str], stop: set[str]) -> list[str]:
+        """The moving values that these need, in order; what waits already is not gone behind."""
+        seen: set[str] = set()
+
+        def visit(name: str) -> None:
+            if name in seen or name not in self.moving:
+                return
+            if name not in stop and name in self.operations:
+                for operand in self.operations[name].operands:
+                    if isinstance(operand, str):
+                        visit(operand)
+            seen.add(name)
+
+        for name in names:
+            visit(name)
+        order = [*self.inputs, *self.operations]
+        return sorted(seen, key=order.index)
+
+    def _choose_kept(self) -> set[str]:
+        """Operands that are read side by side, then dear values, of several passes each, as far as registers go."""
+        share = self.share
+        each = share.turns * share.width
+        if share.across or each > _KEPT // 2:
+            return set()
+        uses: dict[str, int] = {}
+        for names in self.wanted:
+            for name in self._closure(names, stop=set()):
+                uses[name] = uses.get(name, 0) + 1
+        dear = [o for o in self.plan.operations if not o.reduces and o.op != CONSTANT and self._dear(o)]
+        packed = [i for i in self.plan.inputs if self._packed(i)]
+        kept: set[str] = set()
+        candidates: list[Input | Operation] = [*packed, *dear]
+        for entry in candidates:
+            size = max(entry.dtype.bits // 32, 1)
+            if uses.get(entry.name, 0) > 1 and (len(kept) + size) * each <= _KEPT:
+                kept.add(entry.name)
+        return kept
+
+    def _dear(self, o: Operation) -> bool:
+        return o.name in self.moving and bool(DEAR & statement(self.plan, o)[1])
+
+    def _packed(self, entry: Input) -> bool:
+        """Whether an operand is read a pack at a time."""
+        return entry.operand != POSITION and self.share.run.strides[entry.name][-1] == 1
+
+    # ── the body ──
+
+    def body(self) -> list[str]:
+        share = self.share
+        wide = share.y > 1 if share.across else share.x > 32
+        room = share.x * share.y if share.across else share.x // 32
+        lines = ["constexpr int N = 1;"]
+        if wide:
+            lines.append(f"__shared__ uint64_t room[{room}];")
+        lines += self._place()
+        lines += self._bases()
+        still = [i for i in self.plan.inputs if i.name not in self.moving]
+        lines += [
+            f"const {compute_type(i.dtype)} {i.name} = "
+            + (f"({STORAGE[i.dtype]})0;" if i.operand == POSITION else f"load<N>({i.name}_row);")
+            for i in still
+        ]
+        lines += self._row_level(0)
+        lines += [self._waiting(n) for n in sorted(self.kept)]
+        ready: set[str] = set()
+        for at, names in enumerate(self.wanted[:-1]):
+            lines += self._pass(at, names, ready)
+            lines += self._row_level(at + 1)
+        if self._full():
+            lines += self._loop(self.wanted[-1], ready, [], writes=True)
+        ones = [y for y in self.results if y not in self._full()]
+        if ones:
+            first = "threadIdx.y" if share.across else "threadIdx.x"
+            stores = [f"store<N>({y}_row, {self._converted(self.results[y])});" for y in ones]
+            lines += [f"if ({self._live(f'{first} == 0')}) {{", *indented(stores), "}"]
+        return lines
+
+    def _partial(self) -> bool:
+        """Whether some threads have no row of their own; they work on the last one, and write nothing."""
+        share = self.share
+        if share.across:
+            return share.kept.inner % share.x != 0
+        return share.kept.elements % share.y != 0
+
+    def _live(self, condition: str) -> str:
+        return f"live && {condition}" if self._partial() else condition
+
+    def _place(self) -> list[str]:
+        """Which row the thread works on."""
+        share = self.share
+        if share.across:
+            columns = -(-share.kept.inner // share.x)
+            lines = [f"const {self.index} row = blockIdx.x / {columns};"] if share.kept.rows > 1 else []
+            mine, name, many = (
+                f"blockIdx.x % {columns} * {share.x} + threadIdx.x",
+                "c",
+                share.kept.inner,
+            )
+        else:
+            mine = "blockIdx.x" if share.y == 1 else f"blockIdx.x * {share.y} + threadIdx.y"
+            lines, name, many = [], "row", share.kept.elements
+        if not self._partial():
+            return [*lines, f"const {self.index} {name} = {mine};"]
+        return [
+            *lines,
+            f"const {self.index} own = {mine};",
+            f"const bool live = own < {many};",
+            f"const {self.index} {name} = live ? own : {many - 1};",
+        ]
+
+    def _bases(self) -> list[str]:
+        """Where each value of the thread's row starts."""
+        kept, lines = self.share.kept, []
+        for name in (*self.inputs, *self.results):
+            entry = self.inputs.get(name)
+            if entry is not None and entry.operand == POSITION:
+                continue
+            base = f"in{entry.operand}" if entry is not None else f"out{name[1:]}"
+            if self.share.across:
+                where = offset_text(kept.extents[:-1], kept.strides[name][:-1]) if kept.rows > 1 else "0"
+                step = kept.strides[name][-1]
+                terms = [t for t in (where, f"c * {step}" if step else "0") if t != "0"]
+            else:
+                where = offset_text(kept.extents, kept.strides[name]) if kept.elements > 1 else "0"
+                terms = [t for t in (where,) if t != "0"]
+            lines.append(f"auto *{name}_row = {' + '.join([base, *terms])};")
+        return lines
+
+    def _row_level(self, at: int) -> list[str]:
+        """Operations of the row as a whole that can be computed after so many passes."""
+        still = [o for o in self.plan.operations if not o.reduces and o.name not in self.moving]
+        return [self._statement(o) for o in still if self.passes[o.name] == at]
+
+    def _statement(self, o: Operation) -> str:
+        line, needed = statement(self.plan, o)
+        self.parts |= needed
+        return line
+
+    def _waiting(self, name: str) -> str:
+        """Where a value of several passes waits."""
+        share, dtype = self.share, self.plan.spec(name)[0]
+        if name in self.inputs:
+            return f"pack<{STORAGE[dtype]}, {share.width}> {name}_kept[{share.turns}];"
+        return f"{compute_type(dtype)} {name}_kept[{share.turns}][{share.width}];"
+
+    # ── passes ──
+
+    def _pass(self, at: int, names: list[str], ready: set[str]) -> list[str]:
+        """One pass over the row: its reductions, from their first values to one value a row."""
+        share, lines, steps, after = self.share, list[str](), list[str](), list[str]()
+        for o in self._reductions(at):
+            kind, operand = compute_type(o.dtype), str(o.operands[0])
+            have = self.plan.spec(operand)[0]
+            same = have is o.dtype or (have in _NARROW and o.dtype in _NARROW)
+            term = operand if same else f"convert<{STORAGE[o.dtype]}>({operand})"
+            lines.append(f"{kind} {o.name} = ({kind})({neutral_of(o)});  // {o.op}")
+            steps.append(f"{o.name} = {o.op}_of()({o.name}, ({kind})({term}));")
+            if share.across:
+                if share.y > 1:
+                    after.append(
+                        f"{o.name} = joined_column<{share.x}, {share.y}>({o.name}, {o.op}_of(), room);"
+                    )
+            elif share.x > 32:
+                after.append(f"{o.name} = joined_block<{share.x // 32}>({o.name}, {o.op}_of(), room);")
+            elif share.x > 1:
+                after.append(f"{o.name} = joined_lanes<{share.x}>({o.name}, {o.op}_of());")
+        return [*lines, *self._loop(names, ready, steps, writes=False), *after]
+
+    def _loop(self, names: list[str], ready: set[str], steps: list[str], *, writes: bool) -> list[str]:
+        """The loops over the thread's share of a row."""
+        return (self._across if self.share.across else self._along)(names, ready, steps, writes)
+
+    def _across(self, names: list[str], ready: set[str], steps: list[str], writes: bool) -> list[str]:
+        run, y = self.share.run, self.share.y
+        body = []
+        for name in self._closure(names, ready):
+            entry = self.inputs.get(name)
+            if entry is None:
+                body.append(self._statement(self.operations[name]))
+            else:
+                body.append(f"const {compute_type(entry.dtype)} {name} = {self._element(entry, 'r')};")
+        body += steps
+        stores = [
+            f"store<N>({o}_row + {self._offset(o, 'r')}, {self._converted(self.results[o])});"
+            for o in self._full()
+            if writes
+        ]
+        if stores and self._partial():
+            body += ["if (live) {", *indented(stores), "}"]
+        else:
+            body += stores
+        first, step = ("threadIdx.y", y) if y > 1 else ("0", 1)
+        head = f"for ({self.index} r = {first}; r < {run.elements}; r += {step}) {{"
+        return [head, *indented(body), "}"]
+
+    def _offset(self, name: str, index: str) -> str:
+        return offset_text(self.share.run.extents, self.share.run.strides[name], index)
+
+    def _element(self, entry: Input, index: str) -> str:
+        """One element of an operand along the row."""
+        if entry.operand == POSITION:
+            return f"({STORAGE[entry.dtype]})({self._offset(entry.name, index)})"
+        where = self._offset(entry.name, index)
+        return f"load<N>({entry.name}_row{'' if where == '0' else f' + {where}'})"
+
+    def _along(self, names: list[str], ready: set[str], steps: list[str], writes: bool) -> list[str]:
+        share, width = self.share, self.share.width
+        outside, inside, after = list[str](), list[str](), list[str]()
+        for name in self._closure(names, ready):
+            entry, kept = self.inputs.get(name), name in self.kept
+            kind = compute_type(self.plan.spec(name)[0])
+            if entry is None:
+                if name in ready:
+                    inside.append(f"const {kind} {name} = {name}_kept[k][u];")
+                    continue
+                inside.append(self._statement(self.operations[name]))
+                if kept:
+                    inside.append(f"{name}_kept[k][u] = {name};")
+            elif self._packed(entry):
+                pack = f"{name}_kept[k]" if kept else f"{name}_of"
+                if name not in ready:
+                    at = f"{name}_row + {self._offset(name, 'i')}"
+                    declared = f"{pack} = " if kept else f"const auto {pack} = "
+                    outside.append(f"{declared}fetch<{width}>({at}, fits<{width}>({at}));")
+                inside.append(f"const {kind} {name} = decode<N>({pack}.at[u], {name}_row);")
+            else:
+                inside.append(f"const {kind} {name} = {self._element(entry, '(i + u)')};")
+        ready |= {n for n in self._closure(names, stop=set()) if n in self.kept}
+        inside += steps
+        for y in self._full() if writes else ():
+            value, dtype = self._converted(self.results[y]), self.results[y].spec.dtype
+            if share.run.strides[y][-1] == 1:
+                outside.append(f"pack<{STORAGE[dtype]}, {width}> {y}_of;")
+                inside.append(f"{y}_of.at[u] = encode<N>({value}, (const {STORAGE[dtype]} *)0);")
+                at = f"{y}_row + {self._offset(y, 'i')}"
+                put = f"put<{width}>({at}, {y}_of, fits<{width}>({at}));"
+            else:
+                put = f"store<N>({y}_row + {self._offset(y, '(i + u)')}, {value});"
+            put = f"if (live) {put}" if self._partial() else put
+            (after if share.run.strides[y][-1] == 1 else inside).append(put)
+        body = [*outside, "#pragma unroll", f"for (int u = 0; u < {width}; ++u) {{", *indented(inside), "}"]
+        body += after
+        exact = share.turns * share.x * width == share.run.elements
+        if not exact:
+            body = [f"if (i < {share.run.elements}) {{", *indented(body), "}"]
+        lane = "threadIdx.x" if share.turns == 1 else f"(k * {share.x} + threadIdx.x)"
+        place = f"const {self.index} i = {lane}{f' * {width}' if width > 1 else ''};"
+        unroll = ["#pragma unroll"] if share.turns * width <= _KEPT // 2 else []
+        return [
+            *unroll,
+            f"for (int k = 0; k < {share.turns}; ++k) {{",
+            *indented([place, *body]),
+            "}",
+        ]
+
+    def _converted(self, output: Output) -> str:
+        """A result in its own dtype; narrow floats are rounded by the store."""
+        have, want = self.plan.spec(output.value)[0], output.spec.dtype
+        if have is want or (have in _NARROW and want in _NARROW):
+            return output.value
+        return f"convert<{STORAGE[want]}>({output.value})"

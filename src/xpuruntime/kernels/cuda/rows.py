@@ -1,0 +1,101 @@
+"""How rows are shared out on CUDA devices: formulas of reductions (codegen/formulas), and pointwise work around them, in one kernel.
+
+A row is everything that one reduction reads. Two ways, by what lies side by side in memory:
+
+    along   a dim that is reduced: up to a block of threads works on one row, each on packs that lie side by side
+    across  a dim that is kept: neighbouring threads have neighbouring rows, and those above each other share one
+
+Partial results are joined in a fixed tree, so equal inputs give equal bits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ...codegen.body import CONSTANT, POSITION, Plan
+from ...codegen.nest import Nest, nest
+from ...codegen.target import CodegenTarget
+from ..elementwise import signature
+from ..kernel import Lowered, NodeCall, Stage
+from ..row_text import Output, inner_step
+from ..writer import Writer
+from .launch import WARP, Launch, cuda_stage
+from .pointwise import arguments_of, lower_pointwise
+from .row_text import RowShare, RowText
+
+__all__ = ["CUDA", "lower_rows"]
+
+_WARP_ROW = 1024
+"""Longest row (in packs of four bytes) that one warp takes where there are rows enough for every warp of a device."""
+_MANY_ROWS = 1024
+_THREADS = 256
+
+
+def lower_rows(
+    call: NodeCall, plan: Plan, outputs: Sequence[Output], target: CodegenTarget, stem: str
+) -> Lowered:
+    """The kernel of a plan with reductions."""
+    return Lowered((_stage(_share(call, plan, outputs, target), stem),))
+
+
+CUDA = Writer("cuda", lower_pointwise, lower_rows)
+"""CUDA C++."""
+
+
+def _share(call: NodeCall, plan: Plan, outputs: Sequence[Output], target: CodegenTarget) -> RowShare:
+    strides = {i.name: i.strides for i in plan.inputs} | {f"y{i}": o.strides for i, o in enumerate(outputs)}
+    full = next((i for i in plan.inputs if all(i.strides[d] for d in plan.reduced)), None)
+    lead = full.strides if full is not None else outputs[0].strides
+    order = sorted(range(len(plan.space)), key=lambda d: -lead[d])
+    kept = nest(plan.space, strides, [d for d in order if d not in plan.reduced])
+    run = nest(plan.space, strides, [d for d in order if d in plan.reduced])
+    name = full.name if full is not None else "y0"
+    across = kept.inner > 1 and inner_step(kept, name) == 1 and inner_step(run, name) != 1
+    threads = min(_THREADS, target.config.max_threadgroup_1d)
+    if across:
+        x = min(WARP, _power_above(kept.inner))
+        y = min(threads // x, _power_above(max(1, run.elements // 4)))
+        return RowShare(call, plan, tuple(outputs), kept, run, True, x, y)
+    width = _width(plan, outputs, run)
+    packs = max(1, math.ceil(run.elements / width))
+    if packs <= WARP or (packs <= _WARP_ROW // 4 and kept.elements >= _MANY_ROWS):
+        x = min(WARP, _power_above(packs))
+        return RowShare(call, plan, tuple(outputs), kept, run, False, x, max(1, threads // x), width)
+    x = min(4 * threads, max(2 * WARP, _power_above(math.ceil(packs / 4))))
+    return RowShare(call, plan, tuple(outputs), kept, run, False, x, 1, width)
+
+
+def _width(plan: Plan, outputs: Sequence[Output], run: Nest) -> int:
+    """Elements of a pack along a row: what lies side by side in all that is read or written there."""
+    moving = {i.name: i.dtype for i in plan.inputs if i.operand != POSITION}
+    moving |= {f"y{i}": o.spec.dtype for i, o in enumerate(outputs)}
+    bits = [d.bits for n, d in moving.items() if inner_step(run, n) == 1]
+    width = min(8, max((128 // max(b, 8) for b in bits), default=1))
+    while width > 1 and (run.inner % width or run.elements // width < WARP):
+        width //= 2
+    return width
+
+
+def _power_above(n: int) -> int:
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def _stage(share: RowShare, stem: str) -> Stage:
+    plan, call = share.plan, share.call
+    read = sorted({i.operand for i in plan.inputs if i.operand != POSITION})
+    writer = RowText(share)
+    body = writer.body() if share.kept.elements else []
+    launch = Launch((max(share.blocks, 1), 1, 1), (share.x, share.y, 1))
+    size = sum(s.size_bytes or 0 for s in (*call.outputs, *(call.tensor(at).spec for at in read)))
+    work = sum(1 for o in plan.operations if o.op != CONSTANT)
+    return cuda_stage(
+        stem,
+        signature(call),
+        arguments_of(call, read),
+        body,
+        launch,
+        parts=frozenset(writer.parts | {"reduce"}),
+        flops=work * share.kept.elements * share.run.elements,
+        bytes=size,
+    )

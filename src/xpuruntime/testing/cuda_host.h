@@ -1,0 +1,177 @@
+// cuda_host: enough of CUDA C++ to run generated kernels on a CPU, one block at a time, so that machines without a GPU can judge them.
+//
+// The threads of a block take turns. Where they meet (__syncthreads, shuffles) each is a context of its own that waits for the others;
+// a kernel in which they never meet runs its threads one after another. Tensor cores and asynchronous copies are not here.
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#define __global__
+#define __device__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __noinline__ __attribute__((noinline))
+#define __launch_bounds__(...)
+#define __shared__ static thread_local
+
+struct three { unsigned x, y, z; };
+static thread_local three threadIdx, blockIdx, blockDim, gridDim;
+
+#define FUNCTION(NAME)                 \
+    extern "C" double NAME(double);    \
+    extern "C" float NAME##f(float);   \
+    static inline float NAME(float x) { return NAME##f(x); }
+FUNCTION(exp) FUNCTION(exp2) FUNCTION(expm1) FUNCTION(log) FUNCTION(log2) FUNCTION(log10) FUNCTION(log1p) FUNCTION(sqrt)
+FUNCTION(sin) FUNCTION(cos) FUNCTION(tan) FUNCTION(asin) FUNCTION(acos) FUNCTION(atan) FUNCTION(sinh) FUNCTION(cosh) FUNCTION(tanh)
+FUNCTION(asinh) FUNCTION(acosh) FUNCTION(atanh) FUNCTION(erf) FUNCTION(erfc) FUNCTION(floor) FUNCTION(ceil) FUNCTION(trunc) FUNCTION(rint)
+#undef FUNCTION
+#define FUNCTION(NAME)                        \
+    extern "C" double NAME(double, double);   \
+    extern "C" float NAME##f(float, float);   \
+    static inline float NAME(float x, float y) { return NAME##f(x, y); }
+FUNCTION(pow) FUNCTION(fmod) FUNCTION(atan2) FUNCTION(copysign)
+#undef FUNCTION
+static inline bool isnan(float x) { return x != x; }
+static inline bool isnan(double x) { return x != x; }
+static inline float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+static inline double fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
+static inline float __fdividef(float a, float b) { return a / b; }
+template <class T> static inline T __ldg(const T *p) { return *p; }
+template <class T> static inline T atomicCAS(T *p, T have, T want) { return __sync_val_compare_and_swap(p, have, want); }
+template <class T> static inline T atomicAdd(T *p, T more) { const T old = *p; *p = old + more; return old; }
+static inline float __int_as_float(int x) { float y; memcpy(&y, &x, 4); return y; }
+static inline int __float_as_int(float x) { int y; memcpy(&y, &x, 4); return y; }
+
+namespace host {
+
+enum State { RUNS, AT_WARP, AT_BLOCK, DONE };
+constexpr unsigned MOST = 1024;
+constexpr size_t STACK = 64 << 10;
+struct Block {
+    ucontext_t home, at[MOST];
+    State state[MOST];
+    uint64_t slot[MOST];
+    three index[MOST];
+    char *stacks;
+    unsigned count, current;
+    void (*run)(void *);
+    void *with;
+};
+static thread_local Block *block;
+
+static void enter() {
+    block->run(block->with);
+    block->state[block->current] = DONE;
+    swapcontext(&block->at[block->current], &block->home);
+}
+static inline void meet(State at) {
+    const unsigned me = block->current;
+    block->state[me] = at;
+    swapcontext(&block->at[me], &block->home);
+}
+// Those that wait go on when everybody who is not done waits for the same.
+static bool release(unsigned from, unsigned to, State at) {
+    bool any = false;
+    for (unsigned i = from; i < to; ++i) {
+        if (block->state[i] != at && block->state[i] != DONE) return false;
+        any |= block->state[i] == at;
+    }
+    for (unsigned i = from; any && i < to; ++i)
+        if (block->state[i] == at) block->state[i] = RUNS;
+    return any;
+}
+static bool run_meeting(unsigned count, void (*run)(void *), void *with) {
+    if (!block) {
+        char *const room = (char *)mmap(nullptr, sizeof(Block) + MOST * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        block = (Block *)(room + MOST * STACK);
+        block->stacks = room;
+    }
+    Block &b = *block;
+    b.count = count, b.run = run, b.with = with;
+    for (unsigned i = 0; i < count; ++i) {
+        getcontext(&b.at[i]);
+        b.at[i].uc_stack.ss_sp = b.stacks + i * STACK;
+        b.at[i].uc_stack.ss_size = STACK;
+        b.at[i].uc_link = nullptr;
+        makecontext(&b.at[i], enter, 0);
+        b.state[i] = RUNS;
+        b.index[i] = {i % blockDim.x, i / blockDim.x % blockDim.y, i / blockDim.x / blockDim.y};
+    }
+    for (;;) {
+        bool ran = false;
+        for (unsigned i = 0; i < count; ++i)
+            if (b.state[i] == RUNS) {
+                ran = true, b.current = i, threadIdx = b.index[i];
+                swapcontext(&b.home, &b.at[i]);
+            }
+        if (ran) continue;
+        bool any = false;
+        for (unsigned w = 0; w < count; w += 32) any |= release(w, w + 32 < count ? w + 32 : count, AT_WARP);
+        if (any || release(0, count, AT_BLOCK)) continue;
+        for (unsigned i = 0; i < count; ++i)
+            if (b.state[i] != DONE) return false;  // some wait for others that never come
+        return true;
+    }
+}
+
+template <class T> static inline T exchange(T v, unsigned lane) {  // another lane's value
+    const unsigned me = block->current, from = me / 32 * 32 + lane % 32;
+    memcpy(&block->slot[me], &v, sizeof v);
+    meet(AT_WARP);
+    T got;
+    memcpy(&got, &block->slot[from < block->count ? from : me], sizeof got);
+    meet(AT_WARP);
+    return got;
+}
+
+// Blocks begin to end of a launch. Arguments are pointers, then numbers of eight bytes.
+template <class A> static inline A argument(void *const *args, const uint64_t *params, int at, int pointers) {
+    A a;
+    if (at < pointers) memcpy(&a, &args[at], sizeof a);
+    else memcpy(&a, &params[at - pointers], sizeof a);
+    return a;
+}
+template <class T> constexpr int is_pointer = 0;
+template <class T> constexpr int is_pointer<T *> = 1;
+template <int... I> struct places {};
+template <int N, int... I> struct up_to : up_to<N - 1, N - 1, I...> {};
+template <int... I> struct up_to<0, I...> { typedef places<I...> type; };
+template <class... A> struct Call {
+    void (*f)(A...);
+    void *const *args;
+    const uint64_t *params;
+    template <int... I> void go(places<I...>) const {
+        constexpr int pointers = (0 + ... + is_pointer<A>);
+        f(argument<A>(args, params, I, pointers)...);
+    }
+    static void one(void *self) { ((const Call *)self)->go(typename up_to<sizeof...(A)>::type()); }
+};
+template <class... A>
+static bool launch(void (*f)(A...), three grid, three threads, bool meets, void *const *args, const void *params, int64_t begin, int64_t end) {
+    Call<A...> call = {f, args, (const uint64_t *)params};
+    const unsigned count = threads.x * threads.y * threads.z;
+    gridDim = grid, blockDim = threads;
+    for (int64_t at = begin; at < end; ++at) {
+        blockIdx = {(unsigned)(at % grid.x), (unsigned)(at / grid.x % grid.y), (unsigned)(at / grid.x / grid.y)};
+        if (meets) {
+            if (!run_meeting(count, Call<A...>::one, &call)) return false;
+            continue;
+        }
+        for (unsigned i = 0; i < count; ++i) {
+            threadIdx = {i % threads.x, i / threads.x % threads.y, i / threads.x / threads.y};
+            Call<A...>::one(&call);
+        }
+    }
+    return true;
+}
+
+}  // namespace host
+
+static inline void __syncthreads() { host::meet(host::AT_BLOCK); }
+static inline void __syncwarp(unsigned = 0) { host::meet(host::AT_WARP); }
+template <class T> static inline T __shfl_sync(unsigned, T v, int lane) { return host::exchange(v, lane); }
+template <class T> static inline T __shfl_xor_sync(unsigned, T v, int mask) { return host::exchange(v, host::block->current % 32 ^ mask); }
+template <class T> static inline T __shfl_down_sync(unsigned, T v, int by) {
+    const unsigned lane = host::block->current % 32 + by;
+    return host::exchange(v, lane < 32 ? lane : host::block->current % 32);
+}

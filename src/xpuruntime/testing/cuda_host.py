@@ -1,0 +1,83 @@
+"""Generated CUDA kernels on a machine without a GPU: the same texts as C++, a block of threads at a time (``cuda_host.h``).
+
+    check(graph, feeds, target=cuda_host())        everything but the device: compiler, plan, executor, kernels' texts
+
+What a block does is done in full: threads that meet at a barrier or exchange values wait for each other. Kernels that need tensor cores or
+a library are refused, and the catalogue's next row is taken.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from importlib import resources
+
+from ..codegen.cuda import CudaTarget
+from ..codegen.sm import LEVELS, SmLevel
+from ..codegen.toolchains import cxx_toolchain
+from ..errors import BuildError
+from ..program.program import Binary
+from ..targets import TargetConfig
+
+__all__ = ["CudaHost", "cuda_host"]
+
+# Not freestanding: functions of libm stand for CUDA's.
+FLAGS = ("-O1", "-march=x86-64-v2", "-Wl,--no-as-needed", "-lm", "-lc", "-l:ld-linux-x86-64.so.2")
+_LAUNCH = re.compile(r"// launch: grid (\d+) (\d+) (\d+), block (\d+) (\d+) (\d+), shared (\d+)")
+_MEETS = re.compile(r"joined_|__sync|__shfl|transposed")
+
+
+class CudaHost(CudaTarget):
+    """CUDA's kernels, the processor's binaries. Plans carry the processor's name, since its backend runs them."""
+
+    def __init__(self, sm: SmLevel, config: TargetConfig | None = None) -> None:
+        super().__init__(sm, config)
+        self.name = "cpu:x86-64-v2"
+
+    def assemble(self, functions: Mapping[str, str], parts: frozenset[str]) -> Binary:
+        """One shared library: the texts, and a function of the CPU's ABI around each. Raises BuildError."""
+        source = self.source(functions, parts)
+        toolchain = cxx_toolchain()
+        return Binary(
+            target=self.name,
+            format="elf-x86-64",
+            requires=(),
+            symbols=tuple(functions),
+            data=toolchain.build(source, FLAGS, who="cuda on the host"),
+            source=source,
+            compiler=toolchain.version,
+        )
+
+    def source(self, functions: Mapping[str, str], parts: object = ()) -> str:
+        """The translation unit: the stand-in for CUDA, then the texts as a GPU gets them, then the wrappers."""
+        header = resources.files(__package__).joinpath("cuda_host.h").read_text(encoding="utf-8")
+        renamed = {f"gpu_{s}": re.sub(rf"\b{s}\b", f"gpu_{s}", text) for s, text in functions.items()}
+        body = super().source(renamed, parts)  # type: ignore[arg-type]
+        wrappers = [_wrapper(s, text, "xpurt_status" in body) for s, text in functions.items()]
+        return "\n".join([header, body, *wrappers])
+
+
+def cuda_host(name: str = "sm_90", config: TargetConfig | None = None) -> CudaHost:
+    """A stand-in for one compute capability."""
+    return CudaHost(LEVELS[name], config)
+
+
+def _wrapper(symbol: str, text: str, reports: bool) -> str:
+    found = _LAUNCH.search(text)
+    if found is None:
+        raise BuildError("cuda on the host", "the kernel does not say how it is launched", got=symbol)
+    sizes = [int(g) for g in found.groups()]
+    grid, block = (f"three{{{', '.join(map(str, s))}}}" for s in (sizes[:3], sizes[3:6]))
+    meets = str(_MEETS.search(text) is not None).lower()
+    lines = [
+        f'extern "C" void {symbol}(void *const *args, const void *params, int64_t begin, int64_t end, void *scratch) {{',
+        f"  if (!host::launch(gpu_{symbol}, {grid}, {block}, {meets}, args, params, begin, end)) __builtin_trap();",
+    ]
+    if reports:
+        lines += [
+            "  if (xpurt_status[0]) {",
+            "    for (int i = 0; i < 3; ++i) ((int64_t *)scratch)[-1 - i] = (int64_t)xpurt_status[i];",
+            "    xpurt_status[0] = 0;",
+            "  }",
+        ]
+    return "\n".join([*lines, "}", ""])
