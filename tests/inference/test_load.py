@@ -92,7 +92,7 @@ def test_native_sessions_of_one_model_share_their_weights(path) -> None:
         return xrt.InferenceSession(model, device="cpu", engine="native", exec_policy=policy)
 
     def places(sess: xrt.InferenceSession) -> set[int]:
-        (executor,) = sess._executable._buckets.values()
+        (executor,) = sess._executable._buckets.executors
         return {buffer.address for buffer in executor.weights.values()}
 
     import onnx

@@ -113,6 +113,6 @@ def test_sets_of_shapes_share_buffers_and_weights() -> None:
         assert (
             session.receipt().evidence["r0"].rows
         )  # of the shape that ran last, not of the one compiled last
-        one, two = session._executable._buckets.values()
+        one, two = session._executable._buckets.executors
         assert list(one.weights)
         assert all(two.weights[n] is one.weights[n] for n in one.weights)

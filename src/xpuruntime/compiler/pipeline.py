@@ -20,6 +20,7 @@ from ..codegen.target import CodegenTarget
 from ..decisions import Decision
 from ..errors import BuildError, IrError
 from ..ir import Graph, specialize, verify
+from ..ir.bounds import bounds_of, outside, span
 from ..kernels import offers
 from ..passes import run_passes
 from ..passes.layout import assign_layouts
@@ -134,6 +135,7 @@ def _entries(
     made = {}
     for name, graph in graphs.items():
         for bucket in buckets:
+            _check_bounds(graph, bucket)
             static = specialize(graph, bucket)
             if static is not graph:
                 verify(static)  # sizes that contradict each other (two symbols that must be equal) end here
@@ -156,6 +158,18 @@ def _graph(model: Any) -> Graph:
         got=type(model).__name__,
         do="Make a graph with xpuruntime.load_onnx(path) or xpuruntime.extract_ir(module, inputs).",
     )
+
+
+def _check_bounds(graph: Graph, shapes: Mapping[str, int]) -> None:
+    bounds = bounds_of(graph)
+    name = outside(bounds, shapes)
+    if name:
+        raise IrError(
+            f"graph {graph.name!r}",
+            f"{name} must be {span(bounds[name])}, the sizes that the model was exported for",
+            got=shapes[name],
+            do="Give a size within, or export the model with wider bounds.",
+        )
 
 
 def _check_static(graph: Graph) -> None:

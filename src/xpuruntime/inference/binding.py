@@ -163,6 +163,7 @@ class IOBinding:
                     self._who, f"input {missing[0]!r} is not bound", do=f"Call bind_input({missing[0]!r}, x)."
                 )
             if self._bound is None:
+                self._feeds.check_bounds(self._inputs)
                 self._bound = self._bind()
             if self._bound is None:
                 self._run_unbound()

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError
+from ..ir.bounds import Bounds, check_bounds
 from ..protocols import Array
 from ..types import DType, TensorSpec, dim
 
@@ -35,17 +36,20 @@ _ANY_RANK = (dim("..."),)  # how open_model writes a value whose rank the file d
 # How the caller changes a dtype, in the words of the library that the value came from.
 _NUMPY_CAST, _TORCH_CAST = "value.astype('{}')", "value.to(torch.{})"
 
+_NO_BOUNDS: Bounds = {}
 ToCaller = Callable[[Array], Any]
 
 
 class Feeds:
     """The inputs of one session, ready to check what ``run`` is given.
 
-    who: how errors name the session.
+    who:    how errors name the session.
+    bounds: what sizes the model's symbols may have, where it says so.
     """
 
-    def __init__(self, who: str, inputs: Sequence[TensorSpec]) -> None:
-        self.who = who
+    def __init__(self, who: str, inputs: Sequence[TensorSpec], bounds: Bounds = _NO_BOUNDS) -> None:
+        self.who, self._bounds = who, bounds
+        self._inputs = tuple(inputs)
         self._specs = {s.name: s for s in inputs}
         self._names = tuple(self._specs)
         self._count = len(self._names)
@@ -93,7 +97,13 @@ class Feeds:
                 to_caller = to_caller or back
             cast = _TORCH_CAST if back is _to_torch else _NUMPY_CAST
             feeds[name] = self._fit(spec, value, cast)
+        self.check_bounds(feeds)
         return feeds, to_caller
+
+    def check_bounds(self, feeds: Mapping[str, Array]) -> None:
+        """Hold sizes to what the model says of its symbols. Raises InputError."""
+        if self._bounds:
+            check_bounds(self.who, self._inputs, self._bounds, {n: a.shape for n, a in feeds.items()})
 
     def _check_names(self, given: Mapping[str, Any]) -> None:
         for name in given:

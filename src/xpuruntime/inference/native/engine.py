@@ -24,6 +24,7 @@ from .model import native_model
 
 __all__ = ["build", "devices", "fingerprint", "load", "supports", "version"]
 
+_MOST_BUCKETS = 4096
 PRECISIONS = (DType.FLOAT64, DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
 
 
@@ -56,13 +57,8 @@ def supports(model: ModelSource, request: EngineRequest) -> Support:
             f"the native engine reads ONNX, not {model.format}",
             do="Give the ONNX file.",
         )
-    if request.options:
-        known = ", ".join(request.options)
-        return Support.no(
-            Reason.OPTION_UNKNOWN,
-            f"the native engine has no options, got {known}",
-            do="Remove them; kernels are chosen by a KernelPolicy.",
-        )
+    if not (answer := _options(request)):
+        return answer
     if request.precision is not None and request.precision not in PRECISIONS:
         names = ", ".join(p.value for p in PRECISIONS)
         return Support.no(
@@ -70,6 +66,24 @@ def supports(model: ModelSource, request: EngineRequest) -> Support:
             f"the native engine computes in {names}, not {request.precision.value}",
         )
     return _ops(model)
+
+
+def _options(request: EngineRequest) -> Support:
+    unknown = [name for name in request.options if name != "shape_buckets"]
+    if unknown:
+        return Support.no(
+            Reason.OPTION_UNKNOWN,
+            f"the native engine's only option is shape_buckets, got {', '.join(unknown)}",
+            do="Remove it; kernels are chosen by a KernelPolicy.",
+        )
+    count = request.options.get("shape_buckets", "1")
+    if not (count.isascii() and count.isdigit() and 1 <= int(count[:8]) <= _MOST_BUCKETS):
+        return Support.no(
+            Reason.OPTION_UNKNOWN,
+            f"shape_buckets must be a number from 1 to {_MOST_BUCKETS}, got {count!r}",
+            do="It is how many programs a session with open shapes keeps.",
+        )
+    return Support.yes()
 
 
 def _ops(model: ModelSource) -> Support:

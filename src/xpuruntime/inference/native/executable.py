@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -11,25 +12,30 @@ import numpy as np
 
 from ... import __version__, _core
 from ...decisions import Decision
-from ...errors import RunError
+from ...errors import FormatError, RunError
 from ...ir import bind
 from ...program.program import CompiledProgram, ExecutionPlan, KernelCall
 from ...protocols import Array, EngineRequest, Evidence, EvidenceRow, ModelSource, RunContext
-from ...runtime.executor import Executor
+from ...runtime.executor import Executor, States
 from ...runtime.weights import Weights, load_weights
+from ..kept import KeptShapes
 from ..timeouts import call_within
+from .buckets import Buckets, Shapes
 from .model import native_model
 
 __all__ = ["NativeExecutable", "times_of"]
 
+_log = logging.getLogger("xpuruntime.session")
 _PROFILED_RUNS = 5
 _COMPILE = "xpuruntime.inference.native.engine:compiled_bytes"
 _ANY_NUMBER = 1024  # of runs in flight: sessions have the bound
-Shapes = tuple[tuple[str, int], ...]
+_KEPT_SHAPES = 16  # programs of a session with open shapes; the engine option shape_buckets says otherwise
 
 
 class NativeExecutable:
-    """Safe to call from several threads. A shape that was not met before is compiled when it is: evidence says how often."""
+    """Safe to call from several threads. A shape that was not met before is compiled when it is, or taken from the store; as many as the
+    engine option ``shape_buckets`` says are kept: evidence says how many and how often.
+    """
 
     def __init__(
         self,
@@ -39,17 +45,20 @@ class NativeExecutable:
         compile_for: Callable[[Mapping[str, int]], CompiledProgram],
     ) -> None:
         self.inputs, self.outputs = model.inputs, model.outputs
-        self.decisions: tuple[Decision, ...] = ()
         self._model, self._request, self._compile_for = model, request, compile_for
         self._who = f"native, model {model.name}"
         self._order = tuple(s.name for s in model.inputs)
-        self._buckets: dict[Shapes, Executor] = {}
+        self._buckets = Buckets(int(request.options.get("shape_buckets", _KEPT_SHAPES)))
         self._compiling = threading.Lock()
-        self._last: Shapes = ()
+        self._limit_s: float | None = None
+        self._kept: KeptShapes | None = None
+        self._states: States | None = None
+        self._only: Executor | None = None  # of a model with static shapes
+        self._last: Executor | None = None  # that ran; before the first run of open shapes there is none
         self._closed = False
         self._static = program is not None
         if program is not None:
-            self._open((), program)
+            self._only = self._last = self._open((), program)
 
     def run(self, feeds: dict[str, Array]) -> Sequence[Array]:
         """Outputs in the model's order. Raises RunError."""
@@ -59,9 +68,10 @@ class NativeExecutable:
         self, feeds: dict[str, Array], stop: _core.Stop | None, out: Sequence[Array] | None = None
     ) -> Sequence[Array]:
         """``run``, until ``stop`` is set; into ``out`` where that is given."""
-        executor = self._buckets.get(()) if self._static else self._bucket(feeds)
-        if executor is None:
+        executor = self._only if self._static else self._bucket(feeds)
+        if executor is None or self._closed:
             raise RunError(self._who, "the session is closed", do="Make a new one.")
+        self._last = executor  # one store, so that threads need no lock: a receipt is of one of the last runs
         return executor.run_arrays([feeds[n] for n in self._order], out, stop=stop)
 
     def limit_compiles(self, seconds: float) -> None:
@@ -72,7 +82,17 @@ class NativeExecutable:
             program = call_within(_COMPILE, (model, request, dict(shapes)), seconds, f"{self._who}, {shapes}")
             return CompiledProgram.from_bytes(program)
 
-        self._compile_for = within
+        self._compile_for, self._limit_s = within, seconds
+
+    def keep_in(self, kept: KeptShapes) -> None:
+        """Take programs of shapes that are met from now on from the store where they lie there, and keep those that are compiled."""
+        self._kept = kept
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """Those of the program that ran last."""
+        last = self._last
+        return () if last is None else last.program.decisions
 
     def context(self) -> RunContext:
         """A context with a flag of its own: its run is ended between two kernels."""
@@ -85,15 +105,14 @@ class NativeExecutable:
     @property
     def counters(self) -> dict[str, int]:
         """Those of ``Executor.counters``, over all sets of shapes."""
-        each = [e.counters for e in tuple(self._buckets.values())]
-        return {n: sum(c[n] for c in each) for n in (each[0] if each else ())}
+        return self._buckets.counters
 
     def evidence(self, feeds: dict[str, Array] | None = None) -> Evidence:
         """Every dispatched kernel, from the plan that the executor recorded; with ``feeds`` the time of each, from the executor's own clock."""
         if self._closed:
             raise RunError(self._who, "the session is closed", do="Make a new one.")
-        executor = self._buckets.get(self._last)
-        if not self._static and feeds is not None and not self._closed:
+        executor = self._last
+        if not self._static and feeds is not None:
             executor = self._bucket(feeds)
         if executor is None:
             return Evidence("native", __version__, (), "session", notes=self._notes())
@@ -116,41 +135,57 @@ class NativeExecutable:
     def close(self) -> None:
         """Free programs and weights; further runs raise RunError."""
         self._closed = True
-        buckets, self._buckets = self._buckets, {}
-        for executor in buckets.values():
+        for executor in self._buckets.take_all():
             executor.close()
+        self._only = self._last = None
 
     def _bucket(self, feeds: Mapping[str, Array]) -> Executor | None:
-        """The executor for these shapes; compiled when they are new."""
+        """The executor for these shapes; opened when they are new."""
         key: Shapes = tuple((n, d) for n in self._order for d in feeds[n].shape)
         found = self._buckets.get(key)
         if found is not None or self._closed:
             return found
         with self._compiling:
-            if key not in self._buckets:
+            found = self._buckets.get(key)
+            if found is None and not self._closed:
                 specs = native_model(self._model).graph.input_specs
-                shapes = bind(specs, {n: feeds[n].shape for n in self._order})
-                self._open(key, self._compile_for(shapes))
-            return self._buckets[key]
+                found = self._open(key, self._program(bind(specs, {n: feeds[n].shape for n in self._order})))
+            return found
 
-    def _open(self, key: Shapes, program: CompiledProgram) -> None:
-        first = next(iter(self._buckets.values()), None)
+    def _program(self, shapes: Mapping[str, int]) -> CompiledProgram:
+        """The program for new shapes: from the store, else compiled and kept there."""
+        if self._kept is None:
+            self._buckets.compiled += 1
+            return self._compile_for(shapes)
+        with self._kept.building(shapes, f"{self._who}, {dict(shapes)}", self._limit_s):
+            blob = self._kept.get(shapes)
+            if blob is not None:
+                try:
+                    program = CompiledProgram.from_bytes(blob)
+                except FormatError as error:  # whole by its checksum, yet of another release
+                    _log.warning("%s It is compiled again.", error)
+                else:
+                    self._buckets.stored += 1
+                    return program
+            program = self._compile_for(shapes)
+            self._buckets.compiled += 1
+            self._kept.put(shapes, program.to_bytes())
+            return program
+
+    def _open(self, key: Shapes, program: CompiledProgram) -> Executor:
         source = native_model(self._model).weights
         with _LOADING:
             held = _HELD.setdefault(self._model.digest, weakref.WeakSet())
             weights = load_weights(source, program, shared=list(held))
             held.add(weights)
-        states = None if first is None else first.states
-        executor = Executor(program, threads=self._request.threads, contexts=_ANY_NUMBER, states=states)
+        executor = Executor(program, threads=self._request.threads, contexts=_ANY_NUMBER, states=self._states)
         executor.bind(weights)
-        self._buckets[key] = executor
-        self._last = key
-        self.decisions = program.decisions
+        self._states = executor.states
+        self._buckets.put(key, executor)
+        return executor
 
     def _notes(self) -> tuple[str, ...]:
-        if self._static:
-            return ()
-        return (f"{len(self._buckets)} sets of shapes were compiled, each when it was first met",)
+        return () if self._static else (self._buckets.note(),)
 
 
 # Transformed weights by the model's digest, of every session that is open: nobody writes to them, so buffers made alike are shared.
