@@ -18,7 +18,7 @@ from ..types import DType
 from .gemm import C_TYPES, accumulator, registers, sizes, strides_in
 from .kernel import Lowered, NodeCall, Stage
 
-__all__ = ["KERNELS", "FlashAttention", "NaiveAttention"]
+__all__ = ["KERNELS", "AttentionShape", "FlashAttention", "NaiveAttention"]
 
 _ENOUGH_TASKS = 16
 """With fewer tasks than this the keys are shared between tasks, as long as each has ``_SHARE`` of them."""
@@ -32,7 +32,7 @@ _WASTE = {1: 1.3, 2: 1.05, 3: 1.02, 4: 1.0}
 
 
 @dataclass(frozen=True, slots=True)
-class _Shape:
+class AttentionShape:
     """Sizes and strides of an attention node; strides are of [batch, head, position, element]."""
 
     batch: int
@@ -56,7 +56,7 @@ class _Shape:
     mask_type: str
 
     @classmethod
-    def of(cls, call: NodeCall) -> _Shape:
+    def of(cls, call: NodeCall) -> AttentionShape:
         q, k, v, y = (*(call.tensor(i).spec for i in range(3)), call.outputs[0])
         (batch, heads, queries, d), (_, kv_heads, keys, dv) = sizes(q), sizes(v)
         mask = call.optional(3)
@@ -136,7 +136,7 @@ class FlashAttention:
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
         """One stage, or two where the keys are split."""
-        s = _Shape.of(call)
+        s = AttentionShape.of(call)
         if s.empty:
             return Lowered(())
         isa: IsaLevel = target.isa  # type: ignore[attr-defined]
@@ -199,7 +199,7 @@ class FlashAttention:
 class _FlashText:
     """The functions of flash attention; shapes and strides stand in them as numbers."""
 
-    s: _Shape
+    s: AttentionShape
     constants: dict[str, dict[str, Any]]
     lanes: int
     blocks: int
@@ -392,7 +392,7 @@ class NaiveAttention:
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
         """One stage; a thread holds one row of scores and one of results."""
-        s = _Shape.of(call)
+        s = AttentionShape.of(call)
         if s.empty:
             return Lowered(())
         heads, t = s.kv_heads * s.group, s.sums

@@ -14,7 +14,7 @@ from ..types import DType
 from .gemm import ACTIVATIONS, C_TYPES, STREAMED_ROWS, Product, Term, lower_product, sizes, strides_in
 from .kernel import Lowered, NodeCall
 
-__all__ = ["KERNELS", "MatmulKernel", "product_of"]
+__all__ = ["KERNELS", "OPS", "MatmulKernel", "product_of"]
 
 assert set(ACTIVATIONS) == set(ACTIVATION_NAMES.split("|"))
 
@@ -77,6 +77,9 @@ _PRODUCTS: dict[str, Callable[[NodeCall], Product]] = {
     "fused_linear": _linear,
 }
 
+OPS = tuple(_PRODUCTS)
+"""Ops that are one product of two matrices."""
+
 
 def product_of(call: NodeCall) -> Product:
     """The product that a node is."""
@@ -125,7 +128,7 @@ class MatmulKernel:
     name: str
     streamed: bool
     check: _Check
-    ops: tuple[str, ...] = tuple(_PRODUCTS)
+    ops: tuple[str, ...] = OPS
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
         """Products in one dtype with a dense result."""

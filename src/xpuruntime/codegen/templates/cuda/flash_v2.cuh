@@ -1,0 +1,193 @@
+// needs: tiles
+// flash_v2.cuh: attention in one pass over the keys, on tensor cores, with memory that grows with the sequence.
+// The algorithm is FlashAttention-2's (Dao, 2023): a block has BM queries, each warp 16 x MI of them; keys come BN at a time,
+// two blocks of them in shared memory; the softmax keeps a running maximum and sum, and is divided once at the end.
+//
+// A struct P says all: T, D (size of a head, padded to 32, 64 or 128), d, dv (its true sizes), BM, BN, WARPS, queries, keys, group,
+//   heads, CAUSAL, offset (query i sees keys up to i + offset), ALIGNED, PAIRS, strides q_row, k_row, v_row, y_row,
+//   PLAIN (no mask, no cap, scale > 0), scale (of exponents to base 2), q_at(batch, head), k_at, v_at, y_at, and
+//   hidden logits: logit(score, batch, head, query, key) where it is not PLAIN.
+namespace flash {
+
+using tensor::u16;
+using tensor::u32;
+
+
+// Rows of a tile; this thread's chunks stand below each other, so that all addresses are one and constants.
+template <int ROWS, int CHUNKS, int THREADS, bool ALIGNED>
+__device__ __forceinline__ void fetch(unsigned char *tile, const u16 *from, int stride, int width, int limit) {
+    constexpr int STEP = THREADS / CHUNKS;
+    static_assert(STEP % 8 == 0 && ROWS % STEP == 0, "rows of a thread are swizzled alike");
+    const int r0 = threadIdx.x / CHUNKS, c = threadIdx.x % CHUNKS;
+    from += (long long)r0 * stride;
+    tile += tiles::swizzled<CHUNKS>(r0, c) * 16;
+#pragma unroll
+    for (int i = 0; i < ROWS / STEP; ++i)
+        tiles::fetch<ALIGNED>(tile + i * STEP * CHUNKS * 16, from + (long long)(i * STEP) * stride, c * 8, width, r0 + i * STEP < limit);
+}
+
+template <class P>
+__device__ __forceinline__ void forward(const u16 *q, const u16 *k, const u16 *v, u16 *y, const P &p) {
+    TENSOR_SHARED(shared);
+    typedef typename P::T T;
+    constexpr int THREADS = P::WARPS * 32, MI = P::BM / P::WARPS / 16, CH = P::D / 8, SN = P::BN / 8, ON = P::D / 8;
+    constexpr int Q_BYTES = P::BM * P::D * 2, KV_BYTES = P::BN * P::D * 2;
+    const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
+    // Blocks with most keys first, so that the last ones to run are short.
+    const int tile = gridDim.y - 1 - blockIdx.y, head = blockIdx.x % P::heads, batch = blockIdx.x / P::heads;
+    const int row0 = tile * P::BM, first = row0 + warp * 16 * MI;
+    q += P::q_at(batch, head) + (long long)row0 * P::q_row;
+    k += P::k_at(batch, head / P::group);
+    v += P::v_at(batch, head / P::group);
+    y += P::y_at(batch, head);
+
+    int seen = P::keys;
+    if (P::CAUSAL) {
+        const int last = (row0 + P::BM < P::queries ? row0 + P::BM : P::queries) + P::offset;
+        seen = last < seen ? (last > 0 ? last : 0) : seen;
+    }
+    const int blocks = (seen + P::BN - 1) / P::BN;
+
+    const auto fetch_keys = [&](int block) {
+        unsigned char *const to = shared + Q_BYTES + block % 2 * 2 * KV_BYTES;
+        const int at = block * P::BN;
+        fetch<P::BN, CH, THREADS, P::ALIGNED>(to, k + (long long)at * P::k_row, P::k_row, P::d, P::keys - at);
+        fetch<P::BN, CH, THREADS, P::ALIGNED>(to + KV_BYTES, v + (long long)at * P::v_row, P::v_row, P::dv, P::keys - at);
+        tensor::copies_commit();
+    };
+    fetch<P::BM, CH, THREADS, P::ALIGNED>(shared, q, P::q_row, P::d, P::queries - row0);
+    if (blocks) fetch_keys(0);
+
+    float out[MI][ON][4], most[MI][2], total[MI][2];
+#pragma unroll
+    for (int i = 0; i < MI; ++i) {
+#pragma unroll
+        for (int j = 0; j < ON; ++j)
+#pragma unroll
+            for (int e = 0; e < 4; ++e) out[i][j][e] = 0;
+        most[i][0] = most[i][1] = TENSOR_HIDDEN;
+        total[i][0] = total[i][1] = 0;
+    }
+    const u32 base = tensor::place(shared), kv = base + Q_BYTES;
+    const u32 queries = tiles::moved<CH>(tiles::rows_place<CH>(base, lane), warp * 16 * MI, 0);
+    const u32 keys0 = tiles::columns_place<CH>(kv, lane), values0 = tiles::rows_place<CH>(kv + KV_BYTES, lane);
+
+    for (int block = 0; block < blocks; ++block) {
+        tensor::copies_wait<0>();
+        __syncthreads();  // these keys are there for all, and nobody reads those of the block before
+        if (block + 1 < blocks) fetch_keys(block + 1);
+        const u32 keys = keys0 + block % 2 * 2 * KV_BYTES, values = values0 + block % 2 * 2 * KV_BYTES;
+
+        float s[MI][SN][4];
+#pragma unroll
+        for (int i = 0; i < MI; ++i)
+#pragma unroll
+            for (int j = 0; j < SN; ++j)
+#pragma unroll
+                for (int e = 0; e < 4; ++e) s[i][j][e] = 0;
+#pragma unroll
+        for (int kk = 0; kk < P::D / 16; ++kk) {
+            u32 fq[MI][4], fk[4];
+#pragma unroll
+            for (int i = 0; i < MI; ++i) tiles::rows16<CH>(fq[i], queries, i * 16, kk * 2);
+#pragma unroll
+            for (int j = 0; j < SN / 2; ++j) {
+                tiles::columns16<CH>(fk, keys, j * 16, kk * 2);
+#pragma unroll
+                for (int i = 0; i < MI; ++i) {
+                    tensor::multiply<T>(s[i][2 * j], fq[i], fk[0], fk[1]);
+                    tensor::multiply<T>(s[i][2 * j + 1], fq[i], fk[2], fk[3]);
+                }
+            }
+        }
+
+        const int key0 = block * P::BN;
+        const bool edge = key0 + P::BN > P::keys || (P::CAUSAL && key0 + P::BN - 1 > first + P::offset);
+        if (!P::PLAIN || edge) {
+#pragma unroll
+            for (int i = 0; i < MI; ++i)
+#pragma unroll
+                for (int j = 0; j < SN; ++j)
+#pragma unroll
+                    for (int e = 0; e < 4; ++e) {
+                        const int row = first + i * 16 + e / 2 * 8 + lane / 4, key = key0 + j * 8 + lane % 4 * 2 + e % 2;
+                        const bool there = key < P::keys && (!P::CAUSAL || key <= row + P::offset);
+                        if (!P::PLAIN && there && row < P::queries) s[i][j][e] = p.logit(s[i][j][e], batch, head, row, key);
+                        if (!there) s[i][j][e] = TENSOR_HIDDEN;
+                    }
+        }
+
+        // The softmax of this block: rescale what there is to the new maximum.
+        u32 weights[MI][SN][2];
+#pragma unroll
+        for (int i = 0; i < MI; ++i)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                float peak = most[i][half];
+#pragma unroll
+                for (int j = 0; j < SN; ++j) peak = fmaxf(peak, fmaxf(s[i][j][half * 2], s[i][j][half * 2 + 1]));
+                peak = fmaxf(peak, __shfl_xor_sync(0xffffffffu, peak, 1));
+                peak = fmaxf(peak, __shfl_xor_sync(0xffffffffu, peak, 2));
+                const float level = peak == TENSOR_HIDDEN ? 0 : peak * P::scale();
+                const float shrink = tensor::exp2(most[i][half] * P::scale() - level);
+                most[i][half] = peak;
+                float sum = 0;
+#pragma unroll
+                for (int j = 0; j < SN; ++j) {
+                    const float a = tensor::exp2(s[i][j][half * 2] * P::scale() - level);
+                    const float b = tensor::exp2(s[i][j][half * 2 + 1] * P::scale() - level);
+                    sum += a + b;
+                    weights[i][j][half] = T::pack(a, b);
+                }
+                total[i][half] = total[i][half] * shrink + sum;
+#pragma unroll
+                for (int j = 0; j < ON; ++j) {
+                    out[i][j][half * 2] *= shrink;
+                    out[i][j][half * 2 + 1] *= shrink;
+                }
+            }
+
+#pragma unroll
+        for (int kk = 0; kk < P::BN / 16; ++kk) {
+            u32 fv[4];
+#pragma unroll
+            for (int j = 0; j < ON / 2; ++j) {
+                tiles::across16<CH>(fv, values, kk * 16, j * 2);
+#pragma unroll
+                for (int i = 0; i < MI; ++i) {
+                    const u32 fp[4] = {weights[i][2 * kk][0], weights[i][2 * kk][1], weights[i][2 * kk + 1][0], weights[i][2 * kk + 1][1]};
+                    tensor::multiply<T>(out[i][2 * j], fp, fv[0], fv[1]);
+                    tensor::multiply<T>(out[i][2 * j + 1], fp, fv[2], fv[3]);
+                }
+            }
+        }
+    }
+    tensor::copies_wait<0>();
+
+#pragma unroll
+    for (int i = 0; i < MI; ++i)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            float sum = total[i][half];
+            sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+            sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+            const float scale = sum == 0 ? 0 : 1 / sum;
+            const int row = first + i * 16 + half * 8 + lane / 4;
+            if (row >= P::queries) continue;
+            u16 *const line = y + (long long)row * P::y_row;
+#pragma unroll
+            for (int j = 0; j < ON; ++j) {
+                const int at = j * 8 + lane % 4 * 2;
+                if (at >= P::dv) continue;
+                const u32 pair = T::pack(out[i][j][half * 2] * scale, out[i][j][half * 2 + 1] * scale);
+                if (P::PAIRS) {
+                    *(u32 *)(line + at) = pair;
+                } else {
+                    line[at] = (u16)pair;
+                    if (at + 1 < P::dv) line[at + 1] = (u16)(pair >> 16);
+                }
+            }
+        }
+}
+
+}  // namespace flash

@@ -1,0 +1,191 @@
+"""``attention/flash_decode`` on CUDA: few queries over many keys, the keys split over blocks (``templates/cuda/flash_decode.cuh``).
+
+The query heads that share a key head are rows of one block, so grouped heads read each key once. A second stage joins the splits.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from ...codegen.target import CodegenTarget
+from ...decisions import Reason, Support
+from ..attention import AttentionShape
+from ..kernel import Lowered, NodeCall, Stage
+from .attention import LOG2E, arguments_of, logit_text, place_text, supported_halves
+from .heavy import about, bytes_of, c_bool, constants, in_chunks, multiprocessors
+from .launch import Argument, Launch, cuda_stage
+
+__all__ = ["KERNELS", "ROWS", "FlashDecode"]
+
+ROWS = 8
+"""Rows (queries times heads of a group) of a block: their state stays in registers."""
+
+_MOST_ROWS = 32
+_WARPS = 4
+_LEAST_SHARE = 64
+"""Keys that are worth a block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Chunks that hold a head (a power of two), rows of a block, blocks of rows, splits of the keys and keys of each, reads ahead."""
+
+    lanes: int
+    rows: int
+    row_blocks: int
+    splits: int
+    share: int
+    ahead: int
+
+
+def cut_for(s: AttentionShape, target: CodegenTarget) -> Cut:
+    """Splits enough that every multiprocessor has a few blocks, and none smaller than is worth one."""
+    lanes = max(4, 1 << (math.ceil(max(s.d, s.dv) / 8) - 1).bit_length())
+    all_rows = s.group * s.queries
+    row_blocks = math.ceil(all_rows / ROWS)
+    rows = math.ceil(all_rows / row_blocks)
+    tasks = s.batch * s.kv_heads * row_blocks
+    step = _WARPS * 32 // lanes
+    wanted = max(1, math.ceil(2 * multiprocessors(target) / tasks))
+    splits = max(1, min(wanted, s.keys // _LEAST_SHARE))
+    share = max(step, math.ceil(s.keys / splits / step) * step)
+    splits = max(1, math.ceil(s.keys / share))
+    return Cut(lanes, rows, row_blocks, splits, share, max(1, min(4, math.ceil(share / step))))
+
+
+class FlashDecode:
+    """Keys and values read once, by as many blocks as there are multiprocessors."""
+
+    name = "attention/flash_decode"
+    ops = ("attention",)
+
+    def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
+        """float16 and bfloat16, few queries of each key head."""
+        found = supported_halves(call)
+        if not found:
+            return found
+        s = AttentionShape.of(call)
+        if not 0 < s.group * s.queries <= _MOST_ROWS:
+            return Support.no(
+                Reason.SHAPE_UNSUPPORTED,
+                f"for up to {_MOST_ROWS} queries of a key head, and there are {s.group * s.queries}",
+            )
+        return found
+
+    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+        """The parts, then what joins them."""
+        s = AttentionShape.of(call)
+        if s.empty:
+            return Lowered(())
+        cut = cut_for(s, target)
+        tasks = s.batch * s.kv_heads * cut.row_blocks
+        kept = cut.rows * (s.dv + 2)
+        return Lowered(
+            (_part(call, s, cut, tasks, kept), _join(call, s, cut, tasks, kept)),
+            temps=(tasks * cut.splits * kept * 4,),
+        )
+
+
+def _row_text(steps: tuple[int, ...], queries: int, row: str) -> str:
+    return (
+        f"{row} / {queries} * {steps[1]}ll + {row} % {queries} * {steps[2]}ll"
+        if queries > 1
+        else f"{row} * {steps[1]}ll"
+    )
+
+
+def _part(call: NodeCall, s: AttentionShape, cut: Cut, tasks: int, kept: int) -> Stage:
+    dtype = call.outputs[0].dtype
+    given = arguments_of(call)[:-1]
+    mask = [a for a in given if a.name == "mask"]
+    aligned = in_chunks(dtype, s.d, s.dv, *s.q[:3], *s.k[:3], *s.v[:3])
+    all_rows = s.group * s.queries
+    numbers = {
+        "D": cut.lanes * 8, "d": s.d, "dv": s.dv, "rows": cut.rows, "keys": s.keys, "SPLITS": cut.splits, "SHARE": cut.share,
+        "WARPS": _WARPS, "AHEAD": cut.ahead, "k_row": s.k[2], "v_row": s.v[2],
+    }  # fmt: skip
+    special = bool(s.mask) or bool(s.softcap)
+    scale = s.scale if s.softcap else s.scale * LOG2E
+    # A row of a block that is none of the node's repeats the last.
+    row = f"(first + r < {all_rows} ? first + r : {all_rows - 1})"
+    struct = [
+        "struct KERNEL_decode {",
+        *(f"    {a.text};" for a in mask),
+        "    int first;",
+        f"    typedef {given[0].ctype} S;",
+        constants("int", numbers),
+        constants("bool", {"MASKED": c_bool(special), "ALIGNED": c_bool(aligned)}),
+        *(place_text(n, steps) for n, steps in (("key", s.k), ("value", s.v))),
+        f"    __device__ __forceinline__ static float scale() {{ return {scale!r}f; }}",
+        f"    __device__ __forceinline__ int64_t q_at(int r) const {{ return {_row_text(s.q, s.queries, row)}; }}",
+        f"    __device__ __forceinline__ bool sees(int r, int key) const {{ return {_sees(s, row)}; }}",
+        "    __device__ __forceinline__ float logit(float score, int batch, int kv_head, int r, int key) const {",
+        f"        const int head = kv_head * {s.group} + {row} / {s.queries}, query = {row} % {s.queries};",
+        *logit_text(s, "score", LOG2E if s.softcap else 1),
+        "    }",
+        "};",
+    ]
+    if not s.softcap:  # scores are to base 2 already, so what is added must be too
+        struct = [line.replace("(float)load<1>(", f"{LOG2E!r}f * (float)load<1>(") for line in struct]
+    body = [
+        f"const int task = blockIdx.x / {cut.splits}, block = task % {cut.row_blocks};",
+        f"const int head = task / {cut.row_blocks} % {s.kv_heads}, batch = task / {cut.row_blocks * s.kv_heads};",
+        f"const auto *q0 = q + (batch * {s.q[0]}ll + head * {s.q[1] * s.group}ll);",
+        "const auto *k0 = k + KERNEL_decode::key_at(batch, head);",
+        "const auto *v0 = v + KERNEL_decode::value_at(batch, head);",
+        f"float *const to = parts + (int64_t)blockIdx.x * {kept};",
+    ]
+    values = f"{{{'mask, ' if mask else ''}block * {cut.rows}}}"
+    if aligned:
+        constructor = f"{mask[0].text}, int first" if mask else "int first"
+        inner = "mask, first" if mask else "first"
+        struct.append(
+            f"struct KERNEL_anywhere : KERNEL_decode {{ __device__ KERNEL_anywhere({constructor}) : KERNEL_decode{{{inner}}} {{}}"
+            " static constexpr bool ALIGNED = false; };"
+        )
+        body += [
+            "if (((uint64_t)q | (uint64_t)k | (uint64_t)v) % 16 == 0)",
+            f"    flash_decode::part(q0, k0, v0, batch, head, to, KERNEL_decode{values});",
+            "else",
+            f"    flash_decode::part(q0, k0, v0, batch, head, to, KERNEL_anywhere{values});",
+        ]
+    else:
+        body.append(f"flash_decode::part(q0, k0, v0, batch, head, to, KERNEL_decode{values});")
+    return cuda_stage(
+        f"decode_{s.batch}x{s.kv_heads * s.group}x{s.queries}x{s.keys}x{s.d}",
+        about(call, f"{cut.rows} rows a block, keys in {cut.splits} parts of {cut.share}"),
+        [*given, Argument("temp0", "parts", "float", written=True)], body, Launch.flat(tasks * cut.splits, _WARPS * 32), before=struct,
+        parts=frozenset({"flash_decode"}), flops=s.flops, bytes=bytes_of([o.spec for o in call.tensors]),
+    )  # fmt: skip
+
+
+def _sees(s: AttentionShape, row: str) -> str:
+    return f"key <= {row} % {s.queries} + {s.offset}" if s.causal else "true"
+
+
+def _join(call: NodeCall, s: AttentionShape, cut: Cut, tasks: int, kept: int) -> Stage:
+    y = call.outputs[0]
+    all_rows = s.group * s.queries
+    threads = max(32, -(-s.dv // 32) * 32)
+    body = [
+        f"const int r = blockIdx.x % {cut.rows}, task = blockIdx.x / {cut.rows}, row = task % {cut.row_blocks} * {cut.rows} + r;",
+        f"const int head = task / {cut.row_blocks} % {s.kv_heads}, batch = task / {cut.row_blocks * s.kv_heads};",
+        f"if (row >= {all_rows} || threadIdx.x >= {s.dv}) return;",
+        f"const float x = flash_decode::joined<KERNEL_join>(parts + (int64_t)task * {cut.splits * kept}, {kept}, r, threadIdx.x);",
+        f"store<1>(y + (batch * {s.y[0]}ll + head * {s.y[1] * s.group}ll + {_row_text(s.y, s.queries, 'row')} + threadIdx.x * {s.y[3]}ll), x);",
+    ]
+    arguments = [
+        Argument("temp0", "parts", "float"),
+        Argument("out0", "y", arguments_of(call)[0].ctype, True),
+    ]
+    return cuda_stage(
+        f"decode_join_{s.batch}x{s.kv_heads * s.group}x{s.queries}x{s.d}", about(call, f"joins {cut.splits} parts"), arguments, body,
+        Launch.flat(tasks * cut.rows, threads),
+        before=["struct KERNEL_join {", constants("int", {"SPLITS": cut.splits, "dv": s.dv}), "};"],
+        parts=frozenset({"flash_decode"}), bytes=tasks * cut.splits * kept * 4 + bytes_of([y]),
+    )  # fmt: skip
+
+
+KERNELS: tuple[Any, ...] = (FlashDecode(),)

@@ -1,0 +1,131 @@
+"""``matmul/gemv`` on CUDA: up to eight rows times a weight whose k lies side by side (``templates/cuda/gemv.cuh``), as decoding has them.
+
+All of the time is that of reading the weight once: warps own columns, lanes stride along k in 16-byte reads of which many are under way.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from ...codegen.target import CodegenTarget
+from ...decisions import Reason, Support
+from ...types import DType
+from ..gemm import Product
+from ..kernel import Lowered, NodeCall, Stage
+from ..matmul import OPS, product_of
+from .heavy import about, bytes_of, c_bool, constants, multiprocessors
+from .launch import Launch, cuda_stage
+from .matmul import arguments_of, finish_text, matrices_of, parts_of, supported
+
+__all__ = ["KERNELS", "ROWS", "Gemv"]
+
+ROWS = 8
+"""Up to so many rows a weight is streamed; beyond, tensor cores read it as fast."""
+
+_DTYPES = (DType.BFLOAT16, DType.FLOAT16, DType.FLOAT32)
+_WARPS = 8
+_ENOUGH_WARPS = 24
+"""Warps of a multiprocessor that keep its memory busy when each has several reads under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Columns of a warp, warps that share a column's k, groups of such warps in a block, steps of reads under way."""
+
+    columns: int
+    split: int
+    groups: int
+    ahead: int
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.split * self.groups * 32
+
+    def blocks(self, n: int) -> int:
+        """Blocks that cover n columns."""
+        return math.ceil(n / (self.columns * self.groups))
+
+
+def cut_for(p: Product, dtype: DType, target: CodegenTarget) -> Cut:
+    """Whole rows of k for a warp where there are columns enough; else warps share them."""
+    chunk = 32 * 128 // dtype.bits  # elements of a warp's step
+    steps = max(1, math.ceil(p.k / chunk))
+    wanted = multiprocessors(target) * _ENOUGH_WARPS
+    columns = 4 if p.n >= 8 * wanted and p.m <= 4 else 2 if p.n >= 2 * wanted or p.m > 1 else 1
+    split = 1
+    while split < _WARPS and p.n / columns * split < wanted and steps >= 4 * split:
+        split *= 2
+    ahead = max(1, min(8 // columns if p.m <= 2 else 2, math.ceil(steps / split)))
+    return Cut(columns, split, _WARPS // split, ahead)
+
+
+class Gemv:
+    """Few rows times a weight."""
+
+    name = "matmul/gemv"
+    ops: tuple[str, ...] = OPS
+
+    def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
+        """Up to eight rows of floats; both sides with k side by side; one product."""
+        found = supported(call)
+        if not found:
+            return found
+        dtype = call.outputs[0].dtype
+        if dtype not in _DTYPES:
+            return Support.no(
+                Reason.DTYPE_UNSUPPORTED, f"streams floats of 16 and 32 bits, not {dtype.value}"
+            )
+        p = product_of(call).flat()
+        if p.batches != 1 or p.batch:
+            return Support.no(
+                Reason.SHAPE_UNSUPPORTED, "streams one weight, and there is one for each of a batch"
+            )
+        if not 1 <= p.m <= ROWS or not p.n * p.k:
+            return Support.no(Reason.SHAPE_UNSUPPORTED, f"for one to {ROWS} rows, and there are {p.m}")
+        sides = matrices_of(p, dtype)
+        if sides is None or sides.b_rows or (sides.a_row == 0 and p.m > 1):
+            return Support.no(Reason.SHAPE_UNSUPPORTED, "the weight's inner dim does not lie side by side")
+        return found
+
+    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+        """One stage."""
+        p = product_of(call).flat()
+        return Lowered((gemv_stage(call, p, cut_for(p, call.outputs[0].dtype, target)),))
+
+
+def gemv_stage(call: NodeCall, p: Product, cut: Cut) -> Stage:
+    """The stage of a cut."""
+    dtype = call.outputs[0].dtype
+    sides = matrices_of(p, dtype)
+    assert sides is not None
+    arguments = arguments_of(call, p)
+    aligned = sides.a_aligned and sides.b_aligned
+    numbers = {
+        "m": p.m, "n": p.n, "k": p.k, "x_row": sides.a_row, "w_row": sides.b_line, "COLUMNS": cut.columns, "SPLIT": cut.split,
+        "GROUPS": cut.groups, "AHEAD": cut.ahead,
+    }  # fmt: skip
+    before = [
+        "struct KERNEL_gemv {", f"    typedef {arguments[0].ctype} S;", constants("int", numbers),
+        constants("bool", {"ALIGNED": c_bool(aligned)}), "};",
+        *(["struct KERNEL_anywhere : KERNEL_gemv { static constexpr bool ALIGNED = false; };"] if aligned else []),
+        *finish_text(p, arguments, "float", batched=False),
+    ]  # fmt: skip
+    body = [f"const KERNEL_finish finish = {{{', '.join(a.name for a in arguments[2:])}}};"]
+    if aligned:
+        body += [
+            "if (((uint64_t)a | (uint64_t)b) % 16 == 0) gemv::run<KERNEL_gemv>(a, b, finish);",
+            "else gemv::run<KERNEL_anywhere>(a, b, finish);",
+        ]
+    else:
+        body.append("gemv::run<KERNEL_gemv>(a, b, finish);")
+    return cuda_stage(
+        f"gemv_{p.m}x{p.n}x{p.k}", about(call, f"{cut.columns} columns a warp, {cut.split} warps share one"), arguments, body,
+        Launch.flat(cut.blocks(p.n), cut.threads), before=before, parts=parts_of(p.act, "gemv"), flops=2 * p.m * p.n * p.k,
+        bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
+    )  # fmt: skip
+
+
+KERNELS: tuple[Any, ...] = (Gemv(),)

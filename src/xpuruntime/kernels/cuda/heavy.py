@@ -1,0 +1,70 @@
+"""What the heavy kernels share: the tags of tensor-core dtypes, whether rows lie as 16-byte reads want them, launches, comments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ...codegen.cuda import CudaTarget
+from ...codegen.target import CodegenTarget
+from ...types import DType, TensorSpec
+from ..gemm import C_TYPES, sizes
+from ..kernel import NodeCall
+from .launch import Argument
+
+__all__ = [
+    "CHUNK_BYTES", "FULL", "MOST_BLOCKS_YZ", "TAGS", "about", "argument", "bytes_of", "c_bool", "constants", "in_chunks", "multiprocessors",
+    "shared_limit",
+]  # fmt: skip
+
+TAGS: Mapping[DType, str] = {DType.BFLOAT16: "tensor::Bf16", DType.FLOAT16: "tensor::F16"}
+"""Dtypes of which tensor cores take pairs, as ``templates/cuda/tensor.cuh`` calls them."""
+
+CHUNK_BYTES = 16
+"""What a thread reads at once."""
+
+MOST_BLOCKS_YZ = 65535
+"""Blocks of a grid along y or z (CUDA C++ Programming Guide, technical specifications)."""
+
+FULL = 132
+"""Multiprocessors that a launch should have work for: those of an H100 or H200; a smaller device takes the same blocks in more turns."""
+
+
+def multiprocessors(target: CodegenTarget) -> int:
+    """Multiprocessors that work is cut for."""
+    return FULL
+
+
+def shared_limit(target: CodegenTarget) -> int:
+    """Most bytes of shared memory of a block."""
+    return target.sm.shared_bytes if isinstance(target, CudaTarget) else 48 * 1024
+
+
+def in_chunks(dtype: DType, *elements: int) -> bool:
+    """Whether each of these strides or extents is a whole number of 16-byte chunks."""
+    return all(e * dtype.bits // 8 % CHUNK_BYTES == 0 for e in elements)
+
+
+def c_bool(value: object) -> str:
+    """``true`` or ``false``."""
+    return "true" if value else "false"
+
+
+def constants(kind: str, values: Mapping[str, object]) -> str:
+    """``    static constexpr int m = 1, n = 2;``."""
+    return f"    static constexpr {kind} " + ", ".join(f"{n} = {v}" for n, v in values.items()) + ";"
+
+
+def argument(spec: TensorSpec, ref: str, name: str, *, written: bool = False) -> Argument:
+    """A buffer of a spec's dtype."""
+    return Argument(ref, name, "bool" if spec.dtype is DType.BOOL else C_TYPES[spec.dtype], written)
+
+
+def about(call: NodeCall, what: str) -> str:
+    """The comment above a kernel: the node, what it maps to what, and how."""
+    ins = ", ".join(f"{s.dtype.value}{list(sizes(s))}" for s in (t.spec for t in call.tensors))
+    return f"{call.op} %{call.node.name}: {ins} -> {list(sizes(call.outputs[0]))}; {what}"
+
+
+def bytes_of(specs: Sequence[TensorSpec]) -> int:
+    """What must move at least: every buffer once."""
+    return sum(s.size_bytes or 0 for s in specs)

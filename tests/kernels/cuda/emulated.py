@@ -1,0 +1,168 @@
+"""Generated CUDA kernels, run on a CPU: the very text that NVRTC compiles, under ``emulator.h`` instead of a GPU's instructions.
+
+    judge(Generated(), "mm", x, w)          lower the node, run its stages block by block, compare with the interpreter
+
+What it cannot show is speed, and whether the few instructions of ``tensor.cuh`` mean what the emulator takes them to mean; that is
+what ``scripts/gpu/kernels.sh`` is for.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from xpuruntime.codegen.cpp import ordered_parts
+from xpuruntime.codegen.cuda import CudaTarget, cuda_part, cuda_target
+from xpuruntime.ir import Graph, GraphBuilder, interp
+from xpuruntime.kernels.kernel import Kernel, Lowered, NodeCall, Operand, Packed, Stage
+from xpuruntime.numerics import compare, tolerance_for
+from xpuruntime.program.program import WeightTransformRecipe
+from xpuruntime.runtime.recipes import run_recipe
+from xpuruntime.types import DType
+
+FLAGS = (
+    "-O1",
+    "-std=c++17",
+    "-w",
+    "-fPIC",
+    "-shared",
+    "-ffp-contract=fast",
+    "-fno-strict-aliasing",
+    "-fno-gnu-unique",
+)
+_LIMITS = {DType.FLOAT64: 1e-12, DType.FLOAT32: 1e-5}
+
+
+def one_node(
+    op: str, operands: Sequence[Any], weights: str = "", **attrs: Any
+) -> tuple[Graph, dict[str, Any], dict[str, Any]]:
+    """A graph of one node, its inputs and its weights. An operand is an array, a number or None; digits in ``weights`` are positions."""
+    b = GraphBuilder("one")
+    feeds: dict[str, Any] = {}
+    known: dict[str, Any] = {}
+    names: list[Any] = []
+    for i, x in enumerate(operands):
+        if not isinstance(x, np.ndarray):
+            names.append(x)
+            continue
+        declare, held = (b.weight, known) if str(i) in weights else (b.input, feeds)
+        names.append(declare(f"x{i}", f"{x.dtype.name}{list(x.shape)}"))
+        held[f"x{i}"] = x
+    b.output("y", b.call(op, *names, **attrs))
+    return b.build(), feeds, known
+
+
+def call_of(graph: Graph, known: Mapping[str, Any]) -> NodeCall:
+    """The node as kernels see it, everything dense."""
+    (node,) = graph.nodes
+    inputs = tuple(Operand(i, graph.spec(i), i in known) if isinstance(i, str) else i for i in node.inputs)
+    return NodeCall(node, inputs, tuple(graph.spec(v.name) for v in node.outputs))
+
+
+def text_of(stages: Sequence[Stage], target: CudaTarget) -> str:
+    """One C++ file: the emulator, the prelude but for ``tensor``, the kernels, and a function each that launches it."""
+    parts = {p for s in stages for p in s.parts}
+    names = ordered_parts(parts, lambda p: cuda_part(p)[1])
+    texts = [cuda_part(p)[1] for p in names if p != "tensor"]
+    functions = [s.source.replace("KERNEL", f"kernel{i}") for i, s in enumerate(stages)]
+    launches = [
+        f'extern "C" void launch{i}(void **a) {{ emulated_call(&kernel{i}, a); }}' for i in range(len(stages))
+    ]
+    head = Path(__file__).with_name("emulator.h").read_text()
+    sm = f"#define SM {target.sm.number}"
+    return "\n".join([sm, head, "namespace xpu {", *texts, *functions, *launches, "}"])
+
+
+@cache
+def _built(text: str) -> ctypes.CDLL:
+    folder = (
+        Path(tempfile.gettempdir())
+        / f"xpu-emulated-{hashlib.sha256((text + str(FLAGS)).encode()).hexdigest()[:24]}"
+    )
+    folder.mkdir(exist_ok=True)
+    library = folder / "kernels.so"
+    if not library.exists():
+        source = folder / "kernels.cpp"
+        source.write_text(text)
+        made = folder / "new.so"
+        done = subprocess.run(
+            ["g++", *FLAGS, "-o", made, source], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr[:6000]
+        made.rename(library)
+    return ctypes.CDLL(str(library))
+
+
+def _guarded(shape: Sequence[int], dtype: Any, fill: Any = None, shift: int = 0) -> np.ndarray[Any, Any]:
+    """An array between NaNs, so that what is read beside it shows; ``shift`` elements off 256-byte alignment."""
+    own = np.dtype(dtype)
+    size, guard = int(np.prod(shape)), 256 // own.itemsize
+    raw = np.full((size + 4 * guard) * own.itemsize, 0xFF, np.uint8)
+    start = (-raw.ctypes.data % 256) + 256 + shift * own.itemsize
+    found = raw[start : start + size * own.itemsize].view(own).reshape(shape)
+    if fill is not None:
+        found[...] = fill
+    return found
+
+
+def emulate(
+    lowered: Lowered, call: NodeCall, target: CudaTarget, arrays: Mapping[str, Any], shift: int = 0
+) -> list[Any]:
+    """The results of a lowered node."""
+    library = _built(text_of(lowered.stages, target)) if lowered.stages else None
+    places: dict[str, Any] = {}
+    for i, operand in enumerate(call.inputs):
+        if isinstance(operand, Operand):
+            value = arrays[operand.name]
+            packed = lowered.weights.get(i)
+            value = value if packed is None else pack(packed, value)
+            places[f"in{i}"] = _guarded(value.shape, value.dtype, value, shift)
+    for name, (i, packed) in lowered.beside.items():
+        value = pack(packed, arrays[call.tensor(i).name])
+        places[name] = _guarded(value.shape, value.dtype, value)
+    for i, size in enumerate(lowered.temps):
+        places[f"temp{i}"] = _guarded((size,), np.uint8)
+    outputs = [_guarded([int(d) for d in s.shape], s.dtype.numpy, shift=shift) for s in call.outputs]
+    places |= {f"out{i}": x for i, x in enumerate(outputs)}
+    for i, stage in enumerate(lowered.stages):
+        assert library is not None
+        grid, (block, *_), shared = (stage.options[n] for n in ("grid", "block", "shared"))
+        assert shared <= target.sm.shared_bytes
+        pointers = (ctypes.c_void_p * len(stage.args))(*(places[a].ctypes.data for a in stage.args))
+        library.emulate(
+            getattr(library, f"launch{i}"), pointers, (ctypes.c_int * 3)(*grid), block, shared, 7 + i
+        )
+    return outputs
+
+
+def pack(packed: Packed, value: Any) -> Any:
+    """A weight as the kernel reads it."""
+    return np.ascontiguousarray(
+        run_recipe(WeightTransformRecipe("packed", packed.spec, "x", packed.steps), {"x": value})
+    )
+
+
+def judge(
+    kernel: Kernel, op: str, *operands: Any, weights: str = "", target: str = "cuda:sm_90", shift: int = 0, tolerance: float | None = None,
+    **attrs: Any,
+) -> Any:  # fmt: skip
+    """The kernel's result, after comparing it with the interpreter's; raises AssertionError."""
+    graph, feeds, known = one_node(op, operands, weights, **attrs)
+    call, to = call_of(graph, known), cuda_target(target)
+    said = kernel.supports(call, to)
+    assert said, said.reason
+    (got,) = emulate(kernel.lower(call, to), call, to, feeds | known, shift)
+    want = interp.run(graph, feeds, weights=known)["y"]
+    dtype = DType.of(want.dtype)
+    limit = _LIMITS.get(dtype, tolerance_for(dtype)) if tolerance is None else tolerance
+    verdict = compare("y", got, want, limit)
+    assert verdict.ok, f"{verdict.reason} (max|d|/max|ref| {verdict.max_rel:.3g}, limit {limit:.3g})\n{graph}"
+    return got

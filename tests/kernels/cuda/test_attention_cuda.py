@@ -1,0 +1,85 @@
+"""Attention on CUDA: the kernels' own text, run on a CPU by the emulator, against the interpreter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from emulated import call_of, judge, one_node
+
+from xpuruntime.codegen.cuda import cuda_target
+from xpuruntime.kernels.cuda.attention import FlashV2, Naive
+from xpuruntime.kernels.cuda.decode import FlashDecode
+
+rng = np.random.default_rng(13)
+
+
+def array(shape: tuple[int, ...], dtype: str = "bfloat16") -> np.ndarray[Any, Any]:
+    return rng.standard_normal(shape).astype(getattr(ml_dtypes, dtype, dtype))
+
+
+def run(
+    kernel: Any, q: Any, k: Any, dv: int, dtype: str = "bfloat16", mask: Any = None, **options: Any
+) -> Any:
+    given = [array(q, dtype), array(k, dtype), array((*k[:3], dv), dtype), *([] if mask is None else [mask])]
+    return judge(kernel, "attention", *given, **options)
+
+
+def test_flash_plain_causal_grouped_and_padded() -> None:
+    run(FlashV2(), (1, 2, 130, 64), (1, 2, 150, 64), 64)
+    run(FlashV2(), (1, 4, 70, 64), (1, 2, 70, 64), 64, causal=True)
+    run(FlashV2(), (2, 2, 33, 40), (2, 1, 90, 40), 24, "float16", causal=True, causal_offset=57)
+    run(FlashV2(), (1, 1, 70, 20), (1, 1, 90, 20), 20, shift=1)
+
+
+def test_flash_masks_and_caps() -> None:
+    run(FlashV2(), (1, 2, 33, 20), (1, 1, 90, 20), 20, mask=rng.random((1, 1, 33, 90)) < 0.5)
+    run(FlashV2(), (1, 2, 33, 128), (1, 1, 90, 128), 128, mask=array((33, 90), "float32"), softcap=20.0)
+    run(FlashV2(), (1, 1, 5, 32), (1, 1, 9, 32), 32, scale=-0.3)
+
+
+@pytest.mark.parametrize("kernel", [FlashV2(), FlashDecode()], ids=lambda k: k.name)
+def test_a_query_that_sees_nothing_gives_zeros(kernel: Any) -> None:
+    mask = np.ones((1, 1, 3, 90), bool)
+    mask[:, :, 1] = False
+    assert not np.any(run(kernel, (1, 2, 3, 32), (1, 2, 90, 32), 32, mask=mask)[:, :, 1].astype(np.float32))
+
+
+def test_decode_grouped_split_causal_masked() -> None:
+    run(FlashDecode(), (2, 12, 1, 128), (2, 2, 150, 128), 128)
+    run(FlashDecode(), (1, 4, 3, 40), (1, 2, 300, 40), 24, "float16", causal=True, causal_offset=297)
+    run(FlashDecode(), (1, 4, 1, 64), (1, 2, 300, 64), 64, mask=np.arange(300).reshape(1, 1, 1, 300) < 40)
+    run(
+        FlashDecode(), (1, 4, 1, 64), (1, 2, 300, 64), 64, mask=array((1, 4, 1, 300), "float32"), softcap=20.0
+    )
+    run(FlashDecode(), (1, 10, 1, 100), (1, 1, 300, 100), 100, mask=array((1, 1, 1, 300)), shift=1)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_naive_takes_every_float(dtype: str) -> None:
+    run(Naive(), (1, 2, 9, 20), (1, 1, 33, 20), 24, dtype, mask=rng.random((1, 1, 9, 33)) < 0.5)
+    run(Naive(), (1, 2, 9, 20), (1, 1, 33, 20), 20, dtype, causal=True, softcap=5.0)
+
+
+def test_what_is_refused_has_a_reason() -> None:
+    target = cuda_target("cuda:sm_80")
+
+    def said(kernel: Any, q: Any, k: Any, dtype: str = "bfloat16") -> str:
+        graph, _, known = one_node("attention", [array(q, dtype), array(k, dtype), array(k, dtype)])
+        return str(kernel.supports(call_of(graph, known), target).reason)
+
+    assert (
+        said(FlashV2(), (1, 1, 4, 32), (1, 1, 4, 32), "float32")
+        == "tensor cores take float16 and bfloat16, not float32"
+    )
+    assert said(FlashV2(), (1, 1, 4, 160), (1, 1, 4, 160)) == "heads of up to 128 elements, not 160"
+    assert (
+        said(FlashDecode(), (1, 8, 5, 32), (1, 1, 9, 32))
+        == "for up to 32 queries of a key head, and there are 40"
+    )
+    assert (
+        said(Naive(), (1, 1, 4, 32), (1, 1, 90000, 32), "float32")
+        == "the scores of 90000 keys do not fit shared memory"
+    )

@@ -1,0 +1,126 @@
+"""Matrix products on CUDA: the kernels' own text, run on a CPU by the emulator, against the interpreter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from emulated import call_of, judge, one_node
+
+from xpuruntime.codegen.cuda import cuda_target
+from xpuruntime.kernels.cuda.gemv import Cut, Gemv, gemv_stage
+from xpuruntime.kernels.cuda.matmul import TILES, Generated, matrices_of, tensor_stage
+from xpuruntime.kernels.kernel import Lowered
+from xpuruntime.kernels.matmul import product_of
+
+rng = np.random.default_rng(11)
+
+
+def array(shape: tuple[int, ...], dtype: str = "bfloat16") -> np.ndarray[Any, Any]:
+    own = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    if "int" in dtype:
+        info = np.iinfo(own)
+        return rng.integers(info.min, info.max, shape, dtype=own, endpoint=True)
+    return rng.standard_normal(shape).astype(own)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_tensor_cores_take_both_orders_of_the_right_side(dtype: str) -> None:
+    judge(Generated(), "mm", array((65, 80), dtype), array((80, 72), dtype))
+    judge(Generated(), "linear", array((65, 80), dtype), array((72, 80), dtype), array((72,), dtype))
+
+
+def test_tensor_cores_read_rows_that_are_no_whole_chunks() -> None:
+    judge(Generated(), "mm", array((33, 37)), array((37, 41)))
+    judge(Generated(), "linear", array((33, 64)), array((40, 64)), shift=1)  # nothing starts at 16 bytes
+
+
+def test_batches_epilogues_and_factors() -> None:
+    judge(Generated(), "bmm", array((3, 40, 64)), array((3, 64, 24)))
+    judge(Generated(), "matmul", array((2, 1, 20, 24)), array((3, 24, 16)))
+    judge(
+        Generated(),
+        "fused_linear",
+        array((2, 33, 64)),
+        array((70, 64)),
+        array((70,)),
+        array((2, 33, 70)),
+        act="gelu",
+    )
+    judge(Generated(), "addmm", array((24,)), array((20, 32)), array((32, 24)), alpha=0.5, beta=2.0)
+
+
+@pytest.mark.parametrize("tile", TILES, ids=lambda t: f"{t.rows}x{t.columns}")
+def test_every_tile_gives_the_same(tile: Any) -> None:
+    class Cut:
+        name = "matmul/generated"
+
+        def supports(self, call: Any, target: Any) -> Any:
+            return Generated().supports(call, target)
+
+        def lower(self, call: Any, target: Any) -> Lowered:
+            p = product_of(call).flat()
+            sides = matrices_of(p, call.outputs[0].dtype)
+            assert sides is not None
+            return Lowered((tensor_stage(call, p, sides, target, tile),))
+
+    judge(Cut(), "linear", array((tile.rows + 3, 328)), array((tile.columns + 9, 328)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int8", "uint32", "int64"])
+def test_plain_arithmetic_takes_every_dtype(dtype: str) -> None:
+    judge(Generated(), "bmm", array((2, 70, 33), dtype), array((2, 33, 90), dtype))
+    judge(Generated(), "linear", array((5, 33), dtype), array((9, 33), dtype), array((9,), dtype))
+
+
+@pytest.mark.parametrize(("m", "n", "k", "dtype"), [
+    (1, 70, 264, "bfloat16"), (3, 33, 1000, "float16"), (8, 20, 300, "float32"), (2, 40, 301, "bfloat16"),
+])  # fmt: skip
+def test_few_rows_stream_the_weight(m: int, n: int, k: int, dtype: str) -> None:
+    judge(
+        Gemv(),
+        "fused_linear",
+        array((m, k), dtype),
+        array((n, k), dtype),
+        array((n,), dtype),
+        array((m, n), dtype),
+        act="silu",
+    )
+
+
+def test_every_cut_of_a_streamed_weight_gives_the_same() -> None:
+    for cut in (Cut(4, 1, 8, 2), Cut(2, 2, 4, 4), Cut(1, 8, 1, 1)):
+
+        class Streamed:
+            name = "matmul/gemv"
+
+            def supports(self, call: Any, target: Any) -> Any:
+                return Gemv().supports(call, target)
+
+            def lower(self, call: Any, target: Any, cut: Cut = cut) -> Lowered:
+                return Lowered((gemv_stage(call, product_of(call).flat(), cut),))
+
+        judge(Streamed(), "linear", array((2, 520)), array((37, 520)), shift=cut.columns == 1)  # type: ignore[arg-type]
+
+
+def test_what_is_refused_has_a_reason() -> None:
+    target = cuda_target("cuda:sm_80")
+
+    def said(kernel: Any, op: str, *operands: Any, **attrs: Any) -> str:
+        graph, _, known = one_node(op, operands, **attrs)
+        return str(kernel.supports(call_of(graph, known), target).reason)
+
+    assert (
+        said(Gemv(), "mm", array((1, 8)), array((8, 8))) == "the weight's inner dim does not lie side by side"
+    )
+    assert said(Gemv(), "linear", array((9, 8)), array((8, 8))) == "for one to 8 rows, and there are 9"
+    assert (
+        said(Gemv(), "linear", array((1, 8), "int8"), array((8, 8), "int8"))
+        == "streams floats of 16 and 32 bits, not int8"
+    )
+    assert (
+        said(Gemv(), "bmm", array((2, 1, 8)), array((2, 8, 8)))
+        == "streams one weight, and there is one for each of a batch"
+    )
