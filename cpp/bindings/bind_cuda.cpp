@@ -1,17 +1,190 @@
-// bindings/bind_cuda.cpp: NVRTC.
+// bindings/bind_cuda.cpp: NVRTC, and CUDA devices in use.
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <optional>
+
 #include "bindings.h"
+#include "xpurt/cuda.h"
 #include "xpurt/nvrtc.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace xpurt::bindings {
+namespace {
+
+using Bytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using ConstBytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// The value, or the Status that says why there is none. Calls are made without the GIL.
+template <class Call>
+nb::object value_or_status(Call call) {
+    auto made = [&] {
+        const nb::gil_scoped_release no_gil;
+        return call();
+    }();
+    if (!made.status.ok()) return nb::cast(std::move(made.status));
+    return nb::cast(std::move(made.value));
+}
+
+Order order_of(std::optional<uintptr_t> stream) {
+    return stream ? Order{true, reinterpret_cast<void*>(*stream)} : Order{};
+}
+
+// What a tensor of another library shows of itself: (address, shape, strides in elements, device, code,
+// bits), and the object that keeps it alive.
+nb::tuple read_capsule(const nb::ndarray<nb::ro>& tensor) {
+    nb::list shape, strides;
+    for (size_t d = 0; d < tensor.ndim(); ++d) {
+        shape.append(tensor.shape(d));
+        strides.append(tensor.stride(d));
+    }
+    const auto dtype = tensor.dtype();
+    const nb::capsule owner(new nb::ndarray<nb::ro>(tensor),
+                            [](void* p) noexcept { delete static_cast<nb::ndarray<nb::ro>*>(p); });
+    return nb::make_tuple(reinterpret_cast<uintptr_t>(tensor.data()), nb::tuple(shape), nb::tuple(strides),
+                          nb::make_tuple(tensor.device_type(), tensor.device_id()), dtype.code, dtype.bits,
+                          owner);
+}
+
+// Memory of a device as a DLPack capsule. `strides` count elements.
+nb::object cuda_capsule(uintptr_t address, const std::vector<size_t>& shape,
+                        const std::vector<int64_t>& strides, uint8_t code, uint8_t bits, int device,
+                        nb::object owner) {
+    const nb::dlpack::dtype dtype{code, bits, 1};
+    return nb::cast(nb::ndarray<>(reinterpret_cast<void*>(address), shape.size(), shape.data(), owner,
+                                  strides.data(), dtype, nb::device::cuda::value, device));
+}
+
+void bind_objects(nb::module_& m) {
+    nb::class_<CudaBlock>(m, "CudaBlock", "Memory of a CUDA device; freed after the work queued with it.")
+        .def_prop_ro("address", &CudaBlock::address)
+        .def_prop_ro("bytes", &CudaBlock::bytes)
+        .def(
+            "used_on",
+            [](CudaBlock& self, uintptr_t stream) { self.used_on(reinterpret_cast<void*>(stream)); },
+            "stream"_a, "Work that uses it was queued on a stream that nobody waits for.");
+    nb::class_<CudaStream>(m, "CudaStream", "A queue of work on a CUDA device.")
+        .def_prop_ro("handle",
+                     [](const CudaStream& self) { return reinterpret_cast<uintptr_t>(self.handle()); })
+        .def("synchronize", &CudaStream::synchronize, NoGil())
+        .def(
+            "done", [](const CudaStream& self) { return value_or_status([&] { return self.done(); }); },
+            nb::sig("def done(self) -> bool | Status"));
+    nb::class_<CudaEvent>(m, "CudaEvent", "A mark in a stream.")
+        .def("record", &CudaEvent::record, "stream"_a)
+        .def("wait", &CudaEvent::wait, "stream"_a, "The stream goes on when the mark is reached.")
+        .def("synchronize", &CudaEvent::synchronize, NoGil())
+        .def(
+            "done", [](const CudaEvent& self) { return value_or_status([&] { return self.done(); }); },
+            nb::sig("def done(self) -> bool | Status"))
+        .def(
+            "since",
+            [](const CudaEvent& self, const CudaEvent& start) {
+                return value_or_status([&] { return self.since(start); });
+            },
+            "start"_a, nb::sig("def since(self, start: CudaEvent) -> float | Status"),
+            "Milliseconds from another mark to this one.");
+    nb::class_<CudaCounters>(m, "CudaCounters", "How runs reached the device.")
+        .def_ro("captures", &CudaCounters::captures)
+        .def_ro("updates", &CudaCounters::updates)
+        .def_ro("replays", &CudaCounters::replays)
+        .def_ro("plain", &CudaCounters::plain);
+}
+
+void bind_backend(nb::module_& m) {
+    nb::class_<CudaBackend, Backend>(m, "CudaBackend", "An NVIDIA GPU.")
+        .def_prop_ro("index", &CudaBackend::index)
+        .def_prop_ro("capability", &CudaBackend::capability)
+        .def_prop_ro("device_name", &CudaBackend::device_name)
+        .def(
+            "load",
+            [](CudaBackend& self, const nb::bytes& cubin) -> nb::object {
+                auto loaded = [&] {
+                    const nb::gil_scoped_release no_gil;
+                    return self.load(cubin.data(), cubin.size());
+                }();
+                if (!loaded.status.ok()) return nb::cast(loaded.status);
+                return nb::cast(std::const_pointer_cast<Module>(loaded.value));
+            },
+            "cubin"_a, nb::sig("def load(self, cubin: bytes) -> Module | Status"), "A CUBIN for this device.")
+        .def(
+            "block",
+            [](CudaBackend& self, size_t bytes, std::optional<uintptr_t> stream) {
+                return value_or_status([&] { return self.block(bytes, order_of(stream)); });
+            },
+            "bytes"_a, "stream"_a = nb::none(),
+            nb::sig("def block(self, bytes: int, stream: int | None = None) -> CudaBlock | Status"),
+            "Memory, at once or in the order of a stream.")
+        .def(
+            "upload",
+            [](CudaBackend& self, uint64_t to, const ConstBytes& from) {
+                const nb::gil_scoped_release no_gil;
+                return self.upload(to, from.data(), from.size());
+            },
+            "to"_a, "from_"_a, nb::sig("def upload(self, to: int, from_: NDArray[numpy.uint8]) -> Status"))
+        .def(
+            "download",
+            [](CudaBackend& self, const Bytes& to, uint64_t from) {
+                const nb::gil_scoped_release no_gil;
+                return self.download(to.data(), from, to.size());
+            },
+            "to"_a, "from_"_a, nb::sig("def download(self, to: NDArray[numpy.uint8], from_: int) -> Status"))
+        .def("clear", &CudaBackend::clear, "memory"_a, "bytes"_a, NoGil())
+        .def(
+            "synchronize", [](CudaBackend& self) { return self.synchronize(nullptr); }, NoGil())
+        .def(
+            "stream", [](CudaBackend& self) { return value_or_status([&] { return self.stream(); }); },
+            nb::sig("def stream(self) -> CudaStream | Status"))
+        .def(
+            "wrap",
+            [](CudaBackend& self, uintptr_t handle) { return self.wrap(reinterpret_cast<void*>(handle)); },
+            "handle"_a, "Somebody else's stream.")
+        .def(
+            "event",
+            [](CudaBackend& self, bool timing) {
+                return value_or_status([&] { return self.event(timing); });
+            },
+            "timing"_a = true, nb::sig("def event(self, timing: bool = True) -> CudaEvent | Status"))
+        .def("memory", &CudaBackend::memory, NoGil(), "Statistics of the device's pool.")
+        .def("pinned", &CudaBackend::pinned, NoGil(), "Statistics of the page-locked pool.")
+        .def("trim", &CudaBackend::trim, NoGil(), "Give cached memory back; returns how many bytes.")
+        .def("counters", &CudaBackend::counters)
+        .def("declined", &CudaBackend::declined,
+             "Why plans run kernel by kernel that could have been a graph.");
+    m.def(
+        "cuda_backend",
+        [](int index, const Search& search) {
+            return value_or_status([&]() -> Result<std::shared_ptr<CudaBackend>> {
+                if (Status status = cuda_library().open(search); !status.ok()) return status;
+                return cuda_backend(index);
+            });
+        },
+        "index"_a, "search"_a,
+        nb::sig("def cuda_backend(index: int, search: Search) -> CudaBackend | Status"),
+        "Opens the device at an index.");
+    m.def("cuda_capsule", &cuda_capsule, "address"_a, "shape"_a, "strides"_a, "code"_a, "bits"_a, "device"_a,
+          "owner"_a, "Memory of a CUDA device as a DLPack capsule; owner keeps it alive.",
+          nb::sig("def cuda_capsule(address: int, shape: Sequence[int], strides: Sequence[int], code: int, "
+                  "bits: int, device: int, owner: object) -> object"));
+    m.def(
+        "read_capsule", &read_capsule, "tensor"_a,
+        nb::sig("def read_capsule(tensor: object) -> tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, "
+                "int], int, int, object]"),
+        "What a DLPack tensor or capsule shows: address, shape, strides, device, code, bits, owner.");
+}
+
+}  // namespace
 
 void bind_cuda(nb::module_& m) {
+    bind_objects(m);
+    bind_backend(m);
     m.def(
         "nvrtc_version",
         [] {

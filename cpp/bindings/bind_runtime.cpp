@@ -156,6 +156,7 @@ struct Stop {
 struct PyExecutor {
     std::unique_ptr<Executor> core;
     std::vector<Border> borders;  // inputs, then outputs
+    bool apart = false;           // the device's memory is not the host's
 };
 
 // A place for the nanoseconds of each call.
@@ -168,7 +169,7 @@ nb::object finish(const Status& status) {
 }
 
 Status run(PyExecutor& self, const PyFixed& fixed, const Memory* memory, const Times& times, EventRing* ring,
-           const Stop* stop) {
+           const Stop* stop, bool host, const Order& order) {
     if (times && times->size() < self.core->plan().calls.size())
         throw nb::value_error("times: fewer places than calls");
     Executor::Run run;
@@ -178,6 +179,8 @@ Status run(PyExecutor& self, const PyFixed& fixed, const Memory* memory, const T
     run.times = times ? times->data() : nullptr;
     run.ring = ring;
     run.stop = stop == nullptr ? nullptr : &stop->set;
+    run.host = host;
+    run.order = order;
     const nb::gil_scoped_release no_gil;
     return self.core->run(run);
 }
@@ -203,31 +206,33 @@ nb::object run_arrays(PyExecutor& self, const PyFixed& fixed, nb::tuple inputs, 
         memory[i] = self.borders[i].fit(array.ptr());
         if (memory[i] == nullptr) return nb::int_(i);
     }
-    return finish(run(self, fixed, memory.data(), times, ring, stop));
+    return finish(run(self, fixed, memory.data(), times, ring, stop, self.apart, {}));
 }
 
 // The same with addresses, or with the ids of a Python driver's handles. The caller keeps them alive.
 nb::object run_memory(PyExecutor& self, const PyFixed& fixed, const std::vector<uintptr_t>& inputs,
                       const std::vector<uintptr_t>& outputs, const Times& times, EventRing* ring,
-                      const Stop* stop) {
+                      const Stop* stop, std::optional<uintptr_t> stream) {
     if (inputs.size() != static_cast<size_t>(self.core->plan().inputs) ||
         outputs.size() != static_cast<size_t>(self.core->plan().outputs))
         throw nb::value_error("run_memory: another number of buffers than the plan has");
     std::vector<Memory> memory;
     for (const auto* const list : {&inputs, &outputs})
         for (const uintptr_t address : *list) memory.push_back(reinterpret_cast<Memory>(address));
-    return finish(run(self, fixed, memory.data(), times, ring, stop));
+    const Order order = stream ? Order{true, reinterpret_cast<void*>(*stream)} : Order{};
+    return finish(run(self, fixed, memory.data(), times, ring, stop, false, order));
 }
 
 nb::object make_executor(std::shared_ptr<Backend> backend, const Plan& plan,
                          const std::vector<std::tuple<nb::object, std::vector<Py_ssize_t>>>& borders,
                          int contexts) {
+    const bool apart = backend->queues();
     auto made = [&] {
         const nb::gil_scoped_release no_gil;
         return Executor::create(std::move(backend), plan, contexts);
     }();
     if (!made.status.ok()) return finish(made.status);
-    PyExecutor executor{std::move(made.value), {}};
+    PyExecutor executor{std::move(made.value), {}, apart};
     const size_t inputs = static_cast<size_t>(plan.inputs);
     for (const auto& [dtype, shape] : borders)
         executor.borders.push_back(
@@ -315,7 +320,8 @@ void bind_runtime(nb::module_& m) {
         .def(
             "__init__",
             [](Plan* self, std::string name, int64_t arena_bytes, int32_t inputs, int32_t outputs,
-               int32_t fixed, int32_t batch, std::shared_ptr<Module> module) {
+               int32_t fixed, int32_t batch, std::shared_ptr<Module> module,
+               std::vector<int64_t> border_bytes) {
                 new (self) Plan();
                 self->name = std::move(name);
                 self->arena_bytes = arena_bytes;
@@ -324,8 +330,10 @@ void bind_runtime(nb::module_& m) {
                 self->fixed = fixed;
                 self->batch = batch;
                 self->module = std::move(module);
+                self->border_bytes = std::move(border_bytes);
             },
-            "name"_a, "arena_bytes"_a, "inputs"_a, "outputs"_a, "fixed"_a, "batch"_a, "module"_a.none())
+            "name"_a, "arena_bytes"_a, "inputs"_a, "outputs"_a, "fixed"_a, "batch"_a, "module"_a.none(),
+            "border_bytes"_a = std::vector<int64_t>())
         .def("add_call", &add_call, "kernel"_a, "symbol"_a, "args"_a, "inputs"_a, "params"_a, "tasks"_a,
              "grain"_a, "scratch_bytes"_a, "library"_a = "", "options"_a = Options{},
              "specs"_a = std::vector<PySpec>{},
@@ -361,7 +369,9 @@ void bind_runtime(nb::module_& m) {
         .def_ro("prepared", &Counters::prepared)
         .def_ro("allocations", &Counters::allocations)
         .def_ro("copies", &Counters::copies)
-        .def_ro("contexts", &Counters::contexts);
+        .def_ro("contexts", &Counters::contexts)
+        .def_ro("sent", &Counters::sent)
+        .def_ro("fetched", &Counters::fetched);
     nb::class_<Stop>(m, "Stop", "Ends the runs that it is handed to, after the kernel that they are in.")
         .def(nb::init<>())
         .def("set", [](Stop& self) { self.set.store(true); })
@@ -374,13 +384,14 @@ void bind_runtime(nb::module_& m) {
                      "EventRing | None = None, stop: Stop | None = None) "
                      "-> int | Status | None"))
         .def("run_memory", &run_memory, "fixed"_a, "inputs"_a, "outputs"_a, "times"_a = nb::none(),
-             "ring"_a = nb::none(), "stop"_a = nb::none(),
+             "ring"_a = nb::none(), "stop"_a = nb::none(), "stream"_a = nb::none(),
              nb::sig("def run_memory(self, fixed: Fixed, inputs: Sequence[int], outputs: Sequence[int], "
                      "times: NDArray[numpy.int64] | None = None, ring: EventRing | None = None, "
-                     "stop: Stop | None = None) -> Status | None"))
+                     "stop: Stop | None = None, stream: int | None = None) -> Status | None"))
         .def("cancel", [](PyExecutor& self) { self.core->cancel(); })
         .def(
             "close", [](PyExecutor& self) { self.core->close(); }, NoGil())
+        .def_prop_ro("implementations", [](const PyExecutor& self) { return self.core->implementations(); })
         .def_prop_ro("counters", [](const PyExecutor& self) { return self.core->counters(); });
     m.def("make_executor", &make_executor, "backend"_a, "plan"_a, "borders"_a, "contexts"_a,
           nb::sig("def make_executor(backend: Backend, plan: Plan, borders: Sequence[tuple[object, "

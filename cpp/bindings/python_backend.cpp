@@ -60,7 +60,8 @@ class PythonBackend final : public Backend {
         const nb::gil_scoped_acquire gil;
         Py_DECREF(static_cast<PyObject*>(memory));
     }
-    Status copy(Memory to, size_t to_offset, Memory from, size_t from_offset, size_t bytes) override {
+    Status copy(Memory to, size_t to_offset, Memory from, size_t from_offset, size_t bytes,
+                RunState*) override {
         return guarded([&] {
             driver_.object.attr("copy")(borrowed(to), to_offset, borrowed(from), from_offset, bytes);
         });
@@ -96,7 +97,7 @@ class PythonBackend final : public Backend {
             driver_.object.attr("submit")(static_cast<const PyRecording&>(recording).object, memory);
         });
     }
-    Status synchronize() override {
+    Status synchronize(RunState*) override {
         return guarded([&] { driver_.object.attr("synchronize")(); });
     }
 

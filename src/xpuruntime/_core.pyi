@@ -327,7 +327,7 @@ class Plan:
     Calls over slots of memory: arena, inputs, outputs, weights and states.
     """
 
-    def __init__(self, name: str, arena_bytes: int, inputs: int, outputs: int, fixed: int, batch: int, module: Module | None) -> None: ...
+    def __init__(self, name: str, arena_bytes: int, inputs: int, outputs: int, fixed: int, batch: int, module: Module | None, border_bytes: Sequence[int] = []) -> None: ...
 
     def add_call(self, kernel: str, symbol: str, args: Sequence[tuple[int, int]], inputs: int, params: list[int | float], tasks: int, grain: int, scratch_bytes: int, library: str = '', options: dict[str, object] = {}, specs: Sequence[tuple[str, Sequence[int], Sequence[int]]] = []) -> None: ...
 
@@ -361,6 +361,12 @@ class Counters:
     @property
     def contexts(self) -> int: ...
 
+    @property
+    def sent(self) -> int: ...
+
+    @property
+    def fetched(self) -> int: ...
+
 class Stop:
     """Ends the runs that it is handed to, after the kernel that they are in."""
 
@@ -375,11 +381,14 @@ class Executor:
 
     def run_arrays(self, fixed: Fixed, inputs: tuple[object, ...], outputs: tuple[object, ...], times: NDArray[numpy.int64] | None = None, ring: EventRing | None = None, stop: Stop | None = None) -> int | Status | None: ...
 
-    def run_memory(self, fixed: Fixed, inputs: Sequence[int], outputs: Sequence[int], times: NDArray[numpy.int64] | None = None, ring: EventRing | None = None, stop: Stop | None = None) -> Status | None: ...
+    def run_memory(self, fixed: Fixed, inputs: Sequence[int], outputs: Sequence[int], times: NDArray[numpy.int64] | None = None, ring: EventRing | None = None, stop: Stop | None = None, stream: int | None = None) -> Status | None: ...
 
     def cancel(self) -> None: ...
 
     def close(self) -> None: ...
+
+    @property
+    def implementations(self) -> list[str]: ...
 
     @property
     def counters(self) -> Counters: ...
@@ -388,6 +397,116 @@ def make_executor(backend: Backend, plan: Plan, borders: Sequence[tuple[object, 
 
 def trust_arrays(type: object, probe: object, address: int, dtype: object, first_dim: int) -> bool:
     """Whether arrays can be read in place, tried on one of them."""
+
+class CudaBlock:
+    """Memory of a CUDA device; freed after the work queued with it."""
+
+    @property
+    def address(self) -> int: ...
+
+    @property
+    def bytes(self) -> int: ...
+
+    def used_on(self, stream: int) -> None:
+        """Work that uses it was queued on a stream that nobody waits for."""
+
+class CudaStream:
+    """A queue of work on a CUDA device."""
+
+    @property
+    def handle(self) -> int: ...
+
+    def synchronize(self) -> Status: ...
+
+    def done(self) -> bool | Status: ...
+
+class CudaEvent:
+    """A mark in a stream."""
+
+    def record(self, stream: CudaStream) -> Status: ...
+
+    def wait(self, stream: CudaStream) -> Status:
+        """The stream goes on when the mark is reached."""
+
+    def synchronize(self) -> Status: ...
+
+    def done(self) -> bool | Status: ...
+
+    def since(self, start: CudaEvent) -> float | Status:
+        """Milliseconds from another mark to this one."""
+
+class CudaCounters:
+    """How runs reached the device."""
+
+    @property
+    def captures(self) -> int: ...
+
+    @property
+    def updates(self) -> int: ...
+
+    @property
+    def replays(self) -> int: ...
+
+    @property
+    def plain(self) -> int: ...
+
+class CudaBackend(Backend):
+    """An NVIDIA GPU."""
+
+    @property
+    def index(self) -> int: ...
+
+    @property
+    def capability(self) -> int: ...
+
+    @property
+    def device_name(self) -> str: ...
+
+    def load(self, cubin: bytes) -> Module | Status:
+        """A CUBIN for this device."""
+
+    def block(self, bytes: int, stream: int | None = None) -> CudaBlock | Status:
+        """Memory, at once or in the order of a stream."""
+
+    def upload(self, to: int, from_: NDArray[numpy.uint8]) -> Status: ...
+
+    def download(self, to: NDArray[numpy.uint8], from_: int) -> Status: ...
+
+    def clear(self, memory: int, bytes: int) -> Status: ...
+
+    def synchronize(self) -> Status: ...
+
+    def stream(self) -> CudaStream | Status: ...
+
+    def wrap(self, handle: int) -> CudaStream:
+        """Somebody else's stream."""
+
+    def event(self, timing: bool = True) -> CudaEvent | Status: ...
+
+    def memory(self) -> MemoryStatistics:
+        """Statistics of the device's pool."""
+
+    def pinned(self) -> MemoryStatistics:
+        """Statistics of the page-locked pool."""
+
+    def trim(self) -> int:
+        """Give cached memory back; returns how many bytes."""
+
+    def counters(self) -> CudaCounters: ...
+
+    def declined(self) -> list[str]:
+        """Why plans run kernel by kernel that could have been a graph."""
+
+def cuda_backend(index: int, search: Search) -> CudaBackend | Status:
+    """Opens the device at an index."""
+
+def cuda_capsule(address: int, shape: Sequence[int], strides: Sequence[int], code: int, bits: int, device: int, owner: object) -> object:
+    """Memory of a CUDA device as a DLPack capsule; owner keeps it alive."""
+
+def read_capsule(tensor: object) -> tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, int], int, int, object]:
+    """
+    What a DLPack tensor or capsule shows: address, shape, strides, device, code, bits, owner.
+    """
 
 def nvrtc_version() -> tuple[Status, int, int]:
     """Of the NVRTC that is loaded: (status, major, minor)."""

@@ -14,6 +14,7 @@
     ├── BuildError                an engine could not turn the model into an artifact
     │   └── BuildTimeout          it took longer than compile_timeout_s and was stopped; a TimeoutError too
     ├── RunError                  an engine failed while running
+    │   ├── OutOfMemory           a device has no memory of the size that a run asks for; a MemoryError too
     │   ├── RunTimeout            it took longer than run_timeout_s and was stopped; a TimeoutError too
     │   └── RunCancelled          somebody cancelled it
     ├── StoreError                the store on disk cannot be read or written
@@ -39,6 +40,7 @@ __all__ = [
     "IrError",
     "KernelUnavailable",
     "ModelError",
+    "OutOfMemory",
     "PolicyError",
     "PrecisionUnavailable",
     "RunCancelled",
@@ -159,6 +161,10 @@ class RunError(XpuError):
     """A vendor failed while running; its own text is in ``got``."""
 
     exit_code = 8
+
+
+class OutOfMemory(RunError, MemoryError):
+    """A device has no memory of the size asked for; what is loaded goes on working."""
 
 
 class RunTimeout(RunError, TimeoutError):

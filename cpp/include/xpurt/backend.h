@@ -1,4 +1,4 @@
-// xpurt/backend.h: a device driver as the executor needs it: seven verbs. A new device implements these and
+// xpurt/backend.h: a device driver as the executor needs it: a few verbs. A new device implements these and
 // gets contexts, states, counters, timing and cancelling from the one Executor.
 #pragma once
 
@@ -23,10 +23,26 @@ using Memory = void*;
 class Prepared {
   public:
     virtual ~Prepared() = default;
+    // What runs, in the words of the library that brought it; "" for generated code.
+    virtual std::string implementation() const { return ""; }
 };
 class Recording {
   public:
     virtual ~Recording() = default;
+};
+
+// What a backend keeps for one context of an executor: a stream, captured work, memory for copies. One run
+// at a time; destroyed before the context's memory goes, when all that was submitted with it is done.
+class RunState {
+  public:
+    virtual ~RunState() = default;
+};
+
+// In whose order a run's work goes: the context's own, at whose end the run waits; or the caller's stream,
+// where it is queued and nobody waits.
+struct Order {
+    bool callers = false;
+    void* stream = nullptr;
 };
 
 struct RecordedCall {
@@ -55,6 +71,7 @@ struct Bindings {
     EventRing* ring = nullptr;
     const uint32_t* names = nullptr;  // by call, for ring
     int64_t first_call = 0;           // position of the recording's first call in the plan
+    RunState* state = nullptr;        // what open() made for this context
 };
 
 class Backend {
@@ -65,7 +82,23 @@ class Backend {
 
     virtual Result<Memory> allocate(size_t bytes) = 0;
     virtual void release(Memory memory) noexcept = 0;
-    virtual Status copy(Memory to, size_t to_offset, Memory from, size_t from_offset, size_t bytes) = 0;
+    // Within the device, in the order of the state's run.
+    virtual Status copy(Memory to, size_t to_offset, Memory from, size_t from_offset, size_t bytes,
+                        RunState* state) = 0;
+
+    // Devices whose work is queued and whose memory is not the host's do more than compute on the spot:
+    // `queues()` says so, and then the executor opens a state for each context, begins and ends every run
+    // with it, and brings arrays of the host there and back.
+    virtual bool queues() const noexcept { return false; }
+    virtual Result<std::unique_ptr<RunState>> open() { return std::unique_ptr<RunState>(); }
+    // Before anything of a run: its work comes after whatever the context still has in flight.
+    virtual Status begin(RunState&, const Order&) { return {}; }
+    // After everything of a run that goes in the caller's order: the context knows when it may be used again.
+    virtual Status end(RunState&) { return {}; }
+    // From the host, which may use `from` again at once; and back, where `to` is filled by
+    // synchronize(state).
+    virtual Status send(Memory, size_t, const void*, size_t, RunState&) { return no_transfers(); }
+    virtual Status fetch(void*, Memory, size_t, size_t, RunState&) { return no_transfers(); }
 
     // Everything slow happens here, once. `module` may be null where no code is loaded.
     virtual Result<std::unique_ptr<Prepared>> prepare(const KernelCall& call,
@@ -73,8 +106,11 @@ class Backend {
     virtual Result<std::unique_ptr<Recording>> record(const std::vector<RecordedCall>& calls) = 0;
     virtual Status submit(const Recording& recording, const Bindings& bindings) = 0;
 
-    // Returns when everything submitted is done.
-    virtual Status synchronize() = 0;
+    // Returns when everything submitted with `state` is done; with null, everything submitted.
+    virtual Status synchronize(RunState* state) = 0;
+
+  private:
+    static Status no_transfers() { return {Code::unsupported, "this backend computes in host memory", ""}; }
 };
 
 // Generated code and libraries' kernels on `threads` threads of the host.

@@ -22,6 +22,8 @@ struct Plan {
     int32_t inputs = 0, outputs = 0, fixed = 0;
     int32_t batch = 0;  // calls per submission; 0: all in one
     std::shared_ptr<const Module> module{};
+    // Bytes of each input, then of each output; needed where the host's arrays must be brought to a device.
+    std::vector<int64_t> border_bytes{};
 
     // Outputs that are not computed in the caller's memory but copied there: an input or a state handed
     // through.
@@ -45,14 +47,20 @@ class Fixed {
     Fixed(std::vector<Memory> memory, bool exclusive);
     const std::vector<Memory>& memory() const noexcept { return memory_; }
     uint64_t id() const noexcept { return id_; }
-    std::mutex* turn() const noexcept { return turn_.get(); }
+    // Runs over the same states go one after the other, on devices that queue their work too.
+    struct Turn {
+        std::mutex mutex{};
+        bool in_flight = false;  // the last run was queued in the order of `stream`, and nobody waited
+        void* stream = nullptr;
+    };
+    Turn* turn() const noexcept { return turn_.get(); }
     // Takes turns with the runs of `other` as well: both write the same states.
     void share_turn(const Fixed& other) { turn_ = other.turn_; }
 
   private:
     std::vector<Memory> memory_;
     uint64_t id_;
-    std::shared_ptr<std::mutex> turn_;
+    std::shared_ptr<Turn> turn_;
 };
 
 struct Counters {
@@ -61,6 +69,8 @@ struct Counters {
     int64_t prepared = 0;     // kernels looked up or compiled
     int64_t allocations = 0;  // blocks of device memory
     int64_t copies = 0;       // buffers that had to be copied
+    int64_t sent = 0;         // bytes brought to the device
+    int64_t fetched = 0;      // bytes brought back
     int64_t contexts = 0;     // arenas that exist
 };
 
@@ -81,6 +91,8 @@ class Executor {
         int64_t* times = nullptr;  // nanoseconds of each call, when not null
         EventRing* ring = nullptr;
         const std::atomic<bool>* stop = nullptr;  // when not null: set it to end this run after its kernel
+        bool host = false;  // inputs and outputs are the host's, the device's memory is not
+        Order order{};      // not the context's own: the run is queued and nobody waits
     };
     // Allocates nothing once a context has run with the same `fixed`. Any thread; waits when all contexts are
     // busy.
@@ -92,6 +104,8 @@ class Executor {
     void close();
 
     const Plan& plan() const noexcept { return plan_; }
+    // Of each call, what the library that computes it says it chose; "" for generated code.
+    std::vector<std::string> implementations() const;
     Counters counters() const noexcept;
 
   private:
@@ -108,6 +122,8 @@ class Executor {
     void release(Slot& slot) noexcept;
     Status make(Slot& slot);
     Status run_in(Context& context, const Run& run);
+    Status submit(Context& context, const Run& run);
+    Status make_borders(Context& context);
     const uint32_t* names_for(EventRing& ring);
 
     const std::shared_ptr<Backend> backend_;
@@ -121,7 +137,9 @@ class Executor {
         size_t arg;
         Place place;
     };
-    std::vector<Patch> patches_;  // arguments that change from run to run
+    std::vector<Patch> patches_;          // arguments that change from run to run
+    std::vector<size_t> border_offsets_;  // in a context's block of inputs and outputs on the device
+    size_t border_total_ = 0;
 
     std::unique_ptr<Slot[]> slots_;
     const int slot_count_;
@@ -131,7 +149,7 @@ class Executor {
     std::atomic<int> waiting_{0};
     std::atomic<bool> closed_{false};
     std::atomic<uint64_t> cancelled_{0};
-    std::atomic<int64_t> runs_{0}, allocations_{0}, copies_{0}, contexts_{0};
+    std::atomic<int64_t> runs_{0}, allocations_{0}, copies_{0}, contexts_{0}, sent_{0}, fetched_{0};
 
     std::mutex ring_mutex_;
     EventRing* named_ring_ = nullptr;

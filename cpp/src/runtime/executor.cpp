@@ -26,21 +26,25 @@ char* advance(Memory memory, int64_t offset) noexcept {
 Fixed::Fixed(std::vector<Memory> memory, bool exclusive) : memory_(std::move(memory)) {
     static std::atomic<uint64_t> ids{0};
     id_ = ++ids;
-    if (exclusive) turn_ = std::make_shared<std::mutex>();
+    if (exclusive) turn_ = std::make_shared<Turn>();
 }
 
 // One run's memory. Everything is sized when it is made.
 struct Executor::Context {
     Backend& backend;
     Memory arena = nullptr;
+    Memory borders = nullptr;  // inputs and outputs of runs over the host's arrays, where those are elsewhere
     void* scratch = nullptr;
+    std::unique_ptr<RunState> state;
     std::vector<Memory> slots;
     std::vector<void*> args;
     uint64_t fixed_id = 0;  // whose addresses stand in slots and args; 0: nobody's yet
 
     explicit Context(Backend& owner) : backend(owner) {}
     ~Context() {
+        state.reset();
         backend.release(arena);
+        backend.release(borders);
         MemoryPool::host().release(scratch);
     }
 };
@@ -83,6 +87,10 @@ Status Executor::prepare() {
             handover.bytes < 0)
             return invalid("a handover names memory outside the plan");
 
+    for (const int64_t bytes : plan_.border_bytes) {
+        border_offsets_.push_back(border_total_);
+        border_total_ += (static_cast<size_t>(bytes) + 255) / 256 * 256;
+    }
     for (const KernelCall& call : plan_.calls) {
         auto prepared = backend_->prepare(call, plan_.module);
         if (!prepared.status.ok()) return prepared.status;
@@ -144,6 +152,11 @@ Status Executor::make(Slot& slot) {
             new (static_cast<char*>(context->scratch) + at) KernelStatus{};
         allocations_.fetch_add(1, std::memory_order_relaxed);
     }
+    if (backend_->queues()) {
+        auto state = backend_->open();
+        if (!state.status.ok()) return state.status;
+        context->state = std::move(state.value);
+    }
     context->slots.resize(static_cast<size_t>(plan_.slots()));
     context->slots[0] = context->arena;
     context->args.resize(arg_count_);
@@ -161,8 +174,15 @@ Status Executor::run(const Run& run) {
     if (run.fixed->memory().size() != static_cast<size_t>(plan_.fixed))
         return invalid("the plan reads " + std::to_string(plan_.fixed) + " weights and states, " +
                        std::to_string(run.fixed->memory().size()) + " are bound");
-    std::unique_lock<std::mutex> turn;
-    if (run.fixed->turn() != nullptr) turn = std::unique_lock<std::mutex>(*run.fixed->turn());
+    std::unique_lock<std::mutex> lock;
+    if (Fixed::Turn* const turn = run.fixed->turn(); turn != nullptr) {
+        lock = std::unique_lock<std::mutex>(turn->mutex);
+        const bool follows = run.order.callers && run.order.stream == turn->stream;
+        if (turn->in_flight && !follows)
+            if (Status status = backend_->synchronize(nullptr); !status.ok()) return status;
+        turn->in_flight = run.order.callers;
+        turn->stream = run.order.stream;
+    }
     const Held held{*this, acquire()};
     if (closed_.load())
         return {Code::cancelled, "the executor of " + plan_.name + " is closed", "Make a new one."};
@@ -172,8 +192,52 @@ Status Executor::run(const Run& run) {
 }
 
 Status Executor::run_in(Context& context, const Run& run) {
-    std::copy_n(run.inputs, plan_.inputs, context.slots.begin() + plan_.first_input());
-    std::copy_n(run.outputs, plan_.outputs, context.slots.begin() + plan_.first_output());
+    Status status;
+    if (context.state == nullptr) {
+        status = submit(context, run);
+    } else {
+        RunState& state = *context.state;
+        if (status = backend_->begin(state, run.order); !status.ok()) return status;
+        status = submit(context, run);
+        // Even after a failure: what was queued before it still uses the context.
+        Status ended = run.order.callers ? backend_->end(state) : backend_->synchronize(&state);
+        if (status.ok()) status = std::move(ended);
+    }
+    if (status.ok()) runs_.fetch_add(1, std::memory_order_relaxed);
+    return status;
+}
+
+Status Executor::make_borders(Context& context) {
+    if (border_offsets_.size() != static_cast<size_t>(plan_.inputs + plan_.outputs))
+        return invalid("the plan does not say how large its inputs and outputs are");
+    if (border_total_ == 0) return {};
+    auto block = backend_->allocate(border_total_);
+    if (!block.status.ok()) return block.status;
+    context.borders = block.value;
+    allocations_.fetch_add(1, std::memory_order_relaxed);
+    return {};
+}
+
+Status Executor::submit(Context& context, const Run& run) {
+    Memory* const borders = context.slots.data() + plan_.first_input();
+    const size_t inputs = static_cast<size_t>(plan_.inputs), outputs = static_cast<size_t>(plan_.outputs);
+    if (run.host) {
+        if (context.borders == nullptr)
+            if (Status status = make_borders(context); !status.ok()) return status;
+        for (size_t i = 0; i < inputs + outputs; ++i)
+            borders[i] = advance(context.borders, static_cast<int64_t>(border_offsets_[i]));
+        for (size_t i = 0; i < inputs; ++i) {
+            const size_t bytes = static_cast<size_t>(plan_.border_bytes[i]);
+            if (Status status =
+                    backend_->send(context.borders, border_offsets_[i], run.inputs[i], bytes, *context.state);
+                !status.ok())
+                return status;
+            sent_.fetch_add(plan_.border_bytes[i], std::memory_order_relaxed);
+        }
+    } else {
+        std::copy_n(run.inputs, inputs, borders);
+        std::copy_n(run.outputs, outputs, borders + inputs);
+    }
     if (context.fixed_id != run.fixed->id()) {
         std::copy(run.fixed->memory().begin(), run.fixed->memory().end(),
                   context.slots.begin() + plan_.first_fixed());
@@ -199,6 +263,7 @@ Status Executor::run_in(Context& context, const Run& run) {
     bindings.stop = run.stop;
     bindings.times = run.times;
     bindings.ring = run.ring;
+    bindings.state = context.state.get();
     if (run.ring != nullptr) bindings.names = names_for(*run.ring);
 
     const int64_t batch = plan_.batch > 0 ? plan_.batch : static_cast<int64_t>(plan_.calls.size());
@@ -211,14 +276,29 @@ Status Executor::run_in(Context& context, const Run& run) {
         const Memory to = context.slots[static_cast<size_t>(plan_.first_output() + handover.output)];
         const Memory from = context.slots[static_cast<size_t>(handover.from.slot)];
         if (Status status = backend_->copy(to, 0, from, static_cast<size_t>(handover.from.offset),
-                                           static_cast<size_t>(handover.bytes));
+                                           static_cast<size_t>(handover.bytes), context.state.get());
             !status.ok())
             return status;
         copies_.fetch_add(1, std::memory_order_relaxed);
     }
-    if (Status status = backend_->synchronize(); !status.ok()) return status;
-    runs_.fetch_add(1, std::memory_order_relaxed);
+    if (run.host)
+        for (size_t i = 0; i < outputs; ++i) {
+            const size_t bytes = static_cast<size_t>(plan_.border_bytes[inputs + i]);
+            if (Status status = backend_->fetch(run.outputs[i], context.borders, border_offsets_[inputs + i],
+                                                bytes, *context.state);
+                !status.ok())
+                return status;
+            fetched_.fetch_add(plan_.border_bytes[inputs + i], std::memory_order_relaxed);
+        }
+    if (context.state == nullptr)
+        if (Status status = backend_->synchronize(nullptr); !status.ok()) return status;
     return {};
+}
+
+std::vector<std::string> Executor::implementations() const {
+    std::vector<std::string> found;
+    for (const auto& prepared : prepared_) found.push_back(prepared->implementation());
+    return found;
 }
 
 const uint32_t* Executor::names_for(EventRing& ring) {
@@ -251,6 +331,8 @@ Counters Executor::counters() const noexcept {
     counters.allocations = allocations_.load();
     counters.copies = copies_.load();
     counters.contexts = contexts_.load();
+    counters.sent = sent_.load();
+    counters.fetched = fetched_.load();
     return counters;
 }
 

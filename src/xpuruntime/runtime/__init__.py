@@ -5,7 +5,7 @@ Importing this package loads no vendor library and reads no device; the function
 
 from __future__ import annotations
 
-from .backends import CpuBackend, NullBackend, PythonBackend
+from .backends import CpuBackend, CudaBackend, NullBackend, PythonBackend
 from .buffer import DeviceBuffer, NPUBuffer
 from .device import (
     Cache,
@@ -28,6 +28,7 @@ __all__ = [
     "Cache",
     "CpuBackend",
     "CpuFacts",
+    "CudaBackend",
     "CudaDevice",
     "CudaReport",
     "Device",

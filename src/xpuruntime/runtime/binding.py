@@ -72,9 +72,7 @@ def bind_plan(
                 return 0, found.offset
             return slots[found.root], found.offset
 
-        module = (
-            _module(program.binaries[plan.binary]) if backend.kind == "cpu" and plan.binary >= 0 else None
-        )
+        module = _module(program.binaries[plan.binary], backend) if plan.binary >= 0 else None
         core_plan = _core.Plan(
             f"{program.name}:{entry.name}",
             plan.arena_bytes,
@@ -83,9 +81,11 @@ def bind_plan(
             len(weights) + len(states),
             plan.batch,
             module,
+            [s.size_bytes or 0 for s in (*entry.inputs, *entry.outputs)],
         )
         for call in plan.calls:
-            _add(core_plan, call, buffers, [place(n) for n in (*call.inputs, *call.outputs)])
+            where = [place(n) for n in (*call.inputs, *call.outputs)]
+            _add(core_plan, call, buffers, where, backend.stages)  # such a driver reads a launch's sizes
         for i, name in handed:
             core_plan.add_handover(place(name), i, buffers[name].size_bytes)
     except (KeyError, IndexError) as error:
@@ -108,10 +108,13 @@ def _add(
     call: KernelCall,
     buffers: dict[str, BufferAllocation],
     places: list[tuple[int, int]],
+    launches: bool,
 ) -> None:
     params: list[int | float] = [float(p.value) if p.type == "f64" else int(p.value) for p in call.params]
     specs: list[Any] = []
     options: dict[str, Any] = {}
+    if call.library or launches:
+        options = {k: list(v) if isinstance(v, tuple) else v for k, v in call.options.items()}
     if call.library:
         if (
             call.library in _core.library_names()
@@ -122,7 +125,6 @@ def _add(
             (s.dtype.value, [int(d) for d in s.shape if isinstance(d, int)], list(s.physical.strides))
             for s in named
         ]
-        options = {k: list(v) if isinstance(v, tuple) else v for k, v in call.options.items()}
     plan.add_call(
         call.kernel,
         call.symbol,
@@ -141,17 +143,19 @@ def _add(
 _MODULES: weakref.WeakValueDictionary[str, _core.Module] = weakref.WeakValueDictionary()
 
 
-def _module(binary: Binary) -> _core.Module:
-    """The object code, mapped once per process as long as somebody uses it."""
-    digest = hashlib.sha256(binary.data).hexdigest()
-    module = _MODULES.get(digest)
+def _module(binary: Binary, backend: RuntimeBackend) -> _core.Module | None:
+    """The object code, loaded once per process and device as long as somebody uses it."""
+    key = f"{backend.kind} {backend.dlpack_device()} {hashlib.sha256(binary.data).hexdigest()}"
+    module = _MODULES.get(key)
     if module is None:
-        loaded = _core.load_module(binary.data)
+        loaded = backend.load_code(binary)
         if isinstance(loaded, _core.Status):
             raise BuildError(
                 f"object code for {binary.target}", "cannot be loaded", got=loaded.message, do=loaded.advice
             )
-        _MODULES[digest] = module = loaded
+        if loaded is None:
+            return None
+        _MODULES[key] = module = loaded
     return module
 
 

@@ -23,14 +23,16 @@ class DeviceBuffer:
     """A value on a device.
 
     spec: shape, dtype and layout; ``native_handle``: the device's own word for the memory; ``backend``: who drives it.
-    Buffers of the host speak DLPack both ways; a buffer of another device comes to the host with ``to_numpy``.
+    Buffers of the host and of GPUs speak DLPack both ways; ``to_numpy`` brings any of them to the host.
+    pending: the stream on which work that writes it was queued and nobody waited for; None when there is none.
     """
 
-    __slots__ = ("__weakref__", "_array", "backend", "native_handle", "spec")
+    __slots__ = ("__weakref__", "_array", "backend", "native_handle", "pending", "spec")
 
     def __init__(self, native_handle: Any, spec: TensorSpec, backend: RuntimeBackend) -> None:
         self.native_handle, self.spec, self.backend = native_handle, spec, backend
         self._array: NDArray[Any] | None = None
+        self.pending: int | None = None
 
     @classmethod
     def from_numpy(
@@ -67,13 +69,17 @@ class DeviceBuffer:
     def zeros(cls, spec: TensorSpec, device: Device | RuntimeBackend | str = "cpu") -> DeviceBuffer:
         """A buffer of zeros."""
         made = cls.empty(spec, device)
-        made.backend.upload(made.native_handle, np.zeros(made.size_bytes, np.uint8))
+        made.backend.clear(made.native_handle, made.size_bytes)
         return made
 
     @classmethod
     def from_dlpack(cls, tensor: Any, device: Device | RuntimeBackend | str = "cpu") -> DeviceBuffer:
-        """A tensor of any library that speaks DLPack, bfloat16 included; copied. Raises InputError for one that is not on the host."""
-        return cls.from_numpy(host_array(tensor), device)
+        """A tensor of any library that speaks DLPack, bfloat16 included: over the same memory where it lies on the device already,
+        else copied from the host. Raises InputError for one that is on neither.
+        """
+        backend = backend_of(device)
+        there = backend.import_tensor(tensor, backend.current_stream())
+        return cls.from_numpy(host_array(tensor), backend) if there is None else there
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -105,17 +111,31 @@ class DeviceBuffer:
         the buffer's own. Raises InputError when it has another size.
         """
         found = spec if spec is not None and spec.is_static else self.spec
+        self.settle()
         raw = self.backend.download(self.native_handle, self.size_bytes)
         return np.array(from_memory(raw, found), order="C")
 
     def numpy(self) -> NDArray[Any]:
         """The logical array as a view, where device memory is the host's; else a copy."""
+        if not self.backend.core_is_host:
+            return self.to_numpy()
         if self._array is None:
             self._array = from_memory(self.backend.download(self.native_handle, self.size_bytes), self.spec)
         return self._array
 
+    def settle(self, stream: int | None = None) -> None:
+        """Wait for what is queued to write this buffer; with a stream, what is queued there from now on waits instead."""
+        if self.pending is None:
+            return
+        if stream is None:
+            self.backend.wait(self.pending)
+            self.pending = None
+        else:
+            self.backend.order(stream, self.pending)
+
     def write(self, array: Any) -> None:
         """Copy an array into the buffer, laid out as its spec says. Raises InputError when it does not fit."""
+        self.settle()
         lying = np.ascontiguousarray(to_memory(np.asarray(array), self.spec))
         self.backend.upload(self.native_handle, lying.reshape(-1).view(np.uint8))
 
@@ -124,6 +144,9 @@ class DeviceBuffer:
         return array if dtype is None else array.astype(dtype, copy=False)
 
     def __dlpack__(self, **options: Any) -> Any:
+        exported = self.backend.export_tensor(self, options.get("stream"))
+        if exported is not None:
+            return exported
         array = self.numpy()
         if self.spec.dtype is DType.BFLOAT16:  # NumPy has no such type of its own, and exports none
             array = array.copy() if options.get("copy") else array
@@ -133,7 +156,7 @@ class DeviceBuffer:
         return array.__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return (1, 0)  # kDLCPU: numpy() is on the host
+        return self.backend.dlpack_device()
 
     def __repr__(self) -> str:
         return f"DeviceBuffer({self.spec}, {self.backend.kind or 'null'})"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .. import _core
 from ..decisions import Candidate, Decision, Reason, Support
 from ..errors import UnavailableError
 from ..program.program import CompiledProgram, EntryPoint, ExecutionPlan
@@ -53,7 +52,7 @@ def _judge(program: CompiledProgram, plan: ExecutionPlan, backend: RuntimeBacken
         return Support.no(Reason.DEVICE_MISMATCH, f"it is for {kind}, the device is {backend.kind}")
     if plan.binary < 0:
         return Support.yes()
-    missing = _core.missing_requirements(list(program.binaries[plan.binary].requires))
+    missing = backend.missing(program.binaries[plan.binary].requires)
     if missing:
         return Support.no(Reason.DEVICE_REFUSED, f"this machine lacks {', '.join(missing)}")
     return Support.yes()

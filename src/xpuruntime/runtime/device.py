@@ -254,7 +254,10 @@ def cuda_devices() -> tuple[CudaDevice, ...]:
 
 
 # Kind of device -> the class that drives it, as a dotted string: importing this module imports no driver.
-_BACKENDS = {"cpu": "xpuruntime.runtime.backends.cpu:CpuBackend"}
+_BACKENDS = {
+    "cpu": "xpuruntime.runtime.backends.cpu:CpuBackend",
+    "cuda": "xpuruntime.runtime.backends.cuda:CudaBackend",
+}
 
 
 class Device:
@@ -275,7 +278,7 @@ class Device:
                 do=f"Use {', '.join(_BACKENDS)}, or install the package that drives it.",
             )
         made = plugins.load_dotted(found) if found is not None else load()  # type: ignore[misc]
-        self.backend: RuntimeBackend = made()
+        self.backend: RuntimeBackend = made.at(self.id.index) if self.id.index else made()
 
     def __repr__(self) -> str:
         return f"Device({str(self.id)!r})"

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _core, env
-from ..errors import InputError, RunError
+from ..errors import InputError, OutOfMemory, RunError
 from ..program.program import CompiledProgram, EntryPoint
 from ..types import DType, TensorSpec
 from .binding import bind_plan
@@ -129,6 +129,9 @@ class Executor:
         shapes = (tuple(int(d) for d in s.shape if isinstance(d, int)) for s in self._outputs)
         self._made = tuple((shape, s.dtype.numpy) for shape, s in zip(shapes, self._outputs, strict=True))
         self._on_host = self.backend.core_is_host
+        self._takes_arrays = (
+            self._on_host or self.backend.stages
+        )  # the core reads and writes NumPy's arrays itself
 
     # ── weights ──
 
@@ -185,7 +188,7 @@ class Executor:
         """
         fixed = self._fixed or self.bind(None)
         made = tuple(np.empty(*m) for m in self._made) if out is None else tuple(out)
-        if self._on_host and len(inputs) == len(self._inputs) and len(made) == len(self._outputs):
+        if self._takes_arrays and len(inputs) == len(self._inputs) and len(made) == len(self._outputs):
             self._check_times(times)
             result = self._core.run_arrays(fixed, tuple(inputs), made, times, ring, stop)
             if result is None:
@@ -200,11 +203,13 @@ class Executor:
         *,
         weights: Weights | Mapping[str, Any] | None = None,
         out: Mapping[str, DeviceBuffer] | None = None,
+        stream: int | None = None,
     ) -> dict[str, DeviceBuffer]:
-        """Run on buffers or arrays by name; output buffers by name, fresh ones or those of ``out``.
+        """Run on buffers, arrays or tensors of the device by name; output buffers by name, fresh ones or those of ``out``.
 
         weights: as for ``bind``, and bound from then on; None: those that are bound. This run uses these, whatever other threads bind.
-        Raises as ``run_arrays``.
+        stream:  a stream of the device (its number, as ``torch.cuda.Stream.cuda_stream`` is): the run is queued there, after what is
+                 in it, and this call comes back at once. Without one it waits for the run. Raises as ``run_arrays``.
         """
         fixed = self._fixed if weights is None and self._fixed is not None else self.bind(weights)
         for name in [n for n in inputs if n not in self._in_names] + [
@@ -213,14 +218,27 @@ class Executor:
             have = ", ".join(self._in_names) or "none"
             what = "takes no input of that name" if name in inputs else "lacks an input"
             raise InputError(self._who, what, got=repr(name), do=f"Its inputs are: {have}.")
-        given = [self._buffer(inputs[s.name], s) for s in self._inputs]
+        waits = stream is None
+        if not self.backend.stages:
+            stream = None
+        elif waits and any(_on_a_device(v) for v in inputs.values()):
+            stream = self.backend.current_stream()  # whoever makes such tensors queues work there
+        given = [self._buffer(inputs[s.name], s, stream) for s in self._inputs]
         made = {
-            s.name: out[s.name] if out is not None and s.name in out else DeviceBuffer.empty(s, self.backend)
+            s.name: out[s.name] if out is not None and s.name in out else self._empty(s, stream)
             for s in self._outputs
         }
         for spec in self._outputs:
             self._fits(made[spec.name].spec, spec, f"output {spec.name!r}")
-        self._run_memory(fixed, given, list(made.values()))
+        self._run_memory(fixed, given, list(made.values()), stream=stream)
+        if stream is not None:
+            for buffer in (*given, *made.values()):
+                buffer.native_handle.used_on(stream)
+            if waits:
+                self.backend.wait(stream)
+            else:
+                for buffer in made.values():
+                    buffer.pending = stream
         return made
 
     def cancel(self) -> None:
@@ -253,10 +271,10 @@ class Executor:
     @property
     def counters(self) -> dict[str, int]:
         """runs, dispatches (kernel calls of those), prepared (kernels looked up or compiled), allocations (blocks of device memory),
-        copies (of buffers), contexts (arenas that exist), since the executor was made.
+        copies (of buffers), contexts (arenas that exist), sent and fetched (bytes brought to a device and back), since the executor was made.
         """
         found = self._core.counters
-        names = ("runs", "dispatches", "prepared", "allocations", "copies", "contexts")
+        names = ("runs", "dispatches", "prepared", "allocations", "copies", "contexts", "sent", "fetched")
         made = {n: int(getattr(found, n)) for n in names}
         made["copies"] += self._converted
         return made
@@ -282,6 +300,13 @@ class Executor:
                 raise InputError(
                     self._who, f"out array {spec.name!r} must be C-contiguous, aligned and writeable"
                 )
+        if self.backend.stages:
+            made = tuple(made)
+            result = self._core.run_arrays(fixed, self._arrays(inputs), made, times, ring, stop)
+            if result is not None:
+                assert isinstance(result, _core.Status), "arrays were made to fit"
+                raise self._failed(result)
+            return list(made)
         given = [self._buffer(a, s) for a, s in zip(inputs, self._inputs, strict=True)]
         if self._on_host:
             results = [self._wrapped(a, s) for a, s in zip(made, self._outputs, strict=True)]
@@ -301,19 +326,38 @@ class Executor:
         times: NDArray[np.int64] | None = None,
         ring: _core.EventRing | None = None,
         stop: _core.Stop | None = None,
+        stream: int | None = None,
     ) -> None:
         self._check_times(times)
         addresses = [b.address for b in inputs], [b.address for b in outputs]
-        status = self._core.run_memory(fixed, *addresses, times, ring, stop)
+        status = self._core.run_memory(fixed, *addresses, times, ring, stop, stream)
         if status is not None:
             raise self._failed(status)
 
-    def _buffer(self, value: Any, spec: TensorSpec) -> DeviceBuffer:
+    def _arrays(self, inputs: Sequence[Any]) -> tuple[NDArray[Any], ...]:
+        """Inputs of any kind as arrays that the core takes as they are."""
+        made = []
+        for value, spec in zip(inputs, self._inputs, strict=True):
+            array = value.to_numpy() if isinstance(value, DeviceBuffer) else host_array(value)
+            self._fits(TensorSpec(tuple(array.shape), _dtype(array)), spec, f"input {spec.name!r}")
+            made.append(np.require(array, spec.dtype.numpy, ["C", "A"]))
+        return tuple(made)
+
+    def _empty(self, spec: TensorSpec, stream: int | None) -> DeviceBuffer:
+        if stream is None or spec.size_bytes is None:
+            return DeviceBuffer.empty(spec, self.backend)
+        return DeviceBuffer(self.backend.allocate_on(spec.size_bytes, stream), spec, self.backend)
+
+    def _buffer(self, value: Any, spec: TensorSpec, stream: int | None = None) -> DeviceBuffer:
         """An input as a buffer of this device, checked; in place where its memory will do."""
         what = f"input {spec.name!r}"
+        if stream is not None and not isinstance(value, DeviceBuffer):
+            value = self.backend.import_tensor(value, stream) or value
         if isinstance(value, DeviceBuffer):
             self._fits(value.spec, spec, what)
-            if value.backend is not self.backend and not (self._on_host and value.backend.core_is_host):
+            if value.pending is not None and value.pending != stream:
+                value.settle(stream)
+            if not self.backend.shares_memory(value.backend):
                 do = "Copy it with to_numpy."
                 raise InputError(self._who, f"{what} lies on another device", got=repr(value), do=do)
             return value
@@ -357,7 +401,15 @@ class Executor:
             )
 
     def _failed(self, status: _core.Status) -> RunError:
-        return RunError(self._who, "failed while running", got=status.message, do=status.advice)
+        kind = OutOfMemory if status.code == "no_memory" else RunError
+        return kind(self._who, "failed while running", got=status.message, do=status.advice)
+
+
+def _on_a_device(value: Any) -> bool:
+    """Whether it is another library's tensor that does not lie on the host."""
+    if isinstance(value, np.ndarray | DeviceBuffer) or not hasattr(value, "__dlpack_device__"):
+        return False
+    return int(value.__dlpack_device__()[0]) == 2  # kDLCUDA
 
 
 def _dtype(array: NDArray[Any]) -> DType:

@@ -15,7 +15,6 @@ from ..program.program import CompiledProgram, WeightRef, WeightTransformRecipe
 from ..program.recipe_table import weights_of
 from ..tensor_files import TensorFiles, read_safetensors
 from ..types import DType, TensorSpec
-from .backends.base import RuntimeBackend
 from .buffer import DeviceBuffer, backend_of
 from .layouts import flat_bytes
 from .recipes import recipe_bytes, run_recipe
@@ -70,7 +69,7 @@ def load_weights(
     origins = _origins(program) if have else {}
     for recipe in program.recipes:
         origin, held = have.get(recipe.name, (None, None))
-        if held is not None and origin == origins[recipe.name] and _one_memory(held.backend, backend):
+        if held is not None and origin == origins[recipe.name] and backend.shares_memory(held.backend):
             buffers[recipe.name] = held
             continue
         made = run_recipe(recipe, arrays)
@@ -79,10 +78,6 @@ def load_weights(
         backend.upload(handle, flat_bytes(made))
         buffers[recipe.name] = buffer
     return Weights(program, buffers)
-
-
-def _one_memory(a: RuntimeBackend, b: RuntimeBackend) -> bool:
-    return a is b or (a.core_is_host and b.core_is_host)
 
 
 _Origin = tuple[WeightTransformRecipe, tuple[WeightRef, ...]]

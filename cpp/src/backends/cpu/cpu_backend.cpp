@@ -15,6 +15,8 @@ struct CpuKernel final : Prepared {
     KernelFunction function = nullptr;
     std::unique_ptr<LibraryKernel> library;
     std::shared_ptr<const Module> module;  // keeps the code mapped
+
+    std::string implementation() const override { return library ? library->implementation() : ""; }
 };
 
 struct CpuRecording final : Recording {
@@ -80,7 +82,8 @@ class CpuBackend final : public Backend {
         return Status{Code::no_memory, "no " + std::to_string(bytes) + " bytes of memory", ""};
     }
     void release(Memory memory) noexcept override { MemoryPool::host().release(memory); }
-    Status copy(Memory to, size_t to_offset, Memory from, size_t from_offset, size_t bytes) override {
+    Status copy(Memory to, size_t to_offset, Memory from, size_t from_offset, size_t bytes,
+                RunState*) override {
         if (bytes > 0)
             std::memmove(static_cast<char*>(to) + to_offset, static_cast<char*>(from) + from_offset, bytes);
         return {};
@@ -151,7 +154,7 @@ class CpuBackend final : public Backend {
         return {};
     }
 
-    Status synchronize() override { return {}; }
+    Status synchronize(RunState*) override { return {}; }
 
   private:
     struct Team {

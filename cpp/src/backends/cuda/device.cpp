@@ -79,6 +79,7 @@ Status Device::start() {
     ok(driver.cuMemPoolCreate(&pool_, &props), "cuMemPoolCreate");
     ok(driver.cuMemPoolSetAttribute(pool_, release_threshold, &keep_all), "cuMemPoolSetAttribute");
     ok(driver.cuStreamCreate(&home, stream_non_blocking), "cuStreamCreate");
+    ok(driver.cuEventCreate(&mark_, event_no_timing), "cuEventCreate");
     pinned_ = std::make_unique<MemoryPool>(
         keep_pinned_bytes,
         MemorySource{[](void* device, size_t bytes) {
@@ -133,6 +134,14 @@ void Device::release(CUdeviceptr memory, CUstream stream) noexcept {
     if (memory == 0) return;
     const Current current(*this);
     driver.cuMemFreeAsync(memory, stream);
+}
+
+void Device::follow(CUstream later, CUstream earlier) noexcept {
+    if (later == earlier) return;
+    const Current current(*this);
+    const std::lock_guard<std::mutex> lock(following_);  // a wait means the mark as it is when it is queued
+    if (driver.cuEventRecord(mark_, earlier) != 0 || driver.cuStreamWaitEvent(later, mark_, 0) != 0)
+        driver.cuCtxSynchronize();
 }
 
 MemoryStatistics Device::statistics() {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "backends/cuda/driver.h"
@@ -37,6 +38,10 @@ class Device {
     void release_pinned(void* block) noexcept { pinned_->release(block); }
     MemoryPool& pinned() noexcept { return *pinned_; }
 
+    // What is queued on `later` from now on comes after all that `earlier` has. Streams of others may be
+    // gone: then the device is waited for.
+    void follow(CUstream later, CUstream earlier) noexcept;
+
     // For work that belongs to nobody's stream: uploads of weights, blocks handed to callers.
     CUstream home = nullptr;
 
@@ -49,6 +54,8 @@ class Device {
 
     CUmemoryPool pool_ = nullptr;
     std::unique_ptr<MemoryPool> pinned_;
+    std::mutex following_;
+    CUevent mark_ = nullptr;
     std::mutex counting_;
     int64_t allocations_ = 0, reuses_ = 0, reserved_ = 0;
 };

@@ -57,6 +57,8 @@ Status can_run(const Library& library) {
 
 Status status_of(const Driver& driver, CUresult result, const char* call) {
     constexpr CUresult no_device = 100, system_not_ready = 802, driver_mismatch = 803;
+    // After these the context does nothing any more (the header says so of each).
+    constexpr CUresult lost[] = {700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 720};
     if (result == 0) return {};
     const char *name = nullptr, *meaning = nullptr;
     if (driver.cuGetErrorName != nullptr) driver.cuGetErrorName(result, &name);
@@ -64,6 +66,10 @@ Status status_of(const Driver& driver, CUresult result, const char* call) {
     std::string message =
         std::string(call) + " returned " + (name != nullptr ? name : std::to_string(result));
     if (meaning != nullptr) message += std::string(" (") + meaning + ")";
+    if (std::find(std::begin(lost), std::end(lost), result) != std::end(lost))
+        return {Code::call_failed, message,
+                "A kernel failed on the device, whose context is lost for this process: start it anew, and "
+                "look for the kernel with compute-sanitizer."};
     switch (result) {
         case no_device:
             return {Code::no_device, message,

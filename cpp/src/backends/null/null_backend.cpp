@@ -21,7 +21,7 @@ class Null final : public NullBackend {
         return Status{Code::no_memory, "no " + std::to_string(bytes) + " bytes of memory", ""};
     }
     void release(Memory memory) noexcept override { MemoryPool::host().release(memory); }
-    Status copy(Memory, size_t, Memory, size_t, size_t) override { return {}; }
+    Status copy(Memory, size_t, Memory, size_t, size_t, RunState*) override { return {}; }
 
     Result<std::unique_ptr<Prepared>> prepare(const KernelCall&,
                                               const std::shared_ptr<const Module>&) override {
@@ -41,7 +41,7 @@ class Null final : public NullBackend {
         seen_.insert(seen_.end(), list.begin(), list.end());
         return {};
     }
-    Status synchronize() override { return {}; }
+    Status synchronize(RunState*) override { return {}; }
 
     std::vector<Dispatch> dispatches() const override {
         const std::lock_guard<std::mutex> lock(mutex_);

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ... import _core
-from ...program.program import CompiledProgram, ExecutionPlan
+from ...errors import DeviceUnavailable
+from ...program.program import Binary, CompiledProgram, ExecutionPlan
 from ...types import DType, Layout, TensorSpec
 from ..buffer import DeviceBuffer
 
@@ -30,6 +31,19 @@ class RuntimeBackend(ABC):
     kind: str
     core_is_host = False
     """Whether device memory is the host's, so that arrays are read and written in place."""
+    stages = False
+    """Whether the core brings arrays of the host to the device and back by itself."""
+
+    @classmethod
+    def at(cls, index: int) -> RuntimeBackend:
+        """The driver of the device at an index. Raises DeviceUnavailable."""
+        if index:
+            raise DeviceUnavailable(
+                f"device {cls.kind}:{index}",
+                f"there is one {cls.kind} device",
+                do=f"Use device={cls.kind!r}.",
+            )
+        return cls()
 
     @abstractmethod
     def allocate(self, size_bytes: int) -> Any:
@@ -50,6 +64,50 @@ class RuntimeBackend(ABC):
     @abstractmethod
     def core(self, program: CompiledProgram, plan: ExecutionPlan, threads: int) -> _core.Backend:
         """The driver in the core, for one plan."""
+
+    def clear(self, handle: Any, size_bytes: int) -> None:
+        """Zeros at the start of device memory."""
+        self.upload(handle, np.zeros(size_bytes, np.uint8))
+
+    def shares_memory(self, other: RuntimeBackend) -> bool:
+        """Whether memory of the other's device can be used here as it is."""
+        return self is other or (self.core_is_host and other.core_is_host)
+
+    def load_code(self, binary: Binary) -> _core.Module | _core.Status | None:
+        """Object code as the core wants it; None where the driver loads it by itself."""
+        return None
+
+    def missing(self, requires: tuple[str, ...]) -> list[str]:
+        """Those of a binary's needs that this machine and device lack."""
+        return _core.missing_requirements(list(requires))
+
+    def import_tensor(self, tensor: Any, stream: int) -> DeviceBuffer | None:
+        """Another library's tensor that lies on this device, as a buffer over the same memory; None for any other."""
+        return None
+
+    def export_tensor(self, buffer: DeviceBuffer, stream: int | None) -> Any:
+        """The buffer as a DLPack capsule over the same memory; None where it must come to the host for that."""
+        return None
+
+    def current_stream(self) -> int:
+        """The stream that the calling program works on, where the device has any."""
+        return 0
+
+    def allocate_on(self, size_bytes: int, stream: int) -> Any:
+        """``allocate`` in the order of a stream: for work that is queued there."""
+        return self.allocate(size_bytes)
+
+    def order(self, later: int, earlier: int) -> None:
+        """What is queued on ``later`` from now on comes after all that ``earlier`` has."""
+        return
+
+    def wait(self, stream: int) -> None:
+        """Return when everything queued on a stream is done."""
+        return
+
+    def dlpack_device(self) -> tuple[int, int]:
+        """DLPack's word for where ``export_tensor`` leaves the memory."""
+        return (1, 0)
 
     def synchronize(self) -> None:
         """Return when everything submitted is done."""

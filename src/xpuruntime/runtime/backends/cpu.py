@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ... import _core
-from ...program.program import CompiledProgram, ExecutionPlan
+from ...program.program import Binary, CompiledProgram, ExecutionPlan
 from .base import RuntimeBackend
 
 __all__ = ["CpuBackend", "HostBackend"]
@@ -37,3 +37,6 @@ class CpuBackend(HostBackend):
 
     def core(self, program: CompiledProgram, plan: ExecutionPlan, threads: int) -> _core.Backend:
         return _core.cpu_backend(threads)
+
+    def load_code(self, binary: Binary) -> _core.Module | _core.Status:
+        return _core.load_module(binary.data)

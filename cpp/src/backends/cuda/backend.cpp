@@ -1,0 +1,218 @@
+// cuda/backend.cpp: the verbs of a backend, over a device and the states of its runs.
+#include <algorithm>
+#include <mutex>
+
+#include "backends/cuda/run_state.h"
+#include "xpurt/cuda.h"
+
+namespace xpurt {
+namespace cuda {
+namespace {
+
+CUdeviceptr address_of(Memory memory) { return reinterpret_cast<uintptr_t>(memory); }
+
+class Backend final : public CudaBackend {
+  public:
+    explicit Backend(std::shared_ptr<Device> device) : device_(std::move(device)) {}
+
+    const char* name() const noexcept override { return "cuda"; }
+    int index() const noexcept override { return device_->index; }
+    int capability() const noexcept override { return device_->capability; }
+    const std::string& device_name() const noexcept override { return device_->name; }
+    bool queues() const noexcept override { return true; }
+
+    // ---- memory
+
+    Result<Memory> allocate(size_t bytes) override {
+        auto made = at_once(bytes);
+        if (!made.status.ok()) return made.status;
+        return reinterpret_cast<Memory>(static_cast<uintptr_t>(made.value));
+    }
+    void release(Memory memory) noexcept override { device_->release(address_of(memory), device_->home); }
+
+    Result<std::shared_ptr<CudaBlock>> block(size_t bytes, const Order& order) override {
+        auto made =
+            order.callers ? device_->allocate(bytes, static_cast<CUstream>(order.stream)) : at_once(bytes);
+        if (!made.status.ok()) return made.status;
+        auto found = std::make_shared<CudaBlock>(device_, made.value, bytes);
+        if (order.callers) found->used_on(order.stream);
+        return found;
+    }
+
+    Status upload(uint64_t to, const void* from, size_t bytes) override {
+        if (bytes == 0) return {};
+        const Current current(*device_);
+        Status status = device_->check(device_->driver.cuMemcpyHtoDAsync_v2(to, from, bytes, device_->home),
+                                       "cuMemcpyHtoDAsync_v2");
+        return status.ok() ? home_done() : status;
+    }
+    Status download(void* to, uint64_t from, size_t bytes) override {
+        if (bytes == 0) return {};
+        const Current current(*device_);
+        Status status = device_->check(device_->driver.cuMemcpyDtoHAsync_v2(to, from, bytes, device_->home),
+                                       "cuMemcpyDtoHAsync_v2");
+        return status.ok() ? home_done() : status;
+    }
+    Status clear(uint64_t memory, size_t bytes) override {
+        if (bytes == 0) return {};
+        const Current current(*device_);
+        Status status = device_->check(device_->driver.cuMemsetD8Async(memory, 0, bytes, device_->home),
+                                       "cuMemsetD8Async");
+        return status.ok() ? home_done() : status;
+    }
+
+    Status copy(Memory to, size_t to_offset, Memory from, size_t from_offset, size_t bytes,
+                RunState* state) override {
+        if (bytes == 0) return {};
+        const Current current(*device_);
+        const CUstream stream = state == nullptr ? device_->home : of(*state).current();
+        const CUresult result = device_->driver.cuMemcpyDtoDAsync_v2(
+            address_of(to) + to_offset, address_of(from) + from_offset, bytes, stream);
+        return device_->check(result, "cuMemcpyDtoDAsync_v2");
+    }
+    Status send(Memory to, size_t offset, const void* from, size_t bytes, RunState& state) override {
+        return of(state).send(address_of(to) + offset, from, bytes);
+    }
+    Status fetch(void* to, Memory from, size_t offset, size_t bytes, RunState& state) override {
+        return of(state).fetch(to, address_of(from) + offset, bytes);
+    }
+
+    // ---- kernels
+
+    Result<std::shared_ptr<const Module>> load(const void* bytes, size_t size) override {
+        constexpr char elf[] =
+            "\x7f"
+            "ELF";
+        if (size < 64 || std::char_traits<char>::compare(static_cast<const char*>(bytes), elf, 4) != 0)
+            return Status{Code::unreadable, "the program's binary is no CUBIN", "Compile the model again."};
+        return load_cubin(device_, bytes);
+    }
+
+    Result<std::unique_ptr<Prepared>> prepare(const KernelCall& call,
+                                              const std::shared_ptr<const Module>& module) override {
+        const Current current(*device_);
+        auto made = std::make_unique<CudaKernel>();
+        if (!call.library.empty()) {
+            StreamLibrary* const library = find_stream_library(call.library);
+            if (library == nullptr)
+                return Status{Code::not_found, "kernel " + call.kernel + " needs the library " + call.library,
+                              "Install it, or compile with a policy that forbids the kernel."};
+            auto kernel = library->prepare(call, *device_);
+            if (!kernel.status.ok()) return kernel.status;
+            made->library = std::move(kernel.value);
+        } else if (call.tasks > 0) {
+            if (module == nullptr)
+                return Status{Code::symbol_missing, "the program has no CUBIN for " + call.symbol,
+                              "Compile the model again."};
+            auto launch = launch_of(*device_, call);
+            if (!launch.status.ok()) return launch.status;
+            auto kernel = kernel_of(*device_, call, *module);
+            if (!kernel.status.ok()) return kernel.status;
+            made->kernel = kernel.value;
+            made->launch = launch.value;
+            made->module = module;
+        }
+        return std::unique_ptr<Prepared>(std::move(made));
+    }
+
+    Result<std::unique_ptr<Recording>> record(const std::vector<RecordedCall>& calls) override {
+        auto recording = std::make_unique<CudaRecording>();
+        if (!calls.empty()) recording->first_arg = calls.front().first_arg;
+        for (const RecordedCall& item : calls) {
+            const auto& kernel = static_cast<const CudaKernel&>(*item.kernel);
+            recording->calls.push_back({&kernel, item.call, item.first_arg});
+            recording->args += item.call->args.size();
+            if (kernel.library)
+                recording->workspace = std::max(recording->workspace, kernel.library->workspace_bytes());
+        }
+        return std::unique_ptr<Recording>(std::move(recording));
+    }
+
+    // ---- runs
+
+    Result<std::unique_ptr<RunState>> open() override { return CudaState::open(device_); }
+    Status begin(RunState& state, const Order& order) override { return of(state).begin(order); }
+    Status end(RunState& state) override { return of(state).end(); }
+
+    Status submit(const Recording& recording, const Bindings& bindings) override {
+        std::string declined;
+        CudaCounters counted;
+        Status status =
+            of(*bindings.state)
+                .submit(static_cast<const CudaRecording&>(recording), bindings, declined, counted);
+        const std::lock_guard<std::mutex> lock(mutex_);
+        counters_.captures += counted.captures;
+        counters_.updates += counted.updates;
+        counters_.replays += counted.replays;
+        counters_.plain += counted.plain;
+        if (!declined.empty() && std::find(declined_.begin(), declined_.end(), declined) == declined_.end())
+            declined_.push_back(std::move(declined));
+        return status;
+    }
+
+    Status synchronize(RunState* state) override {
+        if (state != nullptr) return of(*state).synchronize();
+        const Current current(*device_);
+        return device_->check(device_->driver.cuCtxSynchronize(), "cuCtxSynchronize");
+    }
+
+    // ---- what callers hold
+
+    Result<std::unique_ptr<CudaStream>> stream() override {
+        const Current current(*device_);
+        CUstream made = nullptr;
+        Status status =
+            device_->check(device_->driver.cuStreamCreate(&made, stream_non_blocking), "cuStreamCreate");
+        if (!status.ok()) return status;
+        return std::make_unique<CudaStream>(device_, made, true);
+    }
+    std::unique_ptr<CudaStream> wrap(void* handle) override {
+        return std::make_unique<CudaStream>(device_, handle, false);
+    }
+    Result<std::unique_ptr<CudaEvent>> event(bool timing) override {
+        return CudaEvent::make(device_, timing);
+    }
+
+    MemoryStatistics memory() override { return device_->statistics(); }
+    MemoryStatistics pinned() override { return device_->pinned().statistics(); }
+    int64_t trim() override { return device_->trim() + device_->pinned().trim(); }
+    CudaCounters counters() const override {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        return counters_;
+    }
+    std::vector<std::string> declined() const override {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        return declined_;
+    }
+
+  private:
+    static CudaState& of(RunState& state) { return static_cast<CudaState&>(state); }
+
+    // Memory that any stream may use from now on.
+    Result<CUdeviceptr> at_once(size_t bytes) {
+        auto made = device_->allocate(bytes, device_->home);
+        if (!made.status.ok()) return made.status;
+        const Current current(*device_);
+        if (Status status = home_done(); !status.ok()) return status;
+        return made;
+    }
+    Status home_done() const {
+        return device_->check(device_->driver.cuStreamSynchronize(device_->home), "cuStreamSynchronize");
+    }
+
+    const std::shared_ptr<Device> device_;
+    mutable std::mutex mutex_;
+    CudaCounters counters_;
+    std::vector<std::string> declined_;
+};
+
+}  // namespace
+}  // namespace cuda
+
+Result<std::shared_ptr<CudaBackend>> cuda_backend(int index, Library& library) {
+    auto device = cuda::Device::open(index, library);
+    if (!device.status.ok()) return device.status;
+    return std::shared_ptr<CudaBackend>(std::make_shared<cuda::Backend>(std::move(device.value)));
+}
+
+}  // namespace xpurt

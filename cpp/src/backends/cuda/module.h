@@ -1,0 +1,25 @@
+// cuda/module.h: a CUBIN, loaded, and one of its kernels with its launch.
+#pragma once
+
+#include <memory>
+
+#include "backends/cuda/device.h"
+#include "xpurt/kernel.h"
+
+namespace xpurt::cuda {
+
+// The module of a CUBIN; symbol() gives a CUkernel.
+Result<std::shared_ptr<const Module>> load_cubin(std::shared_ptr<Device> device, const void* bytes);
+
+// What a call's options say of its launch: "grid", "block" and "cluster" as [x, y, z], "shared" in bytes,
+// "pdl".
+struct Launch {
+    CUlaunchConfig config{};
+    CUlaunchAttribute attributes[2]{};
+    unsigned attribute_count = 0;
+};
+// The kernel of a call, allowed the shared memory that it asks for.
+Result<CUkernel> kernel_of(const Device& device, const KernelCall& call, const Module& module);
+Result<Launch> launch_of(const Device& device, const KernelCall& call);
+
+}  // namespace xpurt::cuda

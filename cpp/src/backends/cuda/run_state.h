@@ -1,0 +1,150 @@
+// cuda/run_state.h: one context's run on a device: its stream, the graphs of its recordings, memory for
+// copies.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backends/cuda/module.h"
+#include "backends/cuda/stream.h"
+#include "xpurt/cuda.h"
+
+namespace xpurt::cuda {
+
+struct CudaKernel final : Prepared {
+    CUkernel kernel = nullptr;
+    Launch launch{};
+    std::unique_ptr<StreamKernel> library;  // instead of kernel
+    std::shared_ptr<const Module> module;   // keeps the code loaded
+
+    std::string implementation() const override { return library ? library->implementation() : ""; }
+};
+
+struct CudaRecording final : Recording {
+    struct Call {
+        const CudaKernel* kernel;
+        const KernelCall* call;
+        size_t first_arg;
+    };
+    std::vector<Call> calls;
+    size_t first_arg = 0, args = 0;  // of all calls together, in Bindings::args
+    size_t workspace = 0;            // largest of any call; they take turns
+};
+
+// A recording as one graph: captured once, launched again and again, given other addresses when they change.
+class Graph {
+  public:
+    Graph(Device& device, const CudaRecording& recording) : device_(device), recording_(recording) {}
+    ~Graph();
+    Graph(const Graph&) = delete;
+    Graph& operator=(const Graph&) = delete;
+
+    bool made() const noexcept { return exec_ != nullptr; }
+    // Records what `queue` launches on `stream`, call by call, and makes it launchable. A failure leaves the
+    // stream as it was.
+    template <class Queue>
+    Status capture(CUstream stream, void* const* args, Queue queue);
+    bool fits(void* const* args) const noexcept;
+    // Kernels get other addresses in place; false where a library's call needs them: capture() again then.
+    Result<bool> update(void* const* args);
+    Status launch(CUstream stream) const;
+
+  private:
+    Status instantiate(CUgraph graph);
+
+    Device& device_;
+    const CudaRecording& recording_;
+    CUgraph graph_ = nullptr;
+    CUgraphExec exec_ = nullptr;
+    std::vector<CUgraphNode> nodes_;  // by call; null: a library's, or nothing
+    std::vector<void*> args_;         // addresses that the graph has
+};
+
+// The arguments of a launch as the driver wants them: a pointer to each value.
+std::vector<void*>& pointers(const KernelCall& call, void* const* args);
+
+class CudaState final : public RunState {
+  public:
+    static Result<std::unique_ptr<RunState>> open(std::shared_ptr<Device> device);
+    ~CudaState() override;
+
+    Status begin(const Order& order);
+    Status end();
+    Status synchronize();
+    Status send(CUdeviceptr to, const void* from, size_t bytes);
+    Status fetch(void* to, CUdeviceptr from, size_t bytes);
+    // `declined` gets the reason where a graph was tried and could not be had.
+    Status submit(const CudaRecording& recording, const Bindings& bindings, std::string& declined,
+                  CudaCounters& counters);
+    CUstream current() const noexcept { return current_; }
+
+  private:
+    struct Plan {
+        std::unique_ptr<Graph> graph;
+        bool met = false;       // it has run before
+        bool declined = false;  // a graph cannot be had
+        CUdeviceptr workspace = 0;
+    };
+    struct Staging {
+        char* block;
+        size_t size, used;
+    };
+    struct Fetched {
+        void* to;
+        const char* from;
+        size_t bytes;
+    };
+
+    explicit CudaState(std::shared_ptr<Device> device) : device_(std::move(device)) {}
+    Result<Plan*> plan_for(const CudaRecording& recording);
+    Status launch(const CudaRecording::Call& call, const Bindings& bindings, const Plan& plan,
+                  CUstream stream) const;
+    Status plain(const CudaRecording& recording, const Bindings& bindings, const Plan& plan);
+    Status timed(const CudaRecording& recording, const Bindings& bindings, const Plan& plan);
+    Status make_graph(const CudaRecording& recording, const Bindings& bindings, Plan& plan);
+    char* staging(size_t bytes);
+
+    const std::shared_ptr<Device> device_;
+    CUstream own_ = nullptr, current_ = nullptr;
+    CUevent done_ = nullptr;  // of the last run in a caller's order
+    bool in_flight_ = false;
+    std::map<const CudaRecording*, Plan> plans_;
+    std::vector<Staging> staging_;
+    std::vector<Fetched> fetched_;
+};
+
+template <class Queue>
+Status Graph::capture(CUstream stream, void* const* args, Queue queue) {
+    const Driver& driver = device_.driver;
+    if (Status status = device_.check(driver.cuStreamBeginCapture_v2(stream, capture_thread_local),
+                                      "cuStreamBeginCapture_v2");
+        !status.ok())
+        return status;
+    nodes_.assign(recording_.calls.size(), nullptr);
+    Status failed;
+    for (size_t i = 0; i < recording_.calls.size() && failed.ok(); ++i) {
+        failed = queue(recording_.calls[i]);
+        if (recording_.calls[i].kernel->kernel == nullptr) continue;
+        // What the stream waits for after a launch is the node of that launch.
+        int capturing = 0;
+        const CUgraphNode* last = nullptr;
+        size_t count = 0;
+        if (driver.cuStreamGetCaptureInfo_v2(stream, &capturing, nullptr, nullptr, &last, &count) == 0 &&
+            count == 1)
+            nodes_[i] = *last;
+    }
+    CUgraph graph = nullptr;
+    Status ended = device_.check(driver.cuStreamEndCapture(stream, &graph), "cuStreamEndCapture");
+    if (failed.ok()) failed = std::move(ended);
+    if (failed.ok()) failed = instantiate(graph);
+    if (!failed.ok()) {
+        if (graph != nullptr) driver.cuGraphDestroy(graph);
+        return failed;
+    }
+    args_.assign(args + recording_.first_arg, args + recording_.first_arg + recording_.args);
+    return {};
+}
+
+}  // namespace xpurt::cuda

@@ -1,0 +1,412 @@
+// A CUDA driver without a device: its memory is the host's, its kernels are functions of an ELF object, and
+// nothing that is queued runs before somebody waits for it. So what is not ordered, or not waited for, shows
+// as wrong results; what is freed too early shows under the address sanitizer. One thread at a time is
+// inside.
+//
+// A kernel `k` of the object is `void k(void** params, const unsigned* grid)`; `k_params` says how many it
+// has.
+#include <dlfcn.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace {
+
+using Work = std::function<void()>;
+struct Event;
+struct Stream;
+struct Mark {  // where an event was recorded: the stream is through when `count` works of it are done
+    Stream* stream = nullptr;
+    uint64_t count = 0;
+};
+struct Item {
+    Work work;
+    Mark wait{};
+};
+struct Node {
+    void (*function)(void**, const unsigned*) = nullptr;
+    unsigned grid[3] = {1, 1, 1};
+    std::vector<uint64_t> params;
+    Work other;  // instead of a kernel
+};
+struct Graph {
+    std::vector<Node*> nodes;
+    ~Graph() {
+        for (Node* node : nodes) delete node;
+    }
+};
+struct Exec {
+    std::map<Node*, Node> nodes;  // by the graph's own
+    std::vector<Node*> order;
+};
+struct Stream {
+    std::deque<Item> queue;
+    uint64_t put = 0, done = 0;
+    Graph* capturing = nullptr;
+    Node* last = nullptr;
+};
+struct Event {
+    Mark mark;
+};
+struct Kernel {
+    void (*function)(void**, const unsigned*);
+    int params;
+};
+struct Library {
+    void* handle;
+    std::map<std::string, Kernel*> kernels;
+};
+
+std::recursive_mutex mutex;
+std::set<Stream*> streams;
+std::map<uint64_t, size_t> blocks;
+std::map<std::string, int> failures;
+std::map<std::string, int> calls;
+Stream legacy;
+size_t limit = size_t{1} << 30, used = 0, high = 0, reserved = 0;
+thread_local std::vector<void*> contexts;
+char the_context;
+
+#define ENTER                                                \
+    const std::lock_guard<std::recursive_mutex> lock(mutex); \
+    ++calls[__func__];                                       \
+    if (const auto failing = failures.find(__func__); failing != failures.end()) return failing->second
+
+Stream& at(void* stream) { return stream == nullptr ? legacy : *static_cast<Stream*>(stream); }
+
+void drain(Stream& stream, uint64_t until) {
+    while (stream.done < until && !stream.queue.empty()) {
+        Item item = std::move(stream.queue.front());
+        stream.queue.pop_front();
+        if (item.wait.stream != nullptr) drain(*item.wait.stream, item.wait.count);
+        if (item.work) item.work();
+        ++stream.done;
+    }
+}
+
+void drain_all() {
+    drain(legacy, legacy.put);
+    for (Stream* stream : streams) drain(*stream, stream->put);
+}
+
+void run(const Node& node) {
+    if (node.other) return node.other();
+    std::vector<uint64_t> values = node.params;
+    std::vector<void*> params;
+    for (uint64_t& value : values) params.push_back(&value);
+    node.function(params.data(), node.grid);
+}
+
+void put(Stream& stream, Node node) {
+    if (stream.capturing != nullptr) {
+        stream.last = new Node(std::move(node));
+        stream.capturing->nodes.push_back(stream.last);
+        return;
+    }
+    stream.queue.push_back({[node = std::move(node)] { run(node); }});
+    ++stream.put;
+}
+
+void put_other(Stream& stream, Work work) {
+    Node node;
+    node.other = std::move(work);
+    put(stream, std::move(node));
+}
+
+template <class Params>
+void fill(Node& node, const Kernel& kernel, const Params& from, void** params) {
+    node.function = kernel.function;
+    node.grid[0] = from.gridDimX, node.grid[1] = from.gridDimY, node.grid[2] = from.gridDimZ;
+    node.params.clear();
+    for (int i = 0; i < kernel.params; ++i) node.params.push_back(*static_cast<uint64_t*>(params[i]));
+}
+
+struct LaunchConfig {
+    unsigned gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, shared;
+    void* stream;
+    void* attrs;
+    unsigned count;
+};
+struct NodeParams {
+    void* func;
+    unsigned gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, shared;
+    void** params;
+    void** extra;
+    void* kern;
+    void* context;
+};
+
+}  // namespace
+
+extern "C" {
+
+// What tests turn: the next calls of a function fail so (0: no more), and how much memory there is.
+void simulated_fail(const char* call, int result) {
+    const std::lock_guard<std::recursive_mutex> lock(mutex);
+    if (result == 0)
+        failures.erase(call);
+    else
+        failures[call] = result;
+}
+void simulated_memory(size_t bytes) { limit = bytes; }
+int simulated_calls(const char* call) {
+    const std::lock_guard<std::recursive_mutex> lock(mutex);
+    return calls[call];
+}
+int simulated_blocks() { return static_cast<int>(blocks.size()); }
+
+int cuInit(unsigned) { return 0; }
+int cuDriverGetVersion(int* version) { return *version = 13000, 0; }
+int cuDeviceGetCount(int* count) { return *count = 1, 0; }
+int cuDeviceGet(int* device, int index) { return *device = index, 0; }
+int cuDeviceGetName(char* name, int room, int) {
+    return std::snprintf(name, size_t(room), "Simulated GPU"), 0;
+}
+int cuDeviceTotalMem_v2(size_t* bytes, int) { return *bytes = limit, 0; }
+int cuDeviceGetAttribute(int* value, int attribute, int) {
+    const std::map<int, int> known{{13, 1000}, {16, 2}, {36, 1000}, {75, 9}, {76, 0}, {97, 200 << 10}};
+    const auto found = known.find(attribute);
+    return *value = found == known.end() ? 0 : found->second, 0;
+}
+int cuDeviceGetPCIBusId(char* id, int room, int) { return std::strncpy(id, "0000:01:00.0", size_t(room)), 0; }
+int cuDeviceGetUuid_v2(unsigned char* uuid, int) { return std::memset(uuid, 7, 16), 0; }
+int cuGetErrorName(int result, const char** name) {
+    static const std::map<int, const char*> names{{2, "CUDA_ERROR_OUT_OF_MEMORY"},
+                                                  {700, "CUDA_ERROR_ILLEGAL_ADDRESS"},
+                                                  {900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"}};
+    const auto found = names.find(result);
+    return *name = found == names.end() ? "CUDA_ERROR_UNKNOWN" : found->second, 0;
+}
+int cuGetErrorString(int, const char** text) { return *text = "simulated", 0; }
+
+int cuDevicePrimaryCtxRetain(void** context, int) { return *context = &the_context, 0; }
+int cuCtxGetCurrent(void** context) { return *context = contexts.empty() ? nullptr : contexts.back(), 0; }
+int cuCtxPushCurrent_v2(void* context) { return contexts.push_back(context), 0; }
+int cuCtxPopCurrent_v2(void** context) { return *context = contexts.back(), contexts.pop_back(), 0; }
+int cuCtxSynchronize() {
+    ENTER;
+    return drain_all(), 0;
+}
+
+int cuMemGetInfo_v2(size_t* free, size_t* total) { return *free = limit - used, *total = limit, 0; }
+int cuMemPoolCreate(void** pool, const void*) { return *pool = &the_context, 0; }
+int cuMemPoolSetAttribute(void*, int, void*) { return 0; }
+int cuMemPoolGetAttribute(void*, int attribute, void* value) {
+    const std::lock_guard<std::recursive_mutex> lock(mutex);
+    *static_cast<uint64_t*>(value) = attribute == 5 ? reserved : attribute == 7 ? used : high;
+    return 0;
+}
+int cuMemPoolTrimTo(void*, size_t) {
+    const std::lock_guard<std::recursive_mutex> lock(mutex);
+    return reserved = used, 0;
+}
+int cuMemAllocFromPoolAsync(uint64_t* address, size_t bytes, void*, void*) {
+    ENTER;
+    if (used + bytes > limit) return 2;
+    void* const block = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+    std::memset(block, 0xff, (bytes + 255) / 256 * 256);  // nobody may rely on zeros
+    *address = reinterpret_cast<uint64_t>(block);
+    blocks[*address] = bytes;
+    used += bytes;
+    if (used > high) high = used;
+    if (used > reserved) reserved = used;
+    return 0;
+}
+int cuMemFreeAsync(uint64_t address, void* stream) {
+    ENTER;
+    const size_t bytes = blocks[address];
+    blocks.erase(address);
+    put_other(at(stream), [address, bytes] {
+        std::free(reinterpret_cast<void*>(address));
+        used -= bytes;
+    });
+    return 0;
+}
+int cuMemHostAlloc(void** block, size_t bytes, unsigned) { return *block = std::malloc(bytes), 0; }
+int cuMemFreeHost(void* block) { return std::free(block), 0; }
+int cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, void* stream) {
+    ENTER;
+    put_other(at(stream), [=] { std::memcpy(reinterpret_cast<void*>(to), from, bytes); });
+    return 0;
+}
+int cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, void* stream) {
+    ENTER;
+    put_other(at(stream), [=] { std::memcpy(to, reinterpret_cast<void*>(from), bytes); });
+    return 0;
+}
+int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void* stream) {
+    ENTER;
+    put_other(at(stream),
+              [=] { std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes); });
+    return 0;
+}
+int cuMemsetD8Async(uint64_t to, unsigned char value, size_t bytes, void* stream) {
+    ENTER;
+    put_other(at(stream), [=] { std::memset(reinterpret_cast<void*>(to), value, bytes); });
+    return 0;
+}
+
+int cuStreamCreate(void** stream, unsigned) {
+    ENTER;
+    auto* const made = new Stream;
+    streams.insert(made);
+    return *stream = made, 0;
+}
+int cuStreamDestroy_v2(void* stream) {
+    ENTER;
+    drain(at(stream), at(stream).put);
+    streams.erase(static_cast<Stream*>(stream));
+    delete static_cast<Stream*>(stream);
+    return 0;
+}
+int cuStreamSynchronize(void* stream) {
+    ENTER;
+    return drain(at(stream), at(stream).put), 0;
+}
+int cuStreamQuery(void* stream) {
+    ENTER;
+    return at(stream).queue.empty() ? 0 : 600;
+}
+int cuStreamWaitEvent(void* stream, void* event, unsigned) {
+    ENTER;
+    const Mark mark = static_cast<Event*>(event)->mark;
+    if (mark.stream == nullptr || mark.stream->done >= mark.count) return 0;
+    at(stream).queue.push_back({nullptr, mark});
+    ++at(stream).put;
+    return 0;
+}
+int cuStreamBeginCapture_v2(void* stream, int) {
+    ENTER;
+    return at(stream).capturing = new Graph, at(stream).last = nullptr, 0;
+}
+int cuStreamEndCapture(void* stream, void** graph) {
+    *graph = at(stream).capturing;
+    at(stream).capturing = nullptr;
+    ENTER;
+    return 0;
+}
+int cuStreamIsCapturing(void* stream, int* status) { return *status = at(stream).capturing != nullptr, 0; }
+int cuStreamGetCaptureInfo_v2(void* stream, int* status, uint64_t*, void**, void* const** last,
+                              size_t* count) {
+    ENTER;
+    *status = at(stream).capturing != nullptr;
+    *last = reinterpret_cast<void* const*>(&at(stream).last);
+    *count = at(stream).last != nullptr;
+    return 0;
+}
+
+int cuEventCreate(void** event, unsigned) { return *event = new Event, 0; }
+int cuEventDestroy_v2(void* event) { return delete static_cast<Event*>(event), 0; }
+int cuEventRecord(void* event, void* stream) {
+    ENTER;
+    static_cast<Event*>(event)->mark = {&at(stream), at(stream).put};
+    return 0;
+}
+int cuEventQuery(void* event) {
+    ENTER;
+    const Mark& mark = static_cast<Event*>(event)->mark;
+    return mark.stream == nullptr || mark.stream->done >= mark.count ? 0 : 600;
+}
+int cuEventSynchronize(void* event) {
+    ENTER;
+    const Mark& mark = static_cast<Event*>(event)->mark;
+    if (mark.stream != nullptr) drain(*mark.stream, mark.count);
+    return 0;
+}
+int cuEventElapsedTime(float* milliseconds, void* start, void* end) {
+    *milliseconds =
+        static_cast<float>(static_cast<Event*>(end)->mark.count - static_cast<Event*>(start)->mark.count) /
+        1000;  // a microsecond a work
+    return 0;
+}
+
+int cuLibraryLoadData(void** library, const void* data, int*, void**, unsigned, int*, void**, unsigned) {
+    ENTER;
+    // The object's size, from its table of sections, which stands last.
+    const auto* const bytes = static_cast<const unsigned char*>(data);
+    uint64_t table = 0;
+    uint16_t entry = 0, count = 0;
+    std::memcpy(&table, bytes + 40, 8);
+    std::memcpy(&entry, bytes + 58, 2);
+    std::memcpy(&count, bytes + 60, 2);
+    const int file = memfd_create("simulated", 0);
+    const size_t size = table + size_t{entry} * count;
+    if (write(file, data, size) != static_cast<ssize_t>(size)) return 200;
+    void* const handle = dlopen(("/proc/self/fd/" + std::to_string(file)).c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (handle == nullptr) return 200;
+    return *library = new Library{handle, {}}, 0;
+}
+int cuLibraryUnload(void* library) {
+    auto* const made = static_cast<Library*>(library);
+    for (auto& [name, kernel] : made->kernels) delete kernel;
+    return delete made, 0;  // the object stays mapped: its file's name may come again
+}
+int cuLibraryGetKernel(void** kernel, void* library, const char* name) {
+    ENTER;
+    auto* const from = static_cast<Library*>(library);
+    auto* const function = reinterpret_cast<void (*)(void**, const unsigned*)>(dlsym(from->handle, name));
+    const auto* const params =
+        static_cast<const int*>(dlsym(from->handle, (std::string(name) + "_params").c_str()));
+    if (function == nullptr || params == nullptr) return 500;
+    Kernel*& made = from->kernels[name];
+    if (made == nullptr) made = new Kernel{function, *params};
+    return *kernel = made, 0;
+}
+int cuKernelGetAttribute(int* value, int, void*, int) { return *value = 0, 0; }
+int cuKernelSetAttribute(int, int, void*, int) { return 0; }
+int cuLaunchKernelEx(const LaunchConfig* config, void* kernel, void** params, void**) {
+    ENTER;
+    Node node;
+    fill(node, *static_cast<Kernel*>(kernel), *config, params);
+    return put(at(config->stream), std::move(node)), 0;
+}
+
+int cuGraphInstantiateWithFlags(void** exec, void* graph, unsigned long long) {
+    ENTER;
+    auto* const made = new Exec;
+    for (Node* node : static_cast<Graph*>(graph)->nodes) {
+        made->nodes.emplace(node, *node);
+        made->order.push_back(node);
+    }
+    return *exec = made, 0;
+}
+int cuGraphLaunch(void* exec, void* stream) {
+    ENTER;
+    const Exec& from = *static_cast<Exec*>(exec);
+    for (Node* node : from.order) put(at(stream), from.nodes.at(node));
+    return 0;
+}
+int cuGraphGetNodes(void* graph, void**, size_t* count) {
+    return *count = static_cast<Graph*>(graph)->nodes.size(), 0;
+}
+int cuGraphDestroy(void* graph) { return delete static_cast<Graph*>(graph), 0; }
+int cuGraphExecDestroy(void* exec) { return delete static_cast<Exec*>(exec), 0; }
+int cuGraphExecUpdate_v2(void* exec, void* graph, void*) {
+    ENTER;
+    auto& to = *static_cast<Exec*>(exec);
+    const auto& from = static_cast<Graph*>(graph)->nodes;
+    if (from.size() != to.order.size()) return 910;
+    std::map<Node*, Node> nodes;
+    for (Node* node : from) nodes.emplace(node, *node);
+    to.nodes = std::move(nodes);
+    to.order = from;
+    return 0;
+}
+int cuGraphExecKernelNodeSetParams_v2(void* exec, void* node, const NodeParams* params) {
+    ENTER;
+    Node& found = static_cast<Exec*>(exec)->nodes.at(static_cast<Node*>(node));
+    fill(found, *static_cast<Kernel*>(params->kern), *params, params->params);
+    return 0;
+}
+}

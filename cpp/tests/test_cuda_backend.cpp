@@ -1,0 +1,437 @@
+// The CUDA backend over a simulated driver: whose queues run when somebody waits, and whose memory is the
+// host's. Order, graphs, copies, failures. The real driver: scripts/gpu/cuda.sh.
+#include <dlfcn.h>
+
+#include <atomic>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <thread>
+#include <vector>
+
+#include "backends/cuda/stream.h"
+#include "doctest/doctest.h"
+#include "xpurt/cuda.h"
+#include "xpurt/executor.h"
+
+using namespace xpurt;
+
+namespace {
+
+Library& driver() {
+    static Library& library = *new Library(cuda::library_spec());
+    if (!library.loaded()) REQUIRE(library.open({PROBES "/libprobe_simulated_driver.so", {}}).ok());
+    return library;
+}
+
+template <class Function>
+Function control(const char* name) {
+    static void* const handle = dlopen(PROBES "/libprobe_simulated_driver.so", RTLD_NOW);
+    return reinterpret_cast<Function>(dlsym(handle, name));
+}
+void fail(const char* call, int result) {
+    control<void (*)(const char*, int)>("simulated_fail")(call, result);
+}
+int calls(const char* call) { return control<int (*)(const char*)>("simulated_calls")(call); }
+int blocks() { return control<int (*)()>("simulated_blocks")(); }
+
+std::shared_ptr<CudaBackend> backend() {
+    auto made = cuda_backend(0, driver());
+    REQUIRE(made.status.ok());
+    return made.value;
+}
+
+std::shared_ptr<const Module> kernels(CudaBackend& on) {
+    std::ifstream file(PROBES "/libprobe_simulated_kernels.so", std::ios::binary);
+    const std::vector<char> bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+    auto loaded = on.load(bytes.data(), bytes.size());
+    REQUIRE(loaded.status.ok());
+    return loaded.value;
+}
+
+uint64_t bits(double value) {
+    uint64_t word = 0;
+    std::memcpy(&word, &value, sizeof word);
+    return word;
+}
+
+KernelCall call(std::string symbol, std::vector<Place> args, int64_t n) {
+    KernelCall made;
+    made.kernel = "test/" + symbol;
+    made.symbol = std::move(symbol);
+    made.args = std::move(args);
+    made.tasks = n;
+    made.options["grid"] = std::vector<int64_t>{n, 1, 1};
+    made.options["block"] = std::vector<int64_t>{1, 1, 1};
+    return made;
+}
+
+// Slots: 0 arena, 1 input x, 2 output y, 3 weight w. y = (x + w) * 0.5 + 3, by way of the arena.
+Plan chain(CudaBackend& on, int64_t n) {
+    Plan plan;
+    plan.name = "chain";
+    plan.arena_bytes = 256 + 4 * n;
+    plan.inputs = plan.outputs = plan.fixed = 1;
+    plan.border_bytes = {4 * n, 4 * n};
+    plan.module = kernels(on);
+    plan.calls = {call("add", {{1, 0}, {3, 0}, {0, 256}}, n), call("scale", {{0, 256}, {2, 0}}, n)};
+    plan.calls[1].params = {bits(0.5), 3};
+    return plan;
+}
+
+std::unique_ptr<Executor> make(const std::shared_ptr<CudaBackend>& on, Plan plan, int contexts = 2) {
+    auto made = Executor::create(on, std::move(plan), contexts);
+    REQUIRE_MESSAGE(made.status.ok(), made.status.message);
+    return std::move(made.value);
+}
+
+constexpr int64_t n = 1000;
+
+struct Arrays {
+    std::vector<float> x = std::vector<float>(n), y = std::vector<float>(n);
+    explicit Arrays(float start) {
+        for (size_t i = 0; i < n; ++i) x[i] = start + static_cast<float>(i);
+    }
+    bool right(float w = 7) const {
+        for (size_t i = 0; i < n; ++i)
+            if (y[i] != (x[i] + w) * 0.5f + 3) return false;
+        return true;
+    }
+};
+
+// A weight on the device.
+struct Weight {
+    std::shared_ptr<CudaBlock> block;
+    Fixed fixed;
+    static Weight filled(CudaBackend& on, float value, bool exclusive = false) {
+        auto made = on.block(4 * n, {});
+        REQUIRE(made.status.ok());
+        const std::vector<float> data(n, value);
+        REQUIRE(on.upload(made.value->address(), data.data(), 4 * n).ok());
+        return {made.value, Fixed({reinterpret_cast<Memory>(made.value->address())}, exclusive)};
+    }
+};
+
+Status run_host(Executor& executor, const Fixed& fixed, Arrays& a, int64_t* times = nullptr,
+                EventRing* ring = nullptr) {
+    const Memory in = a.x.data(), out = a.y.data();
+    Executor::Run run;
+    run.fixed = &fixed, run.inputs = &in, run.outputs = &out, run.times = times, run.ring = ring;
+    run.host = true;
+    return executor.run(run);
+}
+
+Status run_device(Executor& executor, const Fixed& fixed, const CudaBlock& in, const CudaBlock& out,
+                  const Order& order = {}) {
+    const Memory x = reinterpret_cast<Memory>(in.address()), y = reinterpret_cast<Memory>(out.address());
+    Executor::Run run;
+    run.fixed = &fixed, run.inputs = &x, run.outputs = &y, run.order = order;
+    return executor.run(run);
+}
+
+}  // namespace
+
+TEST_CASE("arrays of the host go there and back: plain at first, then as one graph") {
+    const auto on = backend();
+    CHECK(on->capability() == 90);
+    CHECK(on->device_name() == "Simulated GPU");
+    const auto executor = make(on, chain(*on, n));
+    const Weight w = Weight::filled(*on, 7);
+    for (int i = 0; i < 5; ++i) {
+        Arrays a(static_cast<float>(i));
+        REQUIRE(run_host(*executor, w.fixed, a).ok());
+        CHECK(a.right());
+    }
+    const CudaCounters counters = on->counters();
+    CHECK(counters.plain == 1);
+    CHECK(counters.captures == 1);
+    CHECK(counters.replays == 4);
+    CHECK(counters.updates == 0);
+    CHECK(executor->counters().sent == 5 * 4 * n);
+    CHECK(executor->counters().fetched == 5 * 4 * n);
+    CHECK(executor->counters().runs == 5);
+    CHECK(on->declined().empty());
+}
+
+TEST_CASE("addresses that change are written into the graph") {
+    const auto on = backend();
+    const auto executor = make(on, chain(*on, n));
+    const Weight seven = Weight::filled(*on, 7), nine = Weight::filled(*on, 9);
+    std::vector<std::shared_ptr<CudaBlock>> in, out;
+    for (int i = 0; i < 4; ++i) {
+        in.push_back(on->block(4 * n, {}).value);
+        out.push_back(on->block(4 * n, {}).value);
+        const Arrays a(static_cast<float>(10 * i));
+        REQUIRE(on->upload(in.back()->address(), a.x.data(), 4 * n).ok());
+    }
+    for (int i = 0; i < 4; ++i) {
+        const Weight& w = i == 3 ? nine : seven;
+        REQUIRE(run_device(*executor, w.fixed, *in[size_t(i)], *out[size_t(i)]).ok());
+    }
+    for (int i = 0; i < 4; ++i) {
+        Arrays a(static_cast<float>(10 * i));
+        REQUIRE(on->download(a.y.data(), out[size_t(i)]->address(), 4 * n).ok());
+        CHECK(a.right(i == 3 ? 9 : 7));
+    }
+    CHECK(on->counters().captures == 1);
+    CHECK(on->counters().updates == 2);
+}
+
+namespace {
+
+// A library that queues a copy: its launch knows no node, so its addresses change by capturing anew.
+struct CopyKernel final : cuda::StreamKernel {
+    const cuda::Device& device;
+    explicit CopyKernel(const cuda::Device& on) : device(on) {}
+    Status launch(void* const* args, void* workspace, cuda::CUstream stream) const override {
+        CHECK(workspace != nullptr);
+        CHECK(reinterpret_cast<uintptr_t>(workspace) % 256 == 0);
+        return device.check(
+            device.driver.cuMemcpyDtoDAsync_v2(reinterpret_cast<uintptr_t>(args[1]),
+                                               reinterpret_cast<uintptr_t>(args[0]), 4 * n, stream),
+            "cuMemcpyDtoDAsync_v2");
+    }
+    size_t workspace_bytes() const override { return 100; }
+    std::string implementation() const override { return "copy algorithm 3"; }
+};
+struct CopyLibrary final : cuda::StreamLibrary {
+    std::string version() const override { return "1.0"; }
+    Result<std::unique_ptr<cuda::StreamKernel>> prepare(const KernelCall& call,
+                                                        cuda::Device& device) override {
+        if (call.symbol != "copy") return Status{Code::unsupported, "no such word: " + call.symbol, ""};
+        return std::unique_ptr<cuda::StreamKernel>(std::make_unique<CopyKernel>(device));
+    }
+};
+
+Plan with_library(CudaBackend& on) {
+    cuda::register_stream_library("copying", std::make_unique<CopyLibrary>());
+    Plan plan = chain(on, n);
+    plan.arena_bytes = 256 + 8 * n;
+    KernelCall copy = call("copy", {{1, 0}, {0, 256 + 4 * n}}, n);
+    copy.library = "copying";
+    copy.options.clear();
+    plan.calls.insert(plan.calls.begin(), copy);
+    plan.calls[1].args[0] = {0, 256 + 4 * n};
+    return plan;
+}
+
+}  // namespace
+
+TEST_CASE("a library's kernels stand among generated ones, in graphs too") {
+    const auto on = backend();
+    const auto executor = make(on, with_library(*on));
+    CHECK(executor->implementations() == std::vector<std::string>{"copy algorithm 3", "", ""});
+    const Weight w = Weight::filled(*on, 7);
+    for (int i = 0; i < 3; ++i) {
+        Arrays a(static_cast<float>(i));
+        REQUIRE(run_host(*executor, w.fixed, a).ok());
+        CHECK(a.right());
+    }
+    const auto x = on->block(4 * n, {}).value, y = on->block(4 * n, {}).value;
+    Arrays a(100);
+    REQUIRE(on->upload(x->address(), a.x.data(), 4 * n).ok());
+    REQUIRE(run_device(*executor, w.fixed, *x, *y).ok());
+    REQUIRE(on->download(a.y.data(), y->address(), 4 * n).ok());
+    CHECK(a.right());
+    CHECK(on->counters().updates == 1);
+
+    Plan unknown = with_library(*on);
+    unknown.calls[0].library = "nobody";
+    CHECK(Executor::create(on, unknown, 1).status.message == "kernel test/copy needs the library nobody");
+}
+
+TEST_CASE("runs in the caller's order are queued, and nothing waits for them") {
+    const auto on = backend();
+    const auto executor = make(on, chain(*on, n), 1);
+    const Weight w = Weight::filled(*on, 7);
+    auto mine = std::move(on->stream().value), other = std::move(on->stream().value);
+    const Order order{true, mine->handle()}, elsewhere{true, other->handle()};
+    Arrays a(5), b(50);
+    {
+        const auto x = on->block(4 * n, order).value, y = on->block(4 * n, order).value;
+        const auto x2 = on->block(4 * n, {}).value, y2 = on->block(4 * n, {}).value;
+        REQUIRE(on->upload(x->address(), a.x.data(), 4 * n).ok());
+        REQUIRE(on->upload(x2->address(), b.x.data(), 4 * n).ok());
+        for (int i = 0; i < 3; ++i) REQUIRE(run_device(*executor, w.fixed, *x, *y, order).ok());
+        CHECK_FALSE(mine->done().value);
+        // The same context on another stream: its arena is still in use by what is queued.
+        REQUIRE(run_device(*executor, w.fixed, *x2, *y2, elsewhere).ok());
+        x2->used_on(other->handle());
+        y2->used_on(other->handle());
+        CHECK_FALSE(other->done().value);
+        REQUIRE(other->synchronize().ok());
+        CHECK(mine->done().value);  // it came first
+        REQUIRE(on->download(a.y.data(), y->address(), 4 * n).ok());
+        REQUIRE(on->download(b.y.data(), y2->address(), 4 * n).ok());
+        // Queued again, and its blocks are let go before it has run.
+        REQUIRE(run_device(*executor, w.fixed, *x, *y, order).ok());
+    }
+    CHECK(a.right());
+    CHECK(b.right());
+    executor->close();
+}
+
+TEST_CASE("states: a run waits for what another stream still has queued over them") {
+    const auto on = backend();
+    Plan plan = chain(*on, n);
+    plan.calls[1].args[1] = {3, 0};  // into the state
+    plan.calls.push_back(call("add", {{1, 0}, {3, 0}, {2, 0}}, n));
+    const auto executor = make(on, plan, 2), second = make(on, plan, 2);
+    const Weight state = Weight::filled(*on, 0, true);
+    const Fixed& fixed = state.fixed;
+    auto mine = std::move(on->stream().value);
+    const Order order{true, mine->handle()};
+    const auto x = on->block(4 * n, {}).value, y = on->block(4 * n, {}).value;
+    Arrays a(0);
+    std::fill(a.x.begin(), a.x.end(), 4.0f);
+    REQUIRE(on->upload(x->address(), a.x.data(), 4 * n).ok());
+    float want = 0;
+    for (int i = 0; i < 3; ++i) {
+        REQUIRE(run_device(*executor, fixed, *x, *y, order).ok());
+        want = (4 + want) * 0.5f + 3;
+    }
+    REQUIRE(run_host(*second, fixed, a).ok());  // another executor's own stream
+    want = (4 + want) * 0.5f + 3;
+    CHECK(a.y[0] == 4 + want);
+    CHECK(a.y[n - 1] == 4 + want);
+}
+
+TEST_CASE("times and events come from the device's clock") {
+    const auto on = backend();
+    const auto executor = make(on, chain(*on, n));
+    const Weight w = Weight::filled(*on, 7);
+    Arrays a(1);
+    std::vector<int64_t> times(2, -1);
+    EventRing ring(16);
+    REQUIRE(run_host(*executor, w.fixed, a, times.data(), &ring).ok());
+    CHECK(a.right());
+    CHECK(times == std::vector<int64_t>{1000, 1000});
+    CHECK(ring.pending() == 2);
+}
+
+TEST_CASE("a capture that the driver declines leaves plain launches, and says why once") {
+    const auto on = backend();
+    const auto executor = make(on, chain(*on, n), 2);
+    const Weight w = Weight::filled(*on, 7);
+    fail("cuStreamEndCapture", 900);
+    for (int i = 0; i < 4; ++i) {
+        Arrays a(static_cast<float>(i));
+        REQUIRE(run_host(*executor, w.fixed, a).ok());
+        CHECK(a.right());
+    }
+    fail("cuStreamEndCapture", 0);
+    CHECK(on->counters().plain == 4);
+    REQUIRE(on->declined().size() == 1);
+    CHECK(on->declined()[0] ==
+          "cuStreamEndCapture returned CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED (simulated)");
+}
+
+TEST_CASE("out of memory names the sizes, and what is loaded goes on working") {
+    const auto on = backend();
+    const auto executor = make(on, chain(*on, n));
+    const Weight w = Weight::filled(*on, 7);
+    Arrays a(1);
+    REQUIRE(run_host(*executor, w.fixed, a).ok());
+    const auto large = on->block(size_t{2} << 30, {});
+    CHECK(large.status.code == Code::no_memory);
+    CHECK(large.status.message.find(
+              "no 2147483648 bytes (2048 MiB) on cuda:0: 1023 MiB of 1024 MiB are free") == 0);
+    CHECK(large.status.advice.find("what is loaded goes on working") != std::string::npos);
+    Plan plan = chain(*on, n);
+    plan.arena_bytes = int64_t{3} << 30;
+    const auto huge = make(on, plan);
+    CHECK(run_host(*huge, w.fixed, a).code == Code::no_memory);
+    CHECK(run_host(*huge, w.fixed, a).code == Code::no_memory);
+    a.y.assign(n, 0);
+    REQUIRE(run_host(*executor, w.fixed, a).ok());
+    CHECK(a.right());
+}
+
+TEST_CASE("a kernel that fails on the device is named, and so is what it means") {
+    const auto on = backend();
+    const auto executor = make(on, chain(*on, n));
+    const Weight w = Weight::filled(*on, 7);
+    Arrays a(1);
+    fail("cuLaunchKernelEx", 700);
+    const Status status = run_host(*executor, w.fixed, a);
+    fail("cuLaunchKernelEx", 0);
+    CHECK(status.message ==
+          "kernel test/add (add): cuLaunchKernelEx returned CUDA_ERROR_ILLEGAL_ADDRESS (simulated)");
+    CHECK(status.advice.find("context is lost for this process") != std::string::npos);
+    CHECK(executor->counters().runs == 0);
+}
+
+TEST_CASE("programs that no device takes are refused before they run") {
+    const auto on = backend();
+    const auto refusal = [&](const char* option, Option value) {
+        Plan plan = chain(*on, n);
+        plan.calls[0].options[option] = std::move(value);
+        return Executor::create(on, plan, 1).status.message;
+    };
+    CHECK(refusal("block", std::vector<int64_t>{1024, 2, 1}) ==
+          "kernel test/add (add) has a block that no device takes");
+    CHECK(refusal("grid", std::vector<int64_t>{1, 70000, 1}) ==
+          "kernel test/add (add) has a grid that no device takes");
+    CHECK(refusal("shared", int64_t{300 << 10}) ==
+          "kernel test/add (add) asks for 307200 bytes of shared memory, the device has 204800");
+    CHECK(refusal("cluster", std::vector<int64_t>{0, 1, 1}) ==
+          "kernel test/add (add) has a cluster that no device takes");
+    Plan plan = chain(*on, n);
+    plan.calls[0].symbol = "absent";
+    CHECK(Executor::create(on, plan, 1).status.message == "the program's CUBIN has no absent");
+    CHECK(on->load("no", 2).status.message == "the program's binary is no CUBIN");
+    CHECK(cuda_backend(3, driver()).status.message == "there is no cuda:3");
+}
+
+TEST_CASE("threads run side by side, each with a context of its own") {
+    const auto on = backend();
+    const auto executor = make(on, chain(*on, n), 4);
+    const Weight w = Weight::filled(*on, 7);
+    std::atomic<int> wrong{0};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 8; ++t)
+        threads.emplace_back([&, t] {
+            for (int i = 0; i < 50; ++i) {
+                Arrays a(static_cast<float>(100 * t + i));
+                if (!run_host(*executor, w.fixed, a).ok() || !a.right()) ++wrong;
+            }
+        });
+    for (std::thread& thread : threads) thread.join();
+    CHECK(wrong == 0);
+    CHECK(executor->counters().contexts <= 4);
+    CHECK(executor->counters().runs == 400);
+}
+
+TEST_CASE("what is made is given back") {
+    const auto on = backend();
+    const int before = blocks();
+    {
+        const auto executor = make(on, with_library(*on), 2);
+        const Weight w = Weight::filled(*on, 7);
+        Arrays a(1);
+        for (int i = 0; i < 3; ++i) REQUIRE(run_host(*executor, w.fixed, a).ok());
+        CHECK(blocks() > before);
+    }
+    CHECK(blocks() == before);
+    CHECK(on->memory().live_bytes >= 0);
+    on->trim();
+    CHECK(on->memory().live_bytes == 0);
+    CHECK(on->pinned().cached_bytes == 0);
+    const int created = calls("cuStreamCreate"), destroyed = calls("cuStreamDestroy_v2");
+    CHECK(created - destroyed == 1);  // the device's own
+}
+
+TEST_CASE("streams and events order work and tell when it is done") {
+    const auto on = backend();
+    auto first = std::move(on->stream().value), second = std::move(on->stream().value);
+    auto event = std::move(on->event(true).value), later = std::move(on->event(true).value);
+    const auto block = on->block(64, {}).value;
+    CHECK(first->done().value);
+    CHECK(event->done().value);
+    REQUIRE(event->record(*first).ok());
+    REQUIRE(event->wait(*second).ok());
+    REQUIRE(later->record(*second).ok());
+    REQUIRE(later->synchronize().ok());
+    CHECK(later->since(*event).status.ok());
+    CHECK(second->synchronize().ok());
+}

@@ -1,0 +1,248 @@
+"""An NVIDIA GPU: CUBINs and vendors' libraries on streams, whole plans as CUDA graphs.
+
+    backend = CudaBackend()                                     # cuda:0; opens its primary context, which other libraries share
+    executor = Executor(program, backend)
+    y, = executor.run_arrays([x])                               # NumPy: there and back through page-locked memory, waits
+    out = executor.run({"x": tensor}, stream=backend.current_stream())   # device tensors: no copy, queued, nobody waits
+
+Memory comes from a pool in the order of streams; ``memory()`` and ``trim()`` tell of it and give it back.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ... import _core
+from ...errors import BuildError, DeviceUnavailable, OutOfMemory, RunError
+from ...program.program import Binary, CompiledProgram, ExecutionPlan
+from ...types import DType, TensorSpec
+from ..buffer import DeviceBuffer
+from ..device import search
+from .base import RuntimeBackend
+
+__all__ = ["CudaBackend", "ForeignBlock"]
+
+_CUDA = 2  # kDLCUDA
+_SM = re.compile(r"cuda:sm_(\d+)(a?)")
+_CODES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 6: "bool"}
+_NAMES = {"bfloat16": (4, 16), "bool": (6, 8)}
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignBlock:
+    """Memory of the device that another library owns; ``owner`` keeps it alive."""
+
+    address: int
+    bytes: int
+    owner: Any
+
+    def used_on(self, stream: int) -> None:
+        """Its owner's allocator knows the order of its own streams."""
+
+
+class CudaBackend(RuntimeBackend):
+    """Runs plans whose target is ``cuda:sm_...``.
+
+    index: which device, as the driver counts them. Raises DeviceUnavailable, with the driver's own reason.
+    """
+
+    kind = "cuda"
+    stages = True
+
+    def __init__(self, index: int = 0) -> None:
+        made = _core.cuda_backend(index, search("cuda"))
+        if isinstance(made, _core.Status):
+            raise DeviceUnavailable(
+                f"device cuda:{index}",
+                "cannot be used",
+                got=made.message,
+                do=made.advice or "Use device='cpu'.",
+            )
+        self._core = made
+        self.index = index
+
+    @classmethod
+    def at(cls, index: int) -> CudaBackend:
+        return cls(index)
+
+    def __repr__(self) -> str:
+        return f"CudaBackend({self.index}: {self.name})"
+
+    @property
+    def name(self) -> str:
+        """The device's name."""
+        return self._core.device_name
+
+    @property
+    def target(self) -> str:
+        """What code for this device is generated for: ``cuda:sm_90``."""
+        return f"cuda:sm_{self._core.capability}"
+
+    # ── memory ──
+
+    def allocate(self, size_bytes: int) -> _core.CudaBlock:
+        return self._block(size_bytes, None)
+
+    def allocate_on(self, size_bytes: int, stream: int) -> _core.CudaBlock:
+        return self._block(size_bytes, stream)
+
+    def _block(self, size_bytes: int, stream: int | None) -> _core.CudaBlock:
+        """Memory of that many bytes, content arbitrary; in the order of a stream, or for any use at once. Raises OutOfMemory."""
+        made = self._core.block(size_bytes, stream)
+        if isinstance(made, _core.Status):
+            raise self._failed(made, "cannot give memory")
+        return made
+
+    def upload(self, handle: Any, data: NDArray[np.uint8]) -> None:
+        self._check(
+            self._core.upload(handle.address, np.ascontiguousarray(data)), "cannot copy to the device"
+        )
+
+    def download(self, handle: Any, size_bytes: int) -> NDArray[np.uint8]:
+        data = np.empty(size_bytes, np.uint8)
+        self._check(self._core.download(data, handle.address), "cannot copy from the device")
+        return data
+
+    def clear(self, handle: Any, size_bytes: int) -> None:
+        self._check(self._core.clear(handle.address, size_bytes), "cannot clear memory")
+
+    def address(self, handle: Any) -> int:
+        return int(handle.address)
+
+    def shares_memory(self, other: RuntimeBackend) -> bool:
+        return isinstance(other, CudaBackend) and other.index == self.index
+
+    def memory(self) -> dict[str, int]:
+        """The device's pool in bytes (live_bytes, peak_bytes, cached_bytes) and counts (allocations, reuses)."""
+        return _statistics(self._core.memory())
+
+    def pinned_memory(self) -> dict[str, int]:
+        """The same of page-locked host memory."""
+        return _statistics(self._core.pinned())
+
+    def trim(self) -> int:
+        """Give cached memory back, the device's and the page-locked; returns how many bytes."""
+        return self._core.trim()
+
+    # ── code and runs ──
+
+    def core(self, program: CompiledProgram, plan: ExecutionPlan, threads: int) -> _core.Backend:
+        return self._core
+
+    def load_code(self, binary: Binary) -> _core.Module | _core.Status:
+        return self._core.load(binary.data)
+
+    def missing(self, requires: tuple[str, ...]) -> list[str]:
+        """Binaries run on devices of their own major capability, from their minor on; those with an ``a`` on their own alone."""
+        have = self._core.capability
+        lacking = []
+        for need in requires:
+            match = _SM.fullmatch(need)
+            if match is None:
+                lacking += _core.missing_requirements([need])
+                continue
+            want = int(match[1])
+            fits = have == want if match[2] else (have // 10 == want // 10 and have >= want)
+            if not fits:
+                lacking.append(f"{need} (it is {self.target})")
+        return lacking
+
+    def synchronize(self) -> None:
+        self._check(self._core.synchronize(), "failed")
+
+    def counters(self) -> dict[str, Any]:
+        """captures, updates and replays of graphs, plain submissions, and ``declined``: why plans run kernel by kernel."""
+        found = self._core.counters()
+        names = ("captures", "updates", "replays", "plain")
+        return {n: getattr(found, n) for n in names} | {"declined": self._core.declined()}
+
+    # ── streams ──
+
+    def current_stream(self) -> int:
+        """The stream that the calling program works on: PyTorch's current one where PyTorch is in use, else the default stream."""
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_initialized():
+            return int(torch.cuda.current_stream(self.index).cuda_stream)
+        return 0
+
+    def order(self, later: int, earlier: int) -> None:
+        """What is queued on ``later`` from now on comes after all that ``earlier`` has."""
+        if later == earlier:
+            return
+        event = self._core.event(False)
+        if isinstance(event, _core.Status):
+            raise self._failed(event, "cannot order streams")
+        self._check(event.record(self._core.wrap(earlier)), "cannot order streams")
+        self._check(event.wait(self._core.wrap(later)), "cannot order streams")
+
+    def wait(self, stream: int) -> None:
+        """Return when everything queued on a stream is done."""
+        self._check(self._core.wrap(stream).synchronize(), "failed")
+
+    # ── other libraries' tensors ──
+
+    def import_tensor(self, tensor: Any, stream: int) -> DeviceBuffer | None:
+        """A dense tensor on this device as a buffer over the same memory, ready in the order of ``stream``; None for any other."""
+        if not hasattr(tensor, "__dlpack_device__"):
+            return None
+        kind, index = tensor.__dlpack_device__()
+        if (int(kind), int(index)) != (_CUDA, self.index):
+            return None
+        capsule = tensor.__dlpack__(stream=stream or 1)  # DLPack's word for the default stream is 1
+        address, shape, strides, _, code, bits, owner = _core.read_capsule(capsule)
+        spec = TensorSpec(tuple(shape), _dtype(code, bits))
+        if any(d > 1 and s != t for d, s, t in zip(shape, strides, spec.physical.strides, strict=True)):
+            return self.import_tensor(tensor.contiguous(), stream) if hasattr(tensor, "contiguous") else None
+        return DeviceBuffer(ForeignBlock(address, spec.size_bytes or 0, owner), spec, self)
+
+    def export_tensor(self, buffer: DeviceBuffer, stream: int | None) -> Any:
+        """The buffer as a DLPack capsule, ready in the order of a consumer's stream (DLPack's numbers: 1 and 2 are default streams)."""
+        if buffer.pending is not None:
+            if stream is None or stream == -1:
+                self.order(0, buffer.pending)
+            else:
+                self.order(0 if stream == 1 else stream, buffer.pending)
+        code, bits = _code(buffer.spec.dtype)
+        strides = [int(s) for s in buffer.spec.physical.strides]
+        return _core.cuda_capsule(buffer.address, buffer.shape, strides, code, bits, self.index, buffer)
+
+    def dlpack_device(self) -> tuple[int, int]:
+        return (_CUDA, self.index)
+
+    # ── inside ──
+
+    def _check(self, status: _core.Status, what: str) -> None:
+        if not status.ok:
+            raise self._failed(status, what)
+
+    def _failed(self, status: _core.Status, what: str) -> RunError:
+        kind = OutOfMemory if status.code == "no_memory" else RunError
+        return kind(f"device cuda:{self.index}", what, got=status.message, do=status.advice)
+
+
+def _statistics(found: _core.MemoryStatistics) -> dict[str, int]:
+    names = ("live_bytes", "peak_bytes", "cached_bytes", "allocations", "reuses")
+    return {n: int(getattr(found, n)) for n in names}
+
+
+def _dtype(code: int, bits: int) -> DType:
+    name = "bool" if code == 6 else f"{_CODES.get(code, 'opaque')}{bits}"
+    try:
+        return DType(name)
+    except ValueError as error:
+        raise BuildError(
+            "tensor", "has a type that no model takes", got=f"DLPack code {code}, {bits} bits"
+        ) from error
+
+
+def _code(dtype: DType) -> tuple[int, int]:
+    if dtype.value in _NAMES:
+        return _NAMES[dtype.value]
+    kind = next(c for c, word in _CODES.items() if dtype.value.startswith(word))
+    return kind, dtype.bits
