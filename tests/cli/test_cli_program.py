@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -138,7 +139,35 @@ def test_what_the_passes_do(xpu, tmp_path: Path) -> None:
     traces = xpu("inspect", tmp_path / "small.onnx", "--passes", "--json").json["passes"]
     assert traces[0]["name"] == "model"
     assert traces[-1]["dispatches"] < traces[0]["dispatches"]
+    assert traces[-1]["name"] == "layout"
+    without = xpu("inspect", tmp_path / "small.onnx", "--passes", "--only", "-fuse_conv", "--json").json[
+        "passes"
+    ]
+    assert {t["name"] for t in traces} - {t["name"] for t in without} == {"fuse_conv"}
     assert xpu("inspect", tmp_path / "small.onnx", "--shape", "n=1").code == 2
+    assert xpu("inspect", tmp_path / "small.onnx", "--only", "cse").code == 2
+
+
+def test_passes_by_level_and_name(xpu, tmp_path: Path) -> None:
+    from examples.small_model import small_model
+
+    onnx.save(small_model(), tmp_path / "small.onnx")
+
+    def kernels(words: str) -> Counter[str]:
+        done = xpu(
+            "compile", tmp_path / "small.onnx", "-o", tmp_path / "p.npubin", "--passes", words, "--json"
+        )
+        assert done.code == 0, done.stderr
+        return Counter(c["kernel"] for c in done.json["entries"][0]["plans"][0]["calls"])
+
+    every, none, without = kernels("all"), kernels("none"), kernels("-fuse_conv")
+    assert kernels("3") == every
+    assert kernels("0") == none
+    assert sum(every.values()) < sum(without.values()) <= sum(none.values())
+    wrong = xpu("compile", tmp_path / "small.onnx", "--passes", "9")
+    assert wrong.code != 0
+    assert "a level is a number from 0 to 3" in wrong.stderr
+    assert "Give 0 (none), 1 (basic)" in wrong.stderr
 
 
 def test_a_program_of_another_name_is_known_by_its_first_bytes(xpu, program: Path, tmp_path: Path) -> None:

@@ -81,6 +81,45 @@ def test_levels_and_names(net) -> None:
         run_passes(graph, ["fold"])
 
 
+def test_words_for_passes() -> None:
+    def names(*which: object) -> set[str]:
+        return {p.name for p in find_passes(*which)}  # type: ignore[arg-type]
+
+    assert names("-fuse_conv") == names(3) - {"fuse_conv"} == names(["all", "-fuse_conv"])
+    assert names("-fuse_conv", 1) == names(1)
+    assert names("basic,-cse") == names(1) - {"cse"} == names(["1", "-cse"])
+    assert names("all, fuse_gate") == names(3) | {"fuse_gate"}
+    assert names("cse,simplify") == {"cse", "simplify"}
+    assert names(["cse", "-cse"]) == names(()) == names("none") == set()
+    order = [p.name for p in find_passes("fuse_conv,cse")]
+    assert order == ["cse", "fuse_conv"]
+
+
+@pytest.mark.parametrize(
+    ("which", "text"),
+    [
+        (
+            9,
+            "[passes] a level is a number from 0 to 3; got 9. Give 0 (none), 1 (basic), 2 (extended), 3 (all), or names of passes.",
+        ),
+        (-1, "[passes] a level is a number from 0 to 3; got -1."),
+        ("7", "[passes] a level is a number from 0 to 3; got 7."),
+        ("-1", "[passes] a level is a number from 0 to 3; got -1."),
+        (True, "[passes] a level is a number from 0 to 3; got True."),
+        (
+            "fuse_con",
+            "[pass 'fuse_con'] does not exist. Did you mean 'fuse_conv'? Known ones: fold_constants, ",
+        ),
+        ("-nothing", "[pass 'nothing'] does not exist. Known ones: fold_constants, "),
+        ("basic,all", "[passes] takes one level; got basic, all. Name the highest; each has those below it."),
+    ],
+)
+def test_words_that_name_no_pass(which: object, text: str) -> None:
+    with pytest.raises(IrError) as error:
+        find_passes(which)  # type: ignore[arg-type]
+    assert str(error.value).startswith(text)
+
+
 @pytest.mark.parametrize("precision", [DType.BFLOAT16, DType.FLOAT16])
 def test_narrow_storage(net, precision: DType) -> None:
     name, graph, weights = net
@@ -108,7 +147,8 @@ def test_trace(net) -> None:
     traces = trace_passes(graph)
     assert [t.name for t in traces] == ["model", *(p.name for p in find_passes())]
     assert traces[0].dispatches == dispatches(graph)
-    assert traces[-1].dispatches == dispatches(run_passes(graph))
+    assert traces[-1].name == "layout"
+    assert traces[-2].dispatches == dispatches(run_passes(graph))
     assert [t.nodes_after for t in traces[:-1]] == [t.nodes_before for t in traces[1:]]
     assert all(bool(t.diff) == (t.nodes_before != t.nodes_after) or t.diff for t in traces)
     table = trace_table(traces)

@@ -44,7 +44,11 @@ def compile(  # noqa: A001  - the verb's name
         ),
     ] = None,
     passes: Annotated[
-        int | None, typer.Option(min=0, max=3, help="Level of optimisation; the policy's, else 3.")
+        str | None,
+        typer.Option(
+            metavar="LEVEL|NAME,...",
+            help="Level 0 to 3 (none, basic, extended, all), names of passes, or names with a minus: -fuse_conv is all others. The policy's, else 3.",
+        ),
     ] = None,
     embed: Annotated[bool, typer.Option(help="Put the weights into the program.")] = True,
     as_json: options.AsJson = False,

@@ -42,6 +42,10 @@ def inspect(
             "--passes", help="What each pass of the compiler makes of a model; with --nodes every change."
         ),
     ] = False,
+    only: Annotated[
+        str,
+        typer.Option(metavar="LEVEL|NAME,...", help="With --passes: which, as compile's --passes has it."),
+    ] = "",
     shape: options.Shape = None,
     export: Annotated[
         Path | None,
@@ -64,9 +68,9 @@ def inspect(
     if source or export or entry:
         raise typer.BadParameter("--source, --export and --entry are for compiled programs (.npubin)")
     if passes:
-        return _passes(model, options.sizes(shape), nodes)
-    if shape:
-        raise typer.BadParameter("--shape goes with --passes")
+        return _passes(model, options.sizes(shape), nodes, only or 3)
+    if shape or only:
+        raise typer.BadParameter("--shape and --only go with --passes")
     if Path(model).suffix.lower() == ".json":
         return _plan(Path(model), nodes)
     from ..workbench.inspection import inspect_model
@@ -94,14 +98,14 @@ def _is_program(path: Path) -> bool:
         return False  # whoever opens it next says why
 
 
-def _passes(model: str, shapes: dict[str, int], diffs: bool) -> Answer:
+def _passes(model: str, shapes: dict[str, int], diffs: bool, which: str | int) -> Answer:
     from dataclasses import asdict
 
     from ..passes.trace import trace_table
     from ..workbench.compile_model import trace_model
 
     with progress(f"running the passes on {model}"):
-        traces = trace_model(model, shapes=shapes)
+        traces = trace_model(model, shapes=shapes, passes=which)
     document = {"model": model, "passes": [asdict(t) for t in traces]}
     return Answer(document, lambda: say(trace_table(traces, diffs=diffs).rstrip()))
 

@@ -22,7 +22,7 @@ from ..errors import BuildError, IrError
 from ..ir import Graph, specialize, verify
 from ..ir.bounds import bounds_of, outside, span
 from ..kernels import offers
-from ..passes import run_passes
+from ..passes import find_passes, run_passes
 from ..passes.layout import assign_layouts
 from ..policies import Policy, load_policy
 from ..program.program import Binary, CompiledProgram, EntryPoint, ExecutionPlan
@@ -57,7 +57,7 @@ def compile(  # noqa: A001  - the specification's name
     target: Target | Sequence[Target] = "cpu",
     policy: Any = None,
     shapes: Mapping[str, int] | Sequence[Mapping[str, int]] = (),
-    passes: Sequence[str] | int | None = None,
+    passes: Sequence[str] | str | int | None = None,
     phase: str = "inference",
     weights: Mapping[str, Any] | None = None,
     watch: Callable[[str, Graph], None] | None = None,
@@ -70,7 +70,8 @@ def compile(  # noqa: A001  - the specification's name
              several are alternatives: the first that a machine can run is taken there.
     policy:  as in InferenceSession: which kernels, which precision, which level of optimisation.
     shapes:  what symbolic dims stand for: one set, or several, each an entry point of its own.
-    passes:  names of passes, in the pipeline's order, or a level from 0 to 3; without it the policy's level, else 3 (1 for a target without fused kernels).
+    passes:  a level from 0 to 3 or its name, names of passes, or names with a minus: ``"-fuse_conv"`` is the usual level without it. The usual
+             one is the policy's, else 3 (1 for a target without fused kernels).
     weights: the model's arrays by name, where at hand: a pass may look at one to recognise what it is (a table of rotary angles).
     watch:   called with the name of each pass and the graph after it.
     times:   what was measured of kernels (``compiler.times``), or the path of such a file: where no rule or preference names a kernel, the
@@ -84,12 +85,12 @@ def compile(  # noqa: A001  - the specification's name
     level = demands.execution.optimization_level
     targets = [resolve_target(t) for t in _listed(target)]
     usual = 3 if all(t.takes_fused for t in targets) else 1
-    chosen = passes if passes is not None else usual if level is None else level
+    usual = usual if level is None else level
+    steps = find_passes(usual if passes is None else passes, usual)
+    rewrites, laid_out = [s.name for s in steps], any(s.physical for s in steps)
     asked = Demands(demands, targets, phase, weights or {})
     entries = _entries(model, shapes)
-    graphs = {
-        name: run_passes(g, chosen, context=asked.context(), watch=watch) for name, g in entries.items()
-    }
+    graphs = {name: run_passes(g, rewrites, context=asked.context(), watch=watch) for name, g in entries.items()}
     lowered: list[Lowering] = []
     binaries: list[Binary] = []
     plans: dict[str, list[ExecutionPlan]] = {name: [] for name in graphs}
@@ -99,7 +100,7 @@ def compile(  # noqa: A001  - the specification's name
         for name, graph in graphs.items():
             laid, layouts = (
                 assign_layouts(graph, t.config.channel_alignment_bytes)
-                if chosen != 0 and t.takes_fused
+                if laid_out and t.takes_fused
                 else (graph, {})
             )
             lowering = lower(laid, layouts, t, demands.kernel, offers, phase=phase, times=measured)

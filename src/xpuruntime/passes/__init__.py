@@ -3,6 +3,7 @@
     better = run_passes(graph)                               # all of them
     better = run_passes(graph, 1)                            # those of the basic level
     better = run_passes(graph, ["fold_constants", "cse"])    # by name, in the table's order
+    better = run_passes(graph, "-fuse_conv")                 # all of them but one
     run_passes(graph, watch=lambda name, after: print(name, len(after)))
 
 Every pass is a pure function ``run(graph, context) -> Graph``; one file each. It keeps inputs, outputs, states and what they mean;
@@ -33,6 +34,7 @@ from . import (
     fuse_pointwise,
     fuse_rope_append,
     in_place_state,
+    layout,
     recognise_activation,
     recognise_attention,
     recognise_norm,
@@ -41,23 +43,25 @@ from . import (
     unflatten,
 )
 from .context import Context
+from .selection import LEVELS, chosen_names
 
 __all__ = ["LEVELS", "PASSES", "Context", "Pass", "find_passes", "run_passes"]
-
-LEVELS = ("none", "basic", "extended", "all")
-"""Names of the levels 0 to 3; each has the passes of those before it."""
 
 Run: TypeAlias = Callable[[Graph, Context | None], Graph]
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One rewrite: its name, what it does, the function, and the lowest level at which it runs (4: only by name)."""
+    """One rewrite: its name, what it does, the function, and the lowest level at which it runs (4: only by name).
+
+    physical: it says where values lie in memory. The compiler does it for each target, after all others; ``run_passes`` leaves it out.
+    """
 
     name: str
     meaning: str
     run: Run
     level: int
+    physical: bool = False
 
 
 BASIC, EXTENDED, ALL, NAMED = 1, 2, 3, 4  # passes of the last run only when named
@@ -68,6 +72,11 @@ def _clean(graph: Graph, context: Context | None) -> Graph:
     for step in (fold_constants.run, simplify.run, cse.run, dead_code.run):
         graph = step(graph, context)
     return graph
+
+
+def _laid_out(graph: Graph, context: Context | None) -> Graph:
+    """The graph with the conversions between layouts that it needs."""
+    return layout.assign_layouts(graph)[0]
 
 
 # fmt: off
@@ -94,26 +103,17 @@ PASSES: tuple[Pass, ...] = (
     Pass("clean_up", "fold_constants, simplify, cse and dead_code once more", _clean, EXTENDED),
     Pass("fuse_pointwise", "elementwise nodes of one shape become one kernel", fuse_pointwise.run, ALL),
     Pass("in_place_state", "old contents of states are read before they change", in_place_state.run, BASIC),
+    Pass("layout", "values of convolutional networks lie channels-last; conversions stand at the borders", _laid_out, BASIC, physical=True),
 )
 # fmt: on
 """Every pass, in the order in which they run."""
 
 
-def find_passes(which: Iterable[str] | str | int = 3) -> tuple[Pass, ...]:
-    """Passes by level (0 to 3, or its name) or by names, in the table's order. Raises IrError for one that does not exist."""
-    if isinstance(which, str) and which in LEVELS:
-        which = LEVELS.index(which)
-    if isinstance(which, int):
-        return tuple(p for p in PASSES if p.level <= which)
-    names = [which] if isinstance(which, str) else list(which)
-    known = [p.name for p in PASSES]
-    for name in names:
-        if name not in known:
-            raise IrError(
-                f"pass {name!r}",
-                "does not exist",
-                do=f"Known ones: {', '.join(known)}; levels {', '.join(LEVELS)}.",
-            )
+def find_passes(which: Iterable[str] | str | int = 3, usual: int = 3) -> tuple[Pass, ...]:
+    """Passes in the table's order, by level (0 to 3, or its name), by names, or by names with a minus: those of the ``usual`` level without
+    them. Raises IrError for a level or name that does not exist.
+    """
+    names = chosen_names(which, [(p.name, p.level) for p in PASSES], usual)
     return tuple(p for p in PASSES if p.name in names)
 
 
@@ -128,7 +128,7 @@ def run_passes(
 ) -> Graph:
     """The graph after the passes.
 
-    which:     a level from 0 (none) to 3 (all) or its name, or names of passes (the only way to those of level 4).
+    which:     a level from 0 (none) to 3 (all) or its name, or names of passes (the only way to those of level 4); ``find_passes`` says all.
     precision: float dtype in which float32 values are kept between kernels (``cast_precision``); None: as the model says. Shorthand
                for ``Context.storage``.
     watch:     called with each pass's name and the graph after it.
@@ -137,6 +137,8 @@ def run_passes(
     context = in_context(context, precision)
     done: list[str] = []
     for step in find_passes(which):
+        if step.physical:
+            continue
         graph = step.run(graph, context)
         done.append(step.name)
         if check:

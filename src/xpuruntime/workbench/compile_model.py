@@ -28,7 +28,7 @@ def compile_model(
     target: str | Sequence[str] = "cpu",
     policy: Any = None,
     shapes: Mapping[str, int] | Sequence[Mapping[str, int]] = (),
-    passes: Sequence[str] | int | None = None,
+    passes: Sequence[str] | str | int | None = None,
     embed: bool = True,
 ) -> ProgramReport:
     """Compile an ONNX model, or a graph saved as JSON, and write the program; gives it back as a reader sees it.
@@ -65,7 +65,7 @@ def trace_model(
     target: str = "cpu",
     policy: Any = None,
     shapes: Mapping[str, int] | None = None,
-    passes: Sequence[str] | int = 3,
+    passes: Sequence[str] | str | int = 3,
 ) -> list[PassTrace]:
     """What each pass makes of a model, as ``compile`` would run them for this target and policy. Symbolic dims may stay.
 
