@@ -97,6 +97,7 @@ class KernelPolicy(FileForm):
     reduce: Names = _preference("reduce")
     pool: Names = _preference("pool")
     embedding: Names = _preference("embedding")
+    create: Names = _preference("create")
     data_movement: Names = _preference("data_movement")
     search: Names = _preference("search")
     rope: Names = _preference("rope")
@@ -104,6 +105,8 @@ class KernelPolicy(FileForm):
     resize: Names = _preference("resize")
     rnn: Names = _preference("rnn")
     random: Names = _preference("random")
+    signal: Names = _preference("signal")
+    other: Names = _preference("other")
     rules: Sequence[Rule] = of_kind(
         _RULES, "rules, in the order in which their preferences count", default=()
     )

@@ -24,28 +24,42 @@ __all__ = [
     "nearest",
 ]
 
-_EVERYWHERE = ("generated", "naive")
+# "ported": the kernel that another target's author brings for an op, see docs/porting.md.
+_EVERYWHERE = ("generated", "naive", "ported")
 
-# Families without a row here have no kernels to choose among: control flow, constants, losses, the rest.
+# Families without a row here have no kernels to choose among: control flow, losses.
 KERNELS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "matmul": ("cublas", "cublasLt", "gemv", "int4_weights", "int4_weights_64", "int4_weights_128", "int8_weights", "onednn", *_EVERYWHERE),
+        "matmul": (
+            "cublas",
+            "cublasLt",
+            "gemv",
+            "int4_weights",
+            "int4_weights_64",
+            "int4_weights_128",
+            "int8_weights",
+            "onednn",
+            *_EVERYWHERE,
+        ),
         "conv": ("cudnn", "deformed", "depthwise", "implicit_gemm", "onednn", *_EVERYWHERE),
         "attention": ("flash", "flash_v2", "flash_decode", "cudnn", *_EVERYWHERE),
         "norm": ("cudnn", "onednn", *_EVERYWHERE),
         "softmax": ("cudnn", "onednn", *_EVERYWHERE),
         "activation": _EVERYWHERE,
-        "elementwise": _EVERYWHERE,
+        "elementwise": ("narrow", "strided", *_EVERYWHERE),
         "reduce": _EVERYWHERE,
-        "pool": ("cudnn", "onednn", *_EVERYWHERE),
+        "pool": ("cudnn", "onednn", "places", "regions", *_EVERYWHERE),
         "embedding": _EVERYWHERE,
-        "data_movement": _EVERYWHERE,
+        "create": ("fill", *_EVERYWHERE),
+        "data_movement": ("strided", *_EVERYWHERE),
         "search": _EVERYWHERE,
         "rope": _EVERYWHERE,
         "quantize": _EVERYWHERE,
         "resize": _EVERYWHERE,
         "rnn": ("cudnn", *_EVERYWHERE),
         "random": _EVERYWHERE,
+        "signal": _EVERYWHERE,
+        "other": _EVERYWHERE,
     }
 )
 assert KERNELS.keys() <= FAMILIES.keys()
