@@ -74,10 +74,14 @@ class CudaTarget(CodegenTarget):
             compiler=" ".join((toolchain.name, *OPTIONS, self.sm.architecture)),
         )
 
+    def part(self, name: str) -> tuple[str, str]:
+        """File name and text of a part of the prelude."""
+        return cuda_part(name)
+
     def source(self, functions: Mapping[str, str], parts: Iterable[str] = ()) -> str:
         """The whole translation unit. ``KERNEL`` in a function's text stands for its symbol."""
         head = f"// {self.name}\n#define SM {self.sm.number}\n"
-        files = dict(cuda_part(part) for part in ordered_parts(parts, lambda p: cuda_part(p)[1]))
+        files = dict(self.part(part) for part in ordered_parts(parts, lambda p: self.part(p)[1]))
         texts = [*files.values()]
         texts += [text.replace("KERNEL", symbol) for symbol, text in functions.items()]
         return "\n".join([head, *texts])

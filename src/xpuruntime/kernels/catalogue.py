@@ -26,8 +26,7 @@ FILES: Mapping[str, tuple[str, ...]] = {
     ),
     "cuda": (
         "cuda.elementwise", "cuda.fused", "cuda.reduce", "cuda.softmax", "cuda.norm", "cuda.decode", "cuda.gemv", "cuda.matmul",
-        "cuda.attention", "cuda.conv", "cuda.pool", "cuda.movement", "cuda.indexing", "cuda.embedding", "cuda.rope", "cuda.creation",
-        "cuda.tasks",
+        "cuda.attention", "cuda.conv", "cuda.pool", "cuda.rope", "cuda.data", "cuda.tasks",
     ),
     "": ("ported",),
 }  # fmt: skip

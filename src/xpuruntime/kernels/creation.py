@@ -16,7 +16,7 @@ from .kernel import Lowered, NodeCall
 from .kit import FLOATS, INTEGERS, NUMBERS, Row, Rows, Text, computes, refuse, result, whole
 from .movement import bits_of, moves_stage, too_small
 
-__all__ = ["KERNELS"]
+__all__ = ["KERNELS", "Fill"]
 
 
 class Fill:

@@ -18,7 +18,7 @@ from ..types import DType, TensorSpec
 from .kernel import Lowered, NodeCall, Operand, Scalar, operand_ref
 from .movement import bits_of, moves_stage, too_small
 
-__all__ = ["KERNELS"]
+__all__ = ["KERNELS", "Indexing"]
 
 Plan: TypeAlias = "tuple[list[Move], ...]"
 """Moves by stage; a stage may depend on those before it."""

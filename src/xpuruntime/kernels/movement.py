@@ -19,6 +19,7 @@ from ..codegen.target import CodegenTarget
 from ..decisions import Reason, Support
 from ..ir.ops.movement import slice_length
 from ..types import DType, TensorSpec
+from .cuda.moves import cuda_moves_stage
 from .kernel import Lowered, NodeCall, Stage, operand_ref
 
 __all__ = [
@@ -82,9 +83,11 @@ def moves_stage(
     copies: bool = False,
     ctype: str = "",
 ) -> Stage:
-    """One stage that makes all moves. ``copies``: it only brings the first operand to the result (``Stage.copies``); ``ctype``: the
+    """One stage that makes all moves, for the target's kind. ``copies``: it only brings the first operand to the result (``Stage.copies``); ``ctype``: the
     type that elements are computed with, else they move as bits.
     """
+    if target.kind == "cuda":
+        return cuda_moves_stage(stem, moves, args, dtype, target, copies, ctype)
     config = target.config
     body, tasks = emit(
         moves, args, ctype or bits_type(dtype), config.max_threadgroup_1d, config.max_threadgroup_2d

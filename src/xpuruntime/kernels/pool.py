@@ -16,7 +16,7 @@ from .conv_shape import C_TYPES, ConvShape, braces, function, strides_of
 from .kernel import Kernel, Lowered, NodeCall, Stage
 from .pool_places import Places, Regions
 
-__all__ = ["KERNELS"]
+__all__ = ["KERNELS", "Generated", "places_text", "pool_shape", "reducer_of", "windows_text"]
 
 _FLOATS = (DType.FLOAT32, DType.FLOAT64, DType.FLOAT16, DType.BFLOAT16)
 _GRAIN_BYTES = 1 << 16
@@ -58,14 +58,15 @@ def _space_dims(call: NodeCall) -> int:
     return len(call.attrs["output_size" if call.op in _ADAPTIVE else "kernel_size"])
 
 
-def _shape(call: NodeCall) -> ConvShape:
+def pool_shape(call: NodeCall) -> ConvShape:
+    """The windows' sizes and the operands' strides."""
     x, y = call.tensor(0).spec, call.outputs[0]
     if call.op not in _ADAPTIVE:
         return ConvShape.window(x, y, call.attrs["kernel_size"], call)
     return ConvShape.adaptive(x, y, _space_dims(call))
 
 
-def _windows(call: NodeCall, shape: ConvShape) -> str:
+def windows_text(call: NodeCall, shape: ConvShape) -> str:
     """An initialiser of ``pool::Windows``."""
     adaptive = call.op in _ADAPTIVE
     ends: tuple[int, ...] = (0, 0, 0)
@@ -81,7 +82,7 @@ def _windows(call: NodeCall, shape: ConvShape) -> str:
     return f"{{{braces(limit)}, {braces(counted)}, {', '.join([*flags, *numbers])}}}"
 
 
-def _reducer(call: NodeCall, dtype: DType) -> tuple[str, str]:
+def reducer_of(call: NodeCall, dtype: DType) -> tuple[str, str]:
     """The type of pool.h that reduces, and its part."""
     if call.op in _MAX:
         return "Max", "pool"
@@ -94,9 +95,9 @@ def _reducer(call: NodeCall, dtype: DType) -> tuple[str, str]:
 def _stage(call: NodeCall, target: CodegenTarget) -> Stage:
     isa: IsaLevel = target.isa  # type: ignore[attr-defined]
     dtype = call.outputs[0].dtype
-    shape = _shape(call)
+    shape = pool_shape(call)
     kind = "uint8_t" if dtype is DType.BOOL else C_TYPES[dtype]
-    reducer, part = _reducer(call, dtype)
+    reducer, part = reducer_of(call, dtype)
     item = 4 if dtype in (DType.FLOAT16, DType.BFLOAT16) else max(dtype.bits // 8, 1)
     beside = shape.x[1] == 1 and shape.y[1] == 1 and reducer != "Mean"
     lanes = isa.lanes(item) if beside else 1
@@ -104,14 +105,14 @@ def _stage(call: NodeCall, target: CodegenTarget) -> Stage:
     blocks = -(-shape.channels // channels) if channels else 1
     lines = [
         f"static const conv::Shape shape = {shape.text()};",
-        f"static const pool::Windows windows = {_windows(call, shape)};",
+        f"static const pool::Windows windows = {windows_text(call, shape)};",
         f"static const pool::Tasks tasks = {{{rows}, {channels}, {blocks}}};",
     ]
     args: tuple[str, ...] = ("in0", "out0")
     common = f"shape, windows, tasks, {{}}(const {kind} *)args[0], ({kind} *)args[1], "
     if len(call.outputs) > 1:
         args = (*args, "out1")
-        lines.append(f"static const pool::Places places = {_places(call, shape)};")
+        lines.append(f"static const pool::Places places = {places_text(call, shape)};")
         run = f"run_with_places<{kind}, {lanes}>({common.format('places, ')}(int64_t *)args[2], begin, end);"
     else:
         run = f"run<pool::{reducer}, {kind}, {lanes}>({common.format('')}begin, end);"
@@ -129,7 +130,7 @@ def _stage(call: NodeCall, target: CodegenTarget) -> Stage:
     )
 
 
-def _places(call: NodeCall, shape: ConvShape) -> str:
+def places_text(call: NodeCall, shape: ConvShape) -> str:
     """An initialiser of ``pool::Places``."""
     over = call.attrs.get("indices_over", "plane")
     d, h, w = shape.size

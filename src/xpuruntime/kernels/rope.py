@@ -12,21 +12,21 @@ from .gemm import accumulator, sizes, strides_in
 from .kernel import NodeCall, operand_ref
 from .kit import FLOATS, INTEGERS, Row, Rows, Text, first, refuse
 
-__all__ = ["KERNELS"]
+__all__ = ["KERNELS", "over_rows", "table_row", "why_not"]
 
 
-def _table(call: NodeCall, position: int, rows: Sequence[int]) -> str:
+def table_row(call: NodeCall, position: int, rows: Sequence[int]) -> str:
     """Where the row of a table of angles begins: by the sample and place of x's row, or by what ``positions`` holds there."""
     table = call.tensor(position).spec
     steps, positions = table.physical.strides, call.optional(3)
     names = [f"i{d}" for d in range(len(rows))]
     if positions is None:
-        own = _over_rows(sizes(table)[:-1], steps[:-1], len(rows))
+        own = over_rows(sizes(table)[:-1], steps[:-1], len(rows))
         return address(Place(operand_ref("in", position), tuple(rows), own), names)
     return f"{operand_ref('in', position)} + place * {steps[0]}"
 
 
-def _over_rows(shape: Sequence[int], steps: Sequence[int], rank: int) -> tuple[int, ...]:
+def over_rows(shape: Sequence[int], steps: Sequence[int], rank: int) -> tuple[int, ...]:
     """Strides of [length] or [batch, length] over x's dims before the last; heads stand between the two."""
     kept = [0 if d == 1 else s for d, s in zip(shape, steps, strict=True)]
     if len(kept) == 2 and rank == 3:
@@ -49,14 +49,14 @@ def _rope(call: NodeCall) -> Text:
     body = unravel(rows)
     positions = call.optional(3)
     if positions is not None:
-        at = _over_rows(sizes(positions.spec), positions.spec.physical.strides, len(rows))
+        at = over_rows(sizes(positions.spec), positions.spec.physical.strides, len(rows))
         where = address(Place("in3", tuple(rows), at), names)
         body.append(f"const int64_t place = index_in(*({where}), {sizes(call.tensor(1).spec)[0]}, scratch);")
     own = x.physical.strides
     body += [
         f"const {kind} *x = {address(Place('in0', rows, own[:-1]), names)};",
         f"{kind} *y = {address(Place('out0', rows, y.physical.strides[:-1]), names)};",
-        f"const {kind} *cosines = {_table(call, 1, rows)}, *sines = {_table(call, 2, rows)};",
+        f"const {kind} *cosines = {table_row(call, 1, rows)}, *sines = {table_row(call, 2, rows)};",
     ]
     # The second of a pair is its neighbour, or the element half of the size on.
     step, other = (2, 1) if interleaved else (1, half)
@@ -87,7 +87,9 @@ def _rope(call: NodeCall) -> Text:
     return Text(body, count, head, per=d, stem=f"rope_{count}x{d}", flops=6 * count * half)
 
 
-def _why_not(call: NodeCall) -> Support | None:
+def why_not(call: NodeCall) -> Support | None:
+    """No, for what is neither floats nor (positions) whole numbers."""
+
     def kinds(*positions: int, among: frozenset[DType]) -> Support | None:
         wrong = [call.tensor(p).spec.dtype for p in positions if call.optional(p) is not None]
         wrong = [d for d in wrong if d not in among]
@@ -96,4 +98,4 @@ def _why_not(call: NodeCall) -> Support | None:
     return first(kinds(0, 1, 2, among=FLOATS), kinds(3, among=INTEGERS))
 
 
-KERNELS = (Rows("rope/generated", {"rope": Row(_rope, _why_not)}),)
+KERNELS = (Rows("rope/generated", {"rope": Row(_rope, why_not)}),)

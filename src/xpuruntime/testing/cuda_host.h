@@ -1,7 +1,7 @@
 // cuda_host: enough of CUDA C++ to run generated kernels on a CPU, one block at a time, so that machines without a GPU can judge them.
 //
 // The threads of a block take turns. Where they meet (__syncthreads, shuffles) each is a context of its own that waits for the others;
-// a kernel in which they never meet runs its threads one after another. Tensor cores and asynchronous copies are not here.
+// a kernel in which they never meet runs its threads one after another. Tensor cores: cuda_tensor.h.
 #include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -13,6 +13,7 @@
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
 #define __shared__ static thread_local
+#define __align__(n) __attribute__((aligned(n)))
 
 struct three { unsigned x, y, z; };
 static thread_local three threadIdx, blockIdx, blockDim, gridDim;
@@ -35,6 +36,8 @@ static inline bool isnan(float x) { return x != x; }
 static inline bool isnan(double x) { return x != x; }
 static inline float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 static inline double fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
+static inline float fmaxf(float a, float b) { return __builtin_fmaxf(a, b); }
+static inline float fminf(float a, float b) { return __builtin_fminf(a, b); }
 static inline float __fdividef(float a, float b) { return a / b; }
 template <class T> static inline T __ldg(const T *p) { return *p; }
 template <class T> static inline T atomicCAS(T *p, T have, T want) { return __sync_val_compare_and_swap(p, have, want); }
@@ -42,7 +45,24 @@ template <class T> static inline T atomicAdd(T *p, T more) { const T old = *p; *
 static inline float __int_as_float(int x) { float y; memcpy(&y, &x, 4); return y; }
 static inline int __float_as_int(float x) { int y; memcpy(&y, &x, 4); return y; }
 
+static inline float __uint_as_float(unsigned x) { float y; memcpy(&y, &x, 4); return y; }
+static inline unsigned __float_as_uint(float x) { unsigned y; memcpy(&y, &x, 4); return y; }
+
 namespace host {
+
+// IEEE 754 binary16, by arithmetic on float32's bits.
+static inline float widen_f16(uint16_t h) {
+    const uint32_t u = h, scaled = __float_as_uint(__uint_as_float((u & 0x7fffu) << 13) * 0x1p112f);
+    const uint32_t size = (u & 0x7c00u) == 0x7c00u ? ((u & 0x7fffu) << 13) | 0x7f800000u : scaled;
+    return __uint_as_float(size | ((u & 0x8000u) << 16));
+}
+static inline uint16_t narrow_f16(float x) {
+    const uint32_t u = __float_as_uint(x), size = u & 0x7fffffffu, sign = (u >> 16) & 0x8000u;
+    if (size > 0x7f800000u) return (uint16_t)(0x7e00u | sign);
+    if (size >= 0x477ff000u) return (uint16_t)(0x7c00u | sign);
+    if (size < 0x38800000u) return (uint16_t)((__float_as_uint(__uint_as_float(size) + 0.5f) - 0x3f000000u) | sign);
+    return (uint16_t)(((size - 0x38000000u + 0xfffu + ((size >> 13) & 1u)) >> 13) | sign);
+}
 
 enum State { RUNS, AT_WARP, AT_BLOCK, DONE };
 constexpr unsigned MOST = 1024;
@@ -51,6 +71,7 @@ struct Block {
     ucontext_t home, at[MOST];
     State state[MOST];
     uint64_t slot[MOST];
+    uint32_t wide[MOST][8];
     three index[MOST];
     char *stacks;
     unsigned count, current;
@@ -59,6 +80,11 @@ struct Block {
 };
 static thread_local Block *block;
 
+// Shared memory whose size the launch gives: as much as any device has.
+static inline unsigned char *dynamic() {
+    static thread_local unsigned char room[228 << 10] __attribute__((aligned(1024)));
+    return room;
+}
 static void enter() {
     block->run(block->with);
     block->state[block->current] = DONE;
@@ -168,7 +194,24 @@ static bool launch(void (*f)(A...), three grid, three threads, bool meets, void 
 }  // namespace host
 
 static inline void __syncthreads() { host::meet(host::AT_BLOCK); }
+static inline int __syncthreads_and(int v) {
+    host::block->slot[host::block->current] = v != 0;
+    host::meet(host::AT_BLOCK);
+    int all = 1;
+    for (unsigned i = 0; i < host::block->count; ++i) all &= (int)host::block->slot[i];
+    host::meet(host::AT_BLOCK);
+    return all;
+}
 static inline void __syncwarp(unsigned = 0) { host::meet(host::AT_WARP); }
+static inline bool __any_sync(unsigned, bool x) {
+    const unsigned me = host::block->current, first = me / 32 * 32;
+    host::block->slot[me] = x;
+    host::meet(host::AT_WARP);
+    bool any = false;
+    for (unsigned i = first; i < first + 32 && i < host::block->count; ++i) any |= host::block->slot[i] != 0;
+    host::meet(host::AT_WARP);
+    return any;
+}
 template <class T> static inline T __shfl_sync(unsigned, T v, int lane) { return host::exchange(v, lane); }
 template <class T> static inline T __shfl_xor_sync(unsigned, T v, int mask) { return host::exchange(v, host::block->current % 32 ^ mask); }
 template <class T> static inline T __shfl_down_sync(unsigned, T v, int by) {

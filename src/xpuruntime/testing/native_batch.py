@@ -9,29 +9,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ..codegen.cpp import CppTarget
+from ..codegen.target import CodegenTarget
 from ..errors import BuildError, KernelUnavailable, XpuError
 from ..program.program import Binary, CompiledProgram
 
-__all__ = ["Batch", "why_refused"]
+__all__ = ["Batch", "batch_of", "why_refused"]
 
 
-class Batch(CppTarget):
-    """A CPU target that gathers functions; ``done`` assembles them and hands each program its code."""
+class Batch(CodegenTarget):
+    """What gathering adds to a target: ``done`` assembles the functions and hands each program its code."""
 
-    def __init__(self, target: CppTarget) -> None:
-        super().__init__(target.isa, target.config)
-        self.functions: dict[str, str] = {}
-        self.parts: frozenset[str] = frozenset()
+    functions: dict[str, str]
+    parts: frozenset[str]
 
     def assemble(self, functions: Mapping[str, str], parts: frozenset[str]) -> Binary:
         """A binary without data, which ``done`` replaces. Symbols are digests of their texts, so equal ones are one."""
         self.functions |= functions
         self.parts |= parts
         source = "\n".join(functions.values())
-        return Binary(
-            self.name, self.isa.binary_format, (), tuple(functions), b"", source, ",".join(sorted(parts))
-        )
+        return Binary(self.name, "text", (), tuple(functions), b"", source, ",".join(sorted(parts)))
 
     def done(self, programs: Sequence[CompiledProgram]) -> list[CompiledProgram | BuildError]:
         """The programs with their code, or why theirs cannot be compiled."""
@@ -58,6 +54,15 @@ class Batch(CppTarget):
             )
         except BuildError as error:
             return error
+
+
+def batch_of(target: CodegenTarget) -> Batch:
+    """A target that is this one, and gathers."""
+    kind = type(f"Batch{type(target).__name__}", (Batch, type(target)), {})
+    made: Batch = object.__new__(kind)
+    made.__dict__.update(target.__dict__)
+    made.functions, made.parts = {}, frozenset()
+    return made
 
 
 def why_refused(error: XpuError) -> str:

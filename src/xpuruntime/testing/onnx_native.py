@@ -12,14 +12,15 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
-from ..codegen.cpp import cpu_target
+from ..codegen.target import CodegenTarget
 from ..compiler import compile as compile_graph
+from ..compiler.resolve import resolve_target
 from ..errors import BuildError, XpuError
 from ..ir import Graph, bind
 from ..program.program import CompiledProgram
 from ..protocols import Array
 from ..runtime import Executor
-from .native_batch import Batch, why_refused
+from .native_batch import Batch, batch_of, why_refused
 from .onnx_suite import Case, Outcome, Verdict, differs, lowered
 
 __all__ = ["Judged", "judge_natively"]
@@ -55,7 +56,7 @@ def judge_natively(
     cases: Iterable[Case],
     *,
     passes: str = "all",
-    target: str = "cpu",
+    target: str | CodegenTarget = "cpu",
     batch: int = 150,
     threads: int = 1,
     looser: Mapping[str, Mapping[str, Any]] | None = None,
@@ -65,7 +66,7 @@ def judge_natively(
     """
     remaining = iter(cases)
     while some := list(islice(remaining, batch)):
-        gathered = Batch(cpu_target(target))
+        gathered = batch_of(resolve_target(target))
         made = [_compiled(case, gathered, _LEVELS[passes]) for case in some]
         jobs = [job for item in made if not isinstance(item, Judged) for job in item]
         built = iter(gathered.done([job.program for job in jobs]))

@@ -17,12 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from ..codegen.cpp import cpu_target
+from ..codegen.target import CodegenTarget
 from ..compiler import compile as compile_graph
+from ..compiler.resolve import resolve_target
 from ..errors import BuildError, XpuError
 from ..program.program import CompiledProgram
 from ..runtime import Executor
-from .native_batch import Batch, why_refused
+from .native_batch import Batch, batch_of, why_refused
 from .opinfo import BRIDGES, LOOSE, Call, Unfit, calls, disagreement, graph_of
 
 __all__ = ["DTYPES", "Sampled", "judge_samples", "main"]
@@ -47,7 +48,7 @@ def judge_samples(
     dtypes: Sequence[str] = DTYPES,
     limit: int | None = 6,
     *,
-    target: str = "cpu",
+    target: str | CodegenTarget = "cpu",
     batch: int = 250,
     threads: int = 1,
 ) -> Iterator[Sampled]:
@@ -60,7 +61,7 @@ def judge_samples(
         if not isinstance(call, Unfit)
     )
     while some := list(islice(every, batch)):
-        gathered = Batch(cpu_target(target))
+        gathered = batch_of(resolve_target(target))
         made = [_compiled(call, gathered) for _, _, call in some]
         built = iter(gathered.done([p for p in made if isinstance(p, CompiledProgram)]))
         for (name, dtype, call), item in zip(some, made, strict=True):

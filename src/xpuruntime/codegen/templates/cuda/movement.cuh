@@ -38,3 +38,27 @@ template <int N, class T> INLINE void spread(T *to, T value, int n = N) {
     for (int i = 0; i < N; ++i) r.at[i] = value;
     put<N>(to, r, fits<N>(to), n);
 }
+
+// One tile of to[q * rows + p] = from[p * columns + q], with q below nq and p below np, from (q0, p0) on; THREADS in a row. A column
+// of the tile is one element longer than it is, so that neither side meets in one bank of shared memory.
+template <int TILE, int THREADS, class T>
+INLINE void transposed(T *to, int64_t rows, const T *from, int64_t columns, int64_t q0, int64_t nq, int64_t p0, int64_t np) {
+    __shared__ T tile[TILE][TILE + 1];
+    __syncthreads();  // an earlier tile may still be read
+    for (int i = threadIdx.x; i < TILE * TILE; i += THREADS) {
+        const int64_t p = p0 + i / TILE, q = q0 + i % TILE;
+        if (p < np && q < nq) tile[i / TILE][i % TILE] = from[p * columns + q];
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < TILE * TILE; i += THREADS) {
+        const int64_t q = q0 + i / TILE, p = p0 + i % TILE;
+        if (p < np && q < nq) to[q * rows + p] = tile[i % TILE][i / TILE];
+    }
+}
+
+// Whether places rise from one to the next, none of them counted from the end: asked by a whole block.
+template <class I> INLINE bool rising(const I *at, int n, int64_t step) {
+    bool rises = (int64_t)at[0] >= 0;
+    for (int i = 1 + threadIdx.x; i < n; i += blockDim.x) rises = rises && at[(i - 1) * step] < at[i * step];
+    return __syncthreads_and(rises) != 0;
+}

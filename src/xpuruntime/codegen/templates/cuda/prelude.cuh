@@ -99,7 +99,7 @@ template <int N = 1> INLINE float widen_f16(uint16_t h) {
     asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(h));
     return x;
 #else
-    return (float)bitcast<_Float16>(h);
+    return host::widen_f16(h);
 #endif
 }
 template <int N = 1> INLINE uint16_t narrow_f16(float x) {
@@ -108,7 +108,7 @@ template <int N = 1> INLINE uint16_t narrow_f16(float x) {
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
     return h;
 #else
-    return bitcast<uint16_t>((_Float16)x);
+    return host::narrow_f16(x);
 #endif
 }
 
