@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import platform
+import shutil
 from pathlib import Path
 
 import pytest
 
-from xpuruntime.codegen import cpp
+from xpuruntime import ir
+from xpuruntime.codegen import cpp, toolchains
 from xpuruntime.codegen.cpp import CppTarget, cpu_target, part_text, parts_in_order
 from xpuruntime.codegen.isa import LEVELS, best_level
 from xpuruntime.codegen.nest import cut, nest, offset_text
 from xpuruntime.codegen.toolchains import Toolchain, cxx_toolchain
-from xpuruntime.errors import BuildError, DeviceUnavailable
+from xpuruntime.compiler import compile as compile_graph
+from xpuruntime.errors import BuildError, DeviceUnavailable, UnavailableError
+from xpuruntime.runtime import Executor
 from xpuruntime.targets import CPU_WIDE
 
 KERNEL = """extern "C" void KERNEL(void *const *args, const void *, int64_t, int64_t, void *) {
@@ -98,6 +103,55 @@ def test_cxx_is_honoured_or_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setenv("CXX", str(tmp_path / "no-such-compiler"))
     with pytest.raises(BuildError, match=r"no C\+\+ compiler.*no-such-compiler"):
         cxx_toolchain()
+
+
+def foreign() -> str:
+    return "aarch64" if platform.machine() == "x86_64" else "x86_64"
+
+
+def test_code_for_another_processor_names_the_compiler_that_it_needs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    other = foreign()
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(toolchains.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(BuildError) as error:
+        cxx_toolchain(other)
+    text = str(error.value)
+    assert text.startswith(f"[codegen] no C++ compiler for {other} on this machine; got tried ")
+    assert (
+        f"Install {other}-linux-gnu-g++ or `pip install ziglang`, or set CXX to a compiler that makes code for {other}."
+        in text
+    )
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="a compiler is needed")
+def test_a_named_compiler_for_the_wrong_processor_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "g++ -Wall")
+    with pytest.raises(BuildError, match=rf"tried g\+\+ -Wall \(makes code for {platform.machine()}\)"):
+        cpu_target(f"cpu:{'aarch64' if foreign() == 'aarch64' else 'x86-64-v2'}").assemble(
+            {"f": "int f;"}, frozenset()
+        )
+
+
+@pytest.mark.skipif(
+    shutil.which(f"{foreign()}-linux-gnu-g++") is None, reason="needs a compiler for another processor"
+)
+def test_a_network_compiles_for_another_processor() -> None:
+    """By the compiler of GCC's usual name. What comes out says which machine it is for, and is refused here before it is loaded."""
+    b = ir.GraphBuilder("net")
+    x, w = b.input("x", "float32[1, 4, 8, 8]"), b.weight("w", "float32[8, 4, 3, 3]")
+    y = b.convolution(x, w, stride=[1, 1], padding=[1, 1], dilation=[1, 1])
+    b.output("y", b.softmax(b.view(y, size=[8, 64]), dim=1))
+    program = compile_graph(b.build(), target="cpu:aarch64" if foreign() == "aarch64" else "cpu:x86-64-v2")
+    (binary,) = program.binaries
+    assert binary.data[:4] == b"\x7fELF"
+    assert int.from_bytes(binary.data[18:20], "little") == {"aarch64": 183, "x86_64": 62}[foreign()]
+    with pytest.raises(
+        UnavailableError, match=f"it is code for {foreign()}, this machine is {platform.machine()}"
+    ):
+        Executor(program)
 
 
 def test_a_compiler_that_cannot_be_started() -> None:

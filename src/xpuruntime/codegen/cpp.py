@@ -56,7 +56,7 @@ class CppTarget(CodegenTarget):
     def assemble(self, functions: Mapping[str, str], parts: frozenset[str]) -> Binary:
         """One shared library; its source is the parts that are used, then the functions. Raises BuildError."""
         source = self.source(functions, parts)
-        toolchain = cxx_toolchain()
+        toolchain = cxx_toolchain(self.isa.architecture)
         data = toolchain.build(source, self.isa.march_flags, who=self.name)
         return Binary(
             target=self.name,

@@ -1,12 +1,15 @@
 """Toolchains: a C++ text to a shared library, by a compiler that this machine has.
 
-Looked for in this order: ``$CXX``, ``g++``, ``clang++``, and ``zig c++`` of the ``ziglang`` package. Nothing is cached here.
+Looked for in this order: ``$CXX``, ``g++``, ``clang++``, and ``zig c++`` of the ``ziglang`` package; for another processor than this machine's
+``$CXX``, ``aarch64-linux-gnu-g++``, ``clang++ --target=...`` and ``zig c++ -target ...``, each of which must prove that it makes code for it.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
+import platform
 import shlex
 import shutil
 import subprocess
@@ -88,21 +91,32 @@ class Toolchain:
             return library.read_bytes()
 
 
-def cxx_toolchain() -> Toolchain:
-    """The first compiler that answers. Raises BuildError when there is none, with all that were tried."""
+def cxx_toolchain(architecture: str = "") -> Toolchain:
+    """The first compiler that makes code for an architecture (``x86_64``, ``aarch64``); this machine's by default.
+
+    Raises BuildError when there is none, with all that were tried.
+    """
+    own = platform.machine()
+    architecture = architecture or own
     tried = []
-    for command in _candidates():
+    for command in _candidates(architecture):
         version = _version(command)
-        if version:
+        makes = "" if not version else own if architecture == own else _makes_code_for(command)
+        if makes == architecture:
             return Toolchain(command, version)
-        tried.append(shlex.join(command))
+        tried.append(shlex.join(command) + (f" (makes code for {makes})" if makes else ""))
         if command == _from_environment():
             break  # what a user names is honoured or an error
+    foreign = architecture != own
     raise BuildError(
         "codegen",
-        "no C++ compiler on this machine",
+        f"no C++ compiler for {architecture} on this machine"
+        if foreign
+        else "no C++ compiler on this machine",
         got=f"tried {', '.join(tried) or 'g++, clang++, zig c++'}",
-        do="Install g++ or clang++, `pip install ziglang`, or set CXX.",
+        do=f"Install {_cross(architecture)} or `pip install ziglang`, or set CXX to a compiler that makes code for {architecture}."
+        if foreign
+        else "Install g++ or clang++, `pip install ziglang`, or set CXX.",
     )
 
 
@@ -110,13 +124,39 @@ def _from_environment() -> tuple[str, ...]:
     return tuple(shlex.split(os.environ.get("CXX", "")))
 
 
-def _candidates() -> list[tuple[str, ...]]:
+def _cross(architecture: str) -> str:
+    """The name that GCC's compilers for other machines go by."""
+    return f"{architecture}-linux-gnu-g++"
+
+
+def _candidates(architecture: str) -> list[tuple[str, ...]]:
     named = _from_environment()
     found = [named] if named else []
-    found += [(name,) for name in ("g++", "clang++") if shutil.which(name)]
+    zig: tuple[str, ...] = (sys.executable, "-m", "ziglang", "c++")
+    if architecture == platform.machine():
+        known: list[tuple[str, ...]] = [("g++",), ("clang++",)]
+    else:
+        system = f"{architecture}-linux-gnu"
+        known = [(_cross(architecture),), ("clang++", f"--target={system}", "-fuse-ld=lld")]
+        zig = (*zig, "-target", system)
+    found += [command for command in known if shutil.which(command[0])]
     if importlib.util.find_spec("ziglang") is not None:
-        found.append((sys.executable, "-m", "ziglang", "c++"))
+        found.append(zig)
     return found
+
+
+_MACHINES = {62: "x86_64", 183: "aarch64"}  # e_machine of an ELF file, from the System V ABI's list
+
+
+@functools.cache
+def _makes_code_for(command: tuple[str, ...]) -> str:
+    """The architecture of what a compiler builds, ``""`` for one that builds nothing: a driver starts even where its linker is not there."""
+    try:
+        made = Toolchain(command, "").build("int nothing;")
+    except BuildError:
+        return ""
+    machine = int.from_bytes(made[18:20], "little")
+    return _MACHINES.get(machine, f"ELF machine {machine}") if made[:4] == b"\x7fELF" else "another format"
 
 
 def _version(command: tuple[str, ...]) -> str:

@@ -81,6 +81,10 @@ class RuntimeBackend(ABC):
         """Those of a binary's needs that this machine and device lack."""
         return _core.missing_requirements(list(requires))
 
+    def foreign(self, format: str) -> str:
+        """Why a binary's format is none of this machine's; empty where it is not."""
+        return ""
+
     def import_tensor(self, tensor: Any, stream: int) -> DeviceBuffer | None:
         """Another library's tensor that lies on this device, as a buffer over the same memory; None for any other."""
         return None

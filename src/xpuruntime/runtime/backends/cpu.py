@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from ... import _core
 from ...program.program import Binary, CompiledProgram, ExecutionPlan
+from ..device import cpu
 from .base import RuntimeBackend
 
 __all__ = ["CpuBackend", "HostBackend"]
@@ -37,6 +38,12 @@ class CpuBackend(HostBackend):
 
     def core(self, program: CompiledProgram, plan: ExecutionPlan, threads: int) -> _core.Backend:
         return _core.cpu_backend(threads)
+
+    def foreign(self, format: str) -> str:
+        machine = cpu().architecture
+        known = format.removeprefix("elf-").replace("-", "_")
+        wrong = format.startswith("elf-") and known != machine
+        return f"it is code for {known}, this machine is {machine}" if wrong else ""
 
     def load_code(self, binary: Binary) -> _core.Module | _core.Status:
         return _core.load_module(binary.data)
