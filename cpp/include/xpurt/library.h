@@ -84,6 +84,9 @@ Library& cuda_library();
 Library& nvtx_library();
 Library& nvrtc_library();
 Library& onednn_library();
+Library& cublas_library();
+Library& cublaslt_library();
+Library& cudnn_library();
 std::vector<Library*> libraries();
 
 }  // namespace xpurt

@@ -4,6 +4,8 @@
 #include <map>
 #include <mutex>
 
+#include "backends/cuda/libraries/vendor.h"
+
 namespace xpurt::cuda {
 namespace {
 
@@ -13,7 +15,13 @@ struct Registry {
 };
 
 Registry& registry() {
-    static auto* const instance = new Registry;  // never freed: prepared kernels may outlive static objects
+    static auto* const instance = [] {  // never freed: prepared kernels may outlive static objects
+        auto* const made = new Registry;
+        made->libraries.emplace("cublas", make_cublas());
+        made->libraries.emplace("cublasLt", make_cublaslt());
+        made->libraries.emplace("cudnn", make_cudnn());
+        return made;
+    }();
     return *instance;
 }
 

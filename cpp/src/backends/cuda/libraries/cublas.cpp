@@ -1,0 +1,165 @@
+// cuda/libraries/cublas.cpp: plain matrix products by cuBLAS: no epilogue, and the library's own choice of
+// algorithm.
+//
+// A call's options are those of Gemm (vendor.h). Arguments: a, b, y.
+#include <map>
+#include <mutex>
+
+#include "backends/cuda/libraries/vendor.h"
+
+namespace xpurt::cuda {
+namespace {
+
+using Handle = void*;
+constexpr int success = 0, default_algorithm = -1;
+constexpr int sums_stay_wide = 16;  // CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION over the default mode
+constexpr size_t workspace_size = size_t{32} << 20;  // what NVIDIA asks for on Hopper; less elsewhere
+
+#define XPURT_CUBLAS_SYMBOLS(X)                                                                             \
+    X(cublasGetVersion_v2, int(Handle, int*))                                                               \
+    X(cublasCreate_v2, int(Handle*))                                                                        \
+    X(cublasSetStream_v2, int(Handle, CUstream))                                                            \
+    X(cublasSetWorkspace_v2, int(Handle, void*, size_t))                                                    \
+    X(cublasSetMathMode, int(Handle, int))                                                                  \
+    X(cublasGemmStridedBatchedEx,                                                                           \
+      int(Handle, int, int, int, int, int, const void*, const void*, int, int, long long, const void*, int, \
+          int, long long, const void*, void*, int, int, long long, int, int, int))
+
+struct Functions {
+#define XPURT_MEMBER(name, type) std::add_pointer_t<type> name = nullptr;
+    XPURT_CUBLAS_SYMBOLS(XPURT_MEMBER)
+#undef XPURT_MEMBER
+};
+
+// A handle has a stream and a workspace: one launch at a time.
+struct Shared {
+    std::mutex mutex;
+    Handle handle = nullptr;
+};
+
+class CublasKernel final : public StreamKernel {
+  public:
+    CublasKernel(const Functions& f, Shared& shared) : f_(f), shared_(shared) {}
+
+    Status prepare(const KernelCall& call) {
+        kernel_ = call.kernel;
+        g_ = Gemm::of(call);
+        if (call.args.size() != 3 || g_.bias || g_.residual || g_.act != "none")
+            return {Code::invalid, call.kernel + ": cuBLAS multiplies two matrices and does no more", ""};
+        if (cuda_type(g_.in) < 0 || cuda_type(g_.out) < 0)
+            return {Code::invalid, call.kernel + ": no cuBLAS type for " + g_.in + " or " + g_.out, ""};
+        return {};
+    }
+
+    Status launch(void* const* args, void* workspace, CUstream stream) const override {
+        const float alpha = static_cast<float>(g_.alpha), beta = 0;
+        const double wide_alpha = g_.alpha, wide_beta = 0;
+        const void *one = &alpha, *none = &beta;
+        if (g_.wide()) one = &wide_alpha, none = &wide_beta;
+        const int in = cuda_type(g_.in), out = cuda_type(g_.out);
+        const std::lock_guard<std::mutex> lock(shared_.mutex);
+        int result = f_.cublasSetStream_v2(shared_.handle, stream);
+        if (result == success) result = f_.cublasSetWorkspace_v2(shared_.handle, workspace, workspace_size);
+        if (result == success) result = f_.cublasSetMathMode(shared_.handle, sums_stay_wide);
+        if (result == success)
+            result = f_.cublasGemmStridedBatchedEx(
+                shared_.handle, g_.b_transposed ? 1 : 0, g_.a_transposed ? 1 : 0, static_cast<int>(g_.n),
+                static_cast<int>(g_.m), static_cast<int>(g_.k), one, args[1], in, static_cast<int>(g_.b_line),
+                g_.b_step, args[0], in, static_cast<int>(g_.a_line), g_.a_step, none, args[2], out,
+                static_cast<int>(g_.y_line), g_.y_step, static_cast<int>(g_.batch), g_.compute(),
+                default_algorithm);
+        if (result != success)
+            return {Code::call_failed,
+                    kernel_ + ": cublasGemmStridedBatchedEx returned " + std::to_string(result), ""};
+        return {};
+    }
+
+    size_t workspace_bytes() const override { return workspace_size; }
+    std::string implementation() const override { return "cublasGemmStridedBatchedEx, default algorithm"; }
+
+  private:
+    const Functions& f_;
+    Shared& shared_;
+    Gemm g_{};
+    std::string kernel_;
+};
+
+class Cublas final : public StreamLibrary {
+  public:
+    std::string version() const override {
+        const Functions* const f = functions(nullptr);
+        int v = 0;
+        if (f == nullptr || f->cublasGetVersion_v2(nullptr, &v) != success) return "";
+        return std::to_string(v / 10000) + "." + std::to_string(v / 100 % 100) + "." +
+               std::to_string(v % 100);
+    }
+
+    Result<std::unique_ptr<StreamKernel>> prepare(const KernelCall& call, Device& device) override {
+        Status why;
+        const Functions* const f = functions(&why);
+        if (f == nullptr) return why;
+        Shared* shared = nullptr;
+        {
+            const std::lock_guard<std::mutex> lock(mutex_);
+            std::unique_ptr<Shared>& found = shared_[device.index];
+            if (!found) found = std::make_unique<Shared>();
+            if (found->handle == nullptr)
+                if (const int result = f->cublasCreate_v2(&found->handle); result != success)
+                    return Status{Code::call_failed, "cublasCreate returned " + std::to_string(result), ""};
+            shared = found.get();
+        }
+        auto kernel = std::make_unique<CublasKernel>(*f, *shared);
+        if (Status made = kernel->prepare(call); !made.ok()) return made;
+        return std::unique_ptr<StreamKernel>(std::move(kernel));
+    }
+
+  private:
+    static const Functions* functions(Status* why) {
+        static std::mutex mutex;
+        static Functions* filled = nullptr;  // never freed: kernels may outlive every static object
+        const std::lock_guard<std::mutex> lock(mutex);
+        if (filled != nullptr) return filled;
+        Library& library = cublas_library();
+        if (Status status = library.open({}); !status.ok()) {
+            if (why != nullptr) *why = std::move(status);
+            return nullptr;
+        }
+        filled = new Functions;
+        size_t index = 0;
+#define XPURT_FILL(name, type) \
+    filled->name = reinterpret_cast<std::add_pointer_t<type>>(library.address(index++));
+        XPURT_CUBLAS_SYMBOLS(XPURT_FILL)
+#undef XPURT_FILL
+        return filled;
+    }
+
+    std::mutex mutex_;
+    std::map<int, std::unique_ptr<Shared>> shared_;
+};
+
+}  // namespace
+
+std::unique_ptr<StreamLibrary> make_cublas() { return std::make_unique<Cublas>(); }
+
+}  // namespace xpurt::cuda
+
+namespace xpurt {
+
+Library& cublas_library() {
+    using namespace cuda;
+    static Library& library = *new Library({
+        "cublas",
+        "NVIDIA cuBLAS",
+        "XPU_LIBCUBLAS",
+        {"libcublas.so.13", "libcublas.so.12", "libcublas.so"},
+        {
+#define XPURT_ROW(name, type) {#name, 11000, Need::required},
+            XPURT_CUBLAS_SYMBOLS(XPURT_ROW)
+#undef XPURT_ROW
+        },
+        "pip install nvidia-cublas brings it, and so do CUDA's toolkit and PyTorch's CUDA packages.",
+    });
+    return library;
+}
+
+}  // namespace xpurt

@@ -1,0 +1,326 @@
+// cuda/libraries/cublaslt.cpp: matrix products by cuBLASLt, with their epilogues and a choice of algorithm.
+//
+// A call's options are those of Gemm (vendor.h), and: algorithm (an id of the library's; -1: the first that
+// its heuristic names), workspace_bytes. Arguments: a, b, then bias and residual where the options say so,
+// then y.
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "backends/cuda/libraries/vendor.h"
+
+namespace xpurt::cuda {
+namespace {
+
+// Values of cublasLt.h: part of its stable ABI.
+namespace lt {
+
+using Handle = void*;
+using Object = void*;
+constexpr int success = 0, not_supported = 15;
+constexpr int desc_transa = 3, desc_transb = 4, desc_epilogue = 7, desc_bias_pointer = 8, desc_bias_type = 26;
+constexpr int layout_batch = 5, layout_step = 6;
+constexpr int pref_workspace = 1, pref_reduction = 3, pref_alignment = 5;  // of a; b, c and d follow
+constexpr uint32_t reduction_in_compute_type = 2;                          // partial sums are never rounded
+constexpr int config_id = 0, config_tile = 1, config_split = 2, config_stages = 6;
+constexpr int epilogue_default = 1, epilogue_relu = 2, epilogue_bias = 4, epilogue_gelu = 32;
+
+struct Algorithm {
+    uint64_t data[8];
+};
+struct Heuristic {
+    Algorithm algorithm;
+    size_t workspace;
+    int state;
+    float waves;
+    int reserved[4];
+};
+
+}  // namespace lt
+
+// name, version that introduced it, type.
+#define XPURT_LT_SYMBOLS(X)                                                                           \
+    X(cublasLtGetVersion, size_t())                                                                   \
+    X(cublasLtCreate, int(lt::Handle*))                                                               \
+    X(cublasLtMatmulDescCreate, int(lt::Object*, int, int))                                           \
+    X(cublasLtMatmulDescDestroy, int(lt::Object))                                                     \
+    X(cublasLtMatmulDescSetAttribute, int(lt::Object, int, const void*, size_t))                      \
+    X(cublasLtMatrixLayoutCreate, int(lt::Object*, int, uint64_t, uint64_t, int64_t))                 \
+    X(cublasLtMatrixLayoutDestroy, int(lt::Object))                                                   \
+    X(cublasLtMatrixLayoutSetAttribute, int(lt::Object, int, const void*, size_t))                    \
+    X(cublasLtMatmulPreferenceCreate, int(lt::Object*))                                               \
+    X(cublasLtMatmulPreferenceDestroy, int(lt::Object))                                               \
+    X(cublasLtMatmulPreferenceSetAttribute, int(lt::Object, int, const void*, size_t))                \
+    X(cublasLtMatmulAlgoGetHeuristic, int(lt::Handle, lt::Object, lt::Object, lt::Object, lt::Object, \
+                                          lt::Object, lt::Object, int, lt::Heuristic*, int*))         \
+    X(cublasLtMatmulAlgoConfigGetAttribute, int(const lt::Algorithm*, int, void*, size_t, size_t*))   \
+    X(cublasLtMatmul, int(lt::Handle, lt::Object, const void*, const void*, lt::Object, const void*,  \
+                          lt::Object, const void*, const void*, lt::Object, void*, lt::Object,        \
+                          const lt::Algorithm*, void*, size_t, CUstream))
+
+struct Functions {
+#define XPURT_MEMBER(name, type) std::add_pointer_t<type> name = nullptr;
+    XPURT_LT_SYMBOLS(XPURT_MEMBER)
+#undef XPURT_MEMBER
+};
+
+Status failed(const KernelCall& call, const char* what, int result) {
+    if (result == lt::not_supported)
+        return {Code::unsupported,
+                call.kernel + ": cuBLASLt has no algorithm for these shapes, types and this epilogue (" +
+                    what + ")",
+                "Choose another kernel by policy."};
+    return {Code::call_failed, call.kernel + ": " + what + " returned " + std::to_string(result), ""};
+}
+
+class LtKernel final : public StreamKernel {
+  public:
+    LtKernel(const Functions& f, lt::Handle handle) : f_(f), handle_(handle) {}
+
+    Status prepare(const KernelCall& call) {
+        kernel_ = call.kernel;
+        g_ = Gemm::of(call);
+        const int in = cuda_type(g_.in), out = cuda_type(g_.out);
+        if (in < 0 || out < 0)
+            return {Code::invalid, call.kernel + ": no cuBLASLt type for " + g_.in + " or " + g_.out, ""};
+        if (call.args.size() != 3U + g_.bias + g_.residual)
+            return {Code::invalid, call.kernel + ": the call names other arguments than its options", ""};
+        desc_ = Owned(f_.cublasLtMatmulDescDestroy);
+        int result = f_.cublasLtMatmulDescCreate(desc_.out(), g_.compute(), g_.wide() ? 1 : 0);
+        const auto set = [&](int attribute, const void* value, size_t size) {
+            if (result == lt::success)
+                result = f_.cublasLtMatmulDescSetAttribute(desc_.get(), attribute, value, size);
+        };
+        const int first = g_.b_transposed ? 1 : 0, second = g_.a_transposed ? 1 : 0;
+        int epilogue = g_.act == "relu" ? lt::epilogue_relu : g_.act == "gelu_tanh" ? lt::epilogue_gelu : 0;
+        if (epilogue == 0 && g_.act != "none")
+            return {Code::unsupported, call.kernel + ": cuBLASLt has no epilogue " + g_.act,
+                    "Choose another kernel by policy."};
+        if (g_.bias) epilogue |= lt::epilogue_bias;
+        if (epilogue == 0) epilogue = lt::epilogue_default;
+        set(lt::desc_transa, &first, sizeof first);
+        set(lt::desc_transb, &second, sizeof second);
+        set(lt::desc_epilogue, &epilogue, sizeof epilogue);
+        if (g_.bias) set(lt::desc_bias_type, &out, sizeof out);
+        if (result == lt::success)
+            result = layout(b_, in, g_.b_transposed ? g_.k : g_.n, g_.b_transposed ? g_.n : g_.k, g_.b_line,
+                            g_.b_step);
+        if (result == lt::success)
+            result = layout(a_, in, g_.a_transposed ? g_.m : g_.k, g_.a_transposed ? g_.k : g_.m, g_.a_line,
+                            g_.a_step);
+        if (result == lt::success) result = layout(y_, out, g_.n, g_.m, g_.y_line, g_.y_step);
+        if (result == lt::success)
+            result = g_.residual ? layout(r_, out, g_.n, g_.m, g_.r_line, g_.r_step)
+                                 : layout(r_, out, g_.n, g_.m, g_.y_line, g_.y_step);
+        if (result != lt::success) return failed(call, "a descriptor", result);
+        const int64_t pinned = number(call, "algorithm", -1);
+        const auto workspace = static_cast<uint64_t>(number(call, "workspace_bytes", int64_t{32} << 20));
+        if (Status chosen = choose(call, pinned, workspace, 16, fast_); !chosen.ok()) return chosen;
+        // Buffers that start between 16-byte addresses are rare; an algorithm for them need not exist.
+        slow_ok_ = choose(call, -1, workspace, static_cast<uint32_t>(bytes_of_type(g_.in)), slow_).ok();
+        describe();
+        return {};
+    }
+
+    Status launch(void* const* args, void* workspace, CUstream stream) const override {
+        const void *a = args[0], *b = args[1];
+        size_t at = 2;
+        const void* bias = g_.bias ? args[at++] : nullptr;
+        const void* residual = g_.residual ? args[at++] : args[at];
+        void* y = args[at];
+        const bool fast = aligned(a) && aligned(b) && aligned(y) && aligned(residual) && aligned(bias);
+        if (!fast && !slow_ok_)
+            return {Code::unsupported,
+                    kernel_ + ": cuBLASLt has no algorithm for addresses that are no multiple of 16",
+                    "Hand in memory that starts at a multiple of 16 bytes."};
+        const lt::Heuristic& chosen = fast ? fast_ : slow_;
+        const float alpha = static_cast<float>(g_.alpha), beta = g_.residual ? 1.0F : 0.0F;
+        const double wide_alpha = g_.alpha, wide_beta = beta;
+        const void* factors[2] = {&alpha, &beta};
+        if (g_.wide()) factors[0] = &wide_alpha, factors[1] = &wide_beta;
+        std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
+        int result = lt::success;
+        if (g_.bias) {  // the address stands in the descriptor
+            lock.lock();
+            result =
+                f_.cublasLtMatmulDescSetAttribute(desc_.get(), lt::desc_bias_pointer, &bias, sizeof bias);
+        }
+        if (result == lt::success)
+            result = f_.cublasLtMatmul(handle_, desc_.get(), factors[0], b, b_.get(), a, a_.get(), factors[1],
+                                       residual, r_.get(), y, y_.get(), &chosen.algorithm, workspace,
+                                       chosen.workspace, stream);
+        if (result != lt::success)
+            return {Code::call_failed, kernel_ + ": cublasLtMatmul returned " + std::to_string(result), ""};
+        return {};
+    }
+
+    size_t workspace_bytes() const override {
+        return std::max(fast_.workspace, slow_ok_ ? slow_.workspace : 0);
+    }
+    std::string implementation() const override { return implementation_; }
+
+  private:
+    int layout(Owned& to, int type, int64_t rows, int64_t columns, int64_t line, int64_t step) {
+        to = Owned(f_.cublasLtMatrixLayoutDestroy);
+        int result = f_.cublasLtMatrixLayoutCreate(to.out(), type, static_cast<uint64_t>(rows),
+                                                   static_cast<uint64_t>(columns), line);
+        const auto batch = static_cast<int32_t>(g_.batch);
+        if (result == lt::success && batch > 1)
+            result = f_.cublasLtMatrixLayoutSetAttribute(to.get(), lt::layout_batch, &batch, sizeof batch);
+        if (result == lt::success && batch > 1)
+            result = f_.cublasLtMatrixLayoutSetAttribute(to.get(), lt::layout_step, &step, sizeof step);
+        return result;
+    }
+
+    // The heuristic's first algorithm, or the first of its list with the id that is asked for.
+    Status choose(const KernelCall& call, int64_t pinned, uint64_t workspace, uint32_t alignment,
+                  lt::Heuristic& chosen) {
+        Owned preference(f_.cublasLtMatmulPreferenceDestroy);
+        int result = f_.cublasLtMatmulPreferenceCreate(preference.out());
+        const auto set = [&](int attribute, const void* value, size_t size) {
+            if (result == lt::success)
+                result = f_.cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, value, size);
+        };
+        set(lt::pref_workspace, &workspace, sizeof workspace);
+        set(lt::pref_reduction, &lt::reduction_in_compute_type, sizeof lt::reduction_in_compute_type);
+        for (int i = 0; i < 4; ++i) set(lt::pref_alignment + i, &alignment, sizeof alignment);
+        std::vector<lt::Heuristic> found(pinned < 0 ? 8 : 64);
+        int count = 0;
+        if (result == lt::success)
+            result = f_.cublasLtMatmulAlgoGetHeuristic(handle_, desc_.get(), b_.get(), a_.get(), r_.get(),
+                                                       y_.get(), preference.get(),
+                                                       static_cast<int>(found.size()), found.data(), &count);
+        if (result != lt::success || count == 0)
+            return failed(call, "cublasLtMatmulAlgoGetHeuristic",
+                          result == lt::success ? lt::not_supported : result);
+        found.resize(static_cast<size_t>(count));
+        offered_ = count;
+        if (pinned < 0) {
+            chosen = found.front();
+            return {};
+        }
+        std::string known;
+        for (const lt::Heuristic& h : found) {
+            if (config(h, lt::config_id) == pinned) {
+                chosen = h;
+                return {};
+            }
+            const std::string id = std::to_string(config(h, lt::config_id));
+            if ((known + ",").find(" " + id + ",") == std::string::npos)
+                known += (known.empty() ? " " : ", ") + id;
+        }
+        return {Code::unsupported,
+                call.kernel + ": cuBLASLt offers no algorithm " + std::to_string(pinned) +
+                    " for this product, but" + known,
+                "Name one of those, or none."};
+    }
+
+    int64_t config(const lt::Heuristic& h, int attribute) const {
+        int32_t value = -1;
+        size_t written = 0;
+        f_.cublasLtMatmulAlgoConfigGetAttribute(&h.algorithm, attribute, &value, sizeof value, &written);
+        return value;
+    }
+
+    void describe() {
+        implementation_ = "cublasLtMatmul algorithm " + std::to_string(config(fast_, lt::config_id)) +
+                          ", tile " + std::to_string(config(fast_, lt::config_tile)) + ", stages " +
+                          std::to_string(config(fast_, lt::config_stages)) + ", split-k " +
+                          std::to_string(config(fast_, lt::config_split)) + ", workspace " +
+                          std::to_string(fast_.workspace);
+    }
+
+    const Functions& f_;
+    const lt::Handle handle_;
+    Gemm g_{};
+    Owned desc_, a_, b_, r_, y_;
+    lt::Heuristic fast_{}, slow_{};
+    bool slow_ok_ = false;
+    int offered_ = 0;
+    std::string kernel_, implementation_;
+    mutable std::mutex mutex_;  // of the descriptor's address of the bias
+};
+
+class CublasLt final : public StreamLibrary {
+  public:
+    std::string version() const override {
+        const Functions* const f = functions(nullptr);
+        if (f == nullptr) return "";
+        const size_t v = f->cublasLtGetVersion();  // 130100, or 13001 in some releases' scheme
+        return std::to_string(v / 10000) + "." + std::to_string(v / 100 % 100) + "." +
+               std::to_string(v % 100);
+    }
+
+    Result<std::unique_ptr<StreamKernel>> prepare(const KernelCall& call, Device& device) override {
+        Status why;
+        const Functions* const f = functions(&why);
+        if (f == nullptr) return why;
+        auto handle = handle_of(*f, device.index);
+        if (!handle.status.ok()) return handle.status;
+        auto kernel = std::make_unique<LtKernel>(*f, handle.value);
+        if (Status made = kernel->prepare(call); !made.ok()) return made;
+        return std::unique_ptr<StreamKernel>(std::move(kernel));
+    }
+
+  private:
+    // One handle per device, for the life of the process; any thread may use it.
+    Result<lt::Handle> handle_of(const Functions& f, int device) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        lt::Handle& handle = handles_[device];
+        if (handle == nullptr)
+            if (const int result = f.cublasLtCreate(&handle); result != lt::success)
+                return Status{Code::call_failed, "cublasLtCreate returned " + std::to_string(result), ""};
+        return handle;
+    }
+
+    static const Functions* functions(Status* why) {
+        static std::mutex mutex;
+        static Functions* filled = nullptr;  // never freed: kernels may outlive every static object
+        const std::lock_guard<std::mutex> lock(mutex);
+        if (filled != nullptr) return filled;
+        Library& library = cublaslt_library();
+        if (Status status = library.open({}); !status.ok()) {
+            if (why != nullptr) *why = std::move(status);
+            return nullptr;
+        }
+        filled = new Functions;
+        size_t index = 0;
+#define XPURT_FILL(name, type) \
+    filled->name = reinterpret_cast<std::add_pointer_t<type>>(library.address(index++));
+        XPURT_LT_SYMBOLS(XPURT_FILL)
+#undef XPURT_FILL
+        return filled;
+    }
+
+    std::mutex mutex_;
+    std::map<int, lt::Handle> handles_;
+};
+
+}  // namespace
+
+std::unique_ptr<StreamLibrary> make_cublaslt() { return std::make_unique<CublasLt>(); }
+
+}  // namespace xpurt::cuda
+
+namespace xpurt {
+
+Library& cublaslt_library() {
+    using namespace cuda;
+    static Library& library = *new Library({
+        "cublasLt",
+        "NVIDIA cuBLASLt",
+        "XPU_LIBCUBLASLT",
+        {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"},
+        {
+#define XPURT_ROW(name, type) {#name, 11000, Need::required},
+            XPURT_LT_SYMBOLS(XPURT_ROW)
+#undef XPURT_ROW
+        },
+        "pip install nvidia-cublas brings it, and so do CUDA's toolkit and PyTorch's CUDA packages.",
+    });
+    return library;
+}
+
+}  // namespace xpurt

@@ -1,0 +1,105 @@
+// cuda/libraries/vendor.h: what the libraries' files share: options of a call, dtypes, tables, the file's
+// maker.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "backends/cuda/stream.h"
+#include "xpurt/library.h"
+
+namespace xpurt::cuda {
+
+// Made once, at the first look for a library.
+std::unique_ptr<StreamLibrary> make_cublas();
+std::unique_ptr<StreamLibrary> make_cublaslt();
+std::unique_ptr<StreamLibrary> make_cudnn();
+
+template <class T>
+T option(const KernelCall& call, const char* name, T otherwise) {
+    const auto found = call.options.find(name);
+    if (found == call.options.end()) return otherwise;
+    const T* const value = std::get_if<T>(&found->second);
+    return value != nullptr ? *value : otherwise;
+}
+inline int64_t number(const KernelCall& call, const char* name, int64_t otherwise = 0) {
+    return option<int64_t>(call, name, otherwise);
+}
+
+// Values of cudaDataType_t (library_types.h).
+inline int cuda_type(const std::string& dtype) {
+    if (dtype == "float32") return 0;
+    if (dtype == "float64") return 1;
+    if (dtype == "float16") return 2;
+    return dtype == "bfloat16" ? 14 : -1;
+}
+inline int64_t bytes_of_type(const std::string& dtype) {
+    return dtype == "float64" ? 8 : dtype == "float32" ? 4 : 2;
+}
+
+inline bool aligned(const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; }
+
+// A library's object that is given back with its owner.
+class Owned {
+  public:
+    using Free = int (*)(void*);
+    explicit Owned(Free free = nullptr) : free_(free) {}
+    Owned(Owned&& other) noexcept : object_(std::exchange(other.object_, nullptr)), free_(other.free_) {}
+    Owned& operator=(Owned&& other) noexcept {
+        std::swap(object_, other.object_);
+        std::swap(free_, other.free_);
+        return *this;
+    }
+    ~Owned() {
+        if (object_ != nullptr && free_ != nullptr) free_(object_);
+    }
+    void* get() const noexcept { return object_; }
+    void** out() noexcept { return &object_; }
+
+  private:
+    void* object_ = nullptr;
+    Free free_ = nullptr;
+};
+
+// One product as both of NVIDIA's libraries for it take it. They count columns first, so y[m, n] = a[m, k]
+// b[k, n] is asked for as the product of b and a, each transposed.
+struct Gemm {
+    int64_t m, n, k, batch;
+    int64_t a_line, b_line, y_line, r_line;  // elements between lines of memory
+    int64_t a_step, b_step, y_step, r_step;  // between matrices of a batch
+    bool a_transposed, b_transposed;         // a's lines are its columns; b's lines are its columns
+    bool bias, residual;
+    double alpha;
+    std::string in, out, act;
+
+    static Gemm of(const KernelCall& call) {
+        return {
+            number(call, "m"),
+            number(call, "n"),
+            number(call, "k"),
+            number(call, "batch", 1),
+            number(call, "a_line"),
+            number(call, "b_line"),
+            number(call, "y_line"),
+            number(call, "r_line"),
+            number(call, "a_step"),
+            number(call, "b_step"),
+            number(call, "y_step"),
+            number(call, "r_step"),
+            option(call, "a_transposed", false),
+            option(call, "b_transposed", false),
+            option(call, "bias", false),
+            option(call, "residual", false),
+            option(call, "alpha", 1.0),
+            option<std::string>(call, "in", "float32"),
+            option<std::string>(call, "out", "float32"),
+            option<std::string>(call, "act", "none"),
+        };
+    }
+    bool wide() const { return in == "float64"; }
+    // CUBLAS_COMPUTE_64F or CUBLAS_COMPUTE_32F, which does not take TF32 by itself.
+    int compute() const { return wide() ? 70 : 68; }
+};
+
+}  // namespace xpurt::cuda
