@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xpuruntime.ir import Graph, interp
+from xpuruntime.ir import Const, Graph, interp
+from xpuruntime.ir.attributes import Attrs
 from xpuruntime.llm import DecoderConfig, Generator, decoder_graph, open_checkpoint
-from xpuruntime.llm.build import rotary_tables
 from xpuruntime.testing.decoders import greedy, logits_of, prompt, reference
 from xpuruntime.types import DType
 
@@ -103,9 +103,6 @@ MUTATIONS: dict[str, Callable[[dict[str, Any], DecoderConfig], dict[str, Any]]] 
     "value bias dropped": zeroed("layers.0.self_attn.v_proj.bias", 0),
     "norm scale dropped": zeroed("layers.1.post_attention_layernorm", 1),
     "last norm scale dropped": zeroed("model.norm", 1),
-    "no rotation": lambda arrays, config: zeroed("rotary.sin", 0)(
-        zeroed("rotary.cos", 1)(arrays, config), config
-    ),
     "key heads swapped": swapped_heads,
 }
 
@@ -114,7 +111,7 @@ MUTATIONS: dict[str, Callable[[dict[str, Any], DecoderConfig], dict[str, Any]]] 
 def judged() -> tuple[DecoderConfig, dict[str, Any], list[int], np.ndarray]:
     model = reference("qwen2")
     found = open_checkpoint(model)
-    arrays = {**found.arrays, **rotary_tables(found.config, 32, DType.FLOAT32)}
+    arrays = dict(found.arrays)
     tokens = prompt(12)
     return found.config, arrays, tokens, logits_of(model, tokens)
 
@@ -136,6 +133,16 @@ def test_a_mask_that_hides_nothing_is_noticed(judged: Any) -> None:
     config, arrays, tokens, want = judged
     graph = decoder_graph(config, length=len(tokens), capacity=32, every=True)
     nodes = tuple(replace(n, inputs=n.inputs[:3]) if n.op == "attention" else n for n in graph.nodes)
+    assert far(run(graph.replace(nodes=nodes), arrays, tokens), want) > 100 * LIMIT
+
+
+def test_no_rotation_is_noticed(judged: Any) -> None:
+    config, arrays, tokens, want = judged
+    graph = decoder_graph(config, length=len(tokens), capacity=32, every=True)
+    still = replace(
+        graph.node("rotary.frequencies"), attrs=Attrs({"value": Const(np.zeros((1, 8), np.float32))})
+    )
+    nodes = tuple(still if n.name == "rotary.frequencies" else n for n in graph.nodes)
     assert far(run(graph.replace(nodes=nodes), arrays, tokens), want) > 100 * LIMIT
 
 

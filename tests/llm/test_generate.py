@@ -41,14 +41,8 @@ def test_a_token_costs_its_calls_and_nothing_else(pair: tuple[Any, Generator]) -
     after = ours.decode.counters
     spent = {k: after[k] - before[k] for k in after}
     calls = len(ours.decode.plan.calls)
-    assert spent == {
-        "runs": 100,
-        "dispatches": 100 * calls,
-        "prepared": 0,
-        "allocations": 0,
-        "copies": 0,
-        "contexts": 0,
-    }
+    assert (spent.pop("runs"), spent.pop("dispatches")) == (100, 100 * calls)
+    assert not any(spent.values()), spent  # no allocation, no copy, nothing prepared
 
 
 def test_memory_is_flat_over_a_thousand_tokens() -> None:
@@ -109,6 +103,61 @@ def test_a_batch_of_prompts_of_different_lengths_is_each_of_them_alone(pair: tup
     prompts = [prompt(n, seed=n) for n in (1, 17, 60)]
     together = ours.generate_batch(prompts, max_new_tokens=10)
     assert together == [ours.generate(p, max_new_tokens=10) for p in prompts]
+
+
+@pytest.mark.parametrize("family", ["qwen2", "llama"])
+def test_prompts_that_go_on_together_answer_as_alone(family: str) -> None:
+    """Lengths of one piece and several, more prompts than rows, ends at a stop token of one and by length of others."""
+    model = reference(family)
+    prompts = [prompt(n, seed=n) for n in (1, 17, 60, 8, 33)]
+    want = [greedy(model, p, 25) for p in prompts]
+    stop = want[1][7]
+    with Generator(model, capacity=128, buckets=(8, 32), batch=3) as ours:
+        done = ours.generate(prompts, max_new_tokens=25, stops=[])
+        assert [list(d.tokens) for d in done] == want
+        ends = ours.generate(prompts, max_new_tokens=25, stops=[stop])
+        cut = [w[: w.index(stop)] if stop in w else w for w in want]
+        assert [list(d.tokens) for d in ends] == cut
+        assert [d.finish for d in ends] == ["stop" if stop in w else "length" for w in want]
+        assert [d.prompt_tokens for d in ends] == [len(p) for p in prompts]
+        # One alone, and drawn ones: the same as in any company.
+        assert list(ours.generate(prompts[2], max_new_tokens=25, stops=[]).tokens) == want[2]
+        drawn = {"max_new_tokens": 12, "temperature": 1.2, "seed": 5}
+        assert ours.generate(prompts, **drawn) == [ours.generate(p, **drawn) for p in prompts]
+        full = ours.generate([prompt(120), prompt(4)], max_new_tokens=30, stops=[])
+        assert [(len(d.tokens), d.finish) for d in full] == [(9, "capacity"), (30, "length")]
+
+
+def test_logits_of_a_batch_are_those_of_each_text() -> None:
+    from xpuruntime.testing.decoders import logits_of
+
+    model = reference("qwen2")
+    texts = [prompt(n, seed=n) for n in (40, 3, 21, 12)]
+    with Generator(model, capacity=64, buckets=(16,), batch=4) as ours:
+        got = ours.steps.read(texts)
+        for row, text in enumerate(texts):
+            want = logits_of(model, text)[-1]
+            assert abs(got[row] - want).max() < 1e-4 * abs(want).max()
+
+
+def test_a_batch_is_decoded_by_the_same_few_calls_and_copies_nothing() -> None:
+    with Generator(reference("qwen2"), capacity=64, buckets=(16,), batch=4) as ours:
+        ours.generate([prompt(5), prompt(9)], max_new_tokens=3)
+        before = ours.decode.counters
+        ours.generate([prompt(5), prompt(9)], max_new_tokens=21)
+        spent = {k: v - before[k] for k, v in ours.decode.counters.items()}
+        assert (spent["runs"], spent["allocations"], spent["copies"]) == (20, 0, 0)
+        assert len(ours.decode.plan.calls) <= 7 * ours.config.layers + 4
+        writers = [c for e in ours.program.entries for c in e.plans[0].calls if "rope_append" in c.ops]
+        assert len(writers) == 2 * ours.config.layers
+
+
+def test_pieces_of_several_prompts_are_refused(pair: tuple[Any, Generator]) -> None:
+    _, ours = pair
+    with pytest.raises(InputError, match="gives pieces of one prompt only; got 2"):
+        ours.generate([[1], [2]], on_piece=print)
+    with pytest.raises(BuildError, match="reads one text or more at a time; got 0"):
+        Generator(reference("llama"), batch=0)
 
 
 def test_pieces_come_one_by_one_and_a_stream_may_be_left(pair: tuple[Any, Generator]) -> None:

@@ -39,11 +39,29 @@ def _slice(node: Node, spec: TensorSpec) -> tuple[str, Mapping[str, Any]]:
     return "slice", {"dim": dim, "begin": start, "end": start + length}
 
 
+def _arange(node: Node, spec: TensorSpec) -> tuple[str, Mapping[str, Any]]:
+    attrs = {name: node.attrs[name] for name in ("start", "step")}
+    return "arange", {**attrs, "count": int(spec.shape[0]), "dtype": spec.dtype.value}  # type: ignore[arg-type]
+
+
 # Only what keeps its meaning without type promotion; operands of these nodes have one dtype (checked below).
 _RULES: Mapping[str, _Rule] = {
     **{
         op: _plain(op)
-        for op in ("add", "sub", "mul", "div", "maximum", "neg", "sqrt", "rsqrt", "reciprocal", "exp")
+        for op in (
+            "add",
+            "sub",
+            "mul",
+            "div",
+            "maximum",
+            "neg",
+            "sqrt",
+            "rsqrt",
+            "reciprocal",
+            "exp",
+            "cos",
+            "sin",
+        )
     },
     **dict.fromkeys(("view", "squeeze", "unsqueeze", "clone"), _shape),
     "permute": lambda node, spec: ("permute", {"order": list(node.attrs["dims"])}),
@@ -52,6 +70,7 @@ _RULES: Mapping[str, _Rule] = {
     "cat": lambda node, spec: ("concat", {"dim": node.attrs["dim"]}),
     "flip": lambda node, spec: ("flip", {"dims": list(node.attrs["dims"])}),
     "slice": _slice,
+    "arange": _arange,
 }
 
 
@@ -89,13 +108,16 @@ class KnownValues:
             const: Const = node.attrs["value"]
             if const.dtype is DType.STRING:
                 return False
-            name = node.outputs[0].name
-            self._consts[name] = const
-            self._weights[name] = WeightRef(name, const.spec, data=const.numpy().tobytes())
+            self._consts[node.outputs[0].name] = const
+            data = const.numpy().tobytes()
+            # Entry points share weights by name, and their constants are not each other's.
+            mark = hashlib.sha256(f"{const.spec}".encode() + data).hexdigest()[:8]
+            name = f"{node.outputs[0].name}.{mark}"
+            self._weights[name] = WeightRef(name, const.spec, data=data)
             self._known(node, (), name)
             return True
         rule = _RULES.get(node.op)
-        if rule is None or not node.values or any(v not in self for v in node.values):
+        if rule is None or any(v not in self for v in node.values):
             return False
         if not self._one_type(node) or (node.op == "slice" and node.attrs["step"] != 1):
             return False
@@ -130,7 +152,7 @@ class KnownValues:
         if packed is not None:
             spec = replace(packed.spec, name="")
         key = json.dumps([[s.op, s.inputs, dict(s.attrs)] for s in steps] + [source, str(spec)], default=str)
-        stem = value if not steps else f"{value}.{hashlib.sha256(key.encode()).hexdigest()[:8]}"
+        stem = source if not steps else f"{value}.{hashlib.sha256(key.encode()).hexdigest()[:8]}"
         if stem not in self._recipes:
             self._recipes[stem] = WeightTransformRecipe(stem, spec, "" if steps else source, steps)
         return stem
@@ -155,6 +177,8 @@ class KnownValues:
     def _one_type(self, node: Node) -> bool:
         """One real type of 2 to 8 bytes throughout: NumPy then computes what the IR means. A cast may change it."""
         specs = [self._specs[v] for v in node.values]
+        if node.op == "arange":
+            return node.spec.dtype in (DType.INT64, DType.INT32, DType.FLOAT32, DType.FLOAT64)
         if node.op in ("view", "squeeze", "unsqueeze", "clone", "permute", "expand", "flip", "slice", "cat"):
             return len({s.dtype for s in specs}) == 1
         return all(s.dtype.is_float and s.dtype.bits >= 16 for s in (*specs, node.spec)) and (

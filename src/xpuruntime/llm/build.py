@@ -10,12 +10,11 @@ from ..errors import BuildError
 from ..ir import Graph
 from ..passes import PASSES
 from ..program.program import CompiledProgram
-from ..protocols import Array
 from ..types import DType, TensorSpec
 from .config import DecoderConfig
 from .decoder import decoder_graph
 
-__all__ = ["BUCKETS", "DECODE", "FUSIONS", "build_program", "decoder_graphs", "prefill_name", "rotary_tables"]
+__all__ = ["BUCKETS", "DECODE", "FUSIONS", "build_program", "decoder_graphs", "prefill_name"]
 
 BUCKETS = (16, 128)
 """Prefill lengths: a prompt is read in pieces of these, the last one filled up."""
@@ -34,24 +33,34 @@ def decoder_graphs(
     config: DecoderConfig,
     *,
     capacity: int,
+    batch: int = 1,
     buckets: Sequence[int] = BUCKETS,
     dtype: DType | None = None,
     stored: Mapping[str, TensorSpec] | None = None,
     files: Mapping[str, str] | None = None,
     name: str = "decoder",
 ) -> dict[str, Graph]:
-    """One graph per entry point. Raises BuildError for a capacity or buckets that make no sense."""
+    """One graph per entry point. Raises BuildError for a capacity, a batch or buckets that make no sense."""
     who = f"language model {name}"
     if not 1 <= capacity <= config.max_positions:
         do = f"This model knows positions up to {config.max_positions}."
         raise BuildError(who, "cannot have this capacity", got=capacity, do=do)
+    if batch < 1:
+        raise BuildError(who, "reads one text or more at a time", got=batch)
     lengths = sorted({min(b, capacity) for b in buckets})
     if not lengths or lengths[0] < 1:
         raise BuildError(who, "needs prefill lengths of 1 or more", got=list(buckets))
     entries = {DECODE: 1, **{prefill_name(n): n for n in lengths}}
     return {
         entry: decoder_graph(
-            config, length=n, capacity=capacity, dtype=dtype, stored=stored, files=files, name=name
+            config,
+            length=n,
+            capacity=capacity,
+            batch=batch,
+            dtype=dtype,
+            stored=stored,
+            files=files,
+            name=name,
         )
         for entry, n in entries.items()
     }
@@ -67,9 +76,3 @@ def build_program(
 ) -> CompiledProgram:
     """The program. Raises as ``compile``."""
     return compile_graph(dict(graphs), target=target, policy=policy, passes=passes, watch=watch)
-
-
-def rotary_tables(config: DecoderConfig, capacity: int, dtype: DType) -> dict[str, Array]:
-    """What no checkpoint has: cosines and sines, in the type that is computed in."""
-    cos, sin = config.rotary.tables(config.head_dim, capacity)
-    return {"rotary.cos": cos.astype(dtype.numpy), "rotary.sin": sin.astype(dtype.numpy)}

@@ -3,19 +3,20 @@
     graph = decoder_graph(config, length=1, capacity=2048)           # decode: one token
     graph = decoder_graph(config, length=128, capacity=2048)         # prefill of up to 128 tokens
 
-Both read and write one state per layer and side, ``keys.0``, ``values.0`` ...: [1, kv heads, capacity, head size]. Rows are written at
-the given positions, where they lie. Weights have the names of a checkpoint. Nodes are plain: passes fuse them.
+Both read and write one state per layer and side, ``keys.0``, ``values.0`` ...: [batch, kv heads, capacity, head size]. Rows are written at
+the given positions, where they lie; samples of a batch stand at positions of their own. Weights have the names of a checkpoint. Nodes are
+plain: passes fuse them.
 
 | input | | |
 |---|---|---|
-| tokens | int64[1, length] | |
-| positions | int64[1, length] | where each token stands, below ``capacity`` |
-| last | int64[1] | the row whose next token is asked for |
+| tokens | int64[batch, length] | |
+| positions | int64[batch, length] | where each token stands in its sample, below ``capacity`` |
+| last | int64[batch] | the row of each sample whose next token is asked for, of the batch * length rows in all |
 
 | output | | |
 |---|---|---|
-| token | int64[1] | the most likely next token, the first of equal ones |
-| logits | dtype[1, vocab], or dtype[length, vocab] with ``every`` | |
+| token | int64[batch] | the most likely next tokens, the first of equal ones |
+| logits | dtype[batch, vocab], or dtype[batch * length, vocab] with ``every`` | |
 """
 
 from __future__ import annotations
@@ -27,12 +28,7 @@ from ..ir.graph import Source
 from ..types import DType, TensorSpec
 from .config import DecoderConfig
 
-__all__ = ["decoder_graph", "table_specs"]
-
-
-def table_specs(config: DecoderConfig, capacity: int) -> dict[str, tuple[int, ...]]:
-    """The weights that no checkpoint has: rotary tables."""
-    return {f"rotary.{side}": (capacity, config.head_dim // 2) for side in ("cos", "sin")}
+__all__ = ["decoder_graph"]
 
 
 def decoder_graph(
@@ -40,22 +36,22 @@ def decoder_graph(
     *,
     length: int,
     capacity: int,
+    batch: int = 1,
     dtype: DType | None = None,
     stored: Mapping[str, TensorSpec] | None = None,
     files: Mapping[str, str] | None = None,
     every: bool = False,
     name: str = "decoder",
 ) -> Graph:
-    """The graph for ``length`` tokens over a cache of ``capacity`` positions.
+    """The graph for ``length`` tokens of each of ``batch`` samples over a cache of ``capacity`` positions each.
 
     dtype:  what is computed in, by default the checkpoint's.
     stored: specs of the weights as they lie, where they differ from ``dtype``; they are cast when they are loaded.
     files:  the safetensors file of each weight.
     every:  logits of every row instead of the last one (to compare; a long prompt should not).
     """
-    return _Writer(config, length, capacity, dtype or config.dtype, stored or {}, files or {}, name).graph(
-        every
-    )
+    writer = _Writer(config, length, capacity, batch, dtype or config.dtype, stored or {}, files or {}, name)
+    return writer.graph(every)
 
 
 class _Writer:
@@ -66,33 +62,36 @@ class _Writer:
         config: DecoderConfig,
         length: int,
         capacity: int,
+        batch: int,
         dtype: DType,
         stored: Mapping[str, TensorSpec],
         files: Mapping[str, str],
         name: str,
     ) -> None:
-        self.c, self.length, self.capacity, self.dtype = config, length, capacity, dtype
+        self.c, self.length, self.capacity, self.batch, self.dtype = config, length, capacity, batch, dtype
         self.stored, self.files = stored, files
         self.b = GraphBuilder(name)
-        self.b.metadata["decoder"] = {"family": config.family, "length": length, "capacity": capacity}
+        facts = {"family": config.family, "length": length, "capacity": capacity, "batch": batch}
+        self.b.metadata["decoder"] = facts
         self.made: dict[str, str] = {}
-        self.shapes = {**config.shapes(), **table_specs(config, capacity)}
+        self.shapes = config.shapes()
 
     def graph(self, every: bool) -> Graph:
-        b, c, s = self.b, self.c, self.length
-        tokens = b.input("tokens", f"int64[1, {s}]")
-        self.positions = b.input("positions", f"int64[1, {s}]")
-        self.places = b.view(self.positions, size=[s])
-        places = b.arange(end=self.capacity, dtype=DType.INT64)
-        self.mask = b.le(places, b.view(self.positions, size=[s, 1]), name="mask")
+        b, c, n, s = self.b, self.c, self.batch, self.length
+        tokens = b.input("tokens", f"int64[{n}, {s}]")
+        self.positions = b.input("positions", f"int64[{n}, {s}]")
+        self.tables = self.rotary()
+        every_place = b.arange(end=self.capacity, dtype=DType.INT64)
+        alone = [s, 1] if n == 1 else [n, 1, s, 1]  # one mask for all, or one for each sample
+        self.mask = b.le(every_place, b.view(self.positions, size=alone), name="mask")
         x = b.embedding(self.weight("model.embed_tokens.weight"), tokens, name="embedded")
         for i in range(c.layers):
             with b.source(Source(name=f"layers.{i}", module=f"model.layers.{i}")):
                 x = self.attention(i, x)
                 x = self.feed_forward(i, x)
         head = "model.embed_tokens.weight" if c.tied else "lm_head.weight"
-        last = b.input("last", "int64[1]")
-        x = b.view(x, size=[s, c.hidden])
+        last = b.input("last", f"int64[{n}]")
+        x = b.view(x, size=[n * s, c.hidden])
         if s > 1 and not every:
             x = b.index_select(x, last, dim=0, name="last_row")
         logits = b.linear(self.norm("model.norm", x), self.weight(head), name="scores")
@@ -101,24 +100,43 @@ class _Writer:
         b.output("logits", logits)
         return b.build()
 
+    def rotary(self) -> tuple[str, str]:
+        """Cosines and sines of every place, [capacity, head size / 2]: known before a run, so that they are made when weights are loaded."""
+        b = self.b
+        frequencies = self.c.rotary.frequencies(self.c.head_dim)[None]
+        places = b.view(b.arange(end=self.capacity, dtype=DType.FLOAT32), size=[self.capacity, 1])
+        angles = b.mul(places, b.constant(frequencies, name="rotary.frequencies"))
+        cos, sin = b.cos(angles, name="rotary.cos"), b.sin(angles, name="rotary.sin")
+        if self.dtype is DType.FLOAT32:
+            return cos, sin
+        return b.cast(cos, dtype=self.dtype), b.cast(sin, dtype=self.dtype)
+
     def attention(self, i: int, x: str) -> str:
-        b, c, s, where = self.b, self.c, self.length, f"model.layers.{i}.self_attn"
+        b, c, n, s, where = self.b, self.c, self.batch, self.length, f"model.layers.{i}.self_attn"
         y = self.norm(f"model.layers.{i}.input_layernorm", x)
         q, k, v = (
             self.heads(self.linear(f"{where}.{side}_proj", y), heads)
             for side, heads in (("q", c.heads), ("k", c.kv_heads), ("v", c.kv_heads))
         )
-        tables = [self.weight(f"rotary.{side}") for side in ("cos", "sin")]
-        q, k = (b.rope(side, *tables, self.positions) for side in (q, k))
-        cache = f"{self.dtype.value}[1, {c.kv_heads}, {self.capacity}, {c.head_dim}]"
+        q, k = (b.rope(side, *self.tables, self.positions) for side in (q, k))
+        cache = f"{self.dtype.value}[{n}, {c.kv_heads}, {self.capacity}, {c.head_dim}]"
         kept = []
         for side, new in (("keys", k), ("values", v)):
             state = b.state(f"{side}.{i}", cache)
-            kept.append(b.index_copy(state, self.places, new, dim=2))
+            kept.append(self.written(state, new))
             b.set_state(state, kept[-1])
         y = b.attention(q, *kept, self.mask, scale=c.head_dim**-0.5)
-        y = b.view(b.permute(y, dims=[0, 2, 1, 3]), size=[1, s, c.heads * c.head_dim])
+        y = b.view(b.permute(y, dims=[0, 2, 1, 3]), size=[n, s, c.heads * c.head_dim])
         return str(b.add(x, self.linear(f"{where}.o_proj", y)))
+
+    def written(self, cache: str, rows: str) -> str:
+        """The cache with new rows at their positions."""
+        b, n, s = self.b, self.batch, self.length
+        if n == 1:
+            return str(b.index_copy(cache, b.view(self.positions, size=[s]), rows, dim=2))
+        places = b.view(self.positions, size=[n, 1, s, 1])
+        places = b.expand(places, size=[n, self.c.kv_heads, s, self.c.head_dim])
+        return str(b.scatter(cache, places, rows, dim=2))
 
     def feed_forward(self, i: int, x: str) -> str:
         b, where = self.b, f"model.layers.{i}.mlp"
@@ -128,8 +146,8 @@ class _Writer:
         return str(b.add(x, self.linear(f"{where}.down_proj", y)))
 
     def heads(self, x: str, heads: int) -> str:
-        """[1, length, heads * size] -> [1, heads, length, size]"""
-        split = self.b.view(x, size=[1, self.length, heads, self.c.head_dim])
+        """[batch, length, heads * size] -> [batch, heads, length, size]"""
+        split = self.b.view(x, size=[self.batch, self.length, heads, self.c.head_dim])
         return str(self.b.permute(split, dims=[0, 2, 1, 3]))
 
     def norm(self, name: str, x: str) -> str:

@@ -6,7 +6,7 @@
         print(piece.text, end="", flush=True)
 
 A prompt is read in pieces of the prefill lengths, then one token at a time. All entry points write one KV cache where it lies; a step
-allocates nothing on the device. One text at a time: calls from several threads take turns.
+allocates nothing on the device. A batch of prompts goes on together, each as if alone. Calls from several threads take turns.
 """
 
 from __future__ import annotations
@@ -14,51 +14,24 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, overload
 
 import numpy as np
 
 from ..errors import InputError
 from ..program.program import CompiledProgram
 from ..protocols import Array
-from ..runtime import Executor, load_weights
+from ..runtime import load_weights
 from ..types import DType
-from .build import BUCKETS, DECODE, build_program, decoder_graphs, prefill_name, rotary_tables
+from .answers import Completion, Piece, Prompt
+from .build import BUCKETS, build_program, decoder_graphs
 from .checkpoint import open_checkpoint
 from .sampling import Sampling, pick
+from .steps import Steps
 from .text import TextStream
 
 __all__ = ["Completion", "Generator", "Piece", "Prompt", "generate"]
-
-Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
-"""A text, its tokens, or a conversation (``[{"role": "user", "content": "..."}]``) for the model's chat template."""
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """One token as it comes: ``text`` is what it completes (perhaps nothing yet); ``finish`` says why it is the last, or is empty."""
-
-    token: int
-    text: str
-    finish: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """What came out. ``finish``: ``stop`` (a stop token, which is not part of it), ``length`` or ``capacity``. Times in seconds."""
-
-    tokens: tuple[int, ...]
-    text: str
-    prompt_tokens: int
-    finish: str
-    prefill_s: float = field(compare=False)
-    decode_s: float = field(compare=False)
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Of decoding: the first token comes from the prefill and does not count."""
-        return (len(self.tokens) - 1) / self.decode_s if self.decode_s > 0 and len(self.tokens) > 1 else 0.0
 
 
 class Generator:
@@ -66,6 +39,7 @@ class Generator:
 
     model:    a checkpoint's folder, a GGUF file, or a transformers model.
     capacity: positions of the KV cache: prompt and answer together. By default 2,048, or what the model knows if that is less.
+    batch:    texts that go on together, each with a cache of its own. One text alone costs little more for it while decoding.
     dtype:    what is computed in; by default the checkpoint's own.
     buckets:  prefill lengths. policy, target: as for ``compile``. threads: as for ``Executor``.
 
@@ -77,6 +51,7 @@ class Generator:
         model: Any,
         *,
         capacity: int | None = None,
+        batch: int = 1,
         dtype: DType | str | None = None,
         buckets: Sequence[int] = BUCKETS,
         policy: Any = None,
@@ -90,6 +65,7 @@ class Generator:
         graphs = decoder_graphs(
             config,
             capacity=self.capacity,
+            batch=batch,
             buckets=buckets,
             dtype=self.dtype,
             stored=self.checkpoint.specs,
@@ -97,21 +73,13 @@ class Generator:
             name=self.checkpoint.name,
         )
         self.program: CompiledProgram = build_program(graphs, target=target, policy=policy)
-        tables = rotary_tables(config, self.capacity, self.dtype)
-        self.weights = load_weights(_Joined(tables, self.checkpoint.arrays), self.program)
-        self.decode = Executor(self.program, threads=threads, entry=DECODE, contexts=1)
-        self.states = self.decode.states
-        lengths = sorted(int(e.name.rpartition("_")[2]) for e in self.program.entries if e.name != DECODE)
-        self.prefill = {
-            n: Executor(self.program, threads=threads, entry=prefill_name(n), contexts=1, states=self.states)
-            for n in lengths
-        }
-        for executor in (self.decode, *self.prefill.values()):
-            executor.bind(self.weights)
+        self.weights = load_weights(self.checkpoint.arrays, self.program)
+        self.steps = Steps(
+            self.program, self.weights, batch=batch, vocab=config.vocab, dtype=self.dtype, threads=threads
+        )
+        self.decode, self.prefill, self.states = self.steps.decode, self.steps.prefill, self.steps.states
         self._turn = threading.Lock()
         self._holder: int | None = None  # the thread whose text this is
-        self._token = np.zeros(1, np.int64)
-        self._logits = np.zeros((1, config.vocab), self.dtype.numpy)
 
     # ── texts ──
 
@@ -136,30 +104,62 @@ class Generator:
             raise InputError(who, f"has room for {self.capacity} tokens", got=len(found), do=do)
         return found
 
+    @overload
     def generate(
         self, prompt: Prompt, *, on_piece: Callable[[str], object] | None = None, **options: Any
-    ) -> Completion:
-        """The whole answer. ``on_piece`` is called with each piece of text as it comes. Other options as ``stream``."""
-        tokens, begun = self.tokens(prompt), time.perf_counter()
-        first = begun
-        made: list[int] = []
-        parts: list[str] = []
-        finish = ""
-        for piece in self.stream(tokens, **options):
-            if not made and not finish:
-                first = time.perf_counter()
-            parts.append(piece.text)
-            if on_piece is not None and piece.text:
-                on_piece(piece.text)
-            finish = piece.finish
-            if finish != "stop":
-                made.append(piece.token)
-        ended = time.perf_counter()
-        return Completion(tuple(made), "".join(parts), len(tokens), finish, first - begun, ended - first)
+    ) -> Completion: ...
+    @overload
+    def generate(
+        self, prompt: Sequence[Prompt], *, on_piece: Callable[[str], object] | None = None, **options: Any
+    ) -> list[Completion]: ...
+    def generate(
+        self,
+        prompt: Prompt | Sequence[Prompt],
+        *,
+        on_piece: Callable[[str], object] | None = None,
+        **options: Any,
+    ) -> Completion | list[Completion]:
+        """The whole answer, or that to each of a list of prompts. ``on_piece`` is called with each piece of text as it comes, of one prompt.
+
+        Other options as ``stream``. Raises InputError.
+        """
+        if _several(prompt):
+            if on_piece is not None:
+                raise InputError("generate", "gives pieces of one prompt only", got=len(prompt))
+            return self.generate_batch(prompt, **options)  # type: ignore[arg-type]
+        (done,) = self._answers([self.tokens(prompt)], on_piece, self._options(**options))  # type: ignore[arg-type]
+        return done
 
     def generate_batch(self, prompts: Sequence[Prompt], **options: Any) -> list[Completion]:
-        """One answer per prompt, each as if alone; prompts have lengths of their own. Options as ``stream``."""
-        return [self.generate(p, **options) for p in prompts]
+        """One answer per prompt, each as if alone, ``batch`` of them at a time; prompts have lengths of their own. Options as ``stream``."""
+        texts, asked = [self.tokens(p) for p in prompts], self._options(**options)
+        size = self.steps.batch
+        groups = [texts[i : i + size] for i in range(0, len(texts), size)]
+        return [done for group in groups for done in self._answers(group, None, asked)]
+
+    def _answers(
+        self, texts: list[list[int]], on_piece: Callable[[str], object] | None, asked: _Asked
+    ) -> list[Completion]:
+        begun = first = time.perf_counter()
+        made: list[list[int]] = [[] for _ in texts]
+        parts: list[list[str]] = [[] for _ in texts]
+        finish, ended = [""] * len(texts), [begun] * len(texts)
+        started = False
+        for row, piece in self._run(texts, asked):
+            if not started:
+                first, started = time.perf_counter(), True
+            parts[row].append(piece.text)
+            if on_piece is not None and piece.text:
+                on_piece(piece.text)
+            finish[row] = piece.finish
+            if piece.finish != "stop":
+                made[row].append(piece.token)
+            if piece.finish:
+                ended[row] = time.perf_counter()
+        return [
+            Completion(tuple(m), "".join(p), len(t), f, first - begun, e - first)
+            for m, p, t, f, e in zip(made, parts, texts, finish, ended, strict=True)
+        ]
 
     def stream(
         self,
@@ -177,16 +177,29 @@ class Generator:
         stops: tokens that end the answer; by default the model's own. A seed makes what is drawn the same every time.
         Raises InputError.
         """
-        tokens = self.tokens(prompt)
+        asked = self._options(
+            max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, stops=stops
+        )  # fmt: skip
+        return (piece for _, piece in self._run([self.tokens(prompt)], asked))
+
+    def _options(
+        self,
+        *,
+        max_new_tokens: int = 128,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int | None = None,
+        stops: Sequence[int] | None = None,
+    ) -> _Asked:
+        """Options of ``stream``, checked."""
         sampling = Sampling(temperature, top_k, top_p, seed)
-        ends = frozenset(self.config.stops if stops is None else stops)
         if max_new_tokens < 1:
             raise InputError("generation", "makes one token or more", got=max_new_tokens)
-        return self._stream(tokens, max_new_tokens, sampling, ends)
+        return _Asked(max_new_tokens, sampling, frozenset(self.config.stops if stops is None else stops))
 
-    def _stream(
-        self, tokens: list[int], most: int, sampling: Sampling, ends: frozenset[int]
-    ) -> Iterator[Piece]:
+    def _run(self, texts: list[list[int]], asked: _Asked) -> Iterator[tuple[int, Piece]]:
+        """Pieces of every text as they come, with the text's number; other threads wait for their turn."""
         me = threading.get_ident()
         if self._holder == me:  # waiting for oneself would be for ever
             do = "Read it to its end, or call its close()."
@@ -196,72 +209,52 @@ class Generator:
         with self._turn:
             self._holder = me
             try:
-                yield from self._pieces(tokens, most, sampling, ends)
+                yield from self._pieces(texts, asked)
             finally:
                 self._holder = None
 
-    def _pieces(
-        self, tokens: list[int], most: int, sampling: Sampling, ends: frozenset[int]
-    ) -> Iterator[Piece]:
-        random = sampling.generator()
-        shown = None if self.checkpoint.text is None else TextStream(self.checkpoint.text)
-        self.read(tokens)
-        for made in range(1, most + 1):
-            token = int(self._token[0]) if sampling.greedy else pick(self._logits[0], sampling, random)
-            at = len(tokens) + made - 1  # where this token would stand
-            finish = "stop" if token in ends else "length" if made == most else ""
-            finish = finish or ("capacity" if at >= self.capacity else "")
-            text = "" if shown is None or finish == "stop" else shown.add(token)
-            if finish and shown is not None:
-                text += shown.end()
-            yield Piece(token, text, finish)
-            if finish:
+    def _pieces(self, texts: list[list[int]], asked: _Asked) -> Iterator[tuple[int, Piece]]:
+        rows = range(len(texts))
+        random = [asked.sampling.generator() for _ in rows]
+        shown = [None if self.checkpoint.text is None else TextStream(self.checkpoint.text) for _ in rows]
+        # What enters the cache next, and where: a text that is done stands still.
+        tokens, places = [t[-1] for t in texts], [len(t) - 1 for t in texts]
+        live = set(rows)
+        self.steps.read(texts)
+        for made in range(1, asked.most + 1):
+            for row in sorted(live):
+                token = self._next(row, asked.sampling, random[row])
+                at = len(texts[row]) + made - 1  # where this token would stand
+                finish = "stop" if token in asked.ends else "length" if made == asked.most else ""
+                finish = finish or ("capacity" if at >= self.capacity else "")
+                piece = _piece(token, finish, shown[row])
+                tokens[row], places[row] = (token, at) if not finish else (tokens[row], places[row])
+                if finish:
+                    live.discard(row)
+                yield row, piece
+            if not live:
                 return
-            self.step(token, at)
+            self.steps.step(tokens, places)
+
+    def _next(self, row: int, sampling: Sampling, random: np.random.Generator) -> int:
+        """The token that follows a text."""
+        if sampling.greedy:
+            return int(self.steps.token[row])
+        return pick(self.steps.logits[row], sampling, random)
 
     # ── steps ──
 
     def read(self, tokens: Sequence[int], start: int = 0) -> Array:
-        """Prefill: tokens from position ``start`` on enter the cache; gives the logits [1, vocab] of what follows (valid until the next step)."""
-        at = 0
-        while at < len(tokens):
-            left = len(tokens) - at
-            length = self._bucket(left)
-            if length == 1:
-                self.step(tokens[at], start + at)
-                at += 1
-                continue
-            count = min(length, left)
-            # Rows beyond the text repeat its last token where it stands, and so write what is there already.
-            rows = np.minimum(np.arange(length), count - 1)
-            given = [
-                np.asarray(tokens[at : at + count], np.int64)[rows][None],
-                (start + at + rows)[None].astype(np.int64),
-                np.array([count - 1], np.int64),
-            ]
-            self.prefill[length].run_arrays(given, [self._token, self._logits])
-            at += count
-        return self._logits
+        """Prefill of one text: tokens from position ``start`` on enter the cache; gives the logits [1, vocab] of what follows (valid until the next step)."""
+        return self.steps.read([tokens], start)[:1]
 
     def step(self, token: int, position: int) -> Array:
-        """Decode: one token enters the cache; gives the logits [1, vocab] of what follows (valid until the next step)."""
-        given = [np.array([[token]], np.int64), np.array([[position]], np.int64), np.zeros(1, np.int64)]
-        self.decode.run_arrays(given, [self._token, self._logits])
-        return self._logits
-
-    def _bucket(self, left: int) -> int:
-        """The prefill length for so many tokens: the least that takes them all, unless most of it would stand empty."""
-        if left == 1:
-            return 1
-        lengths = list(self.prefill)
-        fits = next((n for n in lengths if n >= left), lengths[-1])
-        below = [n for n in lengths if n <= left]
-        return below[-1] if below and fits > 2 * left else fits
+        """Decode of one text: a token enters the cache; gives the logits [1, vocab] of what follows (valid until the next step)."""
+        return self.steps.step([token], [position])[:1]
 
     def close(self) -> None:
         """Give memory back; later calls raise RunError."""
-        for executor in (self.decode, *self.prefill.values()):
-            executor.close()
+        self.steps.close()
 
     def __enter__(self) -> Generator:
         return self
@@ -270,30 +263,33 @@ class Generator:
         self.close()
 
 
-class _Joined(Mapping[str, Array]):
-    """Arrays of two mappings by name; each is made when it is asked for."""
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Options of a generation: most tokens, how they are drawn, and which end a text."""
 
-    def __init__(self, first: Mapping[str, Array], second: Mapping[str, Array]) -> None:
-        self._first, self._second = first, second
-
-    def __getitem__(self, name: str) -> Array:
-        return (self._first if name in self._first else self._second)[name]
-
-    def __iter__(self) -> Iterator[str]:
-        yield from {**dict.fromkeys(self._first), **dict.fromkeys(self._second)}
-
-    def __len__(self) -> int:
-        return len({*self._first, *self._second})
+    most: int
+    sampling: Sampling
+    ends: frozenset[int]
 
 
-def generate(model: Any, prompt: Prompt, **options: Any) -> Completion:
-    """One answer of a model: a checkpoint's folder, a GGUF file, a transformers model, or a Generator (keep one for more than one answer).
+def _piece(token: int, finish: str, shown: TextStream | None) -> Piece:
+    text = "" if shown is None or finish == "stop" else shown.add(token)
+    return Piece(token, text + shown.end() if finish and shown is not None else text, finish)
 
-    Options: those of ``Generator`` (capacity, dtype, buckets, policy, target, threads) and of ``Generator.stream``.
+
+def _several(prompt: Prompt | Sequence[Prompt]) -> bool:
+    """Whether it is a list of prompts: of texts, of lists of tokens, or of conversations."""
+    return not isinstance(prompt, str) and bool(len(prompt)) and isinstance(prompt[0], str | Sequence)
+
+
+def generate(model: Any, prompt: Prompt | Sequence[Prompt], **options: Any) -> Completion | list[Completion]:
+    """The answer of a model, or that to each of a list of prompts: a checkpoint's folder, a GGUF file, a transformers model, or a Generator (keep one for more than one answer).
+
+    Options: those of ``Generator`` (capacity, batch, dtype, buckets, policy, target, threads) and of ``Generator.stream``.
     """
     own = {
         k: options.pop(k)
-        for k in ("capacity", "dtype", "buckets", "policy", "target", "threads")
+        for k in ("capacity", "batch", "dtype", "buckets", "policy", "target", "threads")
         if k in options
     }
     if isinstance(model, Generator):

@@ -231,6 +231,15 @@ def _scales_int4(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
     return (*rows, groups), DType.BFLOAT16
 
 
+def _arange(_: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
+    dtype = DType(a["dtype"])
+    if not (dtype.is_float or dtype.is_integer) or (
+        dtype.is_integer and any(type(a[n]) is not int for n in ("start", "step"))
+    ):
+        _fail(f"{a['start']} and {a['step']} count in no {dtype.value}")
+    return (a["count"],), dtype
+
+
 def _constant(_: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
     dtype, value = DType(a["dtype"]), a["value"]
     if dtype.is_integer and type(value) is not int:
@@ -262,6 +271,8 @@ _ROWS = (
     RecipeOp("rsqrt", (1, 1), {}, _floats(_same), "one over the square root"),
     RecipeOp("reciprocal", (1, 1), {}, _floats(_same), "one over it"),
     RecipeOp("exp", (1, 1), {}, _floats(_same), "exponential"),
+    RecipeOp("cos", (1, 1), {}, _floats(_same), "cosine of radians"),
+    RecipeOp("sin", (1, 1), {}, _floats(_same), "sine of radians"),
     RecipeOp("sum", (1, 1), {"dim": "size", "keepdim": "flag"}, _sum, "sum over a dim, in float64 or wrapping"),
     RecipeOp("expand", (1, 1), {"shape": "sizes"}, _expand, "repeated along dims of extent 1 and new ones"),
     RecipeOp("flip", (1, 1), {"dims": "sizes"}, _flip, "reversed along dims"),
@@ -269,6 +280,7 @@ _ROWS = (
     RecipeOp("quantize_int8", (1, 1), {"dim": "dim"}, _quantized, "x over scale_int8, rounded half to even"),
     RecipeOp("scale_int4", (1, 1), {"group": "size"}, _scales_int4, "per group of the last dim: its element of largest size by -8"),
     RecipeOp("quantize_int4", (1, 1), {"group": "size"}, _quantized_int4, "x over scale_int4, rounded, -8 to 7; two in a byte, the even one low"),
+    RecipeOp("arange", (0, 0), {"start": "number", "step": "number", "count": "size", "dtype": "dtype"}, _arange, "start + i * step, for i below count"),
     RecipeOp("constant", (0, 0), {"value": "number", "dtype": "dtype", "shape": "sizes"}, _constant, "one value"),
 )  # fmt: skip
 

@@ -1,7 +1,7 @@
 """Weight recipes, run once when weights are loaded: one NumPy function per row of ``program.recipe_table``.
 
 Each step rounds once to its dtype. For ``add sub mul div sqrt`` that needs no wider type than float32 (whose 24 bits make a second
-rounding to float16 or bfloat16 harmless: Figueroa, "When is double rounding innocuous?", 1995); ``rsqrt reciprocal exp sum`` and the
+rounding to float16 or bfloat16 harmless: Figueroa, "When is double rounding innocuous?", 1995); ``rsqrt reciprocal exp cos sin sum`` and the
 scales are computed in float64. Moving steps (reshape, permute, slice, expand, flip) are views: a weight of a gigabyte that is only
 permuted is read once, when its buffer is written.
 """
@@ -142,6 +142,11 @@ def _quantize_int4(xs: Sequence[Array], a: Mapping[str, Any]) -> Array:
     return np.asarray((pairs[..., 0] & 15) | (pairs[..., 1] << 4)).astype(np.int8)
 
 
+def _arange(_: Sequence[Array], a: Mapping[str, Any]) -> Array:
+    dtype, steps = DType(a["dtype"]), np.arange(a["count"])
+    return to(np.asarray(a["start"] + a["step"] * steps), dtype)
+
+
 def _constant(_: Sequence[Array], a: Mapping[str, Any]) -> Array:
     dtype = DType(a["dtype"])
     value = a["value"]
@@ -169,6 +174,8 @@ STEPS: Mapping[str, Step] = {
     "rsqrt": _rounded(lambda x: 1.0 / np.sqrt(x), np.float64),
     "reciprocal": _rounded(np.reciprocal, np.float32),
     "exp": _rounded(np.exp, np.float64),
+    "cos": _rounded(np.cos, np.float64),
+    "sin": _rounded(np.sin, np.float64),
     "sum": _sum,
     "expand": lambda xs, a: np.broadcast_to(xs[0], tuple(a["shape"])),
     "flip": lambda xs, a: np.flip(xs[0], a["dims"]),
@@ -176,6 +183,7 @@ STEPS: Mapping[str, Step] = {
     "quantize_int8": _quantize_int8,
     "scale_int4": _scale_int4,
     "quantize_int4": _quantize_int4,
+    "arange": _arange,
     "constant": _constant,
 }
 """The function of each row of the table; the table has checked shapes, dtypes and attributes before it is called."""

@@ -58,7 +58,9 @@ def greedy(model: Any, tokens: list[int], count: int) -> list[int]:
     """The reference's own continuation."""
     import torch
 
-    out = model.generate(
-        torch.tensor([tokens]), max_new_tokens=count, do_sample=False, eos_token_id=None, pad_token_id=0
-    )
+    given = torch.tensor([tokens])
+    out = model.generate(  # without a mask it would take tokens 0 for padding
+        given, attention_mask=torch.ones_like(given), max_new_tokens=count, do_sample=False, eos_token_id=None,
+        pad_token_id=0,
+    )  # fmt: skip
     return [int(t) for t in out[0, len(tokens) :]]

@@ -1,0 +1,37 @@
+"""What goes into a generation and what comes out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+__all__ = ["Completion", "Piece", "Prompt"]
+
+Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
+"""A text, its tokens, or a conversation (``[{"role": "user", "content": "..."}]``) for the model's chat template."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One token as it comes: ``text`` is what it completes (perhaps nothing yet); ``finish`` says why it is the last, or is empty."""
+
+    token: int
+    text: str
+    finish: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What came out. ``finish``: ``stop`` (a stop token, which is not part of it), ``length`` or ``capacity``. Times in seconds."""
+
+    tokens: tuple[int, ...]
+    text: str
+    prompt_tokens: int
+    finish: str
+    prefill_s: float = field(compare=False)
+    decode_s: float = field(compare=False)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of decoding: the first token comes from the prefill and does not count."""
+        return (len(self.tokens) - 1) / self.decode_s if self.decode_s > 0 and len(self.tokens) > 1 else 0.0

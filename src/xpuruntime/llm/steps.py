@@ -1,0 +1,87 @@
+"""Steps: prefill and decode of a program over its one KV cache, for as many texts at once as it was made for.
+
+A prompt is read in pieces of the prefill lengths. Rows beyond the end of a text repeat its last token where it stands, and so write what is there
+already: texts of a batch end where they like, and a text that is done stands still.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..program.program import CompiledProgram
+from ..protocols import Array
+from ..runtime import Executor, Weights
+from ..types import DType
+from .build import DECODE, prefill_name
+
+__all__ = ["Steps"]
+
+
+class Steps:
+    """Executors of every entry point over shared states.
+
+    token, logits: what follows each text, [batch] and [batch, vocab], as of the last step. threads: as for ``Executor``.
+    """
+
+    def __init__(
+        self, program: CompiledProgram, weights: Weights, *, batch: int, vocab: int, dtype: DType, threads: int | None = None
+    ) -> None:  # fmt: skip
+        self.batch = batch
+        self.decode = Executor(program, threads=threads, entry=DECODE, contexts=1)
+        self.states = self.decode.states
+        lengths = sorted(int(e.name.rpartition("_")[2]) for e in program.entries if e.name != DECODE)
+        self.prefill = {
+            n: Executor(program, threads=threads, entry=prefill_name(n), contexts=1, states=self.states)
+            for n in lengths
+        }
+        for executor in self.executors:
+            executor.bind(weights)
+        self.token = np.zeros(batch, np.int64)
+        self.logits = np.zeros((batch, vocab), dtype.numpy)
+
+    @property
+    def executors(self) -> tuple[Executor, ...]:
+        """Of decode, then of each prefill length."""
+        return (self.decode, *self.prefill.values())
+
+    def read(self, texts: Sequence[Sequence[int]], start: int = 0) -> Array:
+        """Prefill: texts enter the cache from position ``start`` on; gives the logits of what follows each (valid until the next step)."""
+        texts = self._filled(texts)
+        at, longest = 0, max(map(len, texts))
+        while at < longest:
+            length = self._bucket(longest - at)
+            rows = [np.minimum(at + np.arange(length), len(t) - 1) for t in texts]
+            tokens = np.array([np.asarray(t, np.int64)[r] for t, r in zip(texts, rows, strict=True)])
+            places = np.array(rows, np.int64) + start
+            last = np.arange(1, self.batch + 1, dtype=np.int64) * length - 1
+            executor = self.decode if length == 1 else self.prefill[length]
+            executor.run_arrays([tokens, places, last], [self.token, self.logits])
+            at += length
+        return self.logits
+
+    def step(self, tokens: Sequence[int], positions: Sequence[int]) -> Array:
+        """Decode: one token of each text enters the cache; gives the logits of what follows (valid until the next step)."""
+        idle = [0] * (self.batch - len(tokens))
+        given = [np.array([*x, *idle], np.int64)[:, None] for x in (tokens, positions)]
+        self.decode.run_arrays([*given, np.arange(self.batch, dtype=np.int64)], [self.token, self.logits])
+        return self.logits
+
+    def close(self) -> None:
+        """Give memory back."""
+        for executor in self.executors:
+            executor.close()
+
+    def _filled(self, texts: Sequence[Sequence[int]]) -> list[Sequence[int]]:
+        """As many texts as there are rows; those that nobody asked for are one token long."""
+        return [*texts, *([[0]] * (self.batch - len(texts)))]
+
+    def _bucket(self, left: int) -> int:
+        """The prefill length for so many tokens: the least that takes them all, unless most of it would stand empty."""
+        if left == 1:
+            return 1
+        lengths = list(self.prefill)
+        fits = next((n for n in lengths if n >= left), lengths[-1])
+        below = [n for n in lengths if n <= left]
+        return below[-1] if below and fits > 2 * left else fits

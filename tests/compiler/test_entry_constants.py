@@ -1,0 +1,45 @@
+"""Constants of entry points: each keeps its own, whatever they are called; ranges and angles are made at load."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from xpuruntime.compiler import compile as compile_graph
+from xpuruntime.ir import GraphBuilder
+from xpuruntime.runtime import Executor
+from xpuruntime.types import DType
+
+
+def test_constants_of_one_name_in_two_entry_points_stay_apart() -> None:
+    graphs = {}
+    for n in (2, 3):
+        b = GraphBuilder("g")
+        x = b.input("x", f"float32[{n}]")
+        b.output("y", b.add(x, b.constant(np.arange(n, dtype=np.float32) + n)))
+        graphs[f"n{n}"] = b.build()
+    program = compile_graph(graphs)
+    for n in (2, 3):
+        executor = Executor(program, entry=f"n{n}")
+        executor.bind({})
+        (y,) = executor.run_arrays([np.zeros(n, np.float32)])
+        assert y.tolist() == (np.arange(n) + n).tolist()
+
+
+def test_tables_of_angles_are_made_when_weights_are_loaded() -> None:
+    b = GraphBuilder("angles")
+    rows, columns = 5000, 3
+    x = b.input("x", f"bfloat16[{rows}, {columns}]")
+    places = b.view(b.arange(end=rows, dtype=DType.FLOAT32), size=[rows, 1])
+    angles = b.mul(places, b.constant(np.array([[1, 0.1, 0.003]], np.float32)))
+    for name, op in (("cos", b.cos), ("sin", b.sin)):
+        b.output(name, b.add(x, b.cast(op(angles), dtype=DType.BFLOAT16)))
+    program = compile_graph(b.build())
+    calls = program.entries[0].plans[0].calls
+    assert all(set(c.ops) <= {"add"} for c in calls), calls
+    executor = Executor(program)
+    executor.bind({})
+    kind = DType.BFLOAT16.numpy
+    got = executor.run_arrays([np.zeros((rows, columns), kind)])
+    wide = np.arange(rows, dtype=np.float32)[:, None] * np.array([[1, 0.1, 0.003]], np.float32)
+    for y, function in zip(got, (np.cos, np.sin), strict=True):
+        assert np.array_equal(y, function(wide.astype(np.float64)).astype(np.float32).astype(kind))
