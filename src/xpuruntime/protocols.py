@@ -59,7 +59,8 @@ class NodeRef:
 class ModelSource:
     """A model as an engine may read it, already checked.
 
-    format:    ``onnx``, ``openvino-ir``, or ``graph`` (a PyTorch module in the IR: ``graph`` holds it and its weights by name).
+    format:    ``onnx``, ``openvino-ir``, ``graph`` (a PyTorch module in the IR: ``graph`` holds it and its weights by name), or ``program`` (``graph`` is the
+               CompiledProgram).
     path:      the file, when it is one (external data lies beside it); else ``data`` holds its bytes.
     digest:    sha256 over everything that decides the result: the file, its external data, its weights file.
     precision: the model's own floating-point precision: the float type of most of its weight elements; without float

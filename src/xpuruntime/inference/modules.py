@@ -16,6 +16,7 @@ from ..protocols import Array, ModelSource, NodeRef
 from ..store import Store
 from ..types import DType
 from .opened import open_known
+from .programs import is_program, open_program
 
 __all__ = ["as_onnx", "open_any"]
 
@@ -24,6 +25,8 @@ def open_any(model: Any, example_inputs: Any, dynamic_shapes: Any, store: Store)
     """``open_model``, for an ``nn.Module`` (with example inputs) and a ``torch.export.ExportedProgram`` too; files by what the store knows of
     them. Raises ModelError, InputError.
     """
+    if is_program(model):
+        return open_program(model)
     if not _is_torch(model):
         if example_inputs is not None or dynamic_shapes is not None:
             raise InputError(
@@ -105,6 +108,13 @@ def _precision(graph: Graph) -> DType:
 
 def as_onnx(model: ModelSource) -> ModelSource:
     """A model from PyTorch as ONNX; any other as it is. Raises ModelError where ONNX has no form for it."""
+    if model.format == "program":
+        raise ModelError(
+            f"model {model.name!r}",
+            "is a compiled program, which has no other form",
+            got=f"program {model.name!r}",
+            do="Use engine='native', or open the model that it was compiled from.",
+        )
     return model if model.format != "graph" else _written(model.digest, _Held(model))
 
 

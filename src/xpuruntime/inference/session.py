@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 from ..decisions import Decision
 from ..errors import EngineUnavailable, StrictError
 from ..families import family_of_aten, family_of_onnx
+from ..ir import OPS
 from ..ir.bounds import Bounds, bounds_of
 from ..policies import ExecutionPolicy, KernelPolicy, Policy
 from ..profiler import trace
@@ -33,6 +34,7 @@ from .mixed import MixedExecutable
 from .modules import open_any
 from .node_facts import NodeDetail, node_details
 from .opened import fixed_known
+from .programs import DOMAIN as PROGRAM_OPS
 from .select import Selection, select
 
 if TYPE_CHECKING:
@@ -52,7 +54,7 @@ class InferenceSession:
     Parameters
     ----------
     model:         path to an ``.onnx`` or OpenVINO ``.xml`` file, the bytes of an ONNX file, an ``onnx.ModelProto``, an ``nn.Module`` in
-                   eval mode (with ``example_inputs``), or a ``torch.export.ExportedProgram``.
+                   eval mode (with ``example_inputs``), a ``torch.export.ExportedProgram``, or a compiled program (``.npubin``), which runs as it is.
     device:        ``cpu``, ``cuda:0``, ``npu``, ... Named: had or an error. Default: policy, XPU_DEVICE, built-in order.
     engine:        ``onnxruntime`` (``onnxrt``), ``openvino``, ... or ``auto``. ``backend`` is another name of it.
     policy:        a policy file, mapping or ``Policy`` that holds both halves.
@@ -370,11 +372,13 @@ class InferenceSession:
 
 def _bounds(model: ModelSource) -> Bounds:
     """What a model from PyTorch says of its open dims; a file says nothing."""
-    return {} if model.graph is None else bounds_of(model.graph[0])
+    return bounds_of(model.graph[0]) if model.format == "graph" else {}
 
 
 def _family(node: NodeRef) -> str:
     """The policy's word for a node of the model."""
+    if node.domain == PROGRAM_OPS:
+        return OPS[node.op].family if node.op in OPS else "other"
     if node.domain == "aten":
         return family_of_aten(node.op.removeprefix("aten."))
     return family_of_onnx(node.op, node.domain)

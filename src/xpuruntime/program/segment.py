@@ -17,17 +17,25 @@ class Segment:
     ``who`` is the file, for errors. Two segments are equal when their bytes are; ``bytes`` objects compare, too.
     """
 
-    __slots__ = ("_digest", "_view", "_who")
+    __slots__ = ("_checked", "_digest", "_view", "_who")
 
     def __init__(self, view: memoryview | bytes, digest: str = "", who: str = "segment") -> None:
         self._view, self._digest, self._who = memoryview(view).cast("B").toreadonly(), digest, who
+        self._checked = not digest
+
+    @property
+    def digest(self) -> str:
+        """sha256 of the bytes: the one that the file states, else computed now."""
+        if not self._digest:
+            self._digest = hashlib.sha256(self._view).hexdigest()
+        return self._digest
 
     def view(self) -> memoryview:
         """The bytes, read-only. Raises FormatError when they are not those that were written."""
-        if self._digest:
+        if not self._checked:
             if hashlib.sha256(self._view).hexdigest() != self._digest:
                 raise FormatError(self._who, "does not match its checksum", do=DAMAGED)
-            self._digest = ""
+            self._checked = True
         return self._view
 
     def __len__(self) -> int:

@@ -14,7 +14,7 @@ PLUGIN = EnginePlugin(
     module="xpuruntime",
     install="pip install 'xpuruntime[onnx]'",
     versions=("0", "1000"),
-    formats=("onnx", "graph"),
+    formats=("onnx", "graph", "program"),
     entry="xpuruntime.inference.native.engine",
     chooses_kernels=True,
 )

@@ -16,12 +16,12 @@ class Buckets:
     """Safe from several threads. An executor that goes is not closed: a run that is in it ends as it would, and then its memory is freed.
 
     limit: how many are kept.
-    compiled, stored, dropped: how many sets of shapes were compiled, taken from the store, and let go.
+    dropped: how many were let go.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.compiled = self.stored = self.dropped = 0
+        self.dropped = 0
         self._live: OrderedDict[Shapes, Executor] = OrderedDict()
         self._gone: dict[str, int] = {}
         self._lock = threading.Lock()
@@ -69,10 +69,8 @@ class Buckets:
             return total
 
     def note(self) -> str:
-        """What became of them, as one sentence of a receipt."""
-        met = self.compiled + self.stored
-        text = f"{met} {'set' if met == 1 else 'sets'} of shapes met: {self.compiled} compiled, {self.stored} taken from the store"
-        return f"{text}; {len(self)} of at most {self.limit} kept, {self.dropped} let go"
+        """What became of them, as part of a receipt's sentence."""
+        return f"{len(self)} of at most {self.limit} kept, {self.dropped} let go"
 
 
 def _sum(a: dict[str, int], b: dict[str, int]) -> dict[str, int]:

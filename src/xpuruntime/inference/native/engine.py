@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ... import __version__
 from ...codegen.cpp import cpu_target
@@ -19,8 +20,13 @@ from ...protocols import Artifact, DeviceFact, EngineRequest, ModelSource
 from ...runtime.device import cpu
 from ...targets import DeviceId
 from ...types import DType
+from ..programs import buckets_of
 from .executable import NativeExecutable
 from .model import native_model
+from .sources import Compiled, Given
+
+if TYPE_CHECKING:
+    from ...policies import KernelPolicy
 
 __all__ = ["build", "devices", "fingerprint", "load", "supports", "version"]
 
@@ -51,7 +57,7 @@ def supports(model: ModelSource, request: EngineRequest) -> Support:
             f"the native engine drives cpu in this release, not {request.device}",
             do="Use device='cpu', or another engine.",
         )
-    if model.format not in ("onnx", "graph"):
+    if model.format not in ("onnx", "graph", "program"):
         return Support.no(
             Reason.FORMAT_UNSUPPORTED,
             f"the native engine reads ONNX, not {model.format}",
@@ -59,6 +65,8 @@ def supports(model: ModelSource, request: EngineRequest) -> Support:
         )
     if not (answer := _options(request)):
         return answer
+    if model.format == "program":
+        return _settled(model, request)
     if request.precision is not None and request.precision not in PRECISIONS:
         names = ", ".join(p.value for p in PRECISIONS)
         return Support.no(
@@ -84,6 +92,30 @@ def _options(request: EngineRequest) -> Support:
             do="It is how many programs a session with open shapes keeps.",
         )
     return Support.yes()
+
+
+def _settled(model: ModelSource, request: EngineRequest) -> Support:
+    """Whether nothing is asked of a compiled program that was settled when it was compiled."""
+    if request.precision not in (None, model.precision):
+        return Support.no(
+            Reason.PRECISION_UNSUPPORTED,
+            f"the program was compiled for {model.precision.value}",
+            do="Compile the model again with another precision.",
+        )
+    forced = [r.label() for layer in _kernel_policy(request).layers for r in layer.rules if r.use]
+    if forced:
+        return Support.no(
+            Reason.NOT_APPLICABLE,
+            f"kernels of a compiled program are chosen already, and a rule forces one ({forced[0]})",
+            do="Compile the model again with this policy, or drop the rule.",
+        )
+    return Support.yes()
+
+
+def _kernel_policy(request: EngineRequest) -> KernelPolicy:
+    from ...policies import Policy, load_policy
+
+    return (load_policy(json.loads(request.kernels)) if request.kernels else Policy()).kernel
 
 
 def _ops(model: ModelSource) -> Support:
@@ -139,6 +171,8 @@ def build(model: ModelSource, request: EngineRequest) -> Artifact:
 
     Raises BuildError.
     """
+    if model.format == "program":
+        return Artifact("native", b"", False)
     found = native_model(model)
     if found.graph.symbols:
         return Artifact("native", b"", False)
@@ -147,6 +181,8 @@ def build(model: ModelSource, request: EngineRequest) -> Artifact:
 
 def load(artifact: Artifact, model: ModelSource, request: EngineRequest) -> NativeExecutable:
     """Make it runnable. Raises BuildError."""
+    if model.format == "program":
+        return NativeExecutable(model, request, Given(model.graph, buckets_of(model.graph)))
     program = None
     if artifact.blob:
         try:
@@ -158,15 +194,15 @@ def load(artifact: Artifact, model: ModelSource, request: EngineRequest) -> Nati
                 got=str(error),
                 do="It is built again.",
             ) from error
-    return NativeExecutable(model, request, program, lambda shapes: compiled(model, request, shapes))
+    programs = Compiled(model, request, program, lambda shapes: compiled(model, request, shapes))
+    return NativeExecutable(model, request, programs)
 
 
 def compiled(model: ModelSource, request: EngineRequest, shapes: Mapping[str, int]) -> CompiledProgram:
     """The program of a model for one set of sizes. Raises BuildError, with the text of whoever failed."""
     from ...compiler import compile as compile_graph
-    from ...policies import ExecutionPolicy, Policy, load_policy
+    from ...policies import ExecutionPolicy, Policy
 
-    policy = load_policy(json.loads(request.kernels)) if request.kernels else Policy()
     execution = ExecutionPolicy(
         precision=None if request.precision is None else request.precision.value,
         optimization_level=request.optimization,
@@ -176,7 +212,7 @@ def compiled(model: ModelSource, request: EngineRequest, shapes: Mapping[str, in
         return compile_graph(
             found.graph,
             target="cpu",
-            policy=Policy(kernel=policy.kernel, execution=execution),
+            policy=Policy(kernel=_kernel_policy(request), execution=execution),
             shapes=shapes,
             weights=found.weights,
         )

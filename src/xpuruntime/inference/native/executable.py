@@ -2,63 +2,50 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 
 import numpy as np
 
 from ... import __version__, _core
 from ...decisions import Decision
-from ...errors import FormatError, RunError
-from ...ir import bind
+from ...errors import RunError
 from ...program.program import CompiledProgram, ExecutionPlan, KernelCall
 from ...protocols import Array, EngineRequest, Evidence, EvidenceRow, ModelSource, RunContext
 from ...runtime.executor import Executor, States
 from ...runtime.weights import Weights, load_weights
 from ..kept import KeptShapes
-from ..timeouts import call_within
 from .buckets import Buckets, Shapes
-from .model import native_model
+from .sources import Compiled, Programs
 
 __all__ = ["NativeExecutable", "times_of"]
 
-_log = logging.getLogger("xpuruntime.session")
 _PROFILED_RUNS = 5
-_COMPILE = "xpuruntime.inference.native.engine:compiled_bytes"
 _ANY_NUMBER = 1024  # of runs in flight: sessions have the bound
 _KEPT_SHAPES = 16  # programs of a session with open shapes; the engine option shape_buckets says otherwise
 
 
 class NativeExecutable:
-    """Safe to call from several threads. A shape that was not met before is compiled when it is, or taken from the store; as many as the
-    engine option ``shape_buckets`` says are kept: evidence says how many and how often.
+    """Safe to call from several threads. A program for shapes that were not met before is opened when they are; as many as the engine option
+    ``shape_buckets`` says are kept: evidence says how many and how often.
     """
 
-    def __init__(
-        self,
-        model: ModelSource,
-        request: EngineRequest,
-        program: CompiledProgram | None,
-        compile_for: Callable[[Mapping[str, int]], CompiledProgram],
-    ) -> None:
+    def __init__(self, model: ModelSource, request: EngineRequest, programs: Programs) -> None:
         self.inputs, self.outputs = model.inputs, model.outputs
-        self._model, self._request, self._compile_for = model, request, compile_for
+        self._model, self._request, self._programs = model, request, programs
         self._who = f"native, model {model.name}"
         self._order = tuple(s.name for s in model.inputs)
         self._buckets = Buckets(int(request.options.get("shape_buckets", _KEPT_SHAPES)))
         self._compiling = threading.Lock()
-        self._limit_s: float | None = None
-        self._kept: KeptShapes | None = None
         self._states: States | None = None
         self._only: Executor | None = None  # of a model with static shapes
         self._last: Executor | None = None  # that ran; before the first run of open shapes there is none
         self._closed = False
-        self._static = program is not None
-        if program is not None:
-            self._only = self._last = self._open((), program)
+        self._static = programs.only is not None
+        if programs.only is not None:
+            self._only = self._last = self._open((), *programs.only)
 
     def run(self, feeds: dict[str, Array]) -> Sequence[Array]:
         """Outputs in the model's order. Raises RunError."""
@@ -76,17 +63,13 @@ class NativeExecutable:
 
     def limit_compiles(self, seconds: float) -> None:
         """Compile shapes that are met from now on in a process that is ended after ``seconds``: their runs raise BuildTimeout."""
-        model, request = self._model, self._request
-
-        def within(shapes: Mapping[str, int]) -> CompiledProgram:
-            program = call_within(_COMPILE, (model, request, dict(shapes)), seconds, f"{self._who}, {shapes}")
-            return CompiledProgram.from_bytes(program)
-
-        self._compile_for, self._limit_s = within, seconds
+        if isinstance(self._programs, Compiled):
+            self._programs.limit(seconds)
 
     def keep_in(self, kept: KeptShapes) -> None:
         """Take programs of shapes that are met from now on from the store where they lie there, and keep those that are compiled."""
-        self._kept = kept
+        if isinstance(self._programs, Compiled):
+            self._programs.keep_in(kept)
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
@@ -148,44 +131,24 @@ class NativeExecutable:
         with self._compiling:
             found = self._buckets.get(key)
             if found is None and not self._closed:
-                specs = native_model(self._model).graph.input_specs
-                found = self._open(key, self._program(bind(specs, {n: feeds[n].shape for n in self._order})))
+                found = self._open(key, *self._programs.find({n: feeds[n].shape for n in self._order}))
             return found
 
-    def _program(self, shapes: Mapping[str, int]) -> CompiledProgram:
-        """The program for new shapes: from the store, else compiled and kept there."""
-        if self._kept is None:
-            self._buckets.compiled += 1
-            return self._compile_for(shapes)
-        with self._kept.building(shapes, f"{self._who}, {dict(shapes)}", self._limit_s):
-            blob = self._kept.get(shapes)
-            if blob is not None:
-                try:
-                    program = CompiledProgram.from_bytes(blob)
-                except FormatError as error:  # whole by its checksum, yet of another release
-                    _log.warning("%s It is compiled again.", error)
-                else:
-                    self._buckets.stored += 1
-                    return program
-            program = self._compile_for(shapes)
-            self._buckets.compiled += 1
-            self._kept.put(shapes, program.to_bytes())
-            return program
-
-    def _open(self, key: Shapes, program: CompiledProgram) -> Executor:
-        source = native_model(self._model).weights
+    def _open(self, key: Shapes, program: CompiledProgram, entry: str) -> Executor:
+        source = self._programs.weights
         with _LOADING:
             held = _HELD.setdefault(self._model.digest, weakref.WeakSet())
             weights = load_weights(source, program, shared=list(held))
             held.add(weights)
-        executor = Executor(program, threads=self._request.threads, contexts=_ANY_NUMBER, states=self._states)
+        threads, states = self._request.threads, self._states
+        executor = Executor(program, entry=entry, threads=threads, contexts=_ANY_NUMBER, states=states)
         executor.bind(weights)
         self._states = executor.states
         self._buckets.put(key, executor)
         return executor
 
     def _notes(self) -> tuple[str, ...]:
-        return () if self._static else (self._buckets.note(),)
+        return () if self._static else (f"{self._programs.note()}; {self._buckets.note()}",)
 
 
 # Transformed weights by the model's digest, of every session that is open: nobody writes to them, so buffers made alike are shared.

@@ -23,7 +23,7 @@ class NativeModel:
 
 def native_model(model: ModelSource) -> NativeModel:
     """The model in the IR. Raises ModelError. The last few are kept: asking, building and loading follow one another."""
-    if model.graph is not None:
+    if model.format == "graph":
         return NativeModel(*model.graph)
     return _by_digest(model.digest, _Held(model))
 
