@@ -230,6 +230,68 @@ def test_any_split_of_a_convolution_gives_the_same_bits() -> None:
         assert (first == other).all()
 
 
+# ── attention ──
+
+
+def attend(
+    target: Any,
+    q: tuple[int, ...],
+    k: tuple[int, ...],
+    dv: int,
+    mask: Any = None,
+    bad: bool = False,
+    **attrs: Any,
+) -> Any:
+    b = GraphBuilder("attention")
+    feeds = {"q": draw(1, *q), "k": draw(2, *k), "v": draw(3, *k[:3], dv)}
+    if bad:
+        feeds["k"][0, 0, k[2] // 2, 0] = np.nan  # all of head 0
+        feeds["v"][0, 1, 0, 3] = np.inf  # one element of head 1
+    if mask is not None:
+        feeds["mask"] = mask
+    names = [b.input(n, f"{a.dtype.name}{list(a.shape)}") for n, a in feeds.items()]
+    b.output("y", b.attention(*names, **attrs))
+    return check(b.build(), feeds, target=target, passes="none", split=3, kernels={"attention": "flash"})["y"]
+
+
+ATTENTION: dict[str, dict[str, Any]] = {
+    "whole tiles": {"q": (1, 2, 64, 64), "k": (1, 2, 128, 64), "dv": 64},
+    "nothing fits": {"q": (2, 3, 37, 20), "k": (2, 3, 101, 20), "dv": 45},
+    "odd depth": {"q": (1, 2, 19, 33), "k": (1, 2, 33, 33), "dv": 7},
+    "causal": {"q": (1, 2, 150, 40), "k": (1, 2, 290, 40), "dv": 32, "causal": True, "causal_offset": 140},
+    "keys in parts": {"q": (1, 2, 40, 32), "k": (1, 2, 1100, 32), "dv": 33},
+    "grouped, softcap": {"q": (2, 6, 33, 16), "k": (2, 2, 150, 16), "dv": 24, "softcap": 2.0, "scale": 0.3},
+    "some see nothing": {"q": (1, 2, 12, 8), "k": (1, 2, 5, 8), "dv": 8, "causal": True, "causal_offset": -4},
+    "a mask of keys": {
+        "q": (2, 4, 37, 20),
+        "k": (2, 4, 140, 20),
+        "dv": 20,
+        "mask": np.random.default_rng(5).random((2, 1, 1, 140)) < 0.5,
+    },
+    "a mask of both": {"q": (2, 4, 37, 20), "k": (2, 2, 140, 20), "dv": 20, "mask": draw(9, 4, 37, 140)},
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", ATTENTION)
+def test_attention(target: CppTarget, name: str) -> None:
+    attend(target, **ATTENTION[name])
+
+
+@pytest.mark.parametrize("keys", [70, 700])
+def test_in_attention_too(keys: int) -> None:
+    y = attend(OWN, (1, 2, 9, 8), (1, 2, keys, 8), 8, bad=True).astype(np.float32)
+    assert np.isnan(y[0, 0]).all()
+    assert np.isinf(y[0, 1, :, 3]).all()
+    assert np.isfinite(y[0, 1, :, :3]).all()
+
+
+def test_attention_takes_the_tiles() -> None:
+    b = GraphBuilder("attention")
+    b.output("y", b.attention(*(b.input(n, "bfloat16[1, 2, 64, 32]") for n in "qkv")))
+    assert "attention_block_tiles<" in source(b.build())
+
+
 # ── what a machine must have ──
 
 

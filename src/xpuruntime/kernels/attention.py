@@ -15,7 +15,7 @@ from ..codegen.isa import IsaLevel
 from ..codegen.target import CodegenTarget
 from ..decisions import Reason, Support
 from ..types import DType
-from .gemm import C_TYPES, accumulator, registers, sizes, strides_in
+from .gemm import C_TYPES, TILE, accumulator, registers, sizes, strides_in
 from .kernel import Lowered, NodeCall, Stage
 
 __all__ = ["KERNELS", "AttentionShape", "FlashAttention", "NaiveAttention"]
@@ -27,6 +27,8 @@ _FEW = 8
 """Up to so many queries of a key head, sums across lanes cost less than lanes that stand empty."""
 _BLOCK = 96
 """Keys of a block: scores of 64 queries are 24 KiB then, half of a first-level cache."""
+_TILE_BLOCK = 128
+"""The same where tiles multiply: the more keys, the less often results are scaled; scores of 32 queries are 16 KiB then."""
 _WASTE = {1: 1.3, 2: 1.05, 3: 1.02, 4: 1.0}
 """How much longer a product takes with so many vectors of queries: fewer sums hide less of an FMA's latency."""
 
@@ -144,9 +146,16 @@ class FlashAttention:
         lanes_of_one, regs, rows = isa.lanes(item), registers(isa), s.group * s.queries
         most = 4 if regs == 32 else 3
         nv = min(range(1, most + 1), key=lambda v: math.ceil(rows / (v * lanes_of_one)) * v * _WASTE[v])
+        few = rows <= _FEW and s.k[3] == 1 and s.v[3] == 1
+        beside = s.q[3] == s.k[3] == s.v[3] == s.y[3] == 1
+        tiles = s.storage == "bf16" and "amx-bf16" in isa.features and beside and not few
+        if tiles:
+            nv = TILE // lanes_of_one
         lanes = nv * lanes_of_one
         r = max(1, min(16, (regs - 1 - nv) // nv))
         block = max(r, _BLOCK // r * r)
+        if tiles:
+            block = max(TILE, min(_TILE_BLOCK, math.ceil(s.keys / TILE) * TILE))
         blocks = math.ceil(rows / lanes)
         tasks = s.batch * s.kv_heads * blocks
         splits = (
@@ -164,19 +173,23 @@ class FlashAttention:
                 "masked": str(bool(s.mask)).lower(), "causal": str(s.causal).lower(), "softcap": str(s.softcap != 0).lower(),
             },
         }  # fmt: skip
-        few = rows <= _FEW and s.k[3] == 1 and s.v[3] == 1
         if few:  # one task has all of a group's queries
             constants["int"] = {"queries": rows}
-        text = _FlashText(s, constants, lanes, blocks, splits, share, few, lanes_of_one)
+        text = _FlashText(s, constants, lanes, blocks, splits, share, few, lanes_of_one, tiles)
         scratch = (s.d + s.dv + block) * lanes * item + 256
         if s.storage != s.sums:
             scratch += block * (s.d + s.dv) * item
+        if tiles:
+            turned = (
+                math.ceil(s.d / TILE) * TILE * TILE + (TILE + math.ceil(s.dv / 16) * 16) * block + TILE * TILE
+            )
+            scratch = (s.dv + block) * TILE * 4 + turned * 2 + 64
         if few:
             scratch = (rows * (s.d + text.state + lanes_of_one) + block + lanes_of_one) * item + 256
         stem = f"attention_{s.batch}x{s.kv_heads * s.group}x{s.queries}x{s.keys}x{s.d}"
         flops = s.flops // (tasks * splits)
         grain = max(1, round(2e5 / max(flops, 1)))
-        parts = frozenset({"attention"})
+        parts = frozenset({"attention_amx" if tiles else "attention"})
         if splits == 1:
             stage = Stage(
                 stem, text.whole(), (*_args(call), "out0"), tasks, grain, scratch,
@@ -207,6 +220,7 @@ class _FlashText:
     share: int
     few: bool
     lanes_of_one: int
+    tiles: bool
 
     @property
     def state(self) -> int:
@@ -242,6 +256,7 @@ class _FlashText:
             'extern "C" void KERNEL(void *const *args, const void *, int64_t begin, int64_t end, void *scratch) {',
             "    typedef KERNEL_attention P;",
             *args.splitlines(),
+            *(["    Tiles tiles;"] if self.tiles else []),
             "    for (int64_t task = begin; task < end; ++task) {",
         ]
 
@@ -278,7 +293,7 @@ class _FlashText:
             *(f"    {x}" for x in self._mask(head[3])),
             "};",
             "AttentionState<P::T, P::NV> state;",
-            f"attention_block<P>(q + {head[0]}, k + {head[1]}, v + {head[2]}, (P::T){s.scale!r}, queries,",
+            f"attention_block{'_tiles' * self.tiles}<P>({'tiles, ' * self.tiles}q + {head[0]}, k + {head[1]}, v + {head[2]}, (P::T){s.scale!r}, queries,",
             "                   first, last, state, scratch, place, seen, hide);",
         ]
         return [f"        {x}" for x in lines]
@@ -331,7 +346,7 @@ class _FlashText:
                 "",
             ]
         return [
-            f"        attention_finish<P>(state, y + batch * {s.y[0]} + head * {s.y[1] * s.group}, queries,",
+            f"        attention_finish{'_tiles' * self.tiles}<P>(state, y + batch * {s.y[0]} + head * {s.y[1] * s.group}, queries,",
             f"                            [&](int64_t lane) {{ return {_row(s.y, 'row + lane', s.queries)}; }});",
             "    }",
             "}",

@@ -20,6 +20,7 @@ __all__ = [
     "ACTIVATIONS",
     "C_TYPES",
     "STREAMED_ROWS",
+    "TILE",
     "Product",
     "Term",
     "accumulator",

@@ -90,17 +90,24 @@ static __attribute__((noinline)) void product(const void *rows, const void *filt
 template <class R> INLINE void zero(R *to, int64_t n) {
     constexpr int L = VECTOR_BYTES / sizeof(R);
     for (; n >= L; n -= L, to += L) ::store<L>(to, vec<R, L>{});
+#if defined(MASKED)
+    if constexpr (sizeof(R) == 2) return ::store<L>(to, vec<R, L>{}, n);
+#endif
     for (; n > 0; n--, to++) {
         asm("" : "+r"(to));  // a few elements: no call of memset
         *to = 0;
     }
 }
-// n elements side by side, as rows hold them: whole vectors, the last one overlapping; narrower ones for less than one.
+// n elements side by side, as rows hold them: whole vectors, the last one overlapping; for less than one a mask, or narrower ones.
 template <int L, class R, class S> INLINE void copy(R *to, const S *from, int64_t n) {
     if (n >= L) {
         for (int64_t i = 0; i + L <= n; i += L) ::store<L>(to + i, ::load<L>(from + i));
         if (n % L) ::store<L>(to + n - L, ::load<L>(from + n - L));
-    } else if constexpr (L > 2) copy<L / 2>(to, from, n);
+    }
+#if defined(MASKED)
+    else if constexpr (L * sizeof(R) == 64 && sizeof(R) == 2) ::store<L>(to, ::load<L>(from, n), n);
+#endif
+    else if constexpr (L > 2) copy<L / 2>(to, from, n);
     else if (n) *to = ::load<1>(from);
 }
 template <class R, class S> INLINE void move(R *to, const S *from, int64_t n, int64_t step) {

@@ -246,6 +246,7 @@ template <class B, int N> struct row { B at[N]; };
 typedef char v16qi __attribute__((vector_size(16)));
 typedef short v8hi __attribute__((vector_size(16)));
 typedef short v16hi __attribute__((vector_size(32)));
+typedef short v32hi __attribute__((vector_size(64)));
 typedef int v8si __attribute__((vector_size(32)));
 typedef int v16si __attribute__((vector_size(64)));
 typedef long long v8di __attribute__((vector_size(64)));
@@ -257,6 +258,7 @@ template <int N, class B> INLINE vec<B, N> load_first(const B *p, int64_t n) {
     if constexpr (size == 116) return bitcast<vec<B, N>>(__builtin_ia32_loaddquqi128_mask((const char *)p, v16qi{}, first));
     else if constexpr (size == 208) return bitcast<vec<B, N>>(__builtin_ia32_loaddquhi128_mask((const short *)p, v8hi{}, first));
     else if constexpr (size == 216) return bitcast<vec<B, N>>(__builtin_ia32_loaddquhi256_mask((const short *)p, v16hi{}, first));
+    else if constexpr (size == 232) return bitcast<vec<B, N>>(__builtin_ia32_loaddquhi512_mask((const short *)p, v32hi{}, first));
     else if constexpr (size == 408) return bitcast<vec<B, N>>(__builtin_ia32_loaddqusi256_mask((const int *)p, v8si{}, first));
     else if constexpr (size == 416) return bitcast<vec<B, N>>(__builtin_ia32_loaddqusi512_mask((const int *)p, v16si{}, first));
     else if constexpr (size == 808) return bitcast<vec<B, N>>(__builtin_ia32_loaddqudi512_mask((const long long *)p, v8di{}, first));
@@ -275,6 +277,7 @@ template <int N, class B> INLINE void store_first(B *p, vec<B, N> v, int64_t n) 
     if constexpr (size == 116) __builtin_ia32_storedquqi128_mask((char *)p, bitcast<v16qi>(v), first);
     else if constexpr (size == 208) __builtin_ia32_storedquhi128_mask((short *)p, bitcast<v8hi>(v), first);
     else if constexpr (size == 216) __builtin_ia32_storedquhi256_mask((short *)p, bitcast<v16hi>(v), first);
+    else if constexpr (size == 232) __builtin_ia32_storedquhi512_mask((short *)p, bitcast<v32hi>(v), first);
     else if constexpr (size == 408) __builtin_ia32_storedqusi256_mask((int *)p, bitcast<v8si>(v), first);
     else if constexpr (size == 416) __builtin_ia32_storedqusi512_mask((int *)p, bitcast<v16si>(v), first);
     else if constexpr (size == 808) __builtin_ia32_storedqudi512_mask((long long *)p, bitcast<v8di>(v), first);
