@@ -99,9 +99,8 @@ def _text(call: NodeCall, target: CodegenTarget) -> Text:
     x, y, a = whole(call, 0), result(call), call.attrs
     dtype = call.tensor(0).spec.dtype
     kind = "double" if dtype is DType.FLOAT64 else "float"
-    lanes = max(
-        1, getattr(getattr(target, "isa", None), "vector_bytes", 16) // (8 if kind == "double" else 4)
-    )
+    vector_bytes = getattr(getattr(target, "isa", None), "vector_bytes", 0)  # a thread of a GPU has no vectors
+    lanes = max(1, vector_bytes // (8 if kind == "double" else 4))
     first = a["batch_first"]
     batch, length = (x.shape[0], x.shape[1]) if first else (x.shape[1], x.shape[0])
     size, hidden, gates = x.shape[2], a["hidden_size"], _GATES[call.op]
