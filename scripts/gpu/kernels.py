@@ -30,7 +30,7 @@ import torch  # noqa: E402
 from xpuruntime.codegen.cuda import OPTIONS, cuda_target  # noqa: E402
 from xpuruntime.ir import GraphBuilder  # noqa: E402
 from xpuruntime.kernels.attention import AttentionShape  # noqa: E402
-from xpuruntime.kernels.cuda import attention, decode, gemv, matmul  # noqa: E402
+from xpuruntime.kernels.cuda import attention, decode, gemv, matmul, product_text  # noqa: E402
 from xpuruntime.kernels.kernel import Lowered, NodeCall, Operand, Stage  # noqa: E402
 from xpuruntime.kernels.matmul import product_of  # noqa: E402
 
@@ -371,7 +371,7 @@ def tuned_cases() -> Iterator[Callable[[], Case]]:
 
         def lower(call: NodeCall, t: Any = tile) -> Stage:
             p = product_of(call).flat()
-            sides = matmul.matrices_of(p, call.outputs[0].dtype)
+            sides = product_text.matrices_of(p, call.outputs[0].dtype)
             return matmul.tensor_stage(call, p, sides, TARGET, t)
 
         yield lambda t=tile, lower=lower: named(

@@ -13,6 +13,7 @@ import hashlib
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,11 @@ from xpuruntime.codegen.cuda import CudaTarget, cuda_part, cuda_target
 from xpuruntime.ir import Graph, GraphBuilder, interp
 from xpuruntime.kernels.kernel import Kernel, Lowered, NodeCall, Operand, Packed, Stage
 from xpuruntime.numerics import compare, tolerance_for
+from xpuruntime.passes.layout import channels_last
 from xpuruntime.program.program import WeightTransformRecipe
+from xpuruntime.runtime.layouts import from_memory, memory_shape, to_memory
 from xpuruntime.runtime.recipes import run_recipe
-from xpuruntime.types import DType
+from xpuruntime.types import DType, TensorSpec
 
 FLAGS = (
     "-O1",
@@ -60,11 +63,20 @@ def one_node(
     return b.build(), feeds, known
 
 
-def call_of(graph: Graph, known: Mapping[str, Any]) -> NodeCall:
-    """The node as kernels see it, everything dense."""
+def call_of(graph: Graph, known: Mapping[str, Any], innermost: bool = False) -> NodeCall:
+    """The node as kernels see it: dense, or with the channels of all values but weights innermost."""
     (node,) = graph.nodes
-    inputs = tuple(Operand(i, graph.spec(i), i in known) if isinstance(i, str) else i for i in node.inputs)
-    return NodeCall(node, inputs, tuple(graph.spec(v.name) for v in node.outputs))
+
+    def spec(name: str) -> TensorSpec:
+        found = graph.spec(name)
+        return (
+            replace(found, layout=channels_last(found))
+            if innermost and name not in known and found.rank > 2
+            else found
+        )
+
+    inputs = tuple(Operand(i, spec(i), i in known) if isinstance(i, str) else i for i in node.inputs)
+    return NodeCall(node, inputs, tuple(spec(v.name) for v in node.outputs))
 
 
 def text_of(stages: Sequence[Stage], target: CudaTarget) -> str:
@@ -123,14 +135,14 @@ def emulate(
         if isinstance(operand, Operand):
             value = arrays[operand.name]
             packed = lowered.weights.get(i)
-            value = value if packed is None else pack(packed, value)
+            value = to_memory(value, operand.spec) if packed is None else pack(packed, value)
             places[f"in{i}"] = _guarded(value.shape, value.dtype, value, shift)
     for name, (i, packed) in lowered.beside.items():
         value = pack(packed, arrays[call.tensor(i).name])
         places[name] = _guarded(value.shape, value.dtype, value)
     for i, size in enumerate(lowered.temps):
         places[f"temp{i}"] = _guarded((size,), np.uint8)
-    outputs = [_guarded([int(d) for d in s.shape], s.dtype.numpy, shift=shift) for s in call.outputs]
+    outputs = [_guarded(memory_shape(s), s.dtype.numpy, shift=shift) for s in call.outputs]
     places |= {f"out{i}": x for i, x in enumerate(outputs)}
     for i, stage in enumerate(lowered.stages):
         assert library is not None
@@ -140,7 +152,7 @@ def emulate(
         library.emulate(
             getattr(library, f"launch{i}"), pointers, (ctypes.c_int * 3)(*grid), block, shared, 7 + i
         )
-    return outputs
+    return [from_memory(x, s) for x, s in zip(outputs, call.outputs, strict=True)]
 
 
 def pack(packed: Packed, value: Any) -> Any:
@@ -152,11 +164,11 @@ def pack(packed: Packed, value: Any) -> Any:
 
 def judge(
     kernel: Kernel, op: str, *operands: Any, weights: str = "", target: str = "cuda:sm_90", shift: int = 0, tolerance: float | None = None,
-    **attrs: Any,
+    innermost: bool = False, **attrs: Any,
 ) -> Any:  # fmt: skip
     """The kernel's result, after comparing it with the interpreter's; raises AssertionError."""
     graph, feeds, known = one_node(op, operands, weights, **attrs)
-    call, to = call_of(graph, known), cuda_target(target)
+    call, to = call_of(graph, known, innermost), cuda_target(target)
     said = kernel.supports(call, to)
     assert said, said.reason
     (got,) = emulate(kernel.lower(call, to), call, to, feeds | known, shift)

@@ -131,6 +131,12 @@ static void run_block(unsigned seed) {
 
 }  // namespace emulator
 
+// What the prelude asks of whoever compiles it without a GPU.
+namespace host {
+static inline float widen_f16(uint16_t h) { _Float16 x; memcpy(&x, &h, 2); return (float)x; }
+static inline uint16_t narrow_f16(float x) { const _Float16 y = (_Float16)x; uint16_t h; memcpy(&h, &y, 2); return h; }
+}  // namespace host
+
 #define __syncthreads() emulator::meet(emulator::block_meeting, emulator::count)
 #define __syncwarp(...) emulator::meet_warp()
 static inline float __uint_as_float(unsigned x) { float y; memcpy(&y, &x, 4); return y; }

@@ -11,7 +11,8 @@ from emulated import call_of, judge, one_node
 
 from xpuruntime.codegen.cuda import cuda_target
 from xpuruntime.kernels.cuda.gemv import Cut, Gemv, gemv_stage
-from xpuruntime.kernels.cuda.matmul import TILES, Generated, matrices_of, tensor_stage
+from xpuruntime.kernels.cuda.matmul import TILES, Generated, tensor_stage
+from xpuruntime.kernels.cuda.product_text import matrices_of
 from xpuruntime.kernels.kernel import Lowered
 from xpuruntime.kernels.matmul import product_of
 

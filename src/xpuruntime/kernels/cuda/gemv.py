@@ -15,9 +15,9 @@ from ...types import DType
 from ..gemm import Product
 from ..kernel import Lowered, NodeCall, Stage
 from ..matmul import OPS, product_of
-from .heavy import about, bytes_of, c_bool, constants, multiprocessors
+from .heavy import about, bytes_of, c_bool, constants
 from .launch import Launch, cuda_stage
-from .matmul import arguments_of, finish_text, matrices_of, parts_of, supported
+from .product_text import arguments_of, finish_text, matrices_of, parts_of, supported
 
 __all__ = ["KERNELS", "ROWS", "Gemv"]
 
@@ -26,8 +26,6 @@ ROWS = 8
 
 _DTYPES = (DType.BFLOAT16, DType.FLOAT16, DType.FLOAT32)
 _WARPS = 8
-_ENOUGH_WARPS = 24
-"""Warps of a multiprocessor that keep its memory busy when each has several reads under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +47,14 @@ class Cut:
         return math.ceil(n / (self.columns * self.groups))
 
 
-def cut_for(p: Product, dtype: DType, target: CodegenTarget) -> Cut:
-    """Whole rows of k for a warp where there are columns enough; else warps share them."""
+def cut_for(p: Product, dtype: DType) -> Cut:
+    """Two columns a warp and eight warps that share them, or as many as k has steps for: measured best or within 2% of it for every
+    shape of a language model's decoding (``benchmarks/results/cuda_kernels.json``), large and small.
+    """
     chunk = 32 * 128 // dtype.bits  # elements of a warp's step
     steps = max(1, math.ceil(p.k / chunk))
-    wanted = multiprocessors(target) * _ENOUGH_WARPS
-    columns = 4 if p.n >= 8 * wanted and p.m <= 4 else 2 if p.n >= 2 * wanted or p.m > 1 else 1
-    split = 1
-    while split < _WARPS and p.n / columns * split < wanted and steps >= 4 * split:
-        split *= 2
-    ahead = max(1, min(8 // columns if p.m <= 2 else 2, math.ceil(steps / split)))
-    return Cut(columns, split, _WARPS // split, ahead)
+    split = min(_WARPS, 1 << (steps - 1).bit_length())
+    return Cut(2, split, _WARPS // split, max(1, min(4, steps // split)))
 
 
 class Gemv:
@@ -93,7 +88,7 @@ class Gemv:
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
         """One stage."""
         p = product_of(call).flat()
-        return Lowered((gemv_stage(call, p, cut_for(p, call.outputs[0].dtype, target)),))
+        return Lowered((gemv_stage(call, p, cut_for(p, call.outputs[0].dtype)),))
 
 
 def gemv_stage(call: NodeCall, p: Product, cut: Cut) -> Stage:

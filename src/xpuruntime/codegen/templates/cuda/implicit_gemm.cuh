@@ -1,0 +1,65 @@
+// needs: gemm simt
+// implicit_gemm.cuh: a convolution as a product of pixels with filters: row r is an output pixel, k a place of the kernel and a channel,
+// channels innermost, and nothing is copied before: rows of the left side are gathered while tiles are fetched.
+//
+// S says all: channels (of a group), taps, size, out, kernel, stride, dilation, begin (space of three dims: SD, SH, SW ...), pixels,
+// strides x_n, x_c, x_d, x_h, x_w in elements.
+namespace conv {
+
+using tensor::u16;
+
+// Where an output pixel begins in its image.
+struct Corner {
+    long long image;
+    int d, h, w;
+    bool there;
+};
+template <class S>
+__device__ __forceinline__ Corner corner(int row) {
+    const int w = row % S::out_w, h = row / S::out_w % S::out_h, d = row / (S::out_w * S::out_h) % S::out_d;
+    const int n = row / (S::out_w * S::out_h * S::out_d);
+    return Corner{n * (long long)S::x_n, d * S::stride_d - S::begin_d, h * S::stride_h - S::begin_h, w * S::stride_w - S::begin_w,
+                  row < S::pixels};
+}
+// The element under k of a pixel's window, and whether the window lies inside there.
+template <class S>
+__device__ __forceinline__ bool find(const Corner &at, int k, long long &place) {
+    const int tap = k / S::channels, c = k % S::channels;
+    const int d = at.d + tap / (S::kernel_h * S::kernel_w) * S::dilation_d, h = at.h + tap / S::kernel_w % S::kernel_h * S::dilation_h;
+    const int w = at.w + tap % S::kernel_w * S::dilation_w;
+    place = at.image + (long long)d * S::x_d + (long long)h * S::x_h + (long long)w * S::x_w + (long long)c * S::x_c;
+    return at.there && tap < S::taps && (unsigned)d < (unsigned)S::size_d && (unsigned)h < (unsigned)S::size_h &&
+           (unsigned)w < (unsigned)S::size_w;
+}
+
+// The left side for tensor cores: channels side by side. ALIGNED: they come in eights, from 16-byte addresses.
+template <class S, bool ALIGNED>
+struct Pixels {
+    const u16 *x;
+    typedef Corner Row;
+    __device__ __forceinline__ Row row(int r) const { return corner<S>(r); }
+    __device__ __forceinline__ void fetch(const Row &r, int k, unsigned char *to) const {
+        long long place;
+        if (ALIGNED) {
+            const bool there = find<S>(r, k, place);
+            tensor::copy16(tensor::place(to), x + place, there);
+            return;
+        }
+        u16 values[8];
+#pragma unroll
+        for (int i = 0; i < 8; ++i) values[i] = find<S>(r, k + i, place) ? x[place] : (u16)0;
+        tiles::gather(to, values, 8);
+    }
+};
+
+// The left side in plain arithmetic.
+template <class S, class C, class T>
+struct Window {
+    const T *x;
+    __device__ __forceinline__ C operator()(int row, int k) const {
+        long long place;
+        return find<S>(corner<S>(row), k, place) ? (C)load<1>(x + place) : (C)0;
+    }
+};
+
+}  // namespace conv

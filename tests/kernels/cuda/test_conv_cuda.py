@@ -1,0 +1,102 @@
+"""Convolutions on CUDA: the kernels' own text, run on a CPU by the emulator, against the interpreter; what cuDNN is asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from emulated import call_of, judge, one_node
+
+from xpuruntime.codegen.cuda import cuda_target
+from xpuruntime.kernels.cuda import libraries
+from xpuruntime.kernels.cuda.conv import Cudnn, ImplicitGemm
+
+rng = np.random.default_rng(17)
+
+
+def array(shape: tuple[int, ...], dtype: str = "bfloat16") -> np.ndarray[Any, Any]:
+    return rng.standard_normal(shape).astype(getattr(ml_dtypes, dtype, dtype))
+
+
+def run(
+    x: Any, w: Any, *more: Any, dtype: str = "bfloat16", weights: str = "1", act: str = "", **attrs: Any
+) -> Any:
+    n = len(x) - 2
+    given = {"stride": [1] * n, "padding": [0] * n, "dilation": [1] * n} | attrs
+    operands = [array(s, dtype) if s is not None else None for s in (x, w, *more)]
+    if act:
+        return judge(ImplicitGemm(), "fused_convolution", *operands, weights=weights, act=act, **given)
+    options = {k: given.pop(k) for k in ("innermost", "shift", "target") if k in given}
+    return judge(ImplicitGemm(), "convolution", *operands, weights=weights, **options, **given)
+
+
+def test_tensor_cores_with_channels_innermost() -> None:
+    run((2, 16, 9, 7), (24, 16, 3, 3), (24,), padding=[1, 1], innermost=True)
+    run(
+        (1, 16, 9, 7),
+        (24, 16, 3, 3),
+        stride=[2, 1],
+        padding=[2, 1],
+        dilation=[2, 1],
+        innermost=True,
+        dtype="float16",
+    )
+    run(
+        (1, 3, 12, 11), (20, 3, 5, 3), (20,), stride=[2, 2], padding=[2, 1], innermost=True
+    )  # channels that are no whole chunk
+    run((1, 16, 8, 8), (24, 16, 1, 1), innermost=True, shift=1)
+
+
+def test_groups_and_one_dim() -> None:
+    run((2, 32, 6, 5), (48, 16, 3, 3), padding=[1, 1], groups=2, innermost=True)
+    run((2, 16, 21), (24, 16, 3), (24,), padding=[1], innermost=True)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_plain_arithmetic_in_any_layout(dtype: str) -> None:
+    run((2, 5, 7, 9), (70, 5, 3, 2), (70,), padding=[1, 0], dtype=dtype)
+    run((1, 4, 5, 6), (6, 2, 3, 3), padding=[1, 1, 0, 2], groups=2, dtype=dtype, weights="")
+
+
+def test_epilogue_of_bias_residual_and_activation() -> None:
+    given = {"stride": [1, 1], "padding": [1, 1], "dilation": [1, 1]}
+    for act, dtype in (("relu6", "bfloat16"), ("hardswish", "float32")):
+        operands = [array(s, dtype) for s in ((1, 16, 6, 6), (16, 16, 3, 3), (16,), (1, 16, 6, 6))]
+        judge(ImplicitGemm(), "fused_convolution", *operands, weights="1", act=act, innermost=True, **given)
+
+
+def test_what_cudnn_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xpuruntime.kernels.cuda.conv.absent", lambda library, package: None)
+    target = cuda_target("cuda:sm_90")
+    operands = [array(s) for s in ((2, 16, 9, 7), (24, 16, 3, 3), (24,), (2, 24, 5, 7))]
+    graph, _, known = one_node(
+        "fused_convolution", operands, "1", act="relu", stride=[2, 1], padding=[1, 1], dilation=[1, 1]
+    )
+    call = call_of(graph, known, innermost=True)
+    assert Cudnn().supports(call, target)
+    lowered = Cudnn().lower(call, target)
+    (stage,) = lowered.stages
+    assert (stage.library, stage.stem, stage.args) == ("cudnn", "conv", ("in0", "in1", "in2", "in3", "out0"))
+    options = dict(stage.options)
+    assert options["x_strides"] == [1008, 1, 112, 16]
+    assert options["w_strides"] == [144, 1, 48, 16]
+    assert options["y_shape"] == [2, 24, 5, 7]
+    assert options["r_strides"] == options["y_strides"] == [840, 1, 168, 24]
+    assert (options["bias"], options["residual"], options["act"], options["engine"]) == (
+        True,
+        True,
+        "relu",
+        -1,
+    )
+    refused = Cudnn().supports(call_of(graph, known), target)
+    assert refused.reason == "takes channels that lie side by side"
+
+
+def test_a_library_that_is_absent_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(libraries, "installed", lambda library: False)
+    graph, _, known = one_node("linear", [array((9, 8)), array((8, 8))])
+    said = libraries.CublasLt().supports(call_of(graph, known), cuda_target("cuda:sm_90"))
+    assert said.reason == "cublasLt is not on this machine"
+    assert said.do == "pip install nvidia-cublas"
