@@ -66,6 +66,34 @@ def test_split_and_a_table_per_example(golden) -> None:
     )
 
 
+def test_rows_of_tables_that_positions_name(golden) -> None:
+    golden(
+        "recognise_rope",
+        """
+        input %x: float32[2, 3, 5, 4]
+        input %p: int64[2, 5]
+        weight %wc: float32[9, 2]
+        weight %ws: float32[9, 2]
+        %ec: float32[2, 5, 2] = embedding(%wc, %p)
+        %es: float32[2, 5, 2] = embedding(%ws, %p)
+        %uc: float32[2, 1, 5, 2] = unsqueeze(%ec, dims=[1])
+        %us: float32[2, 1, 5, 2] = unsqueeze(%es, dims=[1])
+        %c: float32[2, 1, 5, 4] = cat(%uc, %uc, dim=3)
+        %s: float32[2, 1, 5, 4] = cat(%us, %us, dim=3)
+        %a: float32[2, 3, 5, 4] = mul(%x, %c)
+        %l: float32[2, 3, 5, 2], %h: float32[2, 3, 5, 2] = split(%x, sizes=[2, 2], dim=3)
+        %n: float32[2, 3, 5, 2] = neg(%h)
+        %t: float32[2, 3, 5, 4] = cat(%n, %l, dim=3)
+        %b: float32[2, 3, 5, 4] = mul(%t, %s)
+        %y: float32[2, 3, 5, 4] = add(%a, %b)
+        output "y" = %y
+        """,
+        """
+        %y: float32[2, 3, 5, 4] = rope(%x, %wc, %ws, %p)
+        """,
+    )
+
+
 def test_halves_that_nobody_knows_to_be_equal_stay(golden) -> None:
     golden(
         "recognise_rope",

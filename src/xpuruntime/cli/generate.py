@@ -23,7 +23,13 @@ def generate(
         str,
         typer.Argument(metavar="MODEL", help="A folder with config.json and safetensors, or a .gguf file."),
     ],
-    prompt: Annotated[str, typer.Option("--prompt", "-p", help="The text to go on with.")],
+    prompt: Annotated[str, typer.Option("--prompt", "-p", help="The text to go on with.")] = "",
+    dispatches: Annotated[
+        bool,
+        typer.Option(
+            "--dispatches", help="Only count calls per token after each fusion; MODEL may be a config.json."
+        ),
+    ] = False,
     chat: Annotated[
         bool,
         typer.Option(
@@ -49,10 +55,14 @@ def generate(
     as_json: options.AsJson = False,
 ) -> Answer:
     """Go on with a text, token by token, on the native engine."""
-    from ..errors import PrecisionUnavailable
+    if dispatches:
+        return _dispatches(model, capacity)
+    from ..errors import InputError, PrecisionUnavailable
     from ..llm.generate import Completion, Generator
     from ..types import DType
 
+    if not prompt:
+        raise InputError(f"generate {model}", "needs a prompt", do="Give --prompt TEXT, or --dispatches.")
     if precision is not None and precision not in ("float32", "bfloat16", "float16"):
         do = "float32, bfloat16 and float16 are."
         raise PrecisionUnavailable(f"generate {model}", "computes in no such type", got=precision, do=do)
@@ -96,6 +106,27 @@ def generate(
         )
 
     return Answer(document, show)
+
+
+def _dispatches(model: str, capacity: int | None) -> Answer:
+    """The table of calls per token; weights are not read."""
+    from dataclasses import asdict
+    from pathlib import Path
+
+    from ..llm.checkpoint import read_config
+    from ..llm.dispatches import dispatch_table
+
+    path = Path(model)
+    config = read_config(path / "config.json" if path.is_dir() else path)
+    with progress(f"compiling {path.name} once per fusion"):
+        rows = dispatch_table(config, capacity=capacity or min(config.max_positions, 2048))
+
+    def show() -> None:
+        say(f"{'after':24}{'dispatches':>11}  what it does")
+        for row in rows:
+            say(f"{row.after:24}{row.dispatches:11}  {row.meaning}")
+
+    return Answer({"model": model, "rows": [asdict(r) for r in rows]}, show)
 
 
 def _write(text: str) -> None:

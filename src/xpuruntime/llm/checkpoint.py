@@ -21,7 +21,7 @@ from ..types import DType, TensorSpec
 from .config import DecoderConfig
 from .text import Text, open_text
 
-__all__ = ["Checkpoint", "open_checkpoint"]
+__all__ = ["Checkpoint", "open_checkpoint", "read_config"]
 
 _WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
@@ -66,8 +66,13 @@ def open_checkpoint(source: Any) -> Checkpoint:
     )
 
 
+def read_config(path: Path) -> DecoderConfig:
+    """The config of a ``config.json``. Raises ModelError."""
+    return DecoderConfig.from_json(_json(path))
+
+
 def _from_folder(folder: Path) -> Checkpoint:
-    config = DecoderConfig.from_json(_json(folder / "config.json"))
+    config = read_config(folder / "config.json")
     if (folder / "generation_config.json").is_file():
         config = replace(config, stops=config.stops or _stops(_json(folder / "generation_config.json")))
         more = _stops(_json(folder / "generation_config.json"))

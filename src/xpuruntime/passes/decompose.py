@@ -229,11 +229,16 @@ def _var(pen: _Pen) -> None:
 
 
 def _attention(pen: _Pen) -> None:
-    """Without groups, cap and causal mask, which need kernels of their own."""
+    """Without cap and causal mask, which need kernels of their own; keys of groups are repeated for every head."""
     q, k, v, mask = (pen.wide(i) for i in range(4))
     attrs = pen.node.attrs
-    if attrs["causal"] or attrs["softcap"] or pen.spec(q).shape[1] != pen.spec(k).shape[1]:
+    if attrs["causal"] or attrs["softcap"]:
         return
+    heads, groups = pen.spec(q).shape[1], pen.spec(k).shape[1]
+    if heads != groups:
+        if not (isinstance(heads, int) and isinstance(groups, int)):
+            return
+        k, v = (_repeated(pen, x, heads // groups) for x in (k, v))
     scale = attrs["scale"] if attrs["scale"] is not None else 1 / math.sqrt(int(pen.spec(q).shape[3]))  # type: ignore[arg-type]
     scores = pen("mul", pen("matmul", q, pen("permute", k, dims=(0, 1, 3, 2))), scale)
     if mask is not None:
@@ -243,6 +248,34 @@ def _attention(pen: _Pen) -> None:
     if mask is not None:  # a row that sees nothing gives 0
         weights = pen("where", pen("isnan", weights), 0.0, weights)
     pen.last("matmul", weights, v)
+
+
+def _repeated(pen: _Pen, x: str, times: int) -> str:
+    """[batch, heads, length, size] with each head so many times."""
+    batch, heads, length, size = pen.spec(x).shape
+    each = pen("unsqueeze", x, dims=(2,))
+    each = pen("expand", each, size=(batch, heads, times, length, size))
+    return pen("view", each, size=(batch, heads * times, length, size))
+
+
+def _rope(pen: _Pen) -> None:
+    """In halves of the whole last dim, by tables that each position names or that are there for each place."""
+    attrs, x, spec = pen.node.attrs, pen.wide(0), pen.node.spec
+    size = spec.shape[-1]
+    if attrs["interleaved"] or spec.rank != 4 or attrs["size"] not in (0, size) or not isinstance(size, int):
+        return
+    tables = []
+    for i in (1, 2):
+        table = pen.wide(i)
+        if pen.input(3) is not None:
+            table = pen("embedding", table, pen.input(3))
+        if pen.spec(table).rank == 3:
+            table = pen("unsqueeze", table, dims=(1,))
+        tables.append(pen("cat", table, table, dim=pen.spec(table).rank - 1))
+    low = pen("slice", x, dim=3, start=0, end=size // 2)
+    high = pen("slice", x, dim=3, start=size // 2, end=size)
+    turned = pen("cat", pen("neg", high), low, dim=3)
+    pen.last("add", pen("mul", x, tables[0]), pen("mul", turned, tables[1]))
 
 
 EXPANSIONS: Mapping[str, Callable[[_Pen], None]] = {
@@ -263,6 +296,7 @@ EXPANSIONS: Mapping[str, Callable[[_Pen], None]] = {
     "log_softmax": _log_softmax,
     "var": _var,
     "attention": _attention,
+    "rope": _rope,
 }
 """How ops are written out."""
 _SEVERAL = frozenset(["rope_append"])

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ..ir import Editor, Graph, Node, sources_of
 from ..types import DType
+from . import cse, simplify
 from .context import Context
 from .known import known_values
 
@@ -25,6 +26,7 @@ def run(graph: Graph, context: Context | None = None) -> Graph:
     context = context or Context()
     if not context.has_kernel("rope_append"):
         return graph
+    graph = cse.run(simplify.run(graph, context), context)  # queries and keys then read one pair of tables
     known = known_values(graph)
 
     def rule(editor: Editor, node: Node) -> None:

@@ -131,8 +131,30 @@ def _same_everywhere(graph: Graph, value: str) -> bool:
 def _make(editor: Editor, node: Node, match: Match) -> Node:
     x = editor.values[str(match["x"])].spec
     assert x is not None
-    tables = [_half(editor, node, str(match[name]), x) for name in ("cos", "sin")]
+    names = [str(match[name]) for name in ("cos", "sin")]
+    found = [_looked_up(match.graph, name, x) for name in names]
+    if found[0] is not None and found[1] is not None and found[0][1] == found[1][1]:
+        return editor.replace(node, "rope", match["x"], found[0][0], found[1][0], found[0][1])
+    tables = [_half(editor, node, name, x) for name in names]
     return editor.replace(node, "rope", match["x"], *tables)
+
+
+def _looked_up(graph: Graph, value: str, x: TensorSpec) -> tuple[str, str] | None:
+    """The table of halves and the positions [batch, length] that name its rows, where a row is looked up and then put twice side by side."""
+    node = graph.producer(value)
+    while node is not None and node.op in ("view", "unsqueeze", "cat"):
+        if node.op == "cat" and (
+            node.inputs[:1] * 2 != node.inputs or node.attrs["dim"] != node.spec.rank - 1
+        ):
+            return None
+        node = graph.producer(str(node.inputs[0]))
+    if node is None or node.op != "embedding" or node.attrs["padding_idx"] != -1:
+        return None
+    table, positions = str(node.inputs[0]), str(node.inputs[1])
+    batch, _, length, size = x.shape
+    half = size // 2 if isinstance(size, int) else None
+    fits = graph.spec(positions).shape == (batch, length) and graph.spec(table).dtype is x.dtype
+    return (table, positions) if fits and graph.spec(table).shape[1:] == (half,) else None
 
 
 def _half(editor: Editor, at: Node, table: str, x: TensorSpec) -> str:

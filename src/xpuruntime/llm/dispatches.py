@@ -1,0 +1,110 @@
+"""dispatch_table: how many calls one token costs after each named fusion, as a device that only counts records them.
+
+    for row in dispatch_table(DecoderConfig.from_json(config)):
+        print(row.after, row.dispatches)
+
+The first row is the decoder as a framework hands it over: norms, rotations and attention written out in plain operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..ir import Graph
+from ..passes import PASSES, Context, decompose
+from ..passes.trace import dispatches
+from ..program.program import CompiledProgram
+from ..program.recipe_table import recipe_bytes
+from ..runtime import DeviceBuffer, Executor, NullBackend, Weights
+from ..types import DType
+from .build import DECODE, build_program
+from .config import DecoderConfig
+from .decoder import decoder_graph
+
+__all__ = ["Dispatches", "dispatch_table", "recorded", "written_out"]
+
+_WRITTEN = frozenset(["rms_norm", "rope", "attention"])
+_BARE = ("fold_constants", "simplify", "cse", "dead_code", "in_place_state")
+_FUSIONS: tuple[tuple[str, ...], ...] = (
+    ("recognise_norm",),
+    ("recognise_rope",),
+    ("recognise_attention",),
+    ("recognise_activation",),
+    ("fuse_linear",),
+    ("concat_linear",),
+    ("fuse_gate",),
+    ("fuse_norm_linear",),
+    ("fuse_rope_append",),
+)
+"""Fusions in the order in which rows add them; passes run in the pipeline's order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatches:
+    """One row: the fusion that came last, what it does, the program's calls for one token, and how many nodes they compute."""
+
+    after: str
+    meaning: str
+    dispatches: int
+    nodes: int
+
+
+def written_out(graph: Graph) -> Graph:
+    """The graph with norms, rotations and attention in plain operations, keys and values repeated for groups of heads."""
+    return decompose.run(graph, Context(has_kernel=lambda op: op not in _WRITTEN))
+
+
+def dispatch_table(
+    config: DecoderConfig,
+    *,
+    capacity: int = 2048,
+    target: str = "cpu",
+    fusions: Sequence[Sequence[str]] = _FUSIONS,
+) -> list[Dispatches]:
+    """A row for the plain decoder, one for each fusion, and nothing is assumed: each row is a program, and the null device counts its calls.
+    In float32: narrower types would add casts to what is written out, and nothing to what is fused.
+
+    Raises as ``compile``.
+    """
+    meanings = {p.name: p.meaning for p in PASSES}
+    graph = written_out(decoder_graph(config, length=1, capacity=capacity, dtype=DType.FLOAT32))
+    made, chosen = [], list(_BARE)
+    for added in ((), *fusions):
+        chosen += added
+        names = [p.name for p in PASSES if p.name in chosen]
+        program, after = _built(graph, [*names, "clean_up"], target)
+        name = ", ".join(added) or "written out"
+        meaning = (
+            "; ".join(meanings[n] for n in added) or "norms, rotations and attention in plain operations"
+        )
+        made.append(Dispatches(name, meaning, recorded(program), dispatches(after)))
+    return made
+
+
+def _built(graph: Graph, passes: Sequence[str], target: str) -> tuple[CompiledProgram, Graph]:
+    """The program, and the graph that it was made of after the last pass."""
+    seen: list[Graph] = []
+    program = build_program(
+        {DECODE: graph}, target=target, passes=passes, watch=lambda _, after: seen.append(after)
+    )
+    return program, seen[-1]
+
+
+def recorded(program: CompiledProgram, entry: str = DECODE) -> int:
+    """Calls of one run, as the null device counts them: it computes nothing, and weights are memory that nobody touches."""
+    device = NullBackend()
+    buffers = {
+        r.name: DeviceBuffer(device.allocate(recipe_bytes(r)), r.spec, device) for r in program.recipes
+    }
+    executor = Executor(program, device, entry=entry, contexts=1)
+    try:
+        executor.bind(Weights(program, buffers))
+        shapes = [[d for d in s.shape if isinstance(d, int)] for s in executor.entry.inputs]
+        feeds = [np.zeros(n, s.dtype.numpy) for n, s in zip(shapes, executor.entry.inputs, strict=True)]
+        executor.run_arrays(feeds)
+        return int(executor.counters["dispatches"])
+    finally:
+        executor.close()
