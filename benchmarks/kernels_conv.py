@@ -171,7 +171,7 @@ def ours(shape: Shape, dtype: Any, threads: int, driver: Any) -> Callable[[], fl
 def time_job(driver: Any, ready: Prepared, threads: int) -> float:
     """Seconds of the quickest run."""
     (job,) = ready.jobs
-    scratch = (ctypes.c_void_p * threads)(*[s.ctypes.data for s in job.scratch])
+    scratch = (ctypes.c_void_p * threads)(*[s.ctypes.data for s in job.scratch[:threads]])
     seconds: float = driver.least(
         job.function, job.args, ctypes.c_int64(job.tasks), scratch, threads, ctypes.c_double(SECONDS)
     )
