@@ -76,8 +76,8 @@ def test_what_is_refused_has_a_reason() -> None:
     )
     assert said(FlashV2(), (1, 1, 4, 160), (1, 1, 4, 160)) == "heads of up to 128 elements, not 160"
     assert (
-        said(FlashDecode(), (1, 8, 5, 32), (1, 1, 9, 32))
-        == "for up to 32 queries of a key head, and there are 40"
+        said(FlashDecode(), (1, 8, 9, 32), (1, 1, 9, 32))
+        == "for up to 64 queries of a key head, and there are 72"
     )
     assert (
         said(Naive(), (1, 1, 4, 32), (1, 1, 90000, 32), "float32")

@@ -13,46 +13,52 @@ from ...codegen.target import CodegenTarget
 from ...decisions import Reason, Support
 from ..attention import AttentionShape
 from ..kernel import Lowered, NodeCall, Stage
-from .attention import LOG2E, arguments_of, logit_text, place_text, supported_halves
-from .heavy import about, bytes_of, c_bool, constants, in_chunks, multiprocessors
+from .attention import LOG2E, arguments_of, logit_text, padded_size, place_text, supported_halves
+from .heavy import TAGS, about, bytes_of, c_bool, constants, in_chunks, multiprocessors, shared_limit
 from .launch import Argument, Launch, cuda_stage
 
 __all__ = ["KERNELS", "ROWS", "FlashDecode"]
 
-ROWS = 8
-"""Rows (queries times heads of a group) of a block: their state stays in registers."""
+ROWS = 16
+"""Rows (queries times heads of a group) of a block: those of one tensor-core product."""
 
-_MOST_ROWS = 32
+_MOST_ROWS = 64
 _WARPS = 4
 _LEAST_SHARE = 64
-"""Keys that are worth a block."""
+"""Keys that are worth a block: 16 for each warp."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Chunks that hold a head (a power of two), rows of a block, blocks of rows, splits of the keys and keys of each, reads ahead."""
+    """Tile that holds a head, rows of a block, blocks of rows, splits of the keys and keys of each, tiles in shared memory."""
 
-    lanes: int
+    d: int
     rows: int
     row_blocks: int
     splits: int
     share: int
-    ahead: int
+    stages: int
+
+    @property
+    def shared(self) -> int:
+        """Bytes: the queries' tile, and each warp's tiles of keys and values."""
+        return 16 * self.d * 2 * (1 + 2 * _WARPS * self.stages)
 
 
 def cut_for(s: AttentionShape, target: CodegenTarget) -> Cut:
-    """Splits enough that every multiprocessor has a few blocks, and none smaller than is worth one."""
-    lanes = max(4, 1 << (math.ceil(max(s.d, s.dv) / 8) - 1).bit_length())
+    """Splits enough that every multiprocessor has two blocks, and none smaller than is worth one."""
+    d = padded_size(max(s.d, s.dv))
     all_rows = s.group * s.queries
     row_blocks = math.ceil(all_rows / ROWS)
     rows = math.ceil(all_rows / row_blocks)
     tasks = s.batch * s.kv_heads * row_blocks
-    step = _WARPS * 32 // lanes
-    wanted = max(1, math.ceil(2 * multiprocessors(target) / tasks))
+    step = _WARPS * 16
+    wanted = max(1, 2 * multiprocessors(target) // tasks)
     splits = max(1, min(wanted, s.keys // _LEAST_SHARE))
     share = max(step, math.ceil(s.keys / splits / step) * step)
     splits = max(1, math.ceil(s.keys / share))
-    return Cut(lanes, rows, row_blocks, splits, share, max(1, min(4, math.ceil(share / step))))
+    stages = 3 if 2 * Cut(d, rows, row_blocks, splits, share, 3).shared <= shared_limit(target) else 2
+    return Cut(d, rows, row_blocks, splits, share, stages)
 
 
 class FlashDecode:
@@ -102,9 +108,10 @@ def _part(call: NodeCall, s: AttentionShape, cut: Cut, tasks: int, kept: int) ->
     mask = [a for a in given if a.name == "mask"]
     aligned = in_chunks(dtype, s.d, s.dv, *s.q[:3], *s.k[:3], *s.v[:3])
     all_rows = s.group * s.queries
+    same_mask = s.mask and not s.mask[1] and not s.mask[2] and not s.causal
     numbers = {
-        "D": cut.lanes * 8, "d": s.d, "dv": s.dv, "rows": cut.rows, "keys": s.keys, "SPLITS": cut.splits, "SHARE": cut.share,
-        "WARPS": _WARPS, "AHEAD": cut.ahead, "k_row": s.k[2], "v_row": s.v[2],
+        "D": cut.d, "d": s.d, "dv": s.dv, "rows": cut.rows, "keys": s.keys, "SPLITS": cut.splits, "SHARE": cut.share,
+        "WARPS": _WARPS, "STAGES": cut.stages, "k_row": s.k[2], "v_row": s.v[2], "MASK_ROWS": 1 if same_mask else cut.rows,
     }  # fmt: skip
     special = bool(s.mask) or bool(s.softcap)
     scale = s.scale if s.softcap else s.scale * LOG2E
@@ -114,7 +121,7 @@ def _part(call: NodeCall, s: AttentionShape, cut: Cut, tasks: int, kept: int) ->
         "struct KERNEL_decode {",
         *(f"    {a.text};" for a in mask),
         "    int first;",
-        f"    typedef {given[0].ctype} S;",
+        f"    typedef {TAGS[dtype]} T;",
         constants("int", numbers),
         constants("bool", {"MASKED": c_bool(special), "ALIGNED": c_bool(aligned)}),
         *(place_text(n, steps) for n, steps in (("key", s.k), ("value", s.v))),
@@ -132,9 +139,9 @@ def _part(call: NodeCall, s: AttentionShape, cut: Cut, tasks: int, kept: int) ->
     body = [
         f"const int task = blockIdx.x / {cut.splits}, block = task % {cut.row_blocks};",
         f"const int head = task / {cut.row_blocks} % {s.kv_heads}, batch = task / {cut.row_blocks * s.kv_heads};",
-        f"const auto *q0 = q + (batch * {s.q[0]}ll + head * {s.q[1] * s.group}ll);",
-        "const auto *k0 = k + KERNEL_decode::key_at(batch, head);",
-        "const auto *v0 = v + KERNEL_decode::value_at(batch, head);",
+        f"const auto *q0 = (const tensor::u16 *)q + (batch * {s.q[0]}ll + head * {s.q[1] * s.group}ll);",
+        "const auto *k0 = (const tensor::u16 *)k + KERNEL_decode::key_at(batch, head);",
+        "const auto *v0 = (const tensor::u16 *)v + KERNEL_decode::value_at(batch, head);",
         f"float *const to = parts + (int64_t)blockIdx.x * {kept};",
     ]
     values = f"{{{'mask, ' if mask else ''}block * {cut.rows}}}"
@@ -156,7 +163,7 @@ def _part(call: NodeCall, s: AttentionShape, cut: Cut, tasks: int, kept: int) ->
     return cuda_stage(
         f"decode_{s.batch}x{s.kv_heads * s.group}x{s.queries}x{s.keys}x{s.d}",
         about(call, f"{cut.rows} rows a block, keys in {cut.splits} parts of {cut.share}"),
-        [*given, Argument("temp0", "parts", "float", written=True)], body, Launch.flat(tasks * cut.splits, _WARPS * 32), before=struct,
+        [*given, Argument("temp0", "parts", "float", written=True)], body, Launch((tasks * cut.splits, 1, 1), (_WARPS * 32, 1, 1), cut.shared), before=struct,
         parts=frozenset({"flash_decode"}), flops=s.flops, bytes=bytes_of([o.spec for o in call.tensors]),
     )  # fmt: skip
 

@@ -1,134 +1,190 @@
-// needs: gemv
+// needs: tiles
 // flash_decode.cuh: attention of few queries over many keys, whose time is that of reading keys and values once.
-// The keys are split over blocks (Flash-Decoding, Dao et al., 2023); `join` brings the parts together. All query heads that share a
-// key head are rows of one block. D / 8 lanes hold a key (four or more), so a warp reads several keys at once, AHEAD times over.
+// The keys are split over blocks (Flash-Decoding, Dao et al., 2023); `joined` brings the parts together. All query heads that share a
+// key head are rows of one block, so tensor cores compute up to 16 of them at once; a warp has 16 keys of its own at a time and copies
+// STAGES ahead, so that no warp waits for another until the end.
 //
-// P: S (bf16, f16), D (size of a head in eights, padded to a power of two of chunks), d, dv, rows (of queries and heads, up to 8),
-//    keys, SPLITS, SHARE (keys of a split), WARPS, AHEAD, k_row, v_row, MASKED, scale() (of exponents to base 2),
-//    sees(row, key), logit(score, batch, head, row, key).
+// P: T, D (size of a head, padded to 32, 64 or 128), d, dv, rows (of queries and heads, up to 16), keys, SPLITS, SHARE (keys of a
+//    split), WARPS, STAGES, ALIGNED, q_row, k_row, v_row; MASKED (there are logits to change), MASK_ROWS (rows whose masks differ),
+//    q_at(row), sees(row, key), scale() (of exponents to base 2), logit(score, batch, head, row, key).
 namespace flash_decode {
 
-using tensor::Quad;
+using tensor::u16;
+using tensor::u32;
 
-// One part: rows x (maximum, sum, dv values), left in `parts`, or the result itself where there is one part.
+// The keys of a split that a mask shows to any row: others are not read.
 template <class P>
-__device__ __forceinline__ void part(const typename P::S *q, const typename P::S *k, const typename P::S *v, int batch, int head,
-                                     float *parts, const P &p) {
-    typedef typename P::S S;
-    typedef gemv::Chunk<S> Chunk;
-    constexpr int L = P::D / 8, SLOTS = 32 / L, STEP = P::WARPS * SLOTS;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, slot = lane / L, chunk = lane % L * 8;
-    const int begin = blockIdx.x % P::SPLITS * P::SHARE, end = begin + P::SHARE < P::keys ? begin + P::SHARE : P::keys;
-
-    float query[P::rows][8], out[P::rows][8], most[P::rows], total[P::rows];
+__device__ __forceinline__ void shown(int batch, int head, int &begin, int &end, const P &p) {
+    __shared__ int bounds[P::WARPS][2];
+    int first = end, last = begin;
+    for (int key = begin + (int)threadIdx.x; key < end; key += P::WARPS * 32)
 #pragma unroll
-    for (int r = 0; r < P::rows; ++r) {
-        Chunk::open(query[r], gemv::read<P::ALIGNED, false>(q + p.q_at(r), chunk, P::d));
-        most[r] = TENSOR_HIDDEN;
-        total[r] = 0;
+        for (int r = 0; r < P::MASK_ROWS; ++r)
+            if (p.sees(r, key) && p.logit(0.0f, batch, head, r, key) != TENSOR_HIDDEN) {
+                first = key < first ? key : first;
+                last = key + 1 > last ? key + 1 : last;
+            }
 #pragma unroll
-        for (int e = 0; e < 8; ++e) query[r][e] *= P::scale(), out[r][e] = 0;
+    for (int far = 16; far > 0; far /= 2) {
+        const int f = __shfl_xor_sync(0xffffffffu, first, far), l = __shfl_xor_sync(0xffffffffu, last, far);
+        first = f < first ? f : first;
+        last = l > last ? l : last;
     }
+    if (threadIdx.x % 32 == 0) bounds[threadIdx.x / 32][0] = first, bounds[threadIdx.x / 32][1] = last;
+    __syncthreads();
+#pragma unroll
+    for (int w = 0; w < P::WARPS; ++w) {
+        first = bounds[w][0] < first ? bounds[w][0] : first;
+        last = bounds[w][1] > last ? bounds[w][1] : last;
+    }
+    begin = first;
+    end = last;
+}
 
-    for (int key0 = begin + warp * SLOTS + slot; key0 - slot < end; key0 += P::AHEAD * STEP) {
-        if (P::MASKED) {  // what no row sees is not read
-            bool any = false;
+// One part: for each row dv sums, the maximum and the sum of weights, left in `parts`.
+template <class P>
+__device__ __forceinline__ void part(const u16 *q, const u16 *k, const u16 *v, int batch, int head, float *parts, const P &p) {
+    TENSOR_SHARED(shared);
+    typedef typename P::T T;
+    constexpr int CH = P::D / 8, TILE = 16 * P::D * 2, STAGE = 2 * TILE, ON = P::D / 8, LOADS = 16 * CH / 32, KEPT = P::dv + 2;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    int begin = blockIdx.x % P::SPLITS * P::SHARE, end = begin + P::SHARE < P::keys ? begin + P::SHARE : P::keys;
+    if (P::MASKED) shown<P>(batch, head, begin, end, p);
+    const int steps = end > begin ? ((end - begin + 15) / 16 - warp + P::WARPS - 1) / P::WARPS : 0;
+
+    unsigned char *const own = shared + TILE + warp * P::STAGES * STAGE;
+    const auto fetch = [&](int step) {
+        const int key0 = begin + (step * P::WARPS + warp) * 16;
+        unsigned char *const to = own + step % P::STAGES * STAGE;
 #pragma unroll
-            for (int s = 0; s < P::AHEAD; ++s)
-#pragma unroll
-                for (int r = 0; r < P::rows; ++r) any = any || (key0 + s * STEP < end && p.logit(0.0f, batch, head, r, key0 + s * STEP) != TENSOR_HIDDEN);
-            if (!__any_sync(0xffffffffu, any)) continue;
+        for (int i = 0; i < LOADS; ++i) {
+            const int r = (lane + i * 32) / CH, c = lane % CH;
+            unsigned char *const at = to + tiles::swizzled<CH>(r, c) * 16;
+            const bool there = key0 + r < end;
+            tiles::fetch<P::ALIGNED>(at, k + (long long)(key0 + r) * P::k_row, c * 8, P::d, there);
+            tiles::fetch<P::ALIGNED>(at + TILE, v + (long long)(key0 + r) * P::v_row, c * 8, P::dv, there);
         }
-        Quad keys[P::AHEAD], values[P::AHEAD];
+    };
+    for (int i = threadIdx.x; i < 16 * CH; i += P::WARPS * 32) {
+        const int r = i / CH, c = i % CH;
+        tiles::fetch<P::ALIGNED>(shared + tiles::swizzled<CH>(r, c) * 16, q + p.q_at(r < P::rows ? r : 0), c * 8, P::d, r < P::rows);
+    }
+    tensor::copies_commit();
 #pragma unroll
-        for (int s = 0; s < P::AHEAD; ++s) {
-            const int key = key0 + s * STEP < end ? key0 + s * STEP : begin;
-            keys[s] = gemv::read<P::ALIGNED, true>(k + (long long)key * P::k_row, chunk, P::d);
+    for (int s = 0; s < P::STAGES - 1; ++s) {
+        if (s < steps) fetch(s);
+        tensor::copies_commit();
+    }
+    tensor::copies_wait<P::STAGES - 1>();
+    __syncthreads();
+    const u32 base = tensor::place(shared), tile = tensor::place(own);
+    const u32 queries = tiles::rows_place<CH>(base, lane);
+    u32 fq[P::D / 16][4];
+#pragma unroll
+    for (int kk = 0; kk < P::D / 16; ++kk) tiles::rows16<CH>(fq[kk], queries, 0, kk * 2);
+
+    float out[ON][4], most[2] = {TENSOR_HIDDEN, TENSOR_HIDDEN}, total[2] = {0, 0};
+#pragma unroll
+    for (int j = 0; j < ON; ++j)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) out[j][e] = 0;
+
+    for (int step = 0; step < steps; ++step) {
+        tensor::copies_wait<P::STAGES - 2>();
+        __syncwarp();  // this tile is there for all lanes, and all are done with the one whose place the next copy takes
+        if (step + P::STAGES - 1 < steps) fetch(step + P::STAGES - 1);
+        tensor::copies_commit();
+        const u32 stage = tile + step % P::STAGES * STAGE;
+        const u32 keys = tiles::columns_place<CH>(stage, lane), values = tiles::rows_place<CH>(stage + TILE, lane);
+        const int key0 = begin + (step * P::WARPS + warp) * 16;
+        float s[2][4];
+#pragma unroll
+        for (int j = 0; j < 2; ++j)
+#pragma unroll
+            for (int e = 0; e < 4; ++e) s[j][e] = 0;
+#pragma unroll
+        for (int kk = 0; kk < P::D / 16; ++kk) {
+            u32 fk[4];
+            tiles::columns16<CH>(fk, keys, 0, kk * 2);
+            tensor::multiply<T>(s[0], fq[kk], fk[0], fk[1]);
+            tensor::multiply<T>(s[1], fq[kk], fk[2], fk[3]);
         }
+        u32 weights[2][2];
 #pragma unroll
-        for (int s = 0; s < P::AHEAD; ++s) {
-            const int key = key0 + s * STEP < end ? key0 + s * STEP : begin;
-            values[s] = gemv::read<P::ALIGNED, true>(v + (long long)key * P::v_row, chunk, P::dv);
-        }
-        float scores[P::AHEAD][P::rows];
+        for (int half = 0; half < 2; ++half) {
+            const int row = half * 8 + lane / 4;
+            float peak = most[half];
 #pragma unroll
-        for (int s = 0; s < P::AHEAD; ++s) {
-            const int key = key0 + s * STEP;
-            float x[8];
-            Chunk::open(x, keys[s]);
+            for (int j = 0; j < 2; ++j)
 #pragma unroll
-            for (int r = 0; r < P::rows; ++r) {
-                float sum = 0;
+                for (int e = 0; e < 2; ++e) {
+                    float &x = s[j][half * 2 + e];
+                    const int key = key0 + j * 8 + lane % 4 * 2 + e;
+                    const bool there = key < end && row < P::rows && p.sees(row, key);
+                    x *= P::scale();
+                    if (P::MASKED && there) x = p.logit(x, batch, head, row, key);
+                    if (!there) x = TENSOR_HIDDEN;
+                    peak = fmaxf(peak, x);
+                }
+            peak = fmaxf(peak, __shfl_xor_sync(0xffffffffu, peak, 1));
+            peak = fmaxf(peak, __shfl_xor_sync(0xffffffffu, peak, 2));
+            const float level = peak == TENSOR_HIDDEN ? 0 : peak, shrink = tensor::exp2(most[half] - level);
+            most[half] = peak;
+            total[half] *= shrink;
 #pragma unroll
-                for (int e = 0; e < 8; ++e) sum += query[r][e] * x[e];
-#pragma unroll
-                for (int far = L / 2; far > 0; far /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, far);
-                if (P::MASKED && key < end) sum = p.logit(sum, batch, head, r, key);
-                scores[s][r] = key < end && p.sees(r, key) ? sum : TENSOR_HIDDEN;
+            for (int j = 0; j < 2; ++j) {
+                const float a = tensor::exp2(s[j][half * 2] - level), b = tensor::exp2(s[j][half * 2 + 1] - level);
+                total[half] += a + b;
+                weights[j][half] = T::pack(a, b);
             }
+#pragma unroll
+            for (int j = 0; j < ON; ++j) out[j][half * 2] *= shrink, out[j][half * 2 + 1] *= shrink;
         }
+        const u32 fp[4] = {weights[0][0], weights[0][1], weights[1][0], weights[1][1]};
 #pragma unroll
-        for (int r = 0; r < P::rows; ++r) {
-            float peak = most[r];
-#pragma unroll
-            for (int s = 0; s < P::AHEAD; ++s) peak = fmaxf(peak, scores[s][r]);
-            const float level = peak == TENSOR_HIDDEN ? 0 : peak, shrink = tensor::exp2(most[r] - level);
-            most[r] = peak;
-            total[r] *= shrink;
-#pragma unroll
-            for (int e = 0; e < 8; ++e) out[r][e] *= shrink;
-#pragma unroll
-            for (int s = 0; s < P::AHEAD; ++s) {
-                scores[s][r] = tensor::exp2(scores[s][r] - level);
-                total[r] += scores[s][r];
-            }
-        }
-#pragma unroll
-        for (int s = 0; s < P::AHEAD; ++s) {
-            if (key0 + s * STEP >= end) continue;
-            float x[8];
-            Chunk::open(x, values[s]);
-#pragma unroll
-            for (int r = 0; r < P::rows; ++r)
-#pragma unroll
-                for (int e = 0; e < 8; ++e) out[r][e] += scores[s][r] * x[e];
+        for (int j = 0; j < ON / 2; ++j) {
+            u32 fv[4];
+            tiles::across16<CH>(fv, values, 0, j * 2);
+            tensor::multiply<T>(out[2 * j], fp, fv[0], fv[1]);
+            tensor::multiply<T>(out[2 * j + 1], fp, fv[2], fv[3]);
         }
     }
+    tensor::copies_wait<0>();
+    __syncthreads();
 
-    // Slots of a warp, then warps, become one.
-    __shared__ float states[P::WARPS][P::rows][P::D + 2];
+    // The warps become one; their states take the tiles' place.
+    float *const states = (float *)shared;
+    constexpr int LINE = P::D + 2;
 #pragma unroll
-    for (int r = 0; r < P::rows; ++r) {
+    for (int half = 0; half < 2; ++half) {
+        const int row = half * 8 + lane / 4;
+        float *const state = states + (warp * 16 + row) * LINE;
+        float sum = total[half];
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        if (row < P::rows) {
 #pragma unroll
-        for (int far = L; far < 32; far *= 2) {
-            const float other = __shfl_xor_sync(0xffffffffu, most[r], far);
-            const float peak = fmaxf(most[r], other), level = peak == TENSOR_HIDDEN ? 0 : peak, shrink = tensor::exp2(most[r] - level);
-            total[r] *= shrink;
-            total[r] += __shfl_xor_sync(0xffffffffu, total[r], far);
-#pragma unroll
-            for (int e = 0; e < 8; ++e) {
-                out[r][e] *= shrink;
-                out[r][e] += __shfl_xor_sync(0xffffffffu, out[r][e], far);
+            for (int j = 0; j < ON; ++j) {
+                state[j * 8 + lane % 4 * 2] = out[j][half * 2];
+                state[j * 8 + lane % 4 * 2 + 1] = out[j][half * 2 + 1];
             }
-            most[r] = peak;
-        }
-        if (slot == 0) {
-#pragma unroll
-            for (int e = 0; e < 8; ++e) states[warp][r][chunk + e] = out[r][e];
-            if (chunk == 0) states[warp][r][P::D] = most[r], states[warp][r][P::D + 1] = total[r];
+            if (lane % 4 == 0) state[P::D] = most[half], state[P::D + 1] = sum;
         }
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < P::rows * (P::dv + 2); i += P::WARPS * 32) {
-        const int r = i / (P::dv + 2), at = i % (P::dv + 2);
+    for (int i = threadIdx.x; i < P::rows * KEPT; i += P::WARPS * 32) {
+        const int r = i / KEPT, at = i % KEPT;
         float peak = TENSOR_HIDDEN, sum = 0;
 #pragma unroll
-        for (int w = 0; w < P::WARPS; ++w) peak = fmaxf(peak, states[w][r][P::D]);
+        for (int w = 0; w < P::WARPS; ++w) peak = fmaxf(peak, states[(w * 16 + r) * LINE + P::D]);
         const float level = peak == TENSOR_HIDDEN ? 0 : peak;
         const int column = at < P::dv ? at : P::D + 1;
 #pragma unroll
-        for (int w = 0; w < P::WARPS; ++w) sum += states[w][r][column] * tensor::exp2(states[w][r][P::D] - level);
-        parts[r * (P::dv + 2) + at] = at == P::dv ? peak : sum;
+        for (int w = 0; w < P::WARPS; ++w) {
+            const float *const state = states + (w * 16 + r) * LINE;
+            sum += state[column] * tensor::exp2(state[P::D] - level);
+        }
+        parts[r * KEPT + at] = at == P::dv ? peak : sum;
     }
 }
 
