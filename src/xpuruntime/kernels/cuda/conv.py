@@ -262,7 +262,12 @@ class Cudnn:
             return no("takes channels that lie side by side")
         if act_of(call) not in _CUDNN_ACTS:
             return no(f"has no activation {act_of(call)}")
-        if call.outputs[0].dtype in TAGS and (s.channels % 8 or s.filters % 8) and s.groups > 1:
+        if (
+            call.outputs[0].dtype in TAGS
+            and s.groups > 1
+            and s.channels > 1
+            and (s.channels % 8 or s.filters % 8)
+        ):
             return no("groups of channels that are not in eights")
         residual = call.optional(3) if call.op == "fused_convolution" else None
         if residual is not None and (residual.spec.shape != call.outputs[0].shape or s.r[1] != 1):
