@@ -13,6 +13,8 @@ import pytest
 
 from xpuruntime import ir
 from xpuruntime.codegen.cpp import cpu_target
+from xpuruntime.codegen.cuda import cuda_target
+from xpuruntime.codegen.target import CodegenTarget
 from xpuruntime.ir.graph import Node
 from xpuruntime.kernels.catalogue import offers
 from xpuruntime.kernels.kernel import NodeCall, Operand
@@ -56,7 +58,19 @@ CASES: dict[str, Callable[[Any], None]] = {
 }
 
 
-def text_of(build: Callable[[Any], None]) -> str:
+def turned(b: Any) -> None:
+    b.output("y", b.permute(b.input("x", "bfloat16[2, 196, 768]"), dims=[0, 2, 1]))
+
+
+def appended(b: Any) -> None:
+    cache, at = b.input("cache", "bfloat16[1, 2, 512, 64]"), b.input("at", "int64[4]")
+    b.output("y", b.index_copy(cache, at, b.input("x", "bfloat16[1, 2, 4, 64]"), dim=2))
+
+
+CUDA_CASES = {**CASES, "permute": turned, "index_copy": appended}
+
+
+def text_of(build: Callable[[Any], None], target: CodegenTarget | None = None) -> str:
     """The first node's kernel; four-dim images lie channels-last."""
     b = ir.GraphBuilder("g")
     build(b)
@@ -68,7 +82,7 @@ def text_of(build: Callable[[Any], None]) -> str:
 
     inputs = tuple(Operand(str(i), lying(graph.spec(str(i)))) for i in node.inputs)
     call = NodeCall(node, inputs, tuple(lying(graph.spec(v.name)) for v in node.outputs))
-    target = cpu_target("cpu:x86-64-v4")
+    target = target or cpu_target("cpu:x86-64-v4")
     kernel = next(k for k, answer in offers(call, target) if answer)
     return "\n".join(stage.source for stage in kernel.lower(call, target).stages)
 
@@ -76,6 +90,11 @@ def text_of(build: Callable[[Any], None]) -> str:
 @pytest.mark.parametrize("name", CASES)
 def test_text(name: str) -> None:
     assert text_of(CASES[name]) == (FOLDER / f"{name}.cpp").read_text()
+
+
+@pytest.mark.parametrize("name", CUDA_CASES)
+def test_cuda_text(name: str) -> None:
+    assert text_of(CUDA_CASES[name], cuda_target("cuda:sm_90")) == (FOLDER / f"{name}.cu").read_text()
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -98,3 +117,5 @@ if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
     for case, write in CASES.items():
         (FOLDER / f"{case}.cpp").write_text(text_of(write))
+    for case, write in CUDA_CASES.items():
+        (FOLDER / f"{case}.cu").write_text(text_of(write, cuda_target("cuda:sm_90")))

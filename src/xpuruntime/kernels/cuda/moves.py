@@ -198,17 +198,16 @@ class _Text:
         lines = [f"const {kind} t = {wide} * {self.threads} + threadIdx.x;"]
         body = self._split("t", lengths, kind, "i")
         if self.width > 1:
-            last = f"i{len(lengths) - 1}"
-            body[-1] = body[-1].removesuffix(";").replace(f"{last} = ", f"{last} = (") + f") * {self.width};"
+            name, _, value = body[-1].removesuffix(";").partition(" = ")
+            body[-1] = f"{name} = {value if value == 't' else f'({value})'} * {self.width};"
         names = [f"i{d}" for d in range(len(self.shared))]
         if not self.rising:
             body += self._loops(names)
         else:
             lookup = next(x for x in self.move.lookups if x.writes)
             step = self.shared[0].steps[2]
-            lines.append(
-                f"const bool rises = rising({lookup.arg} + {lookup.offset}, {self.shared[0].length}, {step});"
-            )
+            first = f"{lookup.arg} + {lookup.offset}" if lookup.offset else lookup.arg
+            lines.append(f"const bool rises = rising({first}, {self.shared[0].length}, {step});")
             one = self._one(names)
             every = [
                 f"for ({kind} j = 0; j < {self.shared[0].length}; ++j) {{",

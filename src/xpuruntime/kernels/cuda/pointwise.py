@@ -124,12 +124,10 @@ class _Pointwise:
         nest_, width, plan = self.nest, self.width, self.plan
         kind = index_type(reach_of(nest_.extents, *nest_.strides.values()))
         number = f"({kind})blockIdx.x * {self.threads} + threadIdx.x"
-        lines = ["constexpr int N = 1;", f"const {kind} pack_ = {number};" if width > 1 else ""]
-        first = f"pack_ * {width}" if width > 1 else number
-        lines += [
-            f"const {kind} e = {first};",
-            *([f"if (e >= {nest_.elements}) return;"] if items % self.threads else []),
-        ]
+        first = f"({number}) * {width}" if width > 1 else number
+        lines = ["constexpr int N = 1;", f"const {kind} e = {first};"]
+        if items % self.threads:
+            lines.append(f"if (e >= {nest_.elements}) return;")
         if nest_.rows > 1:
             lines.append(f"const {kind} row = e / {nest_.inner}, i = e % {nest_.inner};")
         moving = self._moving() if width > 1 else set()
@@ -142,7 +140,7 @@ class _Pointwise:
         lines += value_lines(plan, [o for o in plan.operations if o.name not in moving], parts)
         if width == 1:
             lines += [f"store<N>({y}_at, {value});" for y, value in zip(results, plan.outputs, strict=True)]
-            return [line for line in lines if line]
+            return lines
         packed = [i for i in plan.inputs if i.name in moving]
         ways = [f"fits<{width}>({n}_at)" for n in (*(i.name for i in packed), *results)]
         lines.append(f"const bool whole = {' && '.join(ways)};")

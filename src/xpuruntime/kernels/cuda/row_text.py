@@ -190,12 +190,10 @@ class RowText:
         share = self.share
         if share.across:
             columns = -(-share.kept.inner // share.x)
-            lines = [f"const {self.index} row = blockIdx.x / {columns};"] if share.kept.rows > 1 else []
-            mine, name, many = (
-                f"blockIdx.x % {columns} * {share.x} + threadIdx.x",
-                "c",
-                share.kept.inner,
-            )
+            row = "blockIdx.x" if columns == 1 else f"blockIdx.x / {columns}"
+            lines = [f"const {self.index} row = {row};"] if share.kept.rows > 1 else []
+            first = f"blockIdx.x % {columns} * {share.x} + " if columns > 1 else ""
+            mine, name, many = f"{first}threadIdx.x", "c", share.kept.inner
         else:
             mine = "blockIdx.x" if share.y == 1 else f"blockIdx.x * {share.y} + threadIdx.y"
             lines, name, many = [], "row", share.kept.elements
@@ -219,7 +217,8 @@ class RowText:
             if self.share.across:
                 where = offset_text(kept.extents[:-1], kept.strides[name][:-1]) if kept.rows > 1 else "0"
                 step = kept.strides[name][-1]
-                terms = [t for t in (where, f"c * {step}" if step else "0") if t != "0"]
+                column = "0" if not step else "c" if step == 1 else f"c * {step}"
+                terms = [t for t in (where, column) if t != "0"]
             else:
                 where = offset_text(kept.extents, kept.strides[name]) if kept.elements > 1 else "0"
                 terms = [t for t in (where,) if t != "0"]
@@ -343,8 +342,10 @@ class RowText:
         exact = share.turns * share.x * width == share.run.elements
         if not exact:
             body = [f"if (i < {share.run.elements}) {{", *indented(body), "}"]
-        lane = "threadIdx.x" if share.turns == 1 else f"(k * {share.x} + threadIdx.x)"
-        place = f"const {self.index} i = {lane}{f' * {width}' if width > 1 else ''};"
+        lane = "threadIdx.x" if share.turns == 1 else f"k * {share.x} + threadIdx.x"
+        if width > 1:
+            lane = f"({lane}) * {width}" if share.turns > 1 else f"{lane} * {width}"
+        place = f"const {self.index} i = {lane};"
         unroll = ["#pragma unroll"] if share.turns * width <= _KEPT // 2 else []
         return [
             *unroll,
