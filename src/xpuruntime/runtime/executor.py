@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from .. import _core, env
 from ..errors import InputError, OutOfMemory, RunError
 from ..program.program import CompiledProgram, EntryPoint
+from ..targets import DeviceId
 from ..types import DType, TensorSpec
 from .binding import bind_plan
 from .buffer import DeviceBuffer, backend_of, host_array
@@ -278,6 +279,27 @@ class Executor:
         made = {n: int(getattr(found, n)) for n in names}
         made["copies"] += self._converted
         return made
+
+    @property
+    def device(self) -> DeviceId:
+        """Where it runs."""
+        return self.backend.device
+
+    @property
+    def implementations(self) -> list[str]:
+        """Of each call of the plan, what the library that computes it chose; empty for generated code."""
+        return self._core.implementations
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a receipt should say of how runs reached the device: bytes that crossed, graphs, and why there was none."""
+        found = self._core.counters
+        if not self.backend.stages:
+            return ()
+        crossed = (
+            f"{found.sent} bytes were brought to {self.device} and {found.fetched} back, in {found.runs} runs"
+        )
+        return (crossed, *self.backend.notes())
 
     # ── inside ──
 

@@ -1,4 +1,4 @@
-"""The functions of ``protocols.Engine`` for our own compiler and runtime on CPUs."""
+"""The functions of ``protocols.Engine`` for our own compiler and runtime, on CPUs and CUDA devices."""
 
 from __future__ import annotations
 
@@ -12,17 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ... import __version__
-from ...codegen.cpp import cpu_target
 from ...decisions import Reason, Support
 from ...errors import BuildError, FormatError, XpuError
 from ...program.program import CompiledProgram
 from ...protocols import Artifact, DeviceFact, EngineRequest, ModelSource
-from ...runtime.device import cpu
-from ...targets import DeviceId
 from ...types import DType
 from ..programs import buckets_of
 from .executable import NativeExecutable
 from .model import native_model
+from .places import device_facts, reaches, target_of
 from .sources import Compiled, Given
 
 if TYPE_CHECKING:
@@ -40,23 +38,14 @@ def version() -> str:
 
 
 def devices() -> tuple[DeviceFact, ...]:
-    """The host processor."""
-    facts = cpu()
-    return (
-        DeviceFact(
-            DeviceId("cpu"), facts.model, Support.yes(), {"target": _target(), "cores": facts.usable_cores}
-        ),
-    )
+    """The host processor and the CUDA devices."""
+    return device_facts()
 
 
 def supports(model: ModelSource, request: EngineRequest) -> Support:
     """Whether the request can be met and the model has a form in the IR; which kernels take its ops shows when it is built."""
-    if request.device.kind not in ("cpu", "auto") or request.device.index:
-        return Support.no(
-            Reason.DEVICE_MISMATCH,
-            f"the native engine drives cpu in this release, not {request.device}",
-            do="Use device='cpu', or another engine.",
-        )
+    if not (answer := reaches(request.device)):
+        return answer
     if model.format not in ("onnx", "graph", "program"):
         return Support.no(
             Reason.FORMAT_UNSUPPORTED,
@@ -145,7 +134,7 @@ def _ops(model: ModelSource) -> Support:
 def fingerprint(request: EngineRequest) -> Mapping[str, str]:
     """The instruction set that code is generated for, and the compiler itself: a kernel that changed makes another program."""
     return {
-        "target": _target(),
+        "target": target_of(request.device),
         "version": __version__,
         "compiler": _compiler_digest(),
         "cxx": os.environ.get(
@@ -161,7 +150,7 @@ def _compiler_digest() -> str:
     found = hashlib.sha256()
     for part in ("ir", "passes", "kernels", "codegen", "compiler", "frontends"):
         for file in sorted(Path(str(package / part)).rglob("*")):
-            if file.suffix in (".py", ".h"):
+            if file.suffix in (".py", ".h", ".cuh"):
                 found.update(file.name.encode() + file.read_bytes())
     return found.hexdigest()
 
@@ -211,7 +200,7 @@ def compiled(model: ModelSource, request: EngineRequest, shapes: Mapping[str, in
         found = native_model(model)
         return compile_graph(
             found.graph,
-            target="cpu",
+            target=target_of(request.device),
             policy=Policy(kernel=_kernel_policy(request), execution=execution),
             shapes=shapes,
             weights=found.weights,
@@ -227,7 +216,3 @@ def compiled(model: ModelSource, request: EngineRequest, shapes: Mapping[str, in
 def compiled_bytes(model: ModelSource, request: EngineRequest, shapes: Mapping[str, int]) -> bytes:
     """``compiled`` as the bytes of its file, so that a process of its own can do it."""
     return compiled(model, request, shapes).to_bytes()
-
-
-def _target() -> str:
-    return cpu_target().name

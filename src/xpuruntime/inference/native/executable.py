@@ -14,6 +14,7 @@ from ...decisions import Decision
 from ...errors import RunError
 from ...program.program import CompiledProgram, ExecutionPlan, KernelCall
 from ...protocols import Array, EngineRequest, Evidence, EvidenceRow, ModelSource, RunContext
+from ...runtime.device import Device
 from ...runtime.executor import Executor, States
 from ...runtime.weights import Weights, load_weights
 from ..kept import KeptShapes
@@ -37,6 +38,7 @@ class NativeExecutable:
         self._model, self._request, self._programs = model, request, programs
         self._who = f"native, model {model.name}"
         self._order = tuple(s.name for s in model.inputs)
+        self._device = Device(request.device)
         self._buckets = Buckets(int(request.options.get("shape_buckets", _KEPT_SHAPES)))
         self._compiling = threading.Lock()
         self._states: States | None = None
@@ -101,8 +103,10 @@ class NativeExecutable:
             return Evidence("native", __version__, (), "session", notes=self._notes())
         times = times_of(executor, [feeds[n] for n in self._order]) if feeds is not None else None
         plan = executor.plan
+        device, chosen = str(executor.device), executor.implementations
         rows = tuple(
-            _row(call, plan, None if times is None else times[i]) for i, call in enumerate(plan.calls)
+            _row(call, plan, None if times is None else times[i], device, chosen[i])
+            for i, call in enumerate(plan.calls)
         )
         source = "" if times is None else f"timed run of this session, median of {_PROFILED_RUNS}"
         return Evidence(
@@ -112,7 +116,7 @@ class NativeExecutable:
             "session",
             source,
             options={"target": plan.target},
-            notes=self._notes(),
+            notes=(*self._notes(), *executor.notes),
         )
 
     def close(self) -> None:
@@ -138,10 +142,12 @@ class NativeExecutable:
         source = self._programs.weights
         with _LOADING:
             held = _HELD.setdefault(self._model.digest, weakref.WeakSet())
-            weights = load_weights(source, program, shared=list(held))
+            weights = load_weights(source, program, self._device, shared=list(held))
             held.add(weights)
         threads, states = self._request.threads, self._states
-        executor = Executor(program, entry=entry, threads=threads, contexts=_ANY_NUMBER, states=states)
+        executor = Executor(
+            program, self._device, entry=entry, threads=threads, contexts=_ANY_NUMBER, states=states
+        )
         executor.bind(weights)
         self._states = executor.states
         self._buckets.put(key, executor)
@@ -179,11 +185,13 @@ class _Context:
         self._flag.set()
 
 
-def _row(call: KernelCall, plan: ExecutionPlan, time_us: float | None) -> EvidenceRow:
+def _row(
+    call: KernelCall, plan: ExecutionPlan, time_us: float | None, device: str, chosen: str
+) -> EvidenceRow:
+    """chosen: what a library says that it took for the call."""
     precision = plan.buffer(call.outputs[0]).spec.dtype.value if call.outputs else ""
-    return EvidenceRow(
-        call.nodes, "+".join(call.ops), "cpu", f"{call.kernel}: {call.symbol}", precision, time_us
-    )
+    kernel = f"{call.kernel}: {call.symbol}" + (f" ({chosen})" if chosen else "")
+    return EvidenceRow(call.nodes, "+".join(call.ops), device, kernel, precision, time_us)
 
 
 def times_of(executor: Executor, arrays: Sequence[Array]) -> list[float]:

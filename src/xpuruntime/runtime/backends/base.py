@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ... import _core
 from ...errors import DeviceUnavailable
 from ...program.program import Binary, CompiledProgram, ExecutionPlan
+from ...targets import DeviceId
 from ...types import DType, Layout, TensorSpec
 from ..buffer import DeviceBuffer
 
@@ -81,9 +82,18 @@ class RuntimeBackend(ABC):
         """Those of a binary's needs that this machine and device lack."""
         return _core.missing_requirements(list(requires))
 
-    def foreign(self, format: str) -> str:
+    def foreign(self, format: str) -> str:  # noqa: A002
         """Why a binary's format is none of this machine's; empty where it is not."""
         return ""
+
+    @property
+    def device(self) -> DeviceId:
+        """Which device it drives."""
+        return DeviceId(self.kind or "null")
+
+    def notes(self) -> tuple[str, ...]:
+        """What a receipt should say of how runs reached the device."""
+        return ()
 
     def import_tensor(self, tensor: Any, stream: int) -> DeviceBuffer | None:
         """Another library's tensor that lies on this device, as a buffer over the same memory; None for any other."""

@@ -39,7 +39,7 @@ class CpuBackend(HostBackend):
     def core(self, program: CompiledProgram, plan: ExecutionPlan, threads: int) -> _core.Backend:
         return _core.cpu_backend(threads)
 
-    def foreign(self, format: str) -> str:
+    def foreign(self, format: str) -> str:  # noqa: A002
         machine = cpu().architecture
         known = format.removeprefix("elf-").replace("-", "_")
         wrong = format.startswith("elf-") and known != machine

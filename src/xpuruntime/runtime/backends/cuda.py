@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from ... import _core
 from ...errors import BuildError, DeviceUnavailable, OutOfMemory, RunError
 from ...program.program import Binary, CompiledProgram, ExecutionPlan
+from ...targets import DeviceId
 from ...types import DType, TensorSpec
 from ..buffer import DeviceBuffer
 from ..device import search
@@ -161,6 +162,15 @@ class CudaBackend(RuntimeBackend):
         found = self._core.counters()
         names = ("captures", "updates", "replays", "plain")
         return {n: getattr(found, n) for n in names} | {"declined": self._core.declined()}
+
+    @property
+    def device(self) -> DeviceId:
+        return DeviceId("cuda", self.index)
+
+    def notes(self) -> tuple[str, ...]:
+        found = self._core.counters()
+        runs = f"{found.replays} submissions as a CUDA graph ({found.captures} captured, {found.updates} given other addresses), {found.plain} kernel by kernel"
+        return (f"on {self.name}: {runs}", *(f"no graph: {why}" for why in self._core.declined()))
 
     # ── streams ──
 
