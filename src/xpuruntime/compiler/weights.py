@@ -70,6 +70,7 @@ _RULES: Mapping[str, _Rule] = {
     "cat": lambda node, spec: ("concat", {"dim": node.attrs["dim"]}),
     "flip": lambda node, spec: ("flip", {"dims": list(node.attrs["dims"])}),
     "slice": _slice,
+    "sum": lambda node, spec: ("sum", {"dim": node.attrs["dim"][0], "keepdim": node.attrs["keepdim"]}),
     "arange": _arange,
 }
 
@@ -120,6 +121,8 @@ class KnownValues:
         if rule is None or any(v not in self for v in node.values):
             return False
         if not self._one_type(node) or (node.op == "slice" and node.attrs["step"] != 1):
+            return False
+        if node.op == "sum" and len(node.attrs["dim"] or ()) != 1:
             return False
         steps: list[RecipeStep] = []
         inputs: list[str] = []

@@ -85,7 +85,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("simplify", "what does nothing goes; chains of views, casts and the like become one", simplify.run, BASIC),
     Pass("cse", "equal nodes are computed once", cse.run, BASIC),
     Pass("dead_code", "what nothing reads goes", dead_code.run, BASIC),
-    Pass("fold_batch_norm", "batch norms go into the weights before them", fold_batch_norm.run, BASIC),
+    Pass("fold_batch_norm", "batch norms go into the weights of the layers beside them", fold_batch_norm.run, BASIC),
     Pass("recognise_activation", "written-out gelu, silu, hardswish ... are one op", recognise_activation.run, EXTENDED),
     Pass("unflatten", "products over flattened dims are products of the values", unflatten.run, EXTENDED),
     Pass("recognise_norm", "written-out rms_norm, layer_norm, softmax are one op", recognise_norm.run, EXTENDED),

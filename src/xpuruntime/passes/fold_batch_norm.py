@@ -1,7 +1,7 @@
 """fold_batch_norm: a batch norm by given statistics is a scale and a shift per channel.
 
-After a convolution or linear layer that nothing else reads, both go into its weight and bias (``fold_batch_norm``). Any other batch norm
-becomes a multiplication and an addition with known operands, which pointwise fusion takes on (``split_batch_norm``). The arithmetic on
+After a convolution or linear layer that nothing else reads, both go into its weight and bias (``fold_batch_norm``); so they do before such
+a layer, if it pads nothing: zeros at a border have no shift. Any other batch norm becomes a multiplication and an addition with known operands, which pointwise fusion takes on (``split_batch_norm``). The arithmetic on
 weights stays in the graph as nodes on known values: the compiler makes recipes of it.
 
     y = (x - mean) * s + shift,  s = scale * rsqrt(var + eps)          (Ioffe and Szegedy 2015)
@@ -9,6 +9,7 @@ weights stays in the graph as nodes on known values: the compiler makes recipes 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from ..ir import Editor, Graph, Node
@@ -26,15 +27,26 @@ def run(graph: Graph, context: Context | None = None) -> Graph:
     context = context or Context()
     known = known_values(graph)
 
-    def rule(editor: Editor, node: Node) -> None:
-        if not _fits(node, known):
-            return
-        original = graph.node(node.name)
-        layer = graph.producer(str(original.inputs[0]))
+    def layer_before(norm: Node) -> Node | None:
+        """The layer that takes on a norm of its results."""
+        layer = graph.producer(str(norm.inputs[0]))
         if layer is None or layer.op not in _LAYERS or graph.only_user(layer.name) is None:
-            return
-        if all(v in known for v in layer.values[1:]) and context.may_fuse(graph, (layer, original)):
-            _into_layer(editor, editor.current(layer), layer, node)
+            return None
+        fits = all(v in known for v in layer.values[1:]) and context.may_fuse(graph, (layer, norm))
+        return layer if fits else None
+
+    def rule(editor: Editor, node: Node) -> None:
+        original = graph.node(node.name)
+        if _fits(node, known):
+            layer = layer_before(original)
+            if layer is not None:
+                _into_layer(editor, editor.current(layer), layer, node)
+        elif _pads_nothing(node) and all(v in known for v in original.values[1:]):
+            norm = graph.producer(str(original.inputs[0]))
+            if norm is None or not _fits(norm, known) or graph.only_user(norm.name) is None:
+                return
+            if layer_before(norm) is None and context.may_fuse(graph, (norm, original)):
+                _into_next(editor, norm, node)
 
     return graph.rewrite(rule)
 
@@ -58,13 +70,21 @@ def _fits(node: Node, known: frozenset[str]) -> bool:
     )
 
 
-def _factors(editor: Editor, node: Node) -> tuple[str, Any, Any, str]:
-    """s, the norm's own shift (or None), the mean, and s's dtype name: all [C], in float32 at least."""
-    scale, shift, mean, var = node.inputs[1:]
+def _pads_nothing(node: Node) -> bool:
+    """A layer every one of whose products meets the norm's results: each channel's shift then adds the same everywhere."""
+    if node.op == "linear":
+        return node.spec.rank == 2  # its last dim is the channels'
+    return node.op == "convolution" and not node.attrs["transposed"] and not any(node.attrs["padding"])
+
+
+def _factors(editor: Editor, node: Node, norm: Node | None = None) -> tuple[str, Any, Any, str]:
+    """s, the norm's own shift (or None), the mean, and s's dtype name: all [C], in float32 at least. ``node``: before which they stand."""
+    norm = norm or node
+    scale, shift, mean, var = norm.inputs[1:]
     wide = "float64" if editor.values[str(var)].spec.dtype is DType.FLOAT64 else "float32"  # type: ignore[union-attr]
     scale, shift, mean, var = [_as(editor, node, v, wide) for v in (scale, shift, mean, var)]
     s = editor.insert(
-        node, "rsqrt", editor.insert(node, "add", var, node.attrs["eps"], name="bn_var"), name="bn_rstd"
+        node, "rsqrt", editor.insert(node, "add", var, norm.attrs["eps"], name="bn_var"), name="bn_rstd"
     )
     if scale is not None:
         s = editor.insert(node, "mul", scale, s, name="bn_scale")
@@ -93,6 +113,36 @@ def _into_layer(editor: Editor, layer: Node, original: Node, node: Node) -> None
         off = editor.insert(node, "add", off, shift, name="bn_bias")
     operands = (x, _as(editor, node, scaled, kept.dtype.value), _as(editor, node, off, kept.dtype.value))
     editor.replace(node, layer.op, *operands, absorbs=[original], **layer.attrs)
+
+
+def _into_next(editor: Editor, norm: Node, layer: Node) -> None:
+    """The norm then conv(x, w, b): conv(x, w*s, b + sum of w * (shift - mean*s)), s and shift along the input channels."""
+    s, shift, mean, wide = _factors(editor, layer, norm)
+    weight, bias = (*layer.inputs, None)[1:3]
+    kept = editor.values[str(weight)].spec
+    assert kept is not None
+    off = editor.insert(layer, "mul", mean, s, name="bn_shift")
+    off = (
+        editor.insert(layer, "neg", off)
+        if shift is None
+        else editor.insert(layer, "sub", shift, off, name="bn_shift")
+    )
+    groups = layer.attrs.get("groups", 1)
+    filters, channels = int(kept.shape[0]), int(kept.shape[1])
+    split = (groups, filters // groups, channels, *kept.shape[2:])
+    along = (groups, 1, channels, *(1,) * (kept.rank - 2))
+    wide_weight = _as(editor, layer, weight, wide)
+    by_group = editor.insert(layer, "view", wide_weight, size=split)
+    factor, shifts = (editor.insert(layer, "view", v, size=along) for v in (s, off))
+    scaled = editor.insert(layer, "mul", by_group, factor, name="bn_weight")
+    scaled = editor.insert(layer, "view", scaled, size=kept.shape)
+    shifted = editor.insert(layer, "mul", by_group, shifts)
+    flat = editor.insert(layer, "view", shifted, size=(filters, math.prod(int(d) for d in kept.shape[1:])))
+    total = editor.insert(layer, "sum", flat, dim=[1], name="bn_bias")
+    if bias is not None:
+        total = editor.insert(layer, "add", _as(editor, layer, bias, wide), total, name="bn_bias")
+    operands = [_as(editor, layer, v, kept.dtype.value) for v in (scaled, total)]
+    editor.replace(layer, layer.op, norm.inputs[0], *operands, absorbs=[norm], **layer.attrs)
 
 
 def _scaled(editor: Editor, at: Node, layer: Node, weight: str, s: str) -> str:
