@@ -6,7 +6,7 @@ assembled again program by program, so that one defect is one verdict.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from ..codegen.target import CodegenTarget
@@ -28,6 +28,11 @@ class Batch(CodegenTarget):
         self.parts |= parts
         source = "\n".join(functions.values())
         return Binary(self.name, "text", (), tuple(functions), b"", source, ",".join(sorted(parts)))
+
+    def text(self) -> str:
+        """The translation unit of all that was gathered, for targets that write one."""
+        source: Callable[..., str] = getattr(self, "source")  # noqa: B009  - the target's own
+        return source(self.functions, self.parts)
 
     def done(self, programs: Sequence[CompiledProgram]) -> list[CompiledProgram | BuildError]:
         """The programs with their code, or why theirs cannot be compiled."""
