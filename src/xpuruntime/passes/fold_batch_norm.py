@@ -128,16 +128,17 @@ def _into_next(editor: Editor, norm: Node, layer: Node) -> None:
         else editor.insert(layer, "sub", shift, off, name="bn_shift")
     )
     groups = layer.attrs.get("groups", 1)
-    filters, channels = int(kept.shape[0]), int(kept.shape[1])
-    split = (groups, filters // groups, channels, *kept.shape[2:])
-    along = (groups, 1, channels, *(1,) * (kept.rank - 2))
+    sizes = [d for d in kept.shape if isinstance(d, int)]  # all of them: a weight is static
+    filters, channels, *taps = sizes
+    split = (groups, filters // groups, channels, *taps)
+    along = (groups, 1, channels, *(1 for _ in taps))
     wide_weight = _as(editor, layer, weight, wide)
     by_group = editor.insert(layer, "view", wide_weight, size=split)
     factor, shifts = (editor.insert(layer, "view", v, size=along) for v in (s, off))
     scaled = editor.insert(layer, "mul", by_group, factor, name="bn_weight")
     scaled = editor.insert(layer, "view", scaled, size=kept.shape)
     shifted = editor.insert(layer, "mul", by_group, shifts)
-    flat = editor.insert(layer, "view", shifted, size=(filters, math.prod(int(d) for d in kept.shape[1:])))
+    flat = editor.insert(layer, "view", shifted, size=(filters, math.prod(sizes[1:])))
     total = editor.insert(layer, "sum", flat, dim=[1], name="bn_bias")
     if bias is not None:
         total = editor.insert(layer, "add", _as(editor, layer, bias, wide), total, name="bn_bias")
