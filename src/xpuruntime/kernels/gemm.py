@@ -61,6 +61,15 @@ _L2_SHARE = 384 * 1024
 _L1_SHARE = 32 * 1024
 """Bytes of B that a block of k may fill where tiles multiply: two thirds of the first cache of every core that has them."""
 
+_L2_WHOLE = 2 * 1024 * 1024
+"""Bytes of the second cache of cores that have tiles."""
+
+_L2_ROWS = 1280 * 1024
+"""Bytes of A's rows that stay there while panels of B pass by."""
+
+_L2_PANELS = 512 * 1024
+"""Bytes of panels that may be read again for every block of rows."""
+
 STREAMED_ROWS = 4
 """Up to so many rows B is read from memory once and nothing else takes time: its speed is that of memory."""
 
@@ -190,6 +199,7 @@ class _Tiling:
     task_rows: int
     pairs: bool
     tiles: bool = False
+    across: bool = False  # tasks go over all panels before the next rows
 
     @property
     def columns(self) -> int:
@@ -221,15 +231,23 @@ def by_tiles(p: Product, dtype: DType, streamed: bool, isa: IsaLevel) -> bool:
 
 
 def _tile_tiling(p: Product, packed: bool) -> _Tiling:
-    """Blocks of k whose panel stays in the first cache while the task's rows pass by it; one block where few do."""
-    rows = math.ceil(p.m / TILE)
+    """Blocks of k whose panel stays in the first cache while the task's rows pass by it; one block where few do. Where A as a whole
+    outgrows the second cache, or all of B is small, all panels pass by a block of rows before the next: of A and of the result.
+    """
+    rows, row_bytes = math.ceil(p.m / TILE), 2 * TILE * max(p.k, 1)
     panels = p.batches * math.ceil(p.n / TILE)
     blocks = max(1, min(math.ceil(64 / max(1, panels)), rows // (1 if packed else 4)), math.ceil(rows / 16))
+    outgrows = rows * row_bytes > _L2_ROWS
+    across = packed and (outgrows or panels * row_bytes <= _L2_PANELS)
+    if packed and outgrows:
+        blocks = max(blocks, math.ceil(rows / max(1, _L2_ROWS // row_bytes)))
     per_task = math.ceil(rows / blocks)
     depth = max(1, math.ceil(p.k / TILE))
     if per_task > 1:
         depth = math.ceil(depth / math.ceil(depth * 2 * TILE * TILE / _L1_SHARE))
-    return _Tiling(TILE, 2, TILE // 2, 1, depth * TILE, per_task * TILE, pairs=True, tiles=True)
+    return _Tiling(
+        TILE, 2, TILE // 2, 1, depth * TILE, per_task * TILE, pairs=True, tiles=True, across=across
+    )
 
 
 def _tiling(
@@ -361,6 +379,8 @@ def _source(call: NodeCall, p: Product, t: _Tiling, dtype: DType, packed: bool) 
     }  # fmt: skip
     b_at = _b_offset(p, call.tensor(p.b), t, panels, packed)
     rows = f"{p.m}" if blocks == 1 else f"row + {t.task_rows} < {p.m} ? {t.task_rows} : {p.m} - row"
+    first, second = (panels, blocks) if t.across else (blocks, panels)
+    inner, rest = f"task % {first}", f"task / {first} % {second}"
     a_at = _joined(offset_text("batch", p.batch, p.a_strides[:lead]), f"row * {a_row}")
     lines = [
         f"// {call.op}: [{p.batches}, {p.m}, {p.k}] x [{p.k}, {p.n}] in {dtype.value}, sums in {acc}"
@@ -390,7 +410,7 @@ def _source(call: NodeCall, p: Product, t: _Tiling, dtype: DType, packed: bool) 
         f"    constexpr int L = GEMM_LANES<{acc}>;",
         *(["    Tiles tiles;"] if t.tiles else []),
         "    for (int64_t task = begin; task < end; ++task) {",
-        f"        const int64_t row = task % {blocks} * {t.task_rows}, panel = task / {blocks} % {panels},"
+        f"        const int64_t row = {rest if t.across else inner} * {t.task_rows}, panel = {inner if t.across else rest},"
         f" batch = task / {blocks * panels};",
         f"        const int64_t col = panel * {t.columns}, columns = {_least(f'{p.n} - col', t.columns, p.n)}, rows = {rows};",
         f"        gemm_block{'_tiles' * t.tiles}<KERNEL_product>({'tiles, ' * t.tiles}a + {a_at}, b + {b_at}, rows, columns, scratch,",
@@ -405,11 +425,14 @@ def _source(call: NodeCall, p: Product, t: _Tiling, dtype: DType, packed: bool) 
 
 
 def _of_tiles(p: Product, t: _Tiling) -> list[str]:
-    """What ``gemm_block_tiles`` wants to know besides. B's next block is fetched in equal parts while this one is multiplied."""
+    """What ``gemm_block_tiles`` wants to know besides. Where B outgrows the second cache, its next block is fetched in equal parts
+    while this one is multiplied.
+    """
     if not t.tiles:
         return []
     lines = 2 * TILE * TILE // 64
-    ahead = math.ceil(lines / math.ceil(min(t.task_rows, p.m) / TILE))
+    fetched = 2 * p.n * t.depth(p.k) > _L2_WHOLE
+    ahead = math.ceil(lines / math.ceil(min(t.task_rows, p.m) / TILE)) if fetched else 0
     return [
         f"    static constexpr int64_t ahead = {ahead};",
         f"    static constexpr bool alone = {str(t.block >= p.k).lower()};",

@@ -79,11 +79,20 @@ INLINE void attention_block_tiles(Tiles &tiles, const bf16 *q, const bf16 *k, co
             store<L>(scores + i, score);
         }
         if constexpr (P::masked) mask(scores, at, keys);
-        if constexpr (P::causal)
+        if constexpr (P::causal) {
+            alignas(64) int32_t ends[lanes];  // the first key that a query does not see
+            int64_t from = keys;
             for (int64_t lane = 0; lane < lanes; ++lane) {
                 const int64_t end = lane < queries ? seen(lane) + 1 - at : keys;
-                for (int64_t j = end < 0 ? 0 : end; j < keys; ++j) scores[j * lanes + lane] = ATTENTION_HIDDEN<float>;
+                ends[lane] = end < 0 ? 0 : end < keys ? end : keys;
+                if (ends[lane] < from) from = ends[lane];
             }
+            for (int64_t j = from; j < keys; ++j)
+                for (int64_t lane = 0; lane < lanes; lane += L) {
+                    float *score = scores + j * lanes + lane;
+                    store<L>(score, select(load<L>(ends + lane) <= (int32_t)j, splat<V>(ATTENTION_HIDDEN<float>), load<L>(score)));
+                }
+        }
         attention_softmax<float, P::NV>(state, scores, keys, P::dv);
         attention_pair_weights(scores, keys, weights);
         attention_turn_values<P>(v + at * P::v_row, keys, turned);

@@ -122,11 +122,12 @@ template <class R, class S> INLINE void move(R *to, const S *from, int64_t n, in
 template <class M, class S>
 static __attribute__((noinline)) void gather_taps(const Shape &s, const S *x, int64_t pixel, int64_t count, int64_t from, int64_t to,
                                                   typename M::row *row) {
-    const int64_t run = s.channels, real = s.kernel[0] * s.kernel[1] * s.kernel[2] * run, first = from / run;
+    const int64_t run = s.channels, real = s.kernel[0] * s.kernel[1] * s.kernel[2] * run, first = from / run, inside = from % run;
+    const int64_t w0 = first % s.kernel[2], h0 = first / s.kernel[2] % s.kernel[1], d0 = first / s.kernel[2] / s.kernel[1];
     Pixel at(s, pixel);
     for (int64_t p = 0; p < count; p++, at.next(s), row += ROW_BYTES<M> / sizeof(*row)) {
         const S *image = x + at.n * s.x[0];
-        int64_t w = first % s.kernel[2], h = first / s.kernel[2] % s.kernel[1], d = first / s.kernel[2] / s.kernel[1], k = from % run;
+        int64_t w = w0, h = h0, d = d0, k = inside;
         for (int64_t done = from; done < to; k = 0) {
             typename M::row *out = row + (done - from);
             if (done >= real) {  // padding to a whole word
@@ -150,24 +151,32 @@ static __attribute__((noinline)) void gather_taps(const Shape &s, const S *x, in
 template <class M, class S>
 static __attribute__((noinline)) void gather_lines(const Shape &s, const S *x, int64_t pixel, int64_t count, int64_t from, int64_t to,
                                                    typename M::row *row) {
-    const int64_t run = s.kernel[2] * s.channels, first = from / run;
-    const int64_t real = s.kernel[0] * s.kernel[1] * run < to ? s.kernel[0] * s.kernel[1] * run : to;
+    constexpr int L = VECTOR_BYTES / sizeof(typename M::row);
+    const int64_t run = s.kernel[2] * s.channels, first = from / run, inside = from % run, all = s.kernel[0] * s.kernel[1] * run;
+    const int64_t h0 = first % s.kernel[1], d0 = first / s.kernel[1], real = all < to ? all : to;
+    const int64_t high = (s.kernel[1] - 1) * s.dilation[1], deep = (s.kernel[0] - 1) * s.dilation[0];
     Pixel at(s, pixel);
     for (int64_t p = 0; p < count; p++, at.next(s), row += ROW_BYTES<M> / sizeof(*row)) {
         const int64_t c = at.at[2] * s.stride[2] - s.begin[2];
         const int64_t left = c < 0 ? -c * s.channels : 0, right = (s.in[2] - c) * s.channels;  // of a run what meets the input
-        int64_t h = first % s.kernel[1], d = first / s.kernel[1], k = from % run;
+        int64_t h = h0, d = d0, k = inside;
         int64_t z = at.at[0] * s.stride[0] - s.begin[0] + d * s.dilation[0], y = at.at[1] * s.stride[1] - s.begin[1] + h * s.dilation[1];
         const S *line = x + at.n * s.x[0] + z * s.x[2] + y * s.x[3] + c * s.x[4];
         typename M::row *out = row;
+        if (real - from == all && left <= 0 && run <= right && y >= 0 && y + high < s.in[1] && z >= 0 && z + deep < s.in[0]) {
+            for (; d < s.kernel[0]; d++, line += s.dilation[0] * s.x[2])  // nothing of the window is padding
+                for (h = 0; h < s.kernel[1]; h++, out += run) copy<L>(out, line + h * s.dilation[1] * s.x[3], run);
+            zero(out, row + (to - from) - out);
+            continue;
+        }
         for (int64_t done = from; done < real; k = 0) {
             const int64_t end = run - k < real - done ? run : k + real - done, n = end - k;
             if (outside(z, s.in[0]) || outside(y, s.in[1])) zero(out, n);
-            else if (left <= k && end <= right) copy<VECTOR_BYTES / sizeof(*row)>(out, line + k, n);
+            else if (left <= k && end <= right) copy<L>(out, line + k, n);
             else {
                 const int64_t a = left < k ? k : left < end ? left : end, b = right < a ? a : right < end ? right : end;
                 zero(out, a - k);
-                copy<VECTOR_BYTES / sizeof(*row)>(out + (a - k), line + a, b - a);
+                copy<L>(out + (a - k), line + a, b - a);
                 zero(out + (b - k), end - b);
             }
             done += n, out += n;

@@ -39,14 +39,11 @@ static __attribute__((noinline)) void run_tiles(const Shape &s, const Blocks &g,
             for (int64_t t = 0; t < count; t++) {
                 const int64_t c = (tile + t) * TILE, o = group * s.filters + c;
                 const source *f = (const source *)filters + ((group * g.tiles + tile + t) * g.depth + k) * TILE;
-                // What is read after this chunk comes nearer while it is multiplied, a part with each product.
-                const int64_t parts = (many + TILE_ROWS - 1) / TILE_ROWS, each = (32 + parts - 1) / parts;
-                const source *then = t + 1 < count ? f + g.depth * TILE : f - (t * g.depth - CHUNK) * TILE;
-                for (int64_t p = 0; p < many; p += TILE_ROWS, then += each * steps * 32) {
+                for (int64_t p = 0; p < many; p += TILE_ROWS) {
                     const int64_t n = many - p < TILE_ROWS ? many - p : TILE_ROWS;
                     float *part = once ? sums : sums + (t * whole + p) * TILE;
                     tile_product(tiles, n, rows + p * PITCH, ROW_BYTES<M>, f, steps, nullptr, k ? part : start + t * TILE,
-                                 k ? TILE_SUMS : 0, part, then, each);
+                                 k ? TILE_SUMS : 0, part, f, 0);
                     if (next == g.depth)
                         finish<M, bf16, A, 2>(s, part, to + p, with + p, n, s.filters - c < TILE ? s.filters - c : TILE,
                                               residual ? residual + o * s.r[1] : nullptr, y + o * s.y[1]);
