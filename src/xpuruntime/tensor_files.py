@@ -23,7 +23,15 @@ from .errors import FormatError, ModelError
 from .store import write_atomic
 from .types import DType, TensorSpec
 
-__all__ = ["CODES", "TensorFiles", "pack_bits", "read_safetensors", "unpack_bits", "write_safetensors"]
+__all__ = [
+    "CODES",
+    "TensorFiles",
+    "element_digest",
+    "pack_bits",
+    "read_safetensors",
+    "unpack_bits",
+    "write_safetensors",
+]
 
 CODES: dict[DType, str] = {
     DType.BOOL: "BOOL",
@@ -104,6 +112,14 @@ def write_safetensors(arrays: Mapping[str, NDArray[Any]], path: str | os.PathLik
     text += b" " * (-len(text) % 8)  # the data starts at a multiple of 8
     write_atomic(path, len(text).to_bytes(8, "little"), text, *parts)
     return digests
+
+
+def element_digest(array: NDArray[Any], dtype: DType) -> str:
+    """sha256 of an array's elements: row-major, little-endian, sub-byte types packed."""
+    flat = (
+        pack_bits(array, dtype) if dtype.bits < 8 else np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    )
+    return hashlib.sha256(flat.data if flat.size else b"").hexdigest()
 
 
 class TensorFiles:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from xpuruntime import ir
+from xpuruntime.compiler.weights import KnownValues
 from xpuruntime.testing.native import check, compile_native
+from xpuruntime.types import DType
 
 PASSES = ["none", "all"]
 
@@ -91,6 +94,59 @@ def test_known_values_are_computed_when_weights_are_loaded(passes: str, rng: np.
     check(graph, feeds, weights={"w": floats(rng, 4, 5), "v": floats(rng, 5)}, passes=passes)
     plan = compile_native(graph, feeds, passes=passes).entries[0].plans[0]
     assert [c.ops for c in plan.calls] == [("linear",)]
+
+
+def test_lookups_and_positions_are_computed_when_weights_are_loaded(rng: np.random.Generator) -> None:
+    """What BERT does: rows of a table at positions that are a buffer of the model, plus one, and where a mask allows it."""
+    b = ir.GraphBuilder("places")
+    x, table, ids = (
+        b.input("x", "float32[1, 6, 4]"),
+        b.weight("table", "float32[9, 4]"),
+        b.weight("ids", "int64[1, 8]"),
+    )
+    mask, kinds = b.weight("mask", "bool[6, 1]"), b.weight("kinds", "int32[1, 6]")
+    here = b.slice(ids, dim=1, start=1, end=7, step=1)
+    rows = b.embedding(table, b.add(here, 1))
+    same = b.gather(b.slice(ids, dim=1, start=0, end=6, step=1), b.cast(kinds, dtype=DType.INT64), dim=1)
+    rows = b.add(rows, b.index_select(table, same, dim=0))
+    b.output("y", b.add(x, b.where(mask, rows, 0.5)))
+    graph, feeds = b.build(), {"x": floats(rng, 1, 6, 4)}
+    weights = {
+        "table": floats(rng, 9, 4),
+        "ids": np.arange(8)[None],
+        "mask": np.array([[True], [False], [True], [True], [False], [True]]),
+        "kinds": np.array([[5, 0, 3, 1, 2, 4]], np.int32),
+    }
+    for passes in PASSES:
+        check(graph, feeds, weights=weights, passes=passes)
+        (call,) = compile_native(graph, feeds, passes=passes).entries[0].plans[0].calls
+        assert call.ops[-1] == "add"
+
+
+def test_a_large_choice_is_left_to_a_kernel() -> None:
+    b = ir.GraphBuilder("large")
+    x, table, ids = (
+        b.input("x", "float32[4096, 512]"),
+        b.weight("table", "float32[2, 512]"),
+        b.weight("ids", "int64[4096]"),
+    )
+    b.output("y", b.add(x, b.embedding(table, ids)))
+    program = compile_native(b.build(), {"x": np.zeros((4096, 512), np.float32)})
+    assert any("embedding" in c.ops for c in program.entries[0].plans[0].calls)
+    assert sum(r.spec.size_bytes or 0 for r in program.recipes) < 1 << 20
+
+
+def test_constants_of_less_than_a_byte_lie_packed() -> None:
+    codes = np.array([-8, 7, -1, 0, 3], ml_dtypes.int4)
+    b = ir.GraphBuilder("nibbles")
+    b.output("y", b.constant(codes))
+    node = b.build().nodes[0]
+    known = KnownValues(b.build())
+    assert known.take(node)
+    known.recipe(node.name)
+    (ref,) = known.weights
+    assert len(ref.data) == 3
+    np.testing.assert_array_equal(ref.array().astype(np.int8), codes.astype(np.int8))
 
 
 @pytest.mark.parametrize("passes", PASSES)

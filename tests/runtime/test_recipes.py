@@ -52,6 +52,42 @@ MOVES = {
 }  # fmt: skip
 
 
+PLACES = np.array([[2, -1], [0, 2]])
+LOOKUPS = {
+    "take": ([X, PLACES], {"dim": 1}, np.take(X, [[2, 2], [0, 2]], axis=1)),
+    "gather": ([X, PLACES[:, :, None]], {"dim": 1}, np.take_along_axis(X[:2, :, :1], np.array([[[2], [2]], [[0], [2]]]), 1)),
+    "where": ([X > 0, X, Y], {}, np.where(X > 0, X, Y)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("op", LOOKUPS)
+def test_a_step_that_looks_up(op: str) -> None:
+    arrays, attrs, expected = LOOKUPS[op]
+    made = one(op, *arrays, spec=str(spec_of(expected)), **attrs)
+    assert made.dtype == expected.dtype
+    np.testing.assert_array_equal(made, expected)
+
+
+@pytest.mark.parametrize(
+    ("op", "arrays", "attrs", "spec", "what"),
+    [
+        ("take", [X, np.array([3])], {"dim": 1}, "float32[4, 1, 2]", "reads an index outside 0 to 2; got 3 to 3"),
+        ("gather", [X, np.full((4, 1, 2), -4)], {"dim": 1}, "float32[4, 1, 2]", "reads an index outside 0 to 2"),
+        ("take", [X, X], {"dim": 1}, "float32[4, 1, 2]", "an index is an integer, got float32"),
+        ("take", [X, np.array([0])], {"dim": 3}, "float32[4, 1, 2]", r"dim 3 of \[4, 3, 2\]"),
+        ("gather", [X, np.zeros((5, 1, 2), int)], {"dim": 1}, "float32[5, 1, 2]", r"an index of \[5, 1, 2\] into \[4, 3, 2\]"),
+        ("where", [X, X, X], {}, "float32[4, 3, 2]", "asks for bool, got float32"),
+        ("where", [X > 0, X, X.astype(int)], {}, "float32[4, 3, 2]", "inputs have several dtypes"),
+        ("where", [X > 0, X, X[:, :2]], {}, "float32[4, 3, 2]", "do not broadcast"),
+    ],
+)  # fmt: skip
+def test_lookups_that_do_not_fit(
+    op: str, arrays: list[Any], attrs: dict[str, Any], spec: str, what: str
+) -> None:
+    with pytest.raises((FormatError, InputError), match=what):
+        one(op, *arrays, spec=spec, **attrs)
+
+
 @pytest.mark.parametrize("op", MOVES)
 def test_a_step_over_one_weight(op: str) -> None:
     attrs, spec, expected = MOVES[op]

@@ -108,3 +108,42 @@ def test_weights_of_another_program_are_refused() -> None:
     weights = load_weights({"w": W}, same)
     executor = Executor(dataclasses.replace(chain(), digest="d"))
     assert executor.run({"input": W}, weights=weights)["output"].to_numpy()[0] == 3
+
+
+def proved(digest: str) -> dict[str, object]:
+    """Programs that state what the elements of their weight are: by name, and in a file."""
+    named = WeightRef("w", f32("w", 64), key="model.w", digest=digest)
+    filed = WeightRef("w", f32("w", 64), "m.safetensors", "safetensors", "model.w", digest=digest)
+    return {
+        "named": dataclasses.replace(chain(), weights=(named,)),
+        "filed": dataclasses.replace(chain(), weights=(filed,)),
+    }
+
+
+def test_weights_are_those_that_the_program_was_compiled_for(tmp_path: Path) -> None:
+    digest = write_safetensors({"model.w": W}, tmp_path / "m.safetensors")["model.w"]
+    programs = proved(digest)
+    load_weights({"w": W}, programs["named"])
+    load_weights({"w": np.stack([W, W], 1)[:, 0]}, programs["named"])  # not row-major
+    load_weights(tmp_path, programs["filed"])
+    other = W.copy()
+    other[63] += 1
+    text = (
+        r"hold other elements of 'w' than the model that was compiled; got sha256 \w{12}\.\.\., wanted "
+        + digest[:12]
+    )
+    with pytest.raises(InputError, match=text):
+        load_weights({"w": other}, programs["named"])
+    with pytest.raises(InputError, match="check=False takes others of the same types"):
+        Executor(programs["named"]).bind({"w": other})
+    assert load_weights({"w": other}, programs["named"], check=False)["w"].to_numpy()[63] == 64
+    write_safetensors({"model.w": other}, tmp_path / "m.safetensors")
+    with pytest.raises(InputError, match=text):
+        load_weights(tmp_path, programs["filed"])
+    assert load_weights(tmp_path, programs["filed"], check=False)["w"].to_numpy()[63] == 64
+
+
+def test_weights_that_no_recipe_reads_are_not_read_for_their_digests(tmp_path: Path) -> None:
+    unread = WeightRef("big", f32("big", 1 << 20), "none.safetensors", "safetensors", digest="0" * 64)
+    program = dataclasses.replace(chain(), weights=(*chain().weights, unread))
+    assert list(load_weights({"w": W}, program)) == ["w"]

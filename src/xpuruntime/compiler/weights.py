@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -17,6 +17,7 @@ from ..ir.attributes import Const
 from ..kernels.kernel import Packed
 from ..program.program import RecipeStep, WeightRef, WeightTransformRecipe
 from ..program.recipe_table import rename_inputs, resolve, weight_input
+from ..tensor_files import pack_bits
 from ..types import DType, TensorSpec
 
 __all__ = ["KnownValues"]
@@ -72,7 +73,16 @@ _RULES: Mapping[str, _Rule] = {
     "slice": _slice,
     "sum": lambda node, spec: ("sum", {"dim": node.attrs["dim"][0], "keepdim": node.attrs["keepdim"]}),
     "arange": _arange,
+    "embedding": lambda node, spec: ("take", {"dim": 0}),
+    "index_select": lambda node, spec: ("take", {"dim": node.attrs["dim"]}),
+    "gather": lambda node, spec: ("gather", {"dim": node.attrs["dim"]}),
+    "where": _plain("where"),
 }
+_WRAPS = ("add", "sub", "mul", "maximum", "neg")
+_LOOKUPS = ("embedding", "index_select", "gather")
+_LARGEST = (
+    4 << 20
+)  # bytes of what lookups and choices may make: a larger result is cheaper to compute again than to keep
 
 
 class KnownValues:
@@ -110,7 +120,9 @@ class KnownValues:
             if const.dtype is DType.STRING:
                 return False
             self._consts[node.outputs[0].name] = const
-            data = const.numpy().tobytes()
+            array = const.numpy()
+            packed = pack_bits(array, const.dtype) if const.dtype.bits < 8 else array
+            data = packed.tobytes()
             # Entry points share weights by name, and their constants are not each other's.
             mark = hashlib.sha256(f"{const.spec}".encode() + data).hexdigest()[:8]
             name = f"{node.outputs[0].name}.{mark}"
@@ -178,14 +190,35 @@ class KnownValues:
         self._specs[name] = node.spec
 
     def _one_type(self, node: Node) -> bool:
-        """One real type of 2 to 8 bytes throughout: NumPy then computes what the IR means. A cast may change it."""
+        """One real type of 2 to 8 bytes throughout, or one integer type where the op is a sum or the like, which wraps: NumPy then computes
+        what the IR means. A cast may change the type, a lookup has indices of another.
+        """
         specs = [self._specs[v] for v in node.values]
         if node.op == "arange":
             return node.spec.dtype in (DType.INT64, DType.INT32, DType.FLOAT32, DType.FLOAT64)
         if node.op in ("view", "squeeze", "unsqueeze", "clone", "permute", "expand", "flip", "slice", "cat"):
             return len({s.dtype for s in specs}) == 1
+        if node.op in (*_LOOKUPS, "where"):
+            return self._looks_up(node, specs)
+        if node.op == "cast" and (specs[0].dtype is DType.BOOL or specs[0].dtype.is_integer):
+            to = node.spec.dtype
+            return specs[0].dtype.bits >= 8 and not to.is_complex and to.bits >= (16 if to.is_float else 8)
+        if node.op in _WRAPS and node.spec.dtype.is_integer and node.spec.dtype.bits >= 8:
+            return {s.dtype for s in specs} == {node.spec.dtype}
         return all(s.dtype.is_float and s.dtype.bits >= 16 for s in (*specs, node.spec)) and (
             node.op == "cast" or {s.dtype for s in specs} == {node.spec.dtype}
+        )
+
+    def _looks_up(self, node: Node, specs: Sequence[TensorSpec]) -> bool:
+        """Whether a lookup or a choice makes little, of values of the result's type."""
+        if (node.spec.size_bytes or 0) > _LARGEST:
+            return False
+        if node.op == "where":
+            return isinstance(node.inputs[0], str) and {s.dtype for s in specs[1:]} <= {node.spec.dtype}
+        return (
+            specs[0].dtype is node.spec.dtype
+            and specs[0].rank > node.attrs.get("dim", 0)
+            and specs[1].dtype.is_integer
         )
 
     def _place(self, steps: list[RecipeStep], value: str) -> str:

@@ -231,6 +231,34 @@ def _scales_int4(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
     return (*rows, groups), DType.BFLOAT16
 
 
+def _index(typed: Typed) -> Shape:
+    shape, dtype = typed
+    return (
+        shape if dtype.is_integer and dtype.bits >= 8 else _fail(f"an index is an integer, got {dtype.value}")
+    )
+
+
+def _take(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
+    shape, dim = xs[0][0], _dim(xs[0][0], a["dim"])
+    return (*shape[:dim], *_index(xs[1]), *shape[dim + 1 :]), xs[0][1]
+
+
+def _gather(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
+    shape, dim, places = xs[0][0], _dim(xs[0][0], a["dim"]), _index(xs[1])
+    fit = len(places) == len(shape) and all(
+        p <= s for d, (p, s) in enumerate(zip(places, shape, strict=True)) if d != dim
+    )
+    return (places, xs[0][1]) if fit else _fail(f"an index of {list(places)} into {list(shape)}")
+
+
+def _where(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
+    if xs[0][1] is not DType.BOOL:
+        _fail(f"asks for bool, got {xs[0][1].value}")
+    dtype = _one_dtype(xs[1:])
+    either, _ = _broadcast([(s, DType.FLOAT32) for s, _ in xs[1:]], a)
+    return _broadcast([(xs[0][0], DType.FLOAT32), (either, DType.FLOAT32)], a)[0], dtype
+
+
 def _arange(_: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
     dtype = DType(a["dtype"])
     if not (dtype.is_float or dtype.is_integer) or (
@@ -276,6 +304,9 @@ _ROWS = (
     RecipeOp("sum", (1, 1), {"dim": "size", "keepdim": "flag"}, _sum, "sum over a dim, in float64 or wrapping"),
     RecipeOp("expand", (1, 1), {"shape": "sizes"}, _expand, "repeated along dims of extent 1 and new ones"),
     RecipeOp("flip", (1, 1), {"dims": "sizes"}, _flip, "reversed along dims"),
+    RecipeOp("take", (2, 2), {"dim": "size"}, _take, "at indices along a dim, which theirs replace; negative ones count from the end"),
+    RecipeOp("gather", (2, 2), {"dim": "size"}, _gather, "per element the one at its index along a dim"),
+    RecipeOp("where", (3, 3), {}, _where, "the second where the first is true, else the third, broadcast"),
     RecipeOp("scale_int8", (1, 1), {"dim": "dim"}, _scales, "max|x| / 127 per index of a dim; 1 where that is 0"),
     RecipeOp("quantize_int8", (1, 1), {"dim": "dim"}, _quantized, "x over scale_int8, rounded half to even"),
     RecipeOp("scale_int4", (1, 1), {"group": "size"}, _scales_int4, "per group of the last dim: its element of largest size by -8"),

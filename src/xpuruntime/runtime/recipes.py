@@ -103,6 +103,29 @@ def _sum(xs: Sequence[Array], a: Mapping[str, Any]) -> Array:
     return to(np.asarray(x.astype(wide).sum(a["dim"], keepdims=a["keepdim"])), dtype)
 
 
+def _from_start(index: Array, size: int) -> NDArray[np.int64]:
+    """Indices counted from the start. Raises InputError for one outside."""
+    places = index.astype(np.int64)
+    if places.size and not (-size <= places.min() and places.max() < size):
+        raise InputError(
+            "weight recipe",
+            f"reads an index outside 0 to {size - 1}",
+            got=f"{places.min()} to {places.max()}",
+        )
+    return np.where(places < 0, places + size, places)
+
+
+def _take(xs: Sequence[Array], a: Mapping[str, Any]) -> Array:
+    return np.take(xs[0], _from_start(xs[1], xs[0].shape[a["dim"]]), axis=a["dim"])
+
+
+def _gather(xs: Sequence[Array], a: Mapping[str, Any]) -> Array:
+    x, dim = xs[0], a["dim"]
+    places = _from_start(xs[1], x.shape[dim])
+    part = x[tuple(slice(None) if d == dim else slice(n) for d, n in enumerate(places.shape))]
+    return np.take_along_axis(part, places, dim)
+
+
 def _scale(x: Array, dim: int | None) -> Array:
     """max|x| / 127 in float32 over all dims but one, kept; 1 where that is 0 (so that zeros stay zeros)."""
     others = tuple(d for d in range(x.ndim) if d != dim)
@@ -179,6 +202,9 @@ STEPS: Mapping[str, Step] = {
     "sum": _sum,
     "expand": lambda xs, a: np.broadcast_to(xs[0], tuple(a["shape"])),
     "flip": lambda xs, a: np.flip(xs[0], a["dims"]),
+    "take": _take,
+    "gather": _gather,
+    "where": lambda xs, a: np.where(xs[0], xs[1], xs[2]),
     "scale_int8": _scale_int8,
     "quantize_int8": _quantize_int8,
     "scale_int4": _scale_int4,
