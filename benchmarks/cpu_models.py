@@ -41,6 +41,12 @@ def main() -> int:
     parser.add_argument("--engines", nargs="*", default=list(ENGINES), choices=ENGINES)
     parser.add_argument("--threads", nargs="*", type=int, default=[1, 2])
     parser.add_argument("--precisions", nargs="*", default=["float32", "bfloat16"], choices=list(LIMITS))
+    parser.add_argument(
+        "--compile-threads",
+        nargs="*",
+        type=int,
+        help="torch.compile takes most of a minute each: only with these",
+    )
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--keep", action="store_true")
     options = parser.parse_args()
@@ -92,7 +98,10 @@ def _measure(
     reference: np.ndarray[Any, Any],
 ) -> list[dict[str, Any]]:
     workers = {}
-    for engine in options.engines:
+    skipped = {"torch.compile"} - (
+        {"torch.compile"} if threads in (options.compile_threads or [threads]) else set()
+    )
+    for engine in (e for e in options.engines if e not in skipped):
         here, there = mp.Pipe()
         process = mp.get_context("spawn").Process(
             target=_worker, args=(there, engine, str(folder / name), precision, threads), daemon=True
