@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import multiprocessing as mp
 import os
-import resource
 import statistics
 import tempfile
 import time
@@ -172,9 +171,15 @@ def _worker(pipe: Connection, engine: str, stem: str, precision: str, threads: i
             pipe.send({"output": np.asarray(output, np.float32), "row": row})
             while pipe.recv() == "run":
                 pipe.send(_once(run, feeds))
-            pipe.send({"peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024})
+            pipe.send({"peak_mib": _peak_mib()})
     except Exception as error:  # a peer that lacks the precision says so, and the others go on
         pipe.send({"error": f"{type(error).__name__}: {str(error)[:300]}"})
+
+
+def _peak_mib() -> float:
+    """Most memory that this process ever had. Not ``ru_maxrss``: that one starts from what the parent had."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(x.split()[1]) for x in lines if x.startswith("VmHWM:")) / 1024
 
 
 def _once(run: Any, feeds: dict[str, Any]) -> float:

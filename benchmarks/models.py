@@ -23,7 +23,7 @@ from xpuruntime.workbench.setup import Setup
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from examples.zoo import MODELS
 
-ENGINES = ("onnxruntime", "openvino")
+ENGINES = ("native", "onnxruntime", "openvino")
 
 
 def main() -> int:
@@ -33,7 +33,7 @@ def main() -> int:
     parser.add_argument("--models", nargs="*", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--keep", action="store_true")
     arguments = parser.parse_args()
-    about = facts("numpy", "onnx", *ENGINES)
+    about = facts("numpy", "onnx", "onnxruntime", "openvino")
     rows, ok = [], True
     for name in arguments.models:
         model = MODELS[name]
