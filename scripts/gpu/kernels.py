@@ -281,7 +281,7 @@ def odd_cases() -> Iterator[Callable[[], Case]]:
         yield lambda d=dtype: product(
             few, "fused_linear", [(1, 1000), (333, 1000), (333,), (1, 333)], d, act="relu"
         )
-        yield lambda d=dtype: product(few, "linear", [(7, 264), (130, 264)], d)
+        yield lambda d=dtype: product(few, "linear", [(3, 264), (130, 264)], d)
         yield lambda d=dtype: product(few, "linear", [(2, 77), (50, 77)], d)
     yield lambda: product(made, "mm", [(65, 80), (80, 72)], "float64")
     flash, dec = attention.FlashV2(), decode.FlashDecode()
@@ -306,6 +306,25 @@ def odd_cases() -> Iterator[Callable[[], Case]]:
             d,
             mask=torch.arange(3000, device="cuda").reshape(1, 1, 1, -1) < 999,
         )
+    if TARGET.sm.wgmma:
+
+        def hopper(call: NodeCall, s: AttentionShape) -> Stage:
+            return attention.flash_stage(call, s, TARGET, hopper=True)
+
+        for dtype in ("bfloat16", "float16"):
+            for q, k, dv, attrs in (
+                ((1, 1, 128, 64), (1, 1, 128, 64), 64, {}),
+                ((1, 2, 128, 128), (1, 2, 384, 128), 128, {}),
+                ((2, 4, 300, 128), (2, 2, 515, 128), 128, {}),
+                ((2, 4, 700, 64), (2, 2, 700, 64), 64, {"causal": True}),
+                ((2, 4, 1000, 128), (2, 2, 1000, 128), 128, {"causal": True}),
+                ((1, 2, 133, 80), (1, 1, 300, 80), 72, {"causal": True, "causal_offset": 167}),
+                ((1, 2, 133, 100), (1, 1, 300, 100), 100, {"causal": True, "causal_offset": -40}),
+                ((1, 2, 150, 36), (1, 1, 90, 36), 36, {"mask": torch.rand((1, 1, 150, 90), device="cuda") < 0.5}),
+            ):  # fmt: skip
+                yield lambda d=dtype, q=q, k=k, dv=dv, attrs=attrs: renamed(
+                    "hopper", attend(flash, q, k, dv, d, lower=hopper, **attrs)
+                )
     yield lambda: attend(attention.Naive(), (1, 2, 33, 20), (1, 1, 90, 20), 20, "float32", mask=mask)
     yield lambda: attend(attention.Naive(), (1, 2, 33, 20), (1, 1, 90, 20), 20, "float64", causal=True)
 
@@ -322,13 +341,18 @@ def timed_cases() -> Iterator[Callable[[], Case]]:
     yield lambda: attend(
         flash, (1, 12, 1024, 128), (1, 2, 1024, 128), 128, "bfloat16", causal=True, time=True
     )
+    for size in (64, 128):
+        yield lambda size=size: named("mma.sync", attend(
+            flash, (4, 16, 4096, size), (4, 16, 4096, size), size, "bfloat16", causal=True, time=True,
+            lower=lambda call, s: attention.flash_stage(call, s, TARGET, hopper=False)))  # fmt: skip
     yield lambda: attend(dec, (1, 12, 1, 128), (1, 2, 1024, 128), 128, "bfloat16", time=True)
+    yield lambda: attend(dec, (1, 12, 1, 128), (1, 2, 4096, 128), 128, "bfloat16", time=True,
+                         mask=torch.arange(4096, device="cuda").reshape(1, 1, 1, -1) < 1100)  # fmt: skip
     yield lambda: attend(dec, (1, 12, 1, 128), (1, 2, 32768, 128), 128, "bfloat16", time=True)
     yield lambda: attend(dec, (32, 12, 1, 128), (32, 2, 4096, 128), 128, "bfloat16", time=True)
     for n, k in ((17920, 1536), (1536, 8960), (2048, 1536), (1536, 1536), (151936, 1536), (8192, 8192)):
         yield lambda n=n, k=k: product(few, "linear", [(1, k), (n, k)], "bfloat16", time=True)
     yield lambda: product(few, "linear", [(4, 1536), (17920, 1536)], "bfloat16", time=True)
-    yield lambda: product(few, "linear", [(8, 1536), (17920, 1536)], "bfloat16", time=True)
     yield lambda: product(few, "linear", [(1, 4096), (4096, 4096)], "float32", time=True)
     for m, n, k in (
         (4096, 4096, 4096),
@@ -377,6 +401,12 @@ def tuned_cases() -> Iterator[Callable[[], Case]]:
         yield lambda t=tile, lower=lower: named(
             f"{t}", product(made, "linear", [(4096, 4096), (4096, 4096)], "bfloat16", time=True, lower=lower)
         )
+
+
+def renamed(what: str, case: Case) -> Case:
+    """The same under a longer name."""
+    case.name += " " + what
+    return case
 
 
 def named(what: str, case: Case) -> Case:
@@ -459,10 +489,15 @@ def main() -> int:
             print(json.dumps(row), flush=True)
             case.operands.clear()
     device = torch.cuda.get_device_properties(0)
+    big = torch.zeros(1 << 30, dtype=torch.int32, device="cuda")
+    bandwidth = {"read_gb_per_s": round(big.nbytes / timed(lambda i: big.max(), 1) / 1e6), "copy_gb_per_s": 0}
+    other = torch.empty_like(big)
+    bandwidth["copy_gb_per_s"] = round(2 * big.nbytes / timed(lambda i: other.copy_(big), 1) / 1e6)
     found = {
         "device": device.name,
         "torch": torch.__version__,
         "target": TARGET.name,
+        **bandwidth,
         "seconds": round(time.time() - begin, 1),
         "rows": rows,
     }

@@ -59,7 +59,7 @@ class CudaHost(CudaTarget):
 
     def part(self, name: str) -> tuple[str, str]:
         """Instructions that only a GPU has are written out."""
-        stand_in = {"tensor": "cuda_tensor.h"}.get(name)
+        stand_in = {"tensor": "cuda_tensor.h", "hopper": "cuda_hopper.h"}.get(name)
         return (stand_in, _own(stand_in)) if stand_in else super().part(name)
 
     def source(self, functions: Mapping[str, str], parts: Iterable[str] = ()) -> str:

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from ...codegen.cuda import CudaTarget
 from ...codegen.target import CodegenTarget
 from ...decisions import Reason, Support
 from ...types import DType
@@ -44,6 +45,9 @@ __all__ = [
 
 LOG2E = math.log2(math.e)
 """Exponents are taken to base 2, which is what the hardware has."""
+
+HOPPER = "flash_hopper"
+"""The part for targets with Hopper's products of a warpgroup; flash_v2's own serves all since sm_80."""
 
 HEAD_SIZES = (32, 64, 128)
 """Sizes of a head that tiles are made for; others are padded with zeros."""
@@ -170,13 +174,31 @@ class FlashV2:
         return Lowered(()) if s.empty else Lowered((flash_stage(call, s, target),))
 
 
+HOPPER_BLOCK = Block(128, 128, 8)
+
+
+def wants_hopper(s: AttentionShape, target: CodegenTarget) -> bool:
+    """Whether the target has warpgroup products and there are queries enough for their blocks."""
+    if not (isinstance(target, CudaTarget) and target.sm.wgmma):
+        return False
+    blocks = math.ceil(s.queries / HOPPER_BLOCK.queries) * s.batch * s.kv_heads * s.group
+    return s.queries > 64 and padded_size(max(s.d, s.dv)) >= 64 and 2 * blocks >= multiprocessors(target)
+
+
 def flash_stage(
-    call: NodeCall, s: AttentionShape, target: CodegenTarget, block: Block | None = None
+    call: NodeCall,
+    s: AttentionShape,
+    target: CodegenTarget,
+    block: Block | None = None,
+    hopper: bool | None = None,
 ) -> Stage:
-    """The stage of ``flash_v2``."""
+    """The stage of ``flash_v2``: Hopper's own where that is asked for, or where it pays."""
     dtype = call.outputs[0].dtype
     d = padded_size(max(s.d, s.dv))
-    b = block_for(s, d, target) if block is None else block
+    special = (wants_hopper(s, target) and block is None) if hopper is None else hopper
+    b = HOPPER_BLOCK if special else block_for(s, d, target) if block is None else block
+    part = HOPPER if special else "flash_v2"
+    function = "flash_hopper::forward" if special else "flash::forward"
     heads = s.kv_heads * s.group
     plain = not s.mask and not s.softcap and s.scale > 0
     aligned = in_chunks(dtype, s.d, s.dv, *s.q[:3], *s.k[:3], *s.v[:3])
@@ -186,33 +208,26 @@ def flash_stage(
         "D": d, "d": s.d, "dv": s.dv, "BM": b.queries, "BN": b.keys, "WARPS": b.warps, "queries": s.queries, "keys": s.keys,
         "group": s.group, "heads": heads, "offset": s.offset, "q_row": s.q[2], "k_row": s.k[2], "v_row": s.v[2], "y_row": s.y[2],
     }  # fmt: skip
+    flags = {"CAUSAL": s.causal, "PLAIN": plain, "ALIGNED": aligned, "PAIRS": aligned and pairs}
     mask = [a for a in arguments if a.name == "mask"]
     struct = [
         "struct KERNEL_flash {",
         *(f"    {a.text};" for a in mask),
         f"    typedef {TAGS[dtype]} T;",
         constants("int", numbers),
-        constants(
-            "bool",
-            {
-                "CAUSAL": c_bool(s.causal),
-                "PLAIN": c_bool(plain),
-                "ALIGNED": c_bool(aligned),
-                "PAIRS": c_bool(aligned and pairs),
-            },
-        ),
+        constants("bool", {k: c_bool(v) for k, v in flags.items()}),
         *(place_text(n, steps) for n, steps in (("q", s.q), ("k", s.k), ("v", s.v), ("y", s.y))),
-        "    __device__ __forceinline__ static float scale() {"
-        f" return {s.scale * LOG2E if plain else LOG2E!r}f; }}",
+        f"    __device__ __forceinline__ static float scale() {{ return {s.scale * LOG2E if plain else LOG2E!r}f; }}",
         "    __device__ __forceinline__ float logit(float score, int batch, int head, int query, int key) const {",
         *logit_text(s, f"score * {s.scale!r}f", 1),
         "    }",
         "};",
     ]
     fields = f"{{{', '.join(a.name for a in mask)}}}"
+    pointers = ", ".join(f"(const tensor::u16 *){n}" for n in "qkv") + ", (tensor::u16 *)y"
 
     def call_text(name: str) -> str:
-        return f"flash::forward<{name}>((const tensor::u16 *)q, (const tensor::u16 *)k, (const tensor::u16 *)v, (tensor::u16 *)y, {name}{fields});"
+        return f"{function}<{name}>({pointers}, {name}{fields});"
 
     body = [call_text("KERNEL_flash")]
     if aligned:
@@ -231,8 +246,8 @@ def flash_stage(
     return cuda_stage(
         f"attention_{s.batch}x{heads}x{s.queries}x{s.keys}x{s.d}",
         about(call, f"{b.queries} queries a block, {b.keys} keys at a time"), arguments, body,
-        Launch((s.batch * heads, tiles, 1), (b.warps * 32, 1, 1), b.shared(d), least=2 if 2 * b.shared(d) <= shared_limit(target) else 1),
-        before=struct, parts=frozenset({"flash_v2"}), flops=int(s.flops * seen),
+        Launch((s.batch * heads, tiles, 1), (b.warps * 32, 1, 1), b.shared(d), least=1 if special or 2 * b.shared(d) > shared_limit(target) else 2),
+        before=struct, parts=frozenset({part}), flops=int(s.flops * seen),
         bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""``matmul/gemv`` on CUDA: up to eight rows times a weight whose k lies side by side (``templates/cuda/gemv.cuh``), as decoding has them.
+"""``matmul/gemv`` on CUDA: up to four rows times a weight whose k lies side by side (``templates/cuda/gemv.cuh``), as decoding has them.
 
 All of the time is that of reading the weight once: warps own columns, lanes stride along k in 16-byte reads of which many are under way.
 """
@@ -21,8 +21,8 @@ from .product_text import arguments_of, finish_text, matrices_of, parts_of, supp
 
 __all__ = ["KERNELS", "ROWS", "Gemv"]
 
-ROWS = 8
-"""Up to so many rows a weight is streamed; beyond, tensor cores read it as fast."""
+ROWS = 4
+"""Up to so many rows a weight is streamed at memory's speed; beyond, products in plain arithmetic take longer than that."""
 
 _DTYPES = (DType.BFLOAT16, DType.FLOAT16, DType.FLOAT32)
 _WARPS = 8
@@ -64,7 +64,7 @@ class Gemv:
     ops: tuple[str, ...] = OPS
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Up to eight rows of floats; both sides with k side by side; one product."""
+        """Up to four rows of floats; both sides with k side by side; one product."""
         found = supported(call)
         if not found:
             return found

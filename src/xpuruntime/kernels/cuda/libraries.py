@@ -2,7 +2,7 @@
 
 What a library has no epilogue for is a second stage over its sums in float32 (float64 for float64), so there is one rounding either way.
 A library chooses its algorithm when a program is loaded (``cpp/src/backends/cuda/libraries``) and says which in the receipt; a row with
-``algorithm`` takes that id of cuBLASLt's or refuses to load.
+``algorithm`` or ``choice`` takes that one of cuBLASLt's list or refuses to load.
 """
 
 from __future__ import annotations
@@ -153,10 +153,13 @@ def _supported(call: NodeCall, library: str) -> Support:
 
 @dataclass(frozen=True)
 class CublasLt:
-    """Products with their epilogue. ``algorithm``: an id of cuBLASLt's; -1: its heuristic's first."""
+    """Products with their epilogue. ``algorithm``: an id of cuBLASLt's, -1: any; ``choice``: which of its heuristic's list, or of those in it
+    with that id.
+    """
 
     name: str = "matmul/cublasLt"
     algorithm: int = -1
+    choice: int = 0
     ops: tuple[str, ...] = OPS
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
@@ -167,7 +170,12 @@ class CublasLt:
         """One call; two stages where the epilogue is not the library's."""
         p = product_of(call).flat()
         return _lower(
-            call, p, "cublasLt", "matmul", _native(p, call.outputs[0].dtype), {"algorithm": self.algorithm}
+            call,
+            p,
+            "cublasLt",
+            "matmul",
+            _native(p, call.outputs[0].dtype),
+            {"algorithm": self.algorithm, "choice": self.choice},
         )
 
 

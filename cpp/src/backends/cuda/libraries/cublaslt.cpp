@@ -115,11 +115,11 @@ class LtKernel final : public StreamKernel {
             result = g_.residual ? layout(r_, out, g_.n, g_.m, g_.r_line, g_.r_step)
                                  : layout(r_, out, g_.n, g_.m, g_.y_line, g_.y_step);
         if (result != lt::success) return failed(call, "a descriptor", result);
-        const int64_t pinned = number(call, "algorithm", -1);
+        const int64_t pinned = number(call, "algorithm", -1), choice = number(call, "choice");
         const auto workspace = static_cast<uint64_t>(number(call, "workspace_bytes", int64_t{32} << 20));
-        if (Status chosen = choose(call, pinned, workspace, 16, fast_); !chosen.ok()) return chosen;
+        if (Status chosen = choose(call, pinned, choice, workspace, 16, fast_); !chosen.ok()) return chosen;
         // Buffers that start between 16-byte addresses are rare; an algorithm for them need not exist.
-        slow_ok_ = choose(call, -1, workspace, static_cast<uint32_t>(bytes_of_type(g_.in)), slow_).ok();
+        slow_ok_ = choose(call, -1, 0, workspace, static_cast<uint32_t>(bytes_of_type(g_.in)), slow_).ok();
         describe();
         return {};
     }
@@ -175,8 +175,8 @@ class LtKernel final : public StreamKernel {
     }
 
     // The heuristic's first algorithm, or the first of its list with the id that is asked for.
-    Status choose(const KernelCall& call, int64_t pinned, uint64_t workspace, uint32_t alignment,
-                  lt::Heuristic& chosen) {
+    Status choose(const KernelCall& call, int64_t pinned, int64_t choice, uint64_t workspace,
+                  uint32_t alignment, lt::Heuristic& chosen) {
         Owned preference(f_.cublasLtMatmulPreferenceDestroy);
         int result = f_.cublasLtMatmulPreferenceCreate(preference.out());
         const auto set = [&](int attribute, const void* value, size_t size) {
@@ -186,7 +186,7 @@ class LtKernel final : public StreamKernel {
         set(lt::pref_workspace, &workspace, sizeof workspace);
         set(lt::pref_reduction, &lt::reduction_in_compute_type, sizeof lt::reduction_in_compute_type);
         for (int i = 0; i < 4; ++i) set(lt::pref_alignment + i, &alignment, sizeof alignment);
-        std::vector<lt::Heuristic> found(pinned < 0 ? 8 : 64);
+        std::vector<lt::Heuristic> found(pinned < 0 && choice < 8 ? 8 : 64);
         int count = 0;
         if (result == lt::success)
             result = f_.cublasLtMatmulAlgoGetHeuristic(handle_, desc_.get(), b_.get(), a_.get(), r_.get(),
@@ -196,23 +196,23 @@ class LtKernel final : public StreamKernel {
             return failed(call, "cublasLtMatmulAlgoGetHeuristic",
                           result == lt::success ? lt::not_supported : result);
         found.resize(static_cast<size_t>(count));
-        offered_ = count;
-        if (pinned < 0) {
-            chosen = found.front();
-            return {};
-        }
-        std::string known;
+        std::map<int64_t, int64_t> ids;  // how many of each
+        int64_t seen = 0;
         for (const lt::Heuristic& h : found) {
-            if (config(h, lt::config_id) == pinned) {
+            const int64_t id = config(h, lt::config_id), at = pinned < 0 ? seen : ids[id];
+            ++seen;
+            ++ids[id];
+            if (at == choice && (pinned < 0 || id == pinned)) {
                 chosen = h;
                 return {};
             }
-            const std::string id = std::to_string(config(h, lt::config_id));
-            if ((known + ",").find(" " + id + ",") == std::string::npos)
-                known += (known.empty() ? " " : ", ") + id;
         }
+        std::string known;
+        for (const auto& [id, times] : ids)
+            known += (known.empty() ? " " : ", ") + std::to_string(id) + " (" + std::to_string(times) + ")";
         return {Code::unsupported,
-                call.kernel + ": cuBLASLt offers no algorithm " + std::to_string(pinned) +
+                call.kernel + ": cuBLASLt offers no algorithm " +
+                    (pinned < 0 ? "" : std::to_string(pinned) + " ") + "at choice " + std::to_string(choice) +
                     " for this product, but" + known,
                 "Name one of those, or none."};
     }
@@ -238,7 +238,6 @@ class LtKernel final : public StreamKernel {
     Owned desc_, a_, b_, r_, y_;
     lt::Heuristic fast_{}, slow_{};
     bool slow_ok_ = false;
-    int offered_ = 0;
     std::string kernel_, implementation_;
     mutable std::mutex mutex_;  // of the descriptor's address of the bias
 };

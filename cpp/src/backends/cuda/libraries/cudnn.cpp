@@ -128,6 +128,14 @@ class CudnnKernel final : public StreamKernel {
         if (type_ < 0) return {Code::invalid, call.kernel + ": no cuDNN type for " + in_, ""};
         if (call.args.size() != 3U + bias_ + residual_)
             return {Code::invalid, call.kernel + ": the call names other arguments than its options", ""};
+        // Buffers start at multiples of 16; a part of one (a slice, an operand of a concatenation) where it
+        // lies.
+        alignment_.clear();
+        for (const Place& place : call.args) {
+            int64_t most = 16;
+            while (place.offset % most != 0) most /= 2;
+            alignment_.push_back(most);
+        }
         const std::lock_guard<std::mutex> lock(shared_.mutex);
         if (const int result = build(call); result != dnn::success)
             return {Code::unsupported,
@@ -139,10 +147,11 @@ class CudnnKernel final : public StreamKernel {
     Status launch(void* const* args, void* workspace, CUstream stream) const override {
         const size_t count = 3U + bias_ + residual_;
         for (size_t i = 0; i < count; ++i)
-            if (!aligned(args[i]))
+            if (reinterpret_cast<uintptr_t>(args[i]) % static_cast<uintptr_t>(alignment_[i]) != 0)
                 return {Code::unsupported,
-                        kernel_ + ": cuDNN's plan needs addresses that are multiples of 16",
-                        "Hand in memory that starts at a multiple of 16 bytes."};
+                        kernel_ + ": cuDNN's plan needs addresses that are multiples of " +
+                            std::to_string(alignment_[i]),
+                        "Hand in memory that starts at such a multiple."};
         std::vector<void*> pointers(args, args + count);
         Dims ids(count);
         for (size_t i = 0; i < count; ++i) ids[i] = static_cast<int64_t>(i) + 1;
@@ -168,7 +177,7 @@ class CudnnKernel final : public StreamKernel {
   private:
     int tensor(int64_t id, const Dims& shape, const Dims& strides, int type, bool is_virtual,
                dnn::Object& made) {
-        const int64_t alignment = 16;
+        const int64_t alignment = is_virtual ? 16 : alignment_[static_cast<size_t>(id - 1)];
         Owned owned;
         const int result = Builder(f_, dnn::tensor)
                                .set(dnn::tensor_type, dnn::type_data, 1, &type)
@@ -371,6 +380,7 @@ class CudnnKernel final : public StreamKernel {
 
     const Functions& f_;
     Shared& shared_;
+    std::vector<int64_t> alignment_;  // of each argument, in bytes
     bool bias_ = false, residual_ = false;
     int type_ = 0;
     int64_t workspace_ = 0;
