@@ -13,9 +13,9 @@ from ..codegen.isa import IsaLevel
 from ..codegen.target import CodegenTarget
 from ..decisions import Reason, Support
 from ..program.program import RecipeStep
-from ..types import DType
+from ..types import DType, TensorSpec
 from .gemm import registers
-from .kernel import Lowered, NodeCall, Stage
+from .kernel import Lowered, NodeCall, Packed, Stage
 from .streamed import Layer, after, why_not
 
 __all__ = ["KERNELS", "Int4Weights"]
@@ -68,24 +68,37 @@ class Int4Weights:
             args=("in0", "in1", *(f"in{at}" for _, at in layer.operands), "beside0", "out0"),
             tasks=layer.panels(columns) * blocks,
             grain=max(1, layer.grain(columns * depth // 2) // task_rows),
-            scratch_bytes=4 * (task_rows * (depth + columns) + 64) + 256,
+            scratch_bytes=4 * (task_rows * (depth + 2 * columns) + 64) + 256,
             parts=layer.parts,
             flops=2 * layer.m * layer.n * layer.halves * layer.k,
             bytes=layer.n * layer.halves * depth * (8 * self.group + 32) // (16 * self.group),
         )
-        codes = layer.pack(columns, depth // 2, 1, DType.INT8)
-        scales = layer.pack(columns, depth // self.group, 1, DType.BFLOAT16)
+        codes = self._panels(layer, columns, depth // 2, DType.INT8)
+        scales = self._panels(layer, columns, depth // self.group, DType.BFLOAT16)
         return Lowered(
             (stage,),
-            weights={1: after(self._steps("quantize_int4", layer, depth), codes)},
-            beside={"beside0": (1, after(self._steps("scale_int4", layer, depth), scales))},
+            weights={1: after(self._steps("quantize_int4", layer, columns, depth), codes)},
+            beside={"beside0": (1, after(self._steps("scale_int4", layer, columns, depth), scales))},
         )
 
-    def _steps(self, op: str, layer: Layer, depth: int) -> list[RecipeStep]:
-        steps = []
+    def _panels(self, layer: Layer, columns: int, depth: int, dtype: DType) -> Packed:
+        """[outputs, depth] -> [panels, depth, columns], zeros beyond the outputs."""
+        _, outputs = layer.even(columns)
+        panels = math.ceil(outputs / columns)
+        steps = (
+            RecipeStep("pad", ("%in",), {"begin": [0, 0], "end": [panels * columns - outputs, 0]}),
+            RecipeStep("reshape", ("%0",), {"shape": [panels, columns, depth]}),
+            RecipeStep("permute", ("%1",), {"order": [0, 2, 1]}),
+        )
+        return Packed(steps, TensorSpec((panels, depth, columns), dtype))
+
+    def _steps(self, op: str, layer: Layer, columns: int, depth: int) -> list[RecipeStep]:
+        """A weight's codes or scales, of halves in whole panels and inputs in whole groups."""
+        steps = list(layer.even(columns)[0])
         if depth != layer.k:
-            steps.append(RecipeStep("pad", ("%in",), {"begin": [0, 0], "end": [0, depth - layer.k]}))
-        return [*steps, RecipeStep(op, ("%in",), {"group": self.group})]
+            before = f"%{len(steps) - 1}" if steps else "%in"
+            steps.append(RecipeStep("pad", (before,), {"begin": [0, 0], "end": [0, depth - layer.k]}))
+        return [*steps, RecipeStep(op, (f"%{len(steps) - 1}" if steps else "%in",), {"group": self.group})]
 
     def _source(self, layer: Layer, vectors: int, columns: int, depth: int, rows: int, task_rows: int) -> str:
         s = layer.storage
@@ -119,6 +132,7 @@ class Int4Weights:
             "    constexpr int L = GEMM_LANES<float>;",
             "    float *a = (float *)scratch;",
             f"    float *tile = a + {-(-task_rows * depth // 16) * 16};",
+            *([f"    float *gate = tile + {task_rows * columns};"] if layer.halves == 2 else []),
             "    int64_t made = -1;",
             "    for (int64_t task = begin; task < end; ++task) {",
             f"        const int64_t panel = task % {layer.panels(columns)}, row = task / {layer.panels(columns)} * {task_rows}, rows = {here};",
@@ -126,16 +140,32 @@ class Int4Weights:
             *(f"            {line}" for line in self._rows(layer, depth)),
             "            made = row;",
             "        }",
-            f"        int4_block<KERNEL_product>(a, b + panel * {columns * depth // 2}, scales + panel * {columns * depth // self.group}, rows, tile,",
-            "                                   [&](const float *sums, int64_t at) {",
-            "            const int64_t r = row + at;",
-            *(f"            {line}" for line in layer.epilogue(columns)),
-            "        });",
+            *(f"        {line}" for line in self._product(layer, columns, depth)),
             "    }",
             "}",
             "",
         ]
         return "\n".join(lines)
+
+    def _product(self, layer: Layer, columns: int, depth: int) -> list[str]:
+        """The panel of a task, after the gate's of a gated layer. In the epilogue ``r`` counts the result's rows."""
+        panels = layer.panels(columns)
+        block = (
+            f"int4_block<KERNEL_product>(a, b + %s * {columns * depth // 2}, scales + %s * {columns * depth // self.group}, rows, tile,"
+            " [&](const float *sums, int64_t %s) {"
+        )
+        lines = []
+        at = "panel"
+        if layer.halves == 2:
+            lines += [block % (at, at, "r"), f"    {layer.keep_gate(columns)}", "});"]
+            at = f"(panel + {panels})"
+        lines += [
+            block % (at, at, "own"),
+            "    const int64_t r = row + own;",
+            *(f"    {line}" for line in layer.epilogue(columns, gate_row="own")),
+            "});",
+        ]
+        return lines
 
     def _rows(self, layer: Layer, depth: int) -> list[str]:
         """The rows of a task in float, normed if they are, zeros beyond the inputs."""

@@ -1,13 +1,15 @@
 """Linear layers as decoders have them: few rows, weights that come from memory once, and what stands around them in the same call.
 
 ``norm_linear`` has an RMS norm before the product (every call of the function makes the normed rows once, in its scratch) and, gated, an activation of
-one half of the outputs times the other half after it: a panel of B then holds columns of both halves side by side.
+one half of the outputs times the other half after it: a task then computes a panel of the one half and the panel of the other that it meets.
+Weights lie as for the plain products (``gemm``), so that prefill and decode share them.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..codegen.isa import IsaLevel
@@ -15,7 +17,7 @@ from ..codegen.target import CodegenTarget
 from ..decisions import Reason, Support
 from ..program.program import RecipeStep
 from ..types import DType, TensorSpec
-from .gemm import ACTIVATIONS, C_TYPES, accumulator, registers, sizes
+from .gemm import ACTIVATIONS, C_TYPES, Product, _packed, _quantized, _tiling, accumulator, sizes
 from .kernel import Lowered, NodeCall, Operand, Packed, Stage
 
 __all__ = ["KERNELS", "Layer", "NormLinear"]
@@ -68,19 +70,19 @@ class Layer:
         return [(name, at) for name, at, operand in given if operand is not None]
 
     def panels(self, columns: int) -> int:
-        """Panels of B, each with so many columns of all halves together."""
-        return math.ceil(self.n / (columns // self.halves))
+        """Panels of B, of one half."""
+        return math.ceil(self.n / columns)
 
-    def pack(self, columns: int, depth: int, per: int, dtype: DType) -> Packed:
-        """[halves * n, depth * per] -> [panels, depth, columns, per]: the halves' columns stand one after the other in each panel."""
-        half, panels = columns // self.halves, self.panels(columns)
-        steps = (
-            RecipeStep("reshape", ("%in",), {"shape": [self.halves, self.n, depth, per]}),
-            RecipeStep("pad", ("%0",), {"begin": [0] * 4, "end": [0, panels * half - self.n, 0, 0]}),
-            RecipeStep("reshape", ("%1",), {"shape": [self.halves, panels, half, depth, per]}),
-            RecipeStep("permute", ("%2",), {"order": [1, 3, 0, 2, 4]}),
-        )
-        return Packed(steps, TensorSpec((panels, depth, self.halves, half, per), dtype))
+    def even(self, columns: int) -> tuple[tuple[RecipeStep, ...], int]:
+        """Steps that give each half of the outputs whole panels, where it has not, and how many outputs there are then."""
+        whole = self.panels(columns) * columns
+        if self.halves == 1 or whole == self.n:
+            return (), self.n * self.halves
+        return (
+            RecipeStep("reshape", ("%in",), {"shape": [2, self.n, self.k]}),
+            RecipeStep("pad", ("%0",), {"begin": [0, 0, 0], "end": [0, whole - self.n, 0]}),
+            RecipeStep("reshape", ("%1",), {"shape": [2 * whole, self.k]}),
+        ), 2 * whole
 
     # ── text ──
 
@@ -92,19 +94,22 @@ class Layer:
             for i, (name, _) in enumerate(self.operands)
         ]
 
-    def epilogue(self, columns: int, scaled: str = "") -> list[str]:
-        """The finished sums of row ``r`` of a panel to the result ``y``; ``scaled``: numbers, one a column of B, that sums are multiplied with."""
-        t, half = self.sums, columns // self.halves
+    def epilogue(self, columns: int, scaled: str = "", gate_row: str = "r") -> list[str]:
+        """Finished sums of row ``r`` of a panel to the result ``y``; of a gated layer the gate's are in ``gate``. scaled: numbers, one an output, that sums
+        are multiplied with. gate_row: the row that the gate's sums count.
+        """
+        t = self.sums
         lines = [
-            f"const int64_t col = panel * {half}, outputs = {self.n} - col < {half} ? {self.n} - col : {half};",
+            f"const int64_t col = panel * {columns}, outputs = {self.n} - col < {columns} ? {self.n} - col : {columns};",
             "for (int64_t j = 0; j < outputs; j += L) {",
             "    const int64_t n = outputs - j < L ? outputs - j : L;",
-            "    auto x = load<L>(sums + j);",
         ]
-        if self.halves == 2:
-            lines.append(f"    auto through = load<L>(sums + {half} + j);")
-        names = (("x", "col + j"), ("through", f"{self.n} + col + j"))[: self.halves]
-        for name, at in names:
+        halves = [
+            ("x", f"gate + {gate_row} * {columns}", "col + j"),
+            ("through", "sums", f"{self.n} + col + j"),
+        ]
+        for name, sums, at in halves if self.halves == 2 else [("x", "sums", "col + j")]:
+            lines.append(f"    auto {name} = load<L>({sums} + j);")
             if scaled:
                 lines.append(f"    {name} = {name} * gemm_load<{t}>({scaled} + {at}, n);")
             if self.bias is not None:
@@ -116,6 +121,10 @@ class Layer:
         if self.halves == 2:
             lines.append("    x = x * through;")
         return [*lines, f"    gemm_store<{t}>(y + r * {self.n} + col + j, x, n);", "}"]
+
+    def keep_gate(self, columns: int) -> str:
+        """Finished sums of row ``r`` of the gate, to where the epilogue finds them."""
+        return f"for (int64_t j = 0; j < {columns}; j += L) store<L>(gate + r * {columns} + j, load<L>(sums + j));"
 
     def normed(self, storage: str, to: str) -> str:
         """The line that makes the normed rows."""
@@ -176,54 +185,44 @@ class NormLinear:
             return Lowered(())
         isa: IsaLevel = target.isa  # type: ignore[attr-defined]
         item = 8 if layer.sums == "double" else 4
-        regs = registers(isa)
-        vectors = 4 if regs == 32 else 2
-        rows = max(1, min(layer.m, (regs - 1 - vectors) // vectors))
-        columns = vectors * isa.lanes(item)
-        pairs = layer.dtype is DType.BFLOAT16 and not self.int8 and "avx512bf16" in isa.features
-        tile = {
-            "R": rows, "NV": vectors, "U": max(1, min(4, regs * 3 // 4 // (rows * vectors))), "tail": layer.m % rows
-        }  # fmt: skip
-        made = layer.storage if pairs or layer.scale is None else layer.sums
-        source = self._source(layer, tile, columns, made, pairs)
-        b_item = 1 if self.int8 else layer.dtype.bits // 8
-        panel_bytes = columns * layer.k * b_item
-        wide = layer.m * (layer.k + 64) * item
+        b_type = "int8_t" if self.int8 else ""
+
+        def product(outputs: int) -> Product:
+            k = layer.k
+            return Product(0, 1, (), (layer.m,), outputs, k, (k, 1), (1, k), (outputs, 1), b_type=b_type)
+
+        t = _tiling(product(layer.n * layer.halves), layer.dtype, True, True, isa, target.config.matmul_tile)
+        first, outputs = layer.even(t.columns)
+        weight = replace(call.tensor(1), spec=TensorSpec((outputs, layer.k), layer.dtype))
+        packed = _packed(product(outputs), weight, t)
+        panel_bytes = t.columns * layer.k * (1 if self.int8 else layer.dtype.bits // 8) * layer.halves
         stage = Stage(
             stem=f"{'norm_' if layer.scale else ''}matmul_{layer.m}x{layer.n * layer.halves}x{layer.k}"
             + ("" if layer.act == "none" else f"_{layer.act}"),
-            source=source,
+            source=self._source(layer, t),
             args=(
                 "in0", "in1", *(f"in{at}" for _, at in layer.operands), *(("beside0",) if self.int8 else ()), "out0"
             ),
-            tasks=layer.panels(columns),
+            tasks=layer.panels(t.columns),
             grain=layer.grain(panel_bytes),
-            scratch_bytes=2 * wide + layer.m * columns * item + 256,
+            scratch_bytes=layer.m * (2 * layer.k + 2 * t.columns + 64) * item + 512,
             parts=layer.parts,
             flops=2 * layer.m * layer.n * layer.halves * layer.k,
             bytes=sum(s.size_bytes or 0 for s in (*(o.spec for o in call.tensors), call.outputs[0])),
         )  # fmt: skip
         return Lowered(
             (stage,),
-            weights={1: self._packed(layer, columns, pairs)},
+            weights={1: after(first, _quantized(packed) if self.int8 else packed)},
             beside={"beside0": (1, _scales(layer))} if self.int8 else {},
             accumulates="float64" if item == 8 else "float32",
         )
 
-    def _packed(self, layer: Layer, columns: int, pairs: bool) -> Packed:
-        depth = math.ceil(layer.k / 2) if pairs else layer.k
-        packed = layer.pack(columns, depth, 2 if pairs else 1, DType.INT8 if self.int8 else layer.dtype)
-        first: list[RecipeStep] = []
-        if self.int8:
-            first.append(RecipeStep("quantize_int8", ("%in",), {"dim": 0}))
-        if pairs and layer.k % 2:
-            first.append(RecipeStep("pad", ("%in",), {"begin": [0, 0], "end": [0, 1]}))
-        return after(first, packed)
-
-    def _source(self, layer: Layer, tile: dict[str, int], columns: int, made: str, pairs: bool) -> str:
-        t, s = layer.sums, layer.storage
+    def _source(self, layer: Layer, tiling: Any) -> str:
+        t, s, columns = layer.sums, layer.storage, tiling.columns
         b = "int8_t" if self.int8 else s
-        depth = layer.k + layer.k % 2 if pairs else layer.k
+        made = layer.storage if tiling.pairs or layer.scale is None else layer.sums
+        panel = tiling.depth(layer.k) * columns
+        tile = {"R": tiling.rows, "NV": tiling.vectors, "U": tiling.unroll, "tail": layer.m % tiling.rows}
         last = 2 + len(layer.operands)
         lines = [
             f"// {'rms_norm, then ' if layer.scale else ''}[{layer.m}, {layer.k}] x [{layer.k}, {layer.n * layer.halves}] in {layer.dtype.value}"
@@ -238,8 +237,8 @@ class NormLinear:
             f"    typedef {made} A;",
             f"    typedef {b} B;",
             "    static constexpr int " + ", ".join(f"{n} = {v}" for n, v in tile.items()) + ";",
-            f"    static constexpr int64_t k = {layer.k}, block = {max(layer.k, 1)}, a_row = {layer.k}, a_k = 1, b_k = 0, b_n = 0;",
-            f"    static constexpr bool packed = true, pairs = {str(pairs).lower()};",
+            f"    static constexpr int64_t k = {layer.k}, block = {tiling.block}, a_row = {layer.k}, a_k = 1, b_k = 0, b_n = 0;",
+            f"    static constexpr bool packed = true, pairs = {str(tiling.pairs).lower()};",
             "};",
             'extern "C" void KERNEL(void *const *args, const void *, int64_t begin, int64_t end, void *scratch) {',
             f"    const {s} *x = (const {s} *)args[0];",
@@ -250,20 +249,28 @@ class NormLinear:
             lines.append(f"    const float *codes = (const float *)args[{last}];")
             last += 1
         lines += [f"    {s} *y = ({s} *)args[{last}];", f"    constexpr int L = GEMM_LANES<{t}>;"]
+        if layer.halves == 2:
+            lines += [f"    {t} *gate = ({t} *)scratch;", f"    scratch = gate + {layer.m * columns};"]
         if layer.scale is None:
-            lines += [f"    const {s} *a = x;", "    void *rest = scratch;"]
+            lines.append(f"    const {s} *a = x;")
         else:
-            room = -(-layer.m * layer.k * 8 // 64) * 64
+            room = -(-layer.m * layer.k * (8 if t == "double" else 4) // 64) * 64
             lines += [
                 f"    {made} *a = ({made} *)scratch;",
-                f"    void *rest = (char *)scratch + {room};",
+                f"    scratch = (char *)scratch + {room};",
                 f"    {layer.normed(made, 'a')}",
             ]
+        lines.append("    for (int64_t panel = begin; panel < end; ++panel) {")
+        block = f"        gemm_block<KERNEL_product>(a, b + %s, {layer.m}, {columns}, scratch, [&](const {t} *sums, int64_t r) {{"
+        at = f"panel * {panel}"
+        if layer.halves == 2:
+            lines += [block % at, f"            {layer.keep_gate(columns)}", "        });"]
+            at = f"(panel + {layer.panels(columns)}) * {panel}"
         lines += [
-            "    for (int64_t panel = begin; panel < end; ++panel)",
-            f"        gemm_block<KERNEL_product>(a, b + panel * {depth * columns}, {layer.m}, {columns}, rest, [&](const {t} *sums, int64_t r) {{",
+            block % at,
             *(f"            {line}" for line in layer.epilogue(columns, "codes" if self.int8 else "")),
             "        });",
+            "    }",
             "}",
             "",
         ]
@@ -275,7 +282,7 @@ def _scales(layer: Layer) -> Packed:
     return Packed((RecipeStep("scale_int8", ("%in",), {"dim": 0}),), spec)
 
 
-def after(first: list[RecipeStep], packed: Packed) -> Packed:
+def after(first: Sequence[RecipeStep], packed: Packed) -> Packed:
     """The same packing of what the steps make of the operand."""
     if not first:
         return packed
