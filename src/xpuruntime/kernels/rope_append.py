@@ -17,17 +17,17 @@ from .kernel import Lowered, NodeCall, Stage
 from .kit import FLOATS
 from .movement import STATUS, function, moves_stage
 
-__all__ = ["KERNELS", "RopeAppend"]
+__all__ = ["KERNELS", "PLACES", "POSITIONS", "RopeAppend", "named_by", "row_of"]
 
 _ROWS = ("q", "k", "v")
-_KEYS, _VALUES, _PLACES, _POSITIONS = 5, 6, 7, 8
+_KEYS, _VALUES, PLACES, POSITIONS = 5, 6, 7, 8
 
 
 class RopeAppend:
     """Only what is new is written: contents of the caches stay where they are, or are copied first where those may not change."""
 
-    name = "rope/generated"
-    ops = ("rope_append",)
+    name: str = "rope/generated"
+    ops: tuple[str, ...] = ("rope_append",)
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
         """Floats whose last dim lies in a row."""
@@ -43,7 +43,7 @@ class RopeAppend:
         """Three stages; the two that keep caches as they are fall away where these are updated in place."""
         stages = [self._stays(call, _KEYS, 1, target), self._stays(call, _VALUES, 2, target)]
         if all(sizes(call.outputs[0])):
-            stages.append(self._turns(call, target))
+            stages.append(self.turns(call, target))
         return Lowered(tuple(stages), in_place={1: _KEYS, 2: _VALUES})
 
     def _stays(self, call: NodeCall, operand: int, result: int, target: CodegenTarget) -> Stage:
@@ -54,10 +54,11 @@ class RopeAppend:
         )
         return moves_stage("stays", [move], (f"in{operand}", f"out{result}"), dtype, target, copies=True)
 
-    def _turns(self, call: NodeCall, target: CodegenTarget) -> Stage:
+    def turns(self, call: NodeCall, target: CodegenTarget) -> Stage:
+        """The stage that turns and writes."""
         q, k = call.tensor(0).spec, call.tensor(1).spec
         (batch, heads, length, d), kv = sizes(q), sizes(k)[1]
-        inputs = [0, 1, 2, 3, 4, _PLACES, *([_POSITIONS] if call.optional(_POSITIONS) else [])]
+        inputs = [0, 1, 2, 3, 4, PLACES, *([POSITIONS] if call.optional(POSITIONS) else [])]
         args = (*(f"in{i}" for i in inputs), "out0", "out1", "out2")
         tasks = batch * (heads + 2 * kv) * length
         moved = 2 * d * tasks * q.dtype.bits // 8
@@ -94,12 +95,12 @@ class RopeAppend:
         capacity = sizes(call.outputs[1])[2]
         body = [
             f"const int64_t t = task % {length}, head = task / {length} % {heads + 2 * kv}, b = task / {length * (heads + 2 * kv)};",
-            f"const int64_t to = index_in({_named(call, _PLACES)}, {capacity}, scratch);",
-            *self._table(call),
+            f"const int64_t to = index_in({named_by(call, PLACES)}, {capacity}, scratch);",
+            *self.table_lines(call),
             f"const bool query = head < {heads}, key = !query && head < {heads + kv};",
             f"const int64_t h = query ? head : key ? head - {heads} : head - {heads + kv};",
-            f"const {kind} *x = query ? {_row(call, 'in0', specs['in0'])} : key ? {_row(call, 'in1', specs['in1'])} : {_row(call, 'in2', specs['in2'])};",
-            f"{kind} *y = query ? {_row(call, 'out0', specs['out0'])} : key ? {_row(call, 'out1', specs['out1'], 'to')} : {_row(call, 'out2', specs['out2'], 'to')};",
+            f"const {kind} *x = query ? {row_of(call, 'in0', specs['in0'])} : key ? {row_of(call, 'in1', specs['in1'])} : {row_of(call, 'in2', specs['in2'])};",
+            f"{kind} *y = query ? {row_of(call, 'out0', specs['out0'])} : key ? {row_of(call, 'out1', specs['out1'], 'to')} : {row_of(call, 'out2', specs['out2'], 'to')};",
             "if (!query && !key) {",
             f"  copy_run(y, x, {d});",
             "  continue;",
@@ -116,12 +117,12 @@ class RopeAppend:
         lines.append(for_tasks(body))
         return "\n".join(f"  {line}" for part in lines for line in part.splitlines())
 
-    def _table(self, call: NodeCall) -> list[str]:
+    def table_lines(self, call: NodeCall) -> list[str]:
         """Where the row of the tables lies that this task reads."""
         kind = C_TYPES[call.outputs[0].dtype]
         rows, steps = sizes(call.tensor(3).spec), [call.tensor(i).spec.physical.strides for i in (3, 4)]
-        if call.optional(_POSITIONS) is not None:
-            first = f"const int64_t place = index_in({_named(call, _POSITIONS)}, {rows[0]}, scratch);"
+        if call.optional(POSITIONS) is not None:
+            first = f"const int64_t place = index_in({named_by(call, POSITIONS)}, {rows[0]}, scratch);"
             at = [f"place * {s[0]}" for s in steps]
             lines = [first]
         else:
@@ -130,14 +131,15 @@ class RopeAppend:
         return [*lines, f"const {kind} *cosines = in3 + {at[0]}, *sines = in4 + {at[1]};"]
 
 
-def _named(call: NodeCall, position: int) -> str:
+def named_by(call: NodeCall, position: int) -> str:
     """What a tensor of [length] or [batch, length] says of this task."""
     q = sizes(call.outputs[0])
     steps = strides_in(call.tensor(position).spec, (q[0], q[2]))
     return f"in{position}[b * {steps[0]} + t * {steps[1]}]"
 
 
-def _row(call: NodeCall, name: str, spec: TensorSpec, row: str = "t") -> str:
+def row_of(call: NodeCall, name: str, spec: TensorSpec, row: str = "t") -> str:
+    """Where the row of this task's batch, head and position begins."""
     steps = spec.physical.strides
     place = Place(name, sizes(spec)[:3], tuple(steps[:3]))
     return address(place, ["b", "h", row])

@@ -34,7 +34,9 @@ def values(shape: tuple[int, ...], dtype: str) -> np.ndarray[Any, Any]:
     return rng.standard_normal(shape).astype(own)
 
 
-def judge(build: Callable[..., Any], shapes: Shapes, dtypes: str | Sequence[str] = "float32", **options: Any) -> None:
+def judge(
+    build: Callable[..., Any], shapes: Shapes, dtypes: str | Sequence[str] = "float32", **options: Any
+) -> None:
     """One graph over operands of these shapes, on the stand-in and by the interpreter."""
     kinds = [dtypes] * len(shapes) if isinstance(dtypes, str) else dtypes
     b = ir.GraphBuilder("g")
@@ -70,7 +72,12 @@ def test_whole_numbers(dtype: str) -> None:
 def test_packs_broadcasts_and_strides() -> None:
     """Enough elements that packs of 16 bytes are taken; a row, a column, a scalar beside them."""
     judge(lambda b, x, y, z: b.add(b.mul(x, y), z), [(520, 512), (512,), (520, 1)], passes="none")
-    judge(lambda b, x, y: b.cast(b.add(x, y), dtype="float32"), [(1040, 512), (1040, 512)], "bfloat16", passes="none")
+    judge(
+        lambda b, x, y: b.cast(b.add(x, y), dtype="float32"),
+        [(1040, 512), (1040, 512)],
+        "bfloat16",
+        passes="none",
+    )
     judge(lambda b, x: b.add(b.permute(x, dims=[1, 0]), 1.0), [(70, 45)])
 
 
@@ -134,7 +141,13 @@ def test_moves(dtype: str) -> None:
     def build(b: Any, x: Any) -> tuple[Any, ...]:
         turned = b.permute(x, dims=[0, 2, 1])
         padded = b.pad(x, pads=[0, 1, 2, 0, 3, 0], value=1.0)
-        return turned, padded, b.slice(x, dim=2, start=3, end=40, step=3), b.flip(x, dims=[1]), b.cat(x, x, dim=1)
+        return (
+            turned,
+            padded,
+            b.slice(x, dim=2, start=3, end=40, step=3),
+            b.flip(x, dims=[1]),
+            b.cat(x, x, dim=1),
+        )
 
     judge(build, [(3, 37, 45)], dtype, passes="none")
 
@@ -218,4 +231,6 @@ def test_rotary_embedding(interleaved: bool) -> None:
         return b.rope(x, c, s, interleaved=interleaved), b.rope(x, c, s, interleaved=interleaved, size=12)
 
     judge(lambda b, x, c, s: b.rope(x, c, s, interleaved=interleaved), [(2, 3, 7, 16), (7, 8), (7, 8)])
-    judge(lambda b, x, c, s: b.rope(x, c, s, interleaved=interleaved, size=12), [(2, 3, 7, 16), (7, 6), (7, 6)])
+    judge(
+        lambda b, x, c, s: b.rope(x, c, s, interleaved=interleaved, size=12), [(2, 3, 7, 16), (7, 6), (7, 6)]
+    )

@@ -1,16 +1,22 @@
-"""rope/generated on CUDA devices (Su et al., "RoFormer", 2021): a thread turns one pair, or carries one element that is not turned."""
+"""rope/generated on CUDA devices (Su et al., "RoFormer", 2021): a thread turns one pair, or carries one element that is not turned.
+
+``rope_append`` writes the KV cache in the same launch.
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from ...codegen.moves import Place
 from ...codegen.points import address, storage, unravel
 from ...codegen.target import CodegenTarget
 from ...decisions import Support
 from ..gemm import sizes
-from ..kernel import Kernel, Lowered, NodeCall
+from ..kernel import Kernel, Lowered, NodeCall, Stage
+from ..movement import STATUS
 from ..rope import over_rows, table_row, why_not
+from ..rope_append import PLACES, POSITIONS, RopeAppend, named_by, row_of
 from .launch import Argument, Launch, blocks_for, cuda_stage
 
 __all__ = ["KERNELS"]
@@ -79,7 +85,61 @@ class Rope:
             Launch.flat(blocks_for(count, threads), threads), parts=frozenset({"movement"}),
             flops=6 * math.prod(rows) * half, bytes=2 * (y.size_bytes or 0),
         )  # fmt: skip
-        return Lowered((stage,))
+        return Lowered((stage if positions is None else replace(stage, scratch_bytes=STATUS),))
 
 
-KERNELS: tuple[Kernel, ...] = (Rope(),)
+class RopeAppendCuda(RopeAppend):
+    """Queries and keys turned, keys and values into their caches, in one launch: a thread has a pair, or two elements of a value."""
+
+    def turns(self, call: NodeCall, target: CodegenTarget) -> Stage:
+        """The stage that turns and writes."""
+        q, k = call.tensor(0).spec, call.tensor(1).spec
+        (batch, heads, length, d), kv, kind = sizes(q), sizes(k)[1], storage(q.dtype)
+        size = call.attrs["size"] or d
+        half, each = size // 2, d - size // 2
+        tasks, threads = batch * (heads + 2 * kv) * length, target.config.max_threadgroup_1d
+        inputs = [0, 1, 2, 3, 4, PLACES, *([POSITIONS] if call.optional(POSITIONS) else [])]
+        specs = {f"in{i}": call.tensor(i).spec for i in inputs} | {
+            f"out{i}": s for i, s in enumerate(call.outputs)
+        }
+        capacity = sizes(call.outputs[1])[2]
+
+        def one_of(prefix: str, row: str) -> str:
+            query, key, value = (
+                row_of(call, f"{prefix}{i}", specs[f"{prefix}{i}"], row if i else "t") for i in range(3)
+            )
+            return f"query ? {query} : key ? {key} : {value}"
+
+        lines = [
+            f"const int64_t e = (int64_t)blockIdx.x * {threads} + threadIdx.x, task = e / {each}, j = e % {each};",
+            f"if (task >= {tasks}) return;",
+            f"const int64_t t = task % {length}, head = task / {length} % {heads + 2 * kv}, b = task / {length * (heads + 2 * kv)};",
+            "void *const scratch = nullptr;",
+            f"const int64_t to = index_in({named_by(call, PLACES)}, {capacity}, scratch);",
+            *self.table_lines(call),
+            f"const bool query = head < {heads}, key = !query && head < {heads + kv};",
+            f"const int64_t h = query ? head : key ? head - {heads} : head - {heads + kv};",
+            f"const {kind} *x = {one_of('in', 't')};",
+            f"{kind} *y = {one_of('out', 'to')};",
+            "if (!query && !key) {",
+            "  y[j] = x[j];",
+            f"  if (j + {each} < {d}) y[j + {each}] = x[j + {each}];",
+            f"}} else if (j < {half}) {{",
+            f"  const auto low = load<1>(x + j), high = load<1>(x + {half} + j), c = load<1>(cosines + j), s = load<1>(sines + j);",
+            "  store<1>(y + j, low * c - high * s);",
+            f"  store<1>(y + {half} + j, high * c + low * s);",
+            "} else {",
+            f"  y[{half} + j] = x[{half} + j];",
+            "}",
+        ]
+        arguments = [Argument(n, n, storage(s.dtype), n.startswith("out")) for n, s in specs.items()]
+        stage = cuda_stage(
+            f"rope_append_{batch}x{heads}+{kv}x{length}x{d}",
+            f"queries of {heads} heads and keys of {kv} turned by their positions; keys and values into their caches",
+            arguments, lines, Launch.flat(blocks_for(tasks * each, threads), threads), parts=frozenset({"movement"}),
+            flops=3 * d * batch * (heads + kv) * length, bytes=2 * d * tasks * q.dtype.bits // 8,
+        )  # fmt: skip
+        return replace(stage, scratch_bytes=STATUS)
+
+
+KERNELS: tuple[Kernel, ...] = (Rope(), RopeAppendCuda())
