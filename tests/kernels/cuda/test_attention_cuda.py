@@ -10,8 +10,11 @@ import pytest
 from emulated import call_of, judge, one_node
 
 from xpuruntime.codegen.cuda import cuda_target
+from xpuruntime.ir import GraphBuilder
 from xpuruntime.kernels.cuda.attention import FlashV2, Naive
 from xpuruntime.kernels.cuda.decode import FlashDecode
+from xpuruntime.testing.cuda_host import cuda_host
+from xpuruntime.testing.native import check
 
 rng = np.random.default_rng(13)
 
@@ -83,3 +86,31 @@ def test_what_is_refused_has_a_reason() -> None:
         said(Naive(), (1, 1, 4, 32), (1, 1, 90000, 32), "float32")
         == "the scores of 90000 keys do not fit shared memory"
     )
+
+
+@pytest.mark.parametrize(("q", "k", "dv", "dtype", "attrs"), [
+    ((1, 2, 130, 64), (1, 1, 260, 64), 64, "bfloat16", {}),
+    ((1, 1, 150, 128), (1, 1, 150, 128), 128, "float16", {"causal": True}),
+    ((1, 1, 70, 80), (1, 1, 140, 80), 72, "bfloat16", {"causal": True, "causal_offset": 70, "softcap": 9.0}),
+    ((1, 1, 70, 36), (1, 1, 33, 36), 36, "bfloat16", {}),
+])  # fmt: skip
+def test_flash_by_products_of_a_warpgroup(
+    q: Any, k: Any, dv: int, dtype: str, attrs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole programs on the stand-in for a Hopper device."""
+    monkeypatch.setattr("xpuruntime.kernels.cuda.attention.wants_hopper", lambda s, target: True)
+    own = getattr(ml_dtypes, dtype, dtype)
+    b = GraphBuilder("attention")
+    feeds = {n: rng.standard_normal(s).astype(own) for n, s in (("q", q), ("k", k), ("v", (*k[:3], dv)))}
+    b.output("y", b.attention(*(b.input(n, f"{dtype}{list(a.shape)}") for n, a in feeds.items()), **attrs))
+    check(b.build(), feeds, passes="none", target=cuda_host(), kernels={"attention": "flash_v2"})
+
+
+def test_hopper_targets_take_its_products_where_there_are_queries_enough() -> None:
+    def part(target: str, heads: int) -> frozenset[str]:
+        shape = (1, heads, 1024, 128)
+        graph, _, known = one_node("attention", [np.zeros(shape, ml_dtypes.bfloat16)] * 3)
+        return FlashV2().lower(call_of(graph, known), cuda_target(target)).stages[0].parts
+
+    assert part("cuda:sm_90", 16) == {"flash_hopper"}
+    assert part("cuda:sm_90", 2) == part("cuda:sm_80", 16) == part("cuda:sm_100", 16) == {"flash_v2"}

@@ -1,0 +1,64 @@
+"""Heavy CUDA kernels compile for every architecture, without a device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from emulated import call_of, one_node
+
+from xpuruntime.codegen.cuda import cuda_target
+from xpuruntime.codegen.toolchains_nvrtc import nvrtc_toolchain
+from xpuruntime.errors import BuildError
+from xpuruntime.kernels.cuda.attention import FlashV2, Naive
+from xpuruntime.kernels.cuda.conv import ImplicitGemm
+from xpuruntime.kernels.cuda.decode import FlashDecode
+from xpuruntime.kernels.cuda.gemv import Gemv
+from xpuruntime.kernels.cuda.matmul import Generated
+
+CONV = {"stride": [1, 1], "padding": [1, 1], "dilation": [1, 1]}
+
+
+def empty(shape: tuple[int, ...], dtype: str = "bfloat16") -> np.ndarray[Any, Any]:
+    """No memory: only the shape is looked at."""
+    return np.broadcast_to(np.zeros((), getattr(ml_dtypes, dtype, dtype)), shape)
+
+
+CALLS: tuple[tuple[Any, str, tuple[Any, ...], dict[str, Any]], ...] = (
+    (Generated(), "fused_linear", (empty((4096, 512)), empty((4096, 512)), empty((4096,))), {"act": "gelu"}),
+    (Generated(), "mm", (empty((40, 24), "float16"), empty((24, 40), "float16")), {}),
+    (Generated(), "mm", (empty((40, 24), "int8"), empty((24, 40), "int8")), {}),
+    (Gemv(), "linear", (empty((2, 512), "float32"), empty((64, 512), "float32")), {}),
+    (FlashV2(), "attention", (empty((1, 32, 1024, 128)),) * 3, {"causal": True}),
+    (FlashV2(), "attention", (*(empty((1, 2, 64, 40), "float16"),) * 3, empty((64, 64), "bool")), {"softcap": 5.0}),
+    (FlashDecode(), "attention", (empty((1, 12, 1, 128)), *(empty((1, 2, 999, 128)),) * 2), {}),
+    (Naive(), "attention", (empty((1, 2, 9, 40), "float64"),) * 3, {}),
+    (ImplicitGemm(), "fused_convolution", (empty((2, 64, 9, 9)), empty((64, 64, 3, 3)), empty((64,))), CONV | {"act": "relu6"}),
+    (ImplicitGemm(), "convolution", (empty((2, 3, 9, 9), "float32"), empty((8, 3, 3, 3), "float32")), CONV),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("level", ["sm_80", "sm_90", "sm_100"])
+def test_every_heavy_kernel_compiles(level: str) -> None:
+    try:
+        toolchain = nvrtc_toolchain()
+    except BuildError as error:
+        pytest.skip(str(error))
+    target = cuda_target(f"cuda:{level}")
+    functions: dict[str, str] = {}
+    parts: set[str] = set()
+    for kernel, op, operands, attrs in CALLS:
+        graph, _, known = one_node(op, operands, "1" if "conv" in op else "", **attrs)
+        call = call_of(graph, known, innermost="conv" in op)
+        assert kernel.supports(call, target)
+        for stage in kernel.lower(call, target).stages:
+            functions[f"kernel_{len(functions)}"] = stage.source
+            parts |= stage.parts
+            assert stage.options["shared"] <= target.sm.shared_bytes
+    assert ("flash_hopper" in parts) is (level == "sm_90")
+    made = toolchain.build(target.source(functions, parts), target.sm.architecture)
+    assert made.startswith(b"\x7fELF")
+    for name in functions:
+        assert f".text.{name}".encode() in made
