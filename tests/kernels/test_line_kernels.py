@@ -48,6 +48,11 @@ def test_sorting_is_stable_and_nan_is_the_largest(target: str) -> None:
                 c.add("sort", z, dim=dim, descending=way)
                 c.add("topk", z, k=3, dim=dim, largest=way)
     c.add("topk", c.array(2, 1000), k=5, dim=1)
+    equal = np.round(c.array(2, 1000) * 4)  # of equal ones the earlier come first
+    for k in (1, 7, 249, 250, 251):
+        for way in (True, False):
+            c.add("topk", equal, k=k, dim=1, largest=way)
+    c.add("topk", np.full((1, 64), np.nan, np.float32), k=9, dim=1)
     c.add("sort", c.array(3, 0), dim=1)
     c.add("topk", c.array(), k=1, dim=0)
     c.add("topk", c.array(3, 4), k=0)
