@@ -36,7 +36,7 @@ _REPEATS = 4
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=str(__doc__).split("\n", 1)[0])
-    parser.add_argument("--model", nargs="*", default=[*_ZOO, *SEEDED])
+    parser.add_argument("--model", nargs="*", default=[*_ZOO, "resnet50", "bert"])
     parser.add_argument("--engine", nargs="*", default=["openvino", "vendor"])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", action="store_true")

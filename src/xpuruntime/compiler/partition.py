@@ -21,6 +21,7 @@ from ..ir import Graph, Node
 from ..ir.family import source_names
 from ..policies import KernelPolicy, Policy, load_policy
 from .partition_cost import Costs
+from .partition_measured import cheapest_way, crossing_bytes
 from .partition_offers import Supports, Wanted
 from .partition_plan import Atom, PartitionPlan, PlanWriter, TransferOp, split_engine
 from .partition_regions import cluster, hulls
@@ -53,9 +54,10 @@ def partition(
              every op of the IR) only where it is named. Opaque ATen ops go to ``torch``.
     place:   engine by name or pattern (shell-style): of a node or its source, of its op, or of its op family. A node's own name wins
              over patterns, a longer pattern over a shorter one. It is had, or an error.
-    costs:   measured seconds by engine and node, or rates too (``Costs``). A node that every candidate was measured on goes to the
-             fastest.
-    absorb:  give a region to a neighbour's engine where a border costs more than the region saves.
+    costs:   measured seconds by engine and node, or rates too (``Costs``). Nodes that every candidate was measured on go to the
+             engines that are fastest in all, borders counted (``partition_measured``).
+    absorb:  count borders: give a region to a neighbour's engine where a border costs more than the region saves. Without it, each node
+             goes where it alone is best.
 
     Raises EngineUnavailable (with its decision) where no engine takes a node or a placement cannot be had, KernelUnavailable for a kernel that
     a rule forces and nobody has, PolicyError.
@@ -88,6 +90,8 @@ class _Partitioner:
 
     def run(self, absorb: bool) -> PartitionPlan:
         self._make_atoms()
+        if absorb:
+            self._measured_way()
         groups = self._groups()
         while absorb and (move := self._cheaper(groups)) is not None:
             group, engine, why = move
@@ -169,6 +173,31 @@ class _Partitioner:
         if able[0] == first:
             return Atom(group, offers, first, Reason.DEFAULT, f"{first} takes it and comes first")
         return Atom(group, offers, able[0], Reason.FALLBACK, f"{first}: {offers[first].reason}")
+
+    def _measured_way(self) -> None:
+        """Where engines were measured, the cheapest way through the model; what nobody measured keeps its engine."""
+        times = [self._times(a) for a in self.atoms]
+        if all(len(t) < 2 for t in times):
+            return
+        names = [[self.nodes[i].name for i in a.nodes] for a in self.atoms]
+        way = cheapest_way(times, crossing_bytes(self.graph, names, self.costs), self.costs)
+        for atom, engine, seconds in zip(self.atoms, way, times, strict=True):
+            if len(seconds) < 2:
+                continue
+            alone = min(seconds, key=lambda e: seconds[e])
+            why = "least measured time of every engine that takes it, borders counted"
+            if engine != alone:
+                why = f"{alone} would save {(seconds[engine] - seconds[alone]) * 1e6:.3g} us here, its borders cost more"
+            atom.engine, atom.code, atom.why, atom.moved = engine, Reason.FASTEST, why, True
+
+    def _times(self, atom: Atom) -> dict[str, float]:
+        """Seconds by engine where all that take it were measured; else its own engine alone."""
+        able = [atom.engine] if atom.forced else [e for e, s in atom.offers.items() if s]
+        nodes = [self.nodes[i] for i in atom.nodes]
+        found = {e: [self.costs.measured_s(n, split_engine(e)[0]) for n in nodes] for e in able}
+        if any(None in t for t in found.values()):
+            return {atom.engine: 0.0}
+        return {e: sum(t for t in times if t is not None) for e, times in found.items()}
 
     def _nobody(self, nodes: Sequence[Node], offers: Mapping[str, Support], what: str) -> EngineUnavailable:
         name = source_names(nodes[0])[0]

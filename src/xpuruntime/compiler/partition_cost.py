@@ -51,6 +51,10 @@ class Costs:
         """Seconds for one more region of that engine."""
         return self.region_s.get(engine, self.other_s)
 
+    def size_of(self, spec: TensorSpec | None) -> int:
+        """Bytes of a value; open dims count as 64."""
+        return _bytes(spec)
+
     def copy_s(self, spec: TensorSpec | None) -> float:
         """Seconds to bring a value to another device."""
         return _bytes(spec) / self.copy_bytes_per_s

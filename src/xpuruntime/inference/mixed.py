@@ -27,7 +27,7 @@ from .attempt import Loaded, Wanted
 from .native.model import native_model
 from .partitioned import DAGExecutor
 
-__all__ = ["MixedExecutable", "forces_kernels", "lacks_ops", "mixed"]
+__all__ = ["MixedExecutable", "demanded_kernels", "forces_kernels", "lacks_ops", "mixed", "mixed_of"]
 
 _LACKING = (Reason.OP_UNSUPPORTED, Reason.BUILD_FAILED)
 
@@ -65,30 +65,50 @@ def mixed(
         found = native_model(model)
         if found.graph.states:
             return Candidate(name, Reason.OP_UNSUPPORTED, "a session's model has no states")
-        kernels = _policy(first.kernels)
         plan = partition(
             found.graph,
-            Policy(kernel=kernels.kernel, execution=ExecutionPolicy(engine=first.engine)),
+            demanded_kernels(first, first.engine),
             others=tuple(others),
             place=place,
             absorb=absorb,
         )
         if len({r.engine for r in plan.regions}) < 2 and not place:
             return Candidate(name, Reason.NOT_APPLICABLE, f"all of it is on {plan.regions[0].engine}")
+    except UnavailableError:
+        raise
+    except XpuError as error:
+        return Candidate(name, Reason.BUILD_FAILED, f"{error.what}: {error.got}", error.do)
+    return mixed_of(model, plan, first, store)
+
+
+def demanded_kernels(wanted: Wanted, engine: str) -> Policy:
+    """What ``partition`` takes as demands: the kernels that are wanted, and the engine that comes first."""
+    return Policy(kernel=_policy(wanted.kernels).kernel, execution=ExecutionPolicy(engine=engine))
+
+
+def mixed_of(model: ModelSource, plan: PartitionPlan, first: Wanted, store: Store) -> Loaded | Candidate:
+    """The partitioned model as an executable; or why that cannot be had. ``facts`` hold its name and the engine of each node.
+
+    Raises EngineUnavailable, KernelUnavailable for what was demanded and cannot be had.
+    """
+    engines = dict.fromkeys(r.engine for r in plan.regions)
+    name = f"{' + '.join(engines)} on {first.device}, {len(plan.regions)} regions"
+    try:
         dag = DAGExecutor(
             plan,
-            compile_fn=_compiler(kernels, first.optimization),
+            compile_fn=_compiler(_policy(first.kernels), first.optimization),
             original=model if model.format == "onnx" else None,
             threads=first.threads,
             store=store if first.caching else None,
             wanted=first,
         )
-        dag.load_weights(found.weights)
+        dag.load_weights(native_model(model).weights)
     except UnavailableError:
         raise
     except XpuError as error:
         return Candidate(name, Reason.BUILD_FAILED, f"{error.what}: {error.got}", error.do)
-    facts = {"regions": len(plan.regions), "from_store": False}
+    homes = {n: r.engine for r in plan.regions for n in plan.members[r.id]}
+    facts = {"regions": len(plan.regions), "from_store": False, "mix": name, "homes": homes}
     executable = MixedExecutable(model, plan, dag)
     return Loaded(first, model, executable, __version__, model.precision, Support.yes(), facts)
 

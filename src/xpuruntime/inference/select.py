@@ -28,6 +28,7 @@ from ..targets import DeviceId
 from ..types import DType
 from .attempt import Loaded, Wanted, attempt, find
 from .auto import Contender, measure
+from .auto_mixed import chosen_mix, wanted_by
 from .recipe import sample_feeds
 from .several import on_several
 
@@ -93,14 +94,16 @@ def select(model: ModelSource, ask: Ask, store: Store) -> Selection:
     """Choose and load. Raises the UnavailableError, BuildError or PolicyError that fits when nothing can be had."""
     candidates = _candidates(ask)
     warnings: list[str] = []
-    if ask.place:
+    if wanted_by(ask.place):
+        loaded, decision, warnings = chosen_mix(model, ask, store)
+    elif ask.place:
         loaded, decision = None, Decision("engine", model.name, None)
     elif ask.engine == "auto":
         loaded, decision, warnings = _measured(model, ask, candidates, store)
     else:
         loaded, decision = _first(model, ask, candidates, store)
     fallback = [ask.wanted(e, d) for d in ask.fallback for e in ask.order.get(d.kind, ())]
-    several = on_several(model, ask, loaded, decision, fallback, store)
+    several = None if wanted_by(ask.place) else on_several(model, ask, loaded, decision, fallback, store)
     if several is not None:
         loaded, decision = several
     if loaded is None and fallback:

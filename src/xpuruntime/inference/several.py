@@ -69,7 +69,8 @@ def on_several(
         loaded.executable.close()
     name = f"{found.wanted.name}, in {found.facts['regions']} regions"
     rejected = tuple(c for c in decision.rejected if c.code is not Reason.NOT_REQUESTED)
-    return found, Decision("engine", model.name, Candidate(name, code, why, facts=found.facts), rejected)
+    facts = {k: found.facts[k] for k in ("regions", "from_store")}
+    return found, Decision("engine", model.name, Candidate(name, code, why, facts=facts), rejected)
 
 
 def _first(ask: _Ask) -> Wanted:

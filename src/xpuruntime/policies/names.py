@@ -27,7 +27,10 @@ def check_names(policy: Policy, *, kernels: Iterable[str] = (), engines: Iterabl
     for path, name in _engine_names(policy.execution, ("execution",)):
         _check_engine(path, name, known_engines)
     for pattern, name in (policy.execution.place or {}).items():
-        _check_engine(("execution", "place", pattern), name, (*known_engines, *REGION_RUNNERS))
+        left_to_measuring = ("auto",) if pattern == "*" else ()
+        _check_engine(
+            ("execution", "place", pattern), name, (*known_engines, *REGION_RUNNERS, *left_to_measuring)
+        )
 
 
 def _check_engine(path: FieldPath, name: str, known: tuple[str, ...]) -> None:

@@ -8,7 +8,6 @@ compared with the model by data flow (``attribution``).
 from __future__ import annotations
 
 import json
-import statistics
 import tempfile
 import time
 from collections import defaultdict
@@ -19,7 +18,7 @@ from typing import Any, TypeAlias
 
 from ...protocols import Array, Evidence, EvidenceRow, ModelSource
 from ...targets import DeviceId
-from ..attribution import SourceGraph
+from ..attribution import SourceGraph, typical
 from . import options
 from .providers import CPU, PROVIDER_DEVICES, short
 from .rewrites import executed_nodes, source_of_name
@@ -205,7 +204,7 @@ def _attribute(
     rows = []
     for (key, durations), nodes in zip(spent.items(), sources, strict=True):
         provider, op = args[key].get("provider", CPU), key[1]
-        time_us = statistics.median(durations)
+        time_us = typical(durations)
         rows.append(
             EvidenceRow(
                 nodes, op, _device(provider, settings), f"{provider} {op}", _computed_in(args[key]), time_us

@@ -7,14 +7,13 @@ names (a convolution that took over its successor's name) is found by data flow.
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ...protocols import Evidence, EvidenceRow, ModelSource, NodeRef
-from ..attribution import SourceGraph, inherit
+from ..attribution import SourceGraph, inherit, typical
 
 __all__ = ["collect", "inner_fallbacks", "original_names", "profile"]
 
@@ -109,7 +108,7 @@ def profile(compiled: Any, run: Callable[[Any], None]) -> tuple[dict[str, float]
         count += 1
         for info in request.get_profiling_info():
             times.setdefault(info.node_name, []).append(info.real_time.total_seconds() * 1e6)
-    return {name: statistics.median(t) for name, t in times.items()}, count
+    return {name: typical(t) for name, t in times.items()}, count
 
 
 def collect(

@@ -1,0 +1,276 @@
+"""``place: {"*": "auto"}``: the model on one engine or on several, whichever is measured to be the fastest with right outputs.
+
+Every engine runs the whole model first and says what each node costs (``measured``). Of these costs come a few ways to share the model between
+engines (``partition`` with costs), which then run against the single engines, in turn. A mix is taken only where it is faster than the best
+single engine by more than measuring can be wrong, so it is never a loss. The choice is recorded with the place of every node: a later start measures
+nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from .. import __version__, env
+from ..compiler.partition import PartitionPlan, partition
+from ..compiler.partition_cost import Costs
+from ..decisions import Candidate, Decision, Reason, Support
+from ..errors import StoreError, XpuError
+from ..ir import Graph
+from ..protocols import Array, ModelSource
+from ..runtime.device import cpu
+from ..store import Store, digest
+from ..targets import DeviceId
+from .attempt import Loaded, Wanted, attempt, find
+from .auto import Contender, measure
+from .measured import measured_costs
+from .mixed import demanded_kernels, mixed_of
+from .native.model import native_model
+from .recipe import sample_feeds
+
+__all__ = ["MARGIN", "WORD", "chosen_mix", "mixes", "wanted_by"]
+
+WORD = "auto"
+"""As the engine of the place ``*``."""
+
+MARGIN = 0.97
+"""A mix must take at most this share of the best single engine's time."""
+
+_MOST = 4  # mixes that are built and measured
+_SHARES = (0.02, 0.06)
+"""Of the best engine's whole time: what a change of engine must save at least. An engine books the time of a fused step on one of its nodes, another
+engine on another, so single nodes cannot be compared between engines; stretches can."""
+
+
+class _Ask(Protocol):
+    """What is asked of ``select.Ask``."""
+
+    @property
+    def engine(self) -> str | None: ...
+    @property
+    def place(self) -> Mapping[str, str]: ...
+    @property
+    def kernels(self) -> str: ...
+    @property
+    def caching(self) -> bool: ...
+    @property
+    def order(self) -> Mapping[str, Sequence[str]]: ...
+    def wanted(self, engine: str, device: DeviceId) -> Wanted: ...
+
+
+def wanted_by(place: Mapping[str, str]) -> bool:
+    """Whether a policy leaves it to measuring."""
+    return place.get("*") == WORD
+
+
+def chosen_mix(model: ModelSource, ask: _Ask, store: Store) -> tuple[Loaded | None, Decision, list[str]]:
+    """What was chosen, the decision with every candidate's time, warnings. None where no engine can be had."""
+    place = {k: v for k, v in ask.place.items() if k != "*"}
+    names = [ask.engine] if ask.engine not in (None, WORD) else []
+    wanted = [ask.wanted(str(e), DeviceId("cpu")) for e in dict.fromkeys((*names, *ask.order.get("cpu", ())))]
+    key = _key(model, wanted, place)
+    known = _recorded(model, wanted, store, key) if ask.caching else None
+    if known is not None:
+        return *known, []
+    outcomes = [attempt(model, w, store) for w in wanted]
+    singles = [o for o in outcomes if isinstance(o, Loaded)]
+    refused = [o for o in outcomes if isinstance(o, Candidate)]
+    feeds = sample_feeds(model.inputs)
+    made, why_not = _loaded_mixes(model, singles, place, feeds, store)
+    contending = made if place else [*singles, *made]  # a placement that was demanded is had, or nothing
+    contenders = [Contender(_name(o), o.executable, o.precision) for o in contending]
+    decision, warnings = measure(model, contenders, feeds, env.get_seconds("XPU_AUTO_SECONDS"))
+    best = _by_margin(contenders, [_name(o) for o in made], decision)
+    head = best.chosen
+    loaded = next((o for o in contending if head and _name(o) == head.name), None)
+    for other in (*singles, *made):
+        if other is not loaded:
+            other.executable.close()
+    decision = Decision("engine", model.name, head, (*best.rejected, *refused, *why_not))
+    if loaded is not None and ask.caching and len(contenders) > 1:
+        _record(store, key, decision, loaded)
+    return loaded, decision, list(warnings)
+
+
+# ── candidates ──
+
+
+def _loaded_mixes(
+    model: ModelSource,
+    singles: Sequence[Loaded],
+    place: Mapping[str, str],
+    feeds: dict[str, Array],
+    store: Store,
+) -> tuple[list[Loaded], list[Candidate]]:
+    """Mixes that can be had, and why others cannot."""
+    who = "several engines"
+    if len(singles) < 2:
+        return [], [Candidate(who, Reason.ONLY_ONE, "only one engine runs this model here")]
+    lower = next((o for o in singles if o.wanted.precision not in (None, model.precision)), None)
+    if lower is not None:
+        text = f"regions compute in the model's own {model.precision.value}, not in {lower.precision.value}"
+        return [], [Candidate(who, Reason.PRECISION_UNSUPPORTED, text, "Leave precision out.")]
+    try:
+        graph = native_model(model).graph
+        if graph.states:
+            return [], [Candidate(who, Reason.OP_UNSUPPORTED, "a session's model has no states")]
+        costs = measured_costs(graph, {o.wanted.engine: o.executable for o in singles}, feeds)
+        plans = list(itertools.islice(mixes(graph, costs, singles[0].wanted, place), _MOST))
+    except XpuError as error:
+        return [], [Candidate(who, Reason.BUILD_FAILED, f"{error.what}: {error.got}", error.do)]
+    outcomes = [mixed_of(model, plan, singles[0].wanted, store) for plan in plans]
+    found = [o for o in outcomes if isinstance(o, Loaded)]
+    refused = [o for o in outcomes if isinstance(o, Candidate)]
+    if not plans:
+        refused.append(
+            Candidate(
+                who,
+                Reason.SLOWER,
+                "by the measured costs of its nodes one engine is the best for all of them",
+            )
+        )
+    return found, refused
+
+
+def mixes(graph: Graph, costs: Costs, first: Wanted, place: Mapping[str, str]) -> Iterator[PartitionPlan]:
+    """Different plans with at least two engines (or with what was placed where it was): the best of each group of engines, then the others, by predicted time."""
+    seen: set[tuple[tuple[str, tuple[str, ...]], ...]] = set()
+    ranked: list[tuple[int, float, int, PartitionPlan]] = []
+    engines = list(costs.measured)
+    whole = min(sum(times.values()) for times in costs.measured.values()) if engines else 0.0
+    for group in (g for size in range(2, len(engines) + 1) for g in itertools.combinations(engines, size)):
+        found = []
+        for share in _SHARES:
+            dearer = replace(costs, region_s={e: costs.enter_s(e) + share * whole for e in engines})
+            demands = demanded_kernels(first, group[0])
+            plan = partition(graph, demands, others=group[1:], place=place, costs=dearer)
+            shape = tuple((r.engine, plan.members[r.id]) for r in plan.regions)
+            if (place or len({e for e, _ in shape}) > 1) and shape not in seen:
+                seen.add(shape)
+                found.append((_predicted(plan, costs), plan))
+        found.sort(key=lambda f: f[0])
+        ranked += [(turn, s, len(ranked) + turn, p) for turn, (s, p) in enumerate(found)]
+    yield from (plan for *_, plan in sorted(ranked))
+
+
+def _predicted(plan: PartitionPlan, costs: Costs) -> float:
+    """Seconds of a plan: its nodes where they are, and its borders."""
+    total = 0.0
+    for region in plan.regions:
+        measured = costs.measured.get(region.engine, {})
+        total += costs.enter_s(region.engine) + sum(measured.get(n, 0.0) for n in plan.members[region.id])
+    crossing = {t.value for t in plan.transfers if "caller" not in (t.source, t.destination)}
+    return total + sum(4 * costs.size_of(plan.graph.values[v].spec) / costs.bytes_per_s for v in crossing)
+
+
+def _name(loaded: Loaded) -> str:
+    return str(loaded.facts.get("mix") or loaded.wanted.name)
+
+
+# ── the choice ──
+
+
+def _by_margin(contenders: Sequence[Contender], mixed: Sequence[str], decision: Decision) -> Decision:
+    """The decision, unless it is a mix that is not clearly faster than the best single engine: then that one."""
+    head = decision.chosen
+    if head is None or head.name not in mixed:
+        return decision
+    right = {c.name for c in decision.rejected if c.code is Reason.SLOWER}
+    singles = [c for c in contenders if c.name in right and c.name not in mixed and c.times_us]
+    best = min(singles, key=lambda c: c.median_us, default=None)
+    if best is None or head.facts["median_us"] <= MARGIN * best.median_us:
+        return decision
+    was = next(c for c in decision.rejected if c.name == best.name)
+    text = f"median {best.median_us:.0f} us, the best single engine; no mix is faster by more than {1 - MARGIN:.0%}"
+    chosen = Candidate(best.name, Reason.FASTEST, text, facts=was.facts)
+    share = head.facts["median_us"] / best.median_us
+    left = Candidate(
+        head.name, Reason.SLOWER, f"{share:.3f}x the time of {best.name}: not clearly less", facts=head.facts
+    )
+    return replace(decision, chosen=chosen, rejected=(left, *(c for c in decision.rejected if c is not was)))
+
+
+# ── the record ──
+
+
+def _key(model: ModelSource, wanted: Sequence[Wanted], place: Mapping[str, str]) -> dict[str, Any]:
+    """Everything that the choice depends on."""
+    versions = {}
+    for w in wanted:
+        plugin = find(w.engine)
+        versions[w.engine] = None if isinstance(plugin, Support) else plugin.version()
+    return {
+        "mixed": 1,
+        "xpuruntime": __version__,
+        "model": model.digest,
+        "versions": versions,
+        "place": dict(place),
+        "precision": wanted[0].precision,
+        "permit": wanted[0].permit,
+        "threads": wanted[0].threads,
+        "options": {w.engine: dict(w.options) for w in wanted},
+        "optimization": wanted[0].optimization,
+        "kernels": wanted[0].kernels,
+        "processor": cpu().model,
+    }
+
+
+def _record(store: Store, key: Mapping[str, Any], decision: Decision, loaded: Loaded) -> None:
+    try:
+        store.put(
+            "auto",
+            key,
+            json.dumps({"decision": decision.to_json(), "homes": loaded.facts.get("homes")}).encode(),
+        )
+    except (
+        StoreError
+    ):  # a full disk must not stop a model that is already loaded; it said so when an artifact was kept
+        return
+
+
+def _recorded(
+    model: ModelSource, wanted: Sequence[Wanted], store: Store, key: Mapping[str, Any]
+) -> tuple[Loaded, Decision] | None:
+    payload = store.get("auto", digest(key))
+    if payload is None:
+        return None
+    kept = json.loads(payload)
+    past = Decision.from_json(kept["decision"])
+    if past.chosen is None:
+        return None
+    if kept["homes"] is None:
+        again = next((w for w in wanted if w.name == past.chosen.name), None)
+        outcome = attempt(model, again, store) if again else None
+    else:
+        outcome = _again(model, wanted[0], kept["homes"], key["place"], store)
+    if not isinstance(outcome, Loaded):
+        return None
+    text = f"measured before: {past.chosen.reason}"
+    head = Candidate(past.chosen.name, Reason.RECORDED, text, facts={**past.chosen.facts, **_told(outcome)})
+    return outcome, Decision("engine", model.name, head, past.rejected)
+
+
+def _again(
+    model: ModelSource, first: Wanted, homes: Mapping[str, str], place: Mapping[str, str], store: Store
+) -> Loaded | Candidate:
+    """A mix from the engine of each of its nodes: the home costs nothing, any other engine a second."""
+    engines = tuple(dict.fromkeys(homes.values()))
+    away = {e: {n: float(e != home) for n, home in homes.items()} for e in engines}
+    try:
+        plan = partition(
+            native_model(model).graph,
+            demanded_kernels(first, engines[0]),
+            others=engines[1:],
+            place=place,
+            costs=Costs(measured=away),
+        )
+    except XpuError as error:
+        return Candidate("several engines", Reason.BUILD_FAILED, f"{error.what}: {error.got}", error.do)
+    return mixed_of(model, plan, first, store)
+
+
+def _told(loaded: Loaded) -> dict[str, Any]:
+    return {k: v for k, v in loaded.facts.items() if k not in ("homes", "mix")}

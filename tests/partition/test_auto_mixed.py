@@ -1,0 +1,161 @@
+"""``place: {"*": "auto"}``: costs from the engines' own times, plans from costs, and a mix only where it was measured to be faster."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import xpuruntime as xrt
+from xpuruntime.compiler.partition_cost import Costs
+from xpuruntime.decisions import Candidate, Decision, Reason
+from xpuruntime.frontends.model_file import open_model
+from xpuruntime.inference import auto_mixed
+from xpuruntime.inference.attempt import Wanted, attempt
+from xpuruntime.inference.auto import Contender
+from xpuruntime.inference.measured import measured_costs, node_seconds
+from xpuruntime.inference.native.model import native_model
+from xpuruntime.protocols import EvidenceRow
+from xpuruntime.store import Store
+from xpuruntime.targets import DeviceId
+from xpuruntime.testing.onnx_models import small_classifier
+from xpuruntime.types import DType
+
+pytest.importorskip("onnxruntime")
+CPU = DeviceId("cpu")
+X = np.random.default_rng(3).standard_normal((2, 3, 8, 8)).astype(np.float32)
+
+
+@pytest.fixture
+def model():
+    return open_model(small_classifier(batch=2), name="classifier")
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setenv("XPU_AUTO_SECONDS", "0.2")
+
+
+def policy(**place):
+    return {"version": 1, "execution": {"place": {**place, "*": "auto"}}}
+
+
+def row(nodes, time_us):
+    return EvidenceRow(tuple(nodes), "op", "cpu", "kernel", "", time_us)
+
+
+def test_steps_are_shared_out_among_their_nodes_and_add_up_to_a_whole_run(model) -> None:
+    graph = native_model(model).graph
+    rows = [row(["conv", "relu"], 30.0), row([], 50.0), row(["fc1"], 10.0), row(["softmax"], None)]
+    seconds = node_seconds(graph, rows, 1e-3)
+    of = {n.sources[0].name: 0.0 for n in graph.nodes if n.op != "constant"}
+    for node in graph.nodes:
+        if node.op != "constant":
+            of[node.sources[0].name] += seconds[node.name]
+    assert sum(of.values()) == pytest.approx(1e-3)
+    assert of["fc1"] == pytest.approx(0.25e-3)
+    assert of["conv"] > of["relu"] > 0
+    assert of["conv"] + of["relu"] == pytest.approx(0.75e-3)
+    assert of["softmax"] == of["tanh"] == 0
+    assert node_seconds(graph, [row([], 5.0)], 1e-3) == {}
+
+
+def test_every_engine_says_what_its_nodes_cost(model) -> None:
+    graph = native_model(model).graph
+    store = Store(mode="off")
+    engines = {
+        e: attempt(model, Wanted(e, CPU, threads=1), store).executable for e in ("native", "onnxruntime")
+    }
+    costs = measured_costs(graph, engines, {"input": X})
+    for engine in engines:
+        times = costs.measured[engine]
+        assert set(times) == {n.name for n in graph.nodes if n.op != "constant"}
+        assert 0 < sum(times.values()) < 0.1
+        engines[engine].close()
+
+
+def test_plans_come_from_costs_and_a_change_must_pay(model) -> None:
+    graph = native_model(model).graph
+    nodes = [n for n in graph.nodes if n.op != "constant"]
+    half = len(nodes) // 2
+    first = {n.name: 1e-3 if i < half else 9e-3 for i, n in enumerate(nodes)}
+    second = {n.name: 9e-3 if i < half else 1e-3 for i, n in enumerate(nodes)}
+    wanted = Wanted("native", CPU)
+    costs = Costs(measured={"native": first, "onnxruntime": second})
+    (plan,) = auto_mixed.mixes(graph, costs, wanted, {})
+    assert [(r.engine, len(plan.members[r.id])) for r in plan.regions] == [
+        ("native", half),
+        ("onnxruntime", len(nodes) - half),
+    ]
+    second[nodes[0].name] = 0.9999e-3  # a saving of less than what a change costs
+    (same,) = auto_mixed.mixes(graph, costs, wanted, {})
+    assert [r.engine for r in same.regions] == ["native", "onnxruntime"]
+    one = {e: dict.fromkeys(first, 1e-3 if e == "native" else 2e-3) for e in costs.measured}
+    assert list(auto_mixed.mixes(graph, Costs(measured=one), wanted, {})) == []
+
+
+@pytest.mark.parametrize(("mix_us", "chosen"), [(90.0, "mix"), (98.0, "openvino"), (99.9, "openvino")])
+def test_a_mix_that_is_not_clearly_faster_loses_to_the_best_single_engine(mix_us, chosen) -> None:
+    times = {"native": 120.0, "openvino": 100.0, "mix": mix_us}
+    contenders = [Contender(n, None, DType.FLOAT32, times_us=[t]) for n, t in times.items()]
+    best = min(times, key=lambda n: times[n])
+    rejected = tuple(
+        Candidate(n, Reason.SLOWER, "slower", facts={"median_us": t}) for n, t in times.items() if n != best
+    )
+    head = Candidate(best, Reason.FASTEST, "fastest", facts={"median_us": times[best]})
+    found = auto_mixed._by_margin(contenders, ["mix"], Decision("engine", "m", head, rejected))
+    assert found.chosen.name == chosen
+    assert {c.name for c in found.rejected} == set(times) - {chosen}
+    if chosen != "mix":
+        assert "not clearly less" in next(c.reason for c in found.rejected if c.name == "mix")
+
+
+def test_a_session_takes_what_measuring_says_and_remembers_it(quick, tmp_path) -> None:
+    said = []
+    for _ in range(2):
+        with xrt.InferenceSession(
+            small_classifier(batch=2), device="cpu", threads=1, policy=policy(), cache_dir=tmp_path
+        ) as sess:
+            decision = sess.plan.decision("engine")
+            said.append((decision.chosen.code, decision.chosen.name, sess.run(input=X)["output"]))
+            assert sess.receipt().confirmed
+    assert [s[0] for s in said] == [Reason.FASTEST, Reason.RECORDED]
+    assert said[0][1] == said[1][1]
+    assert np.abs(said[0][2] - said[1][2]).max() <= 1e-6
+
+
+def test_what_is_placed_by_name_stays_there_and_the_rest_is_measured(quick, tmp_path) -> None:
+    for turn in (Reason.FASTEST, Reason.ONLY_ONE), (Reason.RECORDED, Reason.ONLY_ONE):
+        with xrt.InferenceSession(
+            small_classifier(batch=2),
+            device="cpu",
+            threads=1,
+            policy=policy(fc1="native", conv="onnxruntime"),
+            cache_dir=tmp_path,
+        ) as sess:
+            engines = {r.id: r.engine for r in sess.plan.regions}
+            home = {n.name: engines[n.region] for n in sess.plan.nodes}
+            assert (home["conv"], home["fc1"]) == ("onnxruntime", "native")
+            assert sess.plan.decision("engine").chosen.code in turn
+            want = xrt.InferenceSession(small_classifier(batch=2), device="cpu", engine="onnxruntime").run(
+                input=X
+            )
+            assert np.abs(sess.run(input=X)["output"] - want["output"]).max() <= 1e-5
+            assert sess.receipt().confirmed
+
+
+def test_auto_is_for_everything_and_nothing_less() -> None:
+    partly = {"version": 1, "execution": {"place": {"conv": "auto"}}}
+    with pytest.raises(xrt.PolicyError, match="no such engine"):
+        xrt.InferenceSession(small_classifier(), policy=partly)
+
+
+def test_a_lower_precision_is_measured_on_single_engines_only(quick, tmp_path) -> None:
+    asked = {"version": 1, "execution": {"place": {"*": "auto"}, "precision": "bfloat16"}}
+    with xrt.InferenceSession(
+        small_classifier(batch=2), device="cpu", threads=1, policy=asked, cache_dir=tmp_path
+    ) as sess:
+        decision = sess.plan.decision("engine")
+        assert len(sess.plan.regions) == 1
+        reasons = {c.name: c for c in decision.rejected}
+        several = reasons["several engines"]
+        assert several.code in (Reason.PRECISION_UNSUPPORTED, Reason.ONLY_ONE)
