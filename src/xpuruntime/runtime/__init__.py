@@ -22,6 +22,8 @@ from .device import (
 )
 from .dispatch import LinearDispatch
 from .executor import Executor, States
+from .memory import MemoryPool, MemoryStatistics
+from .stream import Event, Stream
 from .weights import Weights, load_weights
 
 __all__ = [
@@ -33,14 +35,18 @@ __all__ = [
     "CudaReport",
     "Device",
     "DeviceBuffer",
+    "Event",
     "Executor",
     "LibraryStatus",
     "LinearDispatch",
+    "MemoryPool",
+    "MemoryStatistics",
     "NPUBuffer",
     "NullBackend",
     "PythonBackend",
     "States",
     "Status",
+    "Stream",
     "Weights",
     "cpu",
     "cuda",

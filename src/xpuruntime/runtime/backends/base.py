@@ -119,6 +119,28 @@ class RuntimeBackend(ABC):
         """Return when everything queued on a stream is done."""
         return
 
+    def new_stream(self) -> Any:
+        """A queue of work, as ``Stream`` drives it. Raises DeviceUnavailable where the device has none."""
+        raise self._without("streams")
+
+    def new_event(self) -> Any:
+        """A mark in such a queue."""
+        raise self._without("events")
+
+    def memory(self) -> dict[str, int]:
+        """The device's pool: live_bytes, peak_bytes, cached_bytes, allocations, reuses. Raises DeviceUnavailable where there is none."""
+        raise self._without("memory pool")
+
+    def trim(self) -> int:
+        """Give cached memory back; returns how many bytes."""
+        raise self._without("memory pool")
+
+    def _without(self, what: str) -> DeviceUnavailable:
+        name = type(self).__name__
+        return DeviceUnavailable(
+            f"device {self.device}", f"has no {what} in this release", got=name, do="Use cpu or cuda."
+        )
+
     def dlpack_device(self) -> tuple[int, int]:
         """DLPack's word for where ``export_tensor`` leaves the memory."""
         return (1, 0)

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from ... import _core
 from ...program.program import Binary, CompiledProgram, ExecutionPlan
 from ..device import cpu
+from ..host_queue import HostMark, HostQueue, wait_for
 from .base import RuntimeBackend
 
 __all__ = ["CpuBackend", "HostBackend"]
@@ -26,6 +27,23 @@ class HostBackend(RuntimeBackend):
 
     def download(self, handle: NDArray[np.uint8], size_bytes: int) -> NDArray[np.uint8]:
         return handle[:size_bytes]
+
+    def memory(self) -> dict[str, int]:
+        found = _core.host_memory()
+        names = ("live_bytes", "peak_bytes", "cached_bytes", "allocations", "reuses")
+        return {n: int(getattr(found, n)) for n in names}
+
+    def trim(self) -> int:
+        return _core.trim_host_memory()
+
+    def new_stream(self) -> HostQueue:
+        return HostQueue()
+
+    def new_event(self) -> HostMark:
+        return HostMark()
+
+    def wait(self, stream: int) -> None:
+        wait_for(stream)
 
     def address(self, handle: NDArray[np.uint8]) -> int:
         return _core.address(handle)

@@ -24,6 +24,7 @@ from ...program.program import Binary, CompiledProgram, ExecutionPlan
 from ...targets import DeviceId
 from ...types import DType, TensorSpec
 from ..buffer import DeviceBuffer
+from ..cuda_queue import CudaMark, CudaQueue
 from ..device import search
 from .base import RuntimeBackend
 
@@ -194,6 +195,12 @@ class CudaBackend(RuntimeBackend):
     def wait(self, stream: int) -> None:
         """Return when everything queued on a stream is done."""
         self._check(self._core.wrap(stream).synchronize(), "failed")
+
+    def new_stream(self) -> CudaQueue:
+        return CudaQueue(self._core)
+
+    def new_event(self) -> CudaMark:
+        return CudaMark(self._core)
 
     # ── other libraries' tensors ──
 

@@ -1,0 +1,96 @@
+"""Streams and events of CUDA devices behind the same few methods as the host's (``host_queue``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from .. import _core
+from ..errors import RunError
+from .buffer import DeviceBuffer
+
+if TYPE_CHECKING:
+    from .executor import Executor
+
+__all__ = ["CudaMark", "CudaQueue"]
+
+_T = TypeVar("_T")
+_IDLE: dict[
+    int, list[_core.CudaStream]
+] = {}  # by device: streams are used again, for buffers know them by their number
+
+
+def _good(found: _T | _core.Status, what: str) -> _T:
+    if isinstance(found, _core.Status) and not found.ok:
+        raise RunError("device cuda", what, got=found.message, do=found.advice)
+    return found  # type: ignore[return-value]
+
+
+class CudaMark:
+    """An event."""
+
+    def __init__(self, device: _core.CudaBackend) -> None:
+        self._event: _core.CudaEvent = _good(device.event(True), "makes no event")
+        self._recorded = False
+
+    def record(self, to: CudaQueue) -> None:
+        """Be the place after what is queued now."""
+        _good(self._event.record(to.stream), "cannot record an event")
+        self._recorded = True
+
+    def synchronize(self) -> None:
+        """Wait until the stream came there."""
+        if self._recorded:
+            _good(self._event.synchronize(), "failed")
+
+    @property
+    def done(self) -> bool:
+        """Whether the stream came there."""
+        return not self._recorded or bool(_good(self._event.done(), "failed"))
+
+    def since(self, start: CudaMark) -> float:
+        """Milliseconds from another mark to this one, by the device's clock."""
+        return float(_good(self._event.since(start._event), "cannot time events"))
+
+
+class CudaQueue:
+    """A stream; it is used again when nobody holds this."""
+
+    def __init__(self, device: _core.CudaBackend) -> None:
+        self._idle = _IDLE.setdefault(device.index, [])
+        self.stream: _core.CudaStream = (
+            self._idle.pop() if self._idle else _good(device.stream(), "makes no stream")
+        )
+
+    def __del__(self) -> None:
+        if hasattr(self, "stream"):
+            self._idle.append(self.stream)
+
+    @property
+    def handle(self) -> int:
+        """``cudaStream_t`` as a number."""
+        return self.stream.handle
+
+    def run(
+        self,
+        executor: Executor,
+        inputs: Mapping[str, Any],
+        weights: Any,
+        out: Mapping[str, DeviceBuffer] | None,
+    ) -> dict[str, DeviceBuffer]:
+        """Queue a run."""
+        return executor.run(inputs, weights=weights, out=out, stream=self.handle)
+
+    def wait(self, mark: CudaMark) -> None:
+        """What is queued from now on comes after the mark."""
+        if mark._recorded:
+            _good(mark._event.wait(self.stream), "cannot wait for an event")
+
+    def synchronize(self) -> None:
+        """Wait for all that is queued."""
+        _good(self.stream.synchronize(), "failed")
+
+    @property
+    def done(self) -> bool:
+        """Whether all that is queued was done."""
+        return bool(_good(self.stream.done(), "failed"))

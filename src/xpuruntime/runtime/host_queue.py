@@ -1,0 +1,181 @@
+"""Streams of the host: a thread that does what is queued, in order. Marks are events as streams see them.
+
+A queue whose work failed does no more: what is queued later is passed over, and whoever waits gets the error. So nobody reads
+an output that was never written.
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from .buffer import DeviceBuffer
+
+if TYPE_CHECKING:
+    from .executor import Executor
+
+__all__ = ["HostMark", "HostQueue", "wait_for"]
+
+Work = Callable[[], object]
+
+
+class _State:
+    """What a queue's thread and its owners share. ``handle``: a number that no other queue of this process has."""
+
+    __slots__ = ("__weakref__", "ahead", "ending", "error", "handle", "lock", "thread", "works")
+
+    def __init__(self) -> None:
+        self.handle = next(_HANDLES)
+        self.works: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        self.error: BaseException | None = None
+        self.ahead, self.ending = 0, False  # works that are queued or being done; whether more may come
+        self.lock = threading.RLock()  # whoever lets a queue go may do so in the middle of another's `put`
+        self.thread = threading.Thread(
+            target=_do, args=(self,), name=f"xpu-stream-{self.handle}", daemon=True
+        )
+
+    def put(self, work: Work) -> bool:
+        """Queue work; False when the thread ends after what is queued already."""
+        with self.lock:
+            if not self.ending:
+                self.ahead += 1
+                self.works.put(work)
+            return not self.ending
+
+    def end(self) -> None:
+        """End the thread after what is queued."""
+        with self.lock:
+            self.ending = True
+            self.works.put(None)
+
+
+_HANDLES = itertools.count(1)
+_QUEUES: weakref.WeakValueDictionary[int, _State] = weakref.WeakValueDictionary()
+_FAILED: dict[int, BaseException] = {}  # of queues that are gone: what they were to write is not written
+
+
+def _do(state: _State) -> None:
+    while (work := state.works.get()) is not None:
+        if state.error is None:
+            try:
+                work()
+            except BaseException as error:
+                state.error = _FAILED[state.handle] = error
+        elif isinstance(work, HostMark):
+            work()  # a mark says that the queue came so far, not that it went well
+        with state.lock:
+            state.ahead -= 1
+
+
+class HostMark:
+    """A place in a queue: when the queue came there, on the clock of ``time.perf_counter_ns``; None before."""
+
+    def __init__(self) -> None:
+        self.time_ns: int | None = None
+        self._reached = threading.Event()
+        self._state: _State | None = None
+
+    def __call__(self) -> None:
+        self.time_ns = time.perf_counter_ns()
+        self._reached.set()
+
+    def record(self, to: HostQueue) -> None:
+        """Be the place after what is queued now."""
+        self._state = to._state
+        to._state.put(self)
+
+    def synchronize(self) -> None:
+        """Wait until the queue came there. Raises what its work raised."""
+        if self._state is not None and threading.current_thread() is not self._state.thread:
+            self._reached.wait()
+            _raise(self._state.handle)
+
+    def since(self, start: HostMark) -> float:
+        """Milliseconds from another mark to this one."""
+        assert self.time_ns is not None
+        assert start.time_ns is not None
+        return (self.time_ns - start.time_ns) / 1e6
+
+    @property
+    def done(self) -> bool:
+        """Whether the queue came there."""
+        return self._state is None or self._reached.is_set()
+
+
+class HostQueue:
+    """A thread that runs programs in the order in which they were queued. It ends when nobody holds the queue and all is done."""
+
+    def __init__(self) -> None:
+        self._state = _State()
+        _QUEUES[self._state.handle] = self._state
+        weakref.finalize(self, self._state.end).atexit = False
+        self._state.thread.start()
+
+    @property
+    def handle(self) -> int:
+        """Its number."""
+        return self._state.handle
+
+    def run(
+        self,
+        executor: Executor,
+        inputs: Mapping[str, Any],
+        weights: Any,
+        out: Mapping[str, DeviceBuffer] | None,
+    ) -> dict[str, DeviceBuffer]:
+        """Queue a run; its outputs, which are written when the queue comes there."""
+        made = {
+            s.name: out[s.name]
+            if out is not None and s.name in out
+            else DeviceBuffer.empty(s, executor.backend)
+            for s in executor.entry.outputs
+        }
+        given = dict(inputs)
+        self._state.put(lambda: executor.run(given, weights=weights, out=made))
+        for buffer in made.values():
+            buffer.pending = self._state.handle
+        return made
+
+    def wait(self, mark: HostMark) -> None:
+        """What is queued from now on comes after the mark."""
+        self._state.put(mark.synchronize)
+
+    def synchronize(self) -> None:
+        """Wait for all that is queued. Raises what it raised."""
+        _wait(self._state)
+
+    @property
+    def done(self) -> bool:
+        """Whether all that is queued was done."""
+        return not self._state.ahead
+
+
+def wait_for(handle: int) -> None:
+    """Wait for a queue by its number; for one that is gone and did all it had to there is nothing to wait for."""
+    state = _QUEUES.get(handle)
+    if state is None:
+        _raise(handle)
+    else:
+        _wait(state)
+
+
+def _wait(state: _State) -> None:
+    if threading.current_thread() is state.thread:
+        return  # whatever was queued before this work is done
+    reached = HostMark()
+    if state.put(reached):
+        reached._reached.wait()
+    else:
+        state.thread.join()
+    _raise(state.handle)
+
+
+def _raise(handle: int) -> None:
+    error = _FAILED.get(handle)
+    if error is not None:
+        raise error
