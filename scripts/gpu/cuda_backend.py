@@ -399,6 +399,46 @@ def sessions() -> Any:
 
 
 @checked
+def session_tensors() -> Any:
+    """Sessions on tensors of the device: no copy, on PyTorch's current stream, nobody waits."""
+    module, _ = models.build("resnet18", "small")
+    image = torch.from_numpy(models.inputs("resnet18", 1)["image"])
+    with torch.no_grad():
+        want = module.double()(image.double())
+        module.float()
+    found: dict[str, Any] = {}
+    with xrt.InferenceSession(module, device="cuda:0", engine="native", example_inputs=(image,)) as sess:
+        name = sess.input_info[0].name
+        host = sess.run({name: image})
+        check(all(t.device.type == "cpu" for t in host.values()), "tensors of the host come back on the host")
+        sent = sess._executable.counters["sent"]
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            for _ in range(6):
+                x = image.cuda(non_blocking=True) * 2 / 2
+                y = next(iter(sess.run({name: x}).values()))
+                z = (y.double().cpu() - want).abs().max() / want.abs().max()
+                check(y.device.type == "cuda" and z < 1e-5, f"on the device: {float(z):.2e}")
+        check(sess._executable.counters["sent"] == sent, "nothing crossed")
+        x = image.cuda()
+        found["queue_us"] = median_us(lambda: sess.run({name: x}), 300)
+        torch.cuda.synchronize()
+
+        def waited() -> None:
+            sess.run({name: x})
+            torch.cuda.synchronize()
+
+        found["run_and_wait_us"] = median_us(waited, 300)
+        try:
+            sess.run({name: x.double()})
+            check(False, "another dtype must be refused")
+        except xrt.InputError as error:
+            check("must be float32" in str(error), str(error))
+        print("   ", found, sess.receipt().evidence["r0"].notes)
+    return found
+
+
+@checked
 def programs() -> Any:
     """Compiled ahead, saved, loaded, run; a binary for another device is refused before it runs."""
     module, _ = models.build("resnet18", "small")

@@ -30,6 +30,7 @@ class CudaTarget(CodegenTarget):
 
     kind = "cuda"
     takes_fused = True
+    place_alignment = 16  # loads of 16 bytes, and what cuDNN's fast engines ask for
     sm: SmLevel
 
     def __init__(self, sm: SmLevel, config: TargetConfig | None = None) -> None:

@@ -37,12 +37,14 @@ class CodegenTarget(ABC):
     kind:        which of our own kernels are written for it (``cpu``, ``cuda``); empty for a target that brings its own.
     takes_fused: whether there are kernels for what passes make of a model: fused nodes, values that lie in other orders. Without, the
                  compiler keeps to the basic passes and to dense values.
+    place_alignment: bytes at whose multiples a value begins that the compiler lets lie in a larger one.
     """
 
     name: str = "custom"
     config: TargetConfig = PORTABLE
     kind: str = ""
     takes_fused: bool = False
+    place_alignment: int = 1
 
     @abstractmethod
     def elementwise_kernel(self, kernel_name: str) -> tuple[str, str]:

@@ -29,10 +29,12 @@ def place_concats(
     graph: Graph,
     layouts: dict[str, Layout],
     works: Callable[[Node, Mapping[str, Layout]], str],
+    alignment: int = 1,
 ) -> dict[str, Placement]:
     """Placements by value; ``layouts`` is completed with their strides.
 
     works: the name of the kernel that computes a node with values lying as these layouts say, empty when none does.
+    alignment: bytes at whose multiples an operand must begin to lie in the result.
     """
     placed: dict[str, Placement] = {}
     for node in reversed(graph.nodes):
@@ -46,7 +48,8 @@ def place_concats(
             if not isinstance(operand, str):
                 continue
             spec = graph.spec(operand)
-            if _may_move(graph, node, operand, layouts, lying):
+            offset = base.offset + start * lying.strides[dim] * spec.dtype.bits // 8
+            if offset % alignment == 0 and _may_move(graph, node, operand, layouts, lying):
                 layout = Layout(lying.order, lying.alloc)
                 changed = {**layouts, operand: layout}
                 around = [
@@ -56,8 +59,7 @@ def place_concats(
                 ]
                 if all(works(n, layouts) == works(n, changed) != "" for n in around if n.op != "cat"):
                     layouts[operand] = layout
-                    step = lying.strides[dim] * spec.dtype.bits // 8
-                    placed[operand] = Placement(base.within, base.offset + start * step)
+                    placed[operand] = Placement(base.within, offset)
             start += int(spec.shape[dim])
     return placed
 

@@ -118,7 +118,7 @@ class _Lowerer:
             return self.chooser.usable(self._call(node, layouts))
 
         free_views(self.graph, self.layouts, works)
-        self.placements = place_concats(self.graph, self.layouts, works)
+        self.placements = place_concats(self.graph, self.layouts, works, self.chooser.target.place_alignment)
         for name in dict.fromkeys(p.within for p in self.placements.values()):
             self.memory.declare(name, self._kind(name), self.spec(name))
         for name, placement in self.placements.items():

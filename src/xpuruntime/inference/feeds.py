@@ -18,7 +18,7 @@ from ..ir.bounds import Bounds, check_bounds
 from ..protocols import Array
 from ..types import DType, TensorSpec, dim
 
-__all__ = ["Feeds"]
+__all__ = ["Feeds", "on_a_device"]
 
 _HOST_DEVICES = {1: "cpu", 3: "pinned host memory"}  # DLPack's kDLCPU and kDLCUDAHost
 _DEVICE_NAMES = {
@@ -207,6 +207,24 @@ class Feeds:
                     do="Change the array, or export the model with that axis dynamic.",
                 )
         return value
+
+
+def on_a_device(values: Mapping[str, Any]) -> bool:
+    """Whether any of the values is another library's tensor that does not lie in the host's memory."""
+    for value in values.values():
+        if type(value) is np.ndarray or not hasattr(value, "__dlpack_device__"):
+            continue
+        try:
+            if int(value.__dlpack_device__()[0]) not in _HOST_DEVICES:
+                return True
+        except (
+            TypeError,
+            ValueError,
+            BufferError,
+            RuntimeError,
+        ):  # tensors without values, which are refused later
+            continue
+    return False
 
 
 def _from_torch(tensor: Any) -> Array:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from ...runtime.weights import Weights, load_weights
 from ..kept import KeptShapes
 from .buckets import Buckets, Shapes
 from .sources import Compiled, Programs
+from .tensors import run_on_tensors
 
 __all__ = ["NativeExecutable", "times_of"]
 
@@ -62,6 +64,18 @@ class NativeExecutable:
             raise RunError(self._who, "the session is closed", do="Make a new one.")
         self._last = executor  # one store, so that threads need no lock: a receipt is of one of the last runs
         return executor.run_arrays([feeds[n] for n in self._order], out, stop=stop)
+
+    @property
+    def run_tensors(self) -> Callable[[Mapping[str, Any]], Sequence[Any]] | None:
+        """Runs on tensors that lie on the device, by name; None where the device is the host. Such runs are queued, so nothing ends them."""
+        return None if self._device.backend.core_is_host else self._run_tensors
+
+    def _run_tensors(self, given: Mapping[str, Any]) -> Sequence[Any]:
+        executor = self._only if self._static or not self._order else self._bucket(given)
+        if executor is None or self._closed:
+            raise RunError(self._who, "the session is closed", do="Make a new one.")
+        self._last = executor
+        return run_on_tensors(executor, given)
 
     def limit_compiles(self, seconds: float) -> None:
         """Compile shapes that are met from now on in a process that is ended after ``seconds``: their runs raise BuildTimeout."""
@@ -126,7 +140,7 @@ class NativeExecutable:
             executor.close()
         self._only = self._last = None
 
-    def _bucket(self, feeds: Mapping[str, Array]) -> Executor | None:
+    def _bucket(self, feeds: Mapping[str, Any]) -> Executor | None:
         """The executor for these shapes; opened when they are new."""
         key: Shapes = tuple((n, d) for n in self._order for d in feeds[n].shape)
         found = self._buckets.get(key)
