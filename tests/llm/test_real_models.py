@@ -5,6 +5,9 @@ The trained one is SmolLM2-135M-Instruct, which the registry package ``llm-smoll
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -62,6 +65,79 @@ def test_a_trained_model_says_what_transformers_says(trained: tuple[Any, Any, Ge
     steps = (ours.step(t, len(tokens) + i)[0] for i, t in enumerate(made[:-1]))
     for got, row in zip(steps, want[1:], strict=True):
         assert abs(got - row).max() <= 1e-4 * abs(row).max()
+
+
+@pytest.mark.parametrize("kernel", ["int8_weights", "int4_weights"])
+def test_a_trained_model_with_narrow_weights_still_makes_sense(
+    trained: tuple[Any, Any, Generator], kernel: str
+) -> None:
+    """Answers a plain question, and gives the next tokens of the exact model's text nearly the same likelihood."""
+    _, words, exact = trained
+    policy = {"version": 1, "kernel": {"matmul": kernel}}
+    with Generator(exact.checkpoint, capacity=256, policy=policy) as small:
+        said = small.generate([{"role": "user", "content": PROMPTS[0]}], max_new_tokens=16)
+        assert "Paris" in said.text
+        assert (
+            small.weights.size_bytes
+            < {"int8_weights": 0.5, "int4_weights": 0.42}[kernel] * exact.weights.size_bytes
+        )
+        text = words.encode(
+            "The sun rises in the east and sets in the west. Water boils when it is heated enough."
+        )
+        losses = []
+        for model in (exact, small):
+            rows = [model.step(t, i)[0].astype(np.float64) for i, t in enumerate(text[:-1])]
+            losses.append(
+                np.mean(
+                    [
+                        np.log(np.exp(r - r.max()).sum()) + r.max() - r[t]
+                        for r, t in zip(rows, text[1:], strict=True)
+                    ]
+                )
+            )
+        assert losses[1] < losses[0] + {"int8_weights": 0.02, "int4_weights": 0.25}[kernel], losses
+
+
+FULL = """
+import json, resource, sys
+from collections.abc import Mapping
+import numpy as np
+from xpuruntime.llm import Checkpoint, DecoderConfig, Generator
+from xpuruntime.types import DType, TensorSpec
+
+config = DecoderConfig.from_json(json.loads(sys.argv[1]))
+shapes = config.shapes()
+block = (0.02 * np.random.default_rng(0).standard_normal(1 << 20)).astype(DType.BFLOAT16.numpy)
+
+class Arrays(Mapping):
+    def __getitem__(self, name):
+        return np.ones(shapes[name], block.dtype) if "norm" in name else np.resize(block, shapes[name])
+    def __iter__(self):
+        return iter(shapes)
+    def __len__(self):
+        return len(shapes)
+
+specs = {n: TensorSpec(s, DType.BFLOAT16) for n, s in shapes.items()}
+with Generator(Checkpoint("full", config, Arrays(), specs), capacity=2048, buckets=(16,)) as model:
+    made = model.generate([1, 2, 3, 4], max_new_tokens=6)
+    ok = bool(np.isfinite(model.steps.logits.astype(np.float32)).all())
+    print(json.dumps([len(made.tokens), len(model.decode.plan.calls), ok, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, made.tokens_per_second]))
+"""
+
+
+def test_qwen2_5_1_5b_in_full_size_decodes_in_bfloat16_within_8_gib() -> None:
+    config = {
+        "model_type": "qwen2", "vocab_size": 151936, "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28,
+        "num_attention_heads": 12, "num_key_value_heads": 2, "max_position_embeddings": 32768, "rms_norm_eps": 1e-6,
+        "rope_theta": 1000000.0, "tie_word_embeddings": True, "torch_dtype": "bfloat16",
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, json.dumps(config)], capture_output=True, text=True, timeout=900
+    )
+    assert done.returncode == 0, done.stderr
+    tokens, calls, finite, memory, _ = json.loads(done.stdout)
+    assert (tokens, calls, finite) == (6, 200, True)
+    assert memory < 8 << 30
 
 
 def test_four_layers_of_qwen2_5_1_5b_are_those_of_transformers() -> None:
