@@ -1,0 +1,131 @@
+"""Run by test_simulated_cuda.py in a process of its own, with XPU_LIBCUDA naming the simulated driver: `python simulated_cuda.py CASE KERNELS`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from handmade import buffer, f32
+
+from xpuruntime.errors import DeviceUnavailable, InputError, OutOfMemory, UnavailableError
+from xpuruntime.program.program import (
+    Binary,
+    BufferKind,
+    CompiledProgram,
+    EntryPoint,
+    ExecutionPlan,
+    KernelCall,
+    KernelParam,
+    WeightRef,
+    WeightTransformRecipe,
+)
+from xpuruntime.runtime import CudaBackend, Device, DeviceBuffer, Executor
+from xpuruntime.types import DType, TensorSpec
+
+N = 1000
+KERNELS = Path(sys.argv[2])
+
+
+def program(arena: int = 4 * N, requires: str = "cuda:sm_90") -> CompiledProgram:
+    """y = (x + w) * 0.5 + 3."""
+    launch = {"grid": [N, 1, 1], "block": [1, 1, 1], "shared": 0}
+    params = (KernelParam("factor", "f64", 0.5), KernelParam("shift", "i64", 3))
+    calls = (
+        KernelCall("test/add", "add", ("x", "w"), ("t",), tasks=N, options=launch),
+        KernelCall("test/scale", "scale", ("t",), ("y",), params, tasks=N, options=launch),
+    )
+    kinds = {"x": BufferKind.INPUT, "w": BufferKind.WEIGHT, "t": BufferKind.SCRATCH, "y": BufferKind.OUTPUT}
+    buffers = tuple(buffer(name, kind, f32(name, N)) for name, kind in kinds.items())
+    plan = ExecutionPlan("cuda:sm_90", 0, calls, buffers, arena, 1000)
+    return CompiledProgram(
+        "chain",
+        (EntryPoint("main", (f32("input", N),), (f32("output", N),), ("x",), ("y",), (plan,)),),
+        weights=(WeightRef("w", f32("w", N), key="w"),),
+        recipes=(WeightTransformRecipe("w", f32("w", N), "w"),),
+        binaries=(Binary("cuda:sm_90", "cubin", (requires,), ("add", "scale"), KERNELS.read_bytes()),),
+    )
+
+
+W = np.arange(N, dtype=np.float32)
+
+
+def executor(**options: int) -> Executor:
+    made = Executor(program(**options), "cuda:0")
+    made.bind({"w": W})
+    return made
+
+
+def x_of(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(N).astype(np.float32)
+
+
+def right(x: np.ndarray, y: np.ndarray) -> bool:
+    return np.array_equal(y, (x + W) * np.float32(0.5) + 3)
+
+
+def arrays() -> None:
+    made = executor()
+    for seed in range(4):
+        (y,) = made.run_arrays([x_of(seed)])
+        assert right(x_of(seed), y)
+    x = x_of(9)
+    assert right(x[::-1], made.run_arrays([x[::-1]])[0])  # copied, since it does not lie in a row
+    assert made.backend.counters() == {"captures": 1, "updates": 0, "replays": 4, "plain": 1, "declined": []}
+    assert (made.counters["sent"], made.counters["fetched"]) == (5 * 4 * N, 5 * 4 * N)
+    crossed, graphs = made.notes
+    assert crossed == f"{20 * N} bytes were brought to cuda:0 and {20 * N} back, in 5 runs"
+    assert graphs.startswith(
+        "on Simulated GPU: 4 submissions as a CUDA graph (1 captured, 0 given other addresses)"
+    )
+    with pytest.raises(InputError, match=r"must be float32\[1000\]"):
+        made.run_arrays([x.astype(np.float64)])
+
+
+def buffers() -> None:
+    made = executor()
+    x = DeviceBuffer.from_numpy(x_of(1), "cuda:0")
+    assert right(x_of(1), made.run({"input": x})["output"].to_numpy())
+    assert right(x_of(2), made.run({"input": x_of(2)})["output"].to_numpy())  # an array of the host
+    queued = made.run({"input": x}, stream=0)["output"]
+    assert queued.pending == 0
+    assert right(x_of(1), queued.to_numpy())  # waits
+    assert queued.pending is None
+    zeros = DeviceBuffer.zeros(TensorSpec((8,), DType.INT32), "cuda:0")
+    assert zeros.to_numpy().tolist() == [0] * 8
+    assert x.__dlpack_device__() == (2, 0)
+    on_host = Executor(program(), "cuda:0").backend
+    assert on_host.shares_memory(made.backend)
+
+
+def memory() -> None:
+    made = executor()
+    made.run_arrays([x_of(1)])
+    for _ in range(2):
+        large = executor(arena=1 << 40)
+        with pytest.raises(OutOfMemory, match=r"no 1099511627776 bytes \(1048576 MiB\) on cuda:0"):
+            large.run_arrays([x_of(1)])
+    assert right(x_of(3), made.run_arrays([x_of(3)])[0])
+    held = made.backend.memory()
+    assert held["live_bytes"] >= 3 * 4 * N
+    made.close()
+    assert made.backend.trim() >= 0  # what was given back is free when the device comes to it
+    assert made.backend.memory()["live_bytes"] < held["live_bytes"]
+
+
+def refusals() -> None:
+    with pytest.raises(DeviceUnavailable) as refused:
+        Device("cuda:3")
+    assert str(refused.value) == (
+        "[device cuda:3] cannot be used; got there is no cuda:3. This machine has 1 CUDA devices, counted from 0."
+    )
+    with pytest.raises(UnavailableError, match=r"this machine lacks cuda:sm_100 \(it is cuda:sm_90\)"):
+        executor(requires="cuda:sm_100")
+    missing = CudaBackend().missing
+    assert missing(("cuda:sm_90", "cuda:sm_90a")) == []
+    assert missing(("cuda:sm_80",)) == ["cuda:sm_80 (it is cuda:sm_90)"]
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()
