@@ -304,3 +304,20 @@ def test_is_op_supported_of_a_node_says_which_kernel_refuses_and_why() -> None:
     assert said.code is Reason.OP_UNSUPPORTED
     assert "complex64" in said.reason
     assert DType.of("complex64").is_complex
+
+
+def test_evidence_is_of_the_run_that_it_is_asked_about() -> None:
+    b = GraphBuilder("open")
+    x = b.input("x", "float32[n, 8]")
+    b.output("y", b.call("exp", b.call("relu", x)))
+    with DAGExecutor(partition(b.build(), place={"exp": "onnxruntime", "relu": "native"}), threads=1) as dag:
+        dag.load_weights({})
+        sizes = {}
+        for rows in (3, 700, 3):
+            dag.execute(inputs={"x": np.ones((rows, 8), np.float32)})
+            placed = dag._regions[0]
+            sizes[rows] = placed.runner._form_of(None)
+            assert dag.receipt().confirmed
+            assert placed.runner._form_of({"n": rows}) is sizes[rows]
+        assert sizes[3] is not sizes[700]
+        assert placed.runner._form_of(None) is sizes[3], "the form of the last run, not the one opened last"

@@ -18,7 +18,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -49,6 +49,9 @@ from .regions import Work
 __all__ = ["DAGExecutor"]
 
 _log = logging.getLogger("xpuruntime.session")
+
+_Watch: TypeAlias = dict[str, tuple[Mapping[str, Any], Mapping[str, int]]]
+"""By region, what it was given in one run, and the sizes of that run."""
 
 
 class DAGExecutor:
@@ -164,9 +167,7 @@ class DAGExecutor:
         """
         return list(self._run(dict(feeds), None, stopped).values())
 
-    def _execute(
-        self, inputs: Mapping[str, Any], watch: dict[str, Mapping[str, Any]] | None
-    ) -> dict[str, Any]:
+    def _execute(self, inputs: Mapping[str, Any], watch: _Watch | None) -> dict[str, Any]:
         feeds, to_caller = (dict(inputs), None) if self._feeds is None else self._feeds.check(inputs)
         outputs = self._run(dict(feeds), watch)
         self._last = feeds
@@ -175,7 +176,7 @@ class DAGExecutor:
     def _run(
         self,
         feeds: dict[str, Any],
-        watch: dict[str, Mapping[str, Any]] | None,
+        watch: _Watch | None,
         stopped: Callable[[], bool] | None = None,
     ) -> dict[str, Any]:
         if self._closed:
@@ -190,7 +191,7 @@ class DAGExecutor:
     def _once(
         self,
         feeds: dict[str, Any],
-        watch: dict[str, Mapping[str, Any]] | None,
+        watch: _Watch | None,
         stopped: Callable[[], bool] | None,
     ) -> dict[str, Any]:
         graph = self.graph
@@ -250,10 +251,10 @@ class DAGExecutor:
 
     def evidence(self, inputs: Mapping[str, Any] | None = None) -> dict[str, Evidence]:
         """By region, what its engine says ran; with ``inputs``, the model is run on them and every region timed."""
-        seen: dict[str, Mapping[str, Any]] = {}
+        seen: _Watch = {}
         if inputs is not None:
             self._execute(inputs, seen)
-        return {p.region.id: p.evidence(seen.get(p.region.id)) for p in self._regions}
+        return {p.region.id: p.evidence(*seen.get(p.region.id, (None, None))) for p in self._regions}
 
     def receipt(self, *, times: bool = True) -> Receipt:
         """What did run: every region's own evidence held against the plan; with ``times``, measured on the last inputs."""
@@ -288,7 +289,7 @@ class _Pass:
         self,
         executor: DAGExecutor,
         symbols: dict[str, int],
-        watch: dict[str, Mapping[str, Any]] | None,
+        watch: _Watch | None,
         stopped: Callable[[], bool] | None,
     ) -> None:
         self.executor, self.symbols, self.watch, self.stopped = executor, symbols, watch, stopped
@@ -308,7 +309,7 @@ class _Pass:
             self.counts.update(regions=1, crossings=crossing)
         given = {v: values[v] for v in region.inputs}
         if self.watch is not None:
-            self.watch[region.id] = given
+            self.watch[region.id] = given, dict(self.symbols)
         symbols = dict(self.symbols)
         if trace.RING is None:
             results = placed.run(given, symbols, self.bring)

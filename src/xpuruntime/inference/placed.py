@@ -123,12 +123,14 @@ class Placed:
         self.warnings.append(f"{region.id}: {name} cannot be had ({text}); {following} runs it instead")
         _log.warning("%s: %s", self.work.graph.name, self.warnings[-1])
 
-    def evidence(self, values: Mapping[str, Any] | None) -> Evidence:
-        """Of the engine that it has."""
+    def evidence(
+        self, values: Mapping[str, Any] | None, symbols: Mapping[str, int] | None = None
+    ) -> Evidence:
+        """Of the engine that it has, for a run's values and sizes, or without times of the last run."""
         assert self.runner is not None
         if values is not None and not self.runner.on_device:
             values = {k: v.to_numpy() if isinstance(v, DeviceBuffer) else v for k, v in values.items()}
-        return self.runner.evidence(values)
+        return self.runner.evidence(values, symbols)
 
     def close(self) -> None:
         """Free the runner."""

@@ -81,6 +81,7 @@ class Runner(ABC):
         self._forms: dict[tuple[tuple[str, int], ...], Any] = {}
         self._opening = threading.Lock()
         self._weights: Mapping[str, Array] = {}
+        self._used: Any = None
 
     def prepare(self) -> None:  # noqa: B027  - most engines want the weights first
         """Whatever can be done without weights. Raises BuildError and what the compiler raises."""
@@ -96,7 +97,8 @@ class Runner(ABC):
 
     def run(self, values: Values, symbols: Symbols) -> Sequence[Any]:
         """Results in the order of the region's outputs. Raises RunError."""
-        return self.call(self._form(symbols), [values[v] for v in self.work.region.inputs])
+        form = self._used = self._form(symbols)
+        return self.call(form, [values[v] for v in self.work.region.inputs])
 
     @abstractmethod
     def open(self, graph: Graph) -> Any:
@@ -106,17 +108,23 @@ class Runner(ABC):
     def call(self, form: Any, arrays: Sequence[Any]) -> Sequence[Any]:
         """Run a form on the region's inputs, in their order."""
 
-    def evidence(self, values: Values | None = None) -> Evidence:
-        """What ran; with ``values``, the region's inputs, also times where the engine has them."""
+    def evidence(self, values: Values | None = None, symbols: Symbols | None = None) -> Evidence:
+        """What ran; with ``values``, the region's inputs in a run, and the ``symbols`` of that run, also times where the engine has them."""
         rows = tuple(self._row(n) for n in self.work.graph.nodes if n.op != "constant")
         return Evidence(self.work.region.engine, self.version, rows, "session", notes=self.notes)
 
     def close(self) -> None:
         """Free what it holds."""
-        forms, self._forms = self._forms, {}
+        forms, self._forms, self._used = self._forms, {}, None
         for form in forms.values():
             if hasattr(form, "close"):
                 form.close()
+
+    def _form_of(self, symbols: Symbols | None) -> Any:
+        """The form of a run of these sizes; without them that of the last run, or the only one that is open."""
+        if symbols is not None:
+            return self._form(symbols)
+        return self._used or next(reversed(self._forms.values()), None)
 
     def _form(self, symbols: Symbols) -> Any:
         graph = self.work.graph
@@ -171,9 +179,9 @@ class NativeRunner(Runner):
         made = form.run(dict(zip(names, arrays, strict=True)))
         return [made[s.name] for s in form.entry.outputs]
 
-    def evidence(self, values: Values | None = None) -> Evidence:
+    def evidence(self, values: Values | None = None, symbols: Symbols | None = None) -> Evidence:
         """Every kernel call of the plan; times by the executor's own clock."""
-        executor = next(reversed(self._forms.values()), None)
+        executor = self._form_of(symbols)
         if executor is None:
             return super().evidence()
         plan, times = executor.plan, None
@@ -231,9 +239,9 @@ class EngineRunner(Runner):
     def call(self, form: Executable, arrays: Sequence[Array]) -> Sequence[Array]:
         return form.run(dict(zip(self.work.region.inputs, arrays, strict=True)))
 
-    def evidence(self, values: Values | None = None) -> Evidence:
+    def evidence(self, values: Values | None = None, symbols: Symbols | None = None) -> Evidence:
         """As the engine says."""
-        form = next(reversed(self._forms.values()), None)
+        form = self._form_of(symbols)
         if form is None:
             return super().evidence()
         feeds = None if values is None else {v: np.asarray(values[v]) for v in self.work.region.inputs}
