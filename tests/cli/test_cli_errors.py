@@ -185,3 +185,20 @@ def test_an_unknown_vendor_option_is_5_and_names_the_known_ones(xpu, model: Path
     assert done.code == 5
     assert "no option 'nonsense'" in done.stderr
     assert "graph_optimization_level" in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["run", "explain"])
+def test_a_compilation_that_takes_too_long_is_ended_and_said(
+    xpu, model: Path, tmp_path: Path, verb: str
+) -> None:
+    done = xpu(verb, model, "--engine", "openvino", "--compile-timeout", "0.001", "--cache-dir", tmp_path)
+    assert done.code == ExitCode.FAILED
+    assert "took longer than compile_timeout_s" in done.stdout + done.stderr
+
+
+def test_a_run_within_its_limit_is_a_run_and_a_limit_must_be_a_time(xpu, model: Path) -> None:
+    assert xpu("run", model, "--engine", "onnxruntime", "--run-timeout", "60").code == ExitCode.OK
+    for verb in ("run", "bench", "compare"):
+        wrong = xpu(verb, model, "--run-timeout", "-1")
+        assert wrong.code != ExitCode.OK
+        assert "run_timeout_s" in wrong.stderr

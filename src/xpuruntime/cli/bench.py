@@ -38,6 +38,8 @@ def bench(
     precision: options.Precision = None,
     threads: options.Threads = None,
     cache_dir: options.CacheDir = None,
+    compile_timeout: options.CompileTimeout = None,
+    run_timeout: options.RunTimeout = None,
     input: options.Input = None,  # noqa: A002
     seed: options.Seed = None,
     shape: options.Shape = None,
@@ -53,7 +55,13 @@ def bench(
 ) -> Answer:
     """Measure engines on one model with equal threads and precision, after their outputs were found right."""
     setup = options.setup(
-        device=device, policy=policy, precision=precision, threads=threads, cache_dir=cache_dir
+        device=device,
+        policy=policy,
+        precision=precision,
+        threads=threads,
+        cache_dir=cache_dir,
+        compile_timeout_s=compile_timeout,
+        run_timeout_s=run_timeout,
     )
     recipe = options.image_recipe(image_size, image_mean, image_std, image_layout, image_range)
     given = options.inputs(input, seed, shape, recipe)

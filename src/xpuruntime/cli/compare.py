@@ -45,6 +45,8 @@ def compare(
     precision: options.Precision = None,
     threads: options.Threads = None,
     cache_dir: options.CacheDir = None,
+    compile_timeout: options.CompileTimeout = None,
+    run_timeout: options.RunTimeout = None,
     input: options.Input = None,  # noqa: A002
     seed: options.Seed = None,
     shape: options.Shape = None,
@@ -63,7 +65,13 @@ def compare(
     if tolerance is not None and not tolerance < float("inf"):
         raise typer.BadParameter(f"must be a finite number; got {tolerance}", param_hint="--tolerance")
     setup = options.setup(
-        device=device, policy=policy, precision=precision, threads=threads, cache_dir=cache_dir
+        device=device,
+        policy=policy,
+        precision=precision,
+        threads=threads,
+        cache_dir=cache_dir,
+        compile_timeout_s=compile_timeout,
+        run_timeout_s=run_timeout,
     )
     recipe = options.image_recipe(image_size, image_mean, image_std, image_layout, image_range)
     given = options.inputs(input, seed, shape, recipe)

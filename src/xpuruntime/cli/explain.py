@@ -27,6 +27,7 @@ def explain(
     strict: options.Strict = None,
     threads: options.Threads = None,
     cache_dir: options.CacheDir = None,
+    compile_timeout: options.CompileTimeout = None,
     allow_fallback: options.AllowFallback = None,
     nodes: Annotated[bool, typer.Option("--nodes", help="List every node with its region.")] = False,
     save: Annotated[Path | None, typer.Option("--save", metavar="PLAN.json", help="Write the plan.")] = None,
@@ -43,6 +44,7 @@ def explain(
         threads=threads,
         cache_dir=cache_dir,
         allow_fallback=allow_fallback,
+        compile_timeout_s=compile_timeout,
     )
     try:
         with progress(f"planning {model}"), setup.open(model) as session:

@@ -16,6 +16,7 @@ __all__ = [
     "AllowFallback",
     "AsJson",
     "CacheDir",
+    "CompileTimeout",
     "Device",
     "Engine",
     "Engines",
@@ -30,6 +31,7 @@ __all__ = [
     "Output",
     "Policy",
     "Precision",
+    "RunTimeout",
     "Seed",
     "Shape",
     "Strict",
@@ -99,6 +101,24 @@ AllowFallback: TypeAlias = Annotated[
         "--allow-fallback",
         metavar="DEVICE",
         help="May take over, in order; repeatable.",
+        rich_help_panel=_RUN,
+    ),
+]
+CompileTimeout: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        "--compile-timeout",
+        metavar="SECONDS",
+        help="Longest time to compile; then it is ended, an error or the next fallback.",
+        rich_help_panel=_RUN,
+    ),
+]
+RunTimeout: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        "--run-timeout",
+        metavar="SECONDS",
+        help="Longest time of one run; then it is ended, and an error.",
         rich_help_panel=_RUN,
     ),
 ]

@@ -29,6 +29,8 @@ def run(
     strict: options.Strict = None,
     threads: options.Threads = None,
     cache_dir: options.CacheDir = None,
+    compile_timeout: options.CompileTimeout = None,
+    run_timeout: options.RunTimeout = None,
     allow_fallback: options.AllowFallback = None,
     input: options.Input = None,  # noqa: A002  (the option's name is the parameter's)
     seed: options.Seed = None,
@@ -59,6 +61,8 @@ def run(
         threads=threads,
         cache_dir=cache_dir,
         allow_fallback=allow_fallback,
+        compile_timeout_s=compile_timeout,
+        run_timeout_s=run_timeout,
     )
     recipe = options.image_recipe(image_size, image_mean, image_std, image_layout, image_range)
     given = options.inputs(input, seed, shape, recipe)

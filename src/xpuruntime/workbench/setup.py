@@ -27,6 +27,8 @@ class Setup:
     threads: int | None = None
     cache_dir: Path | None = None
     allow_fallback: tuple[str, ...] = ()
+    compile_timeout_s: float | None = None
+    run_timeout_s: float | None = None
 
     def on(self, engine: str, **changes: Any) -> Setup:
         """The same for one named engine."""
@@ -38,8 +40,9 @@ class Setup:
         from ..policies import ExecutionPolicy
 
         said: dict[str, Any] = {}
-        if self.precision is not None:
-            said["precision"] = self.precision
+        for field in ("precision", "compile_timeout_s", "run_timeout_s"):
+            if getattr(self, field) is not None:
+                said[field] = getattr(self, field)
         if self.allow_fallback:
             said["allow_fallback"] = list(self.allow_fallback)
         return InferenceSession(
