@@ -1,8 +1,8 @@
-"""PyTorch models become graphs that compute what the models compute."""
+"""PyTorch models become graphs that compute what the models compute: whole networks, names, sources, and what is taken in parts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,59 +11,20 @@ import pytest
 
 import xpuruntime as xrt
 from xpuruntime import ir
-from xpuruntime.errors import InputError, ModelError
+from xpuruntime.errors import ModelError
 from xpuruntime.ir import interp
 from xpuruntime.testing import models
 
 torch = pytest.importorskip("torch")
 
 from xpuruntime.frontends.torch import import_torch, save_ir, weights_of  # noqa: E402
-from xpuruntime.testing.opinfo import to_numpy  # noqa: E402
+
+sys.path.insert(0, str(Path(__file__).parent))
+from torch_oracle import TOLERANCE, OfFunction, feeds_of, gap, opaque, same  # noqa: E402
+
+sys.path.pop(0)
 
 nn, F = torch.nn, torch.nn.functional
-
-TOLERANCE = 5e-5
-
-
-def gap(got: Any, want: Any) -> float:
-    want = to_numpy(want).astype(np.float64)
-    return float(np.abs(got.astype(np.float64) - want).max() / np.abs(want).max())
-
-
-def opaque(graph: ir.Graph) -> list[str]:
-    return [f"{n.attrs['op_type']}: {n.attrs['reason']}" for n in graph if n.op == "opaque"]
-
-
-def feeds_of(graph: ir.Graph, tensors: Any) -> dict[str, Any]:
-    return {v.name: to_numpy(t) for v, t in zip(graph.inputs, tensors, strict=True)}
-
-
-class OfFunction(nn.Module):
-    """A function as a module."""
-
-    def __init__(self, function: Any) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Any) -> Any:
-        return self.function(x)
-
-
-def same(function: Any, *tensors: Any, dynamic_shapes: Any = None, others: Any = ()) -> ir.Graph:
-    """Extract, run, compare with PyTorch; also on other inputs than the example's. Gives the graph."""
-    module = function if isinstance(function, nn.Module) else OfFunction(function).eval()
-    graph, weights = import_torch(module, tensors, dynamic_shapes=dynamic_shapes)
-    assert not opaque(graph)
-    for given in (tensors, *others):
-        with torch.no_grad():
-            want = module(*given)
-        got = interp.run(graph, feeds_of(graph, given), weights=weights)
-        flat = [want] if isinstance(want, torch.Tensor) else list(want)
-        for mine, theirs in zip(got.values(), flat, strict=True):
-            assert mine.dtype == to_numpy(theirs).dtype
-            assert mine.shape == tuple(theirs.shape)
-            assert gap(mine, theirs) <= TOLERANCE
-    return graph
 
 
 # ── whole networks ──
@@ -216,127 +177,6 @@ def test_an_exported_program_is_read_too() -> None:
     assert set(weights_of(program)) == {"weight", "bias"}
 
 
-# ── states ──
-
-
-class Cache(nn.Module):
-    """Attention over what earlier calls have put into a cache."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.q, self.k = nn.Linear(8, 8), nn.Linear(8, 8)
-        self.register_buffer("keys", torch.zeros(1, 2, 16, 4))
-        self.register_buffer("seen", torch.zeros(16))
-        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
-
-    def forward(self, x: Any, position: Any) -> Any:
-        q, k = (m(x).view(1, -1, 2, 4).transpose(1, 2) for m in (self.q, self.k))
-        self.keys.index_copy_(2, position, k)
-        self.seen[position] = 1.0
-        self.calls += 1
-        mask = (self.seen > 0).view(1, 1, 1, 16)
-        return F.scaled_dot_product_attention(q, self.keys, self.keys, attn_mask=mask), self.calls * 1.0
-
-
-def test_buffers_that_change_are_states() -> None:
-    torch.manual_seed(0)
-    module = Cache().eval()
-    steps = [(torch.randn(1, 3, 8), torch.tensor([0, 1, 2]))]
-    steps += [(torch.randn(1, 3, 8), torch.tensor([i, i + 1, i + 2])) for i in (3, 6, 9)]
-    graph, weights = import_torch(module, steps[0])
-    assert not opaque(graph)
-    assert [(s.name, s.init) for s in graph.states] == [(f"{n}.state", n) for n in ("keys", "seen", "calls")]
-    assert not module.seen.any()  # extracting runs nothing on the model's own buffers
-    assert any(n.op == "index_copy" for n in graph)
-    states: dict[str, Any] = {}
-    kept = {n: np.array(weights[n]) for n in weights}
-    for x, position in steps:
-        with torch.no_grad():
-            want, calls = module(x, position)
-        got = interp.run(graph, {"x": x.numpy(), "position": position.numpy()}, weights=kept, states=states)
-        assert gap(got["output_0"], want) <= TOLERANCE
-        assert got["output_1"] == calls
-    assert states["calls.state"] == 4
-    assert ir.parse(str(graph)) == graph
-
-
-class Window(nn.Module):
-    """A buffer written by slices and as a whole."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("last", torch.arange(12.0).view(3, 4))
-
-    def forward(self, x: Any) -> Any:
-        shifted = torch.cat([self.last[1:], self.last[:1]])
-        self.last.copy_(shifted)
-        self.last[-1, 1:3] = x
-        self.last[:, 0] += 1.0
-        return self.last.sum(0)
-
-
-def test_slices_of_a_buffer_and_whole_ones_are_states() -> None:
-    module = Window().eval()
-    graph, weights = import_torch(module, torch.randn(2))
-    assert not opaque(graph)
-    kept = {n: np.array(weights[n]) for n in weights}
-    states: dict[str, Any] = {}
-    for _ in range(4):
-        x = torch.randn(2)
-        want = module(x)
-        assert (
-            gap(interp.run(graph, {"x": x.numpy()}, weights=kept, states=states)["output"], want) <= TOLERANCE
-        )
-
-
-# ── dynamic shapes ──
-
-
-def test_sizes_are_sums_products_and_quotients() -> None:
-    class Shapes(nn.Module):
-        def forward(self, x: Any, y: Any) -> Any:
-            b, n = x.shape
-            pairs = x.view(b * n)
-            return (
-                torch.cat([pairs, y]),
-                F.conv1d(x.unsqueeze(1), torch.ones(1, 1, 3), stride=2),
-                torch.arange(n, device=x.device) + b,
-            )
-
-    x, y = torch.randn(2, 8), torch.randn(5)
-    others = [(torch.randn(4, 11), torch.randn(3)), (torch.randn(3, 6), torch.randn(1))]
-    batch = torch.export.Dim("batch", max=64)
-    shapes = {"x": {0: batch, 1: torch.export.Dim("n", min=5, max=512)}, "y": {0: "m"}}
-    graph = same(Shapes().eval(), x, y, dynamic_shapes=shapes, others=others)
-    assert [str(s) for s in graph.output_specs] == [
-        "float32[batch*n + m]", "float32[batch, 1, ((n - 3)//2) + 1]", "int64[n]",
-    ]  # fmt: skip
-    ranges: Mapping[str, Any] = graph.metadata["ranges"]
-    assert ranges["n"] == (5, 512)
-    assert ranges["batch"][1] == 64
-    assert graph.metadata["specialized"] == ()
-
-
-def test_a_dim_that_the_model_fixes_is_reported() -> None:
-    class Fixed(nn.Module):
-        def forward(self, x: Any) -> Any:
-            return x.view(-1, 4).sum(0) if x.shape[0] == 2 else x
-
-    graph = import_torch(
-        Fixed().eval(), torch.randn(2, 4), dynamic_shapes={"x": {0: torch.export.Dim.AUTO}}
-    ).graph
-    assert graph.metadata["specialized"] == ("x[0] = 2",)
-    with pytest.raises(ModelError, match=r"does not allow the dynamic shapes asked for; got .*batch"):
-        import_torch(Fixed().eval(), torch.randn(2, 4), dynamic_shapes={"x": {0: "batch"}})
-
-
-def test_an_unnamed_dim_is_called_by_its_place() -> None:
-    graph = import_torch(
-        nn.ReLU(), torch.randn(2, 4), dynamic_shapes={"input": {1: torch.export.Dim.DYNAMIC}}
-    ).graph
-    assert str(graph.input_specs[0]) == "float32[2, input_1]"
-
-
 # ── what cannot be taken whole, or at all ──
 
 
@@ -453,159 +293,3 @@ def test_composites_are_one_node() -> None:
 )
 def test_types_numbers_and_dims_are_pytorch_s(function: Any) -> None:
     same(function, torch.randn(3, 4, generator=torch.Generator().manual_seed(1)))
-
-
-# ── errors ──
-
-
-def test_a_model_in_training_mode_is_refused_where_that_matters() -> None:
-    x = torch.randn(4, 3)
-    same(nn.Sequential(nn.Linear(3, 3), nn.ReLU()), x)  # in training mode, and no different
-    with pytest.raises(ModelError) as caught:
-        xrt.extract_ir(nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5)), x)
-    assert str(caught.value) == (
-        "[extract_ir('Sequential')] is in training mode; got aten.dropout.default at 1 drops out. Call model.eval() first."
-    )
-    with pytest.raises(
-        ModelError, match=r"got aten.batch_norm.default at 0 uses the statistics of the batch"
-    ):
-        xrt.extract_ir(nn.Sequential(nn.BatchNorm1d(3)), x)
-
-
-def test_a_program_in_training_mode_moves_its_statistics() -> None:
-    module = nn.BatchNorm1d(3)
-    x = torch.randn(4, 3)
-    with torch.no_grad():
-        program = torch.export.export(module, (x,))
-    graph, weights = import_torch(program)
-    assert "batch_norm_train" in [n.op for n in graph]
-    states: dict[str, Any] = {}
-    start = {n: np.array(weights[n]) for n in weights}
-    got = interp.run(graph, {"input": x.numpy()}, weights=start, states=states)
-    with torch.no_grad():
-        want = module(x)
-    assert gap(got["output"], want) <= TOLERANCE
-    assert gap(states["running_mean.state"], module.running_mean) <= TOLERANCE
-    assert states["num_batches_tracked.state"] == 1
-
-
-def test_a_changed_input_is_refused() -> None:
-    class Changes(nn.Module):
-        def forward(self, x: Any) -> Any:
-            x.add_(1)
-            return x * 2
-
-    with pytest.raises(ModelError, match=r"changes an input in place; got 'x'\. Clone it first"):
-        xrt.extract_ir(Changes().eval(), torch.randn(2))
-
-
-def test_a_changed_tensor_that_is_no_buffer_is_refused() -> None:
-    class Holds(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.total = torch.zeros(2)
-
-        def forward(self, x: Any) -> Any:
-            self.total.add_(x)
-            return self.total * 2
-
-    with pytest.raises(
-        ModelError, match=r"changes a tensor in place that is neither a buffer nor made in forward"
-    ):
-        xrt.extract_ir(Holds().eval(), torch.randn(2))
-
-
-def test_an_object_of_a_strange_type_is_refused() -> None:
-    class Strange:
-        def __init__(self, x: Any) -> None:
-            self.x = x
-
-    with pytest.raises(ModelError, match=r"an object that PyTorch cannot take apart into tensors; got Found"):
-        xrt.extract_ir(OfFunction(Strange).eval(), torch.randn(2))
-
-
-def test_an_input_that_is_no_tensor_is_fixed() -> None:
-    class Options(nn.Module):
-        def forward(self, x: Any, factor: float = 2.0, bias: Any = None) -> Any:
-            return x * factor if bias is None else x * factor + bias
-
-    graph = xrt.extract_ir(Options().eval(), (torch.randn(2), 3.0, None))
-    assert [v.name for v in graph.inputs] == ["x"]
-    assert [n.inputs for n in graph] == [("x", 3.0)]
-
-
-aten = torch.ops.aten
-
-
-@pytest.mark.parametrize(
-    ("op", "shapes", "arguments"),
-    [
-        (aten.convolution_backward, [(2, 4, 5, 5), (2, 6, 5, 5), (4, 3, 3, 3)], [[4], [1, 1], [1, 1], [1, 1], False, [0, 0], 2, [True] * 3]),
-        (aten.avg_pool2d_backward, [(2, 3, 2, 2), (2, 3, 4, 4)], [[2, 2], [2, 2], [0, 0], False, True, None]),
-        (aten._adaptive_avg_pool2d_backward, [(2, 3, 2, 2), (2, 3, 4, 6)], []),
-    ],
-    ids=lambda v: v.__name__ if hasattr(v, "__name__") else "",
-)  # fmt: skip
-def test_gradients_of_layers(op: Any, shapes: Any, arguments: Any) -> None:
-    class Gradient(nn.Module):
-        def forward(self, *tensors: Any) -> Any:
-            return op(*tensors, *arguments)
-
-    graph = same(Gradient().eval(), *(torch.randn(s) for s in shapes))
-    assert len(graph) == 1
-
-
-def test_gradients_of_norms_embeddings_and_max_pools() -> None:
-    class Gradients(nn.Module):
-        def forward(self, x: Any, grad: Any, weight: Any, bias: Any) -> Any:
-            _, mean, rstd = aten.native_layer_norm(x, [6], weight, bias, 1e-5)
-            layer = aten.native_layer_norm_backward(
-                grad, x, [6], mean, rstd, weight, bias, [True, True, True]
-            )
-            pooled, places = aten.max_pool2d_with_indices(x, [2, 2])
-            pool = aten.max_pool2d_with_indices_backward(
-                pooled, x, [2, 2], [2, 2], [0, 0], [1, 1], False, places
-            )
-            _, mean, rstd = aten.native_group_norm(x, weight[:4], None, 2, 4, 36, 2, 1e-5)
-            group = aten.native_group_norm_backward(
-                grad, x, mean, rstd, weight[:4], 2, 4, 36, 2, [True, True, True]
-            )
-            table = aten.embedding_dense_backward(grad[0, 0], torch.tensor([1, 0, 1, 2, 4, 4]), 5, -1, False)
-            return (*layer, pool, *group, table)
-
-    x = torch.randn(2, 4, 6, 6)
-    graph = same(Gradients().eval(), x, torch.randn_like(x), torch.randn(6), torch.randn(6))
-    assert {n.op for n in graph if n.op.endswith("_backward")} == {
-        "layer_norm_backward", "max_pool_backward", "group_norm_backward", "embedding_backward",
-    }  # fmt: skip
-
-
-def test_control_flow_on_content_says_what_to_do() -> None:
-    class Branches(nn.Module):
-        def forward(self, x: Any) -> Any:
-            return x * 2 if x.sum() > 0 else x
-
-    with pytest.raises(ModelError) as caught:
-        xrt.extract_ir(Branches().eval(), torch.randn(2), model_name="net")
-    text = str(caught.value)
-    assert text.startswith("[extract_ir('net')] branches on the content of a tensor; got ")
-    assert "data-dependent" in text
-    assert text.endswith("or export the part without it.")
-
-
-def test_wrong_arguments_say_what_is_wanted() -> None:
-    with pytest.raises(InputError, match=r"needs example inputs; got str. Give one tensor, a tuple"):
-        xrt.extract_ir(nn.ReLU(), "x")
-    with pytest.raises(ModelError, match=r"is not a PyTorch model; got str. Give an nn.Module"):
-        xrt.extract_ir("model.pt", torch.ones(1))
-    with pytest.raises(ModelError, match="is not a PyTorch model; got int"):
-        weights_of(3)
-    with pytest.raises(ModelError, match="cannot be exported; got"):
-        xrt.extract_ir(nn.Linear(3, 2).eval(), torch.randn(2, 5))
-
-
-def test_without_torch_the_error_says_how_to_get_it(bare_python: Any) -> None:
-    print_error = "import xpuruntime as x\ntry:\n    x.extract_ir(None, None)\nexcept x.EngineUnavailable as e:\n    print(e)"
-    assert bare_python(print_error) == (
-        "[extract_ir] reading a PyTorch model needs PyTorch, which is not installed. Run: pip install 'xpuruntime[torch]'\n"
-    )

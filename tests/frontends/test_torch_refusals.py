@@ -1,0 +1,135 @@
+"""What cannot be extracted says why, and what to do."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import xpuruntime as xrt
+from xpuruntime.errors import InputError, ModelError
+from xpuruntime.ir import interp
+
+torch = pytest.importorskip("torch")
+
+from xpuruntime.frontends.torch import import_torch, weights_of  # noqa: E402
+
+sys.path.insert(0, str(Path(__file__).parent))
+from torch_oracle import TOLERANCE, OfFunction, gap, same  # noqa: E402
+
+sys.path.pop(0)
+
+nn, F = torch.nn, torch.nn.functional
+
+
+# ── errors ──
+
+
+def test_a_model_in_training_mode_is_refused_where_that_matters() -> None:
+    x = torch.randn(4, 3)
+    same(nn.Sequential(nn.Linear(3, 3), nn.ReLU()), x)  # in training mode, and no different
+    with pytest.raises(ModelError) as caught:
+        xrt.extract_ir(nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5)), x)
+    assert str(caught.value) == (
+        "[extract_ir('Sequential')] is in training mode; got aten.dropout.default at 1 drops out. Call model.eval() first."
+    )
+    with pytest.raises(
+        ModelError, match=r"got aten.batch_norm.default at 0 uses the statistics of the batch"
+    ):
+        xrt.extract_ir(nn.Sequential(nn.BatchNorm1d(3)), x)
+
+
+def test_a_program_in_training_mode_moves_its_statistics() -> None:
+    module = nn.BatchNorm1d(3)
+    x = torch.randn(4, 3)
+    with torch.no_grad():
+        program = torch.export.export(module, (x,))
+    graph, weights = import_torch(program)
+    assert "batch_norm_train" in [n.op for n in graph]
+    states: dict[str, Any] = {}
+    start = {n: np.array(weights[n]) for n in weights}
+    got = interp.run(graph, {"input": x.numpy()}, weights=start, states=states)
+    with torch.no_grad():
+        want = module(x)
+    assert gap(got["output"], want) <= TOLERANCE
+    assert gap(states["running_mean.state"], module.running_mean) <= TOLERANCE
+    assert states["num_batches_tracked.state"] == 1
+
+
+def test_a_changed_input_is_refused() -> None:
+    class Changes(nn.Module):
+        def forward(self, x: Any) -> Any:
+            x.add_(1)
+            return x * 2
+
+    with pytest.raises(ModelError, match=r"changes an input in place; got 'x'\. Clone it first"):
+        xrt.extract_ir(Changes().eval(), torch.randn(2))
+
+
+def test_a_changed_tensor_that_is_no_buffer_is_refused() -> None:
+    class Holds(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.total = torch.zeros(2)
+
+        def forward(self, x: Any) -> Any:
+            self.total.add_(x)
+            return self.total * 2
+
+    with pytest.raises(
+        ModelError, match=r"changes a tensor in place that is neither a buffer nor made in forward"
+    ):
+        xrt.extract_ir(Holds().eval(), torch.randn(2))
+
+
+def test_an_object_of_a_strange_type_is_refused() -> None:
+    class Strange:
+        def __init__(self, x: Any) -> None:
+            self.x = x
+
+    with pytest.raises(ModelError, match=r"an object that PyTorch cannot take apart into tensors; got Found"):
+        xrt.extract_ir(OfFunction(Strange).eval(), torch.randn(2))
+
+
+def test_an_input_that_is_no_tensor_is_fixed() -> None:
+    class Options(nn.Module):
+        def forward(self, x: Any, factor: float = 2.0, bias: Any = None) -> Any:
+            return x * factor if bias is None else x * factor + bias
+
+    graph = xrt.extract_ir(Options().eval(), (torch.randn(2), 3.0, None))
+    assert [v.name for v in graph.inputs] == ["x"]
+    assert [n.inputs for n in graph] == [("x", 3.0)]
+
+
+def test_control_flow_on_content_says_what_to_do() -> None:
+    class Branches(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x * 2 if x.sum() > 0 else x
+
+    with pytest.raises(ModelError) as caught:
+        xrt.extract_ir(Branches().eval(), torch.randn(2), model_name="net")
+    text = str(caught.value)
+    assert text.startswith("[extract_ir('net')] branches on the content of a tensor; got ")
+    assert "data-dependent" in text
+    assert text.endswith("or export the part without it.")
+
+
+def test_wrong_arguments_say_what_is_wanted() -> None:
+    with pytest.raises(InputError, match=r"needs example inputs; got str. Give one tensor, a tuple"):
+        xrt.extract_ir(nn.ReLU(), "x")
+    with pytest.raises(ModelError, match=r"is not a PyTorch model; got str. Give an nn.Module"):
+        xrt.extract_ir("model.pt", torch.ones(1))
+    with pytest.raises(ModelError, match="is not a PyTorch model; got int"):
+        weights_of(3)
+    with pytest.raises(ModelError, match="cannot be exported; got"):
+        xrt.extract_ir(nn.Linear(3, 2).eval(), torch.randn(2, 5))
+
+
+def test_without_torch_the_error_says_how_to_get_it(bare_python: Any) -> None:
+    print_error = "import xpuruntime as x\ntry:\n    x.extract_ir(None, None)\nexcept x.EngineUnavailable as e:\n    print(e)"
+    assert bare_python(print_error) == (
+        "[extract_ir] reading a PyTorch model needs PyTorch, which is not installed. Run: pip install 'xpuruntime[torch]'\n"
+    )
