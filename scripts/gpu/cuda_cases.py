@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import pickle
 import sys
+import tempfile
 import time
 import zlib
 from pathlib import Path
@@ -77,9 +78,9 @@ class Device:
 
     def address(self, name: str) -> int:
         kind, root, offset, _ = self.case["buffers"][name]
-        if root != name:
-            return self.address(root) + offset
-        return self.arena.data.ptr + offset if kind == "scratch" else self.own[name].data.ptr
+        if kind == "scratch":  # counted from the arena's start, for views too
+            return self.arena.data.ptr + offset
+        return self.own[root].data.ptr + offset
 
     def launches(self) -> list[Any]:
         """Functions without arguments, one per call."""
@@ -168,7 +169,8 @@ def timed(case: dict[str, Any], module: Any) -> dict[str, float]:
     """Microseconds of one run and the bandwidth that it reaches; the median of several rounds over memory larger than the cache."""
     import cupy
 
-    launches = Device(case, module).launches()
+    device = Device(case, module)  # whose memory must outlive the launches
+    launches = device.launches()
     for _ in range(3):
         for launch in launches:
             launch()
@@ -201,11 +203,14 @@ def main() -> None:
     import cupy
 
     modules, right, wrong, speed = {}, 0, {}, {}
-    path = Path("/tmp/kernels.cubin")
+    folder_of_cubins = Path(
+        tempfile.mkdtemp()
+    )  # a path of its own for each: CuPy keeps modules by their paths
     for case in cases:
         source = case["source"]
         if source not in modules:
             cubin, log, _ = made[source]
+            path = folder_of_cubins / f"{len(modules)}.cubin"
             path.write_bytes(cubin)
             modules[source] = cupy.RawModule(path=str(path)) if cubin else log
         module = modules[source]

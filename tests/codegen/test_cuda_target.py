@@ -135,11 +135,20 @@ def images(b: Any, dtype: str) -> None:
     b.output("d", b.resize(x, size=[2, 8, 18, 18], mode="linear"))
 
 
+def tails(b: Any, dtype: str) -> None:
+    """Texts that are the CPU's: tables with infinities, convolutions as they are written."""
+    x, w = b.input("x", f"{dtype}[1, 4, 9, 9]"), b.input("w", f"{dtype}[4, 4, 3, 3]")
+    b.output("a", b.convolution(x, w, stride=[1, 1], padding=[1, 1], dilation=[1, 1]))
+    b.output("b", b.cast(b.cast(x, dtype="float8_e5m2"), dtype=dtype))
+    b.output("c", b.cumsum(x, dim=1))
+
+
 GRAPHS: tuple[tuple[Callable[[Any, str], None], tuple[str, ...]], ...] = (
     (floats, ("float32", "bfloat16", "float16", "float64")),
     (whole, ("int8", "uint8", "int64", "bool")),
     (places, ("float32", "bfloat16")),
     (images, ("float32", "bfloat16")),
+    (tails, ("float32", "int32")),
 )
 
 

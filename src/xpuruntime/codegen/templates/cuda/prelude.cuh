@@ -23,10 +23,10 @@ struct f16 { uint16_t bits; };
 
 #if defined(__CUDACC_RTC__)  // names of compilers' builtins that the C++ parts use
 #define __builtin_memcpy memcpy
-#define __builtin_inff() ((float)1e300 * (float)1e300)
-#define __builtin_inf() (1e300 * 1e300)
-#define __builtin_nanf(text) __int_as_float(0x7fc00000)
-#define __builtin_nan(text) __longlong_as_double(0x7ff8000000000000ll)
+#define __builtin_inff() __builtin_bit_cast(float, 0x7f800000)
+#define __builtin_inf() __builtin_bit_cast(double, 0x7ff0000000000000ll)
+#define __builtin_nanf(text) __builtin_bit_cast(float, 0x7fc00000)
+#define __builtin_nan(text) __builtin_bit_cast(double, 0x7ff8000000000000ll)
 #define __builtin_signbit(x) signbit(x)
 #define __builtin_constant_p(x) false
 #endif
