@@ -63,7 +63,8 @@ def run_native(
     program = compile_native(graph, feeds, **options)
     if split is not None:
         program, threads = _spread(program), split
-    executor = Executor(program, threads=threads)
+    on = "cuda:0" if program.entries[0].plans[0].target.startswith("cuda:") else "cpu"
+    executor = Executor(program, on, threads=threads)
     try:
         executor.bind(dict(weights or {}))
         for name in executor.states:
