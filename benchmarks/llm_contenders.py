@@ -139,7 +139,8 @@ class GenAI(Contender):
     ) -> str:
         made = list(self.run(tokens[:prompt], len(greedy)).tokens[0])
         same = next((i for i, (a, b) in enumerate(zip(made, greedy, strict=True)) if a != b), len(greedy))
-        if same < (len(greedy) if limit < 1e-2 and exact else 1):
+        # Weights of four bits of another rounding, or bfloat16, may go another way at a near tie.
+        if exact and same < (len(greedy) if limit < 1e-2 else 1):
             raise ValueError(f"greedy tokens are {made}, eager transformers' {greedy}")
         return f"the first {same} of {len(greedy)} greedy tokens are eager transformers'"
 
