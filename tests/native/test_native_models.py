@@ -1,6 +1,7 @@
 """Whole seeded networks on the native engine, against PyTorch: nothing in them can be dropped unseen.
 
-float32: max|d| / max|ref| over 20 inputs at most 1e-5, and the same five best classes. Lower precisions: the error against float64 at most
+float32: max|d| / max|ref| over 20 inputs at most 1e-5 from PyTorch's results in float64, and from those in float32, unless PyTorch's own
+distance between the two is about as large (BERT of full size: 1.02e-5, ours 0.8e-5); and the same five best classes. Lower precisions: the error against float64 at most
 1.25 times PyTorch's own in that precision. Small networks in every run; networks of the size of their papers with the marker.
 """
 
@@ -72,8 +73,10 @@ def test_float32_is_pytorch_s(name: str, size: str, onnx_file: Callable[..., Pat
     feeds = models.inputs(name, COUNT, size=size, seed=3)
     module, _ = models.build(name, size)
     reference = by_torch(module, feeds, torch.float32)
+    exact = by_torch(module, feeds, torch.float64)
     ours = native(onnx_file(name, size=size), feeds)
-    assert error(ours, reference) <= 1e-5
+    assert error(ours, exact) <= 1e-5
+    assert error(ours, reference) <= max(1e-5, 1.25 * error(reference, exact))
     assert (np.argsort(-ours, -1)[..., :5] == np.argsort(-reference, -1)[..., :5]).all()
 
 
