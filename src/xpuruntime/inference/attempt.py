@@ -24,6 +24,7 @@ from .contexts import DEADLINES
 from .kept import KeptShapes
 from .modules import as_onnx
 from .timeouts import build_within
+from .vendor_kernels import met_by_options
 
 __all__ = ["Loaded", "Wanted", "attempt", "find"]
 
@@ -108,6 +109,11 @@ def attempt(model: ModelSource, wanted: Wanted, store: Store) -> Loaded | Candid
         return Candidate(wanted.name, Reason.FORMAT_UNSUPPORTED, f"{error.what}: {error.got}", error.do)
     except PrecisionUnavailable as error:
         return Candidate(wanted.name, Reason.PRECISION_UNSUPPORTED, error.what, error.do)
+    met: dict[str, tuple[str, str]] = {}
+    if not plugin.chooses_kernels:
+        given = dict(wanted.options)
+        more, met = met_by_options(engine, wanted.device, wanted.kernels, given)
+        wanted = replace(wanted, options=tuple(sorted({**more, **given}.items())))
     request, note = _request(engine, source, wanted, wanted.kernels if plugin.chooses_kernels else "")
     support = engine.supports(source, request)
     if not support:
@@ -128,6 +134,8 @@ def attempt(model: ModelSource, wanted: Wanted, store: Store) -> Loaded | Candid
     precision = source.quantized or request.precision or source.precision
     if quantised:
         facts["int8_weights"] = quantised
+    if met:
+        facts["kernels_by_option"] = {family: list(kernel) for family, kernel in met.items()}
     return Loaded(wanted, source, executable, engine.version(), precision, note, facts)
 
 

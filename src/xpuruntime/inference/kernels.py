@@ -1,12 +1,14 @@
 """What a KernelPolicy means for a region that a vendor engine owns.
 
-Inside a black box no kernel is ours to choose: ``prefer`` (which is what plain keywords mean) is recorded as not
-applicable, ``use`` is honoured or an error. One decision stands for all nodes that get the same answer.
+Inside a black box no kernel is ours to choose: where the vendor has an option for a demand it is set (``vendor_kernels``); else ``prefer`` (which is
+what plain keywords mean) is recorded as not applicable, and ``use`` is honoured or an error. One decision stands for all nodes that get the same answer.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from ..decisions import Candidate, Decision, Reason, Support
 from ..policies import KernelPolicy, NodeFacts, Offer, choose
@@ -18,21 +20,33 @@ __all__ = ["kernel_decisions"]
 
 
 def kernel_decisions(
-    policy: KernelPolicy, nodes: Sequence[PlanNode], details: Mapping[str, NodeDetail], region: Region
+    policy: KernelPolicy,
+    nodes: Sequence[PlanNode],
+    details: Mapping[str, NodeDetail],
+    region: Region,
+    met: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> tuple[Decision, ...]:
-    """The decisions that the policy causes in a vendor's region. Raises KernelUnavailable for a ``use`` that matches."""
+    """The decisions that the policy causes in a vendor's region. Raises KernelUnavailable for a ``use`` that matches and no option meets.
+
+    met: by op family the kernel that the vendor's options bring about, and the options (``vendor_kernels``).
+    """
     if not policy.layers:
         return ()
     own = Offer(f"{region.engine}'s own", Support.yes())
     groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[Decision]] = {}
     all_facts = [_facts(node, details.get(node.name), region) for node in nodes]
+    by_option: Counter[str] = Counter()
     for facts in all_facts:
+        if facts.family in met:
+            by_option[facts.family] += 1
+            continue
         _, decision = choose(policy, facts, (own,))
         if decision.rejected:
             key = (decision.question, tuple((c.name, c.reason) for c in decision.rejected))
             groups.setdefault(key, []).append(decision)
     made = [_grouped(group, region) for group in groups.values()]
-    return (*made, *_undecided(policy, all_facts, region))
+    options = [_by_option(family, count, met[family], region) for family, count in by_option.items()]
+    return (*made, *options, *_undecided(policy, all_facts, region))
 
 
 def _facts(node: PlanNode, detail: NodeDetail | None, region: Region) -> NodeFacts:
@@ -56,6 +70,15 @@ def _grouped(group: Sequence[Decision], region: Region) -> Decision:
         Candidate(c.name, Reason.NOT_APPLICABLE, f"{text}; {c.reason}", c.do) for c in first.rejected
     )
     return Decision(first.question, subject, chosen, rejected)
+
+
+def _by_option(family: str, count: int, met: Sequence[str], region: Region) -> Decision:
+    """A demand that the vendor has an option for."""
+    kernel, option = met
+    text = f"{region.engine} is told so by its option {option}"
+    return Decision(
+        f"{family} kernel", f"{count} nodes of {region.id}", Candidate(kernel, Reason.REQUESTED, text)
+    )
 
 
 def _undecided(policy: KernelPolicy, nodes: Sequence[NodeFacts], region: Region) -> list[Decision]:

@@ -26,15 +26,21 @@ from ..store import Store
 from .attempt import Loaded, Wanted
 from .native.model import native_model
 from .partitioned import DAGExecutor
+from .vendor_kernels import speaks_of_families
 
 __all__ = ["MixedExecutable", "demanded_kernels", "forces_kernels", "lacks_ops", "mixed", "mixed_of"]
 
 _LACKING = (Reason.OP_UNSUPPORTED, Reason.BUILD_FAILED)
 
 
-def forces_kernels(kernels: str) -> bool:
-    """Whether a KernelPolicy, as JSON text, has a rule that forces a kernel."""
-    return bool(kernels) and any(r.use for layer in _policy(kernels).kernel.layers for r in layer.rules)
+def forces_kernels(kernels: str, met: Mapping[str, Sequence[str]]) -> bool:
+    """Whether a KernelPolicy, as JSON text, has a rule that forces a kernel, other than those that a vendor's options met."""
+    if not kernels:
+        return False
+    rules = [r for layer in _policy(kernels).kernel.layers for r in layer.rules if r.use]
+    return any(
+        not speaks_of_families(r) or any(met.get(family, ("",))[0] != r.use for family in r.op) for r in rules
+    )
 
 
 def lacks_ops(rejected: Sequence[Candidate]) -> bool:

@@ -55,7 +55,11 @@ def on_several(
             f"the policy places {', '.join(f'{k} on {v}' for k, v in ask.place.items())}",
             Reason.FORCED,
         )
-    elif loaded is not None and loaded.wanted.engine != "native" and forces_kernels(ask.kernels):
+    elif (
+        loaded is not None
+        and loaded.wanted.engine != "native"
+        and forces_kernels(ask.kernels, loaded.facts.get("kernels_by_option", {}))
+    ):
         found = mixed(model, replace(loaded.wanted, kernels=ask.kernels), others, {}, store, absorb=free)
         why, code = "a rule forces kernels, and those of the native engine alone can be chosen", Reason.FORCED
     elif loaded is None and ask.engine == "native" and others and lacks_ops(decision.rejected):

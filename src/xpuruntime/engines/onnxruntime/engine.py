@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from .build import build, fingerprint, supports, version
+from .kernel_options import kernel_options
 from .providers import devices
 from .run import load, stoppable_load
 
-__all__ = ["build", "devices", "fingerprint", "load", "stoppable_load", "supports", "version"]
+__all__ = [
+    "build",
+    "devices",
+    "fingerprint",
+    "kernel_options",
+    "load",
+    "stoppable_load",
+    "supports",
+    "version",
+]

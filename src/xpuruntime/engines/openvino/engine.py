@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .build import build, fingerprint, supports
 from .devices import devices, version
+from .kernel_options import kernel_options
 from .run import load
 
-__all__ = ["build", "devices", "fingerprint", "load", "supports", "version"]
+__all__ = ["build", "devices", "fingerprint", "kernel_options", "load", "supports", "version"]
