@@ -183,7 +183,8 @@ class InferenceSession:
         if own is not None:
             kernels = tuple(own)
         elif policy.layers:
-            kernels = kernel_decisions(policy, nodes, self._node_details(), region)
+            met = loaded.facts.get("kernels_by_option", {})
+            kernels = kernel_decisions(policy, nodes, self._node_details(), region, met)
             nodes = tuple(map(self._with_detail, nodes))
         return self._whole_plan(effective, selection, nodes, (region,), kernels)
 
