@@ -90,7 +90,9 @@ def compile(  # noqa: A001  - the specification's name
     rewrites, laid_out = [s.name for s in steps], any(s.physical for s in steps)
     asked = Demands(demands, targets, phase, weights or {})
     entries = _entries(model, shapes)
-    graphs = {name: run_passes(g, rewrites, context=asked.context(), watch=watch) for name, g in entries.items()}
+    graphs = {
+        name: run_passes(g, rewrites, context=asked.context(), watch=watch) for name, g in entries.items()
+    }
     lowered: list[Lowering] = []
     binaries: list[Binary] = []
     plans: dict[str, list[ExecutionPlan]] = {name: [] for name in graphs}
