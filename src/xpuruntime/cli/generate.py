@@ -50,6 +50,7 @@ def generate(
     precision: Annotated[
         str | None, typer.Option(help="float32, bfloat16 or float16; by default the checkpoint's.")
     ] = None,
+    device: options.Device = None,
     policy: options.Policy = None,
     threads: options.Threads = None,
     as_json: options.AsJson = False,
@@ -69,7 +70,12 @@ def generate(
     shown = stream and not as_json
     with progress(f"opening {model}") as now:
         opened = Generator(
-            model, capacity=capacity, dtype=precision and DType(precision), policy=policy, threads=threads
+            model,
+            capacity=capacity,
+            dtype=precision and DType(precision),
+            policy=policy,
+            device=device or "cpu",
+            threads=threads,
         )
         text = opened.checkpoint.text
         asked: Any = [{"role": "user", "content": prompt}] if chat and text and text.template else prompt

@@ -20,9 +20,11 @@ from typing import Any, overload
 import numpy as np
 
 from ..errors import InputError
+from ..inference.native.places import target_of
 from ..program.program import CompiledProgram
 from ..protocols import Array
 from ..runtime import load_weights
+from ..targets import DeviceId
 from ..types import DType
 from .answers import Completion, Piece, Prompt
 from .build import BUCKETS, build_program, decoder_graphs
@@ -41,7 +43,8 @@ class Generator:
     capacity: positions of the KV cache: prompt and answer together. By default 2,048, or what the model knows if that is less.
     batch:    texts that go on together, each with a cache of its own. One text alone costs little more for it while decoding.
     dtype:    what is computed in; by default the checkpoint's own.
-    buckets:  prefill lengths. policy, target: as for ``compile``. threads: as for ``Executor``.
+    buckets:  prefill lengths. device: where it runs, ``"cpu"`` or ``"cuda:0"``. policy, target: as for ``compile``; by default
+              code for that device. threads: as for ``Executor``.
 
     Raises ModelError, BuildError, PolicyError.
     """
@@ -55,7 +58,8 @@ class Generator:
         dtype: DType | str | None = None,
         buckets: Sequence[int] = BUCKETS,
         policy: Any = None,
-        target: Any = "cpu",
+        device: Any = "cpu",
+        target: Any = None,
         threads: int | None = None,
     ) -> None:
         self.checkpoint = open_checkpoint(model)
@@ -72,10 +76,18 @@ class Generator:
             files=self.checkpoint.files,
             name=self.checkpoint.name,
         )
-        self.program: CompiledProgram = build_program(graphs, target=target, policy=policy)
-        self.weights = load_weights(self.checkpoint.arrays, self.program)
+        self.program: CompiledProgram = build_program(
+            graphs, target=target or target_of(DeviceId.parse(device)), policy=policy
+        )
+        self.weights = load_weights(self.checkpoint.arrays, self.program, device)
         self.steps = Steps(
-            self.program, self.weights, batch=batch, vocab=config.vocab, dtype=self.dtype, threads=threads
+            self.program,
+            self.weights,
+            batch=batch,
+            vocab=config.vocab,
+            dtype=self.dtype,
+            device=device,
+            threads=threads,
         )
         self.decode, self.prefill, self.states = self.steps.decode, self.steps.prefill, self.steps.states
         self._turn = threading.Lock()
@@ -285,11 +297,11 @@ def _several(prompt: Prompt | Sequence[Prompt]) -> bool:
 def generate(model: Any, prompt: Prompt | Sequence[Prompt], **options: Any) -> Completion | list[Completion]:
     """The answer of a model, or that to each of a list of prompts: a checkpoint's folder, a GGUF file, a transformers model, or a Generator (keep one for more than one answer).
 
-    Options: those of ``Generator`` (capacity, batch, dtype, buckets, policy, target, threads) and of ``Generator.stream``.
+    Options: those of ``Generator`` (capacity, batch, dtype, buckets, policy, device, target, threads) and of ``Generator.stream``.
     """
     own = {
         k: options.pop(k)
-        for k in ("capacity", "batch", "dtype", "buckets", "policy", "target", "threads")
+        for k in ("capacity", "batch", "dtype", "buckets", "policy", "device", "target", "threads")
         if k in options
     }
     if isinstance(model, Generator):

@@ -7,6 +7,7 @@ already: texts of a batch end where they like, and a text that is done stands st
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -22,18 +23,21 @@ __all__ = ["Steps"]
 class Steps:
     """Executors of every entry point over shared states.
 
-    token, logits: what follows each text, [batch] and [batch, vocab], as of the last step. threads: as for ``Executor``.
+    token, logits: what follows each text, [batch] and [batch, vocab], as of the last step. device, threads: as for ``Executor``.
     """
 
     def __init__(
-        self, program: CompiledProgram, weights: Weights, *, batch: int, vocab: int, dtype: DType, threads: int | None = None
+        self, program: CompiledProgram, weights: Weights, *, batch: int, vocab: int, dtype: DType, device: Any = "cpu",
+        threads: int | None = None,
     ) -> None:  # fmt: skip
         self.batch = batch
-        self.decode = Executor(program, threads=threads, entry=DECODE, contexts=1)
+        self.decode = Executor(program, device, threads=threads, entry=DECODE, contexts=1)
         self.states = self.decode.states
         lengths = sorted(int(e.name.rpartition("_")[2]) for e in program.entries if e.name != DECODE)
         self.prefill = {
-            n: Executor(program, threads=threads, entry=prefill_name(n), contexts=1, states=self.states)
+            n: Executor(
+                program, device, threads=threads, entry=prefill_name(n), contexts=1, states=self.states
+            )
             for n in lengths
         }
         for executor in self.executors:
