@@ -137,9 +137,9 @@ class ConvShape:
         return sum(s.size_bytes or 0 for s in specs)
 
     def about(self, call: NodeCall) -> str:
-        """A comment: the node, and what it maps to what."""
+        """A comment: the op, and what it maps to what; no name of a node, since equal texts become one function."""
         ins = ", ".join(str(t.spec) for t in call.tensors)
-        return f"{call.op} %{call.node.name}: {ins} -> {call.outputs[0]}"
+        return f"{call.op}: {ins} -> {call.outputs[0]}"
 
     def text(self) -> str:
         """As an initialiser of ``conv::Shape``."""

@@ -52,7 +52,7 @@ class Places:
         )
         stage = Stage(
             stem="max_unpool",
-            source=function(body, f"max_unpool %{call.node.name}: {x}, {at} -> {y}"),
+            source=function(body, f"max_unpool: {x}, {at} -> {y}"),
             args=("in0", "in1", "out0"),
             tasks=1 if whole else max(planes, 1),
             parts=frozenset({"pool_regions"}),
@@ -102,7 +102,7 @@ class Regions:
         body = f"  static const pool::Regions shape = {{{fields}}};\n  {run}"
         stage = Stage(
             stem=call.op,
-            source=function(body, f"{call.op} %{call.node.name}: {x}, {rois} -> {y}"),
+            source=function(body, f"{call.op}: {x}, {rois} -> {y}"),
             args=args,
             tasks=max(sizes(rois)[0], 1),
             parts=frozenset({"pool_regions"}),

@@ -60,9 +60,9 @@ def argument(spec: TensorSpec, ref: str, name: str, *, written: bool = False) ->
 
 
 def about(call: NodeCall, what: str) -> str:
-    """The comment above a kernel: the node, what it maps to what, and how."""
+    """The comment above a kernel: the op, what it maps to what, and how. No name of a node: equal texts become one function."""
     ins = ", ".join(f"{s.dtype.value}{list(sizes(s))}" for s in (t.spec for t in call.tensors))
-    return f"{call.op} %{call.node.name}: {ins} -> {list(sizes(call.outputs[0]))}; {what}"
+    return f"{call.op}: {ins} -> {list(sizes(call.outputs[0]))}; {what}"
 
 
 def bytes_of(specs: Sequence[TensorSpec]) -> int:
