@@ -74,7 +74,8 @@ class OneDnn:
             flops=flops,
             bytes=sum(s.size_bytes or 0 for s in (*(t.spec for t in call.tensors), call.outputs[0])),
         )
-        return Lowered((stage,), deterministic=False)  # it divides sums by the number of threads, and promises no more
+        # It divides sums by the number of threads, and promises no more.
+        return Lowered((stage,), deterministic=False)
 
 
 def _refused(call: NodeCall, target: CodegenTarget) -> Support | None:

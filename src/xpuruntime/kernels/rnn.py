@@ -99,7 +99,8 @@ def _text(call: NodeCall, target: CodegenTarget) -> Text:
     x, y, a = whole(call, 0), result(call), call.attrs
     dtype = call.tensor(0).spec.dtype
     kind = "double" if dtype is DType.FLOAT64 else "float"
-    vector_bytes = getattr(getattr(target, "isa", None), "vector_bytes", 0)  # a thread of a GPU has no vectors
+    isa = getattr(target, "isa", None)  # a thread of a GPU has no vectors
+    vector_bytes = getattr(isa, "vector_bytes", 0)
     lanes = max(1, vector_bytes // (8 if kind == "double" else 4))
     first = a["batch_first"]
     batch, length = (x.shape[0], x.shape[1]) if first else (x.shape[1], x.shape[0])
