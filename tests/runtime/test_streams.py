@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -269,7 +270,11 @@ def test_the_same_on_cuda(tmp_path: Path) -> None:
     subprocess.run(build, check=True, timeout=300)
     done = subprocess.run(
         [sys.executable, "-c", CUDA],
-        env={"XPU_LIBCUDA": str(library), "PATH": "/usr/bin:/bin"},
+        env={
+            "XPU_LIBCUDA": str(library),
+            "PATH": "/usr/bin:/bin",
+            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+        },
         capture_output=True,
         text=True,
         timeout=300,

@@ -1,6 +1,7 @@
 // fused mul where softmax(float32[2, 12, 197, 197], bool[2, 1, 1, 197]) -> float32[2, 12, 197, 197]
 // launch: grid 591 1 1, block 32 8 1, shared 0
 extern "C" __global__ void __launch_bounds__(256) KERNEL(const float *in0, const bool *in1, float *out0) {
+    in_turn();
   constexpr int N = 1;
   const uint32_t row = blockIdx.x * 8 + threadIdx.y;
   auto *x1_row = in1 + row / 2364 * 197;

@@ -90,7 +90,8 @@ Result<Launch> launch_of(const Device& device, const KernelCall& call) {
             return refused(call, "has a cluster that no device takes");
         made.attributes[made.attribute_count++] = cluster;
     }
-    if (const bool* const early = option<bool>(call, "pdl"); early != nullptr && *early) {
+    const bool* const early = option<bool>(call, "pdl");
+    if (early != nullptr && *early && device.capability >= 90) {
         CUlaunchAttribute overlap;
         overlap.id = programmatic_serialization;
         overlap.value.programmaticStreamSerializationAllowed = 1;

@@ -1,6 +1,8 @@
 """A CUDA stage: the text of one ``__global__`` function and how it is launched.
 
 The launch stands in the text too (``// launch: ...``), since shapes and strides are constants of the text: one text, one launch.
+Every launch may begin while the one before ends (programmatic dependent launch, compute capability 9.0 and later): a function's first
+statement, ``in_turn()``, lets the next launch come up and waits until the one before is done and its writes are seen.
 """
 
 from __future__ import annotations
@@ -90,11 +92,12 @@ def cuda_stage(
         launch.text,
         *before,
         f'extern "C" __global__ void __launch_bounds__({launch.threads}{least}) KERNEL({", ".join(given)}) {{',
+        "    in_turn();",
         *indented(body or ["// no elements"]),
         "}",
         "",
     ]
-    options = {"grid": list(launch.grid), "block": list(launch.block), "shared": launch.shared}
+    options = {"grid": list(launch.grid), "block": list(launch.block), "shared": launch.shared, "pdl": True}
     return Stage(
         stem=stem,
         source="\n".join(lines),

@@ -31,6 +31,14 @@ struct f16 { uint16_t bits; };
 #define __builtin_constant_p(x) false
 #endif
 
+// The next launch may take its place beside this one; this one goes on when the launch before it is done and its writes are seen.
+INLINE void in_turn() {
+#if defined(__CUDACC_RTC__) && SM >= 90
+    asm volatile("griddepcontrol.launch_dependents;");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // ── scalars where the C++ prelude has vectors ──
 
 template <class T, int N> struct vec_;
