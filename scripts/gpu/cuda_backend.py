@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import statistics
 import sys
 import threading
@@ -21,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gpu_machine import machine
 
 import xpuruntime as xrt
 from xpuruntime import runtime
@@ -474,18 +474,7 @@ def main() -> int:
     parser.add_argument("checks", nargs="*", choices=[[], *CHECKS])
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    results: dict[str, Any] = {
-        "machine": {
-            "gpu": torch.cuda.get_device_name(0),
-            "versions": {
-                "python": platform.python_version(),
-                "torch": torch.__version__,
-                "xpuruntime": xrt.__version__,
-            },
-            "command": " ".join(["python", *sys.argv]),
-            "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        }
-    }
+    results: dict[str, Any] = {"machine": machine(torch.cuda.get_device_name(0), "torch")}
     for name in arguments.checks or CHECKS:
         print(f"-- {name}", flush=True)
         started = time.perf_counter()

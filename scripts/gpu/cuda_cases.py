@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gpu_machine import machine
 
 OPTIONS = ("--std=c++17", "--device-as-default-execution-space", "--disable-warnings")
 
@@ -235,7 +236,7 @@ def main() -> None:
     seconds = time.perf_counter() - begun
     facts = cupy.cuda.runtime.getDeviceProperties(0)
     out = {
-        "device": facts["name"].decode(),
+        "machine": machine(facts["name"].decode(), "cupy-cuda13x"),
         "right": right,
         "wrong": wrong,
         "speed": speed,

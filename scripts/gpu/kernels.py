@@ -26,6 +26,7 @@ sys.path.insert(0, str(ROOT / "src"))
 
 import cupy  # noqa: E402
 import torch  # noqa: E402
+from gpu_machine import machine  # noqa: E402
 
 from xpuruntime.codegen.cuda import OPTIONS, cuda_target  # noqa: E402
 from xpuruntime.ir import GraphBuilder  # noqa: E402
@@ -494,8 +495,7 @@ def main() -> int:
     other = torch.empty_like(big)
     bandwidth["copy_gb_per_s"] = round(2 * big.nbytes / timed(lambda i: other.copy_(big), 1) / 1e6)
     found = {
-        "device": device.name,
-        "torch": torch.__version__,
+        "machine": machine(device.name, "torch", "cupy-cuda13x"),
         "target": TARGET.name,
         **bandwidth,
         "seconds": round(time.time() - begin, 1),

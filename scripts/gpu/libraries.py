@@ -21,6 +21,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import torch
+from gpu_machine import machine
 
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.ir import GraphBuilder
@@ -256,8 +257,7 @@ def main() -> int:
         rows.append(row)
         print(json.dumps(row), flush=True)
     found = {
-        "device": backend.name,
-        "torch": torch.__version__,
+        "machine": machine(backend.name, "torch"),
         "seconds": round(time.time() - begin, 1),
         "rows": rows,
     }

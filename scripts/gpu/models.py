@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import statistics
 import sys
 import time
@@ -20,6 +19,8 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from gpu_machine import machine
 
 sys.path.pop(0)  # a neighbour is called kernels, and transformers looks for a package of that name
 
@@ -250,18 +251,7 @@ def main() -> int:
     asked = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     name = torch.cuda.get_device_name(0) if asked.device != "cpu" else "none"
-    result: dict[str, Any] = {
-        "machine": {
-            "gpu": name,
-            "versions": {
-                "python": platform.python_version(),
-                "torch": torch.__version__,
-                "xpuruntime": xrt.__version__,
-            },
-            "command": " ".join(["python", *sys.argv]),
-            "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        }
-    }
+    result: dict[str, Any] = {"machine": machine(name, "torch")}
     failed = 0
     for part in asked.parts or PARTS:
         print(f"-- {part}", flush=True)
