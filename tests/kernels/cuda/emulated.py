@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import re
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -90,7 +91,9 @@ def text_of(stages: Sequence[Stage], target: CudaTarget) -> str:
     ]
     head = Path(__file__).with_name("emulator.h").read_text()
     sm = f"#define SM {target.sm.number}"
-    return "\n".join([sm, head, "namespace xpu {", *texts, *functions, *launches, "}"])
+    # What the texts call by its global name lies in the namespace here.
+    inside = [re.sub(r"(?<![\w>:])::(?=\w)", "xpu::", text) for text in (*texts, *functions)]
+    return "\n".join([sm, head, "namespace xpu {", *inside, *launches, "}"])
 
 
 @cache
