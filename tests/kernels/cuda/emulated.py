@@ -91,8 +91,12 @@ def text_of(stages: Sequence[Stage], target: CudaTarget) -> str:
     ]
     head = Path(__file__).with_name("emulator.h").read_text()
     sm = f"#define SM {target.sm.number}"
-    # What the texts call by its global name lies in the namespace here.
-    inside = [re.sub(r"(?<![\w>:])::(?=\w)", "xpu::", text) for text in (*texts, *functions)]
+    # What the texts define and call by its global name lies in the namespace here.
+    own = set(re.findall(r"INLINE \w+ (\w+)\(", "\n".join(texts)))
+    inside = [
+        re.sub(r"(?<![\w>:])::(\w+)", lambda m: f"xpu::{m[1]}" if m[1] in own else m[0], text)
+        for text in (*texts, *functions)
+    ]
     return "\n".join([sm, head, "namespace xpu {", *inside, *launches, "}"])
 
 
