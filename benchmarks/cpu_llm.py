@@ -189,7 +189,9 @@ def _measure(case: dict[str, Any], file: str | None) -> dict[str, Any]:
     peers = {p: max((r[p] for n, r in rows.items() if n != "xpuruntime" and p in r), default=None)
              for p in ("decode_tokens_per_s", "prefill_tokens_per_s")}  # fmt: skip
     ratios = {
-        p.removesuffix("_tokens_per_s"): round(rows["xpuruntime"][p] / x, 3) for p, x in peers.items() if x
+        p.removesuffix("_tokens_per_s"): round(rows["xpuruntime"][p] / x, 3)
+        for p, x in peers.items()
+        if x and p in rows["xpuruntime"]  # who is wrong has no speed
     }
     return {
         "dtype": dtype,
