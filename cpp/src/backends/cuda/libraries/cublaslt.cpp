@@ -64,6 +64,13 @@ struct Functions {
 #define XPURT_MEMBER(name, type) std::add_pointer_t<type> name = nullptr;
     XPURT_LT_SYMBOLS(XPURT_MEMBER)
 #undef XPURT_MEMBER
+
+    explicit Functions(const Library& library) {
+        size_t index = 0;
+#define XPURT_FILL(name, type) name = reinterpret_cast<std::add_pointer_t<type>>(library.address(index++));
+        XPURT_LT_SYMBOLS(XPURT_FILL)
+#undef XPURT_FILL
+    }
 };
 
 Status failed(const KernelCall& call, const char* what, int result) {
@@ -275,22 +282,7 @@ class CublasLt final : public StreamLibrary {
     }
 
     static const Functions* functions(Status* why) {
-        static std::mutex mutex;
-        static Functions* filled = nullptr;  // never freed: kernels may outlive every static object
-        const std::lock_guard<std::mutex> lock(mutex);
-        if (filled != nullptr) return filled;
-        Library& library = cublaslt_library();
-        if (Status status = library.open({}); !status.ok()) {
-            if (why != nullptr) *why = std::move(status);
-            return nullptr;
-        }
-        filled = new Functions;
-        size_t index = 0;
-#define XPURT_FILL(name, type) \
-    filled->name = reinterpret_cast<std::add_pointer_t<type>>(library.address(index++));
-        XPURT_LT_SYMBOLS(XPURT_FILL)
-#undef XPURT_FILL
-        return filled;
+        return functions_of<Functions>(cublaslt_library(), why);
     }
 
     std::mutex mutex_;

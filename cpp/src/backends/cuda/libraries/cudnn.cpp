@@ -61,6 +61,13 @@ struct Functions {
 #define XPURT_MEMBER(name, type) std::add_pointer_t<type> name = nullptr;
     XPURT_CUDNN_SYMBOLS(XPURT_MEMBER)
 #undef XPURT_MEMBER
+
+    explicit Functions(const Library& library) {
+        size_t index = 0;
+#define XPURT_FILL(name, type) name = reinterpret_cast<std::add_pointer_t<type>>(library.address(index++));
+        XPURT_CUDNN_SYMBOLS(XPURT_FILL)
+#undef XPURT_FILL
+    }
 };
 
 struct Shared {
@@ -420,24 +427,7 @@ class Cudnn final : public StreamLibrary {
     }
 
   private:
-    static const Functions* functions(Status* why) {
-        static std::mutex mutex;
-        static Functions* filled = nullptr;  // never freed: kernels may outlive every static object
-        const std::lock_guard<std::mutex> lock(mutex);
-        if (filled != nullptr) return filled;
-        Library& library = cudnn_library();
-        if (Status status = library.open({}); !status.ok()) {
-            if (why != nullptr) *why = std::move(status);
-            return nullptr;
-        }
-        filled = new Functions;
-        size_t index = 0;
-#define XPURT_FILL(name, type) \
-    filled->name = reinterpret_cast<std::add_pointer_t<type>>(library.address(index++));
-        XPURT_CUDNN_SYMBOLS(XPURT_FILL)
-#undef XPURT_FILL
-        return filled;
-    }
+    static const Functions* functions(Status* why) { return functions_of<Functions>(cudnn_library(), why); }
 
     std::mutex mutex_;
     std::map<int, std::unique_ptr<Shared>> shared_;

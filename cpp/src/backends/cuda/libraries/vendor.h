@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -15,6 +16,20 @@ namespace xpurt::cuda {
 std::unique_ptr<StreamLibrary> make_cublas();
 std::unique_ptr<StreamLibrary> make_cublaslt();
 std::unique_ptr<StreamLibrary> make_cudnn();
+
+// A library's functions, looked up at the first use; null, and the reason, while the library cannot be had.
+template <class Functions>
+const Functions* functions_of(Library& library, Status* why) {
+    static std::mutex mutex;
+    static Functions* filled = nullptr;  // never freed: kernels may outlive every static object
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (filled != nullptr) return filled;
+    if (Status status = library.open({}); !status.ok()) {
+        if (why != nullptr) *why = std::move(status);
+        return nullptr;
+    }
+    return filled = new Functions(library);
+}
 
 template <class T>
 T option(const KernelCall& call, const char* name, T otherwise) {
