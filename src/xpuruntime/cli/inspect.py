@@ -59,7 +59,9 @@ def inspect(
     """Show inputs, outputs, ops, parameters, and which engine takes the model here and why another does not; of a compiled program
     its kernels, memory, binaries and decisions.
     """
-    if _is_program(Path(model)):
+    from ..inference.programs import is_program
+
+    if is_program(model):
         if passes:
             raise typer.BadParameter("--passes is for models; a program was compiled already")
         from . import inspect_program
@@ -81,21 +83,6 @@ def inspect(
     if nodes:
         document["node_list"] = [{"name": n.name, "op": n.op, "domain": n.domain} for n in found.model.nodes]
     return Answer(document, lambda: _show(found, nodes))
-
-
-def _is_program(path: Path) -> bool:
-    """By its name, or by its first bytes whatever its name."""
-    from ..program.file import MAGIC
-
-    if path.suffix.lower() == ".npubin":
-        return True
-    try:
-        if not path.is_file():  # a pipe can be read once only
-            return False
-        with path.open("rb") as file:
-            return file.read(len(MAGIC)) == MAGIC
-    except (OSError, ValueError):
-        return False  # whoever opens it next says why
 
 
 def _passes(model: str, shapes: dict[str, int], diffs: bool, which: str | int) -> Answer:
