@@ -25,8 +25,14 @@ def device_facts() -> tuple[DeviceFact, ...]:
 
 def reaches(device: DeviceId) -> Support:
     """Whether native programs run on a device of this machine."""
-    if device.kind in ("cpu", "auto") and not device.index:
-        return Support.yes()
+    if device.kind in ("cpu", "auto"):
+        if not device.index:
+            return Support.yes()
+        return Support.no(
+            Reason.NO_DEVICE,
+            f"there is one {device.kind} device, not {device}",
+            do=f"Use device='{device.kind}'.",
+        )
     if device.kind != "cuda":
         return Support.no(
             Reason.DEVICE_MISMATCH,
@@ -47,17 +53,16 @@ def reaches(device: DeviceId) -> Support:
 
 def target_of(device: DeviceId) -> str:
     """``cpu:x86-64-v4``, ``cuda:sm_90``: what code for a device of this machine is generated for. Raises DeviceUnavailable."""
+    support = reaches(device)
+    if not support:
+        raise DeviceUnavailable(
+            f"device {device}", "native programs cannot run there", got=support.reason, do=support.do
+        )
     if device.kind != "cuda":
         return cpu_target().name
-    found = next((d for d in cuda().devices if d.index == device.index), None)
-    level = None if found is None else sm_level(found.compute_capability)
-    if level is None:
-        raise DeviceUnavailable(
-            f"device {device}",
-            "no code is generated for it",
-            got=found and found.name,
-            do="Use device='cpu'.",
-        )
+    found = next(d for d in cuda().devices if d.index == device.index)
+    level = sm_level(found.compute_capability)
+    assert level is not None  # as reaches says
     return f"cuda:{level.name}"
 
 
