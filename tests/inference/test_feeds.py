@@ -39,6 +39,7 @@ def test_right_arrays_pass_untouched_and_stay_numpy() -> None:
         ({"image": np.zeros((2, 4), np.float32)}, ["axis 1 must be 3", "got 4, shape [2, 4]"]),
         ({"image": [[0.0] * 3] * 2}, ["must be a NumPy array or a DLPack tensor", "list", "numpy.asarray"]),
         ({"ids": np.zeros(4, np.int32)}, ["input 'ids'", "must be int64", "int32"]),
+        ({"ids": np.ma.array(np.arange(4), mask=[0, 1, 0, 1])}, ["a value everywhere", "2 masked", "filled"]),
     ],
 )
 def test_wrong_arrays_are_named_with_what_to_do(change: dict[str, object], words: list[str]) -> None:
@@ -46,6 +47,11 @@ def test_wrong_arrays_are_named_with_what_to_do(change: dict[str, object], words
         feeds().check({**RIGHT, **change})
     for word in ["session('m')", *words]:
         assert word in str(caught.value)
+
+
+def test_a_masked_array_without_a_mask_is_an_array() -> None:
+    checked, _ = feeds().check({**RIGHT, "ids": np.ma.array(np.arange(4))})
+    assert np.array_equal(checked["ids"], np.arange(4))
 
 
 def test_a_missing_input_names_its_spec() -> None:

@@ -176,6 +176,13 @@ class Feeds:
     def _fit(self, spec: TensorSpec, value: Array, cast: str) -> Array:
         """The array as the engine takes it, or an InputError. Values never change; text becomes an object array."""
         who = f"{self.who} input {spec.name!r}"
+        if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+            raise InputError(
+                who,
+                "must have a value everywhere, and engines know no masks",
+                got=f"an array with {int(np.ma.count_masked(value))} masked elements",
+                do="Use value.filled(...) with a value that the model understands.",
+            )
         if spec.dtype is DType.STRING:
             if value.dtype.kind not in "OUST":
                 raise InputError(who, "must hold text", got=value.dtype, do="Use an array of str.")
