@@ -1,0 +1,252 @@
+"""All that is proven and measured on a machine with an NVIDIA GPU, step by step; one table says at the end which Show holds.
+
+    scripts/gpu/shows.sh 1|2|3 [RESULTS]            a visit: build, then its steps, in under ten minutes
+    scripts/gpu/shows.sh --only kernels,models      those steps
+    python scripts/gpu/shows.py --dry-run           the plan, every script and argument of it tried without a device
+
+A step that fails or takes too long does not stop the next. Each writes its own file; ``shows-VISIT.json`` beside them has the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(HERE))
+
+from gpu_machine import machine, write  # noqa: E402
+
+PYTHON, PYTEST, SHELL = "python", "pytest", "shell"
+FILE = "{out}"
+"""Stands for the step's result file in a command."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing to run.
+
+    visit:   1, 2 or 3; 0 for what runs only when it is named. seconds: after which it is ended.
+    command: of ``python`` a script of this folder and its arguments (``--out`` is added), of ``pytest`` its arguments, of ``shell`` a command line.
+    result:  file name of what it writes. show: the Show that the step's success itself is (others are rows of its file).
+    """
+
+    name: str
+    visit: int
+    kind: str
+    command: tuple[str, ...]
+    seconds: int
+    result: str = ""
+    show: str = ""
+
+
+XPU = "python -m xpuruntime.cli"
+STEPS: tuple[Step, ...] = (
+    # 1: the core and the backend
+    Step("core-cpp", 1, SHELL, ("ctest --test-dir $XPU_GPU_FOLDER/cpp --output-on-failure -j 8",), 180, show="the C++ tests on this machine"),
+    Step("backend", 1, PYTHON, ("cuda_backend.py",), 240, "cuda_backend.json", "the CUDA backend on the real driver"),
+    Step("conformance-networks", 1, SHELL, (f"{XPU} conformance cuda:0 --suite networks --json > {FILE}",), 240, "cuda_conformance_networks.json", "xpu conformance cuda: networks"),
+    # 2: kernels
+    Step("conformance", 2, SHELL, (f"{XPU} conformance cuda:0 --suite nodes,kernels --json > {FILE}",), 240, "cuda_conformance.json", "xpu conformance cuda: node cases and the catalogue's kernels"),
+    Step("kernels", 2, PYTHON, ("kernels.py",), 200, "cuda_kernels.json", "heavy kernels right beside PyTorch"),
+    Step("libraries", 2, PYTHON, ("libraries.py",), 150, "cuda_libraries.json", "library kernels right beside PyTorch"),
+    # 3: whole models
+    Step("models", 3, PYTHON, ("models.py", "--compile"), 500, "cuda_models.json", "ResNets and the decoder right beside PyTorch"),
+    # by name
+    Step("core-python", 0, PYTEST, ("tests/cpp", "tests/runtime", "tests/profiler"), 240, "core_python.json", "the core's Python tests"),
+    Step("xeon", 0, SHELL, ("cd benchmarks && python kernels.py --dtype float32 bfloat16 --threads 1 2 --json " + FILE,), 540, "kernels_xeon.json"),
+)  # fmt: skip
+
+
+def chosen(visit: int, only: Sequence[str]) -> list[Step]:
+    """The steps of a visit, or the named ones. Raises SystemExit for an unknown name."""
+    known = {s.name: s for s in STEPS}
+    missing = [n for n in only if n not in known]
+    if missing:
+        raise SystemExit(f"no step {', '.join(missing)}: there are {', '.join(known)}")
+    return [known[n] for n in only] if only else [s for s in STEPS if s.visit == visit]
+
+
+def line_of(step: Step, out: Path) -> list[str]:
+    """The command as a process takes it."""
+    if step.kind == PYTHON:
+        return [sys.executable, str(HERE / step.command[0]), *step.command[1:], "--out", str(out)]
+    if step.kind == PYTEST:
+        return [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            f"--junitxml={out.with_suffix('.xml')}",
+            *step.command,
+        ]
+    return ["bash", "-c", step.command[0].replace(FILE, str(out)).replace("python ", f"{sys.executable} ")]
+
+
+def run(step: Step, results: Path, left: float) -> dict[str, Any]:
+    """What became of a step: ``holds``, ``does not hold``, ``out of time`` or ``not run``, and the rows of its file."""
+    out = results / (step.result or f"{step.name}.json")
+    limit = min(step.seconds, left)
+    row: dict[str, Any] = {"step": step.name, "show": step.show, "limit_s": round(limit), "rows": []}
+    if limit < 20:
+        return row | {"outcome": "not run", "seconds": 0.0}
+    print(f"\n== {step.name} (at most {limit:.0f} s): {step.show}", flush=True)
+    environment = os.environ | ({"XPU_TEST_DEVICE": "cuda:0"} if step.kind == PYTEST else {})
+    out.unlink(missing_ok=True)
+    started = time.perf_counter()
+    # A group of its own, so that what it started ends with it.
+    process = subprocess.Popen(line_of(step, out), cwd=ROOT, env=environment, start_new_session=True)
+    try:
+        code = process.wait(limit)
+        outcome = "holds" if code == 0 else "does not hold"
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, 9)
+        process.wait()
+        outcome = "out of time"
+    if step.kind == PYTEST:
+        counted(out)
+    return row | {
+        "outcome": outcome,
+        "seconds": round(time.perf_counter() - started, 1),
+        "rows": rows_of(out),
+    }
+
+
+def counted(out: Path) -> None:
+    """The counts of a test run, as JSON."""
+    report = out.with_suffix(".xml")
+    if not report.is_file():
+        return
+    suite = next(ET.parse(report).getroot().iter("testsuite"))
+    count = {k: int(suite.get(k, 0)) for k in ("tests", "failures", "errors", "skipped")}
+    failed = [
+        f"{c.get('classname')}.{c.get('name')}"
+        for c in suite.iter("testcase")
+        if c.find("failure") is not None or c.find("error") is not None
+    ]
+    write(out, {"machine": machine(gpu_name()), **count, "failed": failed})
+    report.unlink()
+
+
+def rows_of(out: Path) -> list[dict[str, Any]]:
+    """The ``shows`` of a result file."""
+    try:
+        found = json.loads(out.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    return list(found.get("shows", ())) if isinstance(found, dict) else []
+
+
+def gpu_name() -> str:
+    """The first GPU, by the driver's own tool."""
+    asked = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(
+            asked, capture_output=True, text=True, timeout=20, check=True
+        ).stdout.splitlines()[0]
+    return "none"
+
+
+def table(done: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Show, what became of it, figure and limit."""
+    yield f"{'':14}  {'figure':>12}  {'limit':<18}  show"
+    for step in done:
+        yield f"{step['outcome']:14}  {step['seconds']:>10.1f} s  {'':18}  {step['show'] or step['step']}"
+        for row in step["rows"]:
+            word = "holds" if row["holds"] else "does not hold" if row.get("required", True) else "not yet"
+            figure = row["figure"]
+            told = f"{figure:.4g}" if isinstance(figure, float) else str(figure)
+            yield f"{word:14}  {told + ' ' + row['unit']:>12}  {row['limit']:<18}    {row['show']}"
+
+
+def dry_run(steps: Sequence[Step]) -> list[str]:
+    """Print the plan and try every script with its arguments; gives what is wrong with it."""
+    wrong = []
+    for step in steps:
+        print(
+            f"{step.visit or '-'}  {step.name:22} {step.seconds:4} s  {' '.join(line_of(step, Path(step.result or '-'))[1:])}"
+        )
+        if step.kind == PYTEST:
+            wrong += [
+                f"{step.name}: {p} is not there" for p in step.command if "/" in p and not (ROOT / p).exists()
+            ]
+        if step.kind == SHELL:
+            done = subprocess.run(
+                ["bash", "-n", "-c", step.command[0]], capture_output=True, text=True, check=False
+            )
+            wrong += [f"{step.name}: {done.stderr}"] if done.returncode else []
+        if step.kind == PYTHON:
+            said = _tried(step)
+            wrong += [f"{step.name}: {said}"] if said else []
+    return wrong
+
+
+def _tried(step: Step) -> str:
+    """What is wrong with a script: it does not import here, or refuses its arguments."""
+    path, said = HERE / step.command[0], io.StringIO()
+    if not path.is_file():
+        return f"there is no {path.name}"
+    spec = importlib.util.spec_from_file_location(f"gpu_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            code = module.main([*step.command[1:], "--out", os.devnull, "--dry-run"])
+    except SystemExit as error:
+        return f"refuses its arguments: {error} {said.getvalue()[-300:]}"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "" if code == 0 else f"a dry run gives {code}: {said.getvalue()[-300:]}"
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """1 when a step did not hold."""
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n", 1)[0])
+    parser.add_argument(
+        "visit", nargs="?", type=int, choices=(1, 2, 3), help="which visit; all of them with --dry-run alone"
+    )
+    parser.add_argument("results", nargs="?", type=Path, default=ROOT / "benchmarks" / "results")
+    parser.add_argument("--only", default="", metavar="A,B", help="these steps instead of a visit's")
+    parser.add_argument(
+        "--seconds", type=float, default=540.0, help="after which no further step begins or goes on"
+    )
+    parser.add_argument("--dry-run", action="store_true")
+    asked = parser.parse_args(given)
+    only = [n for n in asked.only.split(",") if n]
+    if asked.dry_run:
+        wrong = dry_run(chosen(asked.visit, only) if asked.visit or only else STEPS)
+        print("\n".join(["", *wrong]) if wrong else "every script and argument is there")
+        return 1 if wrong else 0
+    if not asked.visit and not only:
+        parser.error("name a visit (1, 2, 3) or steps with --only")
+    begun, done = time.perf_counter(), list[dict[str, Any]]()
+    asked.results.mkdir(parents=True, exist_ok=True)
+    name = f"shows-{asked.visit or 'some'}.json"
+    for step in chosen(asked.visit, only):
+        done.append(run(step, asked.results.resolve(), asked.seconds - (time.perf_counter() - begun)))
+        write(asked.results / name, {"machine": machine(gpu_name()), "steps": done})
+    print("\n" + "\n".join(table(done)))
+    return 0 if all(s["outcome"] == "holds" for s in done) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
