@@ -139,6 +139,8 @@ void bind_backend(nb::module_& m) {
         .def("clear", &CudaBackend::clear, "memory"_a, "bytes"_a, NoGil())
         .def(
             "synchronize", [](CudaBackend& self) { return self.synchronize(nullptr); }, NoGil())
+        .def("reported", &CudaBackend::reported, NoGil(),
+             "What kernels of queued runs that are done could not compute, told once.")
         .def(
             "stream", [](CudaBackend& self) { return value_or_status([&] { return self.stream(); }); },
             nb::sig("def stream(self) -> CudaStream | Status"))

@@ -86,6 +86,7 @@ nb::object host_block(size_t bytes) {
 // Memory as a DLPack capsule, in any of its types. `strides` count elements.
 nb::object dlpack_capsule(uintptr_t address, const std::vector<size_t>& shape,
                           const std::vector<int64_t>& strides, uint8_t code, uint8_t bits, nb::object owner) {
+    call.nodes = std::move(nodes);
     const nb::dlpack::dtype dtype{code, bits, 1};
     return nb::cast(nb::ndarray<>(reinterpret_cast<void*>(address), shape.size(), shape.data(), owner,
                                   strides.data(), dtype, nb::device::cpu::value, 0));
@@ -116,7 +117,7 @@ using PySpec = std::tuple<std::string, std::vector<int64_t>, std::vector<int64_t
 
 void add_call(Plan& plan, std::string kernel, std::string symbol, const std::vector<PyPlace>& args,
               int32_t inputs, const nb::list& params, int64_t tasks, int64_t grain, int64_t scratch_bytes,
-              std::string library, Options options, const std::vector<PySpec>& specs) {
+              std::string library, Options options, const std::vector<PySpec>& specs, std::string nodes) {
     KernelCall call;
     call.kernel = std::move(kernel);
     call.symbol = std::move(symbol);
@@ -336,12 +337,16 @@ void bind_runtime(nb::module_& m) {
             "border_bytes"_a = std::vector<int64_t>())
         .def("add_call", &add_call, "kernel"_a, "symbol"_a, "args"_a, "inputs"_a, "params"_a, "tasks"_a,
              "grain"_a, "scratch_bytes"_a, "library"_a = "", "options"_a = Options{},
-             "specs"_a = std::vector<PySpec>{},
+             "specs"_a = std::vector<PySpec>{}, "nodes"_a = "",
              nb::sig(
                  "def add_call(self, kernel: str, symbol: str, args: Sequence[tuple[int, int]], inputs: int, "
                  "params: list[int | float], tasks: int, grain: int, scratch_bytes: int, library: str = '', "
                  "options: dict[str, object] = {}, "
-                 "specs: Sequence[tuple[str, Sequence[int], Sequence[int]]] = []) -> None"))
+                 "specs: Sequence[tuple[str, Sequence[int], Sequence[int]]] = [], nodes: str = '') -> None"))
+        .def(
+            "compiled_apart",
+            [](Plan& self, std::shared_ptr<Module> module) { self.calls.back().apart = std::move(module); },
+            "module"_a.none(), "The last call's function lies in this module, not in the plan's.")
         .def(
             "add_handover",
             [](Plan& self, const PyPlace& from, int32_t output, int64_t bytes) {

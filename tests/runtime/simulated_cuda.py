@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from handmade import buffer, f32
 
-from xpuruntime.errors import DeviceUnavailable, InputError, OutOfMemory, UnavailableError
+from xpuruntime.errors import DeviceUnavailable, InputError, OutOfMemory, RunError, UnavailableError
 from xpuruntime.program.program import (
     Binary,
     BufferKind,
@@ -125,6 +126,45 @@ def refusals() -> None:
     missing = CudaBackend().missing
     assert missing(("cuda:sm_90", "cuda:sm_90a")) == []
     assert missing(("cuda:sm_80",)) == ["cuda:sm_80 (it is cuda:sm_90)"]
+
+
+def picking() -> CompiledProgram:
+    """y[i] = w[x[i]] of N elements: a kernel that reports."""
+    launch = {"grid": [N, 1, 1], "block": [1, 1, 1], "shared": 0}
+    size = (KernelParam("size", "i64", N),)
+    pick = KernelCall(
+        "test/pick", "pick", ("w", "x"), ("y",), size, N, scratch_bytes=64, options=launch, nodes=("embed",)
+    )
+    kinds = {"x": BufferKind.INPUT, "w": BufferKind.WEIGHT, "y": BufferKind.OUTPUT}
+    made = tuple(buffer(name, kind, f32(name, N)) for name, kind in kinds.items())
+    plan = ExecutionPlan("cuda:sm_90", 0, (pick,), made, 0, 1000)
+    return replace(
+        program(),
+        entries=(EntryPoint("main", (f32("input", N),), (f32("output", N),), ("x",), ("y",), (plan,)),),
+        binaries=(replace(program().binaries[0], symbols=("pick",)),),
+    )
+
+
+def reports() -> None:
+    """An index outside is an error of the run that met it, or of whoever waits for that run."""
+    made = Executor(picking(), "cuda:0")
+    made.bind({"w": W})
+    inside, outside = np.full(N, 3, np.float32), np.full(N, -5, np.float32)
+    said = r"kernel test/pick \(node embed\): index -5 is outside a dim of 1000"
+    for _ in range(3):
+        assert (made.run_arrays([inside])[0] == 3).all()
+        with pytest.raises(RunError, match=said) as failed:
+            made.run_arrays([outside])
+        assert "the values of the inputs that name places" in str(failed.value)
+    x = DeviceBuffer.from_numpy(outside, "cuda:0")
+    queued = made.run({"input": x}, stream=0)["output"]  # nobody waits
+    with pytest.raises(RunError, match=f"a run that was queued failed: {said}"):
+        queued.to_numpy()
+    assert (made.run_arrays([inside])[0] == 3).all()
+    made.run({"input": x}, stream=0)
+    with pytest.raises(RunError, match=said):
+        made.backend.synchronize()
+    made.backend.synchronize()
 
 
 if __name__ == "__main__":

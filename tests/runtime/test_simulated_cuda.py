@@ -23,7 +23,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("case", ["arrays", "buffers", "memory", "refusals"])
+@pytest.mark.parametrize("case", ["arrays", "buffers", "memory", "refusals", "reports"])
 def test_over_the_simulated_driver(case: str, built: Path) -> None:
     command = [sys.executable, str(HERE / "simulated_cuda.py"), case, str(built / "kernels.so")]
     environment = {**os.environ, "XPU_LIBCUDA": str(built / "driver.so")}

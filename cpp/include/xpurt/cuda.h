@@ -109,6 +109,10 @@ class CudaBackend : public Backend {
     virtual std::unique_ptr<CudaStream> wrap(void* handle) = 0;  // somebody else's stream
     virtual Result<std::unique_ptr<CudaEvent>> event(bool timing) = 0;
 
+    // What kernels of runs that nobody waited for, and that are done by now, could not compute: the first
+    // such report, told once. synchronize(nullptr) tells it too.
+    virtual Status reported() = 0;
+
     virtual MemoryStatistics memory() = 0;
     virtual MemoryStatistics pinned() = 0;
     virtual int64_t trim() = 0;  // of both; returns how many bytes

@@ -33,6 +33,10 @@ struct alignas(64) KernelStatus {
 };
 static_assert(sizeof(KernelStatus) == 64, "kernels find its fields at negative offsets from their scratch");
 
+struct KernelCall;
+// What a run says of it. `who` did it: text_of(call), or several.
+Status status_of(const KernelStatus& found, const std::string& who);
+
 // A place in memory: a slot of the plan (see executor.h) and bytes from its start.
 struct Place {
     int32_t slot = 0;
@@ -56,6 +60,7 @@ struct KernelCall {
     std::string library{};
     Options options{};
     std::vector<ArgumentSpec> specs{};  // of args; may be empty where no library asks
+    std::string nodes{};  // of the model, that it computes; for reports
     std::vector<Place> args{};          // inputs, then outputs
     int32_t inputs = 0;                 // how many of args are inputs
     std::vector<uint64_t> params{};     // i64 or the bits of f64
@@ -68,6 +73,9 @@ struct KernelCall {
 // Object code that is mapped into this process. Copies share it; it is unmapped with the last.
 class Module {
   public:
+// "kernel embedding/generated (node embed)", as reports name it.
+std::string text_of(const KernelCall& call);
+
     virtual ~Module() = default;
     virtual void* symbol(const char* name) const noexcept = 0;  // null when absent
     virtual const char* mapped_by() const noexcept = 0;         // "memfd" or "file"

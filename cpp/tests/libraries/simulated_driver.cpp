@@ -364,6 +364,14 @@ int cuLibraryGetKernel(void** kernel, void* library, const char* name) {
     if (made == nullptr) made = new Kernel{function, *params};
     return *kernel = made, 0;
 }
+int cuLibraryGetGlobal(uint64_t* address, size_t* bytes, void* library, const char* name) {
+    ENTER;
+    void* const found = dlsym(static_cast<Library*>(library)->handle, name);
+    const auto* const size = static_cast<const size_t*>(
+        dlsym(static_cast<Library*>(library)->handle, (std::string(name) + "_bytes").c_str()));
+    if (found == nullptr || size == nullptr) return 500;
+    return *address = reinterpret_cast<uint64_t>(found), *bytes = *size, 0;
+}
 int cuKernelGetAttribute(int* value, int, void*, int) { return *value = 0, 0; }
 int cuKernelSetAttribute(int, int, void*, int) { return 0; }
 int cuLaunchKernelEx(const LaunchConfig* config, void* kernel, void** params, void**) {
@@ -390,6 +398,9 @@ int cuGraphLaunch(void* exec, void* stream) {
 }
 int cuGraphGetNodes(void* graph, void**, size_t* count) {
     return *count = static_cast<Graph*>(graph)->nodes.size(), 0;
+}
+int cuGraphNodeGetType(void* node, int* type) {
+    return *type = static_cast<Node*>(node)->function == nullptr, 0;  // 0: a kernel
 }
 int cuGraphDestroy(void* graph) { return delete static_cast<Graph*>(graph), 0; }
 int cuGraphExecDestroy(void* exec) { return delete static_cast<Exec*>(exec), 0; }

@@ -139,6 +139,18 @@ def _add(
         specs,
     )
 
+        _nodes(call),
+    )
+
+
+def _nodes(call: KernelCall) -> str:
+    """The nodes of a call as reports name them."""
+    if not call.nodes:
+        return ""
+    return (
+        f"node {call.nodes[0]}"
+        if len(call.nodes) == 1
+        else f"nodes {call.nodes[0]} and {len(call.nodes) - 1} more"
 
 _MODULES: weakref.WeakValueDictionary[str, _core.Module] = weakref.WeakValueDictionary()
 

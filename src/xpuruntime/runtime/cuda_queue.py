@@ -57,6 +57,7 @@ class CudaQueue:
     """A stream; it is used again when nobody holds this."""
 
     def __init__(self, device: _core.CudaBackend) -> None:
+        self._device = device
         self._idle = _IDLE.setdefault(device.index, [])
         self.stream: _core.CudaStream = (
             self._idle.pop() if self._idle else _good(device.stream(), "makes no stream")
@@ -89,6 +90,7 @@ class CudaQueue:
     def synchronize(self) -> None:
         """Wait for all that is queued."""
         _good(self.stream.synchronize(), "failed")
+        _good(self._device.reported(), "failed")
 
     @property
     def done(self) -> bool:

@@ -201,14 +201,7 @@ class CpuBackend final : public Backend {
                 *(reinterpret_cast<KernelStatus*>(static_cast<char*>(bindings.scratch) +
                                                   static_cast<size_t>(other) * bindings.scratch_stride) -
                   1) = {};
-            const std::string value = std::to_string(found.value), limit = std::to_string(found.limit);
-            const std::string what = found.kind == KernelStatus::index_outside
-                                         ? "index " + value + " is outside a dim of " + limit
-                                     : found.kind == KernelStatus::divided_by_zero
-                                         ? "an integer is divided by zero"
-                                         : "needs " + value + " elements where there are " + limit;
-            return {Code::call_failed, "kernel " + call.kernel + ": " + what,
-                    "Look at the values of the inputs that name places or sizes."};
+            return status_of(found, text_of(call));
         }
         return {};
     }

@@ -111,6 +111,7 @@ class Backend final : public CudaBackend {
             made->kernel = kernel.value;
             made->launch = launch.value;
             made->module = module;
+            if (call.scratch_bytes > 0) made->reports = reports_of(*module);
         }
         return std::unique_ptr<Prepared>(std::move(made));
     }
@@ -122,6 +123,10 @@ class Backend final : public CudaBackend {
             const auto& kernel = static_cast<const CudaKernel&>(*item.kernel);
             recording->calls.push_back({&kernel, item.call, item.first_arg});
             recording->args += item.call->args.size();
+            if (kernel.reports != nullptr) {
+                recording->reports = kernel.reports;
+                recording->reporters.push_back(item.call);
+            }
             if (kernel.library)
                 recording->workspace = std::max(recording->workspace, kernel.library->workspace_bytes());
         }
@@ -130,7 +135,7 @@ class Backend final : public CudaBackend {
 
     // ---- runs
 
-    Result<std::unique_ptr<RunState>> open() override { return CudaState::open(device_); }
+    Result<std::unique_ptr<RunState>> open() override { return CudaState::open(device_, watches_); }
     Status begin(RunState& state, const Order& order) override { return of(state).begin(order); }
     Status end(RunState& state) override { return of(state).end(); }
 
@@ -153,8 +158,10 @@ class Backend final : public CudaBackend {
     Status synchronize(RunState* state) override {
         if (state != nullptr) return of(*state).synchronize();
         const Current current(*device_);
-        return device_->check(device_->driver.cuCtxSynchronize(), "cuCtxSynchronize");
+        Status status = device_->check(device_->driver.cuCtxSynchronize(), "cuCtxSynchronize");
+        return status.ok() ? reported() : status;
     }
+    Status reported() override { return watches_->look(); }
 
     // ---- what callers hold
 
@@ -201,6 +208,7 @@ class Backend final : public CudaBackend {
     }
 
     const std::shared_ptr<Device> device_;
+    const std::shared_ptr<Watches> watches_ = std::make_shared<Watches>();
     mutable std::mutex mutex_;
     CudaCounters counters_;
     std::vector<std::string> declined_;

@@ -152,12 +152,14 @@ enum Failure : CUresult { out_of_memory = 2, not_ready = 600 };
       CUresult(CUlibrary*, const void*, int*, void**, unsigned, int*, void**, unsigned))                   \
     X(cuLibraryUnload, 12000, optional, CUresult(CUlibrary))                                               \
     X(cuLibraryGetKernel, 12000, optional, CUresult(CUkernel*, CUlibrary, const char*))                    \
+    X(cuLibraryGetGlobal, 12000, optional, CUresult(CUdeviceptr*, size_t*, CUlibrary, const char*))        \
     X(cuKernelGetAttribute, 12000, optional, CUresult(int*, int, CUkernel, CUdevice))                      \
     X(cuKernelSetAttribute, 12000, optional, CUresult(int, int, CUkernel, CUdevice))                       \
     X(cuLaunchKernelEx, 11080, optional, CUresult(const CUlaunchConfig*, CUfunction, void**, void**))      \
     X(cuGraphInstantiateWithFlags, 11040, optional, CUresult(CUgraphExec*, CUgraph, unsigned long long))   \
     X(cuGraphLaunch, 10000, optional, CUresult(CUgraphExec, CUstream))                                     \
     X(cuGraphGetNodes, 10000, optional, CUresult(CUgraph, CUgraphNode*, size_t*))                          \
+    X(cuGraphNodeGetType, 10000, optional, CUresult(CUgraphNode, int*))                                    \
     X(cuGraphDestroy, 10000, optional, CUresult(CUgraph))                                                  \
     X(cuGraphExecDestroy, 10000, optional, CUresult(CUgraphExec))                                          \
     X(cuGraphExecUpdate_v2, 12000, optional, CUresult(CUgraphExec, CUgraph, CUgraphExecUpdateResultInfo*)) \

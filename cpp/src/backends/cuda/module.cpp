@@ -8,8 +8,14 @@ namespace {
 
 class Cubin final : public Module {
   public:
-    Cubin(std::shared_ptr<Device> device, CUlibrary library)
-        : device_(std::move(device)), library_(library) {}
+    Cubin(std::shared_ptr<Device> device, CUlibrary library) : device_(std::move(device)), library_(library) {
+        const Current current(*device_);
+        CUdeviceptr words = 0;
+        size_t bytes = 0;
+        if (device_->driver.cuLibraryGetGlobal(&words, &bytes, library_, Reports::symbol) == 0 &&
+            bytes >= Reports::bytes)
+            reports_ = std::make_shared<Reports>(device_, words);
+    }
     ~Cubin() override {
         const Current current(*device_);
         device_->driver.cuLibraryUnload(library_);
@@ -20,10 +26,12 @@ class Cubin final : public Module {
         return device_->driver.cuLibraryGetKernel(&kernel, library_, name) == 0 ? kernel : nullptr;
     }
     const char* mapped_by() const noexcept override { return "cuda"; }
+    const std::shared_ptr<Reports>& reports() const noexcept { return reports_; }
 
   private:
     const std::shared_ptr<Device> device_;
     const CUlibrary library_;
+    std::shared_ptr<Reports> reports_;
 };
 
 template <class T>
@@ -64,6 +72,10 @@ Result<std::shared_ptr<const Module>> load_cubin(std::shared_ptr<Device> device,
         return status;
     }
     return std::shared_ptr<const Module>(std::make_shared<Cubin>(std::move(device), library));
+}
+
+std::shared_ptr<Reports> reports_of(const Module& module) {
+    return static_cast<const Cubin&>(module).reports();
 }
 
 Result<Launch> launch_of(const Device& device, const KernelCall& call) {

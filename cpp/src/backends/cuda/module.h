@@ -4,12 +4,15 @@
 #include <memory>
 
 #include "backends/cuda/device.h"
+#include "backends/cuda/reports.h"
 #include "xpurt/kernel.h"
 
 namespace xpurt::cuda {
 
 // The module of a CUBIN; symbol() gives a CUkernel.
 Result<std::shared_ptr<const Module>> load_cubin(std::shared_ptr<Device> device, const void* bytes);
+// Where the kernels of such a module report; null when none of them does.
+std::shared_ptr<Reports> reports_of(const Module& module);
 
 // What a call's options say of its launch: "grid", "block" and "cluster" as [x, y, z], "shared" in bytes,
 // "pdl".

@@ -19,8 +19,9 @@ Status cancelled() { return {Code::cancelled, "the run was cancelled", ""}; }
 
 }  // namespace
 
-Result<std::unique_ptr<RunState>> CudaState::open(std::shared_ptr<Device> device) {
-    std::unique_ptr<CudaState> state(new CudaState(std::move(device)));
+Result<std::unique_ptr<RunState>> CudaState::open(std::shared_ptr<Device> device,
+                                                  std::shared_ptr<Watches> watches) {
+    std::unique_ptr<CudaState> state(new CudaState(std::move(device), std::move(watches)));
     const Device& on = *state->device_;
     const Current current(on);
     Status status = on.check(on.driver.cuStreamCreate(&state->own_, stream_non_blocking), "cuStreamCreate");
@@ -28,10 +29,12 @@ Result<std::unique_ptr<RunState>> CudaState::open(std::shared_ptr<Device> device
         status = on.check(on.driver.cuEventCreate(&state->done_, event_no_timing), "cuEventCreate");
     if (!status.ok()) return status;
     state->current_ = state->own_;
+    state->watches_->add(state->watch_, state->done_);
     return std::unique_ptr<RunState>(std::move(state));
 }
 
 CudaState::~CudaState() {
+    watches_->remove(watch_);
     const Current current(*device_);
     if (in_flight_) device_->driver.cuEventSynchronize(done_);
     if (own_ != nullptr) device_->driver.cuStreamSynchronize(own_);
@@ -43,6 +46,8 @@ CudaState::~CudaState() {
 }
 
 Status CudaState::begin(const Order& order) {
+    if (in_flight_)
+        if (Status reported = watch_.look(done_); !reported.ok()) return reported;
     const CUstream next = order.callers ? static_cast<CUstream>(order.stream) : own_;
     if (in_flight_ && next != current_) {
         const Current current(*device_);
@@ -56,19 +61,22 @@ Status CudaState::begin(const Order& order) {
 
 Status CudaState::end() {
     const Current current(*device_);
+    Status status = watch_.queue(current_, true);
     const CUresult result = device_->driver.cuEventRecord(done_, current_);
     in_flight_ = result == 0;
-    return device_->check(result, "cuEventRecord");
+    return status.ok() ? device_->check(result, "cuEventRecord") : status;
 }
 
 Status CudaState::synchronize() {
     const Current current(*device_);
+    const Status queued = watch_.queue(current_, false);
     Status status = device_->check(device_->driver.cuStreamSynchronize(current_), "cuStreamSynchronize");
     in_flight_ = false;
     if (status.ok())
         for (const Fetched& each : fetched_) std::memcpy(each.to, each.from, each.bytes);
     fetched_.clear();
     for (Staging& each : staging_) each.used = 0;
+    if (status.ok()) status = queued.ok() ? watch_.look() : queued;
     return status;
 }
 
@@ -153,6 +161,7 @@ Status CudaState::submit(const CudaRecording& recording, const Bindings& binding
     Result<Plan*> found = plan_for(recording);
     if (!found.status.ok()) return found.status;
     Plan& plan = *found.value;
+    watch_.expect(recording);
     if (bindings.times != nullptr || bindings.ring != nullptr) return timed(recording, bindings, plan);
 
     // The first run is plain: libraries set themselves up in it, which they cannot while being captured, and

@@ -18,6 +18,7 @@ struct CudaKernel final : Prepared {
     Launch launch{};
     std::unique_ptr<StreamKernel> library;  // instead of kernel
     std::shared_ptr<const Module> module;   // keeps the code loaded
+    std::shared_ptr<Reports> reports;       // where it may say what it cannot compute
 
     std::string implementation() const override { return library ? library->implementation() : ""; }
 };
@@ -31,6 +32,8 @@ struct CudaRecording final : Recording {
     std::vector<Call> calls;
     size_t first_arg = 0, args = 0;  // of all calls together, in Bindings::args
     size_t workspace = 0;            // largest of any call; they take turns
+    std::shared_ptr<Reports> reports;
+    std::vector<const KernelCall*> reporters;  // whose kernels may report there
 };
 
 // A recording as one graph: captured once, launched again and again, given other addresses when they change.
@@ -67,7 +70,8 @@ std::vector<void*>& pointers(const KernelCall& call, void* const* args);
 
 class CudaState final : public RunState {
   public:
-    static Result<std::unique_ptr<RunState>> open(std::shared_ptr<Device> device);
+    static Result<std::unique_ptr<RunState>> open(std::shared_ptr<Device> device,
+                                                  std::shared_ptr<Watches> watches);
     ~CudaState() override;
 
     Status begin(const Order& order);
@@ -97,7 +101,8 @@ class CudaState final : public RunState {
         size_t bytes;
     };
 
-    explicit CudaState(std::shared_ptr<Device> device) : device_(std::move(device)) {}
+    CudaState(std::shared_ptr<Device> device, std::shared_ptr<Watches> watches)
+        : device_(std::move(device)), watches_(std::move(watches)), watch_(device_) {}
     Result<Plan*> plan_for(const CudaRecording& recording);
     Status launch(const CudaRecording::Call& call, const Bindings& bindings, const Plan& plan,
                   CUstream stream) const;
@@ -107,6 +112,8 @@ class CudaState final : public RunState {
     char* staging(size_t bytes);
 
     const std::shared_ptr<Device> device_;
+    const std::shared_ptr<Watches> watches_;
+    Watch watch_;
     CUstream own_ = nullptr, current_ = nullptr;
     CUevent done_ = nullptr;  // of the last run in a caller's order
     bool in_flight_ = false;

@@ -193,8 +193,9 @@ class CudaBackend(RuntimeBackend):
         self._check(event.wait(self._core.wrap(later)), "cannot order streams")
 
     def wait(self, stream: int) -> None:
-        """Return when everything queued on a stream is done."""
+        """Return when everything queued on a stream is done. Raises RunError for what a kernel of a run in it could not compute."""
         self._check(self._core.wrap(stream).synchronize(), "failed")
+        self._check(self._core.reported(), "failed")
 
     def new_stream(self) -> CudaQueue:
         return CudaQueue(self._core)

@@ -1,0 +1,21 @@
+// runtime/kernel_status.cpp: what kernels met that they cannot compute, in words.
+#include "xpurt/kernel.h"
+
+namespace xpurt {
+
+std::string text_of(const KernelCall& call) {
+    return "kernel " + call.kernel + (call.nodes.empty() ? "" : " (" + call.nodes + ")");
+}
+
+Status status_of(const KernelStatus& found, const std::string& who) {
+    const std::string value = std::to_string(found.value), limit = std::to_string(found.limit);
+    const std::string what = found.kind == KernelStatus::index_outside
+                                 ? "index " + value + " is outside a dim of " + limit
+                             : found.kind == KernelStatus::divided_by_zero
+                                 ? "an integer is divided by zero"
+                                 : "needs " + value + " elements where there are " + limit;
+    return {Code::call_failed, who + ": " + what,
+            "Look at the values of the inputs that name places or sizes."};
+}
+
+}  // namespace xpurt

@@ -1,0 +1,133 @@
+// Shared by the tests of CUDA's backend: a simulated driver, kernels for it, and a small plan over them.
+#pragma once
+
+#include <dlfcn.h>
+
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backends/cuda/driver.h"
+#include "doctest/doctest.h"
+#include "xpurt/cuda.h"
+#include "xpurt/executor.h"
+
+namespace simulated {
+
+using namespace xpurt;
+
+inline Library& driver() {
+    static Library& library = *new Library(cuda::library_spec());
+    if (!library.loaded()) REQUIRE(library.open({PROBES "/libprobe_simulated_driver.so", {}}).ok());
+    return library;
+}
+
+template <class Function>
+Function control(const char* name) {
+    static void* const handle = dlopen(PROBES "/libprobe_simulated_driver.so", RTLD_NOW);
+    return reinterpret_cast<Function>(dlsym(handle, name));
+}
+inline void fail(const char* call, int result) {
+    control<void (*)(const char*, int)>("simulated_fail")(call, result);
+}
+inline int calls(const char* call) { return control<int (*)(const char*)>("simulated_calls")(call); }
+inline int blocks() { return control<int (*)()>("simulated_blocks")(); }
+
+inline std::shared_ptr<CudaBackend> backend() {
+    auto made = cuda_backend(0, driver());
+    REQUIRE(made.status.ok());
+    return made.value;
+}
+
+inline std::shared_ptr<const Module> kernels(CudaBackend& on) {
+    std::ifstream file(PROBES "/libprobe_simulated_kernels.so", std::ios::binary);
+    const std::vector<char> bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+    auto loaded = on.load(bytes.data(), bytes.size());
+    REQUIRE(loaded.status.ok());
+    return loaded.value;
+}
+
+inline uint64_t bits(double value) {
+    uint64_t word = 0;
+    std::memcpy(&word, &value, sizeof word);
+    return word;
+}
+
+inline KernelCall call(std::string symbol, std::vector<Place> args, int64_t n) {
+    KernelCall made;
+    made.kernel = "test/" + symbol;
+    made.symbol = std::move(symbol);
+    made.args = std::move(args);
+    made.tasks = n;
+    made.options["grid"] = std::vector<int64_t>{n, 1, 1};
+    made.options["block"] = std::vector<int64_t>{1, 1, 1};
+    return made;
+}
+
+// Slots: 0 arena, 1 input x, 2 output y, 3 weight w. y = (x + w) * 0.5 + 3, by way of the arena.
+inline Plan chain(CudaBackend& on, int64_t n) {
+    Plan plan;
+    plan.name = "chain";
+    plan.arena_bytes = 256 + 4 * n;
+    plan.inputs = plan.outputs = plan.fixed = 1;
+    plan.border_bytes = {4 * n, 4 * n};
+    plan.module = kernels(on);
+    plan.calls = {call("add", {{1, 0}, {3, 0}, {0, 256}}, n), call("scale", {{0, 256}, {2, 0}}, n)};
+    plan.calls[1].params = {bits(0.5), 3};
+    return plan;
+}
+
+inline std::unique_ptr<Executor> make(const std::shared_ptr<CudaBackend>& on, Plan plan, int contexts = 2) {
+    auto made = Executor::create(on, std::move(plan), contexts);
+    REQUIRE_MESSAGE(made.status.ok(), made.status.message);
+    return std::move(made.value);
+}
+
+inline constexpr int64_t n = 1000;
+
+struct Arrays {
+    std::vector<float> x = std::vector<float>(n), y = std::vector<float>(n);
+    explicit Arrays(float start) {
+        for (size_t i = 0; i < n; ++i) x[i] = start + static_cast<float>(i);
+    }
+    bool right(float w = 7) const {
+        for (size_t i = 0; i < n; ++i)
+            if (y[i] != (x[i] + w) * 0.5f + 3) return false;
+        return true;
+    }
+};
+
+// A weight on the device.
+struct Weight {
+    std::shared_ptr<CudaBlock> block;
+    Fixed fixed;
+    static Weight filled(CudaBackend& on, float value, bool exclusive = false) {
+        auto made = on.block(4 * n, {});
+        REQUIRE(made.status.ok());
+        const std::vector<float> data(n, value);
+        REQUIRE(on.upload(made.value->address(), data.data(), 4 * n).ok());
+        return {made.value, Fixed({reinterpret_cast<Memory>(made.value->address())}, exclusive)};
+    }
+};
+
+inline Status run_host(Executor& executor, const Fixed& fixed, Arrays& a, int64_t* times = nullptr,
+                       EventRing* ring = nullptr) {
+    const Memory in = a.x.data(), out = a.y.data();
+    Executor::Run run;
+    run.fixed = &fixed, run.inputs = &in, run.outputs = &out, run.times = times, run.ring = ring;
+    run.host = true;
+    return executor.run(run);
+}
+
+inline Status run_device(Executor& executor, const Fixed& fixed, const CudaBlock& in, const CudaBlock& out,
+                         const Order& order = {}) {
+    const Memory x = reinterpret_cast<Memory>(in.address()), y = reinterpret_cast<Memory>(out.address());
+    Executor::Run run;
+    run.fixed = &fixed, run.inputs = &x, run.outputs = &y, run.order = order;
+    return executor.run(run);
+}
+
+}  // namespace simulated
