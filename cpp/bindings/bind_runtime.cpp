@@ -86,7 +86,6 @@ nb::object host_block(size_t bytes) {
 // Memory as a DLPack capsule, in any of its types. `strides` count elements.
 nb::object dlpack_capsule(uintptr_t address, const std::vector<size_t>& shape,
                           const std::vector<int64_t>& strides, uint8_t code, uint8_t bits, nb::object owner) {
-    call.nodes = std::move(nodes);
     const nb::dlpack::dtype dtype{code, bits, 1};
     return nb::cast(nb::ndarray<>(reinterpret_cast<void*>(address), shape.size(), shape.data(), owner,
                                   strides.data(), dtype, nb::device::cpu::value, 0));
@@ -122,6 +121,7 @@ void add_call(Plan& plan, std::string kernel, std::string symbol, const std::vec
     call.kernel = std::move(kernel);
     call.symbol = std::move(symbol);
     call.library = std::move(library);
+    call.nodes = std::move(nodes);
     call.options = std::move(options);
     for (const auto& [slot, offset] : args) call.args.push_back({slot, offset});
     for (const auto& [dtype, shape, strides] : specs) call.specs.push_back({dtype, shape, strides});
@@ -343,10 +343,6 @@ void bind_runtime(nb::module_& m) {
                  "params: list[int | float], tasks: int, grain: int, scratch_bytes: int, library: str = '', "
                  "options: dict[str, object] = {}, "
                  "specs: Sequence[tuple[str, Sequence[int], Sequence[int]]] = [], nodes: str = '') -> None"))
-        .def(
-            "compiled_apart",
-            [](Plan& self, std::shared_ptr<Module> module) { self.calls.back().apart = std::move(module); },
-            "module"_a.none(), "The last call's function lies in this module, not in the plan's.")
         .def(
             "add_handover",
             [](Plan& self, const PyPlace& from, int32_t output, int64_t bytes) {

@@ -331,9 +331,6 @@ class Plan:
 
     def add_call(self, kernel: str, symbol: str, args: Sequence[tuple[int, int]], inputs: int, params: list[int | float], tasks: int, grain: int, scratch_bytes: int, library: str = '', options: dict[str, object] = {}, specs: Sequence[tuple[str, Sequence[int], Sequence[int]]] = [], nodes: str = '') -> None: ...
 
-    def compiled_apart(self, module: Module | None) -> None:
-        """The last call's function lies in this module, not in the plan's."""
-
     def add_handover(self, from_: tuple[int, int], output: int, bytes: int) -> None: ...
 
 class Fixed:

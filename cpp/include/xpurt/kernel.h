@@ -58,9 +58,9 @@ struct KernelCall {
     std::string kernel{};  // the catalogue's name, for reports
     std::string symbol{};  // the function in the binary; the library's word for a library's kernel
     std::string library{};
+    std::string nodes{};  // of the model, that it computes; for reports
     Options options{};
     std::vector<ArgumentSpec> specs{};  // of args; may be empty where no library asks
-    std::string nodes{};  // of the model, that it computes; for reports
     std::vector<Place> args{};          // inputs, then outputs
     int32_t inputs = 0;                 // how many of args are inputs
     std::vector<uint64_t> params{};     // i64 or the bits of f64
@@ -70,12 +70,12 @@ struct KernelCall {
     int64_t scratch_bytes = 0;
 };
 
-// Object code that is mapped into this process. Copies share it; it is unmapped with the last.
-class Module {
-  public:
 // "kernel embedding/generated (node embed)", as reports name it.
 std::string text_of(const KernelCall& call);
 
+// Object code that is mapped into this process. Copies share it; it is unmapped with the last.
+class Module {
+  public:
     virtual ~Module() = default;
     virtual void* symbol(const char* name) const noexcept = 0;  // null when absent
     virtual const char* mapped_by() const noexcept = 0;         // "memfd" or "file"

@@ -137,20 +137,15 @@ def _add(
         call.library,
         options,
         specs,
-    )
-
         _nodes(call),
     )
 
 
 def _nodes(call: KernelCall) -> str:
     """The nodes of a call as reports name them."""
-    if not call.nodes:
-        return ""
-    return (
-        f"node {call.nodes[0]}"
-        if len(call.nodes) == 1
-        else f"nodes {call.nodes[0]} and {len(call.nodes) - 1} more"
+    first, more = next(iter(call.nodes), ""), len(call.nodes) - 1
+    return "" if not first else f"nodes {first} and {more} more" if more else f"node {first}"
+
 
 _MODULES: weakref.WeakValueDictionary[str, _core.Module] = weakref.WeakValueDictionary()
 
