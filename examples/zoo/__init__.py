@@ -12,12 +12,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from . import efficientnet_lite0, magika, minilm, ppocr_det, ppocr_rec
+from . import basic_pitch, efficientnet_lite0, magika, minilm, ppocr_det, ppocr_rec
 from .base import CACHE, DATA, Answer, Sample, ZooError, ZooModel
 from .ocr import read_page
 
 __all__ = ["CACHE", "DATA", "MODELS", "Answer", "Sample", "ZooError", "ZooModel", "read_page"]
 
 MODELS: Mapping[str, ZooModel] = MappingProxyType(
-    {module.MODEL.name: module.MODEL for module in (efficientnet_lite0, ppocr_det, ppocr_rec, minilm, magika)}
+    {
+        module.MODEL.name: module.MODEL
+        for module in (efficientnet_lite0, ppocr_det, ppocr_rec, minilm, magika, basic_pitch)
+    }
 )
