@@ -259,6 +259,32 @@ def test_a_profiled_twin_gives_times(conv_net: onnx.ModelProto, opened: Opened) 
     assert sum(r.time_us or 0 for r in e.rows) > 0
 
 
+def test_steps_that_were_renamed_or_split_are_the_nodes_they_compute(make: Make, opened: Opened) -> None:
+    """A bias of zeros goes and leaves the convolution another name; an LSTM of two directions becomes two steps of no known name."""
+    rng = np.random.default_rng(0)
+    weights = {
+        "k": rng.standard_normal((16, 16, 3), dtype=np.float32),
+        "zeros": np.zeros(16, np.float32),
+        "w": rng.standard_normal((2, 32, 16), dtype=np.float32),
+        "r": rng.standard_normal((2, 32, 8), dtype=np.float32),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "k", "zeros"], ["c"], "conv", pads=[1, 1]),
+        helper.make_node("Transpose", ["c"], ["t"], "turn", perm=[2, 0, 1]),
+        helper.make_node("LSTM", ["t", "w", "r"], ["l"], "lstm", direction="bidirectional", hidden_size=8),
+        helper.make_node("Transpose", ["l"], ["y"], "back", perm=[0, 2, 1, 3]),
+    ]
+    model = make(
+        nodes, {"x": ("float32", [1, 16, 12])}, {"y": ("float32", [12, 1, 2, 8])}, weights, (("", 13),)
+    )
+    rows = opened("openvino", model).evidence({"x": np.ones((1, 16, 12), np.float32)}).rows
+    of = {op: [r.nodes for r in rows if r.op == op] for op in ("Convolution", "RNNSeq", "LSTMSequence")}
+    assert of["Convolution"] == [("conv",)]
+    recurrent = of["RNNSeq"] + of["LSTMSequence"]
+    assert recurrent
+    assert all("lstm" in nodes for nodes in recurrent)
+
+
 @pytest.mark.parametrize("damage", ["truncated", "garbage"])
 def test_a_damaged_blob_is_a_build_error(conv_net: onnx.ModelProto, damage: str) -> None:
     source, request, artifact = build(conv_net)

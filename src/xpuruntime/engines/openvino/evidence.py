@@ -8,7 +8,7 @@ names (a convolution that took over its successor's name) is found by data flow.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,7 @@ _HEAVY = {
     "Softmax": ("Softmax", "ScaledDotProductAttention", "Subgraph"),
 }
 _MOVERS = frozenset({"Reorder", "Convert", "Transpose"})
+_SUFFIX = "/WithoutBiases"  # on the name of a convolution that was parted from its bias
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +169,8 @@ def _sources(
     for row in rows:
         row -= taken
         taken |= row
+    readers = [{j for j, r in enumerate(found) if s.name in r.reads} for s in found]
+    _split_up(source, found, rows, readers)
 
     def may(node: NodeRef, row: int) -> bool:
         return found[row].layer not in _MOVERS and found[row].layer in _HEAVY.get(
@@ -175,7 +178,6 @@ def _sources(
         )
 
     source.absorb(rows, may)
-    readers = [{j for j, r in enumerate(found) if s.name in r.reads} for s in found]
     inherit(rows, readers, lambda i: found[i].layer not in _MOVERS)
     told = {n for row in rows for n in row}
     folded = tuple(n for n in source.nodes if n in source.constant and n not in told)
@@ -183,10 +185,39 @@ def _sources(
     return [source.ordered(r) for r in rows], folded, missing
 
 
+def _split_up(
+    source: SourceGraph, found: Sequence[_Step], rows: Sequence[set[str]], readers: Sequence[Collection[int]]
+) -> None:
+    """Give heavy steps of no name the heavy node in front of whatever reads them, in place: one node may have become several steps, as an LSTM
+    of two directions does.
+    """
+    owned = {n for row in rows for n in row}
+    for i in range(len(found) - 1, -1, -1):
+        if rows[i]:
+            continue
+        behind, todo = set[str](), [*readers[i]]
+        while todo:
+            row = todo.pop()
+            behind |= rows[row]
+            todo += [] if rows[row] else readers[row]
+        near, todo_values = set[str](), [v for n in behind for v in source.nodes[n].inputs]
+        while todo_values:
+            node = source.maker.get(todo_values.pop())
+            if node is None or node.name in owned or node.name in source.constant:
+                continue
+            if node.op not in _HEAVY:
+                todo_values += node.inputs
+            elif found[i].layer in _HEAVY[node.op]:
+                near.add(node.name)
+        if len(near) == 1:
+            rows[i] |= near
+
+
 def _named(originals: str, source: SourceGraph) -> set[str]:
     """Layers' names are node names, or the name of the value that an unnamed or last node makes."""
     found = set()
     for name in (originals, *originals.split(",")):
+        name = name.removesuffix(_SUFFIX)
         if name in source.nodes:
             found.add(name)
         elif name in source.maker:
