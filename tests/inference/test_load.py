@@ -15,6 +15,7 @@ pytest.importorskip("onnxruntime", reason="an engine is needed")
 pytest.importorskip("openvino", reason="an engine is needed")
 
 ENGINES = ("onnxruntime", "openvino", "native")
+MIXED = "native + onnxruntime"  # regions of one model
 INPUTS = 16  # different ones, so that an answer to another thread's question is seen
 PARTS = 10
 GROWTH = 8 << 20  # bytes of resident memory that may come from anywhere in a process
@@ -55,8 +56,11 @@ def hammer(sess: xrt.InferenceSession, questions: list, answers: list, threads: 
 def held(engine: str, path: Path, threads: int, runs: int) -> None:
     random = np.random.default_rng(0)
     questions = [random.standard_normal((2, 3, 8, 8)).astype(np.float32) for _ in range(INPUTS)]
-    policy = xrt.ExecutionPolicy(static_shape=True, fixed_shapes={"batch": 2})
-    with xrt.InferenceSession(path, device="cpu", engine=engine, exec_policy=policy, contexts=4) as sess:
+    place = {"conv": "native"} if engine == MIXED else None
+    policy = xrt.ExecutionPolicy(static_shape=True, fixed_shapes={"batch": 2}, place=place)
+    named = "onnxruntime" if engine == MIXED else engine
+    with xrt.InferenceSession(path, device="cpu", engine=named, exec_policy=policy, contexts=4) as sess:
+        assert {r.engine for r in sess.plan.regions} == set(engine.split(" + "))
         answers = [sess.run(input=q)["output"] for q in questions]
         part = max(20, runs // PARTS)
         assert hammer(sess, questions, answers, threads, part) == []  # the warm-up
@@ -73,13 +77,13 @@ def held(engine: str, path: Path, threads: int, runs: int) -> None:
             assert sess._executable.counters["contexts"] <= 4
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", [*ENGINES, MIXED])
 def test_threads_on_one_session(engine, path) -> None:
     held(engine, path, threads=16, runs=100)
 
 
 @pytest.mark.conformance
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", [*ENGINES, MIXED])
 def test_64_threads_of_2000_runs_on_one_session(engine, path) -> None:
     held(engine, path, threads=64, runs=2000)
 
