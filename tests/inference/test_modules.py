@@ -70,9 +70,9 @@ def test_a_module_without_example_is_refused(net: Any) -> None:
         xrt.InferenceSession(net, engine="native")
 
 
-def test_examples_for_a_file_are_refused(tmp_path: Any, x: Any) -> None:
-    with pytest.raises(xrt.InputError, match="are for PyTorch modules"):
-        xrt.InferenceSession(tmp_path / "model.onnx", example_inputs=x)
+def test_dynamic_shapes_for_a_file_are_refused(tmp_path: Any, x: Any) -> None:
+    with pytest.raises(xrt.InputError, match="dynamic_shapes are for PyTorch modules"):
+        xrt.InferenceSession(tmp_path / "model.onnx", dynamic_shapes={0: "batch"})
 
 
 class Sum(torch.nn.Module):  # type: ignore[misc]

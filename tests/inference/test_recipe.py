@@ -37,6 +37,14 @@ def test_symbols_get_sizes_by_name_or_by_hand_and_agree_between_inputs() -> None
     assert set(np.unique(made["input_ids"])) <= {0, 1}
 
 
+def test_bytes_are_any_byte() -> None:
+    made = sample_feeds(
+        [TensorSpec((4096,), DType.INT32, "file_bytes"), TensorSpec((64,), DType.INT4, "byte_pairs")]
+    )
+    assert (made["file_bytes"].min(), made["file_bytes"].max()) == (0, 255)
+    assert set(np.unique(made["byte_pairs"].astype(int))) <= {0, 1}
+
+
 def test_an_unknown_symbol_is_an_error_that_names_the_known_ones() -> None:
     spec = TensorSpec((dim("batch"), 2), DType.FLOAT32, "x")
     with pytest.raises(InputError, match=r"no symbolic dim of that name; got 'bach'.*batch"):

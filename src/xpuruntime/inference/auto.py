@@ -1,4 +1,4 @@
-"""engine="auto": measure the candidates once, on the same seeded inputs, and take the fastest whose outputs are right.
+"""engine="auto": measure the candidates once, on the same inputs, and take the fastest whose outputs are right.
 
 Right means: agrees with the ONNX reference evaluator where that can run in time; else agrees with most candidates (with
 two that disagree nobody knows, so the one earlier in the built-in order is taken and a warning says so). Runs alternate,
@@ -59,12 +59,16 @@ class Contender:
 
 
 def measure(
-    model: ModelSource, contenders: Sequence[Contender], feeds: dict[str, Array], seconds: float
+    model: ModelSource,
+    contenders: Sequence[Contender],
+    feeds: dict[str, Array],
+    seconds: float,
+    told: str = "seeded inputs",
 ) -> tuple[Decision, tuple[str, ...]]:
-    """The decision among contenders (in built-in order) and warnings. ``chosen`` is None when none could run."""
+    """The decision among contenders (in built-in order) and warnings. ``chosen`` is None when none could run. ``told`` names the feeds."""
     deadline = time.monotonic() + seconds
     for c in contenders:
-        _first_run(c, feeds)
+        _first_run(c, feeds, told)
     able = [c for c in contenders if c.no is None]
     warnings: list[str] = []
     judge: Support = Support.no(Reason.ONLY_ONE, "nothing to compare with")
@@ -72,14 +76,14 @@ def measure(
         judge, warnings = _judge(model, able, feeds, seconds * _REFERENCE_SHARE)
         able = [c for c in able if c.no is None]
         _alternate(able, feeds, deadline)
-    return _decide(model, contenders, able, judge), tuple(warnings)
+    return _decide(model, contenders, able, judge, told), tuple(warnings)
 
 
-def _first_run(c: Contender, feeds: dict[str, Array]) -> None:
+def _first_run(c: Contender, feeds: dict[str, Array], told: str) -> None:
     try:
         c.feeds, c.outputs = feeds, c.executable.run(feeds)
     except XpuError as error:  # the native engine compiles a new shape when it meets it, which may fail, too
-        c.no = Support.no(Reason.RUN_FAILED, f"failed on the seeded inputs: {error.got or error.what}")
+        c.no = Support.no(Reason.RUN_FAILED, f"failed on {told}: {error.got or error.what}")
 
 
 def _judge(
@@ -143,7 +147,7 @@ def _alternate(able: Sequence[Contender], feeds: dict[str, Array], deadline: flo
 
 
 def _decide(
-    model: ModelSource, contenders: Sequence[Contender], able: Sequence[Contender], judge: Support
+    model: ModelSource, contenders: Sequence[Contender], able: Sequence[Contender], judge: Support, told: str
 ) -> Decision:
     best = min(able, key=lambda c: c.median_us if c.times_us else 0.0, default=None)
     chosen, rejected = None, []
@@ -157,7 +161,7 @@ def _decide(
             )
         elif c is best:
             by = "the ONNX reference evaluator" if judge else f"the other candidates ({judge.reason})"
-            text = f"median {c.median_us:.0f} us on seeded inputs; outputs agree with {by}"
+            text = f"median {c.median_us:.0f} us on {told}; outputs agree with {by}"
             chosen = Candidate(c.name, Reason.FASTEST, text, facts=facts)
         elif c.no is not None:
             rejected.append(Candidate.rejected(c.name, c.no, **facts))

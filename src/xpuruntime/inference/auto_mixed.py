@@ -26,10 +26,10 @@ from ..store import Store, digest
 from ..targets import DeviceId
 from .attempt import Loaded, Wanted, attempt, find
 from .auto import Contender, measure
+from .examples import digest_of, measuring_feeds
 from .measured import measured_costs
 from .mixed import demanded_kernels, mixed_of
 from .native.model import native_model
-from .recipe import sample_feeds
 
 __all__ = ["MARGIN", "WORD", "chosen_mix", "mixes", "wanted_by"]
 
@@ -58,6 +58,8 @@ class _Ask(Protocol):
     def caching(self) -> bool: ...
     @property
     def order(self) -> Mapping[str, Sequence[str]]: ...
+    @property
+    def examples(self) -> Mapping[str, Array] | None: ...
     def wanted(self, engine: str, device: DeviceId) -> Wanted: ...
 
 
@@ -71,18 +73,18 @@ def chosen_mix(model: ModelSource, ask: _Ask, store: Store) -> tuple[Loaded | No
     place = {k: v for k, v in ask.place.items() if k != "*"}
     names = [ask.engine] if ask.engine not in (None, WORD) else []
     wanted = [ask.wanted(str(e), DeviceId("cpu")) for e in dict.fromkeys((*names, *ask.order.get("cpu", ())))]
-    key = _key(model, wanted, place)
+    key = _key(model, wanted, place) | {"inputs": digest_of(ask.examples)}
     known = _recorded(model, wanted, store, key) if ask.caching else None
     if known is not None:
         return *known, []
     outcomes = [attempt(model, w, store) for w in wanted]
     singles = [o for o in outcomes if isinstance(o, Loaded)]
     refused = [o for o in outcomes if isinstance(o, Candidate)]
-    feeds = sample_feeds(model.inputs)
+    feeds, told = measuring_feeds(model, ask.examples)
     made, why_not = _loaded_mixes(model, singles, place, feeds, store)
     contending = made if place else [*singles, *made]  # a placement that was demanded is had, or nothing
     contenders = [Contender(_name(o), o.executable, o.precision) for o in contending]
-    decision, warnings = measure(model, contenders, feeds, env.get_seconds("XPU_AUTO_SECONDS"))
+    decision, warnings = measure(model, contenders, feeds, env.get_seconds("XPU_AUTO_SECONDS"), told)
     best = _by_margin(contenders, [_name(o) for o in made], decision)
     head = best.chosen
     loaded = next((o for o in contending if head and _name(o) == head.name), None)

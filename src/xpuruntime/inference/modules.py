@@ -22,16 +22,16 @@ __all__ = ["as_onnx", "open_any"]
 
 
 def open_any(model: Any, example_inputs: Any, dynamic_shapes: Any, store: Store) -> ModelSource:
-    """``open_model``, for an ``nn.Module`` (with example inputs) and a ``torch.export.ExportedProgram`` too; files by what the store knows of
+    """``open_model``, for an ``nn.Module`` (traced with example inputs) and a ``torch.export.ExportedProgram`` too; files by what the store knows of
     them. Raises ModelError, InputError.
     """
     if is_program(model):
         return open_program(model)
     if not _is_torch(model):
-        if example_inputs is not None or dynamic_shapes is not None:
+        if dynamic_shapes is not None:
             raise InputError(
                 "session",
-                "example_inputs and dynamic_shapes are for PyTorch modules",
+                "dynamic_shapes are for PyTorch modules",
                 got=type(model).__name__,
                 do="Leave them out.",
             )

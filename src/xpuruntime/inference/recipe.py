@@ -1,7 +1,7 @@
 """Seeded inputs for a model that came without any: the same seed gives the same arrays on every machine.
 
 Dims that are symbols get a size by their name where a name says something, else 1. Integers stay small, so that an
-index into a small table is valid; masks are ones. A user who knows better gives shapes or real inputs.
+index into a small table is valid; masks are ones, bytes are any. A user who knows better gives shapes or real inputs.
 """
 
 from __future__ import annotations
@@ -85,8 +85,9 @@ def _values(spec: TensorSpec, shape: tuple[int, ...], seed: int) -> Array:
     if spec.dtype.is_integer:
         if "mask" in name:
             return np.ones(shape, spec.dtype.numpy)
-        wide = spec.dtype is DType.UINT8 and spec.rank >= 3  # an image in bytes
-        return random.integers(0, 256 if wide else 2, shape).astype(spec.dtype.numpy)
+        image = spec.dtype is DType.UINT8 and spec.rank >= 3
+        wide = image or "byte" in name
+        return random.integers(0, 256 if wide and spec.dtype.bits >= 8 else 2, shape).astype(spec.dtype.numpy)
     if spec.dtype.is_complex:
         return (random.standard_normal(shape) + 1j * random.standard_normal(shape)).astype(spec.dtype.numpy)
     return random.standard_normal(shape).astype(spec.dtype.numpy)

@@ -21,7 +21,7 @@ from ..errors import (
     StoreError,
     XpuError,
 )
-from ..protocols import ModelSource
+from ..protocols import Array, ModelSource
 from ..runtime.device import cpu
 from ..store import Store, digest
 from ..targets import DeviceId
@@ -29,7 +29,7 @@ from ..types import DType
 from .attempt import Loaded, Wanted, attempt, find
 from .auto import Contender, measure
 from .auto_mixed import chosen_mix, wanted_by
-from .recipe import sample_feeds
+from .examples import digest_of, measuring_feeds
 from .several import on_several
 
 __all__ = ["Ask", "Selection", "select"]
@@ -47,6 +47,7 @@ class Ask:
     engine:   a name, ``auto`` (measure), or None (first of the built-in order). device: None for ``_DEVICES`` in order.
     fallback: devices that may take over, in order; empty means that what was named must be had.
     order:    device kind -> engines to try, in order.
+    examples: what to measure candidates on, by input name.
     """
 
     engine: str | None
@@ -62,6 +63,7 @@ class Ask:
     kernels: str = ""
     compile_timeout_s: float | None = None
     place: Mapping[str, str] = field(default_factory=dict)
+    examples: Mapping[str, Array] | None = None
 
     def wanted(self, engine: str, device: DeviceId) -> Wanted:
         """The candidate of that engine and device."""
@@ -200,8 +202,8 @@ def _measured(
         return loaded[0], Decision("engine", model.name, head, refused), []
     contenders = [Contender(o.wanted.name, o.executable, o.precision) for o in loaded]
     try:
-        feeds = sample_feeds(model.inputs)
-        decision, warnings = measure(model, contenders, feeds, env.get_seconds("XPU_AUTO_SECONDS"))
+        feeds, told = measuring_feeds(model, ask.examples)
+        decision, warnings = measure(model, contenders, feeds, env.get_seconds("XPU_AUTO_SECONDS"), told)
     except (InputError, ValueError) as error:
         decision, warnings = (
             Decision("engine", model.name, None),
@@ -250,6 +252,7 @@ def _record_key(model: ModelSource, ask: Ask, candidates: Sequence[Wanted]) -> d
         "optimization": ask.optimization,
         "kernels": ask.kernels,
         "processor": cpu().model,
+        "inputs": digest_of(ask.examples),
     }
 
 

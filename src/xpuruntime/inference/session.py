@@ -26,6 +26,7 @@ from ..types import TensorSpec
 from .ask import Effective, effective_ask, half
 from .binding import IOBinding
 from .contexts import Contexts, contexts_limit
+from .examples import examples_of
 from .feeds import Feeds, on_a_device
 from .futures import AsyncRuns
 from .kernels import kernel_decisions
@@ -65,7 +66,8 @@ class InferenceSession:
     threads:       CPU threads; default XPU_NUM_THREADS, else every core this process may use.
     contexts:       how many runs may be in progress at a time, others wait; default: every core this process may use.
     sess_options, providers, provider_options: as ONNX Runtime's own session takes them (``like_onnxruntime`` says what they mean here).
-    example_inputs, dynamic_shapes: what a PyTorch module is traced with, as ``extract_ir`` takes them.
+    example_inputs, dynamic_shapes: what a PyTorch module is traced with, as ``extract_ir`` takes them. Wherever engines are measured, they are
+                   measured on ``example_inputs``: for a file, tensors by input name or in its order. Without them inputs are seeded.
 
     Raises
     ------
@@ -114,7 +116,8 @@ class InferenceSession:
         source = self._model
         if effective.static_shape:
             source = fixed_known(self._model, effective.fixed_shapes, kept)
-        selection = select(source, effective.ask, store)
+        examples = examples_of(source, example_inputs)
+        selection = select(source, replace(effective.ask, examples=examples), store)
         self._loaded = selection.loaded
         self._executable = selection.loaded.executable
         self._on_tensors = getattr(self._executable, "run_tensors", None)
