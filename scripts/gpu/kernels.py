@@ -74,8 +74,8 @@ def cubin(source: str) -> bytes:
     return data.raw
 
 
-def node(op: str, operands: Sequence[Any], **attrs: Any) -> NodeCall:
-    """The call of a node over torch tensors (or None)."""
+def node(op: str, operands: Sequence[Any], weights: Sequence[int] = (), **attrs: Any) -> NodeCall:
+    """The call of a node over torch tensors (or None), of which those at ``weights`` are known before the run."""
     b = GraphBuilder("one")
     names = [
         None if x is None else b.input(f"x{i}", f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}")
@@ -84,7 +84,8 @@ def node(op: str, operands: Sequence[Any], **attrs: Any) -> NodeCall:
     b.output("y", b.call(op, *names, **attrs))
     graph = b.build()
     (found,) = graph.nodes
-    inputs = tuple(Operand(i, graph.spec(i)) if isinstance(i, str) else i for i in found.inputs)
+    known = {names[i] for i in weights}
+    inputs = tuple(Operand(i, graph.spec(i), i in known) if isinstance(i, str) else i for i in found.inputs)
     return NodeCall(found, inputs, tuple(graph.spec(v.name) for v in found.outputs))
 
 
@@ -191,7 +192,7 @@ def product(
     xs = [None if s is None else random(s, dtype) for s in shapes]
     if dtype in ("bfloat16", "float16", "float32"):
         xs[1] = xs[1] * (shapes[1][-1] ** -0.5)
-    call = node(op, xs, **attrs)
+    call = node(op, xs, (1,) if "linear" in op else (), **attrs)
     said = row.supports(call, TARGET)
     assert said, said.reason
     lowered = row.lower(call, TARGET) if lower is None else Lowered((lower(call),))
@@ -380,13 +381,17 @@ def tuned_cases() -> Iterator[Callable[[], Case]]:
             f"{b}", attend(flash, (4, 16, 4096, 128), (4, 16, 4096, 128), 128, "bfloat16", causal=True, time=True,
                            lower=lambda call, s: attention.flash_stage(call, s, TARGET, b)))  # fmt: skip
     for n, k in ((17920, 1536), (1536, 8960), (1536, 1536), (151936, 1536)):
-        for c, split, ahead in itertools.product((1, 2, 4), (1, 2, 4, 8), (1, 2, 4)):
-            if c * ahead > 8 or split * 256 * ahead > 2 * k:
+        for c, split, ahead, per, far in itertools.product(
+            (1, 2, 4), (1, 4, 7), (2, 3, 5, 6), (1, 2, 4, 6), (0, 1)
+        ):
+            turns = -(-k // (256 * split))
+            blocks = -(-n // (c * per * (8 if split == 1 else 1)))
+            if c * ahead > 12 or turns % ahead or not 132 <= blocks <= 800 or (far and per == 1):
                 continue
-            cut = gemv.Cut(c, split, 8 // split, ahead)
+            cut = gemv.Cut(c, split, 8 if split == 1 else 1, ahead, per, far)
             yield lambda n=n, k=k, cut=cut: named(
                 f"{cut}", product(few, "linear", [(1, k), (n, k)], "bfloat16", time=True,
-                                  lower=lambda call: gemv.gemv_stage(call, product_of(call).flat(), cut)))  # fmt: skip
+                                  lower=lambda call: gemv.gemv_stage(call, cut)))  # fmt: skip
     for tile in (
         *matmul.TILES[:2],
         matmul.Tile(128, 256, 2, 4, 4),

@@ -55,7 +55,21 @@ static ucontext_t scheduler;
 static int current, count;
 static unsigned long progress;
 static unsigned char *shared;
+static unsigned kept;
 static int shared_bytes;
+
+// Before the first thread of a launch waits for its turn, what the launches before write is not there: NaNs stand in its place.
+struct Late {
+    unsigned char *at;
+    const unsigned char *value;
+    long bytes;
+};
+static std::vector<Late> late;
+static void turn() {
+    for (const Late &l : late) memcpy(l.at, l.value, l.bytes);
+    late.clear();
+}
+#define XPURT_TURN emulator::turn
 
 static void yield() { swapcontext(&threads[current].context, &scheduler); }
 
@@ -141,31 +155,25 @@ static inline uint16_t narrow_f16(float x) { const _Float16 y = (_Float16)x; uin
 #define __syncwarp(...) emulator::meet_warp()
 static inline float __uint_as_float(unsigned x) { float y; memcpy(&y, &x, 4); return y; }
 static inline unsigned __float_as_uint(float x) { unsigned y; memcpy(&y, &x, 4); return y; }
-static inline unsigned emulated_shuffle(unsigned x, int from) {
+template <class T>
+static inline T __ldcg(const T *p) { return *p; }
+static inline void __threadfence() {}
+template <class T>
+static inline T atomicAdd(T *p, T more) { const T old = *p; *p = old + more; return old; }
+template <class T>
+static inline T emulated_shuffle(T x, int from) {
+    static_assert(sizeof(T) % 4 == 0 && sizeof(T) <= 8, "");
     emulator::Warp &w = emulator::warp();
-    w.slot[emulator::current % 32][0] = x;
+    memcpy(w.slot[emulator::current % 32], &x, sizeof x);
     emulator::meet_warp();
-    const unsigned y = w.slot[from][0];
+    memcpy(&x, w.slot[from % 32], sizeof x);
     emulator::meet_warp();
-    return y;
-}
-template <class T>
-static inline T __shfl_xor_sync(unsigned, T x, int mask) {
-    static_assert(sizeof(T) == 4, "");
-    unsigned bits;
-    memcpy(&bits, &x, 4);
-    bits = emulated_shuffle(bits, (emulator::current % 32) ^ mask);
-    memcpy(&x, &bits, 4);
     return x;
 }
 template <class T>
-static inline T __shfl_sync(unsigned, T x, int from) {
-    unsigned bits;
-    memcpy(&bits, &x, 4);
-    bits = emulated_shuffle(bits, from % 32);
-    memcpy(&x, &bits, 4);
-    return x;
-}
+static inline T __shfl_xor_sync(unsigned, T x, int mask) { return emulated_shuffle(x, (emulator::current % 32) ^ mask); }
+template <class T>
+static inline T __shfl_sync(unsigned, T x, int from) { return emulated_shuffle(x, from); }
 static inline bool __any_sync(unsigned, bool x) {
     unsigned any = 0;
     emulator::Warp &w = emulator::warp();
@@ -275,6 +283,10 @@ static Quad load16(const void *from) {
     return q;
 }
 static Quad stream16(const void *from) { return load16(from); }
+static void bring16(const void *from, u32 bytes) {
+    if ((uintptr_t)from % 16 || bytes % 16) emulator::wrong("what is brought into the cache is no whole number of 16 bytes");
+    emulator::kept = (emulator::kept + *(const unsigned char *)from + ((const unsigned char *)from)[bytes - 1]) % 251;  // read: it must be there
+}
 
 }  // namespace tensor
 
@@ -286,6 +298,12 @@ static void emulated_call(void (*kernel)(A...), void **a, std::index_sequence<I.
 template <class... A>
 static void emulated_call(void (*kernel)(A...), void **a) {
     emulated_call(kernel, a, std::index_sequence_for<A...>());
+}
+
+// What the next launch may read only after its turn has come.
+extern "C" void arrives_late(void *at, const void *value, long bytes) {
+    memset(at, 0xff, bytes);
+    emulator::late.push_back({(unsigned char *)at, (const unsigned char *)value, bytes});
 }
 
 // Every block of the grid, one after the other.
@@ -306,5 +324,6 @@ extern "C" void emulate(void (*kernel)(void **), void **args, const int *grid, i
     for (blockIdx.z = 0; blockIdx.z < grid[2]; ++blockIdx.z)
         for (blockIdx.y = 0; blockIdx.y < grid[1]; ++blockIdx.y)
             for (blockIdx.x = 0; blockIdx.x < grid[0]; ++blockIdx.x) run_block(seed++);
+    if (!late.empty()) wrong("a launch never waits for its turn");
     free(shared);
 }

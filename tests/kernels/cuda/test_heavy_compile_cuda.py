@@ -15,7 +15,7 @@ from xpuruntime.errors import BuildError
 from xpuruntime.kernels.cuda.attention import FlashV2, Naive
 from xpuruntime.kernels.cuda.conv import ImplicitGemm
 from xpuruntime.kernels.cuda.decode import FlashDecode
-from xpuruntime.kernels.cuda.gemv import Gemv
+from xpuruntime.kernels.cuda.gemv import Gemv, NormLinear
 from xpuruntime.kernels.cuda.matmul import Generated
 
 CONV = {"stride": [1, 1], "padding": [1, 1], "dilation": [1, 1]}
@@ -31,6 +31,10 @@ CALLS: tuple[tuple[Any, str, tuple[Any, ...], dict[str, Any]], ...] = (
     (Generated(), "mm", (empty((40, 24), "float16"), empty((24, 40), "float16")), {}),
     (Generated(), "mm", (empty((40, 24), "int8"), empty((24, 40), "int8")), {}),
     (Gemv(), "linear", (empty((2, 512), "float32"), empty((64, 512), "float32")), {}),
+    (Gemv(), "linear", (empty((1, 8960)), empty((1536, 8960))), {}),
+    (NormLinear("matmul/gemv"), "norm_linear", (empty((1, 1536)), empty((5120, 1536)), empty((5120,)), None, empty((1536,))),
+     {"gated": True, "act": "silu"}),
+    (NormLinear("matmul/gemv"), "norm_linear", (empty((3, 37), "float64"), empty((9, 37), "float64"), None, empty((3, 9), "float64")), {}),
     (FlashV2(), "attention", (empty((1, 32, 1024, 128)),) * 3, {"causal": True}),
     (FlashV2(), "attention", (*(empty((1, 2, 64, 40), "float16"),) * 3, empty((64, 64), "bool")), {"softcap": 5.0}),
     (FlashDecode(), "attention", (empty((1, 12, 1, 128)), *(empty((1, 2, 999, 128)),) * 2), {}),
@@ -50,7 +54,7 @@ def test_every_heavy_kernel_compiles(level: str) -> None:
     functions: dict[str, str] = {}
     parts: set[str] = set()
     for kernel, op, operands, attrs in CALLS:
-        graph, _, known = one_node(op, operands, "1" if "conv" in op else "", **attrs)
+        graph, _, known = one_node(op, operands, "1" if "conv" in op or "linear" in op else "", **attrs)
         call = call_of(graph, known, innermost="conv" in op)
         assert kernel.supports(call, target)
         for stage in kernel.lower(call, target).stages:

@@ -10,11 +10,12 @@ import pytest
 from emulated import call_of, judge, one_node
 
 from xpuruntime.codegen.cuda import cuda_target
-from xpuruntime.kernels.cuda.gemv import Cut, Gemv, gemv_stage
+from xpuruntime.kernels.cuda.gemv import Cut, Gemv, NormLinear, cut_for, gemv_stage
 from xpuruntime.kernels.cuda.matmul import TILES, Generated, tensor_stage
 from xpuruntime.kernels.cuda.product_text import matrices_of
 from xpuruntime.kernels.kernel import Lowered
 from xpuruntime.kernels.matmul import product_of
+from xpuruntime.types import DType
 
 rng = np.random.default_rng(11)
 
@@ -77,7 +78,8 @@ def test_plain_arithmetic_takes_every_dtype(dtype: str) -> None:
 
 
 @pytest.mark.parametrize(("m", "n", "k", "dtype"), [
-    (1, 70, 264, "bfloat16"), (3, 33, 1000, "float16"), (4, 20, 300, "float32"), (2, 40, 301, "bfloat16"),
+    (1, 70, 264, "bfloat16"), (3, 33, 1000, "float16"), (4, 20, 300, "float32"), (2, 40, 301, "bfloat16"), (1, 3, 8960, "bfloat16"),
+    (1, 5000, 520, "float16"),
 ])  # fmt: skip
 def test_few_rows_stream_the_weight(m: int, n: int, k: int, dtype: str) -> None:
     judge(
@@ -88,22 +90,76 @@ def test_few_rows_stream_the_weight(m: int, n: int, k: int, dtype: str) -> None:
         array((n,), dtype),
         array((m, n), dtype),
         act="silu",
+        weights="12",
     )
 
 
-def test_every_cut_of_a_streamed_weight_gives_the_same() -> None:
-    for cut in (Cut(4, 1, 8, 2), Cut(2, 2, 4, 4), Cut(1, 8, 1, 1)):
+@pytest.mark.parametrize(
+    "cut", [Cut(4, 1, 8, 2, 2, 1), Cut(2, 5, 1, 1, 3, 1), Cut(1, 8, 1, 1, 5), Cut(8, 1, 4, 1), Cut(2, 1, 1, 3, 40, 2)], ids=str
+)  # fmt: skip
+@pytest.mark.parametrize("weights", ["1", ""], ids=["weight", "product"])
+def test_every_cut_of_a_streamed_weight_gives_the_same(cut: Cut, weights: str) -> None:
+    class Streamed:
+        name = "matmul/gemv"
 
-        class Streamed:
-            name = "matmul/gemv"
+        def supports(self, call: Any, target: Any) -> Any:
+            return Gemv().supports(call, target)
 
-            def supports(self, call: Any, target: Any) -> Any:
-                return Gemv().supports(call, target)
+        def lower(self, call: Any, target: Any) -> Lowered:
+            return Lowered((gemv_stage(call, cut),))
 
-            def lower(self, call: Any, target: Any, cut: Cut = cut) -> Lowered:
-                return Lowered((gemv_stage(call, product_of(call).flat(), cut),))
+    judge(Streamed(), "linear", array((2, 520)), array((37, 520)), shift=cut.columns == 1, weights=weights)  # type: ignore[arg-type]
 
-        judge(Streamed(), "linear", array((2, 520)), array((37, 520)), shift=cut.columns == 1)  # type: ignore[arg-type]
+
+@pytest.mark.parametrize(("m", "n", "k", "dtype"), [
+    (1, 64, 96, "bfloat16"), (3, 96, 65, "float32"), (8, 50, 520, "float64"), (5, 21, 1544, "bfloat16"), (16, 22, 1536, "float16"),
+    (1, 4500, 264, "bfloat16"), (2, 7, 5000, "float32"),
+])  # fmt: skip
+@pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
+def test_a_norm_and_the_layer_after_it(m: int, n: int, k: int, dtype: str, gated: bool) -> None:
+    rows = n * (1 + gated)
+    x, weight, bias, scale = (
+        array((1, m, k), dtype),
+        array((rows, k), dtype),
+        array((rows,), dtype),
+        array((k,), dtype),
+    )
+    residual = None if gated else array((1, m, n), dtype)
+    judge(
+        NormLinear("matmul/gemv"),
+        "norm_linear",
+        x,
+        weight,
+        bias,
+        residual,
+        scale,
+        act="silu",
+        eps=0.25,
+        gated=gated,
+        weights="124",
+    )
+    judge(NormLinear("matmul/gemv"), "norm_linear", x, weight, act="silu", gated=gated, weights="1", shift=1)
+
+
+def test_a_decoder_s_products_are_cut_so_that_launches_overlap() -> None:
+    """Two blocks a multiprocessor or so, of at most 256 threads, so that as many of the next launch have room; a short row is one warp's."""
+    for n, k, gated in (
+        (2048, 1536, False),
+        (1536, 1536, False),
+        (8960, 1536, True),
+        (1536, 8960, False),
+        (151936, 1536, False),
+    ):
+        cut = cut_for(1, n, k, DType.BFLOAT16, gated)
+        blocks = cut.blocks(-(-n * (1 + gated) // cut.columns))
+        assert 132 <= blocks <= 2.2 * 132
+        assert cut.threads <= 256
+        assert (cut.split == 1) is (k == 1536)
+        each = -(-k // (256 * cut.split))
+        assert each % cut.ahead == 0  # no load for nothing
+        assert cut.columns * cut.ahead * 16 * cut.threads * blocks / 132 > 34 * 1024 * min(
+            1, n * k * 2 / 132 / 50e3
+        )
 
 
 def test_what_is_refused_has_a_reason() -> None:

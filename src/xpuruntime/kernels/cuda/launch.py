@@ -2,7 +2,8 @@
 
 The launch stands in the text too (``// launch: ...``), since shapes and strides are constants of the text: one text, one launch.
 Every launch may begin while the one before ends (programmatic dependent launch, compute capability 9.0 and later): a function's first
-statement, ``in_turn()``, lets the next launch come up and waits until the one before is done and its writes are seen.
+statement, ``in_turn()``, lets the next launch come up and waits until the one before is done and its writes are seen. A body that reads
+weights before that calls ``wait_for_turn()`` itself (``early``).
 """
 
 from __future__ import annotations
@@ -80,10 +81,13 @@ def cuda_stage(
     params: Sequence[KernelParam] = (),
     parts: frozenset[str] = frozenset(),
     copies: bool = False,
+    early: bool = False,
     flops: int = 0,
     bytes: int = 0,  # noqa: A002  - Stage's word
 ) -> Stage:
-    """The stage of a body. ``about`` is the comment above the function; ``before``: lines between that and it (tables, helpers)."""
+    """The stage of a body. ``about`` is the comment above the function; ``before``: lines between that and it (tables, helpers);
+    ``early``: the body waits for the launch before by itself, in every thread.
+    """
     kinds = {"i64": "int64_t", "f64": "double"}
     given = [a.text for a in arguments] + [f"{kinds[p.type]} {p.name}" for p in params]
     least = f", {launch.least}" if launch.least else ""
@@ -92,7 +96,7 @@ def cuda_stage(
         launch.text,
         *before,
         f'extern "C" __global__ void __launch_bounds__({launch.threads}{least}) KERNEL({", ".join(given)}) {{',
-        "    in_turn();",
+        f"    {'let_next_come' if early else 'in_turn'}();",
         *indented(body or ["// no elements"]),
         "}",
         "",

@@ -15,7 +15,10 @@ from ..matmul import product_of
 from .heavy import MOST_BLOCKS_YZ, argument, in_chunks
 from .launch import Argument
 
-__all__ = ["Matrices", "arguments_of", "even", "finish_text", "matrices_of", "parts_of", "supported"]
+__all__ = [
+    "Matrices", "arguments_of", "even", "finish_text", "matrices_of", "parts_of",
+    "place_text", "supported",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,19 +84,12 @@ def arguments_of(call: NodeCall, p: Product) -> list[Argument]:
     ]
 
 
-def finish_text(p: Product, arguments: list[Argument], sums: str, *, batched: bool = True) -> list[str]:
+def finish_text(p: Product, arguments: list[Argument], sums: str) -> list[str]:
     """``KERNEL_finish``: what becomes of a sum, and where it goes. Terms and the result lie over (batch, rows, columns)."""
-    lead = len(p.batch)
     given = arguments[2:]
-    batch = "(int64_t)blockIdx.z" if batched else "0"
 
     def place(strides: tuple[int, ...]) -> str:
-        texts = (
-            offset_text(batch, p.batch, strides[:lead]),
-            offset_text("(int64_t)row", p.rows, strides[lead:-1]),
-            offset_text("column", (p.n,), strides[-1:]),
-        )
-        return " + ".join(t for t in texts if t != "0") or "0"
+        return place_text(p, strides)
 
     lines = ["struct KERNEL_finish {", *(f"    {a.text};" for a in given)]
     head = "    __device__ __forceinline__"
@@ -117,6 +113,17 @@ def finish_text(p: Product, arguments: list[Argument], sums: str, *, batched: bo
         "};",
     ]
     return lines
+
+
+def place_text(p: Product, strides: tuple[int, ...], *, batched: bool = True) -> str:
+    """Where ``row`` and ``column`` of a result lie with these strides over (batch, rows, columns)."""
+    lead = len(p.batch)
+    texts = (
+        offset_text("(int64_t)blockIdx.z" if batched else "0", p.batch, strides[:lead]),
+        offset_text("(int64_t)row", p.rows, strides[lead:-1]),
+        offset_text("column", (p.n,), strides[-1:]),
+    )
+    return " + ".join(t for t in texts if t != "0") or "0"
 
 
 def parts_of(act: str, *more: str) -> frozenset[str]:

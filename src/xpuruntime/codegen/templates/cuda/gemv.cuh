@@ -1,21 +1,34 @@
 // needs: tensor
 // gemv.cuh: few rows times a weight [n, k]: the time is that of reading the weight, once, 16 bytes a thread, many loads under way.
 //
-// A struct P says all: S (bf16, f16, float), n, k, m (rows of x, up to 8), x_row and w_row (elements between rows), COLUMNS (rows
-// of the weight, which are columns of y, of a warp), SPLIT (warps that share a row), GROUPS (times SPLIT: warps of a block), AHEAD
-// (steps whose loads are issued before the first is used), ALIGNED. `finish.keep(row, column, sum)` writes a result.
+// A group of SPLIT warps computes PER items of columns that lie side by side, one after the other. The weight is known before the launch
+// (EARLY), so its first loads go out before the launch before this one is done, and those of an item while the one before is summed;
+// items AHEAD of that are brought into the second-level cache (FAR of them; compute capability 9.0 and later).
+//
+// A struct P says all: S (storage), A (what sums are kept in), n, k, m (rows of x), x_row and w_row (elements between rows), COLUMNS (rows
+// of the weight that a group reads at a time: columns of y, or, GATED, halves of pairs of them: those of the gate and as many, n rows
+// on, of what it lets through), SPLIT (warps that share a row's k), GROUPS (times SPLIT: warps of a block; 1 where SPLIT is not 1), AHEAD
+// (steps whose loads are under way), PER, FAR, NORM (x is over the root of its mean square, eps() added, and scaled), STAGED (its rows
+// wait in shared memory), ALIGNED, EARLY. `finish.terms(row, column)` reads what a result adds, `finish.keep(...)` writes one.
 namespace gemv {
 
 using tensor::Quad;
 using tensor::u32;
 
-// What 16 bytes hold, as floats.
+// What 16 bytes hold, as what sums are kept in.
 template <class S> struct Chunk;
 template <> struct Chunk<float> {
     static constexpr int size = 4;
     static __device__ __forceinline__ void open(float (&x)[4], const Quad &q) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) x[i] = __uint_as_float(q.x[i]);
+    }
+};
+template <> struct Chunk<double> {
+    static constexpr int size = 2;
+    static __device__ __forceinline__ void open(double (&x)[2], const Quad &q) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) x[i] = bitcast<double>((uint64_t)q.x[2 * i + 1] << 32 | q.x[2 * i]);
     }
 };
 template <class T> struct Halves {
@@ -34,80 +47,228 @@ __device__ __forceinline__ Quad read(const S *row, int at, int k) {
     if (ALIGNED && at < k) return ONCE ? tensor::stream16(row + at) : tensor::load16(row + at);
     Quad q = {{0, 0, 0, 0}};
     if (ALIGNED) return q;
-    constexpr int size = Chunk<S>::size, per = size / 4;
+    struct Bits { uints<S> at[Chunk<S>::size]; } bits = {};
 #pragma unroll
-    for (int i = 0; i < size; ++i)
-        if (at + i < k) q.x[i / per] |= (u32)((const uints<S> *)row)[at + i] << (i % per * 16);
-    return q;
+    for (int i = 0; i < Chunk<S>::size; ++i)
+        if (at + i < k) bits.at[i] = ((const uints<S> *)row)[at + i];
+    return bitcast<Quad>(bits);
+}
+
+constexpr int power_above(int n) { return n <= 1 ? 1 : 2 * power_above((n + 1) / 2); }
+
+// N sums of 32 lanes, N a power of two up to 32: the lanes from v * 32 / N on, so many of them, get that of value v.
+template <int N, int MASK = 16, class A>
+__device__ __forceinline__ A spread(const A (&v)[N]) {
+    if constexpr (N == 1) {
+        A sum = v[0];
+#pragma unroll
+        for (int mask = MASK; mask > 0; mask /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, mask);
+        return sum;
+    } else {
+        const bool upper = threadIdx.x & MASK;
+        A half[N / 2];
+#pragma unroll
+        for (int i = 0; i < N / 2; ++i)
+            half[i] = (upper ? v[N / 2 + i] : v[i]) + __shfl_xor_sync(0xffffffffu, upper ? v[i] : v[N / 2 + i], MASK);
+        return spread<N / 2, MASK / 2>(half);
+    }
+}
+
+__device__ __forceinline__ double over_root(double x) { return 1 / sqrt(x); }
+__device__ __forceinline__ float over_root(float x) {
+#if defined(__CUDACC_RTC__)
+    return rsqrtf(x);  // within 2 ulp (CUDA C++ Programming Guide, "Mathematical Functions")
+#else
+    return 1 / sqrt(x);
+#endif
+}
+
+// Sizes that follow from P.
+template <class P> struct Sizes {
+    static constexpr int E = Chunk<typename P::S>::size, STEP = P::SPLIT * 32 * E, C = P::COLUMNS, OWN = P::GATED ? C / 2 : C,
+                         TURNS = (P::k + P::AHEAD * STEP - 1) / (P::AHEAD * STEP), WARPS = P::SPLIT * P::GROUPS, THREADS = WARPS * 32,
+                         ITEMS = (P::n + OWN - 1) / OWN, ROWS = power_above(P::m), VALUES = C * ROWS, EACH = 32 / VALUES,
+                         CHUNKS = (P::k + E - 1) / E, PIECE = 16 / sizeof(typename P::A), PIECES = E / PIECE;
+    static constexpr bool WHOLE = P::k == TURNS * P::AHEAD * STEP;
+    static_assert(VALUES <= 32 && P::n >= OWN && (P::GROUPS == 1 || P::SPLIT == 1), "");
+};
+
+// The rows of x as a product reads them. STAGED: chunk by chunk in pieces of 16 bytes, equal pieces of neighbours side by side.
+template <class P> struct Rows {
+    typedef typename P::S S;
+    typedef typename P::A A;
+    typedef Sizes<P> Z;
+    const S *x, *scale;
+    A *staged;
+
+    __device__ __forceinline__ A *piece(int row, int chunk, int i) const {
+        return staged + ((row * Z::PIECES + i) * Z::CHUNKS + chunk) * Z::PIECE;
+    }
+    __device__ __forceinline__ void from_memory(A (&a)[Z::E], int row, int at) const {
+        Chunk<S>::open(a, read<P::ALIGNED, false>(x + (long long)row * P::x_row, at, P::k));
+    }
+    __device__ __forceinline__ void scaled(A (&a)[Z::E], const Quad &by) const {
+        A g[Z::E];
+        Chunk<S>::open(g, by);
+#pragma unroll
+        for (int e = 0; e < Z::E; ++e) a[e] *= g[e];
+    }
+    __device__ __forceinline__ void open(A (&a)[Z::E], int row, int at) const {
+        if constexpr (P::STAGED) {
+#pragma unroll
+            for (int e = 0; e < Z::E; ++e) a[e] = Z::WHOLE || at < P::k ? piece(row, at / Z::E, e / Z::PIECE)[e % Z::PIECE] : (A)0;
+        } else {
+            from_memory(a, row, at);
+            if constexpr (P::NORM) scaled(a, read<P::ALIGNED, false>(scale, at, P::k));
+        }
+    }
+    // Each warp's part of a row's squares goes to `parts`, staged rows to shared memory; before, where EARLY, the launch's turn is waited for.
+    __device__ __forceinline__ void norm(A (*parts)[Z::WARPS]) const {
+        constexpr int MINE = (Z::CHUNKS + Z::THREADS - 1) / Z::THREADS;
+        constexpr bool HELD = MINE <= 2;  // the scale's share of a thread fits in registers
+        Quad by[HELD ? MINE : 1];
+        if constexpr (HELD)
+#pragma unroll
+            for (int i = 0; i < MINE; ++i) by[i] = read<P::ALIGNED, false>(scale, (i * Z::THREADS + (int)threadIdx.x) * Z::E, P::k);
+        if (P::EARLY) wait_for_turn();
+        for (int row = 0; row < P::m; ++row) {
+            A squares = 0;
+#pragma unroll
+            for (int i = 0; i < MINE; ++i) {
+                const int chunk = i * Z::THREADS + (int)threadIdx.x;
+                if (chunk >= Z::CHUNKS) break;
+                A a[Z::E];
+                from_memory(a, row, chunk * Z::E);
+#pragma unroll
+                for (int e = 0; e < Z::E; ++e) squares += a[e] * a[e];
+                if constexpr (P::STAGED) {
+                    scaled(a, HELD ? by[HELD ? i : 0] : read<P::ALIGNED, false>(scale, chunk * Z::E, P::k));
+#pragma unroll
+                    for (int e = 0; e < Z::E; ++e) piece(row, chunk, e / Z::PIECE)[e % Z::PIECE] = a[e];
+                }
+            }
+#pragma unroll
+            for (int mask = 16; mask > 0; mask /= 2) squares += __shfl_xor_sync(0xffffffffu, squares, mask);
+            if (threadIdx.x % 32 == 0) parts[row][threadIdx.x / 32] = squares;
+        }
+        __syncthreads();
+    }
+    // Over the root of a row's mean square.
+    __device__ __forceinline__ static A factor(const A (&parts)[Z::WARPS]) {
+        A sum = 0;
+#pragma unroll
+        for (int i = 0; i < Z::WARPS; ++i) sum += parts[i];
+        return over_root(sum / (A)P::k + P::eps());
+    }
+};
+
+// What a block shares. Both ways through a kernel, that for any address and that for 16-byte ones, have one.
+template <class A, int STAGED, int ROWS, int WARPS, int SPLIT, int VALUES> struct Shared {
+    A staged[STAGED], squares[ROWS][WARPS], parts[SPLIT > 1 ? 2 : 1][SPLIT][VALUES];
+};
+template <class T> __device__ __forceinline__ T &shared_of() {
+    __shared__ __align__(16) T room;
+    return room;
 }
 
 template <class P, class Finish>
-__device__ __forceinline__ void run(const typename P::S *x, const typename P::S *w, const Finish &finish) {
+__device__ __forceinline__ void run(const typename P::S *x, const typename P::S *w, const typename P::S *scale, const Finish &finish) {
     typedef typename P::S S;
-    constexpr int E = Chunk<S>::size, STEP = P::SPLIT * 32 * E, C = P::COLUMNS;
+    typedef typename P::A A;
+    typedef Sizes<P> Z;
+    constexpr int E = Z::E, C = Z::C, OWN = Z::OWN;
+    auto &shared = shared_of<Shared<A, P::STAGED ? P::m * Z::CHUNKS * E : 4, P::NORM ? P::m : 1, Z::WARPS, P::SPLIT, Z::VALUES>>();
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, part = warp % P::SPLIT;
-    const int column0 = (blockIdx.x * P::GROUPS + warp / P::SPLIT) * C;
-    const S *rows[C];
-#pragma unroll
-    for (int c = 0; c < C; ++c) rows[c] = w + (long long)(column0 + c < P::n ? column0 + c : 0) * P::w_row;
+    const int first = (part * 32 + lane) * E;
+    int item = ((int)blockIdx.x * P::GROUPS + warp / P::SPLIT) * P::PER;
+    const int end = item + P::PER < Z::ITEMS ? item + P::PER : Z::ITEMS;
 
-    float sums[C][P::m];
-#pragma unroll
-    for (int c = 0; c < C; ++c)
-#pragma unroll
-        for (int r = 0; r < P::m; ++r) sums[c][r] = 0;
-
-    for (int at0 = (part * 32 + lane) * E; at0 < P::k; at0 += P::AHEAD * STEP) {
-        Quad loaded[P::AHEAD][C];
-#pragma unroll
-        for (int s = 0; s < P::AHEAD; ++s)
-#pragma unroll
-            for (int c = 0; c < C; ++c) loaded[s][c] = read<P::ALIGNED, true>(rows[c], at0 + s * STEP, P::k);
-#pragma unroll
-        for (int s = 0; s < P::AHEAD; ++s)
-#pragma unroll
-            for (int r = 0; r < P::m; ++r) {
-                float a[E];
-                Chunk<S>::open(a, read<P::ALIGNED, false>(x + (long long)r * P::x_row, at0 + s * STEP, P::k));
-#pragma unroll
-                for (int c = 0; c < C; ++c) {
-                    float b[E];
-                    Chunk<S>::open(b, loaded[s][c]);
-#pragma unroll
-                    for (int e = 0; e < E; ++e) sums[c][r] += a[e] * b[e];
-                }
+    // The last item begins where its columns end with the weight's: some are then computed twice, and alike.
+    const auto column_of = [&](int i) { return i * OWN < P::n - OWN ? i * OWN : P::n - OWN; };
+    const auto row_of = [&](int i, int c) {
+        return w + ((long long)column_of(i) + (c < OWN ? c : P::n + c - OWN)) * P::w_row;
+    };
+    const auto bring = [&](int i) {
+        if constexpr (P::FAR > 0 && P::ALIGNED && P::w_row == P::k)
+            if (i < end && lane == 0 && part == 0) {
+                tensor::bring16(row_of(i, 0), OWN * P::k * sizeof(S));
+                if (P::GATED) tensor::bring16(row_of(i, OWN), OWN * P::k * sizeof(S));
             }
+    };
+    const auto fetch = [&](int i, int turn, int s, int c) {
+        return read<P::ALIGNED, true>(row_of(i, c), first + (turn * P::AHEAD + s) * Z::STEP, Z::WHOLE ? (1 << 30) : P::k);
+    };
+
+    if (!P::EARLY) wait_for_turn();
+    Quad loaded[P::AHEAD][C];
+    if (item < end) {
+#pragma unroll
+        for (int s = 0; s < P::AHEAD; ++s)
+#pragma unroll
+            for (int c = 0; c < C; ++c) loaded[s][c] = fetch(item, 0, s, c);
     }
+#pragma unroll
+    for (int i = 1; i <= P::FAR; ++i) bring(item + i);
+    const Rows<P> rows = {x, scale, shared.staged};
+    if constexpr (P::NORM) rows.norm(shared.squares);
+    else if (P::EARLY) wait_for_turn();
 
-#pragma unroll
-    for (int c = 0; c < C; ++c)
-#pragma unroll
-        for (int r = 0; r < P::m; ++r)
-#pragma unroll
-            for (int far = 16; far > 0; far /= 2) sums[c][r] += __shfl_xor_sync(0xffffffffu, sums[c][r], far);
+    // Which result is this thread's: its lanes', or, of warps that share, one a thread of the first.
+    const int value = P::SPLIT == 1 ? lane / Z::EACH : (int)threadIdx.x, row = value % Z::ROWS;
+    const bool writes = row < P::m && value < (P::GATED ? Z::VALUES / 2 : Z::VALUES) && (P::SPLIT > 1 || lane % Z::EACH == 0);
 
-    if (P::SPLIT > 1) {
-        __shared__ float parts[P::GROUPS * P::SPLIT][C * P::m];
-        if (lane == 0)
+    A factor = 1;
+    if constexpr (P::NORM)
+        if (writes) factor = Rows<P>::factor(shared.squares[row]);
+
+#pragma unroll 1
+    for (; item < end; ++item) {
+        const int column = column_of(item) + value / Z::ROWS;
+        typename Finish::Terms terms = {};
+        if (writes) terms = finish.terms(row, column);
+        A sums[Z::VALUES];
 #pragma unroll
-            for (int c = 0; c < C; ++c)
+        for (int i = 0; i < Z::VALUES; ++i) sums[i] = 0;
+        bring(item + P::FAR + 1);
+#pragma unroll 1
+        for (int turn = 0; turn < Z::TURNS; ++turn) {
+            const bool last = turn + 1 == Z::TURNS, more = !last || item + 1 < end;
+            const int next = last ? item + 1 : item, next_turn = last ? 0 : turn + 1;
 #pragma unroll
-                for (int r = 0; r < P::m; ++r) parts[warp][c * P::m + r] = sums[c][r];
-        __syncthreads();
-        for (int i = threadIdx.x; i < P::GROUPS * C * P::m; i += P::GROUPS * P::SPLIT * 32) {
-            const int group = i / (C * P::m), c = i / P::m % C, r = i % P::m;
-            float sum = 0;
+            for (int s = 0; s < P::AHEAD; ++s) {
 #pragma unroll
-            for (int s = 0; s < P::SPLIT; ++s) sum += parts[group * P::SPLIT + s][c * P::m + r];
-            const int column = (blockIdx.x * P::GROUPS + group) * C + c;
-            if (column < P::n) finish.keep(r, column, sum);
+                for (int r = 0; r < P::m; ++r) {
+                    A a[E];
+                    rows.open(a, r, first + (turn * P::AHEAD + s) * Z::STEP);
+#pragma unroll
+                    for (int c = 0; c < C; ++c) {
+                        A b[E];
+                        Chunk<S>::open(b, loaded[s][c]);
+#pragma unroll
+                        for (int e = 0; e < E; ++e) sums[c * Z::ROWS + r] += a[e] * b[e];
+                    }
+                }
+                if (more)  // into the registers that were just read
+#pragma unroll
+                    for (int c = 0; c < C; ++c) loaded[s][c] = fetch(next, next_turn, s, c);
+            }
         }
-    } else {
+        A sum = spread(sums), through = 0;
+        if constexpr (P::SPLIT > 1) {
+            const int room = item & 1;  // one is read while the other is written
+            if (lane % Z::EACH == 0) shared.parts[room][part][lane / Z::EACH] = sum;
+            __syncthreads();
+            sum = 0;
+            if (writes)
 #pragma unroll
-        for (int c = 0; c < C; ++c)
-#pragma unroll
-            for (int r = 0; r < P::m; ++r)
-                if (lane == c * P::m + r && column0 + c < P::n) finish.keep(r, column0 + c, sums[c][r]);
+                for (int i = 0; i < P::SPLIT; ++i) {
+                    sum += shared.parts[room][i][value];
+                    if (P::GATED) through += shared.parts[room][i][value + Z::VALUES / 2];
+                }
+        } else if constexpr (P::GATED) through = __shfl_xor_sync(0xffffffffu, sum, 16);
+        if (writes) {
+            finish.keep(row, column, sum * factor, through * factor, terms);
+        }
     }
 }
 

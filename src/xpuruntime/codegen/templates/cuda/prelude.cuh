@@ -31,12 +31,25 @@ struct f16 { uint16_t bits; };
 #define __builtin_constant_p(x) false
 #endif
 
-// The next launch may take its place beside this one; this one goes on when the launch before it is done and its writes are seen.
-INLINE void in_turn() {
+// Programmatic dependent launch. From `let_next_come` on the next launch may take its place beside this one; after `wait_for_turn` the launch
+// before is done and its writes are seen. In between a kernel may read only what no launch writes: weights. Every thread waits, even one
+// that reads nothing, so that whoever is done has seen everything before it done.
+INLINE void let_next_come() {
 #if defined(__CUDACC_RTC__) && SM >= 90
     asm volatile("griddepcontrol.launch_dependents;");
-    asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+INLINE void wait_for_turn() {
+#if defined(__CUDACC_RTC__) && SM >= 90
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#elif defined(XPURT_TURN)  // a stand-in that watches the order
+    XPURT_TURN();
+#endif
+}
+
+INLINE void in_turn() {
+    let_next_come();
+    wait_for_turn();
 }
 
 // ── scalars where the C++ prelude has vectors ──
