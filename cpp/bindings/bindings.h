@@ -13,5 +13,6 @@ void bind_devices(nanobind::module_& m);
 void bind_profiler(nanobind::module_& m);
 void bind_runtime(nanobind::module_& m);
 void bind_cuda(nanobind::module_& m);
+void bind_host_kernels(nanobind::module_& m);
 
 }  // namespace xpurt::bindings

@@ -13,4 +13,5 @@ NB_MODULE(_core, m) {
     xpurt::bindings::bind_profiler(m);
     xpurt::bindings::bind_runtime(m);
     xpurt::bindings::bind_cuda(m);
+    xpurt::bindings::bind_host_kernels(m);
 }

@@ -38,6 +38,12 @@ _PUBLIC: dict[str, str] = {
     "is_op_supported": "compiler.partition",
     "load_weights": "runtime.weights",
     "partition": "compiler.partition",
+    # kernels of users
+    "Launch": "kernels.user",
+    "Tasks": "kernels.user",
+    "kernel": "inference.user_kernels",
+    "register_kernel": "inference.user_kernels",
+    "verify_kernel": "inference.verify_kernel",
     # policies
     "KernelPolicy": "policies",
     "ExecutionPolicy": "policies",
@@ -74,6 +80,7 @@ _PUBLIC: dict[str, str] = {
     "FormatError": "errors",
 }
 
+
 __all__ = ["__version__", *_PUBLIC]
 
 if TYPE_CHECKING:
@@ -103,6 +110,11 @@ if TYPE_CHECKING:
     from .frontends.torch import extract_ir as extract_ir
     from .inference.partitioned import DAGExecutor as DAGExecutor
     from .inference.session import InferenceSession as InferenceSession
+    from .inference.user_kernels import kernel as kernel
+    from .inference.user_kernels import register_kernel as register_kernel
+    from .inference.verify_kernel import verify_kernel as verify_kernel
+    from .kernels.user import Launch as Launch
+    from .kernels.user import Tasks as Tasks
     from .llm.generate import Completion as Completion
     from .llm.generate import Generator as Generator
     from .llm.generate import generate as generate

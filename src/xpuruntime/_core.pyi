@@ -401,6 +401,9 @@ def trust_arrays(type: object, probe: object, address: int, dtype: object, first
 class CudaBlock:
     """Memory of a CUDA device; freed after the work queued with it."""
 
+    def compiled_apart(self, module: Module | None) -> None:
+        """The last call's function lies in this module, not in the plan's."""
+
     @property
     def address(self) -> int: ...
 
@@ -464,6 +467,9 @@ class CudaBackend(Backend):
 
     def load(self, cubin: bytes) -> Module | Status:
         """A CUBIN for this device."""
+
+def set_host_kernels(find: object) -> None:
+    """Who finds the Python functions that plans call."""
 
     def block(self, bytes: int, stream: int | None = None) -> CudaBlock | Status:
         """Memory, at once or in the order of a stream."""

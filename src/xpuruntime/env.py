@@ -35,6 +35,11 @@ VARIABLES: dict[str, Variable] = {
         Variable("XPU_POLICY", "", "policy file that applies where neither argument nor file decides"),
         Variable("XPU_ENGINE", "", "engine that applies where neither argument nor policy names one"),
         Variable("XPU_DEVICE", "", "device that applies where neither argument nor policy names one"),
+        Variable(
+            "XPU_KERNELS",
+            "",
+            "modules and .py files that register kernels, separated by commas; imported when a policy names one",
+        ),
         Variable("XPU_AUTO_SECONDS", "20", "time bound of engine='auto' for one model, in seconds"),
         Variable("XPU_LIBCUBLAS", "", "path of the cuBLAS library, instead of the usual search"),
         Variable("XPU_LIBCUBLASLT", "", "path of the cuBLASLt library, instead of the usual search"),

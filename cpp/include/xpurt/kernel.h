@@ -53,6 +53,8 @@ struct ArgumentSpec {
     std::vector<int64_t> strides{};  // elements
 };
 
+class Module;
+
 // One dispatch of a plan: program.KernelCall in the core's words.
 struct KernelCall {
     std::string kernel{};  // the catalogue's name, for reports
@@ -68,6 +70,7 @@ struct KernelCall {
     int64_t tasks = 1;
     int64_t grain = 1;
     int64_t scratch_bytes = 0;
+    std::shared_ptr<const Module> apart{};  // has the symbol where the plan's own module has not
 };
 
 // "kernel embedding/generated (node embed)", as reports name it.

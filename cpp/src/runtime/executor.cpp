@@ -92,7 +92,7 @@ Status Executor::prepare() {
         border_total_ += (static_cast<size_t>(bytes) + 255) / 256 * 256;
     }
     for (const KernelCall& call : plan_.calls) {
-        auto prepared = backend_->prepare(call, plan_.module);
+        auto prepared = backend_->prepare(call, call.apart ? call.apart : plan_.module);
         if (!prepared.status.ok()) return prepared.status;
         prepared_.push_back(std::move(prepared.value));
     }

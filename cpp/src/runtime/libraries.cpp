@@ -3,6 +3,7 @@
 #include <mutex>
 
 #include "backends/cpu/onednn.h"
+#include "xpurt/host_kernel.h"
 #include "xpurt/kernel.h"
 
 namespace xpurt {
@@ -17,6 +18,7 @@ Registry& registry() {
     static auto* const instance = [] {  // never freed: prepared kernels may outlive every static object
         auto* const made = new Registry;
         made->libraries.emplace("onednn", make_onednn());
+        made->libraries.emplace("python", make_host_library());
         return made;
     }();
     return *instance;

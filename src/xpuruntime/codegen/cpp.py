@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import functools
 import platform
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import resources
 
 from ..errors import BuildError, DeviceUnavailable
@@ -55,17 +55,24 @@ class CppTarget(CodegenTarget):
 
     def assemble(self, functions: Mapping[str, str], parts: frozenset[str]) -> Binary:
         """One shared library; its source is the parts that are used, then the functions. Raises BuildError."""
-        source = self.source(functions, parts)
+        return self._built(self.source(functions, parts), tuple(functions), ())
+
+    def assemble_apart(
+        self, symbol: str, text: str, parts: Sequence[str] = (), flags: Sequence[str] = ()
+    ) -> Binary:
+        return self._built(f"{self.source({}, parts)}\n{text}", (symbol,), tuple(flags))
+
+    def _built(self, source: str, symbols: tuple[str, ...], flags: tuple[str, ...]) -> Binary:
         toolchain = cxx_toolchain(self.isa.architecture)
-        data = toolchain.build(source, self.isa.march_flags, who=self.name)
+        flags = (*self.isa.march_flags, *flags)
         return Binary(
             target=self.name,
             format=self.isa.binary_format,
             requires=tuple(sorted(self.isa.features)),
-            symbols=tuple(functions),
-            data=data,
+            symbols=symbols,
+            data=toolchain.build(source, flags, who=self.name),
             source=source,
-            compiler=" ".join((toolchain.version, *FLAGS, *self.isa.march_flags)),
+            compiler=" ".join((toolchain.version, *FLAGS, *flags)),
         )
 
     def source(self, functions: Mapping[str, str], parts: Iterable[str] = ()) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
 
@@ -60,19 +60,25 @@ class CudaTarget(CodegenTarget):
 
     def assemble(self, functions: Mapping[str, str], parts: frozenset[str]) -> Binary:
         """One CUBIN; its source is the parts that are used, then the functions. Raises BuildError with NVRTC's log."""
+        return self._built(self.source(functions, parts), tuple(functions), OPTIONS)
+
+    def assemble_apart(
+        self, symbol: str, text: str, parts: Sequence[str] = (), flags: Sequence[str] = ()
+    ) -> Binary:
+        return self._built(f"{self.source({}, parts)}\n{text}", (symbol,), (*OPTIONS, *flags))
+
+    def _built(self, source: str, symbols: tuple[str, ...], options: tuple[str, ...]) -> Binary:
         from .toolchains_nvrtc import nvrtc_toolchain
 
-        source = self.source(functions, parts)
         toolchain = nvrtc_toolchain()
-        data = toolchain.build(source, self.sm.architecture, OPTIONS, who=self.name)
         return Binary(
             target=self.name,
             format="cubin",
             requires=(self.name,),
-            symbols=tuple(functions),
-            data=data,
+            symbols=symbols,
+            data=toolchain.build(source, self.sm.architecture, options, who=self.name),
             source=source,
-            compiler=" ".join((toolchain.name, *OPTIONS, self.sm.architecture)),
+            compiler=" ".join((toolchain.name, *options, self.sm.architecture)),
         )
 
     def part(self, name: str) -> tuple[str, str]:

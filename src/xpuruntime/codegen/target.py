@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from ..errors import BuildError
 from ..program.program import Binary
 from ..targets import TargetConfig
 
@@ -70,4 +71,15 @@ class CodegenTarget(ABC):
         data = json.dumps(dict(functions), sort_keys=True).encode()
         return Binary(
             self.name, "text", (), tuple(functions), data, "\n".join(functions.values()), type(self).__name__
+        )
+
+    def assemble_apart(
+        self, symbol: str, text: str, parts: Sequence[str] = (), flags: Sequence[str] = ()
+    ) -> Binary:
+        """One binary of a whole text that defines ``symbol``, behind the named parts of the prelude; ``flags`` are its compiler's.
+
+        Raises BuildError: with the compiler's text, or since the target takes no such texts.
+        """
+        raise BuildError(
+            self.name, "takes no kernels from texts of users", do="Write a row of the catalogue."
         )

@@ -19,7 +19,10 @@ __all__ = ["Call", "Lowering", "calls_of"]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A stage of a kernel with the names of its buffers; ``inputs`` before ``outputs``, as the function takes them."""
+    """A stage of a kernel with the names of its buffers; ``inputs`` before ``outputs``, as the function takes them.
+
+    because: who chose the kernel, for errors.
+    """
 
     kernel: str
     stage: Stage
@@ -28,6 +31,7 @@ class Call:
     nodes: tuple[str, ...]
     ops: tuple[str, ...]
     in_place: Mapping[str, str] = field(default_factory=dict)
+    because: str = ""
 
     @property
     def use(self) -> Use:
@@ -53,7 +57,9 @@ class Lowering:
     states: tuple[StateRef, ...] = ()
 
 
-def calls_of(kernel: str, node: Node, lowered: Lowered, names: Mapping[str, str]) -> list[Call]:
+def calls_of(
+    kernel: str, node: Node, lowered: Lowered, names: Mapping[str, str], because: str = ""
+) -> list[Call]:
     """The stages of a lowered node in order. ``names``: the buffer of each argument (``in0``, ``out0``, ``temp0`` ...).
 
     Raises BuildError for a stage that takes a result before an operand.
@@ -85,6 +91,7 @@ def calls_of(kernel: str, node: Node, lowered: Lowered, names: Mapping[str, str]
                 {names[o]: names[i] for o, i in in_place.items() if o in results and i in operands},
             )
         )
+                because,
     return made
 
 

@@ -30,10 +30,11 @@ _DEFECTS = (ArithmeticError, LookupError, TypeError, ValueError, AssertionError)
 
 
 class Chosen(NamedTuple):
-    """A kernel and the node as its code."""
+    """A kernel, the node as its code, and who chose it in words."""
 
     kernel: Kernel
     lowered: Lowered
+    because: str
 
 
 def workspace_of(lowered: Lowered) -> int:
@@ -89,7 +90,8 @@ class Chooser:
                 got=f"{type(lowered).__name__}: {lowered}",
                 do="This is a defect of the kernel; forbid it in a policy to go on, and report it.",
             ) from lowered
-        return Chosen(kernel, lowered)
+        assert decision.chosen is not None  # else there was no name to choose
+        return Chosen(kernel, lowered, decision.chosen.reason)
 
     def decided(self) -> list[Decision]:
         """One decision for all nodes that got the same answer for the same reasons."""
@@ -115,6 +117,7 @@ def _offer(
         workspace_bytes=0 if lowered is None else workspace_of(lowered),
         deterministic=None if lowered is None else lowered.deterministic,
         on_request=getattr(kernel, "on_request", False),
+        asks=getattr(kernel, "asks", "changes results"),
     )
 
 

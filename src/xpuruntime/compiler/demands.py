@@ -18,8 +18,10 @@ from ..ir import Graph, Node
 from ..ir.family import family_of, source_names
 from ..ir.named_dims import named_dims
 from ..kernels import has_kernel
+from ..kernels.user import user_kernels
 from ..passes.context import Context
 from ..policies import KernelPolicy, NodeFacts, Policy
+from ..registered import registered_kernels
 from ..types import DType
 
 __all__ = ["Demands", "facts_of"]
@@ -58,6 +60,7 @@ class Demands:
         named = policy.execution.precision
         self.precision = None if named in (None, "model") else DType.of(named)
         self._forced = [r for layer in self.kernel.layers for r in layer.rules if r.use]
+        self._of_users = bool(registered_kernels()) and bool(self.kernel.layers)
 
     def context(self) -> Context:
         """What the passes may do."""
@@ -79,18 +82,35 @@ class Demands:
         return self.precision
 
     def _may_fuse(self, graph: Graph, nodes: Sequence[Node]) -> Support:
-        if not self._forced:
+        if not self._forced and not self._of_users:
             return Support.yes()
         families = [family_of(n) for n in nodes]
         anchor = next((f for f in _ANCHORS if f in families), families[-1])
         for node, family in zip(nodes, families, strict=True):
             facts = facts_of(graph, node, phase=self.phase, device="cpu")
+            if (word := self._users_word(node, facts)) and len(nodes) > 1:
+                reason = f"the policy asks for {word}, a user's kernel, which computes {node.op} alone"
+                self._refused(node, anchor, reason)
+                return Support.no(Reason.FORCED, reason)
             rule = next((r for r in self._forced if r.matches(facts)), None)
             if rule is not None and family != anchor:
                 reason = f"a rule forces {rule.use} for {source_names(node)[0]}, which would become part of a node of family {anchor}"
                 self._refused(node, anchor, reason)
                 return Support.no(Reason.FORCED, reason)
         return Support.yes()
+
+    def _users_word(self, node: Node, facts: NodeFacts) -> str:
+        """The user's kernel that the policy names for a node, empty for none. A fused node would take the op away from it."""
+        if not self._of_users:
+            return ""
+        there = {k.name.partition("/")[2] for t in self.targets for k in user_kernels(node.op, t.kind)}
+        for layer in self.kernel.layers:
+            rules = [r for r in layer.rules if r.matches(facts)]
+            names = [n for r in rules for n in ((r.use,) if r.use else r.prefer)]
+            names += [n for family, words in layer.preferences() if family == facts.family for n in words]
+            if found := next((n for n in names if n in there), None):
+                return found
+        return ""
 
     def _refused(self, node: Node, anchor: str, reason: str) -> None:
         alone = Candidate("kernel of its own", Reason.FORCED, reason)

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ..codegen.target import CodegenTarget
+from ..errors import BuildError
+from ..kernels.kernel import Built, Unit
 from ..program.program import Binary, ExecutionPlan, KernelCall
 from .calls import Call, Lowering
 
@@ -17,28 +19,56 @@ _NAME = re.compile(r"\bKERNEL\b")
 
 
 class Code:
-    """The functions of one target's binary, each once; several entry points add to it."""
+    """The functions of one target, each once, and the binaries that hold them; several entry points add to it.
 
-    def __init__(self, target: CodegenTarget) -> None:
+    first: index of the first of these binaries in the program.
+    """
+
+    def __init__(self, target: CodegenTarget, first: int = 0) -> None:
         self.target = target
+        self._first = first
         self._functions: dict[str, str] = {}
         self._parts: set[str] = set()
+        self._binaries: list[Binary | None] = []  # None: the common one, before it is assembled
+        self._common = -1
+        self._apart: dict[str, tuple[int, Built]] = {}
 
     def add(self, stem: str, source: str, parts: frozenset[str]) -> str:
-        """The symbol of a function text that is called KERNEL."""
+        """The symbol of a function text that is called KERNEL, in the binary that such functions have in common."""
         digest = hashlib.sha256(source.encode()).hexdigest()[:10]
         symbol = re.sub(r"\W", "_", f"{stem}_{digest}")
         self._functions.setdefault(symbol, _NAME.sub(symbol, source))
         self._parts |= parts
+        if self._common < 0:
+            self._common = self._take(None)
         return symbol
 
-    def binary(self) -> Binary | None:
-        """Everything assembled; None when no call is generated code."""
-        return self.target.assemble(self._functions, frozenset(self._parts)) if self._functions else None
+    def add_apart(self, unit: Unit) -> tuple[int, Built]:
+        """A unit's binary, compiled now, by its index. Raises BuildError."""
+        if unit.digest not in self._apart:
+            built = unit.build(self.target)
+            self._apart[unit.digest] = self._take(built.binary), built
+        return self._apart[unit.digest]
+
+    def _take(self, binary: Binary | None) -> int:
+        self._binaries.append(binary)
+        return self._first + len(self._binaries) - 1
+
+    @property
+    def common(self) -> int:
+        """Index of the binary of all functions that are not compiled apart; -1 while there is none."""
+        return self._common
+
+    def binaries(self) -> list[Binary]:
+        """Everything assembled, in the order of the indices. Raises BuildError."""
+        return [
+            self.target.assemble(self._functions, frozenset(self._parts)) if b is None else b
+            for b in self._binaries
+        ]
 
 
-def plan_of(lowering: Lowering, code: Code, binary: int) -> ExecutionPlan:
-    """The execution plan of one entry point on one target; its functions go into ``code``."""
+def plan_of(lowering: Lowering, code: Code) -> ExecutionPlan:
+    """The execution plan of one entry point on one target; its functions go into ``code``. Raises BuildError."""
     buffers, arena = lowering.memory.done([c.use for c in lowering.calls])
 
     def named(name: str) -> str:
@@ -51,7 +81,7 @@ def plan_of(lowering: Lowering, code: Code, binary: int) -> ExecutionPlan:
     used |= {b.root for b in buffers if b.name in used}
     return ExecutionPlan(
         target=code.target.name,
-        binary=binary if any(not c.library for c in calls) else -1,
+        binary=code.common if any(not c.library and c.binary < 0 for c in calls) else -1,
         calls=calls,
         buffers=tuple(b for b in buffers if b.name in used),
         arena_bytes=arena,
@@ -61,23 +91,43 @@ def plan_of(lowering: Lowering, code: Code, binary: int) -> ExecutionPlan:
 
 def _call(call: Call, code: Code, named: Callable[[str], str]) -> KernelCall:
     stage = call.stage
-    symbol = stage.stem if stage.library else code.add(stage.stem, stage.source, stage.parts)
+    index, built = -1, None
+    if stage.unit is not None:
+        index, built = _apart(call, stage.unit, code)
+        symbol = built.symbol
+    else:
+        symbol = stage.stem if stage.library else code.add(stage.stem, stage.source, stage.parts)
     return KernelCall(
         kernel=call.kernel,
         symbol=symbol,
         inputs=tuple(map(named, call.inputs)),
         outputs=tuple(map(named, call.outputs)),
-        params=stage.params,
+        params=stage.params if built is None else (*stage.params, *built.params),
         tasks=stage.tasks,
         grain=stage.grain,
         scratch_bytes=stage.scratch_bytes,
         library=stage.library,
-        options=stage.options,
+        options=stage.options if built is None else {**stage.options, **built.options},
         nodes=call.nodes,
         ops=call.ops,
         flops=stage.flops,
         bytes=stage.bytes,
+        binary=index,
     )
+
+
+def _apart(call: Call, unit: Unit, code: Code) -> tuple[int, Built]:
+    """The binary of a unit. A failure says for which node it was compiled, and who chose it."""
+    try:
+        return code.add_apart(unit)
+    except BuildError as error:
+        node = ", ".join(call.nodes[:3]) + (" ..." if len(call.nodes) > 3 else "")
+        raise BuildError(
+            f"kernel {call.kernel} for node {node} ({'+'.join(call.ops)}) on {code.target.name}",
+            f"{error.what} (chosen because {call.because})",
+            got=error.got,
+            do=error.do,
+        ) from error
 
 
 def symbols_of(plans: Sequence[ExecutionPlan]) -> tuple[str, ...]:

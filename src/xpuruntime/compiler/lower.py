@@ -161,11 +161,11 @@ class _Lowerer:
 
     def _kernel(self, node: Node) -> None:
         call = self._call(node)
-        kernel, lowered = self.chooser.choose(node, call)
+        kernel, lowered, because = self.chooser.choose(node, call)
         for at, value in enumerate(node.outputs):
             if value.name not in self.memory:
                 self.memory.declare(value.name, self._kind(value.name), call.outputs[at])
-        self._emit(node, kernel.name, lowered)
+        self._emit(node, kernel.name, lowered, because)
 
     def _operand(self, item: object) -> Operand | Scalar | None:
         if isinstance(item, str):
@@ -181,7 +181,7 @@ class _Lowerer:
             return BufferKind.OUTPUT
         return BufferKind.SCRATCH
 
-    def _emit(self, node: Node, kernel: str, lowered: Lowered) -> None:
+    def _emit(self, node: Node, kernel: str, lowered: Lowered, because: str) -> None:
         temps = [self._temp(size) for size in lowered.temps]
         names: dict[str, str] = {f"out{i}": v.name for i, v in enumerate(node.outputs)}
         names |= {f"temp{i}": t for i, t in enumerate(temps)}
@@ -221,11 +221,11 @@ class _Lowerer:
     ) -> None:
         """A copy of a value into another buffer: by whichever kernel computes ``clone``. ``sources``: nodes that it is done for."""
         node = Node("clone", (value,), Attrs(), (Value(to, spec),), tuple(Source(name=n) for n in sources))
-        kernel, lowered = self.chooser.choose(node, NodeCall(node, (self._operand(value),), (spec,)))
+        kernel, lowered, because = self.chooser.choose(node, NodeCall(node, (self._operand(value),), (spec,)))
         self.made[to] = spec
         if kind is not None:
             self.memory.declare(to, kind, spec)
-        self._emit(node, kernel.name, lowered)
+        self._emit(node, kernel.name, lowered, because)
 
     def _states(self) -> None:
         """Write the next contents of states that were not computed in place; all of them after everything was read."""

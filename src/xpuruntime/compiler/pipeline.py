@@ -22,6 +22,7 @@ from ..errors import BuildError, IrError
 from ..ir import Graph, specialize, verify
 from ..ir.bounds import bounds_of, outside, span
 from ..kernels import offers
+from ..kernels.user import named_digests
 from ..passes import find_passes, run_passes
 from ..passes.layout import assign_layouts
 from ..policies import Policy, load_policy
@@ -98,7 +99,7 @@ def compile(  # noqa: A001  - the specification's name
     plans: dict[str, list[ExecutionPlan]] = {name: [] for name in graphs}
     borders: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
     for t in targets:
-        code = Code(t)
+        code = Code(t, len(binaries))
         for name, graph in graphs.items():
             laid, layouts = (
                 assign_layouts(graph, t.config.channel_alignment_bytes)
@@ -106,10 +107,10 @@ def compile(  # noqa: A001  - the specification's name
                 else (graph, {})
             )
             lowering = lower(laid, layouts, t, demands.kernel, offers, phase=phase, times=measured)
-            plans[name].append(plan_of(lowering, code, len(binaries)))
+            plans[name].append(plan_of(lowering, code))
             borders[name] = lowering.inputs, lowering.outputs
             lowered.append(lowering)
-        binaries += [b for b in (code.binary(),) if b is not None]
+        binaries += code.binaries()
     first = next(iter(graphs.values()))
     names = ", ".join(t.name for t in targets)
     _log.info("compiled %s for %s in %.2f s", first.name, names, time.perf_counter() - begun)
@@ -221,5 +222,6 @@ def _digest(
         policy.to_dict(),
         [[t.name, repr(t.config)] for t in targets],
         *([times.digest] if times.calls else []),
+        *([users] if (users := named_digests(policy.kernel)) else []),
     ]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()

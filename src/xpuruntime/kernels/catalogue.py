@@ -3,6 +3,8 @@
 offers(call, target)       every kernel of the call's op with its answer, in order of preference
 has_kernel("conv", target) whether any kernel lists the op
 
+Users' kernels stand behind them (``user``): only a policy that names one takes it.
+
 Which files are asked follows from the target's kind: kernels of CPUs, kernels of CUDA devices, or those of targets that bring their own.
 """
 
@@ -16,6 +18,7 @@ from importlib.util import find_spec
 from ..codegen.target import CodegenTarget
 from ..decisions import Support
 from .kernel import Kernel, NodeCall
+from .user import user_kernels
 
 __all__ = ["FILES", "has_kernel", "kernels", "kernels_of", "offers"]
 
@@ -63,5 +66,6 @@ def has_kernel(op: str, target: CodegenTarget) -> bool:
 
 
 def offers(call: NodeCall, target: CodegenTarget) -> Sequence[tuple[Kernel, Support]]:
-    """Every kernel of the call's op, and whether it computes this call on the target."""
-    return [(kernel, kernel.supports(call, target)) for kernel in kernels_of(call.op, target.kind)]
+    """Every kernel of the call's op, users' last, and whether it computes this call on the target."""
+    rows: tuple[Kernel, ...] = (*kernels_of(call.op, target.kind), *user_kernels(call.op, target.kind))
+    return [(kernel, kernel.supports(call, target)) for kernel in rows]

@@ -17,6 +17,9 @@ CUDA ABI of a stage::
 one pointer per argument in order, then ``params`` by value; ``options`` say how it is launched: ``grid`` and ``block`` (three sizes each),
 ``shared`` bytes, and where a kernel wants them ``cluster`` (three sizes) and ``pdl``. ``tasks`` is the number of blocks, and there is no
 scratch: a stage that needs memory of its own declares temps.
+
+Code that cannot stand among the others (a user's text, what another compiler made) is a ``Unit`` of its stage: it is compiled apart, and its
+function has the same ABI.
 """
 
 from __future__ import annotations
@@ -29,10 +32,21 @@ from ..codegen.target import CodegenTarget
 from ..decisions import Support
 from ..ir.attributes import Attrs, Const
 from ..ir.graph import Node
-from ..program.program import KernelParam, RecipeStep
+from ..program.program import Binary, KernelParam, RecipeStep
 from ..types import TensorSpec
 
-__all__ = ["Kernel", "Lowered", "NodeCall", "Operand", "Packed", "Scalar", "Stage", "operand_ref"]
+__all__ = [
+    "Built",
+    "Kernel",
+    "Lowered",
+    "NodeCall",
+    "Operand",
+    "Packed",
+    "Scalar",
+    "Stage",
+    "Unit",
+    "operand_ref",
+]
 
 Scalar: TypeAlias = bool | int | float
 
@@ -87,6 +101,31 @@ class NodeCall:
 
 
 @dataclass(frozen=True, slots=True)
+class Built:
+    """A unit as object code: its function, and what only its compiler knew of the launch: further ``options``, and ``params`` behind the
+    stage's own.
+    """
+
+    binary: Binary
+    symbol: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    params: tuple[KernelParam, ...] = ()
+
+
+class Unit(Protocol):
+    """Code that is compiled apart from all other and has a binary of its own. Equal digests are equal code."""
+
+    @property
+    def digest(self) -> str:
+        """sha256 of everything that decides what it becomes."""
+        ...
+
+    def build(self, target: CodegenTarget) -> Built:
+        """The object code. Raises BuildError with the compiler's text."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class Stage:
     """One function and its tasks.
 
@@ -96,6 +135,7 @@ class Stage:
     parts:  parts of the target's prelude that the text uses (``exp``, ``erf`` ...).
     copies: it only brings the first operand to the first result; there is nothing to do where both are one place.
     library, options: for a library's kernel, as in KernelCall; then ``source`` is empty and ``stem`` the library's word.
+    unit: code that is compiled apart; then ``source`` is empty.
     """
 
     stem: str
@@ -111,6 +151,7 @@ class Stage:
     options: Mapping[str, Any] = field(default_factory=dict)
     flops: int = 0
     bytes: int = 0
+    unit: Unit | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +186,7 @@ class Lowered:
 class Kernel(Protocol):
     """A row of the catalogue: ``name`` is ``family/kernel`` (``matmul/generated``), ``ops`` the IR ops that it computes.
 
-    A row may also say ``on_request = True``: it changes results, so only a policy that names it takes it.
+    A row may also say ``on_request = True``: only a policy that names it takes it, and ``asks`` says why (it changes results, it is a user's).
     """
 
     name: str

@@ -31,7 +31,7 @@ class Offer:
 
     time_us: measured microseconds per call, None where not measured. workspace_bytes: bytes that it needs beside its operands.
     deterministic: whether equal inputs give equal bits on every run, whatever the threads; None where it does not say.
-    on_request: it changes results, so it is taken only where a policy names it.
+    on_request: it is taken only where a policy names it; ``asks`` says why, as a clause.
     """
 
     name: str
@@ -40,6 +40,7 @@ class Offer:
     workspace_bytes: int = 0
     deterministic: bool | None = None
     on_request: bool = False
+    asks: str = "changes results"
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def known(self) -> dict[str, Any]:
@@ -207,7 +208,7 @@ def _passed_over(offer: Offer, chosen: Candidate | None, demands: _Demands) -> C
         reason = f"{demands.use[1]} forces {demands.use[0]!r}"
         return Candidate(offer.name, Reason.NOT_REQUESTED, reason, facts=known)
     if offer.on_request:
-        reason = "changes results, and no policy asks for it"
+        reason = f"{offer.asks}, and no policy asks for it"
         return Candidate(offer.name, Reason.NOT_REQUESTED, reason, facts=known)
     assert chosen is not None
     if chosen.code is Reason.FASTEST:

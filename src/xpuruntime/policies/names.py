@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from .. import registered as of_users
 from .execution_policy import ExecutionPolicy
 from .kernel_policy import KernelPolicy
 from .kinds import kernels_of
@@ -15,10 +16,16 @@ __all__ = ["check_names"]
 
 
 def check_names(policy: Policy, *, kernels: Iterable[str] = (), engines: Iterable[str] = ()) -> None:
-    """Raises Problem for the first kernel or engine that is neither built in, nor given here, nor dotted (a third party's)."""
-    registered = tuple(kernels)
+    """Raises Problem for the first kernel or engine that is neither built in, nor given here, nor registered, nor dotted (a third party's).
+
+    A kernel that is not built in makes the modules be imported that register kernels: PolicyError when one of them fails.
+    """
     for path, name, families in _kernel_names(policy.kernel, ("kernel",)):
-        known = tuple(dict.fromkeys(kernels_of(families) + registered))
+        built_in = kernels_of(families)
+        if name in built_in:
+            continue
+        of_users.load_plugins()
+        known = tuple(dict.fromkeys((*built_in, *kernels, *of_users.kernel_words())))
         if name not in known and "." not in name:
             of = f" of {' or '.join(families)}" if len(families) < len(KERNELS) else ""
             do = f"{nearest(name, known)}Known{of}: {', '.join(known) or 'none'}."

@@ -102,6 +102,7 @@ class KernelCall:
     options: what the library needs to know, plain data.
     nodes:   names of the model's nodes that it computes; ops: what the IR calls them.
     flops, bytes: arithmetic operations, and bytes that must move at least, for cost models and reports.
+    binary:  index of the binary that has the symbol, where that is not the plan's own: code that was compiled apart; -1: the plan's.
     """
 
     kernel: str
@@ -118,13 +119,14 @@ class KernelCall:
     ops: tuple[str, ...] = ()
     flops: int = 0
     bytes: int = 0
+    binary: int = -1
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutionPlan:
     """What one entry point runs on one target: kernels, buffers, and which binary holds the kernels.
 
-    target:      ``cpu:x86-64-v4``; ``binary``: index into the program's binaries, -1 where no call is generated code.
+    target:      ``cpu:x86-64-v4``; ``binary``: index into the program's binaries, -1 where no call names a function of it.
     calls:       in the order in which they run.
     arena_bytes: scratch memory of one run: the peak that the memory plan reached.
     batch:       calls per submission to the device.
@@ -136,6 +138,16 @@ class ExecutionPlan:
     buffers: tuple[BufferAllocation, ...]
     arena_bytes: int
     batch: int
+
+    def binary_of(self, call: KernelCall) -> int:
+        """Index of the binary that has a call's function; -1 for a library's call."""
+        return -1 if call.library else self.binary if call.binary < 0 else call.binary
+
+    @property
+    def binaries(self) -> tuple[int, ...]:
+        """Indices of every binary that the plan needs, each once: its own first."""
+        own = (self.binary,) if self.binary >= 0 else ()
+        return tuple(dict.fromkeys((*own, *(c.binary for c in self.calls if c.binary >= 0))))
 
     def buffer(self, name: str) -> BufferAllocation:
         """A buffer by name. Raises KeyError."""

@@ -46,7 +46,7 @@ from .program import (
 __all__ = ["FORMAT", "MAJOR", "MINOR", "PROGRAM", "program_schema"]
 
 FORMAT = "xpuruntime.program"
-MAJOR, MINOR = 1, 0
+MAJOR, MINOR = 1, 1
 
 _NAME = text(1)
 _SIZE = integer(0, MAX_SIZE)
@@ -75,6 +75,7 @@ _CALL = record(
     ops=listed(TEXT),
     flops=_COUNT,
     bytes=_COUNT,
+    binary=integer(-1, 1 << 16),
 )
 _BUFFER = record(
     BufferAllocation,

@@ -164,9 +164,10 @@ def _plan(
         yield f"has a batch of {plan.batch} calls and an arena of {plan.arena_bytes} bytes"
     broken = list(itertools.chain.from_iterable(_buffer(b, buffers, plan) for b in plan.buffers))
     broken += _borders(entry, buffers, fixed)
-    symbols = frozenset(program.binaries[plan.binary].symbols) if plan.binary >= 0 else frozenset()
+    symbols = {i: frozenset(b.symbols) for i, b in enumerate(program.binaries)}
     for i, call in enumerate(plan.calls):
-        broken += _in(f"call {i} ({call.kernel})", _call(call, buffers, symbols))
+        known = symbols.get(plan.binary_of(call), frozenset())
+        broken += _in(f"call {i} ({call.kernel})", _call(call, buffers, known, len(program.binaries)))
     yield from broken
     if not broken:  # what follows trusts that names resolve
         yield from _lives(entry, plan, buffers)
@@ -238,12 +239,14 @@ def _borders(
 
 
 def _call(
-    call: KernelCall, buffers: Mapping[str, BufferAllocation], symbols: frozenset[str]
+    call: KernelCall, buffers: Mapping[str, BufferAllocation], symbols: frozenset[str], binaries: int
 ) -> Iterator[str]:
     unknown = [n for n in (*call.inputs, *call.outputs) if n not in buffers]
     if unknown:
         yield f"takes {unknown[0]!r}, which is no buffer"
         return
+    if not -1 <= call.binary < binaries or (call.library and call.binary >= 0):
+        yield f"names binary {call.binary} of {binaries}"
     if not call.library and call.symbol not in symbols:
         yield f"calls {call.symbol!r}, which its binary does not have"
     if call.tasks < 1 or call.grain < 1 or not 0 <= call.scratch_bytes <= MAX_SIZE:

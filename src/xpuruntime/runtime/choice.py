@@ -50,13 +50,12 @@ def _judge(program: CompiledProgram, plan: ExecutionPlan, backend: RuntimeBacken
         return Support.yes()
     if kind != backend.kind:
         return Support.no(Reason.DEVICE_MISMATCH, f"it is for {kind}, the device is {backend.kind}")
-    if plan.binary < 0:
-        return Support.yes()
-    binary = program.binaries[plan.binary]
-    foreign = backend.foreign(binary.format)
-    if foreign:
-        return Support.no(Reason.DEVICE_MISMATCH, foreign)
-    missing = backend.missing(binary.requires)
-    if missing:
-        return Support.no(Reason.DEVICE_REFUSED, f"this machine lacks {', '.join(missing)}")
+    for index in plan.binaries:
+        binary = program.binaries[index]
+        foreign = backend.foreign(binary.format)
+        if foreign:
+            return Support.no(Reason.DEVICE_MISMATCH, foreign)
+        missing = backend.missing(binary.requires)
+        if missing:
+            return Support.no(Reason.DEVICE_REFUSED, f"this machine lacks {', '.join(missing)}")
     return Support.yes()

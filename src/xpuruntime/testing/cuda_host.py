@@ -8,7 +8,7 @@ What a block does is done in full: threads that meet at a barrier or exchange va
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 
 from ..codegen.cuda import CudaTarget
@@ -45,13 +45,21 @@ class CudaHost(CudaTarget):
 
     def assemble(self, functions: Mapping[str, str], parts: frozenset[str]) -> Binary:
         """One shared library: the texts, and a function of the CPU's ABI around each. Raises BuildError."""
-        source = self.source(functions, parts)
+        return self._built(self.source(functions, parts), tuple(functions), ())
+
+    def assemble_apart(
+        self, symbol: str, text: str, parts: Sequence[str] = (), flags: Sequence[str] = ()
+    ) -> Binary:
+        """Flags are NVRTC's, and left out here."""
+        return self._built(self.source({symbol: text}, parts), (symbol,), ())
+
+    def _built(self, source: str, symbols: tuple[str, ...], options: tuple[str, ...]) -> Binary:
         toolchain = cxx_toolchain()
         return Binary(
             target=self.name,
             format="elf-x86-64",
             requires=(),
-            symbols=tuple(functions),
+            symbols=symbols,
             data=toolchain.build(source, FLAGS, who="cuda on the host"),
             source=source,
             compiler=toolchain.version,

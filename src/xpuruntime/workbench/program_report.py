@@ -168,8 +168,8 @@ def kernel_sources(program: CompiledProgram, name: str) -> Iterator[tuple[str, s
 def _meant(program: CompiledProgram, binary: int, code: Binary, name: str) -> list[str]:
     if name in code.symbols:
         return [name]
-    plans = [p for e in program.entries for p in e.plans if p.binary == binary]
-    calls = [c for p in plans for c in p.calls if not c.library]
+    plans = [p for e in program.entries for p in e.plans]
+    calls = [c for p in plans for c in p.calls if p.binary_of(c) == binary and not c.library]
     by_kernel = [c.symbol for c in calls if name in (c.kernel, c.kernel.partition("/")[0], *c.nodes)]
     found = by_kernel or [s for s in code.symbols if s.startswith(name)]
     return list(dict.fromkeys(found))

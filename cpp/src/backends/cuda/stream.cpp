@@ -20,6 +20,7 @@ Registry& registry() {
         made->libraries.emplace("cublas", make_cublas());
         made->libraries.emplace("cublasLt", make_cublaslt());
         made->libraries.emplace("cudnn", make_cudnn());
+        made->libraries.emplace("python", make_host_stream_library());
         return made;
     }();
     return *instance;

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ... import __version__
 from ...decisions import Reason, Support
 from ...errors import BuildError, FormatError, XpuError
+from ...kernels.user import named_digests
 from ...program.program import CompiledProgram
 from ...protocols import Artifact, DeviceFact, EngineRequest, ModelSource
 from ...types import DType
@@ -26,7 +27,7 @@ from .sources import Compiled, Given
 if TYPE_CHECKING:
     from ...policies import KernelPolicy
 
-__all__ = ["build", "devices", "fingerprint", "load", "supports", "version"]
+__all__ = ["build", "compiler_facts", "devices", "fingerprint", "load", "supports", "version"]
 
 _MOST_BUCKETS = 4096
 PRECISIONS = (DType.FLOAT64, DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
@@ -133,14 +134,16 @@ def _ops(model: ModelSource) -> Support:
 
 def fingerprint(request: EngineRequest) -> Mapping[str, str]:
     """The instruction set that code is generated for, and the compiler itself: a kernel that changed makes another program."""
-    return {
-        "target": target_of(request.device),
-        "version": __version__,
-        "compiler": _compiler_digest(),
-        "cxx": os.environ.get(
-            "CXX", ""
-        ),  # a compiler that the user names; any other one is not the user's wish
-    }
+    made = {"target": target_of(request.device), "version": __version__, **compiler_facts()}
+    if request.kernels and (users := named_digests(_kernel_policy(request))):
+        made["user_kernels"] = json.dumps(users, sort_keys=True)
+    return made
+
+
+def compiler_facts() -> Mapping[str, str]:
+    """What of this machine and package decides which code is made of a graph."""
+    # A compiler that the user names; any other one is not the user's wish.
+    return {"compiler": _compiler_digest(), "cxx": os.environ.get("CXX", "")}
 
 
 @functools.cache

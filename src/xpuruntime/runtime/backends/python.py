@@ -56,7 +56,7 @@ class PythonBackend(RuntimeBackend):
     def prepare(self, call: KernelCall, specs: tuple[TensorSpec, ...], binary: Binary | None) -> Any:
         """Whatever one kernel call needs, looked up and compiled; called once for each, when an executor is made.
 
-        specs: those of its arguments (inputs, then outputs). ``binary``: what the target's ``assemble`` made, None for library calls alone.
+        specs: those of its arguments (inputs, then outputs). ``binary``: what the target's ``assemble`` made, None for a library's call.
         """
 
     @abstractmethod
@@ -86,14 +86,15 @@ class _Driver:
     def __init__(self, backend: PythonBackend, program: CompiledProgram, plan: ExecutionPlan) -> None:
         self._backend, self._plan = backend, plan
         self._specs = {b.name: b.spec for b in plan.buffers}
-        self._binary = program.binaries[plan.binary] if plan.binary >= 0 else None
+        self._binaries = program.binaries
         self.allocate, self.copy = backend.allocate, backend.copy
         self.submit, self.synchronize = backend.submit, backend.synchronize
 
     def prepare(self, position: int) -> tuple[KernelCall, Any]:
         call = self._plan.calls[position]
         specs = tuple(self._specs[n] for n in (*call.inputs, *call.outputs))
-        return call, self._backend.prepare(call, specs, self._binary)
+        index = self._plan.binary_of(call)
+        return call, self._backend.prepare(call, specs, self._binaries[index] if index >= 0 else None)
 
     def record(self, calls: list[tuple[tuple[KernelCall, Any], tuple[tuple[int, int], ...]]]) -> Any:
         strategy = self._backend.strategy

@@ -16,6 +16,7 @@ namespace xpurt::cuda {
 std::unique_ptr<StreamLibrary> make_cublas();
 std::unique_ptr<StreamLibrary> make_cublaslt();
 std::unique_ptr<StreamLibrary> make_cudnn();
+std::unique_ptr<StreamLibrary> make_host_stream_library();
 
 // A library's functions, looked up at the first use; null, and the reason, while the library cannot be had.
 template <class Functions>

@@ -1,0 +1,78 @@
+// bindings/bind_host_kernels.cpp: Python functions as kernels of a plan.
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings.h"
+#include "xpurt/host_kernel.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace xpurt::bindings {
+namespace {
+
+// Calls `function(addresses, stream)`, which gives "" or what went wrong.
+class PythonKernel final : public HostKernel {
+  public:
+    PythonKernel(nb::object function, size_t args) : function_(std::move(function)), args_(args) {}
+    ~PythonKernel() override {
+        const nb::gil_scoped_acquire gil;
+        function_.reset();
+    }
+    Status run(void* const* args, void* stream) const override {
+        const nb::gil_scoped_acquire gil;
+        try {
+            nb::list addresses;
+            for (size_t i = 0; i < args_; ++i) addresses.append(reinterpret_cast<uintptr_t>(args[i]));
+            const auto said =
+                nb::cast<std::string>(function_(addresses, reinterpret_cast<uintptr_t>(stream)));
+            return said.empty() ? Status{} : Status{Code::call_failed, said, "Mend the function."};
+        } catch (const std::exception& error) {
+            return {Code::call_failed, error.what(), ""};
+        }
+    }
+
+  private:
+    nb::object function_;
+    const size_t args_;
+};
+
+nb::object option(const Option& value) {
+    return std::visit([](const auto& held) { return nb::cast(held); }, value);
+}
+
+// `find(symbol, options, specs, inputs, device)` gives the function of a call, or a text that says why not.
+void set_finder(nb::object find) {
+    auto* const kept = new nb::object(std::move(find));  // never freed: the core asks as long as it lives
+    set_host_kernels(
+        [kept](const KernelCall& call, const std::string& device) -> Result<std::unique_ptr<HostKernel>> {
+            const nb::gil_scoped_acquire gil;
+            try {
+                nb::dict options;
+                for (const auto& [name, value] : call.options) options[name.c_str()] = option(value);
+                nb::list specs;
+                for (const ArgumentSpec& spec : call.specs)
+                    specs.append(nb::make_tuple(spec.dtype, spec.shape, spec.strides));
+                nb::object found = (*kept)(call.symbol, options, specs, call.inputs, device);
+                if (nb::isinstance<nb::str>(found))
+                    return Status{Code::not_found, nb::cast<std::string>(found), ""};
+                return std::unique_ptr<HostKernel>(
+                    std::make_unique<PythonKernel>(std::move(found), call.args.size()));
+            } catch (const std::exception& error) {
+                return Status{Code::call_failed, error.what(), ""};
+            }
+        });
+}
+
+}  // namespace
+
+void bind_host_kernels(nb::module_& m) {
+    m.def("set_host_kernels", &set_finder, "find"_a, "Who finds the Python functions that plans call.",
+          nb::sig("def set_host_kernels(find: object) -> None"));
+}
+
+}  // namespace xpurt::bindings

@@ -1,0 +1,104 @@
+"""verify_kernel: a user's kernel beside the reference interpreter, on random inputs, through compiler and runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..codegen.target import CodegenTarget
+from ..compiler import compile as compile_graph
+from ..decisions import Candidate, Decision, Reason
+from ..errors import KernelUnavailable
+from ..ir import Graph, GraphBuilder, interp
+from ..kernels.user import UserKernel
+from ..numerics import Comparison, compare, tolerance_for
+from ..policies import KernelPolicy, Rule
+from ..registered import load_plugins, registered_kernels
+from ..runtime.executor import Executor
+from ..types import DType, TensorSpec
+from .recipe import sample_feeds
+
+__all__ = ["verify_kernel"]
+
+
+def verify_kernel(
+    kernel: UserKernel | str,
+    *inputs: Any,
+    attrs: Mapping[str, Any] | None = None,
+    op: str = "",
+    target: str | CodegenTarget | None = None,
+    tolerance: float | None = None,
+    seed: int = 0,
+) -> tuple[Comparison, ...]:
+    """Compile one node for the kernel, run it, and compare each result with the reference interpreter's.
+
+    kernel:    as ``register_kernel`` gave it, or its name. ``op``: the node's op, the kernel's first one by default.
+    inputs:    the node's operands: a spec (``"float32[4, 128]"``) gets seeded normal numbers, an array is taken as it is, numbers and None too.
+    target:    what to compile for; by default the kernel's kind on this machine, so a kernel for CUDA needs a device.
+    tolerance: largest max|d|/max|ref|; by default that of the coarsest dtype (``xpuruntime.numerics``).
+
+    Gives a comparison per result. Raises KernelUnavailable: the kernel refuses the node, or gives other results; BuildError, RunError.
+    """
+    found = _named(kernel) if isinstance(kernel, str) else kernel
+    node_op = op or found.ops[0]
+    graph, feeds = _one_node(node_op, inputs, attrs or {}, seed)
+    word = found.name.partition("/")[2]
+    policy = KernelPolicy(rules=[Rule(use=word, reason="it is being verified")])
+    program = compile_graph(graph, target=target or found.kind, policy=policy, passes=0)
+    device = "cuda:0" if program.entries[0].plans[0].target.startswith("cuda") else "cpu"
+    with Executor(program, device) as executor:
+        got = executor.run_arrays([feeds[s.name] for s in program.input_specs])
+    want = interp.run(graph, feeds)
+    compared = []
+    for (name, reference), array in zip(want.items(), got, strict=True):
+        limit = tolerance_for(*(DType.of(a.dtype) for a in (*feeds.values(), reference)))
+        compared.append(compare(name, array, reference, limit if tolerance is None else tolerance))
+    wrong = next((c for c in compared if not c.ok), None)
+    if wrong is not None:
+        operands = ", ".join(str(s) for s in graph.input_specs)
+        candidate = Candidate(found.name, Reason.WRONG_RESULT, wrong.reason, facts={"max_rel": wrong.max_rel})
+        raise KernelUnavailable(
+            f"kernel {found.name}",
+            f"gives other results than the reference interpreter for {node_op}({operands})",
+            got=wrong.reason,
+            do="Mend the kernel, narrow its supports(), or allow a larger tolerance.",
+            decision=Decision("verification", found.name, None, (candidate,)),
+        )
+    return tuple(compared)
+
+
+def _named(name: str) -> UserKernel:
+    load_plugins()
+    found = [k for k in registered_kernels() if isinstance(k, UserKernel) and k.name == name]
+    if not found:
+        known = ", ".join(dict.fromkeys(k.name for k in registered_kernels())) or "none"
+        raise KernelUnavailable(f"kernel {name!r}", "is not registered", do=f"Registered are: {known}.")
+    return found[0]
+
+
+def _one_node(
+    op: str, inputs: Sequence[Any], attrs: Mapping[str, Any], seed: int
+) -> tuple[Graph, dict[str, Any]]:
+    """A graph of one node and what its inputs hold. Raises IrError for operands that the op does not take."""
+    builder = GraphBuilder(op)
+    operands: list[Any] = []
+    feeds: dict[str, Any] = {}
+    for i, given in enumerate(inputs):
+        if given is None or isinstance(given, bool | int | float):
+            operands.append(given)
+            continue
+        name = f"in{i}"
+        if isinstance(given, str | TensorSpec):
+            text = given if isinstance(given, str) else f"{given.dtype.value}{list(given.shape)}"
+            spec = TensorSpec.parse(text, name)
+            feeds |= sample_feeds([spec], seed=seed + i)
+        else:
+            feeds[name] = np.ascontiguousarray(given)
+            spec = TensorSpec(feeds[name].shape, DType.of(feeds[name].dtype), name)
+        operands.append(builder.input(name, spec))
+    made = builder.call(op, *operands, **attrs)
+    for i, value in enumerate((made,) if isinstance(made, str) else made):
+        builder.output(f"out{i}", value)
+    return builder.build(), feeds

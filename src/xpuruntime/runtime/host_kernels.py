@@ -1,0 +1,143 @@
+"""Python functions as kernels of a plan: what the core calls for the library ``python``.
+
+A function gets its operands as arrays over the very memory of the run (NumPy's, or torch tensors), numbers and None as they are, and the
+node's attributes by keyword. What it gives is written to the results. On a GPU its work goes to the run's stream, and the run is no graph.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import importlib
+import json
+import math
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import _core
+from ..errors import XpuError
+from ..registered import HostFunction, host_function
+from ..types import DType
+
+__all__ = ["enable"]
+
+Spec = tuple[str, list[int], list[int]]
+
+
+@functools.cache
+def enable() -> None:
+    """Let the core find registered functions; once."""
+    _core.set_host_kernels(_find)
+
+
+def _find(
+    name: str, options: Mapping[str, Any], specs: Sequence[Spec], inputs: int, device: str
+) -> Callable[[list[int], int], str] | str:
+    """The call of a function, ready to be made on addresses, or why there is none."""
+    try:
+        found = host_function(name, str(options["digest"]), f"kernel {options['kernel']}")
+    except XpuError as error:
+        return str(error)
+    if device != "cpu" and found.arrays != "torch":
+        return f"kernel {options['kernel']} takes {found.arrays} arrays, which do not lie on {device}; register it with arrays='torch'"
+    return _Call(found, json.loads(str(options["call"])), specs, inputs, device)
+
+
+class _Call:
+    """One call of a plan. ``specs``: dtype, shape and strides of its buffers, operands before results."""
+
+    def __init__(
+        self, found: HostFunction, how: Mapping[str, Any], specs: Sequence[Spec], inputs: int, device: str
+    ) -> None:
+        self._found, self._specs, self._inputs, self._device = found, specs, inputs, device
+        self._operands = how["operands"]
+        self._attrs = {k: tuple(v) if isinstance(v, list) else v for k, v in how["attrs"].items()}
+
+    def __call__(self, addresses: list[int], stream: int) -> str:
+        """Empty, or what went wrong."""
+        try:
+            with self._queue(stream):
+                arrays = [self._array(a, s) for a, s in zip(addresses, self._specs, strict=True)]
+                operands = [arrays[o["buffer"]] if isinstance(o, dict) else o for o in self._operands]
+                given = self._found.function(*operands, **self._attrs)
+                results = given if isinstance(given, tuple | list) else (given,)
+                return self._write(results, arrays[self._inputs :])
+        except Exception as error:
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            return f"{self._found.name}: {type(error).__name__}: {error} ({last.filename}:{last.lineno})"
+
+    def _write(self, results: Sequence[Any], to: Sequence[Any]) -> str:
+        if len(results) != len(to):
+            return f"{self._found.name} gives {len(results)} results, and the node has {len(to)}"
+        for i, (result, place, spec) in enumerate(zip(results, to, self._specs[self._inputs :], strict=True)):
+            if result is place:
+                continue
+            value = np.asarray(result) if self._found.arrays == "numpy" else result
+            if tuple(value.shape) != tuple(place.shape) or value.dtype != place.dtype:
+                got = f"{value.dtype}{list(value.shape)}"
+                return f"{self._found.name} gives {got} as result {i}, and the node has {spec[0]}{spec[1]}"
+            if self._found.arrays == "numpy":
+                np.copyto(place, value)
+            else:
+                place.copy_(value)
+        return ""
+
+    def _array(self, address: int, spec: Spec) -> Any:
+        if self._device == "cpu":
+            array = _over(address, spec)
+            return array if self._found.arrays == "numpy" else _torch().from_dlpack(_exported(array, spec))
+        return _torch().as_tensor(_OnDevice(address, spec), device=self._device).view(_torch_dtype(spec[0]))
+
+    def _queue(self, stream: int) -> contextlib.AbstractContextManager[Any]:
+        if self._device == "cpu":
+            return contextlib.nullcontext()
+        cuda = _torch().cuda
+        context: contextlib.AbstractContextManager[Any] = cuda.stream(
+            cuda.ExternalStream(stream, device=self._device)
+        )
+        return context
+
+
+def _over(address: int, spec: Spec) -> NDArray[Any]:
+    """A NumPy array over memory that somebody else keeps alive for the call."""
+    dtype = DType(spec[0]).numpy
+    size = math.prod(spec[1]) * dtype.itemsize
+    memory = (ctypes.c_char * size).from_address(address)
+    return np.frombuffer(memoryview(memory), dtype).reshape(spec[1])
+
+
+def _exported(array: NDArray[Any], spec: Spec) -> Any:
+    """What torch reads; NumPy exports no bfloat16."""
+    if spec[0] != "bfloat16":
+        return array
+    strides = [s // array.itemsize for s in array.strides]
+    return _core.dlpack_capsule(array.ctypes.data, array.shape, strides, 4, 16, array)
+
+
+class _OnDevice:
+    """Memory of a GPU by the CUDA array interface, as whole numbers of the elements' size: it knows no bfloat16."""
+
+    def __init__(self, address: int, spec: Spec) -> None:
+        words = f"<i{DType(spec[0]).numpy.itemsize}"
+        self.__cuda_array_interface__ = {
+            "shape": tuple(spec[1]),
+            "typestr": words,
+            "data": (address, False),
+            "version": 3,
+            "strides": None,
+        }
+
+
+def _torch() -> Any:
+    """Whoever registered a function of torch tensors has imported it."""
+    return sys.modules.get("torch") or importlib.import_module("torch")
+
+
+def _torch_dtype(name: str) -> Any:
+    return getattr(_torch(), name)
