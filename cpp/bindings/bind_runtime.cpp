@@ -292,10 +292,6 @@ void bind_runtime(nb::module_& m) {
                 return load_module(code.data(), code.size(), how);
             }();
             if (!loaded.status.ok()) return nb::cast(loaded.status);
-        .def(
-            "compiled_apart",
-            [](Plan& self, std::shared_ptr<Module> module) { self.calls.back().apart = std::move(module); },
-            "module"_a.none(), "The last call's function lies in this module, not in the plan's.")
             return nb::cast(std::const_pointer_cast<Module>(loaded.value));
         },
         "code"_a, "how"_a = MapBy::any,
@@ -347,6 +343,10 @@ void bind_runtime(nb::module_& m) {
                  "params: list[int | float], tasks: int, grain: int, scratch_bytes: int, library: str = '', "
                  "options: dict[str, object] = {}, "
                  "specs: Sequence[tuple[str, Sequence[int], Sequence[int]]] = [], nodes: str = '') -> None"))
+        .def(
+            "compiled_apart",
+            [](Plan& self, std::shared_ptr<Module> module) { self.calls.back().apart = std::move(module); },
+            "module"_a.none(), "The last call's function lies in this module, not in the plan's.")
         .def(
             "add_handover",
             [](Plan& self, const PyPlace& from, int32_t output, int64_t bytes) {

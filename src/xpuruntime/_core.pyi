@@ -331,6 +331,9 @@ class Plan:
 
     def add_call(self, kernel: str, symbol: str, args: Sequence[tuple[int, int]], inputs: int, params: list[int | float], tasks: int, grain: int, scratch_bytes: int, library: str = '', options: dict[str, object] = {}, specs: Sequence[tuple[str, Sequence[int], Sequence[int]]] = [], nodes: str = '') -> None: ...
 
+    def compiled_apart(self, module: Module | None) -> None:
+        """The last call's function lies in this module, not in the plan's."""
+
     def add_handover(self, from_: tuple[int, int], output: int, bytes: int) -> None: ...
 
 class Fixed:
@@ -395,14 +398,14 @@ class Executor:
 
 def make_executor(backend: Backend, plan: Plan, borders: Sequence[tuple[object, Sequence[int]]], contexts: int) -> Executor | Status: ...
 
+def set_host_kernels(find: object) -> None:
+    """Who finds the Python functions that plans call."""
+
 def trust_arrays(type: object, probe: object, address: int, dtype: object, first_dim: int) -> bool:
     """Whether arrays can be read in place, tried on one of them."""
 
 class CudaBlock:
     """Memory of a CUDA device; freed after the work queued with it."""
-
-    def compiled_apart(self, module: Module | None) -> None:
-        """The last call's function lies in this module, not in the plan's."""
 
     @property
     def address(self) -> int: ...
@@ -467,9 +470,6 @@ class CudaBackend(Backend):
 
     def load(self, cubin: bytes) -> Module | Status:
         """A CUBIN for this device."""
-
-def set_host_kernels(find: object) -> None:
-    """Who finds the Python functions that plans call."""
 
     def block(self, bytes: int, stream: int | None = None) -> CudaBlock | Status:
         """Memory, at once or in the order of a stream."""

@@ -89,9 +89,9 @@ def calls_of(
                 source_names(node),
                 _ops(node),
                 {names[o]: names[i] for o, i in in_place.items() if o in results and i in operands},
+                because,
             )
         )
-                because,
     return made
 
 

@@ -198,7 +198,7 @@ class _Lowerer:
         for name, (at, packed) in lowered.beside.items():
             names[name] = self.known.recipe(str(node.inputs[at]), packed)
             self._weight(names[name])
-        self.calls += calls_of(kernel, node, lowered, names)
+        self.calls += calls_of(kernel, node, lowered, names, because)
 
     def _in_place(self, call: Call) -> bool:
         return self.memory.place(call.inputs[0]) == self.memory.place(call.outputs[0])

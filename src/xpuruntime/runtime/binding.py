@@ -20,8 +20,8 @@ from ..program.program import (
     ExecutionPlan,
     KernelCall,
 )
-from .host_kernels import enable as enable_host_kernels
 from .device import open_library
+from .host_kernels import enable as enable_host_kernels
 
 if TYPE_CHECKING:
     from .backends.base import RuntimeBackend
@@ -86,9 +86,9 @@ def bind_plan(
         )
         for call in plan.calls:
             where = [place(n) for n in (*call.inputs, *call.outputs)]
+            _add(core_plan, call, buffers, where, backend.stages)  # such a driver reads a launch's sizes
             if call.binary >= 0:
                 core_plan.compiled_apart(_module(program.binaries[call.binary], backend))
-            _add(core_plan, call, buffers, where, backend.stages)  # such a driver reads a launch's sizes
         for i, name in handed:
             core_plan.add_handover(place(name), i, buffers[name].size_bytes)
     except (KeyError, IndexError) as error:
@@ -118,9 +118,9 @@ def _add(
     options: dict[str, Any] = {}
     if call.library or launches:
         options = {k: list(v) if isinstance(v, tuple) else v for k, v in call.options.items()}
+    if call.library:
         if call.library == "python":
             enable_host_kernels()
-    if call.library:
         if (
             call.library in _core.library_names()
         ):  # whoever knows where it lies opens it; the core asks no environment
