@@ -11,7 +11,8 @@ onnx = pytest.importorskip("onnx")
 from examples.zoo import MODELS, ZooError  # noqa: E402
 from xpuruntime.frontends.onnx import import_onnx  # noqa: E402
 from xpuruntime.ir import interp, verify  # noqa: E402
-from xpuruntime.testing.onnx_suite import _ort, round_trip  # noqa: E402
+from xpuruntime.testing.onnx_suite import round_trip  # noqa: E402
+from xpuruntime.testing.onnx_vendors import ort_session  # noqa: E402
 
 pytestmark = pytest.mark.zoo
 SMALL = ("magika", "minilm-l6")  # the interpreter is exact before fast
@@ -43,5 +44,5 @@ def test_the_interpreter_agrees_with_the_vendor(name: str) -> None:
     path, feeds = opened(name)
     graph, weights = import_onnx(path)
     made = interp.run(graph, feeds, weights=weights)
-    for got, want in zip(made.values(), _ort(onnx.load(path)).run(None, dict(feeds)), strict=True):
+    for got, want in zip(made.values(), ort_session(onnx.load(path)).run(None, dict(feeds)), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4)

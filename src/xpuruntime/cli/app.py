@@ -11,6 +11,7 @@ from .bench import bench
 from .cache import cache
 from .compare import compare
 from .compile import compile as compile_
+from .conformance import conformance
 from .devices import devices
 from .doctor import doctor
 from .exit_codes import MEANINGS
@@ -33,7 +34,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for _verb in (devices, doctor, run, generate, compile_, inspect, explain, compare, bench):
+for _verb in (devices, doctor, run, generate, compile_, inspect, explain, compare, bench, conformance):
     app.command()(_verb)
 app.add_typer(cache, name="cache")
 

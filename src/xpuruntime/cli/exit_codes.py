@@ -27,7 +27,7 @@ class ExitCode(enum.IntEnum):
 
 MEANINGS: dict[ExitCode, str] = {
     ExitCode.OK: "it worked, or the answer is yes",
-    ExitCode.NO: "the answer is no: compare found a difference, bench a wrong output, doctor a problem, cache damage",
+    ExitCode.NO: "the answer is no: compare found a difference, bench or conformance a wrong output, doctor a problem, cache damage",
     ExitCode.USAGE: "the command line itself is wrong: unknown verb or option, a value that cannot be read",
     ExitCode.MODEL: "the model is not usable: missing, not a model, truncated, unsafe external data",
     ExitCode.INPUT: "an input is not usable: wrong name, dtype, rank, shape, or a file that holds no array",

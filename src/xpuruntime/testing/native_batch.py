@@ -1,19 +1,27 @@
 """Many tiny programs in one compiler run: judges compile hundreds of graphs of a node or two.
 
 A ``Batch`` is a target that gathers the functions of many programs and assembles them as one unit. A unit that does not compile is
-assembled again program by program, so that one defect is one verdict.
+assembled again program by program, so that one defect is one verdict. ``in_batches`` is how judges use it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from itertools import islice
+from typing import TypeVar
 
 from ..codegen.target import CodegenTarget
+from ..compiler.resolve import resolve_target
 from ..errors import BuildError, KernelUnavailable, XpuError
 from ..program.program import Binary, CompiledProgram
 
-__all__ = ["Batch", "batch_of", "why_refused"]
+__all__ = ["Batch", "batch_of", "in_batches", "why_refused"]
+
+_Item = TypeVar("_Item")
+_Made = TypeVar("_Made")
 
 
 class Batch(CodegenTarget):
@@ -68,6 +76,44 @@ def batch_of(target: CodegenTarget) -> Batch:
     made.__dict__.update(target.__dict__)
     made.functions, made.parts = {}, frozenset()
     return made
+
+
+def in_batches(
+    items: Iterable[_Item],
+    prepare: Callable[[_Item, Batch], _Made],
+    programs_of: Callable[[_Made], Sequence[CompiledProgram]],
+    target: str | CodegenTarget,
+    *,
+    size: int,
+    jobs: int = 1,
+) -> Iterator[tuple[_Item, _Made, list[CompiledProgram | BuildError]]]:
+    """Each item with what was prepared of it and its programs with their code, in order.
+
+    size: items whose functions are compiled together. jobs: batches that are compiled at once, while earlier ones are judged.
+    """
+    where, remaining = resolve_target(target), iter(items)
+    waiting: deque[tuple[Sequence[_Item], Sequence[_Made], Future[list[CompiledProgram | BuildError]]]] = (
+        deque()
+    )
+    with ThreadPoolExecutor(jobs) as pool:
+
+        def start() -> bool:
+            some = list(islice(remaining, size))
+            if some:
+                gathered = batch_of(where)
+                made = [prepare(item, gathered) for item in some]
+                programs = [p for m in made for p in programs_of(m)]
+                waiting.append((some, made, pool.submit(gathered.done, programs)))
+            return bool(some)
+
+        while len(waiting) < jobs and start():
+            pass
+        while waiting:
+            some, made, future = waiting.popleft()
+            start()
+            built = iter(future.result())
+            for item, m in zip(some, made, strict=True):
+                yield item, m, [next(built) for _ in programs_of(m)]
 
 
 def why_refused(error: XpuError) -> str:

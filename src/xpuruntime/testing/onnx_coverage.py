@@ -1,6 +1,6 @@
 """How much of the onnx package's backend suite holds, as a table; anything unexpected fails.
 
-    python -m xpuruntime.testing.onnx_coverage interpreter --known tests/conformance/known.yaml [--part 10] [--json]
+    python -m xpuruntime.testing.onnx_coverage interpreter [--part 10] [--json]
 
 ``native`` and ``native-plain`` compile node cases to kernels of ours, with every pass and with none. ``session`` and ``round-trip`` are judged on ONNX Runtime. ``--part n`` takes a stratified n-th: cases are grouped by their first op,
 and every group gives its first, and each n-th after it.
@@ -21,7 +21,10 @@ from typing import Any
 from ..errors import XpuError
 from .onnx_suite import KINDS, Case, Outcome, Verdict, cases, interpret, round_trip, session, vendor
 
-__all__ = ["REASONS", "judge", "load_known", "main", "stratified", "table"]
+__all__ = ["KNOWN", "REASONS", "judge", "known_cases", "load_known", "main", "stratified", "table"]
+
+KNOWN = Path(__file__).with_name("onnx_known.yaml")
+"""The list of known cases."""
 
 REASONS = ("random", "rounding", "noise", "vendor", "no-tensor")
 """Why a case may have another answer than the suite's; the file of known cases says more."""
@@ -41,6 +44,11 @@ def load_known(path: Path, judged: str) -> dict[str, dict[str, Any]]:
                 raise ValueError(f"{path.name}: case {name!r} stands twice under {judged}")
             found[name] = {**entry, "reason": reason}
     return found
+
+
+def known_cases(judged: str) -> dict[str, dict[str, Any]]:
+    """Our own list, see ``load_known``."""
+    return load_known(KNOWN, judged)
 
 
 def stratified(every: Iterable[Case], part: int) -> list[Case]:
@@ -173,7 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m xpuruntime.testing.onnx_coverage", description=__doc__.split("\n")[0]
     )
     parser.add_argument("judged", choices=_JUDGED)
-    parser.add_argument("--known", type=Path, required=True, help="file of known cases")
+    parser.add_argument("--known", type=Path, default=KNOWN, help="file of known cases, in place of ours")
     parser.add_argument("--part", type=int, default=1, help="a stratified n-th")
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--json", action="store_true")

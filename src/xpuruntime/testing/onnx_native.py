@@ -9,23 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import Any
 
 from ..codegen.target import CodegenTarget
 from ..compiler import compile as compile_graph
-from ..compiler.resolve import resolve_target
 from ..errors import BuildError, XpuError
 from ..ir import Graph, bind
 from ..program.program import CompiledProgram
 from ..protocols import Array
 from ..runtime import Executor
-from .native_batch import Batch, batch_of, why_refused
+from .native_batch import Batch, in_batches, why_refused
 from .onnx_suite import Case, Outcome, Verdict, differs, lowered
 
 __all__ = ["Judged", "judge_natively"]
 
-_LEVELS = {"none": 0, "all": 3}
+_LEVELS = {"none": 0, "all": None}  # None: all that the target takes
 
 
 @dataclass(frozen=True)
@@ -57,29 +55,32 @@ def judge_natively(
     *,
     passes: str = "all",
     target: str | CodegenTarget = "cpu",
+    device: Any = "cpu",
     batch: int = 150,
+    jobs: int = 1,
     threads: int = 1,
     looser: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Iterator[Judged]:
-    """A judgement per case, in order. ``passes``: ``none`` or ``all``; ``batch``: cases whose kernels are compiled together;
-    ``looser``: case to the ``ulps`` or ``atol`` that it may differ by.
+    """A judgement per case, in order. ``passes``: ``none`` or ``all``; ``device``: a device or backend that runs the target's programs;
+    ``batch``: cases whose kernels are compiled together, ``jobs`` batches at once; ``looser``: case to the ``ulps`` or ``atol`` that
+    it may differ by.
     """
-    remaining = iter(cases)
-    while some := list(islice(remaining, batch)):
-        gathered = batch_of(resolve_target(target))
-        made = [_compiled(case, gathered, _LEVELS[passes]) for case in some]
-        jobs = [job for item in made if not isinstance(item, Judged) for job in item]
-        built = iter(gathered.done([job.program for job in jobs]))
-        for item in made:
-            if isinstance(item, Judged):
-                yield item
-            else:
-                yield _run(
-                    item, [next(built) for _ in item], threads, (looser or {}).get(item[0].case.name, {})
-                )
+    known = looser or {}
+
+    def prepare(case: Case, gathering: Batch) -> list[_Job] | Judged:
+        return _compiled(case, gathering, _LEVELS[passes])
+
+    for case, made, built in in_batches(cases, prepare, _programs, target, size=batch, jobs=jobs):
+        yield (
+            made if isinstance(made, Judged) else _run(made, built, device, threads, known.get(case.name, {}))
+        )
 
 
-def _compiled(case: Case, target: Batch, level: int) -> list[_Job] | Judged:
+def _programs(made: list[_Job] | Judged) -> list[CompiledProgram]:
+    return [] if isinstance(made, Judged) else [job.program for job in made]
+
+
+def _compiled(case: Case, target: Batch, level: int | None) -> list[_Job] | Judged:
     """A program for every data set of a case, or what is said of the case instead."""
     jobs = []
     for inputs, expected in case.data():
@@ -105,7 +106,7 @@ def _compiled(case: Case, target: Batch, level: int) -> list[_Job] | Judged:
     return jobs
 
 
-def _program(graph: Graph, feeds: Mapping[str, Any], target: Batch, level: int) -> CompiledProgram:
+def _program(graph: Graph, feeds: Mapping[str, Any], target: Batch, level: int | None) -> CompiledProgram:
     import numpy as np
 
     symbols = bind(graph.input_specs, {s.name: np.shape(feeds[s.name]) for s in graph.input_specs})
@@ -115,6 +116,7 @@ def _program(graph: Graph, feeds: Mapping[str, Any], target: Batch, level: int) 
 def _run(
     jobs: Sequence[_Job],
     programs: Sequence[CompiledProgram | BuildError],
+    device: Any,
     threads: int,
     entry: Mapping[str, Any],
 ) -> Judged:
@@ -126,9 +128,9 @@ def _run(
             return Judged(verdict, reason="generated code does not compile")
         ran |= dict.fromkeys(c.kernel for e in program.entries for c in e.plans[0].calls)
         try:
-            executor = Executor(program, threads=threads)
-            executor.bind(job.weights)
-            made = executor.run_arrays([job.feeds[s.name] for s in program.input_specs])
+            with Executor(program, device, threads=threads) as executor:
+                executor.bind(job.weights)
+                made = executor.run_arrays([job.feeds[s.name] for s in program.input_specs])
         except XpuError as error:
             return Judged(Verdict(case.name, case.kind, Outcome.WRONG, str(error), job.bound), tuple(ran))
         wrong = differs(case, job.expected, made)

@@ -9,7 +9,6 @@ ONNX Runtime's own API without us; ``round_trip`` compares a model with what the
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -21,7 +20,7 @@ import numpy as np
 from ..errors import InputError, ModelError, XpuError
 from ..ir.graph import Graph
 from ..protocols import Array
-from ..types import DType
+from .onnx_vendors import ort_session, vendor_outputs
 
 __all__ = [
     "KINDS",
@@ -38,13 +37,6 @@ __all__ = [
     "vendor",
 ]
 
-_NOT_NUMPY = {
-    16: DType.BFLOAT16,
-    17: DType.FLOAT8_E4M3FN,
-    18: DType.FLOAT8_E4M3FNUZ,
-    19: DType.FLOAT8_E5M2,
-    20: DType.FLOAT8_E5M2FNUZ,
-}
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "light")
 """Suites of the onnx package that need no download."""
 
@@ -270,12 +262,12 @@ def interpret(case: Case, ulps: int = 0) -> Verdict:
     return Verdict(case.name, case.kind, Outcome.RIGHT, bound=tuple(every))
 
 
-def session(case: Case, ulps: int = 0, engine: str = "onnxruntime") -> Verdict:
+def session(case: Case, ulps: int = 0, engine: str = "onnxruntime", device: str = "cpu") -> Verdict:
     """InferenceSession on a vendor's engine."""
     from ..inference.session import InferenceSession
 
     try:
-        with InferenceSession(case.model, engine=engine, device="cpu") as sess:
+        with InferenceSession(case.model, engine=engine, device=device) as sess:
             for inputs, expected in case.data():
                 made = sess.run(dict(zip(case.inputs, inputs, strict=False)))
                 wrong = differs(case, expected, [made[o.name] for o in case.model.graph.output], ulps)
@@ -290,57 +282,13 @@ def vendor(case: Case, ulps: int = 0) -> Verdict:
     """ONNX Runtime by its own Python API, as its users call it; no code of ours between."""
     try:
         for inputs, expected in case.data():
-            made = _run_ort(case, dict(zip(case.inputs, inputs, strict=False)))
+            made = vendor_outputs("onnxruntime", case.model, dict(zip(case.inputs, inputs, strict=False)))
             wrong = differs(case, expected, made, ulps)
             if wrong:
                 return Verdict(case.name, case.kind, Outcome.WRONG, wrong)
     except Exception as error:  # the vendor's exceptions have no common base but Exception
         return Verdict(case.name, case.kind, Outcome.REFUSED, " ".join(str(error).split())[:300])
     return Verdict(case.name, case.kind, Outcome.RIGHT)
-
-
-def _ort(model: Any) -> Any:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = max(1, (os.cpu_count() or 2) // 2)
-    return onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-
-
-def _run_ort(case: Case, feeds: dict[str, Any]) -> list[Any]:
-    """By arrays; by OrtValues where NumPy lacks the type (bfloat16, float8), which is ONNX Runtime's own way for them."""
-    import onnxruntime
-
-    sess = _ort(case.model)
-    kinds = [v.type for v in (*case.model.graph.input, *case.model.graph.output)]
-    if not any(t.tensor_type.elem_type in _NOT_NUMPY for t in kinds):
-        made: list[Any] = sess.run(None, feeds)
-        return made
-    elements = {v.name: v.type.tensor_type.elem_type for v in case.model.graph.input}
-    values = {}
-    for name, array in feeds.items():
-        if elements[name] in _NOT_NUMPY:
-            bits = np.ascontiguousarray(array).view(f"uint{array.dtype.itemsize * 8}")
-            values[name] = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, elements[name])
-        else:
-            values[name] = onnxruntime.OrtValue.ortvalue_from_numpy(array)
-    outputs = [v.name for v in case.model.graph.output]
-    results = []
-    for value, info in zip(sess.run_with_ort_values(outputs, values), case.model.graph.output, strict=True):
-        kind = _NOT_NUMPY.get(info.type.tensor_type.elem_type)
-        if kind is None:
-            results.append(value.numpy())
-        else:
-            import torch
-
-            carrier = torch.from_dlpack(value._ortvalue.to_dlpack()) if kind is DType.BFLOAT16 else None
-            if carrier is None:
-                raise NotImplementedError(f"no way to read {kind} results")
-            results.append(carrier.view(torch.int16).numpy().view(kind.numpy))
-    return results
 
 
 def round_trip(model: Any, feeds: Mapping[str, Any], rtol: float = 1e-4, atol: float = 1e-5) -> str:
@@ -351,13 +299,13 @@ def round_trip(model: Any, feeds: Mapping[str, Any], rtol: float = 1e-4, atol: f
     from ..frontends.onnx_writer import to_onnx
 
     try:
-        expected = _ort(model).run(None, dict(feeds))
+        expected = ort_session(model).run(None, dict(feeds))
     except Exception as error:  # the vendor's exceptions have no common base but Exception
         return f"skipped: {' '.join(str(error).split())[:200]}"
     graph, weights = import_onnx(model)
     written = to_onnx(graph, weights)
     try:
-        made = _ort(written).run(None, dict(feeds))
+        made = ort_session(written).run(None, dict(feeds))
     except Exception as error:
         return f"the written model does not run: {' '.join(str(error).split())[:300]}"
     for a, b in zip(expected, made, strict=True):

@@ -12,21 +12,19 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from ..codegen.target import CodegenTarget
 from ..compiler import compile as compile_graph
-from ..compiler.resolve import resolve_target
 from ..errors import BuildError, XpuError
 from ..program.program import CompiledProgram
 from ..runtime import Executor
-from .native_batch import Batch, batch_of, why_refused
+from .native_batch import Batch, in_batches, why_refused
 from .opinfo import BRIDGES, LOOSE, Call, Unfit, calls, disagreement, graph_of
 
-__all__ = ["DTYPES", "Sampled", "judge_samples", "main"]
+__all__ = ["DTYPES", "Sampled", "drawn", "judge_samples", "main"]
 
 DTYPES = ("float32", "float64", "bfloat16", "float16", "int64", "int32", "int8", "uint8", "bool", "complex64")
 
@@ -49,30 +47,40 @@ def judge_samples(
     limit: int | None = 6,
     *,
     target: str | CodegenTarget = "cpu",
+    device: Any = "cpu",
     batch: int = 250,
+    jobs: int = 1,
     threads: int = 1,
 ) -> Iterator[Sampled]:
-    """A judgement per sample that is a call of one of our ops. ``limit``: samples per variant and dtype."""
-    every = (
-        (name, dtype, call)
-        for name in names
-        for dtype in dtypes
-        for call in calls(name, dtype, limit)
-        if not isinstance(call, Unfit)
-    )
-    while some := list(islice(every, batch)):
-        gathered = batch_of(resolve_target(target))
-        made = [_compiled(call, gathered) for _, _, call in some]
-        built = iter(gathered.done([p for p in made if isinstance(p, CompiledProgram)]))
-        for (name, dtype, call), item in zip(some, made, strict=True):
-            if isinstance(item, tuple):
-                yield Sampled(name, dtype, call.op, *item)
-                continue
-            program = next(built)
-            wrong = _wrong(call, program, LOOSE.get((name, dtype), ())[:2], threads)
-            kernel = ", ".join(dict.fromkeys(c.kernel for c in item.entries[0].plans[0].calls))
-            shown = f"{wrong}: {call.sample} as {dict(call.attrs)}" if wrong else ""
-            yield Sampled(name, dtype, call.op, "wrong" if wrong else "right", shown, kernel)
+    """A judgement per sample that is a call of one of our ops. ``limit``: samples per variant and dtype; ``device``: what runs the
+    target's programs; ``batch``: samples that are compiled together, ``jobs`` batches at once.
+    """
+    samples = drawn(names, dtypes, limit)
+    for (name, dtype, call), made, built in in_batches(
+        samples, lambda s, gathering: _compiled(s[2], gathering), _programs, target, size=batch, jobs=jobs
+    ):
+        if isinstance(made, tuple):
+            yield Sampled(name, dtype, call.op, *made)
+            continue
+        wrong = _wrong(call, built[0], LOOSE.get((name, dtype), ())[:2], device, threads)
+        kernel = ", ".join(dict.fromkeys(c.kernel for c in made.entries[0].plans[0].calls))
+        shown = f"{wrong}: {call.sample} as {dict(call.attrs)}" if wrong else ""
+        yield Sampled(name, dtype, call.op, "wrong" if wrong else "right", shown, kernel)
+
+
+def drawn(
+    names: Iterable[str] = tuple(BRIDGES), dtypes: Sequence[str] = DTYPES, limit: int | None = 6
+) -> Iterator[tuple[str, str, Call]]:
+    """Entry, dtype and call of each sample that is a call of one of our ops."""
+    for name in names:
+        for dtype in dtypes:
+            for call in calls(name, dtype, limit):
+                if not isinstance(call, Unfit):
+                    yield name, dtype, call
+
+
+def _programs(made: CompiledProgram | tuple[str, str]) -> list[CompiledProgram]:
+    return [made] if isinstance(made, CompiledProgram) else []
 
 
 def _compiled(call: Call, target: Batch) -> CompiledProgram | tuple[str, str]:
@@ -84,15 +92,17 @@ def _compiled(call: Call, target: Batch) -> CompiledProgram | tuple[str, str]:
         return "wrong", f"{type(error).__name__}: {error}: {call.sample} as {dict(call.attrs)}"
 
 
-def _wrong(call: Call, program: CompiledProgram | BuildError, tolerance: Any, threads: int) -> str:
+def _wrong(
+    call: Call, program: CompiledProgram | BuildError, tolerance: Any, device: Any, threads: int
+) -> str:
     if isinstance(program, BuildError):
         return f"does not compile: {program}"
     try:
-        executor = Executor(program, threads=threads)
-        executor.bind({})
-        got = executor.run_arrays(
-            [np.array(o, order="C") for o in call.operands if isinstance(o, np.ndarray)]
-        )
+        with Executor(program, device, threads=threads) as executor:
+            executor.bind({})
+            got = executor.run_arrays(
+                [np.array(o, order="C") for o in call.operands if isinstance(o, np.ndarray)]
+            )
     except XpuError as error:
         return str(error)
     for number, (mine, theirs) in enumerate(zip(got, call.want, strict=True)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,13 +20,13 @@ from xpuruntime.testing import models  # noqa: E402
 from xpuruntime.testing.cuda_host import cuda_host  # noqa: E402
 from xpuruntime.testing.decoders import greedy, logits_of, prompt, reference  # noqa: E402
 from xpuruntime.testing.native import compile_native  # noqa: E402
+from xpuruntime.testing.onnx_coverage import known_cases  # noqa: E402
 from xpuruntime.testing.onnx_native import judge_natively  # noqa: E402
 from xpuruntime.testing.onnx_suite import cases  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 MARKS = [pytest.mark.slow, pytest.mark.conformance]
 OFTEN = {"efficientnet_b0", "bert"}
-KNOWN = Path(__file__).parents[2] / "conformance" / "known.yaml"
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in OFTEN else MARKS) for n in models.MODELS])
@@ -65,12 +64,7 @@ def test_a_decoder_says_what_the_reference_says(pair: tuple[Any, Generator]) -> 
 @pytest.mark.parametrize("step", [12, pytest.param(1, marks=MARKS)])
 def test_node_cases(step: int) -> None:
     """Of the ONNX suite's node cases every twelfth, all with the marker: as many as on CPUs, none wrong."""
-    import yaml
-
-    rows = yaml.safe_load(KNOWN.read_text())[
-        "native"
-    ].values()  # a stand-in for a device changes no tolerance
-    looser = {case: row for row in rows for case in row["cases"]}
+    looser = known_cases("native")  # a stand-in for a device changes no tolerance
     judged = list(judge_natively([*cases("node")][::step], target=cuda_host(), looser=looser))
     wrong = {j.verdict.case: j.verdict.why for j in judged if j.verdict.outcome == "wrong"}
     right = sum(j.verdict.outcome == "right" for j in judged)

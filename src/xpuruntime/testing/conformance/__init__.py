@@ -1,0 +1,111 @@
+"""What works on a device, a backend or an engine: foreign and own suites, case by case. ``xpu conformance`` prints it.
+
+    from xpuruntime.testing.conformance import conformance
+    report = conformance("cuda:0", suites=("nodes",))
+    report = conformance(ToyBackend(), target=ToyTarget())
+    assert report.ok, report.wrong
+
+Nothing right, or anything wrong, is a failure; what is refused with a reason is none.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, Protocol
+
+from ...errors import InputError
+from . import kernels, networks, nodes, ops
+from .finding import Finding, SuiteReport
+from .subject import Subject, subject
+
+__all__ = ["SUITES", "ConformanceReport", "Finding", "Subject", "SuiteReport", "conformance", "subject"]
+
+
+class Suite(Protocol):
+    """A module of this package: packages that it needs, and its findings."""
+
+    NEEDS: tuple[str, ...]
+
+    def findings(self, subject: Subject, sample: int, jobs: int) -> Iterator[Finding]:
+        """A finding per case. sample: how many cases of each group, 0 for the usual; jobs: compilers at once."""
+        ...
+
+
+SUITES: Mapping[str, Suite] = {"nodes": nodes, "ops": ops, "kernels": kernels, "networks": networks}  # type: ignore[dict-item]
+"""Name -> the onnx package's node cases, PyTorch's samples of ops, the catalogue's kernels by name, small networks and decoders."""
+
+
+@dataclass(frozen=True)
+class ConformanceReport:
+    """What was judged, and a report per suite."""
+
+    facts: Mapping[str, Any]
+    suites: Sequence[SuiteReport]
+
+    @property
+    def wrong(self) -> list[Finding]:
+        """Every wrong case."""
+        return [f for s in self.suites for f in s.findings if f.outcome == "wrong"]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong, and something is right."""
+        return not self.wrong and any(s.count("right") for s in self.suites)
+
+    def to_json(self) -> dict[str, Any]:
+        """Subject, suites, and the answer."""
+        return {"subject": dict(self.facts), "suites": [s.to_json() for s in self.suites], "ok": self.ok}
+
+
+def conformance(
+    where: Any = "cpu",
+    *,
+    target: Any = None,
+    device: str | None = None,
+    suites: Sequence[str] = (),
+    sample: int = 0,
+    jobs: int = 0,
+    progress: Callable[[str], None] = lambda text: None,
+) -> ConformanceReport:
+    """Run suites on a subject.
+
+    where, target, device: as ``subject`` has them. suites: names of ``SUITES``, all without one; one that was named must be able to run.
+    sample:   cases of each group (an op's node cases, a variant and dtype of PyTorch's samples, a kernel's calls, inputs of a network); 0: all node cases and
+              calls, two samples and inputs.
+    jobs:     compilers at once; by default a quarter of the cores this process may use. progress: called with a line of text now and then.
+    Raises InputError for an unknown suite or one whose packages are missing, DeviceUnavailable, EngineUnavailable.
+    """
+    judged = subject(where, target=target, device=device)
+    unknown = [s for s in suites if s not in SUITES]
+    if unknown:
+        raise InputError(
+            "conformance", "no suite of that name", got=", ".join(unknown), do=f"Suites are {', '.join(SUITES)}."
+        )  # fmt: skip
+    at_once = jobs or max(1, len(os.sched_getaffinity(0)) // 4)
+    reports = []
+    for name in suites or SUITES:
+        missing = [p for p in SUITES[name].NEEDS if find_spec(p) is None]
+        if missing:
+            why = f"needs the Python package{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
+            if suites:
+                raise InputError(f"suite {name}", why, do=f"Run: pip install {' '.join(missing)}")
+            reports.append(SuiteReport(name, not_run=why))
+            continue
+        reports.append(_run(name, judged, sample, at_once, progress))
+    return ConformanceReport(judged.facts(), reports)
+
+
+def _run(name: str, judged: Subject, sample: int, jobs: int, progress: Callable[[str], None]) -> SuiteReport:
+    begun, found, told = time.perf_counter(), list[Finding](), 0.0
+    progress(f"{name}: compiling")
+    for finding in SUITES[name].findings(judged, sample, jobs):
+        found.append(finding)
+        if time.perf_counter() - told > 0.5:
+            told = time.perf_counter()
+            wrong = sum(f.outcome == "wrong" for f in found)
+            progress(f"{name}: {len(found)} cases, {wrong} wrong; {finding.case}")
+    return SuiteReport(name, found, time.perf_counter() - begun)

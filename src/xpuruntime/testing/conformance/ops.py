@@ -1,0 +1,51 @@
+"""PyTorch's own samples of its ops (OpInfo): each a graph of one node on the subject, held to PyTorch's answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ..opinfo import LOOSE, Call, disagreement, graph_of
+from ..opinfo_native import DTYPES, drawn, judge_samples
+from .finding import Finding
+from .subject import Subject
+from .vendor import by_session
+
+__all__ = ["NEEDS", "findings"]
+
+NEEDS = ("torch", "expecttest")
+USUAL = 2
+"""Samples of each variant and dtype where nothing else is asked."""
+
+
+def findings(subject: Subject, sample: int, jobs: int) -> Iterator[Finding]:
+    """A finding per sample that is a call of one of our ops, in ten dtypes."""
+    limit = sample or USUAL
+    if not subject.is_native:
+        yield from _by_sessions(subject, limit)
+        return
+    assert subject.target is not None
+    for s in judge_samples(
+        limit=limit, target=subject.target, device=subject.device, jobs=jobs, batch=250 if jobs == 1 else 60
+    ):
+        kernels = tuple(filter(None, s.kernel.split(", ")))
+        yield Finding(f"{s.name} {s.dtype}", s.outcome, s.why, s.why[:120], kernels)
+
+
+def _by_sessions(subject: Subject, limit: int) -> Iterator[Finding]:
+    for name, dtype, call in drawn(limit=limit, dtypes=DTYPES):
+        case = f"{name} {dtype}"
+        feeds = {
+            f"x{i}": np.array(o, order="C") for i, o in enumerate(call.operands) if isinstance(o, np.ndarray)
+        }
+        tolerance = LOOSE.get((name, dtype), ())[:2]
+
+        def wrong(made: list[Any], call: Call = call, tolerance: Any = tolerance) -> str:
+            for i, (got, want) in enumerate(zip(made, call.want, strict=True)):
+                if said := disagreement(np.asarray(got), want, tolerance or None):
+                    return f"result {i} {said}: {call.sample}"
+            return ""
+
+        yield by_session(subject, case, graph_of(call), feeds, {}, wrong)

@@ -1,0 +1,64 @@
+"""``xpu conformance``: a backend of one's own by its dotted name, as text and as JSON, and the exit codes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+EDGE = ("conformance", "examples.porting.edge_backend:EdgeBackend", "--target", "examples.porting.edge_target:EdgeTarget")  # fmt: skip
+ONE = ("--suite", "kernels", "--sample", 1)
+
+WRONG = """
+from examples.porting.edge_target import EdgeTarget
+
+class Wrong(EdgeTarget):
+    def shader_source(self, filename):
+        return super().shader_source(filename).replace("np.multiply(a, b, out=out)", "np.add(a, b, out=out)")
+"""
+
+
+def test_a_table_with_counts_and_reasons(xpu) -> None:
+    done = xpu(*EDGE, *ONE)
+    assert done.code == 0
+    assert "native" in done.stdout
+    assert "on EdgeBackend (npu-sim): npu-sim:edge" in done.stdout
+    assert "npu-sim:edge names no kernel for addmm" in done.stdout
+    assert done.stdout.endswith("nothing is wrong\n")
+
+
+def test_json_has_every_count(xpu) -> None:
+    document = xpu(*EDGE, *ONE, "--json").json
+    assert document["ok"] is True
+    (suite,) = document["suites"]
+    assert suite["suite"] == "kernels"
+    assert suite["right"] > 5
+    assert suite["right"] + suite["wrong"] + suite["refused"] + suite["excused"] == suite["cases"]
+
+
+def test_a_wrong_kernel_ends_with_one(xpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The target lies in the folder where one stands, as it does while it is written."""
+    (tmp_path / "wrong_target.py").write_text(WRONG, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    done = xpu(*EDGE[:-1], "wrong_target:Wrong", *ONE)
+    assert done.code == 1
+    assert "kernels: WRONG mul(3x1x5, 4x1) float32 by elementwise/ported" in done.stdout
+    assert "1 wrong" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("conformance", "onnxruntme"), 6, "Did you mean 'onnxruntime'"),
+        (
+            ("conformance", "examples.porting.edge_backend:EdgeBackend"),
+            6,
+            "--target package.module:ToyTarget",
+        ),
+        (("conformance", "--suite", "node"), 4, "Suites are nodes, ops, kernels, networks"),
+    ],
+)
+def test_what_cannot_be_had_is_said(xpu, arguments: tuple[str, ...], code: int, says: str) -> None:
+    done = xpu(*arguments)
+    assert done.code == code
+    assert says in done.stderr
