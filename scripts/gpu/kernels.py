@@ -96,6 +96,8 @@ class Loaded:
     stages: tuple[Stage, ...]
     data: bytes
     temps: tuple[int, ...]
+    counters: int
+    zeros: Any = None
     made: Any = None
     functions: list[Any] = field(default_factory=list)
 
@@ -104,13 +106,14 @@ class Loaded:
         """Compile; any thread may."""
         texts = {f"kernel{i}": s.source for i, s in enumerate(lowered.stages)}
         parts = frozenset(p for s in lowered.stages for p in s.parts)
-        return cls(lowered.stages, cubin(TARGET.source(texts, parts)), lowered.temps)
+        return cls(lowered.stages, cubin(TARGET.source(texts, parts)), lowered.temps, lowered.counters)
 
     def load(self) -> None:
         """Load the functions, on the main thread."""
         path = Path(f"/tmp/kernel-{id(self)}.cubin")
         path.write_bytes(self.data)
         self.made = cupy.RawModule(path=str(path))
+        self.zeros = torch.zeros(max(self.counters, 4), dtype=torch.uint8, device="cuda")
         self.functions = [self.made.get_function(f"kernel{i}") for i in range(len(self.stages))]
         for function, stage in zip(self.functions, self.stages, strict=True):
             if stage.options["shared"]:
@@ -121,6 +124,7 @@ class Loaded:
         if self.made is None:
             self.load()
         places = {f"in{i}": x for i, x in enumerate(operands) if x is not None} | {"out0": y}
+        places["counters"] = self.zeros
         places |= {
             f"temp{i}": torch.empty(n, dtype=torch.uint8, device="cuda") for i, n in enumerate(self.temps)
         }

@@ -68,9 +68,11 @@ def calls_of(
     written: set[str] = set()
     made = []
     for stage in lowered.stages:
-        # A temp is a result of the stage that names it first and an operand of those that follow.
+        # A temp is a result of the stage that names it first and an operand of those that follow; counters are always left changed.
         results = [
-            a for a in stage.args if a.startswith("out") or (a.startswith("temp") and a not in written)
+            a
+            for a in stage.args
+            if a.startswith(("out", "counters")) or (a.startswith("temp") and a not in written)
         ]
         operands = [a for a in stage.args if a not in results]
         if [*operands, *results] != list(stage.args):

@@ -27,6 +27,8 @@ from .weights import KnownValues
 
 __all__ = ["lower"]
 
+_COUNTERS = "temp.counters"
+
 
 def lower(
     graph: Graph,
@@ -51,7 +53,7 @@ class _Lowerer:
         self.layouts = dict(layouts)
         self.known, self.memory = KnownValues(graph), Memory()
         self.calls: list[Call] = []
-        self.fresh = 0
+        self.fresh = self.counters = 0
         self.placements: dict[str, Placement] = {}
         self.made: dict[str, TensorSpec] = {}  # copies that the graph does not have
         # A value that leaves the graph is written where the caller wants it, if a kernel makes it.
@@ -71,6 +73,7 @@ class _Lowerer:
             if node.outputs[0].name in self.known or self._view(node) or self._placed(node):
                 continue
             self._kernel(node)
+        self._count()
         outputs, renamed = self._outputs()  # they may show what a state was before this run
         self.memory.reuse([c.use for c in self.calls])
         self.calls = [c for c in self.calls if not (c.stage.copies and self._in_place(c))]
@@ -183,7 +186,10 @@ class _Lowerer:
 
     def _emit(self, node: Node, kernel: str, lowered: Lowered, because: str) -> None:
         temps = [self._temp(size) for size in lowered.temps]
-        names: dict[str, str] = {f"out{i}": v.name for i, v in enumerate(node.outputs)}
+        self.counters = max(self.counters, lowered.counters)
+        names: dict[str, str] = {f"out{i}": v.name for i, v in enumerate(node.outputs)} | {
+            "counters": _COUNTERS
+        }
         names |= {f"temp{i}": t for i, t in enumerate(temps)}
         for at, operand in enumerate(node.inputs):
             if not isinstance(operand, str):
@@ -199,6 +205,19 @@ class _Lowerer:
             names[name] = self.known.recipe(str(node.inputs[at]), packed)
             self._weight(names[name])
         self.calls += calls_of(kernel, node, lowered, names, because)
+
+    def _count(self) -> None:
+        """The call that every run of a program with counters begins with."""
+        if not self.counters:
+            return
+        spec = TensorSpec((-(-self.counters // 4),), DType.INT32)
+        attrs = Attrs({"size": spec.shape, "value": 0, "dtype": spec.dtype})
+        node = Node("full", (), attrs, (Value(_COUNTERS, spec),), ())
+        kernel, lowered, because = self.chooser.choose(node, NodeCall(node, (), (spec,)))
+        self.memory.declare(_COUNTERS, BufferKind.SCRATCH, spec)
+        first = len(self.calls)
+        self._emit(node, kernel.name, lowered, because)
+        self.calls = [*self.calls[first:], *self.calls[:first]]
 
     def _in_place(self, call: Call) -> bool:
         return self.memory.place(call.inputs[0]) == self.memory.place(call.outputs[0])

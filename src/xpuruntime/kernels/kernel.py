@@ -167,6 +167,8 @@ class Lowered:
     """A node as code.
 
     temps:    bytes of buffers that live between the stages.
+    counters: bytes of the buffer ``counters``, which stages name among their results: zeros when a run begins, and each stage that uses
+              it leaves zeros behind; all nodes of a program share it.
     weights:  operand position to the packed form; only for operands with ``is_weight``.
     beside:   further arguments by name (``beside0``): made of a known operand, beside its packed form.
     in_place: output position to the operand whose memory it may take when nothing reads that later: element i of the output
@@ -176,6 +178,7 @@ class Lowered:
 
     stages: tuple[Stage, ...]
     temps: tuple[int, ...] = ()
+    counters: int = 0
     weights: Mapping[int, Packed] = field(default_factory=dict)
     beside: Mapping[str, tuple[int, Packed]] = field(default_factory=dict)
     in_place: Mapping[int, int] = field(default_factory=dict)

@@ -40,8 +40,15 @@ static inline float fmaxf(float a, float b) { return __builtin_fmaxf(a, b); }
 static inline float fminf(float a, float b) { return __builtin_fminf(a, b); }
 static inline float __fdividef(float a, float b) { return a / b; }
 template <class T> static inline T __ldg(const T *p) { return *p; }
+template <class T> static inline T __ldcg(const T *p) { return *p; }
+static inline void __threadfence() { __sync_synchronize(); }
 template <class T> static inline T atomicCAS(T *p, T have, T want) { return __sync_val_compare_and_swap(p, have, want); }
-template <class T> static inline T atomicAdd(T *p, T more) { const T old = *p; *p = old + more; return old; }
+template <class T> static inline T atomicAdd(T *p, T more) {
+    if constexpr ((T)0.5f == 0) return __sync_fetch_and_add(p, more);  // blocks of a launch may run on several threads
+    const T old = *p;
+    *p = old + more;
+    return old;
+}
 static inline float __int_as_float(int x) { float y; memcpy(&y, &x, 4); return y; }
 static inline int __float_as_int(float x) { int y; memcpy(&y, &x, 4); return y; }
 

@@ -32,7 +32,7 @@ FLAGS = (
 )
 _LAUNCH = re.compile(r"// launch: grid (\d+) (\d+) (\d+), block (\d+) (\d+) (\d+), shared (\d+)")
 _MEETS = re.compile(
-    r"joined_|__sync|__shfl|transposed<|rising\(|tensor::|TENSOR_|gemm|gemv|flash|simt|tiles|decode"
+    r"joined_|arrives_|__sync|__shfl|transposed<|rising\(|tensor::|TENSOR_|gemm|gemv|flash|simt|tiles|decode"
 )
 
 

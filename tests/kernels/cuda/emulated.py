@@ -2,6 +2,7 @@
 
     judge(Generated(), "mm", x, w)          lower the node, run its stages block by block, compare with the interpreter
 
+What other launches write stands there only after the first thread has waited for the launch's turn; before, there are NaNs.
 What it cannot show is speed, and whether the few instructions of ``tensor.cuh`` mean what the emulator takes them to mean; that is
 what ``scripts/gpu/kernels.sh`` is for.
 """
@@ -149,16 +150,28 @@ def emulate(
         places[name] = _guarded(value.shape, value.dtype, value)
     for i, size in enumerate(lowered.temps):
         places[f"temp{i}"] = _guarded((size,), np.uint8)
+    places["counters"] = _guarded((lowered.counters,), np.uint8, 0)
     outputs = [_guarded(memory_shape(s), s.dtype.numpy, shift=shift) for s in call.outputs]
     places |= {f"out{i}": x for i, x in enumerate(outputs)}
     for i, stage in enumerate(lowered.stages):
         assert library is not None
         grid, (block, *_), shared = (stage.options[n] for n in ("grid", "block", "shared"))
         assert shared <= target.sm.shared_bytes
+        written = {
+            f"in{at}" for at, o in enumerate(call.inputs) if isinstance(o, Operand) and not o.is_weight
+        }
+        late = {a: places[a].copy() for a in stage.args if a in written or a.startswith("temp")}
+        for a, value in late.items():
+            library.arrives_late(
+                ctypes.c_void_p(places[a].ctypes.data),
+                ctypes.c_void_p(value.ctypes.data),
+                ctypes.c_long(value.nbytes),
+            )
         pointers = (ctypes.c_void_p * len(stage.args))(*(places[a].ctypes.data for a in stage.args))
         library.emulate(
             getattr(library, f"launch{i}"), pointers, (ctypes.c_int * 3)(*grid), block, shared, 7 + i
         )
+    assert not places["counters"].any()  # as they were
     return [from_memory(x, s) for x, s in zip(outputs, call.outputs, strict=True)]
 
 

@@ -1,6 +1,7 @@
 """``attention/flash_decode`` on CUDA: few queries over many keys, the keys split over blocks (``templates/cuda/flash_decode.cuh``).
 
-The query heads that share a key head are rows of one block, so grouped heads read each key once. A second stage joins the splits.
+The query heads that share a key head are rows of one block, so grouped heads read each key once. The block that comes last of those that
+share a task joins their parts.
 """
 
 from __future__ import annotations
@@ -81,17 +82,16 @@ class FlashDecode:
         return found
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """The parts, then what joins them."""
+        """One stage."""
         s = AttentionShape.of(call)
         if s.empty:
             return Lowered(())
         cut = cut_for(s, target)
         tasks = s.batch * s.kv_heads * cut.row_blocks
-        kept = cut.rows * (s.dv + 2)
-        return Lowered(
-            (_part(call, s, cut, tasks, kept), _join(call, s, cut, tasks, kept)),
-            temps=(tasks * cut.splits * kept * 4,),
-        )
+        stage = _stage(call, s, cut, tasks)
+        if cut.splits == 1:
+            return Lowered((stage,))
+        return Lowered((stage,), temps=(tasks * cut.splits * cut.rows * (s.dv + 2) * 4,), counters=tasks * 4)
 
 
 def _row_text(steps: tuple[int, ...], queries: int, row: str) -> str:
@@ -102,10 +102,10 @@ def _row_text(steps: tuple[int, ...], queries: int, row: str) -> str:
     )
 
 
-def _part(call: NodeCall, s: AttentionShape, cut: Cut, tasks: int, kept: int) -> Stage:
+def _stage(call: NodeCall, s: AttentionShape, cut: Cut, tasks: int) -> Stage:
     dtype = call.outputs[0].dtype
     given = arguments_of(call)[:-1]
-    mask = [a for a in given if a.name == "mask"]
+    mask, y = [a for a in given if a.name == "mask"], arguments_of(call)[-1]
     aligned = in_chunks(dtype, s.d, s.dv, *s.q[:3], *s.k[:3], *s.v[:3])
     all_rows = s.group * s.queries
     same_mask = s.mask and not s.mask[1] and not s.mask[2] and not s.causal
@@ -120,6 +120,7 @@ def _part(call: NodeCall, s: AttentionShape, cut: Cut, tasks: int, kept: int) ->
     struct = [
         "struct KERNEL_decode {",
         *(f"    {a.text};" for a in mask),
+        f"    {y.text};",
         "    int first;",
         f"    typedef {TAGS[dtype]} T;",
         constants("int", numbers),
@@ -132,6 +133,10 @@ def _part(call: NodeCall, s: AttentionShape, cut: Cut, tasks: int, kept: int) ->
         f"        const int head = kv_head * {s.group} + {row} / {s.queries}, query = {row} % {s.queries};",
         *logit_text(s, "score", LOG2E if s.softcap else 1),
         "    }",
+        "    __device__ __forceinline__ void keep(int batch, int kv_head, int r, int at, float value) const {",
+        f"        if (first + r >= {all_rows}) return;",
+        f"        store<1>(y + (batch * {s.y[0]}ll + kv_head * {s.y[1] * s.group}ll + {_row_text(s.y, s.queries, '(first + r)')} + at * {s.y[3]}ll), value);",
+        "    }",
         "};",
     ]
     if not s.softcap:  # scores are to base 2 already, so what is added must be too
@@ -142,12 +147,14 @@ def _part(call: NodeCall, s: AttentionShape, cut: Cut, tasks: int, kept: int) ->
         f"const auto *q0 = (const tensor::u16 *)q + (batch * {s.q[0]}ll + head * {s.q[1] * s.group}ll);",
         "const auto *k0 = (const tensor::u16 *)k + KERNEL_decode::key_at(batch, head);",
         "const auto *v0 = (const tensor::u16 *)v + KERNEL_decode::value_at(batch, head);",
-        f"float *const to = parts + (int64_t)blockIdx.x * {kept};",
+        f"float *const to = parts + (int64_t)task * {cut.splits * cut.rows * (s.dv + 2)};"
+        if cut.splits > 1
+        else "float *const to = nullptr;",
     ]
-    values = f"{{{'mask, ' if mask else ''}block * {cut.rows}}}"
+    values = f"{{{'mask, ' if mask else ''}y, block * {cut.rows}}}"
     if aligned:
-        constructor = f"{mask[0].text}, int first" if mask else "int first"
-        inner = "mask, first" if mask else "first"
+        constructor = ", ".join([*(a.text for a in mask), y.text, "int first"])
+        inner = ", ".join([*(a.name for a in mask), "y", "first"])
         struct.append(
             f"struct KERNEL_anywhere : KERNEL_decode {{ __device__ KERNEL_anywhere({constructor}) : KERNEL_decode{{{inner}}} {{}}"
             " static constexpr bool ALIGNED = false; };"
@@ -160,39 +167,25 @@ def _part(call: NodeCall, s: AttentionShape, cut: Cut, tasks: int, kept: int) ->
         ]
     else:
         body.append(f"flash_decode::part(q0, k0, v0, batch, head, to, KERNEL_decode{values});")
+    shared: list[Argument] = []
+    if cut.splits > 1:
+        body.append(
+            f"if (arrives_last(counters + task, {cut.splits})) flash_decode::joined(to, batch, head, KERNEL_decode{values});"
+        )
+        shared = [
+            Argument("temp0", "parts", "float", True),
+            Argument("counters", "counters", "uint32_t", True),
+        ]
     return cuda_stage(
         f"decode_{s.batch}x{s.kv_heads * s.group}x{s.queries}x{s.keys}x{s.d}",
-        about(call, f"{cut.rows} rows a block, keys in {cut.splits} parts of {cut.share}"),
-        [*given, Argument("temp0", "parts", "float", written=True)], body, Launch((tasks * cut.splits, 1, 1), (_WARPS * 32, 1, 1), cut.shared), before=struct,
-        parts=frozenset({"flash_decode"}), flops=s.flops, bytes=bytes_of([o.spec for o in call.tensors]),
+        about(call, f"{cut.rows} rows a block, keys in {cut.splits} parts of {cut.share}"), [*given, y, *shared], body,
+        Launch((tasks * cut.splits, 1, 1), (_WARPS * 32, 1, 1), cut.shared), before=struct, parts=frozenset({"flash_decode"}), flops=s.flops,
+        bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
     )  # fmt: skip
 
 
 def _sees(s: AttentionShape, row: str) -> str:
     return f"key <= {row} % {s.queries} + {s.offset}" if s.causal else "true"
-
-
-def _join(call: NodeCall, s: AttentionShape, cut: Cut, tasks: int, kept: int) -> Stage:
-    y = call.outputs[0]
-    all_rows = s.group * s.queries
-    threads = max(32, -(-s.dv // 32) * 32)
-    body = [
-        f"const int r = blockIdx.x % {cut.rows}, task = blockIdx.x / {cut.rows}, row = task % {cut.row_blocks} * {cut.rows} + r;",
-        f"const int head = task / {cut.row_blocks} % {s.kv_heads}, batch = task / {cut.row_blocks * s.kv_heads};",
-        f"if (row >= {all_rows} || threadIdx.x >= {s.dv}) return;",
-        f"const float x = flash_decode::joined<KERNEL_join>(parts + (int64_t)task * {cut.splits * kept}, {kept}, r, threadIdx.x);",
-        f"store<1>(y + (batch * {s.y[0]}ll + head * {s.y[1] * s.group}ll + {_row_text(s.y, s.queries, 'row')} + threadIdx.x * {s.y[3]}ll), x);",
-    ]
-    arguments = [
-        Argument("temp0", "parts", "float"),
-        Argument("out0", "y", arguments_of(call)[0].ctype, True),
-    ]
-    return cuda_stage(
-        f"decode_join_{s.batch}x{s.kv_heads * s.group}x{s.queries}x{s.d}", about(call, f"joins {cut.splits} parts"), arguments, body,
-        Launch.flat(tasks * cut.rows, threads),
-        before=["struct KERNEL_join {", constants("int", {"SPLITS": cut.splits, "dv": s.dv}), "};"],
-        parts=frozenset({"flash_decode"}), bytes=tasks * cut.splits * kept * 4 + bytes_of([y]),
-    )  # fmt: skip
 
 
 KERNELS: tuple[Any, ...] = (FlashDecode(),)

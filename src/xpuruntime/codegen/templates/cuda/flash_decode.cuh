@@ -1,12 +1,12 @@
-// needs: tiles
+// needs: tiles arrive
 // flash_decode.cuh: attention of few queries over many keys, whose time is that of reading keys and values once.
-// The keys are split over blocks (Flash-Decoding, Dao et al., 2023); `joined` brings the parts together. All query heads that share a
+// The keys are split over blocks (Flash-Decoding, Dao et al., 2023); the last to come brings the parts together. All query heads that share a
 // key head are rows of one block, so tensor cores compute up to 16 of them at once; a warp has 16 keys of its own at a time and copies
 // STAGES ahead, so that no warp waits for another until the end.
 //
 // P: T, D (size of a head, padded to 32, 64 or 128), d, dv, rows (of queries and heads, up to 16), keys, SPLITS, SHARE (keys of a
 //    split), WARPS, STAGES, ALIGNED, q_row, k_row, v_row; MASKED (there are logits to change), MASK_ROWS (rows whose masks differ),
-//    q_at(row), sees(row, key), scale() (of exponents to base 2), logit(score, batch, head, row, key).
+//    q_at(row), sees(row, key), scale() (of exponents to base 2), logit(score, batch, head, row, key), keep(batch, head, row, at, value).
 namespace flash_decode {
 
 using tensor::u16;
@@ -41,7 +41,8 @@ __device__ __forceinline__ void shown(int batch, int head, int &begin, int &end,
     end = last;
 }
 
-// One part: for each row dv sums, the maximum and the sum of weights, left in `parts`.
+// One part: for each row dv sums, the maximum and the sum of weights, left in `parts`, which begins with the task's first. Where there is
+// but one part, it is the result.
 template <class P>
 __device__ __forceinline__ void part(const u16 *q, const u16 *k, const u16 *v, int batch, int head, float *parts, const P &p) {
     TENSOR_SHARED(shared);
@@ -49,6 +50,11 @@ __device__ __forceinline__ void part(const u16 *q, const u16 *k, const u16 *v, i
     constexpr int CH = P::D / 8, TILE = 16 * P::D * 2, STAGE = 2 * TILE, ON = P::D / 8, LOADS = 16 * CH / 32, KEPT = P::dv + 2;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int begin = blockIdx.x % P::SPLITS * P::SHARE, end = begin + P::SHARE < P::keys ? begin + P::SHARE : P::keys;
+    for (int i = threadIdx.x; i < 16 * CH; i += P::WARPS * 32) {
+        const int r = i / CH, c = i % CH;
+        tiles::fetch<P::ALIGNED>(shared + tiles::swizzled<CH>(r, c) * 16, q + p.q_at(r < P::rows ? r : 0), c * 8, P::d, r < P::rows);
+    }
+    tensor::copies_commit();
     if (P::MASKED) shown<P>(batch, head, begin, end, p);
     const int steps = end > begin ? ((end - begin + 15) / 16 - warp + P::WARPS - 1) / P::WARPS : 0;
 
@@ -65,11 +71,6 @@ __device__ __forceinline__ void part(const u16 *q, const u16 *k, const u16 *v, i
             tiles::fetch<P::ALIGNED>(at + TILE, v + (long long)(key0 + r) * P::v_row, c * 8, P::dv, there);
         }
     };
-    for (int i = threadIdx.x; i < 16 * CH; i += P::WARPS * 32) {
-        const int r = i / CH, c = i % CH;
-        tiles::fetch<P::ALIGNED>(shared + tiles::swizzled<CH>(r, c) * 16, q + p.q_at(r < P::rows ? r : 0), c * 8, P::d, r < P::rows);
-    }
-    tensor::copies_commit();
 #pragma unroll
     for (int s = 0; s < P::STAGES - 1; ++s) {
         if (s < steps) fetch(s);
@@ -172,9 +173,10 @@ __device__ __forceinline__ void part(const u16 *q, const u16 *k, const u16 *v, i
         }
     }
     __syncthreads();
+    float *const own_part = parts + (long long)(blockIdx.x % P::SPLITS) * P::rows * KEPT;
     for (int i = threadIdx.x; i < P::rows * KEPT; i += P::WARPS * 32) {
         const int r = i / KEPT, at = i % KEPT;
-        float peak = TENSOR_HIDDEN, sum = 0;
+        float peak = TENSOR_HIDDEN, sum = 0, all = 0;
 #pragma unroll
         for (int w = 0; w < P::WARPS; ++w) peak = fmaxf(peak, states[(w * 16 + r) * LINE + P::D]);
         const float level = peak == TENSOR_HIDDEN ? 0 : peak;
@@ -182,25 +184,48 @@ __device__ __forceinline__ void part(const u16 *q, const u16 *k, const u16 *v, i
 #pragma unroll
         for (int w = 0; w < P::WARPS; ++w) {
             const float *const state = states + (w * 16 + r) * LINE;
-            sum += state[column] * tensor::exp2(state[P::D] - level);
+            const float weight = tensor::exp2(state[P::D] - level);
+            sum += state[column] * weight;
+            all += state[P::D + 1] * weight;
         }
-        parts[r * KEPT + at] = at == P::dv ? peak : sum;
+        if (P::SPLITS > 1) own_part[r * KEPT + at] = at == P::dv ? peak : sum;
+        else if (at < P::dv) p.keep(batch, head, r, at, all == 0 ? 0 : sum / all);
     }
 }
 
-// The parts of one row: a value a thread.
+// The parts of one task become its result. First each part's weight in a row, then a value a thread at a time.
 template <class P>
-__device__ __forceinline__ float joined(const float *parts, int stride, int row, int at) {
-    float peak = TENSOR_HIDDEN, sum = 0, total = 0;
-    for (int s = 0; s < P::SPLITS; ++s) peak = fmaxf(peak, parts[s * stride + row * (P::dv + 2) + P::dv]);
-    const float level = peak == TENSOR_HIDDEN ? 0 : peak;
-    for (int s = 0; s < P::SPLITS; ++s) {
-        const float *const state = parts + s * stride + row * (P::dv + 2);
-        const float weight = tensor::exp2(state[P::dv] - level);
-        sum += state[at] * weight;
-        total += state[P::dv + 1] * weight;
+__device__ __forceinline__ void joined(const float *parts, int batch, int head, const P &p) {
+    TENSOR_SHARED(shared);
+    float *const weights = (float *)shared;
+    constexpr int KEPT = P::dv + 2, STRIDE = P::rows * KEPT, THREADS = P::WARPS * 32;
+    __syncthreads();
+    for (int i = threadIdx.x; i < P::rows * P::SPLITS; i += THREADS)
+        weights[i] = fresh(parts + i % P::SPLITS * STRIDE + i / P::SPLITS * KEPT + P::dv);
+    __syncthreads();
+    for (int r = threadIdx.x / 32; r < P::rows; r += P::WARPS) {
+        float *const row = weights + r * P::SPLITS;
+        float peak = TENSOR_HIDDEN, total = 0;
+        for (int s = threadIdx.x % 32; s < P::SPLITS; s += 32) peak = fmaxf(peak, row[s]);
+#pragma unroll
+        for (int far = 16; far > 0; far /= 2) peak = fmaxf(peak, __shfl_xor_sync(0xffffffffu, peak, far));
+        const float level = peak == TENSOR_HIDDEN ? 0 : peak;
+        for (int s = threadIdx.x % 32; s < P::SPLITS; s += 32) {
+            row[s] = tensor::exp2(row[s] - level);
+            total += row[s] * fresh(parts + s * STRIDE + r * KEPT + P::dv + 1);
+        }
+#pragma unroll
+        for (int far = 16; far > 0; far /= 2) total += __shfl_xor_sync(0xffffffffu, total, far);
+        for (int s = threadIdx.x % 32; s < P::SPLITS; s += 32) row[s] = total == 0 ? 0 : row[s] / total;
     }
-    return total == 0 ? 0 : sum / total;
+    __syncthreads();
+    for (int i = threadIdx.x; i < P::rows * P::dv; i += THREADS) {
+        const int r = i / P::dv, at = i % P::dv;
+        float sum = 0;
+#pragma unroll 16
+        for (int s = 0; s < P::SPLITS; ++s) sum += weights[r * P::SPLITS + s] * fresh(parts + s * STRIDE + r * KEPT + at);
+        p.keep(batch, head, r, at, sum);
+    }
 }
 
 }  // namespace flash_decode

@@ -1,0 +1,73 @@
+"""One token of a decoder on CUDA: how many launches it is, and blocks that join each other's parts through shared counters."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from xpuruntime import ir
+from xpuruntime.llm.build import DECODE, build_program
+from xpuruntime.llm.config import DecoderConfig
+from xpuruntime.llm.decoder import decoder_graph
+from xpuruntime.runtime import Executor
+from xpuruntime.testing.cuda_host import cuda_host
+from xpuruntime.testing.native import compile_native
+from xpuruntime.types import DType
+
+rng = np.random.default_rng(2)
+SIZES = {
+    "model_type": "qwen2", "vocab_size": 300, "hidden_size": 128, "intermediate_size": 192, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 512, "rms_norm_eps": 1e-6, "rope_theta": 1e6, "tie_word_embeddings": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_a_layer_is_six_launches(layers: int) -> None:
+    """Norm and QKV; rotations and cache; attention; output and residual; norm, gate, up and SiLU; down and residual."""
+    config = DecoderConfig.from_json({**SIZES, "num_hidden_layers": layers})
+    graph = decoder_graph(config, length=1, capacity=256, dtype=DType.BFLOAT16)
+    calls = build_program({DECODE: graph}, target=cuda_host()).entry(DECODE).plans[0].calls
+    ends = ["create/fill", "elementwise/generated", "embedding/generated", "matmul/gemv", "reduce/generated"]
+    layer = [
+        "matmul/gemv",
+        "rope/generated",
+        "attention/flash_decode",
+        "matmul/gemv",
+        "matmul/gemv",
+        "matmul/gemv",
+    ]
+    assert [c.kernel for c in calls] == [*ends[:3], *layer * layers, *ends[3:]]
+    assert len(calls) + 6 * (28 - layers) <= 200  # Qwen2.5-1.5B has 28
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_blocks_join_each_other_s_parts_run_after_run(threads: int) -> None:
+    """Two nodes share the counters, whose memory is junk before the first run."""
+    b = ir.GraphBuilder("g")
+    q = b.input("q", "bfloat16[1, 6, 1, 64]")
+    k, v = (b.input(n, "bfloat16[1, 2, 500, 64]") for n in "kv")
+    mask = b.input("m", "bool[1, 1, 1, 500]")
+    b.output("y", b.attention(b.attention(q, k, v, mask), k, v, mask))
+    graph = b.build()
+    feeds = {
+        s.name: rng.standard_normal(s.shape).astype(ml_dtypes.bfloat16)
+        for s in graph.input_specs
+        if s.name != "m"
+    }
+    feeds["m"] = np.arange(500).reshape(1, 1, 1, 500) < 333
+    program = compile_native(graph, feeds, target=cuda_host())
+    plan = program.entries[0].plans[0]
+    assert [c.kernel for c in plan.calls] == [
+        "create/fill",
+        "attention/flash_decode",
+        "attention/flash_decode",
+    ]
+    assert plan.calls[1].tasks > plan.calls[0].tasks > 0
+    counters = plan.buffer(plan.calls[0].outputs[0])
+    assert (counters.first, counters.last) == (0, 2)
+    want = ir.interp.run(graph, feeds)["y"].astype(np.float64)
+    with Executor(program, threads=threads) as executor:
+        for _ in range(3):
+            (got,) = executor.run_arrays([feeds[s.name] for s in graph.input_specs])
+            assert abs(got.astype(np.float64) - want).max() <= 8e-3 * abs(want).max()
