@@ -1,10 +1,11 @@
-// bindings/bind_profiler.cpp: the event ring and NVTX.
+// bindings/bind_profiler.cpp: the event ring, NVTX, and what a device's driver saw.
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
 #include "bindings.h"
+#include "xpurt/observation.h"
 #include "xpurt/profiler.h"
 
 namespace nb = nanobind;
@@ -65,8 +66,41 @@ void bind_profiler(nb::module_& m) {
         .def_prop_ro("pending", &EventRing::pending)
         .def_prop_ro("dropped", &EventRing::dropped);
 
+    nb::class_<Seen>(m, "Seen", "One piece of work by the driver's own record.")
+        .def_prop_ro("kind",
+                     [](const Seen& self) {
+                         constexpr const char* names[] = {"kernel", "copy", "fill"};
+                         return names[self.kind];
+                     })
+        .def_ro("call", &Seen::call)
+        .def_ro("name", &Seen::name)
+        .def_prop_ro(
+            "grid", [](const Seen& s) { return nb::make_tuple(s.grid[0], s.grid[1], s.grid[2]); },
+            nb::sig("def grid(self) -> tuple[int, int, int]"))
+        .def_prop_ro(
+            "block", [](const Seen& s) { return nb::make_tuple(s.block[0], s.block[1], s.block[2]); },
+            nb::sig("def block(self) -> tuple[int, int, int]"))
+        .def_ro("registers", &Seen::registers)
+        .def_ro("shared_bytes", &Seen::shared_bytes)
+        .def_ro("local_bytes", &Seen::local_bytes)
+        .def_ro("bytes", &Seen::bytes)
+        .def_ro("start_ns", &Seen::start_ns)
+        .def_ro("duration_ns", &Seen::duration_ns);
+    nb::class_<Observation>(m, "Observation", "Filled by the run that it is handed to.")
+        .def(nb::init<>())
+        .def_ro("seen", &Observation::seen)
+        .def_ro("graph", &Observation::graph)
+        .def_ro("joined", &Observation::joined)
+        .def_ro("source", &Observation::source)
+        .def_ro("absent", &Observation::absent)
+        .def_ro("advice", &Observation::advice)
+        .def_ro("dropped", &Observation::dropped)
+        .def_ro("unmatched", &Observation::unmatched);
+
     m.def("nvtx_open", &nvtx_open, "search"_a, NoGil(), "Load NVTX, if it is there, and switch ranges on.");
     m.def("nvtx_active", &nvtx_active);
+    m.def("nvtx_each_call", &nvtx_each_call, "on"_a,
+          "Whether each kernel call has a range of its own; then it is launched by itself, in no graph.");
     m.def("nvtx_push", &nvtx_push, "name"_a);
     m.def("nvtx_pop", &nvtx_pop);
     m.def("nvtx_mark", &nvtx_mark, "name"_a);

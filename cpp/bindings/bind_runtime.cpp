@@ -170,7 +170,7 @@ nb::object finish(const Status& status) {
 }
 
 Status run(PyExecutor& self, const PyFixed& fixed, const Memory* memory, const Times& times, EventRing* ring,
-           const Stop* stop, bool host, const Order& order) {
+           const Stop* stop, bool host, const Order& order, Observation* observation = nullptr) {
     if (times && times->size() < self.core->plan().calls.size())
         throw nb::value_error("times: fewer places than calls");
     Executor::Run run;
@@ -182,6 +182,7 @@ Status run(PyExecutor& self, const PyFixed& fixed, const Memory* memory, const T
     run.stop = stop == nullptr ? nullptr : &stop->set;
     run.host = host;
     run.order = order;
+    run.observation = observation;
     const nb::gil_scoped_release no_gil;
     return self.core->run(run);
 }
@@ -196,7 +197,7 @@ std::vector<Memory>& border_memory(size_t count) {
 
 // None when it ran, the index of the first array whose memory cannot be used as it is, or a Status.
 nb::object run_arrays(PyExecutor& self, const PyFixed& fixed, nb::tuple inputs, nb::tuple outputs,
-                      const Times& times, EventRing* ring, const Stop* stop) {
+                      const Times& times, EventRing* ring, const Stop* stop, Observation* observation) {
     const size_t in = inputs.size(), out = outputs.size();
     if (in != static_cast<size_t>(self.core->plan().inputs) ||
         out != static_cast<size_t>(self.core->plan().outputs))
@@ -207,7 +208,7 @@ nb::object run_arrays(PyExecutor& self, const PyFixed& fixed, nb::tuple inputs, 
         memory[i] = self.borders[i].fit(array.ptr());
         if (memory[i] == nullptr) return nb::int_(i);
     }
-    return finish(run(self, fixed, memory.data(), times, ring, stop, self.apart, {}));
+    return finish(run(self, fixed, memory.data(), times, ring, stop, self.apart, {}, observation));
 }
 
 // The same with addresses, or with the ids of a Python driver's handles. The caller keeps them alive.
@@ -383,11 +384,11 @@ void bind_runtime(nb::module_& m) {
         .def("clear", [](Stop& self) { self.set.store(false); });
     nb::class_<PyExecutor>(m, "Executor", "A plan that is ready to run.")
         .def("run_arrays", &run_arrays, "fixed"_a, "inputs"_a, "outputs"_a, "times"_a = nb::none(),
-             "ring"_a = nb::none(), "stop"_a = nb::none(),
+             "ring"_a = nb::none(), "stop"_a = nb::none(), "observation"_a = nb::none(),
              nb::sig("def run_arrays(self, fixed: Fixed, inputs: tuple[object, ...], "
                      "outputs: tuple[object, ...], times: NDArray[numpy.int64] | None = None, ring: "
-                     "EventRing | None = None, stop: Stop | None = None) "
-                     "-> int | Status | None"))
+                     "EventRing | None = None, stop: Stop | None = None, observation: Observation | None = "
+                     "None) -> int | Status | None"))
         .def("run_memory", &run_memory, "fixed"_a, "inputs"_a, "outputs"_a, "times"_a = nb::none(),
              "ring"_a = nb::none(), "stop"_a = nb::none(), "stream"_a = nb::none(),
              nb::sig("def run_memory(self, fixed: Fixed, inputs: Sequence[int], outputs: Sequence[int], "

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "backends/cuda/driver.h"
+#include "backends/cuda/stream.h"
 #include "doctest/doctest.h"
 #include "xpurt/cuda.h"
 #include "xpurt/executor.h"
@@ -128,6 +129,42 @@ inline Status run_device(Executor& executor, const Fixed& fixed, const CudaBlock
     Executor::Run run;
     run.fixed = &fixed, run.inputs = &x, run.outputs = &y, run.order = order;
     return executor.run(run);
+}
+
+// A library that queues a copy: its launch knows no node, so its addresses change by capturing anew.
+struct CopyKernel final : cuda::StreamKernel {
+    const cuda::Device& device;
+    explicit CopyKernel(const cuda::Device& on) : device(on) {}
+    Status launch(void* const* args, void* workspace, cuda::CUstream stream) const override {
+        CHECK(workspace != nullptr);
+        CHECK(reinterpret_cast<uintptr_t>(workspace) % 256 == 0);
+        return device.check(
+            device.driver.cuMemcpyDtoDAsync_v2(reinterpret_cast<uintptr_t>(args[1]),
+                                               reinterpret_cast<uintptr_t>(args[0]), 4 * n, stream),
+            "cuMemcpyDtoDAsync_v2");
+    }
+    size_t workspace_bytes() const override { return 100; }
+    std::string implementation() const override { return "copy algorithm 3"; }
+};
+struct CopyLibrary final : cuda::StreamLibrary {
+    std::string version() const override { return "1.0"; }
+    Result<std::unique_ptr<cuda::StreamKernel>> prepare(const KernelCall& call,
+                                                        cuda::Device& device) override {
+        if (call.symbol != "copy") return Status{Code::unsupported, "no such word: " + call.symbol, ""};
+        return std::unique_ptr<cuda::StreamKernel>(std::make_unique<CopyKernel>(device));
+    }
+};
+
+inline Plan with_library(CudaBackend& on) {
+    cuda::register_stream_library("copying", std::make_unique<CopyLibrary>());
+    Plan plan = chain(on, n);
+    plan.arena_bytes = 256 + 8 * n;
+    KernelCall copy = call("copy", {{1, 0}, {0, 256 + 4 * n}}, n);
+    copy.library = "copying";
+    copy.options.clear();
+    plan.calls.insert(plan.calls.begin(), copy);
+    plan.calls[1].args[0] = {0, 256 + 4 * n};
+    return plan;
 }
 
 }  // namespace simulated

@@ -208,10 +208,80 @@ class EventRing:
     @property
     def dropped(self) -> int: ...
 
+class Seen:
+    """One piece of work by the driver's own record."""
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def call(self) -> int: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def grid(self) -> tuple[int, int, int]: ...
+
+    @property
+    def block(self) -> tuple[int, int, int]: ...
+
+    @property
+    def registers(self) -> int: ...
+
+    @property
+    def shared_bytes(self) -> int: ...
+
+    @property
+    def local_bytes(self) -> int: ...
+
+    @property
+    def bytes(self) -> int: ...
+
+    @property
+    def start_ns(self) -> int: ...
+
+    @property
+    def duration_ns(self) -> int: ...
+
+class Observation:
+    """Filled by the run that it is handed to."""
+
+    def __init__(self) -> None: ...
+
+    @property
+    def seen(self) -> list[Seen]: ...
+
+    @property
+    def graph(self) -> bool: ...
+
+    @property
+    def joined(self) -> str: ...
+
+    @property
+    def source(self) -> str: ...
+
+    @property
+    def absent(self) -> str: ...
+
+    @property
+    def advice(self) -> str: ...
+
+    @property
+    def dropped(self) -> int: ...
+
+    @property
+    def unmatched(self) -> int: ...
+
 def nvtx_open(search: Search) -> Status:
     """Load NVTX, if it is there, and switch ranges on."""
 
 def nvtx_active() -> bool: ...
+
+def nvtx_each_call(on: bool) -> None:
+    """
+    Whether each kernel call has a range of its own; then it is launched by itself, in no graph.
+    """
 
 def nvtx_push(name: str) -> int: ...
 
@@ -382,7 +452,7 @@ class Stop:
 class Executor:
     """A plan that is ready to run."""
 
-    def run_arrays(self, fixed: Fixed, inputs: tuple[object, ...], outputs: tuple[object, ...], times: NDArray[numpy.int64] | None = None, ring: EventRing | None = None, stop: Stop | None = None) -> int | Status | None: ...
+    def run_arrays(self, fixed: Fixed, inputs: tuple[object, ...], outputs: tuple[object, ...], times: NDArray[numpy.int64] | None = None, ring: EventRing | None = None, stop: Stop | None = None, observation: Observation | None = None) -> int | Status | None: ...
 
     def run_memory(self, fixed: Fixed, inputs: Sequence[int], outputs: Sequence[int], times: NDArray[numpy.int64] | None = None, ring: EventRing | None = None, stop: Stop | None = None, stream: int | None = None) -> Status | None: ...
 

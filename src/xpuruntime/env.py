@@ -43,10 +43,16 @@ VARIABLES: dict[str, Variable] = {
         Variable("XPU_AUTO_SECONDS", "20", "time bound of engine='auto' for one model, in seconds"),
         Variable("XPU_LIBCUBLAS", "", "path of the cuBLAS library, instead of the usual search"),
         Variable("XPU_LIBCUBLASLT", "", "path of the cuBLASLt library, instead of the usual search"),
+        Variable("XPU_LIBCUPTI", "", "path of the CUPTI library, instead of the usual search"),
         Variable("XPU_LIBCUDNN", "", "path of the cuDNN library, instead of the usual search"),
         Variable("XPU_LIBCUDA", "", "path of the CUDA driver library, instead of the usual search"),
         Variable("XPU_LIBNVRTC", "", "path of the NVRTC library, instead of the usual search"),
         Variable("XPU_LIBNVTX", "", "path of the NVTX library, instead of the usual search"),
+        Variable(
+            "XPU_NVTX",
+            "",
+            "ranges for NVIDIA's tools: runs, or calls (each kernel too, launched by itself); empty: none",
+        ),
         Variable("XPU_LIBONEDNN", "", "path of the oneDNN library, instead of the usual search"),
         Variable(
             "XPU_DEBUG",

@@ -11,7 +11,7 @@ __all__ = ["vendor_folders"]
 # Where containers and WSL mount a driver without telling the loader.
 _DRIVER_FOLDERS = ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/lib/wsl/lib")
 # A toolkit that is installed but not in the loader's list.
-_TOOLKIT_FOLDERS = ("/usr/local/cuda/lib64",)
+_TOOLKIT_FOLDERS = ("/usr/local/cuda/lib64", "/usr/local/cuda/extras/CUPTI/lib64")
 
 
 def vendor_folders() -> list[str]:

@@ -92,3 +92,50 @@ print(library.loaded, library.status.code, nvtx.active(), r.depth)
 """
     out = python(code, XPU_LIBNVTX=str(tmp_path / "absent.so"))
     assert out.split() == ["False", "not_found", "False", "-1"]
+
+
+PROGRAM = """
+import numpy as np
+from xpuruntime import ir
+from xpuruntime.runtime import Executor
+from xpuruntime.testing.native import compile_native
+
+b = ir.GraphBuilder("small")
+x = b.input("x", "float32[8]")
+b.output("y", b.cumsum(b.exp(x), dim=0))
+feed = np.zeros(8, np.float32)
+executor = Executor(compile_native(b.build(), {"x": feed}))
+for _ in range(2):
+    (y,) = executor.run_arrays([feed])
+assert y[-1] == 8
+"""
+
+
+@pytest.mark.parametrize("level", ["runs", "calls"])
+def test_the_environment_gives_every_run_and_every_call_a_range(level: str, tmp_path: Path) -> None:
+    compiler = shutil.which("c++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    if "True" not in python("from xpuruntime.profiler import nvtx; print(nvtx.enable().loaded)"):
+        pytest.skip("NVTX is not on this machine: pip install nvidia-nvtx")
+    source, listener, log = tmp_path / "listener.cpp", tmp_path / "liblistener.so", tmp_path / "log.txt"
+    source.write_text(LISTENER)
+    subprocess.run([compiler, "-shared", "-fPIC", str(source), "-o", str(listener)], check=True)
+    python(PROGRAM, NVTX_INJECTION64_PATH=str(listener), LISTENER_LOG=str(log), XPU_NVTX=level)
+    lines = log.read_text(encoding="utf-8").splitlines()
+    inner = [
+        "push kernel elementwise/generated (node exp)",
+        "pop",
+        "push kernel scan/generated (node cumsum)",
+        "pop",
+    ]
+    assert lines == 2 * ["push small:main", *(inner if level == "calls" else ()), "pop"]
+
+
+def test_an_unknown_level_is_refused() -> None:
+    code = PROGRAM.replace(
+        "executor = Executor",
+        "import pytest\nfrom xpuruntime.errors import PolicyError\nwith pytest.raises(PolicyError, match='must be runs or calls; got .often.'):\n"
+        "    Executor(compile_native(b.build(), {'x': feed}))\nraise SystemExit\nexecutor = Executor",
+    )
+    python(code, XPU_NVTX="often")

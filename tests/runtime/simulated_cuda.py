@@ -167,5 +167,66 @@ def reports() -> None:
     made.backend.synchronize()
 
 
+def observed() -> None:
+    """What CUPTI saw: of a first run single launches, later the graph; joined to the plan's calls."""
+    made = executor()
+    for i in range(3):
+        found = made.observe([x_of(i)])
+        assert found.absent == "", found
+        assert (found.source, found.graph) == ("CUPTI 13.5", i > 0)
+        assert {at: [s.name for s in seen] for at, seen in found.calls.items()} == {0: ["add"], 1: ["scale"]}
+        (scale,) = found.calls[1]
+        assert (scale.grid, scale.block, scale.registers, scale.time_us) == ((N, 1, 1), (1, 1, 1), 40, 1.0)
+        how = ("one graph", "graph nodes") if i else ("single launches", "correlation")
+        assert found.note() == f"CUPTI 13.5 saw 2 pieces of work of 2 calls in {how[0]}, joined by {how[1]}"
+    assert right(x_of(7), made.run_arrays([x_of(7)])[0])
+
+
+def receipt() -> None:
+    """A session's receipt names what the driver ran under each call of the plan; and says so when it was something else."""
+    import xpuruntime as xrt
+
+    weight = replace(program().weights[0], data=W.tobytes())
+    calls = tuple(
+        replace(c, nodes=(f"node_{c.symbol}",), ops=("add",)) for c in program().entries[0].plans[0].calls
+    )
+    (entry,) = program().entries
+    whole = replace(
+        program(), weights=(weight,), entries=(replace(entry, plans=(replace(entry.plans[0], calls=calls),)),)
+    )
+    sess = xrt.InferenceSession(whole, device="cuda:0", engine="native")
+    assert right(x_of(1), sess.run({"input": x_of(1)})["output"])
+    plain = sess.receipt()
+    assert plain.confirmed
+    (evidence,) = plain.evidence.values()
+    assert [[s.name for s in row.seen] for row in evidence.rows] == [["add"], ["scale"]]
+    assert evidence.rows[1].to_json()["seen"] == [
+        {
+            "name": "scale",
+            "grid": [N, 1, 1],
+            "block": [1, 1, 1],
+            "registers": 40,
+            "shared_bytes": 128,
+            "bytes": 0,
+            "time_us": 1.0,
+        }
+    ]
+    text = plain.text()
+    assert "ran scale (1000x1x1 of 1x1x1, 40 registers, 128 bytes shared) 1.0 us" in text
+    assert "note: CUPTI 13.5 saw 2 pieces of work of 2 calls in one graph, joined by graph nodes" in text
+
+
+def unobserved() -> None:
+    """Without CUPTI a run is as any other, and the reason is told."""
+    made = executor()
+    found = made.observe([x_of(1)])
+    assert not found.calls
+    assert found.note().startswith(
+        "no record of what the driver ran: NVIDIA CUPTI: no file found; tried /nonexistent/cupti.so"
+    )
+    assert "XPU_LIBCUPTI names this file" in found.note()
+    assert right(x_of(7), made.run_arrays([x_of(7)])[0])
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]]()

@@ -16,16 +16,19 @@ LIBRARIES = HERE.parents[1] / "cpp" / "tests" / "libraries"
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("simulated")
-    for name in ("driver", "kernels"):
+    for name in ("driver", "kernels", "cupti"):
         made, text = folder / f"{name}.so", LIBRARIES / f"simulated_{name}.cpp"
         command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-o", str(made), str(text), "-ldl"]
         subprocess.run(command, check=True)
     return folder
 
 
-@pytest.mark.parametrize("case", ["arrays", "buffers", "memory", "refusals", "reports"])
+@pytest.mark.parametrize(
+    "case", ["arrays", "buffers", "memory", "refusals", "reports", "observed", "receipt", "unobserved"]
+)
 def test_over_the_simulated_driver(case: str, built: Path) -> None:
     command = [sys.executable, str(HERE / "simulated_cuda.py"), case, str(built / "kernels.so")]
-    environment = {**os.environ, "XPU_LIBCUDA": str(built / "driver.so")}
+    cupti = "/nonexistent/cupti.so" if case == "unobserved" else str(built / "cupti.so")
+    environment = {**os.environ, "XPU_LIBCUDA": str(built / "driver.so"), "XPU_LIBCUPTI": cupti}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
     assert done.returncode == 0, done.stderr

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "xpurt/kernel.h"
+#include "xpurt/observation.h"
 #include "xpurt/profiler.h"
 #include "xpurt/status.h"
 
@@ -69,9 +70,10 @@ struct Bindings {
     }
     int64_t* times = nullptr;  // when not null: nanoseconds of each call of the recording
     EventRing* ring = nullptr;
-    const uint32_t* names = nullptr;  // by call, for ring
-    int64_t first_call = 0;           // position of the recording's first call in the plan
-    RunState* state = nullptr;        // what open() made for this context
+    const uint32_t* names = nullptr;     // by call, for ring
+    Observation* observation = nullptr;  // when not null: what the device's driver says that it did
+    int64_t first_call = 0;              // position of the recording's first call in the plan
+    RunState* state = nullptr;           // what open() made for this context
 };
 
 class Backend {
@@ -90,6 +92,8 @@ class Backend {
     // `queues()` says so, and then the executor opens a state for each context, begins and ends every run
     // with it, and brings arrays of the host there and back.
     virtual bool queues() const noexcept { return false; }
+    // Whether a submission fills Bindings::observation.
+    virtual bool observes() const noexcept { return false; }
     virtual Result<std::unique_ptr<RunState>> open() { return std::unique_ptr<RunState>(); }
     // Before anything of a run: its work comes after whatever the context still has in flight.
     virtual Status begin(RunState&, const Order&) { return {}; }

@@ -90,6 +90,7 @@ class Executor {
         const Memory* outputs = nullptr;
         int64_t* times = nullptr;  // nanoseconds of each call, when not null
         EventRing* ring = nullptr;
+        Observation* observation = nullptr;  // when not null: filled where the device's driver keeps a record
         const std::atomic<bool>* stop = nullptr;  // when not null: set it to end this run after its kernel
         bool host = false;  // inputs and outputs are the host's, the device's memory is not
         Order order{};      // not the context's own: the run is queued and nobody waits

@@ -82,6 +82,7 @@ class Library {
 // install exit handlers, and a pointer into them may live as long as the process.
 Library& cuda_library();
 Library& nvtx_library();
+Library& cupti_library();
 Library& nvrtc_library();
 Library& onednn_library();
 Library& cublas_library();

@@ -87,8 +87,28 @@ class EventRing {
 // costs one load and one branch.
 Status nvtx_open(const Search& search = {});
 bool nvtx_active() noexcept;
+// Whether each call of a plan has a range of its own, rather than each run: then devices that would run a
+// plan as one graph launch kernel by kernel.
+void nvtx_each_call(bool on) noexcept;
+bool nvtx_calls() noexcept;
 int nvtx_push(const char* name) noexcept;  // depth of the range from 0; negative: nobody listens
 int nvtx_pop() noexcept;
 void nvtx_mark(const char* name) noexcept;
+
+// A range as long as this lives; nothing where `on` is false.
+class NvtxRange {
+  public:
+    NvtxRange(bool on, const std::string& name) noexcept : on_(on) {
+        if (on_) nvtx_push(name.c_str());
+    }
+    ~NvtxRange() {
+        if (on_) nvtx_pop();
+    }
+    NvtxRange(const NvtxRange&) = delete;
+    NvtxRange& operator=(const NvtxRange&) = delete;
+
+  private:
+    const bool on_;
+};
 
 }  // namespace xpurt

@@ -146,7 +146,7 @@ Status Library::absent(size_t index) const {
 
 std::vector<Library*> libraries() {
     return {&cuda_library(),   &nvtx_library(),     &onednn_library(), &nvrtc_library(),
-            &cublas_library(), &cublaslt_library(), &cudnn_library()};
+            &cublas_library(), &cublaslt_library(), &cudnn_library(),  &cupti_library()};
 }
 
 }  // namespace xpurt

@@ -10,6 +10,7 @@ constexpr int no_listener = -2;  // NVTX_NO_PUSH_POP_TRACKING
 
 // Set by nvtx_open alone, to the table of a library that stays loaded.
 std::atomic<const Library*> active{nullptr};
+std::atomic<bool> each_call{false};
 
 template <class F>
 F* function(const Library* library, Function which) noexcept {
@@ -41,6 +42,10 @@ Status nvtx_open(const Search& search) {
 }
 
 bool nvtx_active() noexcept { return active.load(std::memory_order_acquire) != nullptr; }
+
+void nvtx_each_call(bool on) noexcept { each_call.store(on, std::memory_order_relaxed); }
+
+bool nvtx_calls() noexcept { return nvtx_active() && each_call.load(std::memory_order_relaxed); }
 
 int nvtx_push(const char* name) noexcept {
     const Library* library = active.load(std::memory_order_acquire);

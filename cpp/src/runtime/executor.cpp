@@ -192,6 +192,7 @@ Status Executor::run(const Run& run) {
 }
 
 Status Executor::run_in(Context& context, const Run& run) {
+    const NvtxRange range(nvtx_active(), plan_.name);
     Status status;
     if (context.state == nullptr) {
         status = submit(context, run);
@@ -263,9 +264,12 @@ Status Executor::submit(Context& context, const Run& run) {
     bindings.stop = run.stop;
     bindings.times = run.times;
     bindings.ring = run.ring;
+    bindings.observation = run.observation;
     bindings.state = context.state.get();
     if (run.ring != nullptr) bindings.names = names_for(*run.ring);
 
+    if (run.observation != nullptr && !backend_->observes())
+        run.observation->absent = std::string(backend_->name()) + " has no driver that keeps a record";
     const int64_t batch = plan_.batch > 0 ? plan_.batch : static_cast<int64_t>(plan_.calls.size());
     for (const auto& recording : recordings_) {
         if (Status status = backend_->submit(*recording, bindings); !status.ok()) return status;

@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -20,6 +21,8 @@
 #include <set>
 #include <string>
 #include <vector>
+
+#include "simulated_watch.h"
 
 namespace {
 
@@ -34,9 +37,18 @@ struct Item {
     Work work;
     Mark wait{};
 };
+std::atomic<uint64_t> node_numbers{0};
+std::atomic<uint32_t> launches{0};
+simulated::Watcher* watcher = nullptr;  // who is told what is called and what runs
+
 struct Node {
     void (*function)(void**, const unsigned*) = nullptr;
-    unsigned grid[3] = {1, 1, 1};
+    unsigned grid[3] = {1, 1, 1}, block[3] = {1, 1, 1}, shared = 0;
+    std::string name;
+    simulated::Kind kind = simulated::kernel;
+    size_t bytes = 0;
+    uint64_t number = 0;       // of a graph's node
+    uint32_t correlation = 0;  // of the call that launched it
     std::vector<uint64_t> params;
     Work other;  // instead of a kernel
 };
@@ -62,6 +74,7 @@ struct Event {
 struct Kernel {
     void (*function)(void**, const unsigned*);
     int params;
+    std::string name;
 };
 struct Library {
     void* handle;
@@ -102,6 +115,9 @@ void drain_all() {
 }
 
 void run(const Node& node) {
+    if (watcher != nullptr && node.kind != simulated::nothing)
+        watcher->ran({node.kind, node.name.c_str(), node.grid, node.block, node.shared, node.bytes,
+                      node.correlation, node.number});
     if (node.other) return node.other();
     std::vector<uint64_t> values = node.params;
     std::vector<void*> params;
@@ -109,25 +125,49 @@ void run(const Node& node) {
     node.function(params.data(), node.grid);
 }
 
+uint32_t called() {
+    const uint32_t correlation = ++launches;
+    if (watcher != nullptr) watcher->called(correlation);
+    return correlation;
+}
+
 void put(Stream& stream, Node node) {
     if (stream.capturing != nullptr) {
+        node.number = ++node_numbers;
         stream.last = new Node(std::move(node));
         stream.capturing->nodes.push_back(stream.last);
         return;
     }
+    if (node.kind != simulated::nothing && node.correlation == 0) node.correlation = called();
     stream.queue.push_back({[node = std::move(node)] { run(node); }});
     ++stream.put;
 }
 
-void put_other(Stream& stream, Work work) {
+void put_other(Stream& stream, Work work, simulated::Kind kind = simulated::nothing, size_t bytes = 0) {
     Node node;
     node.other = std::move(work);
+    node.kind = kind;
+    node.bytes = bytes;
     put(stream, std::move(node));
+}
+
+// What a graph is launched as: nodes of its own, each made from one that was captured.
+void clone(Exec& to, const std::vector<Node*>& from) {
+    to.nodes.clear();
+    to.order = from;
+    for (Node* node : from) {
+        Node& made = to.nodes.emplace(node, *node).first->second;
+        made.number = ++node_numbers;
+        if (watcher != nullptr) watcher->cloned(&made, node);
+    }
 }
 
 template <class Params>
 void fill(Node& node, const Kernel& kernel, const Params& from, void** params) {
     node.function = kernel.function;
+    node.name = kernel.name;
+    node.block[0] = from.blockDimX, node.block[1] = from.blockDimY, node.block[2] = from.blockDimZ;
+    node.shared = from.shared;
     node.grid[0] = from.gridDimX, node.grid[1] = from.gridDimY, node.grid[2] = from.gridDimZ;
     node.params.clear();
     for (int i = 0; i < kernel.params; ++i) node.params.push_back(*static_cast<uint64_t*>(params[i]));
@@ -165,6 +205,8 @@ int simulated_calls(const char* call) {
     const std::lock_guard<std::recursive_mutex> lock(mutex);
     return calls[call];
 }
+void simulated_watch(simulated::Watcher* who) { watcher = who; }
+uint64_t simulated_number(void* node) { return static_cast<Node*>(node)->number; }
 int simulated_blocks() { return static_cast<int>(blocks.size()); }
 
 int cuInit(unsigned) { return 0; }
@@ -238,23 +280,29 @@ int cuMemHostAlloc(void** block, size_t bytes, unsigned) { return *block = std::
 int cuMemFreeHost(void* block) { return std::free(block), 0; }
 int cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, void* stream) {
     ENTER;
-    put_other(at(stream), [=] { std::memcpy(reinterpret_cast<void*>(to), from, bytes); });
+    put_other(
+        at(stream), [=] { std::memcpy(reinterpret_cast<void*>(to), from, bytes); }, simulated::to_device,
+        bytes);
     return 0;
 }
 int cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, void* stream) {
     ENTER;
-    put_other(at(stream), [=] { std::memcpy(to, reinterpret_cast<void*>(from), bytes); });
+    put_other(
+        at(stream), [=] { std::memcpy(to, reinterpret_cast<void*>(from), bytes); }, simulated::to_host,
+        bytes);
     return 0;
 }
 int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void* stream) {
     ENTER;
-    put_other(at(stream),
-              [=] { std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes); });
+    put_other(
+        at(stream), [=] { std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes); },
+        simulated::within, bytes);
     return 0;
 }
 int cuMemsetD8Async(uint64_t to, unsigned char value, size_t bytes, void* stream) {
     ENTER;
-    put_other(at(stream), [=] { std::memset(reinterpret_cast<void*>(to), value, bytes); });
+    put_other(
+        at(stream), [=] { std::memset(reinterpret_cast<void*>(to), value, bytes); }, simulated::fill, bytes);
     return 0;
 }
 
@@ -298,9 +346,10 @@ int cuStreamEndCapture(void* stream, void** graph) {
     return 0;
 }
 int cuStreamIsCapturing(void* stream, int* status) { return *status = at(stream).capturing != nullptr, 0; }
-int cuStreamGetCaptureInfo_v2(void* stream, int* status, uint64_t*, void**, void* const** last,
+int cuStreamGetCaptureInfo_v2(void* stream, int* status, uint64_t*, void** graph, void* const** last,
                               size_t* count) {
     ENTER;
+    if (graph != nullptr) *graph = at(stream).capturing;
     *status = at(stream).capturing != nullptr;
     *last = reinterpret_cast<void* const*>(&at(stream).last);
     *count = at(stream).last != nullptr;
@@ -361,7 +410,7 @@ int cuLibraryGetKernel(void** kernel, void* library, const char* name) {
         static_cast<const int*>(dlsym(from->handle, (std::string(name) + "_params").c_str()));
     if (function == nullptr || params == nullptr) return 500;
     Kernel*& made = from->kernels[name];
-    if (made == nullptr) made = new Kernel{function, *params};
+    if (made == nullptr) made = new Kernel{function, *params, name};
     return *kernel = made, 0;
 }
 int cuLibraryGetGlobal(uint64_t* address, size_t* bytes, void* library, const char* name) {
@@ -384,23 +433,28 @@ int cuLaunchKernelEx(const LaunchConfig* config, void* kernel, void** params, vo
 int cuGraphInstantiateWithFlags(void** exec, void* graph, unsigned long long) {
     ENTER;
     auto* const made = new Exec;
-    for (Node* node : static_cast<Graph*>(graph)->nodes) {
-        made->nodes.emplace(node, *node);
-        made->order.push_back(node);
-    }
+    clone(*made, static_cast<Graph*>(graph)->nodes);
     return *exec = made, 0;
 }
 int cuGraphLaunch(void* exec, void* stream) {
     ENTER;
     const Exec& from = *static_cast<Exec*>(exec);
-    for (Node* node : from.order) put(at(stream), from.nodes.at(node));
+    const uint32_t correlation = called();
+    for (Node* node : from.order) {
+        Node launched = from.nodes.at(node);
+        launched.correlation = correlation;
+        put(at(stream), std::move(launched));
+    }
     return 0;
 }
-int cuGraphGetNodes(void* graph, void**, size_t* count) {
-    return *count = static_cast<Graph*>(graph)->nodes.size(), 0;
+int cuGraphGetNodes(void* graph, void** nodes, size_t* count) {
+    const auto& all = static_cast<Graph*>(graph)->nodes;
+    for (size_t i = 0; nodes != nullptr && i < all.size(); ++i) nodes[i] = all[i];
+    return *count = all.size(), 0;
 }
 int cuGraphNodeGetType(void* node, int* type) {
-    return *type = static_cast<Node*>(node)->function == nullptr, 0;  // 0: a kernel
+    const simulated::Kind kind = static_cast<Node*>(node)->kind;
+    return *type = kind == simulated::kernel ? 0 : kind == simulated::fill ? 2 : 1, 0;
 }
 int cuGraphDestroy(void* graph) { return delete static_cast<Graph*>(graph), 0; }
 int cuGraphExecDestroy(void* exec) { return delete static_cast<Exec*>(exec), 0; }
@@ -409,10 +463,7 @@ int cuGraphExecUpdate_v2(void* exec, void* graph, void*) {
     auto& to = *static_cast<Exec*>(exec);
     const auto& from = static_cast<Graph*>(graph)->nodes;
     if (from.size() != to.order.size()) return 910;
-    std::map<Node*, Node> nodes;
-    for (Node* node : from) nodes.emplace(node, *node);
-    to.nodes = std::move(nodes);
-    to.order = from;
+    clone(to, from);
     return 0;
 }
 int cuGraphExecKernelNodeSetParams_v2(void* exec, void* node, const NodeParams* params) {

@@ -5,6 +5,9 @@ Nothing is loaded until :func:`enable`. Before it, and on machines without the l
     nvtx.enable()
     with nvtx.range("prefill"):
         ...
+
+While they are on, every run of a compiled program has one, under the program's name; with ``calls=True`` every kernel call too, under the
+kernel's and its node's. ``XPU_NVTX=runs`` and ``XPU_NVTX=calls`` switch them on from outside.
 """
 
 from __future__ import annotations
@@ -12,15 +15,9 @@ from __future__ import annotations
 from types import TracebackType
 
 from .. import _core
-from ..runtime import device
+from ..runtime.ranges import enable
 
 __all__ = ["active", "enable", "mark", "range"]
-
-
-def enable() -> device.LibraryStatus:
-    """Load NVTX, if it is there, and switch ranges on for this process. Says which file, or why not."""
-    _core.nvtx_open(device.search("nvtx"))
-    return next(library for library in device.libraries(load=False) if library.name == "nvtx")
 
 
 def active() -> bool:

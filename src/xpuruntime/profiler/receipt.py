@@ -175,6 +175,7 @@ def _evidence_text(region: str, evidence: Evidence, rows: int) -> list[str]:
         )
         names = row.nodes[0] + (f" +{len(row.nodes) - 1}" if len(row.nodes) > 1 else "") if row.nodes else "-"
         lines.append(f"    {clock}{row.op:<16} {row.kernel} {row.precision}  {names}".rstrip())
+        lines += [f"        ran {seen}" for seen in row.seen]
     if len(timed) > rows:
         lines.append(f"    ... and {len(timed) - rows} more steps")
     lines += [f"    note: {n}" for n in evidence.notes]

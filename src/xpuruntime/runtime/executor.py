@@ -26,7 +26,9 @@ from ..types import DType, TensorSpec
 from .binding import bind_plan
 from .buffer import DeviceBuffer, backend_of, host_array
 from .choice import choose_plan
-from .device import cpu
+from .device import cpu, open_library
+from .observed import Observed, read
+from .ranges import by_environment
 from .weights import Weights, load_weights
 
 __all__ = ["Executor", "States"]
@@ -115,6 +117,7 @@ class Executor:
         self.threads = threads or env.get_int("XPU_NUM_THREADS") or cores
         self._who = f"executor of {program.name!r}"
         bound = bind_plan(program, self.entry, self.plan, self.backend, self.threads, contexts or cores)
+        by_environment()
         self._core = bound.executor
         self._weight_names, self._state_names = bound.weights, bound.states
         self.states = States(program, self.backend) if states is None else states
@@ -241,6 +244,24 @@ class Executor:
                 for buffer in made.values():
                     buffer.pending = stream
         return made
+
+    def observe(self, inputs: Sequence[Any]) -> Observed:
+        """Run once on arrays, and give what the device's driver says that it did. States go on as by any run. Raises as ``run_arrays``.
+
+        On a CUDA device, from the second run on, it is the plan's graph that is looked at, captured for that; before, single launches.
+        """
+        fixed = self._fixed or self.bind(None)
+        if not self.backend.stages:
+            return Observed(absent=f"{self.device} keeps none.")
+        open_library("cupti")
+        found = _core.Observation()
+        made = tuple(np.empty(*m) for m in self._made)
+        given = self._arrays(inputs)
+        result = self._core.run_arrays(fixed, given, made, None, None, None, found)
+        if result is not None:
+            assert isinstance(result, _core.Status), "arrays were made to fit"
+            raise self._failed(result)
+        return read(found)
 
     def cancel(self) -> None:
         """End the runs in flight after the kernel that they are in; each raises RunError."""

@@ -133,8 +133,10 @@ class CpuBackend final : public Backend {
         // kernels.
         const Team team(*pool_, list.parallel);
         int64_t position = 0;
+        const bool ranges = nvtx_calls();
         for (const CpuRecording::Call& call : list.calls) {
             if (bindings.cancelled_by_now()) return {Code::cancelled, "the run was cancelled", ""};
+            const NvtxRange range(ranges, ranges ? text_of(*call.named) : std::string());
             if (bindings.times == nullptr && bindings.ring == nullptr) {
                 if (Status status = dispatch(call, bindings, team.mine); !status.ok()) return status;
                 continue;

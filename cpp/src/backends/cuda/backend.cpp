@@ -20,6 +20,7 @@ class Backend final : public CudaBackend {
     int capability() const noexcept override { return device_->capability; }
     const std::string& device_name() const noexcept override { return device_->name; }
     bool queues() const noexcept override { return true; }
+    bool observes() const noexcept override { return true; }
 
     // ---- memory
 

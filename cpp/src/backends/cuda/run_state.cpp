@@ -162,13 +162,14 @@ Status CudaState::submit(const CudaRecording& recording, const Bindings& binding
     if (!found.status.ok()) return found.status;
     Plan& plan = *found.value;
     watch_.expect(recording);
+    if (bindings.observation != nullptr) return observed(recording, bindings, plan);
     if (bindings.times != nullptr || bindings.ring != nullptr) return timed(recording, bindings, plan);
 
     // The first run is plain: libraries set themselves up in it, which they cannot while being captured, and
     // a plan that runs once needs no graph.
     const bool first = !plan.met;
     plan.met = true;
-    if (first || plan.declined || recording.calls.size() < 2) {
+    if (first || plan.declined || recording.calls.size() < 2 || nvtx_calls()) {
         ++counters.plain;
         return plain(recording, bindings, plan);
     }
@@ -199,8 +200,10 @@ Status CudaState::make_graph(const CudaRecording& recording, const Bindings& bin
 }
 
 Status CudaState::plain(const CudaRecording& recording, const Bindings& bindings, const Plan& plan) {
+    const bool ranges = nvtx_calls();
     for (const CudaRecording::Call& call : recording.calls) {
         if (bindings.cancelled_by_now()) return cancelled();
+        const NvtxRange range(ranges, ranges ? text_of(*call.call) : std::string());
         if (Status status = launch(call, bindings, plan, current_); !status.ok()) return status;
     }
     return {};

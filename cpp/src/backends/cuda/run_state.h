@@ -108,6 +108,7 @@ class CudaState final : public RunState {
                   CUstream stream) const;
     Status plain(const CudaRecording& recording, const Bindings& bindings, const Plan& plan);
     Status timed(const CudaRecording& recording, const Bindings& bindings, const Plan& plan);
+    Status observed(const CudaRecording& recording, const Bindings& bindings, Plan& plan);
     Status make_graph(const CudaRecording& recording, const Bindings& bindings, Plan& plan);
     char* staging(size_t bytes);
 

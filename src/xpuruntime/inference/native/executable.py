@@ -6,6 +6,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from ...program.program import CompiledProgram, ExecutionPlan, KernelCall
 from ...protocols import Array, EngineRequest, Evidence, EvidenceRow, ModelSource, RunContext
 from ...runtime.device import Device
 from ...runtime.executor import Executor, States
+from ...runtime.observed import Observed
 from ...runtime.weights import Weights, load_weights
 from ..kept import KeptShapes
 from .buckets import Buckets, Shapes
@@ -27,6 +29,7 @@ __all__ = ["NativeExecutable", "times_of"]
 
 _PROFILED_RUNS = 5
 _ANY_NUMBER = 1024  # of runs in flight: sessions have the bound
+_NOTHING = Observed()
 _KEPT_SHAPES = 16  # programs of a session with open shapes; the engine option shape_buckets says otherwise
 
 
@@ -47,6 +50,7 @@ class NativeExecutable:
         self._only: Executor | None = None  # of a model with static shapes
         self._last: Executor | None = None  # that ran; before the first run of open shapes there is none
         self._closed = False
+        self._observed: weakref.WeakKeyDictionary[Executor, Observed] = weakref.WeakKeyDictionary()
         self._static = programs.only is not None
         if programs.only is not None:
             self._only = self._last = self._open((), *programs.only)
@@ -116,10 +120,14 @@ class NativeExecutable:
         if executor is None:
             return Evidence("native", __version__, (), "session", notes=self._notes())
         times = times_of(executor, [feeds[n] for n in self._order]) if feeds is not None else None
+        observed = self._observe(executor, feeds)
         plan = executor.plan
         device, chosen = str(executor.device), executor.implementations
         rows = tuple(
-            _row(call, plan, None if times is None else times[i], device, chosen[i])
+            replace(
+                _row(call, plan, None if times is None else times[i], device, chosen[i]),
+                seen=observed.calls.get(i, ()),
+            )
             for i, call in enumerate(plan.calls)
         )
         source = "" if times is None else f"timed run of this session, median of {_PROFILED_RUNS}"
@@ -129,9 +137,22 @@ class NativeExecutable:
             rows,
             "session",
             source,
+            fallbacks=_others(plan, observed),
             options={"target": plan.target},
-            notes=(*self._notes(), *executor.notes),
+            notes=(*self._notes(), *executor.notes, *((observed.note(),) if observed != _NOTHING else ())),
         )
+
+    def _observe(self, executor: Executor, feeds: dict[str, Array] | None) -> Observed:
+        """What the device's driver says of a run of these inputs; looked at once for each executor. A look leaves its states as they are."""
+        if feeds is None or executor.backend.core_is_host:
+            return _NOTHING
+        found = self._observed.get(executor)
+        if found is None:
+            with executor.twin() if executor.states else nullcontext(executor) as looked_at:
+                arrays = [feeds[n] for n in self._order]
+                looked_at.run_arrays(arrays)  # so that it is the graph that is seen
+                found = self._observed[executor] = looked_at.observe(arrays)
+        return found
 
     def close(self) -> None:
         """Free programs and weights; further runs raise RunError."""
@@ -206,6 +227,16 @@ def _row(
     precision = plan.buffer(call.outputs[0]).spec.dtype.value if call.outputs else ""
     kernel = f"{call.kernel}: {call.symbol}" + (f" ({chosen})" if chosen else "")
     return EvidenceRow(call.nodes, "+".join(call.ops), device, kernel, precision, time_us)
+
+
+def _others(plan: ExecutionPlan, observed: Observed) -> tuple[str, ...]:
+    """Where the driver ran something else than the plan's own function. Which kernels a library takes is its own affair."""
+    made = []
+    for i, call in enumerate(plan.calls):
+        seen = [s.name for s in observed.calls.get(i, ())]
+        if seen and not call.library and call.symbol not in seen:
+            made.append(f"for {call.kernel} the driver ran {', '.join(seen)} instead of {call.symbol}")
+    return tuple(made)
 
 
 def times_of(executor: Executor, arrays: Sequence[Array]) -> list[float]:

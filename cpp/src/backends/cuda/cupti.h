@@ -1,0 +1,65 @@
+// cuda/cupti.h: NVIDIA's tracing library (CUPTI, activity API), loaded at the first observation.
+//
+// A session is one stretch of watching, of one run: between begin() and end() CUPTI records every kernel,
+// copy and fill of the process. Launches are marked with ids (mark()), so that records can be told apart; for
+// graphs it is told which of their nodes were made from which. Nothing is registered, and nothing is slower,
+// outside of sessions. CUPTI has one client of this kind per process: whoever profiles PyTorch meanwhile may
+// lose records.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "backends/cuda/driver.h"
+#include "xpurt/observation.h"
+
+namespace xpurt::cuda {
+
+// A record as CUPTI gave it, before anything is known of the plan.
+struct Record {
+    Seen seen;
+    uint32_t correlation = 0;  // of the call of the driver or the runtime that it came from
+    uint64_t graph_node = 0;   // 0: not from a graph
+};
+
+struct Trace {
+    std::vector<Record> records;
+    std::map<uint32_t, uint64_t> marks;      // correlation to the id that was set for it
+    std::map<uint64_t, uint64_t> made_from;  // graph nodes: the one that ran, to the one that was captured
+    int64_t dropped = 0;
+};
+
+class CuptiSession {
+  public:
+    // Waits for other sessions. ok, or why there is no record.
+    static Status begin(CuptiSession& session);
+    CuptiSession() = default;
+    ~CuptiSession();
+    CuptiSession(const CuptiSession&) = delete;
+    CuptiSession& operator=(const CuptiSession&) = delete;
+
+    // The calling thread's launches from now on have this id; 0: none any more.
+    void mark(uint64_t id);
+    // CUPTI's number of a node; 0 where it knows none.
+    uint64_t number_of(CUgraphNode node) const;
+    // What was recorded. All work must be done. Ends the session.
+    Trace end();
+
+    static std::string version();  // "CUPTI 13.0"
+
+  private:
+    void stop();
+
+    std::unique_lock<std::mutex> lock_;
+    void* subscriber_ = nullptr;
+    bool marked_ = false;
+};
+
+// Memory for records: so many buffers of so many bytes at most; what does not fit is dropped, and counted.
+// For tests.
+void limit_records(size_t bytes, int buffers);
+
+}  // namespace xpurt::cuda
