@@ -70,16 +70,22 @@ def conv(
     )
 
 
-def conv_call(n, c, o, size):
-    """A 3x3 convolution as kernels see it."""
+def conv_call(n, c, o, size, kernel=(3, 3), *, stride=(1, 1), padding=(1, 1), transposed=False):
+    """A convolution as kernels see it, channels last."""
     b = GraphBuilder("one")
+    shape = (c, o, *kernel) if transposed else (o, c, *kernel)
     x, w = (
         b.input("x", TensorSpec((n, c, *size), DType.FLOAT32)),
-        b.weight("w", TensorSpec((o, c, 3, 3), DType.FLOAT32)),
+        b.weight("w", TensorSpec(shape, DType.FLOAT32)),
     )
-    b.call("convolution", x, w, None, stride=[1, 1], padding=[1, 1], dilation=[1, 1])
-    operands = tuple(Operand(v, b.spec(v), v == "w") for v in (x, w))
-    return NodeCall(b.nodes[0], (*operands, None), (b.spec(b.nodes[0].outputs[0].name),))
+    b.call(
+        "convolution", x, w, None, stride=list(stride), padding=list(padding), dilation=[1, 1], transposed=transposed,
+    )  # fmt: skip
+    specs = {x: b.spec(x), w: b.spec(w), "y": b.spec(b.nodes[0].outputs[0].name)}
+    for value in (x, "y"):
+        specs[value] = replace(specs[value], layout=channels_last(specs[value].shape))
+    operands = tuple(Operand(v, specs[v], v == "w") for v in (x, w))
+    return NodeCall(b.nodes[0], (*operands, None), (specs["y"],))
 
 
 SHAPES = {
@@ -140,7 +146,16 @@ TRANSPOSED = {
         "dilation": [2, 1],
     },
     "line": {"c": 3, "o": 4, "size": (9,), "kernel": (5,), "stride": [3], "padding": [2]},
-}
+    "one filter": {"n": 2, "c": 24, "o": 1, "size": (6, 7), "kernel": (2, 2), "stride": [2, 2]},
+    "wide step": {"c": 7, "o": 3, "size": (5, 6), "kernel": (3, 4), "stride": [3, 4]},
+    "gaps": {"c": 7, "o": 3, "size": (5, 6), "kernel": (1, 2), "stride": [3, 4]},
+    "upsample": {"c": 20, "o": 18, "size": (7, 5), "kernel": (4, 4), "stride": [2, 2], "padding": [1, 1]},
+    "cropped": {"c": 6, "o": 5, "size": (5, 6), "kernel": (2, 2), "stride": [2, 2], "padding": [1, 1, 0, 1]},
+    "reversed": {"c": 6, "o": 5, "size": (5, 6), "kernel": (3, 2), "padding": [2, 0], "dilation": [1, 3]},
+    "even": {"n": 2, "c": 6, "o": 40, "size": (6, 5), "stride": [2, 2], "padding": [1, 1], "output_padding": [1, 1]},
+    "volume": {"c": 4, "o": 6, "size": (3, 2, 4), "kernel": (2, 3, 2), "stride": [2, 2, 2]},
+    "few places": {"c": 6, "o": 5, "size": (1, 1), "kernel": (2, 2), "stride": [2, 2], "padding": [0, 0, 1, 1]},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -156,6 +171,36 @@ def test_generated_takes_channels_that_lie_apart(name):
 @pytest.mark.parametrize("name", TRANSPOSED)
 def test_generated_computes_transposed_ones(name):
     conv(**TRANSPOSED[name], transposed=True, last=name != "groups", split=6)
+
+
+@pytest.mark.parametrize("name", TRANSPOSED)
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+def test_transposed_ones_end_in_residuals_and_activations(name, dtype):
+    for last in (True, False):
+        conv(**TRANSPOSED[name], transposed=True, last=last, residual=True, act="relu", dtype=dtype)
+    conv(**TRANSPOSED[name], transposed=True, pad_to=16, bias=False, dtype=dtype)
+
+
+def test_transposed_ones_with_filters_that_are_computed():
+    for name in ("step", "overlap", "gaps"):
+        conv(**TRANSPOSED[name], transposed=True, known=False)
+
+
+def test_phases_compute_nothing_twice():
+    shape = TRANSPOSED["step"]
+    call = conv_call(
+        1,
+        shape["c"],
+        shape["o"],
+        shape["size"],
+        shape["kernel"],
+        stride=[2, 2],
+        padding=[0, 0],
+        transposed=True,
+    )
+    stages = Generated().lower(call, cpu_target("cpu:x86-64-v4")).stages
+    assert len(stages) == 2  # both phases of a row are one product
+    assert sum(s.flops for s in stages) == 2 * 20 * 4 * 6 * 8
 
 
 @pytest.mark.parametrize(
@@ -204,6 +249,8 @@ def test_what_is_no_number_stays_where_it_belongs(bad):
     x = draw(7, 1, 20, 6, 6)
     x[0, 3, 0, 5] = x[0, 19, 4, 0] = bad
     conv(c=20, o=36, size=(6, 6), padding=[1, 1], act="relu", x=x)
+    conv(c=20, o=20, groups=20, size=(6, 6), padding=[1, 1], x=x, kernel_row=Depthwise())
+    conv(c=20, o=36, size=(6, 6), kernel=(2, 2), stride=[2, 2], transposed=True, x=x)
 
 
 def test_any_split_gives_the_same_bits():
@@ -222,13 +269,19 @@ DEPTHWISE = {
     "line": {"c": 17, "o": 17, "size": (40,), "kernel": (4,), "padding": [3, 0]},
     "volume": {"c": 18, "o": 18, "size": (3, 4, 9), "kernel": (3, 3, 3), "padding": [1, 1, 1]},
     "cropping": {"c": 18, "o": 18, "size": (9, 9), "padding": [-1, 1, 0, -2]},
-}
+    "blocks": {"n": 2, "c": 56, "o": 56, "size": (7, 29), "padding": [1, 1]},
+    "blocks, two apart": {"c": 40, "o": 40, "size": (9, 43), "kernel": (5, 5), "stride": [2, 2], "padding": [2, 1]},
+    "wide kernel": {"c": 19, "o": 19, "size": (5, 17), "kernel": (7, 7), "padding": [3, 3]},
+    "few columns": {"c": 8, "o": 8, "size": (4, 1), "kernel": (3, 3), "padding": [1, 1]},
+    "three apart": {"c": 20, "o": 20, "size": (9, 20), "stride": [3, 3]},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", DEPTHWISE)
 def test_depthwise(name):
     shape = DEPTHWISE[name] | {"groups": DEPTHWISE[name]["c"], "kernel_row": Depthwise(), "split": 4}
     conv(**shape, residual=True, act="relu6", last=name != "stride")
+    conv(**shape, dtype=ml_dtypes.bfloat16, pad_to=8)
 
 
 @pytest.mark.parametrize(

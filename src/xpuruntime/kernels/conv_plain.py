@@ -8,6 +8,7 @@ from ..program.program import RecipeStep
 from ..types import DType, TensorSpec
 from .conv_call import FLOATS, GRAIN_FLOPS, OPS, act_of, operands, stem_of, strides_of_weight, supported
 from .conv_shape import C_TYPES, ConvShape, braces, function, strides_of
+from .gemm import registers
 from .kernel import Lowered, NodeCall, Packed, Stage, operand_ref
 
 __all__ = ["Deformed", "Depthwise", "Naive"]
@@ -39,10 +40,13 @@ class Depthwise:
         rows, channels, tasks = shape.cut(target.config.max_threadgroup_3d_z, shape.groups, 4 * lanes)
         args, c = operands(call, "in1")
         kind = f"{C_TYPES[dtype]}, act::{act_of(call)}, {lanes if shape.x[1] == 1 else 1}"
+        block = _block(call, shape, registers(target.isa))  # type: ignore[attr-defined]
+        run = "run" if block is None else "run_rows"
+        kind += "" if block is None else f", {block[0]}, {block[1]}, {shape.kernel[2]}, {shape.stride[2]}"
         body = (
             f"  static const conv::Shape shape = {shape.text()};\n"
             f"  static const depthwise::Tasks tasks = {{{rows}, {channels}, {-(-shape.groups // channels)}}};\n"
-            f"  depthwise::run<{kind}>(shape, tasks, {c['x']}, {c['filters']}, {c['bias']}, {c['residual']}, {c['y']}, begin, end);"
+            f"  depthwise::{run}<{kind}>(shape, tasks, {c['x']}, {c['filters']}, {c['bias']}, {c['residual']}, {c['y']}, begin, end);"
         )
         stage = Stage(
             stem=stem_of("depthwise", shape),
@@ -62,6 +66,32 @@ class Depthwise:
         )
         packed = Packed(steps, TensorSpec((shape.filters, shape.taps, shape.groups), sums))
         return Lowered((stage,), weights={1: packed}, accumulates=sums.value)
+
+
+_MOST_TAPS, _MOST_STRIDE, _MOST_PIXELS = 7, 2, 8
+"""Rows of a kernel that are unrolled, and pixels that share what they read."""
+
+
+def _block(call: NodeCall, shape: ConvShape, registers: int) -> tuple[int, int] | None:
+    """Vectors of channels and pixels of a block of ``run_rows``; None where its rows of taps or its channels are not what that wants.
+
+    Sums and a row of filters stay in registers; of the pixels' counts that fit, the one that reads and multiplies least over a row.
+    """
+    taps, stride = shape.kernel[2], shape.stride[2]
+    residual = call.op == "fused_convolution" and call.optional(3) is not None
+    beside = shape.x[1] == shape.y[1] == 1 and (not residual or shape.r[1] == 1)
+    if shape.size[0] != 1 or shape.kernel[0] != 1 or not beside:
+        return None
+    if shape.filters != 1 or shape.dilation[2] != 1 or taps > _MOST_TAPS or stride > _MOST_STRIDE:
+        return None
+    room = registers - taps - 2
+
+    def cost(pixels: int) -> float:
+        columns = (pixels - 1) * stride + taps
+        return -(-shape.out[2] // pixels) * (pixels * taps + 0.7 * columns + 2)
+
+    pixels = min(range(min(_MOST_PIXELS, room), 1, -1), key=cost)
+    return (2 if 2 * pixels <= room else 1), pixels
 
 
 class Naive:

@@ -22,7 +22,7 @@ from .. import _core
 from ..codegen.cpp import cpu_target
 from ..codegen.target import CodegenTarget
 from ..ir import GraphBuilder, interp
-from ..kernels.kernel import Kernel, Lowered, NodeCall, Operand
+from ..kernels.kernel import Kernel, Lowered, NodeCall, Operand, Packed
 from ..numerics import compare, tolerance_for
 from ..program.program import WeightTransformRecipe
 from ..protocols import Array
@@ -139,25 +139,28 @@ class Prepared:
     buffers: Mapping[str, Array]
 
 
+def _packed(packed: Packed, array: Array) -> Array:
+    return run_recipe(WeightTransformRecipe("w", packed.spec, "in", packed.steps), {"in": array})
+
+
 def prepare(built: _Built, operands: Sequence[Any], threads: int = 1) -> Prepared:
     """Buffers for every argument: weights packed, the rest in its layout, results and temps full of junk."""
     buffers: dict[str, Array] = {}
     for i, value in enumerate(operands):
         if isinstance(value, Weight):
             packed, array = built.lowered.weights.get(i), value.array
-            if packed is not None:
-                recipe = WeightTransformRecipe("w", packed.spec, "in", packed.steps)
-                array = run_recipe(recipe, {"in": array})
-            buffers[f"in{i}"] = np.array(array, order="C")
+            buffers[f"in{i}"] = array if packed is None else _packed(packed, array)
         elif isinstance(value, np.ndarray):
             operand = built.call.inputs[i]
             assert isinstance(operand, Operand)
             buffers[f"in{i}"] = np.array(to_memory(value, operand.spec), order="C")
+    for name, (i, packed) in built.lowered.beside.items():
+        buffers[name] = _packed(packed, operands[i].array)
     for i, spec in enumerate(built.call.outputs):
         buffers[f"out{i}"] = np.full(spec.size_bytes or 0, 0xCC, np.uint8)
     for i, size in enumerate(built.lowered.temps):
         buffers[f"temp{i}"] = np.full(size, 0xCC, np.uint8)
-    aligned = {n: _aligned(a) for n, a in buffers.items()}
+    aligned = {n: _aligned(np.array(a, order="C")) for n, a in buffers.items()}
     jobs = []
     for symbol, stage in zip(built.symbols, built.lowered.stages, strict=True):
         args = (ctypes.c_void_p * len(stage.args))(*[aligned[a].ctypes.data for a in stage.args])

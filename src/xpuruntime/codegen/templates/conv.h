@@ -201,17 +201,24 @@ static __attribute__((noinline)) void finish(const Shape &s, const typename M::s
     for (int64_t p = 0; p < count; p++, sums += NV * L) {
         S *out = y + to[p];
         const S *add = residual ? residual + with[p] : nullptr;
-        int64_t f = 0;
-        for (; rows && f + L <= filters; f += L) {
-            V v = ::load<L>(sums + f);
-            if (add) v += ::load<L>(add + f);
-            ::store<L>(out + f, A::of(v));
-        }
-        for (; f < filters; f++) {
-            typename M::sum v = sums[f];
-            if (add) v += ::load<1>(add + f * s.r[1]);
-            ::store<1>(out + f * s.y[1], A::of(v));
-        }
+        if (rows) {
+            int64_t f = 0;
+            for (; f + L <= filters; f += L) {
+                V v = ::load<L>(sums + f);
+                if (add) v += ::load<L>(add + f);
+                ::store<L>(out + f, A::of(v));
+            }
+            if (f < filters) {
+                V v = ::load<L>(sums + f);
+                if (add) v += ::load<L>(add + f, filters - f);
+                ::store<L>(out + f, A::of(v), filters - f);
+            }
+        } else
+            for (int64_t f = 0; f < filters; f++) {
+                typename M::sum v = sums[f];
+                if (add) v += ::load<1>(add + f * s.r[1]);
+                ::store<1>(out + f * s.y[1], A::of(v));
+            }
     }
 }
 

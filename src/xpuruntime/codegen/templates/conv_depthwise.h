@@ -1,6 +1,7 @@
 // needs: conv_shape conv_act
 // conv_depthwise: every channel convolved on its own, `multiplier` filters each; vectors run over channels. It reads about as much as
-// it computes, so inputs come straight from memory: PX pixels share a load of the filters, padding is clipped and never read.
+// it computes, so inputs come straight from memory: PX pixels share a load of the filters, padding is clipped and never read. Two ways: `run_rows`
+// where a row of the kernel is known when it is compiled and channels lie side by side, `run` for everything else.
 
 namespace depthwise {
 
@@ -104,6 +105,113 @@ static __attribute__((noinline)) void run(const Shape &s, const Tasks &g, const 
                     columns<S, A, L, 1>(s, from, filters, bias, add, to, r, o, c0, c1);
                     o[2]++;
                 }
+            }
+        }
+    }
+}
+
+// ── planes, and rows of the kernel that are known ──
+
+// Which way a block of pixels goes: with all its columns inside the input or not, with all channels of its vectors or the first of them.
+enum Edge { INSIDE, AT_EDGE };
+enum Channels { ALL, FIRST };
+template <int L, Channels C, class S> INLINE auto load(const S *p, int64_t n) {
+    if constexpr (C == FIRST) return ::load<L>(p, n);
+    else return ::load<L>(p);
+}
+
+// PX pixels of a row: where what they meet, add and give lies for channel 0.
+template <class S> struct Block {
+    const S *x;  // the first tap's row and column
+    int64_t taps;
+    const typename storage_<S>::compute *filters;
+    const S *bias, *residual;
+    S *y;
+    int64_t from, end, count;  // of the columns those inside the input; of the pixels those of the result
+};
+
+// CV x L channels from c on (n of them where there are fewer), for KW taps a row, SW columns from pixel to pixel. Columns that are padding
+// count as zeros.
+template <class S, class A, int L, int CV, int PX, int KW, int SW, Edge E, Channels C>
+INLINE void block(const Shape &s, const Block<S> b, int64_t c, int64_t n) {
+    typedef typename storage_<S>::compute T;
+    typedef vec<T, L> V;
+    constexpr int COLUMNS = (PX - 1) * SW + KW;
+    constexpr bool AS_IT_LIES = E == INSIDE && same<S, T>;  // what is multiplied as it lies is as quickly read again
+    static const S zeros[CV * L] = {};
+    V acc[PX][CV];
+#pragma GCC unroll 4
+    for (int v = 0; v < CV; v++) {
+        const V start = b.bias ? load<L, C>(b.bias + c + v * L, n) : splat<V>(0);
+#pragma GCC unroll 8
+        for (int p = 0; p < PX; p++) acc[p][v] = start;
+    }
+    const S *row = b.x + c;
+    const T *line = b.filters + c;
+    for (int64_t h = 0; h < b.taps; h++, row += s.dilation[1] * s.x[3], line += KW * s.groups) {
+        const S *at[COLUMNS];
+#pragma GCC unroll 32
+        for (int k = 0; k < COLUMNS; k++)
+            at[k] = E == AT_EDGE && (k < b.from || k >= b.end) ? zeros : row + k * s.x[4];  // no branch: where it turns is rarely foreseen
+#pragma GCC unroll 4
+        for (int v = 0; v < CV; v++) {
+            const auto column = [&](int k) { return load<L, C>(at[k] + v * L, n); };
+            V read[COLUMNS];
+            if constexpr (!AS_IT_LIES) {
+#pragma GCC unroll 32
+                for (int k = 0; k < COLUMNS; k++) read[k] = column(k);
+            }
+#pragma GCC unroll 8
+            for (int w = 0; w < KW; w++) {
+                const V f = load<L, C>(line + w * s.groups + v * L, n);
+#pragma GCC unroll 8
+                for (int p = 0; p < PX; p++) acc[p][v] += (AS_IT_LIES ? column(p * SW + w) : read[p * SW + w]) * f;
+            }
+        }
+    }
+#pragma GCC unroll 8
+    for (int p = 0; p < PX; p++) {
+        if (E == AT_EDGE && p >= b.count) break;
+#pragma GCC unroll 4
+        for (int v = 0; v < CV; v++) {
+            V sum = acc[p][v];
+            if (b.residual) sum += load<L, C>(b.residual + p * s.r[4] + c + v * L, n);
+            S *to = b.y + p * s.y[4] + c + v * L;
+            if constexpr (C == FIRST) ::store<L>(to, A::of(sum), n);
+            else ::store<L>(to, A::of(sum));
+        }
+    }
+}
+
+template <class S, class A, int L, int CV, int PX, int KW, int SW, Edge E>
+INLINE void blocks(const Shape &s, const Block<S> b, int64_t c, int64_t end) {
+    for (; c + CV * L <= end; c += CV * L) block<S, A, L, CV, PX, KW, SW, E, ALL>(s, b, c, L);
+    if constexpr (CV > 1)
+        for (; c + L <= end; c += L) block<S, A, L, 1, PX, KW, SW, E, ALL>(s, b, c, L);
+    if (c < end) block<S, A, L, 1, PX, KW, SW, E, FIRST>(s, b, c, end - c);
+}
+
+// One filter a channel; the channels of input, result and residual lie side by side.
+template <class S, class A, int L, int CV, int PX, int KW, int SW>
+static __attribute__((noinline)) void run_rows(const Shape &s, const Tasks &g, const S *x, const void *weights, const S *bias,
+                                               const S *residual, S *y, int64_t begin, int64_t end) {
+    const int64_t rows = s.images * s.out[1];
+    for (int64_t task = begin; task < end; task++) {
+        const int64_t c0 = task % g.blocks * g.channels, c1 = c0 + g.channels < s.groups ? c0 + g.channels : s.groups;
+        const int64_t first = task / g.blocks * g.rows, last = first + g.rows < rows ? first + g.rows : rows;
+        for (int64_t at = first; at < last; at++) {
+            const int64_t image = at / s.out[1], h = at % s.out[1];
+            const Taps t = taps(s, 1, h);
+            Block<S> b = {nullptr, t.to - t.from, (const typename storage_<S>::compute *)weights + t.from * KW * s.groups, bias};
+            const S *row = x + image * s.x[0] + (h * s.stride[1] - s.begin[1] + t.from * s.dilation[1]) * s.x[3];
+            for (int64_t w = 0; w < s.out[2]; w += PX) {
+                const int64_t column = w * SW - s.begin[2];
+                b.x = row + column * s.x[4];
+                b.y = y + image * s.y[0] + h * s.y[3] + w * s.y[4];
+                b.residual = residual ? residual + image * s.r[0] + h * s.r[3] + w * s.r[4] : nullptr;
+                b.from = -column, b.end = s.in[2] - column, b.count = s.out[2] - w;
+                if (b.count >= PX && b.from <= 0 && (PX - 1) * SW + KW <= b.end) blocks<S, A, L, CV, PX, KW, SW, INSIDE>(s, b, c0, c1);
+                else blocks<S, A, L, CV, PX, KW, SW, AT_EDGE>(s, b, c0, c1);
             }
         }
     }
