@@ -41,8 +41,9 @@ GROUP = "xpuruntime.kernels"
 
 @dataclass(frozen=True, slots=True)
 class HostFunction:
-    """A Python function that programs call. ``digest``: sha256 of its code; a program that was compiled with another one is refused.
+    """A Python function that programs call.
 
+    name:   its kernel's, ``@`` and the kind of target. ``digest``: sha256 of its code; a program that was compiled with another is refused.
     arrays: what it is handed: ``numpy`` arrays, or tensors of ``torch``.
     """
 
@@ -88,7 +89,7 @@ def unregister(name: str) -> None:
     """Forget the kernels of a name, for every kind of target. Programs that hold their binaries go on."""
     with _TABLE.lock:
         _TABLE.kernels = {key: k for key, k in _TABLE.kernels.items() if key[0] != name}
-        _TABLE.functions = {key: f for key, f in _TABLE.functions.items() if key != name}
+        _TABLE.functions = {key: f for key, f in _TABLE.functions.items() if key.partition("@")[0] != name}
 
 
 def registered_kernels(kind: str = "") -> tuple[Registered, ...]:
@@ -180,7 +181,8 @@ def _text(part: object) -> str:
         plain = isinstance(part, str | bytes | int | float | bool | tuple | frozenset | None)
         return _constant(part) if plain else f"{type(part).__module__}.{type(part).__qualname__}"
     try:
-        text = inspect.getsource(code)
+        text = inspect.getsource(code)  # of whole lines, which may hold several lambdas
+        text += f" {[_constant(c) for c in code.co_consts]} {code.co_names}"
     except (OSError, TypeError):  # typed at a prompt
         text = _code(code)
     closed = [_cell(c) for c in getattr(function, "__closure__", None) or ()]

@@ -175,6 +175,8 @@ def user_kernels(op: str, kind: str) -> tuple[UserKernel, ...]:
 
 def named_digests(policy: KernelPolicy) -> dict[str, str]:
     """Digests of the registered kernels that a policy names: what a kept program depends on beside the policy's text."""
+    if not registered_kernels():
+        return {}
     words: set[str] = set()
     for layer in policy.layers:
         words |= {name for _, names in layer.preferences() for name in names}

@@ -15,6 +15,9 @@ from .vocabulary import ENGINES, KERNELS, REGION_RUNNERS, nearest
 __all__ = ["check_names"]
 
 
+_OWN = "One of your own must be registered in the process that compiles; compile_timeout_s has another, which reads XPU_KERNELS."
+
+
 def check_names(policy: Policy, *, kernels: Iterable[str] = (), engines: Iterable[str] = ()) -> None:
     """Raises Problem for the first kernel or engine that is neither built in, nor given here, nor registered, nor dotted (a third party's).
 
@@ -28,7 +31,7 @@ def check_names(policy: Policy, *, kernels: Iterable[str] = (), engines: Iterabl
         known = tuple(dict.fromkeys((*built_in, *kernels, *of_users.kernel_words())))
         if name not in known and "." not in name:
             of = f" of {' or '.join(families)}" if len(families) < len(KERNELS) else ""
-            do = f"{nearest(name, known)}Known{of}: {', '.join(known) or 'none'}."
+            do = f"{nearest(name, known)}Known{of}: {', '.join(known) or 'none'}. {_OWN}"
             raise Problem(path, f"no such kernel{of}", got=repr(name), do=do)
     known_engines = tuple(dict.fromkeys((*ENGINES, *engines)))  # a built-in engine registers itself too
     for path, name in _engine_names(policy.execution, ("execution",)):

@@ -17,6 +17,7 @@ from ...errors import BuildError, FormatError, XpuError
 from ...kernels.user import named_digests
 from ...program.program import CompiledProgram
 from ...protocols import Artifact, DeviceFact, EngineRequest, ModelSource
+from ...registered import registered_kernels
 from ...types import DType
 from ..programs import buckets_of
 from .executable import NativeExecutable
@@ -135,7 +136,7 @@ def _ops(model: ModelSource) -> Support:
 def fingerprint(request: EngineRequest) -> Mapping[str, str]:
     """The instruction set that code is generated for, and the compiler itself: a kernel that changed makes another program."""
     made = {"target": target_of(request.device), "version": __version__, **compiler_facts()}
-    if request.kernels and (users := named_digests(_kernel_policy(request))):
+    if request.kernels and registered_kernels() and (users := named_digests(_kernel_policy(request))):
         made["user_kernels"] = json.dumps(users, sort_keys=True)
     return made
 
