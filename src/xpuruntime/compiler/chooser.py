@@ -6,7 +6,7 @@ a tenth of a millisecond (all of ResNet-50's candidates 5 ms, of BERT's 35 ms, b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
@@ -17,6 +17,7 @@ from ..ir import Graph, Node
 from ..ir.family import source_names
 from ..kernels.kernel import Kernel, Lowered, NodeCall
 from ..policies import KernelPolicy, Offer, choose
+from ..policies.pins import parted
 from .demands import facts_of
 from .times import KernelTimes
 
@@ -27,6 +28,10 @@ OffersOf: TypeAlias = Callable[[NodeCall, CodegenTarget], Sequence[tuple[Kernel,
 
 # What a kernel may raise while it writes its code; anything else is no defect of one kernel.
 _DEFECTS = (ArithmeticError, LookupError, TypeError, ValueError, AssertionError)
+
+
+Rows: TypeAlias = dict[str, tuple[Kernel, Support]]
+Pin: TypeAlias = Callable[[str, Mapping[str, int]], Kernel]
 
 
 class Chosen(NamedTuple):
@@ -56,6 +61,8 @@ class Chooser:
     ) -> None:
         self.graph, self.target, self.policy, self.offers, self.phase = graph, target, policy, offers, phase
         self.times = times or KernelTimes()
+        words = (name for layer in policy.layers for name in _kernels_named(layer))
+        self._pinned = {name: parted(name) for name in words if parted(name)[1]}
         self._decisions: dict[tuple[str, ...], list[Decision]] = {}
 
     def usable(self, call: NodeCall) -> str:
@@ -64,7 +71,9 @@ class Chooser:
 
     def choose(self, node: Node, call: NodeCall) -> Chosen:
         """The kernel for a node. Raises KernelUnavailable (with the decision), BuildError where it fails to write its code."""
-        rows = {k.name.partition("/")[2]: (k, s) for k, s in self.offers(call, self.target)}
+        rows = self._with_pins(
+            {k.name.partition("/")[2]: (k, s) for k, s in self.offers(call, self.target)}, call
+        )
         if not rows:
             raise KernelUnavailable(
                 f"{node.op} %{node.name}",
@@ -93,9 +102,26 @@ class Chooser:
         assert decision.chosen is not None  # else there was no name to choose
         return Chosen(kernel, lowered, decision.chosen.reason)
 
+    def _with_pins(self, rows: Rows, call: NodeCall) -> Rows:
+        """Beside the rows of a call, those with pins that the policy names: candidates of their own, which nothing else takes."""
+        more: Rows = {}
+        for name, (plain, values) in self._pinned.items():
+            pin: Pin | None = getattr(rows[plain][0], "pinned", None) if plain in rows else None
+            if pin is not None:
+                made = pin(name, values)
+                more[name] = made, made.supports(call, self.target)
+        return rows | more
+
     def decided(self) -> list[Decision]:
         """One decision for all nodes that got the same answer for the same reasons."""
         return [_one_for_all(group) for group in self._decisions.values()]
+
+
+def _kernels_named(layer: KernelPolicy) -> Iterator[str]:
+    for _, names in layer.preferences():
+        yield from names
+    for rule in layer.rules:
+        yield from (*((rule.use,) if rule.use else ()), *rule.prefer)
 
 
 def _code(kernel: Kernel, call: NodeCall, target: CodegenTarget) -> Lowered | Exception:

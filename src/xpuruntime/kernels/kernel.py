@@ -190,6 +190,7 @@ class Kernel(Protocol):
     """A row of the catalogue: ``name`` is ``family/kernel`` (``matmul/generated``), ``ops`` the IR ops that it computes.
 
     A row may also say ``on_request = True``: only a policy that names it takes it, and ``asks`` says why (it changes results, it is a user's).
+    One of a library may have ``pinned(word, values)``: the row that takes a certain algorithm (``policies.pins``).
     """
 
     name: str

@@ -20,6 +20,7 @@ from typing import Any
 from ..decisions import Candidate, Decision, Reason, Support, first_advice
 from ..errors import KernelUnavailable, PolicyError
 from .kernel_policy import KernelPolicy
+from .pins import plain_kernel
 from .rule import NodeFacts, Rule
 
 __all__ = ["Offer", "choose"]
@@ -62,6 +63,12 @@ class _Demands:
     forbid: dict[str, str]
     limit: tuple[int, str] | None
     exact: str  # who wants equal bits on every run; "" for nobody
+
+    def forbids(self, name: str) -> str:
+        """Who forbids a kernel, or the plain kernel of one with pins that he does not force himself; "" for nobody."""
+        if name in self.forbid:
+            return self.forbid[name]
+        return "" if self.use is not None and self.use[0] == name else self.forbid.get(plain_kernel(name), "")
 
 
 def choose(policy: KernelPolicy, facts: NodeFacts, offers: Sequence[Offer]) -> tuple[str, Decision]:
@@ -157,8 +164,9 @@ def _taken_away(offer: Offer, demands: _Demands, facts: NodeFacts) -> Candidate 
     """Why an offer is out before preferences count, or None."""
     limits = [*([demands.limit] if demands.limit else ()), (facts.workspace_bytes, "the device")]
     no: Support | None = None
-    if offer.name in demands.forbid:
-        no = Support.no(Reason.FORBIDDEN, f"{demands.forbid[offer.name]} forbids it")
+    forbidder = demands.forbids(offer.name)
+    if forbidder:
+        no = Support.no(Reason.FORBIDDEN, f"{forbidder} forbids it")
     elif not offer.support:
         no = offer.support
     elif demands.exact and not offer.deterministic:

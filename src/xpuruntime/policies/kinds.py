@@ -13,6 +13,7 @@ from ..env import parse_bytes
 from ..families import FAMILIES
 from ..targets import DEVICE_KINDS, DeviceId
 from ..types import DType
+from . import pins
 from .expression import MAX_CHARS, Condition
 from .record import FieldPath, Kind, Problem, shown
 from .vocabulary import ENGINE_ALIASES, ENGINES, KERNELS, PHASES, PRECISIONS, nearest
@@ -165,11 +166,31 @@ def _pattern(value: object, path: FieldPath) -> str:
 
 
 def kernel_name(value: object, path: FieldPath) -> str:
-    """A well-formed kernel name. Whether the kernel is known is asked of the whole policy (``check_names``)."""
+    """A well-formed kernel name, or a kernel with pins (``pins``). Whether the kernel is known is asked of the whole policy (``check_names``)."""
+    if isinstance(value, Mapping):
+        return _pinned(value, path)
+    if isinstance(value, str) and "[" in value:
+        kernel, values = pins.parted(value)
+        if not values:
+            raise Problem(
+                path, "must be a kernel with pins, such as cublasLt[algorithm=21]", got=shown(value)
+            )
+        return _pinned({"kernel": kernel, **values}, path)
     well = isinstance(value, str) and (re.fullmatch(_NAME, value) or re.fullmatch(_DOTTED, value))
     if not well or value == "auto" or str(value).endswith("\n"):
         raise Problem(path, "must be a kernel name, such as cublasLt", got=shown(value))
     return str(value)
+
+
+def _pinned(value: Mapping[object, object], path: FieldPath) -> str:
+    if "kernel" not in value:
+        do = "Write for example {kernel: cublasLt, algorithm: 21}."
+        raise Problem(path, "a mapping must name its kernel", got=shown(dict(value)), do=do)
+    kernel = kernel_name(value["kernel"], (*path, "kernel"))
+    values = {str(k): v for k, v in value.items() if k != "kernel"}
+    for name, what, do in pins.problems(kernel, values):
+        raise Problem((*path, name), what, got=shown(values[name]), do=do)
+    return pins.pinned(kernel, values)  # type: ignore[arg-type]
 
 
 def engine_name(value: object, path: FieldPath) -> str:
@@ -273,7 +294,27 @@ def kernels_of(families: Iterable[str]) -> tuple[str, ...]:
 
 
 def _kernel_schema(families: Iterable[str]) -> dict[str, Any]:
-    return {"anyOf": [{"enum": list(kernels_of(families))}, _DOTTED_SCHEMA]}
+    known = kernels_of(families)
+    return {
+        "anyOf": [{"enum": list(known)}, _DOTTED_SCHEMA, *(_pins_schema(k) for k in known if k in pins.PINS)]
+    }
+
+
+def _pins_schema(kernel: str) -> dict[str, Any]:
+    values = {
+        name: {"type": "integer", "minimum": 0, "maximum": pins.MOST, "description": meaning}
+        for name, meaning in pins.PINS[kernel].items()
+    }
+    return {
+        "type": "object",
+        "required": ["kernel"],
+        "properties": {"kernel": {"const": kernel}, **values},
+        "additionalProperties": False,
+    }
+
+
+def _plain_kernels(names: Sequence[str]) -> Any:
+    return one_or_list([pins.shown_kernel(n) for n in names])
 
 
 def kernel_preference(family: str) -> Kind:
@@ -283,7 +324,7 @@ def kernel_preference(family: str) -> Kind:
         return () if value == "auto" or value == () else several(kernel_name)(value, path)
 
     schema = _list_schema(_kernel_schema([family]))
-    return Kind(check, {"anyOf": [{"const": "auto"}, *schema["anyOf"]]}, one_or_list)
+    return Kind(check, {"anyOf": [{"const": "auto"}, *schema["anyOf"]]}, _plain_kernels)
 
 
 BOOLEAN = Kind(_boolean, {"type": "boolean"}, _same)
@@ -314,8 +355,8 @@ PRECISION = Kind(
 )
 OPS = Kind(several(word(FAMILIES, "op family")), _list_schema({"enum": [*FAMILIES]}), one_or_list)
 PHASE_LIST = Kind(several(word(PHASES, "phase")), _list_schema({"enum": [*PHASES]}), one_or_list)
-KERNEL = Kind(kernel_name, _kernel_schema(KERNELS), _same)
-KERNEL_LIST = Kind(several(kernel_name), _list_schema(_kernel_schema(KERNELS)), one_or_list)
+KERNEL = Kind(kernel_name, _kernel_schema(KERNELS), pins.shown_kernel)
+KERNEL_LIST = Kind(several(kernel_name), _list_schema(_kernel_schema(KERNELS)), _plain_kernels)
 ENGINE = Kind(engine_name, _ENGINE_SCHEMA, _same)
 ENGINE_ORDER = Kind(
     _mapping(word(DEVICE_KINDS, "device kind"), several(engine_name), "device kinds to engines"),

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from .expression import Condition
 from .kernel_policy import KernelPolicy
 from .kinds import kernels_of
+from .pins import plain_kernel
 from .policy import Policy
 from .record import FieldPath
 from .rule import Rule, parsed, phase_covered
@@ -129,13 +130,16 @@ def _forbidden(at: FieldPath, layer: KernelPolicy) -> Iterator[Finding]:
             yield Finding("forbids_all", (*at, "rules"), f"every known kernel of {family} is forbidden")
     for family, preferred in layer.preferences():
         for name in preferred:
-            if name in always[family]:
+            if plain_kernel(name) in always[family]:
                 yield Finding(
                     "forbidden_preference", (*at, family), f"{name!r} is preferred, and a rule forbids it"
                 )
     for i, rule in enumerate(layer.rules):
         for name in rule.prefer:
-            if rule.op and all(name in always[f] for f in rule.op if name in kernels_of([f]) or "." in name):
+            plain = plain_kernel(name)
+            if rule.op and all(
+                plain in always[f] for f in rule.op if plain in kernels_of([f]) or "." in plain
+            ):
                 yield Finding(
                     "forbidden_preference",
                     (*at, "rules", i, "prefer"),

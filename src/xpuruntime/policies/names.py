@@ -8,6 +8,7 @@ from .. import registered as of_users
 from .execution_policy import ExecutionPolicy
 from .kernel_policy import KernelPolicy
 from .kinds import kernels_of
+from .pins import plain_kernel
 from .policy import Policy
 from .record import FieldPath, Problem
 from .vocabulary import ENGINES, KERNELS, REGION_RUNNERS, nearest
@@ -23,7 +24,8 @@ def check_names(policy: Policy, *, kernels: Iterable[str] = (), engines: Iterabl
 
     A kernel that is not built in makes the modules be imported that register kernels: PolicyError when one of them fails.
     """
-    for path, name, families in _kernel_names(policy.kernel, ("kernel",)):
+    for path, word, families in _kernel_names(policy.kernel, ("kernel",)):
+        name = plain_kernel(word)
         built_in = kernels_of(families)
         if name in built_in:
             continue

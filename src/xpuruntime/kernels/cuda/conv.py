@@ -7,7 +7,8 @@ cores where channels lie side by side, everything else in plain arithmetic; tran
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...codegen.target import CodegenTarget
@@ -238,6 +239,12 @@ class Cudnn:
     name: str = "conv/cudnn"
     engine: int = -1
     ops: tuple[str, ...] = OPS
+    on_request: bool = False
+    asks: str = "pins an engine"
+
+    def pinned(self, word: str, values: Mapping[str, int]) -> Cudnn:
+        """The row that takes one of the library's engines, and no other."""
+        return replace(self, name=f"conv/{word}", engine=values.get("engine", -1), on_request=True)
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
         """Floats of 16 and 32 bits, one or two space dims, known filters, a residual of the result's shape."""

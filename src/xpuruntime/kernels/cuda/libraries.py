@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +161,13 @@ class CublasLt:
     algorithm: int = -1
     choice: int = 0
     ops: tuple[str, ...] = OPS
+    on_request: bool = False
+    asks: str = "pins an algorithm"
+
+    def pinned(self, word: str, values: Mapping[str, int]) -> CublasLt:
+        """The row that takes one algorithm of the library's list, and no other."""
+        algorithm, choice = values.get("algorithm", -1), values.get("choice", 0)
+        return replace(self, name=f"matmul/{word}", algorithm=algorithm, choice=choice, on_request=True)
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
         """Floats whose matrices have lines; the library on this machine."""
