@@ -57,7 +57,7 @@ def test_a_launch_that_cannot_work_is_refused() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"\x7fELF" + bytes(60), b"\x7fELF\x02\x01" + bytes(100), b"MZ" * 64])
 def test_what_is_no_cubin_is_refused(data: bytes) -> None:
-    with pytest.raises(ValueError, match="ELF|CUBIN"):
+    with pytest.raises(ValueError, match=r"ELF|CUBIN"):
         kernels_in(data)
 
 
