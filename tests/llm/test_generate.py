@@ -16,6 +16,7 @@ from xpuruntime.errors import BuildError, InputError, ModelError
 from xpuruntime.llm import DecoderConfig, Generator, Sampling, decoder_graph, open_checkpoint
 from xpuruntime.llm.sampling import pick, probabilities
 from xpuruntime.passes.trace import dispatches
+from xpuruntime.runtime.int4 import int4_groups, int4_values
 from xpuruntime.testing.decoders import greedy, prompt, reference
 
 # ── in place, nothing per token ──
@@ -123,15 +124,11 @@ def test_weights_of_fewer_bits_are_the_rounded_model_in_little_memory(
 
 def _rounded(w: np.ndarray[Any, Any], group: int) -> np.ndarray[Any, Any]:
     """What is left of a weight in int8 by rows (group 0) or in int4 by groups."""
-    import ml_dtypes
-
     if not group:
         scale = abs(w).max(1, keepdims=True) / np.float32(127)
         return (np.rint(w / scale) * scale).astype(np.float32)
-    wide = np.pad(w, ((0, 0), (0, -w.shape[1] % group))).reshape(w.shape[0], -1, group)
-    largest = np.take_along_axis(wide, abs(wide).argmax(-1)[..., None], -1)
-    scale = (largest / np.float32(-8)).astype(ml_dtypes.bfloat16).astype(np.float32)
-    return (np.clip(np.rint(wide / scale), -8, 7) * scale).reshape(w.shape[0], -1)[:, : w.shape[1]]
+    wide = np.pad(w, ((0, 0), (0, -w.shape[1] % group)))
+    return int4_values(int4_groups(wide, group), group)[:, : w.shape[1]]
 
 
 def test_prefill_and_decode_share_their_weights() -> None:

@@ -1,6 +1,7 @@
-"""Linear layers with weights of four bits: codes from -8 to 7 and one scale for each group of inputs of an output.
+"""Linear layers with weights of four bits: for each group of inputs of an output codes from 0 to 15, a scale, and what code 0 stands for.
 
-Codes are unpacked in registers, sums of a group are scaled once (``templates/decoder.h``). A quarter to an eighth of what a token reads.
+Codes are unpacked in registers, sums of a group are scaled once (``templates/decoder.h``). A third to a seventh of what a token reads. Which
+scales lose least is found when weights are loaded (``runtime/int4.py``).
 """
 
 from __future__ import annotations
@@ -65,45 +66,36 @@ class Int4Weights:
             stem=f"{'norm_' if layer.scale else ''}matmul_int4_{layer.m}x{layer.n * layer.halves}x{layer.k}"
             + ("" if layer.act == "none" else f"_{layer.act}"),
             source=self._source(layer, vectors, columns, depth, rows, task_rows),
-            args=("in0", "in1", *(f"in{at}" for _, at in layer.operands), "beside0", "out0"),
+            args=("in0", "in1", *(f"in{at}" for _, at in layer.operands), "out0"),
             tasks=layer.panels(columns) * blocks,
-            grain=max(1, layer.grain(columns * depth // 2) // task_rows),
+            grain=max(1, layer.grain(columns * self._bytes(depth)) // task_rows),
             scratch_bytes=4 * (task_rows * (depth + 2 * columns) + 64) + 256,
             parts=layer.parts,
             flops=2 * layer.m * layer.n * layer.halves * layer.k,
-            bytes=layer.n * layer.halves * depth * (8 * self.group + 32) // (16 * self.group),
+            bytes=layer.n * layer.halves * self._bytes(depth),
         )
-        codes = self._panels(layer, columns, depth // 2, DType.INT8)
-        scales = self._panels(layer, columns, depth // self.group, DType.BFLOAT16)
-        return Lowered(
-            (stage,),
-            weights={1: after(self._steps("quantize_int4", layer, columns, depth), codes)},
-            beside={"beside0": (1, after(self._steps("scale_int4", layer, columns, depth), scales))},
-        )
+        return Lowered((stage,), weights={1: self._packed(layer, columns, depth)})
 
-    def _panels(self, layer: Layer, columns: int, depth: int, dtype: DType) -> Packed:
-        """[outputs, depth] -> [panels, depth, columns], zeros beyond the outputs."""
-        _, outputs = layer.even(columns)
+    def _bytes(self, depth: int) -> int:
+        """Of an output: codes, and a scale and a low in bfloat16 for each group."""
+        return depth // self.group * (self.group // 2 + 4)
+
+    def _packed(self, layer: Layer, columns: int, depth: int) -> Packed:
+        """[outputs, inputs] -> bytes [panels, bytes of an output, columns]: zeros beyond the outputs, inputs in whole groups."""
+        even, outputs = layer.even(columns)
         panels = math.ceil(outputs / columns)
+        missing = [panels * columns - outputs, depth - layer.k]
         steps = (
-            RecipeStep("pad", ("%in",), {"begin": [0, 0], "end": [panels * columns - outputs, 0]}),
-            RecipeStep("reshape", ("%0",), {"shape": [panels, columns, depth]}),
-            RecipeStep("permute", ("%1",), {"order": [0, 2, 1]}),
+            RecipeStep("pad", ("%in",), {"begin": [0, 0], "end": missing}),
+            RecipeStep("groups_int4", ("%0",), {"group": self.group}),
+            RecipeStep("reshape", ("%1",), {"shape": [panels, columns, self._bytes(depth)]}),
+            RecipeStep("permute", ("%2",), {"order": [0, 2, 1]}),
         )
-        return Packed(steps, TensorSpec((panels, depth, columns), dtype))
-
-    def _steps(self, op: str, layer: Layer, columns: int, depth: int) -> list[RecipeStep]:
-        """A weight's codes or scales, of halves in whole panels and inputs in whole groups."""
-        steps = list(layer.even(columns)[0])
-        if depth != layer.k:
-            before = f"%{len(steps) - 1}" if steps else "%in"
-            steps.append(RecipeStep("pad", (before,), {"begin": [0, 0], "end": [0, depth - layer.k]}))
-        return [*steps, RecipeStep(op, (f"%{len(steps) - 1}" if steps else "%in",), {"group": self.group})]
+        return after(even, Packed(steps, TensorSpec((panels, self._bytes(depth), columns), DType.INT8)))
 
     def _source(self, layer: Layer, vectors: int, columns: int, depth: int, rows: int, task_rows: int) -> str:
         s = layer.storage
         walk = max(1, _BLOCK_BYTES * 2 // (columns * self.group)) if layer.m > rows else depth // self.group
-        last = 2 + len(layer.operands)
         here = (
             f"{layer.m}"
             if layer.m <= task_rows
@@ -119,16 +111,14 @@ class Int4Weights:
             ),
             "struct KERNEL_product {",
             "    typedef float T;",
-            "    typedef bf16 F;",
             f"    static constexpr int R = {rows}, NV = {vectors}, tail = {layer.m % rows};",
             f"    static constexpr int64_t k = {depth}, group = {self.group}, block = {walk};",
             "};",
             'extern "C" void KERNEL(void *const *args, const void *, int64_t begin, int64_t end, void *scratch) {',
             f"    const {s} *x = (const {s} *)args[0];",
-            "    const int8_t *b = (const int8_t *)args[1];",
+            "    const uint8_t *b = (const uint8_t *)args[1];",
             *(f"    {line}" for line in layer.arguments(2)),
-            f"    const bf16 *scales = (const bf16 *)args[{last}];",
-            f"    {s} *y = ({s} *)args[{last + 1}];",
+            f"    {s} *y = ({s} *)args[{2 + len(layer.operands)}];",
             "    constexpr int L = GEMM_LANES<float>;",
             "    float *a = (float *)scratch;",
             f"    float *tile = a + {-(-task_rows * depth // 16) * 16};",
@@ -150,17 +140,14 @@ class Int4Weights:
     def _product(self, layer: Layer, columns: int, depth: int) -> list[str]:
         """The panel of a task, after the gate's of a gated layer. In the epilogue ``r`` counts the result's rows."""
         panels = layer.panels(columns)
-        block = (
-            f"int4_block<KERNEL_product>(a, b + %s * {columns * depth // 2}, scales + %s * {columns * depth // self.group}, rows, tile,"
-            " [&](const float *sums, int64_t %s) {"
-        )
+        block = f"int4_block<KERNEL_product>(a, b + %s * {columns * self._bytes(depth)}, rows, tile, [&](const float *sums, int64_t %s) {{"
         lines = []
         at = "panel"
         if layer.halves == 2:
-            lines += [block % (at, at, "r"), f"    {layer.keep_gate(columns)}", "});"]
+            lines += [block % (at, "r"), f"    {layer.keep_gate(columns)}", "});"]
             at = f"(panel + {panels})"
         lines += [
-            block % (at, at, "own"),
+            block % (at, "own"),
             "    const int64_t r = row + own;",
             *(f"    {line}" for line in layer.epilogue(columns, gate_row="own")),
             "});",

@@ -213,22 +213,11 @@ def _scales(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
     return (() if a["dim"] is None else (shape[a["dim"]],)), DType.FLOAT32
 
 
-def _grouped(xs: Sequence[Typed], a: Mapping[str, Any]) -> tuple[Shape, int]:
-    """All dims but the last, and the groups in that."""
+def _groups_int4(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
     shape, group = _floats(_same)(xs, a)[0], a["group"]
     if not shape or group < 2 or group % 2 or shape[-1] % group:
         _fail(f"the last dim of {list(shape)} is no whole number of even groups of {group}")
-    return shape[:-1], shape[-1] // group
-
-
-def _quantized_int4(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
-    rows, groups = _grouped(xs, a)
-    return (*rows, groups * a["group"] // 2), DType.INT8
-
-
-def _scales_int4(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
-    rows, groups = _grouped(xs, a)
-    return (*rows, groups), DType.BFLOAT16
+    return (*shape[:-1], shape[-1] // group, group // 2 + 4), DType.INT8
 
 
 def _index(typed: Typed) -> Shape:
@@ -309,8 +298,7 @@ _ROWS = (
     RecipeOp("where", (3, 3), {}, _where, "the second where the first is true, else the third, broadcast"),
     RecipeOp("scale_int8", (1, 1), {"dim": "dim"}, _scales, "max|x| / 127 per index of a dim; 1 where that is 0"),
     RecipeOp("quantize_int8", (1, 1), {"dim": "dim"}, _quantized, "x over scale_int8, rounded half to even"),
-    RecipeOp("scale_int4", (1, 1), {"group": "size"}, _scales_int4, "per group of the last dim: its element of largest size by -8"),
-    RecipeOp("quantize_int4", (1, 1), {"group": "size"}, _quantized_int4, "x over scale_int4, rounded, -8 to 7; two in a byte, the even one low"),
+    RecipeOp("groups_int4", (1, 1), {"group": "size"}, _groups_int4, "per group of the last dim codes of four bits, two in a byte, then scale and low in bfloat16, low bytes first; x is near low + scale * code"),
     RecipeOp("arange", (0, 0), {"start": "number", "step": "number", "count": "size", "dtype": "dtype"}, _arange, "start + i * step, for i below count"),
     RecipeOp("constant", (0, 0), {"value": "number", "dtype": "dtype", "shape": "sizes"}, _constant, "one value"),
 )  # fmt: skip

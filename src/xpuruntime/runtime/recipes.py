@@ -19,6 +19,7 @@ from ..errors import FormatError, InputError
 from ..program.program import WeightTransformRecipe
 from ..program.recipe_table import infer_recipe, recipe_bytes, resolve
 from ..types import DType, TensorSpec
+from .int4 import int4_groups
 from .layouts import to_memory
 
 __all__ = ["recipe_bytes", "run_recipe"]
@@ -144,27 +145,6 @@ def _quantize_int8(xs: Sequence[Array], a: Mapping[str, Any]) -> Array:
     return np.asarray(np.clip(codes, -127, 127).astype(np.int8))
 
 
-def _groups(x: Array, group: int) -> tuple[Array, Array]:
-    """Elements by groups [..., groups, group] in float32, and each group's scale, rounded to bfloat16: its largest element becomes -8; 1 where
-    all are 0.
-    """
-    parts = x.astype(np.float32).reshape(*x.shape[:-1], -1, group)
-    at = np.argmax(np.abs(parts), axis=-1, keepdims=True)
-    scale = to(np.take_along_axis(parts, at, -1) / np.float32(-8), DType.BFLOAT16)
-    return parts, np.where(scale == 0, scale.dtype.type(1), scale)
-
-
-def _scale_int4(xs: Sequence[Array], a: Mapping[str, Any]) -> Array:
-    return np.asarray(_groups(xs[0], a["group"])[1][..., 0])
-
-
-def _quantize_int4(xs: Sequence[Array], a: Mapping[str, Any]) -> Array:
-    parts, scale = _groups(xs[0], a["group"])
-    codes = np.clip(np.rint(parts / scale.astype(np.float32)), -8, 7).astype(np.int8)
-    pairs = codes.reshape(*xs[0].shape[:-1], -1, 2)
-    return np.asarray((pairs[..., 0] & 15) | (pairs[..., 1] << 4)).astype(np.int8)
-
-
 def _arange(_: Sequence[Array], a: Mapping[str, Any]) -> Array:
     dtype, steps = DType(a["dtype"]), np.arange(a["count"])
     return to(np.asarray(a["start"] + a["step"] * steps), dtype)
@@ -207,8 +187,7 @@ STEPS: Mapping[str, Step] = {
     "where": lambda xs, a: np.where(xs[0], xs[1], xs[2]),
     "scale_int8": _scale_int8,
     "quantize_int8": _quantize_int8,
-    "scale_int4": _scale_int4,
-    "quantize_int4": _quantize_int4,
+    "groups_int4": lambda xs, a: int4_groups(xs[0], a["group"]),
     "arange": _arange,
     "constant": _constant,
 }

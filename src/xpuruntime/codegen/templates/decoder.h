@@ -26,62 +26,69 @@ static void normed_rows(const S *x, int64_t row_stride, const S *scale, int64_t 
     }
 }
 
-// tile (+)= a x panel, the panel's elements being codes of four bits: bytes [k / 2][NV * L] with an even step of k in the low half and the
-// odd one after it in the high half, two's complement. Each `group` steps of k have one scale a column, [groups][NV * L]: sums of
-// codes are scaled once a group.
-template <class T, class F, int R, int NV>
-__attribute__((noinline)) static void int4_tile(const T *RESTRICT a, int64_t row_stride, const int8_t *RESTRICT panel,
-                                                const F *RESTRICT scales, int64_t groups, int64_t group, T *RESTRICT tile) {
-    constexpr int L = GEMM_LANES<T>;
+// tile += a x panel, the panel's elements being codes of four bits, 0 to 15, that stand for low + scale * code. Of each `group` steps of k, in bytes
+// [group / 2 + 4][NV * L]: pairs of codes, the even step of k in the low half; the low bytes of scale and of low, then their high bytes (bfloat16). So
+// sums of codes are scaled once a group, and low is multiplied with the sum of the rows' elements.
+template <class T, int R, int NV>
+__attribute__((noinline)) static void int4_tile(const T *RESTRICT a, int64_t row_stride, const uint8_t *RESTRICT panel, int64_t groups,
+                                                int64_t group, T *RESTRICT tile) {
+    constexpr int L = GEMM_LANES<T>, NR = NV * L, S = R <= 2 ? 2 : 1;  // few rows: odd steps have sums of their own, or each addition waits
     typedef vec<T, L> V;
     typedef vec<int32_t, L> I;
     for (int64_t g = 0; g < groups; ++g) {
-        V sum[R][NV];
-        GEMM_UNROLL for (int r = 0; r < R; ++r)
-            GEMM_UNROLL for (int v = 0; v < NV; ++v) sum[r][v] = V{};
+        V sum[S][R][NV];
+        GEMM_UNROLL for (int s = 0; s < S; ++s)
+            GEMM_UNROLL for (int r = 0; r < R; ++r)
+                GEMM_UNROLL for (int v = 0; v < NV; ++v) sum[s][r][v] = V{};
         for (int64_t i = 0; i < group; i += 2) {
-            GEMM_UNROLL for (int byte = 0; byte < NV * L; byte += 64) __builtin_prefetch((const char *)panel + 4096 + byte, 0, 2);
+            GEMM_UNROLL for (int byte = 0; byte < NR; byte += 64) __builtin_prefetch((const char *)panel + 4096 + byte, 0, 2);
             GEMM_UNROLL for (int v = 0; v < NV; ++v) {
-                const I both = raw<int32_t>(raw<int16_t>(load<L>(panel + v * L)));
-                const V even = raw<T>((both << 28) >> 28), odd = raw<T>(both >> 4);
+                const I both = raw<int32_t>(load<L>(panel + v * L));
+                const V even = raw<T>(both & 15), odd = raw<T>(both >> 4);
                 GEMM_UNROLL for (int r = 0; r < R; ++r) {
-                    sum[r][v] += splat<V>(a[r * row_stride]) * even;
-                    sum[r][v] += splat<V>(a[r * row_stride + 1]) * odd;
+                    sum[0][r][v] += splat<V>(a[r * row_stride + i]) * even;
+                    sum[S - 1][r][v] += splat<V>(a[r * row_stride + i + 1]) * odd;
                 }
             }
-            a += 2;
-            panel += NV * L;
+            panel += NR;
+        }
+        V total[R];
+        GEMM_UNROLL for (int r = 0; r < R; ++r) {
+            V all = load<L>(a + r * row_stride);
+            for (int64_t i = L; i < group; i += L) all += load<L>(a + r * row_stride + i);
+            total[r] = splat<V>(sum_across(all));
         }
         GEMM_UNROLL for (int v = 0; v < NV; ++v) {
-            const V scale = raw<T>(load<L>(scales + v * L));
+            const uint8_t *at = panel + v * L;
+            const I scale = raw<int32_t>(load<L>(at)) << 16 | raw<int32_t>(load<L>(at + 2 * NR)) << 24;
+            const I low = raw<int32_t>(load<L>(at + NR)) << 16 | raw<int32_t>(load<L>(at + 3 * NR)) << 24;
             GEMM_UNROLL for (int r = 0; r < R; ++r) {
-                T *at = tile + (r * NV + v) * L;
-                store<L>(at, load<L>(at) + sum[r][v] * scale);
+                T *to = tile + (r * NV + v) * L;
+                const V codes = S == 2 ? sum[0][r][v] + sum[S - 1][r][v] : sum[0][r][v];
+                store<L>(to, load<L>(to) + (codes * bitcast<V>(scale) + total[r] * bitcast<V>(low)));
             }
         }
-        scales += NV * L;
+        a += group;
+        panel += 4 * NR;
     }
 }
 
-// `rows` rows (of k elements side by side, k a multiple of the group) times one panel. P: T, F, R, NV, tail, k, group, block (groups that
+// `rows` rows (of k elements side by side, k a multiple of the group) times one panel. P: T, R, NV, tail, k, group, block (groups that
 // are walked through before the next rows). emit(sums, row) as gemm_block's.
 template <class P, class Emit>
-INLINE void int4_block(const typename P::T *a, const int8_t *panel, const typename P::F *scales, int64_t rows, typename P::T *sums, Emit emit) {
+INLINE void int4_block(const typename P::T *a, const uint8_t *panel, int64_t rows, typename P::T *sums, Emit emit) {
     typedef typename P::T T;
     constexpr int NR = P::NV * GEMM_LANES<T>;
     for (int64_t i = 0; i < rows * NR; ++i) sums[i] = 0;
-    constexpr int64_t all = P::k / P::group;
+    constexpr int64_t all = P::k / P::group, bytes = (P::group / 2 + 4) * NR;
     for (int64_t g = 0; g < all; g += P::block) {
         const int64_t groups = all - g < P::block ? all - g : P::block;
-        const int8_t *codes = panel + g * P::group / 2 * NR;
+        const uint8_t *codes = panel + g * bytes;
         int64_t row = 0;
         for (; row + P::R <= rows; row += P::R)
-            int4_tile<T, typename P::F, P::R, P::NV>(
-                a + row * P::k + g * P::group, P::k, codes, scales + g * NR, groups, P::group, sums + row * NR);
+            int4_tile<T, P::R, P::NV>(a + row * P::k + g * P::group, P::k, codes, groups, P::group, sums + row * NR);
         if constexpr (P::tail > 0)
-            if (row < rows)
-                int4_tile<T, typename P::F, P::tail, P::NV>(
-                    a + row * P::k + g * P::group, P::k, codes, scales + g * NR, groups, P::group, sums + row * NR);
+            if (row < rows) int4_tile<T, P::tail, P::NV>(a + row * P::k + g * P::group, P::k, codes, groups, P::group, sums + row * NR);
     }
     for (int64_t row = 0; row < rows; ++row) emit((const T *)sums + row * NR, row);
 }
