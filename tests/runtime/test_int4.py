@@ -81,7 +81,8 @@ def test_never_further_than_the_widest_grid_can_be(w: np.ndarray[Any, Any]) -> N
 def test_rows_do_not_see_each_other_and_types_do_not_matter() -> None:
     w = draw.standard_normal((300, 1024)).astype(ml_dtypes.bfloat16)
     whole = int4_groups(w, 32)
-    assert whole.shape == (300, 32, 20) and whole.dtype == np.int8
+    assert whole.shape == (300, 32, 20)
+    assert whole.dtype == np.int8
     assert (whole == int4_groups(w.astype(np.float32), 32)).all()
     for row in (0, 255, 256, 299):
         assert (int4_groups(w[row : row + 1], 32) == whole[row]).all()
