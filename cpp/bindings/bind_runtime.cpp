@@ -13,6 +13,7 @@
 
 #include "bindings.h"
 #include "python_backend.h"
+#include "runtime_objects.h"
 #include "xpurt/executor.h"
 #include "xpurt/memory.h"
 
@@ -25,23 +26,6 @@ namespace {
 // ---- arrays
 // -----------------------------------------------------------------------------------------------------
 
-// The head of a NumPy array (PyArrayObject_fields of its C API, which modules built against any NumPy read in
-// place). Asking an array for its address in Python costs more than a small kernel. trust_arrays() checks it
-// on a real one.
-struct ArrayFields {
-    PyObject head;
-    char* data;
-    int nd;
-    Py_ssize_t* dims;
-    Py_ssize_t* strides;
-    PyObject* base;
-    PyObject* descr;
-    int flags;
-};
-constexpr int c_contiguous = 0x1, aligned = 0x100, writeable = 0x400;
-
-PyTypeObject* array_type = nullptr;  // null: not trusted, arrays come by address only
-
 bool trust_arrays(nb::handle type, nb::handle probe, uintptr_t address, nb::handle descr, int64_t first_dim) {
     const auto* const fields = reinterpret_cast<const ArrayFields*>(probe.ptr());
     const bool right =
@@ -52,25 +36,6 @@ bool trust_arrays(nb::handle type, nb::handle probe, uintptr_t address, nb::hand
     array_type = right ? reinterpret_cast<PyTypeObject*>(type.ptr()) : nullptr;
     return right;
 }
-
-// What an array at a program's border must be for its memory to be used as it is.
-struct Border {
-    nb::object dtype;
-    std::vector<Py_ssize_t> shape;
-    int flags;
-
-    // The array's memory, or null when it does not fit.
-    void* fit(PyObject* object) const noexcept {
-        if (Py_TYPE(object) != array_type) return nullptr;
-        const auto& array = *reinterpret_cast<const ArrayFields*>(object);
-        if (array.descr != dtype.ptr() || array.nd != static_cast<int>(shape.size()) ||
-            (array.flags & flags) != flags)
-            return nullptr;
-        for (size_t d = 0; d < shape.size(); ++d)
-            if (array.dims[d] != shape[d]) return nullptr;
-        return array.data;
-    }
-};
 
 // ---- blocks
 // -----------------------------------------------------------------------------------------------------
@@ -142,23 +107,6 @@ void add_call(Plan& plan, std::string kernel, std::string symbol, const std::vec
     call.scratch_bytes = scratch_bytes;
     plan.calls.push_back(std::move(call));
 }
-
-// Fixed with the Python objects that own the memory.
-struct PyFixed {
-    Fixed core;
-    nb::object owner;
-};
-
-// A flag that ends the runs it was handed to.
-struct Stop {
-    std::atomic<bool> set{false};
-};
-
-struct PyExecutor {
-    std::unique_ptr<Executor> core;
-    std::vector<Border> borders;  // inputs, then outputs
-    bool apart = false;           // the device's memory is not the host's
-};
 
 // A place for the nanoseconds of each call.
 using Times = std::optional<nb::ndarray<int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>>;

@@ -14,5 +14,8 @@ void bind_profiler(nanobind::module_& m);
 void bind_runtime(nanobind::module_& m);
 void bind_cuda(nanobind::module_& m);
 void bind_host_kernels(nanobind::module_& m);
+void bind_tensors(nanobind::module_& m);
+void bind_ops(nanobind::module_& m);
+void bind_tensor_run(nanobind::module_& m);
 
 }  // namespace xpurt::bindings

@@ -13,5 +13,8 @@ NB_MODULE(_core, m) {
     xpurt::bindings::bind_profiler(m);
     xpurt::bindings::bind_runtime(m);
     xpurt::bindings::bind_cuda(m);
+    xpurt::bindings::bind_tensors(m);
+    xpurt::bindings::bind_ops(m);
+    xpurt::bindings::bind_tensor_run(m);
     xpurt::bindings::bind_host_kernels(m);
 }

@@ -17,6 +17,7 @@ _PUBLIC: dict[str, str] = {
     "extract_ir": "frontends.torch",
     "Receipt": "profiler.receipt",
     "profile": "profiler.trace",
+    "ops": "inference",
     # language models
     "Completion": "llm.generate",
     "Generator": "llm.generate",
@@ -81,6 +82,8 @@ _PUBLIC: dict[str, str] = {
 }
 
 
+_MODULES = frozenset({"ops"})  # names of modules
+
 __all__ = ["__version__", *_PUBLIC]
 
 if TYPE_CHECKING:
@@ -108,6 +111,7 @@ if TYPE_CHECKING:
     from .errors import XpuError as XpuError
     from .frontends.onnx import load_onnx as load_onnx
     from .frontends.torch import extract_ir as extract_ir
+    from .inference import ops as ops
     from .inference.partitioned import DAGExecutor as DAGExecutor
     from .inference.session import InferenceSession as InferenceSession
     from .inference.user_kernels import kernel as kernel
@@ -149,6 +153,8 @@ def __getattr__(name: str) -> Any:
     module = _PUBLIC.get(name)
     if module is None:
         raise AttributeError(f"module 'xpuruntime' has no attribute {name!r}")
+    if name in _MODULES:
+        importlib.import_module(f".{module}.{name}", __name__)
     value = getattr(importlib.import_module(f".{module}", __name__), name)
     globals()[name] = value
     return value

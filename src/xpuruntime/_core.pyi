@@ -594,3 +594,59 @@ def nvrtc_compile(source: str, name: str, arch: str, options: Sequence[str] = []
     """
     The CUBIN of a CUDA C++ text for an architecture (sm_90a): (status, cubin, log). Needs no device.
     """
+
+def trust_dtype(dtype: object, code: int, bits: int) -> None:
+    """NumPy's one object for a type, and DLPack's words for it."""
+
+def knows_tensors(type: object) -> bool:
+    """Whether tensors of a type are read and made without a call into Python."""
+
+def show_tensor(tensor: object) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, int], tuple[int, int]] | None:
+    """Shape, strides in elements, DLPack's type and device of a tensor that can be read in place; None for any other."""
+
+class DispatchCounters:
+    """What a table of ops has done since it was made."""
+
+    @property
+    def hits(self) -> int: ...
+
+    @property
+    def misses(self) -> int: ...
+
+    @property
+    def evictions(self) -> int: ...
+
+    @property
+    def entries(self) -> int: ...
+
+class Ops:
+    """Single ops by what a call looks like: a look-up and a launch."""
+
+    def __init__(self, capacity: int) -> None: ...
+
+    def run(self, op: int, policy: object, attributes: tuple[object, ...], operands: tuple[object, ...], out: object) -> object:
+        """The result; None where it is not known; a number where the caller must act; a Status."""
+
+    def put(self, op: int, policy: object, attributes: tuple[object, ...], operands: tuple[object, ...], executor: Executor | None, fixed: Fixed | None, inputs: Sequence[int], shape: Sequence[int], dtype: tuple[int, int], array_dtype: object, copies: int, payload: object) -> None:
+        """What the signature of this call means from now on."""
+
+    def payload(self, op: int, policy: object, attributes: tuple[object, ...], operands: tuple[object, ...]) -> object:
+        """What was put beside a signature, or None."""
+
+    @staticmethod
+    def unread(operands: tuple[object, ...]) -> int:
+        """Operands, by bit, that must be brought to another form; -1: one asks for a gradient."""
+
+    def know_policy(self, policy: object, number: int) -> None: ...
+
+    def clear(self) -> None: ...
+
+    @property
+    def counters(self) -> DispatchCounters: ...
+
+class TensorRun:
+    """Runs of a program on tensors that lie on its device."""
+
+    def __init__(self, executor: Executor, inputs: Sequence[tuple[str, Sequence[int], tuple[int, int], object]], outputs: Sequence[tuple[str, Sequence[int], tuple[int, int], object]], device_type: int, device_index: int) -> None: ...
+
+    def run(self, fixed: Fixed, given: dict[str, object]) -> dict[str, object] | Status | None: ...

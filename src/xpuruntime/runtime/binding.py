@@ -7,8 +7,6 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from .. import _core
 from ..errors import BuildError, FormatError
 from ..program.program import (
@@ -20,6 +18,7 @@ from ..program.program import (
     ExecutionPlan,
     KernelCall,
 )
+from .arrays import trust_arrays
 from .device import open_library
 from .host_kernels import enable as enable_host_kernels
 
@@ -93,7 +92,7 @@ def bind_plan(
             core_plan.add_handover(place(name), i, buffers[name].size_bytes)
     except (KeyError, IndexError) as error:
         raise FormatError(who, "names a buffer or a binary that it does not have", got=error) from error
-    _trust_arrays()
+    trust_arrays()
     borders = [(s.dtype.numpy, s.shape) for s in (*entry.inputs, *entry.outputs)]
     made = _core.make_executor(backend.core(program, plan, threads), core_plan, borders, contexts)  # type: ignore[arg-type]
     if isinstance(made, _core.Status):
@@ -169,13 +168,3 @@ def _module(binary: Binary, backend: RuntimeBackend) -> _core.Module | None:
             return None
         _MODULES[key] = module = loaded
     return module
-
-
-_trusted: list[bool] = []
-
-
-def _trust_arrays() -> None:
-    """Let the core read arrays in place, after it has shown that it understands one."""
-    if not _trusted:
-        probe = np.zeros((3, 5), np.float32)
-        _trusted.append(_core.trust_arrays(np.ndarray, probe, probe.ctypes.data, probe.dtype, 3))

@@ -286,6 +286,11 @@ class Executor:
     # ── facts ──
 
     @property
+    def core(self) -> _core.Executor:
+        """What runs the plan in the core, for those who call it there."""
+        return self._core
+
+    @property
     def weights(self) -> Weights | None:
         """Those that are bound."""
         return self._weights

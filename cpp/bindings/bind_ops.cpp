@@ -1,0 +1,273 @@
+// bindings/bind_ops.cpp: single ops and whole programs on tensors of other libraries, one call from Python
+// each.
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstring>
+
+#include "bindings.h"
+#include "runtime_objects.h"
+#include "tensors.h"
+#include "xpurt/dispatcher.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace xpurt::bindings {
+namespace {
+
+constexpr int32_t host = 1;             // kDLCPU
+constexpr int64_t short_run = 1 << 14;  // bytes; a run over fewer ends before another thread would get going
+constexpr size_t most_operands = 8;
+
+struct OpEntry final : DispatchEntry {
+    Blank blank;
+    int64_t copies = 0;  // operands, by bit, whose form no program reads in place
+    bool brief = false;  // not worth letting other threads in
+    nb::object executor_owner, fixed_owner, payload;
+
+    explicit OpEntry(Blank form) : blank(std::move(form)) {}
+};
+
+// One call's operands; None is one that was left out.
+struct Operands {
+    std::array<Tensor, most_operands> tensors;
+    std::array<TensorView, most_operands> views;
+    size_t count = 0;
+    const Tensor* first = nullptr;
+    int64_t unread = 0;  // by bit
+    bool gradient = false;
+
+    explicit Operands(const nb::tuple& given) : count(given.size()) {
+        if (count > most_operands) throw nb::value_error("more operands than any op has");
+        for (size_t i = 0; i < count; ++i) {
+            PyObject* const object = given[i].ptr();
+            if (object == Py_None) continue;
+            switch (tensors[i].read(object)) {
+                case Tensor::Read::done:
+                    break;
+                case Tensor::Read::otherwise:
+                    unread |= int64_t{1} << i;
+                    continue;
+                case Tensor::Read::gradient:
+                    gradient = true;
+                    continue;
+            }
+            views[i] = tensors[i].view;
+            if (first == nullptr) first = &tensors[i];
+        }
+    }
+    // Whether memory that is written belongs to an operand too.
+    bool overlap(const void* begin, int64_t bytes) const noexcept {
+        const auto* const from = static_cast<const char*>(begin);
+        for (size_t i = 0; i < count; ++i) {
+            const TensorView& view = views[i];
+            if (view.data == nullptr || view.count() == 0) continue;
+            int64_t reach = 1;
+            int64_t elements = 1;
+            for (int32_t d = view.rank - 1; d >= 0; --d) {
+                reach += (view.shape[d] - 1) * (view.strides == nullptr ? elements : view.strides[d]);
+                elements *= view.shape[d];
+            }
+            const auto* const data = static_cast<const char*>(view.data);
+            if (data < from + bytes && from < data + reach * view.bits / 8) return true;
+        }
+        return false;
+    }
+};
+
+// Numbers, flags and rows of them, by their bits; each kind has its own mark in front.
+void add_attribute(Signature& signature, PyObject* value) {
+    enum : uint64_t { none = 1, flag, integer, real, row };
+    if (value == Py_None) return signature.add(none);
+    if (PyBool_Check(value)) {
+        signature.add(flag);
+        return signature.add(value == Py_True);
+    }
+    if (PyLong_Check(value)) {
+        signature.add(integer);
+        const long long number = PyLong_AsLongLong(value);
+        if (number == -1 && PyErr_Occurred() != nullptr) throw nb::python_error();
+        return signature.add(static_cast<uint64_t>(number));
+    }
+    if (PyFloat_Check(value)) {
+        const double number = PyFloat_AsDouble(value);
+        uint64_t bits = 0;
+        std::memcpy(&bits, &number, sizeof bits);
+        signature.add(real);
+        return signature.add(bits);
+    }
+    if (!PyTuple_Check(value))
+        throw nb::type_error("an attribute is a number, a flag, a tuple of those or None");
+    const Py_ssize_t size = PyTuple_Size(value);
+    signature.add(row);
+    signature.add(static_cast<uint64_t>(size));
+    for (Py_ssize_t i = 0; i < size; ++i) add_attribute(signature, PyTuple_GetItem(value, i));
+}
+
+class Ops {
+  public:
+    explicit Ops(size_t capacity) : table_(capacity) {}
+
+    // The result; None for a signature or a policy that is not known; a number where the caller must act:
+    // operands, by bit, that must be copied first; -1: an operand asks for a gradient; -2: `out` cannot take
+    // the result; -3: `out` lies in an operand; or the Status of a run that failed.
+    nb::object run(int64_t op, nb::handle policy, const nb::tuple& attributes, const nb::tuple& operands,
+                   nb::handle out) {
+        const Operands given(operands);
+        if (given.gradient) return nb::int_(-1);
+        if (given.unread != 0) return nb::int_(given.unread);
+        if (given.first == nullptr) return nb::none();
+        const auto found = find(op, policy, attributes, given, true);
+        if (found == nullptr) return nb::none();
+        if (found->copies != 0) return nb::int_(found->copies);
+        return compute(*found, given, out);
+    }
+
+    // Operands, by bit, that must be brought to another form; -1: one asks for a gradient.
+    static int64_t unread(const nb::tuple& operands) {
+        const Operands given(operands);
+        return given.gradient ? -1 : given.unread;
+    }
+
+    void put(int64_t op, nb::handle policy, const nb::tuple& attributes, const nb::tuple& operands,
+             nb::object executor, nb::object fixed, const std::vector<int32_t>& inputs,
+             const std::vector<int64_t>& shape, const std::tuple<uint8_t, uint8_t>& dtype,
+             nb::object array_dtype, int64_t copies, nb::object payload) {
+        const Operands given(operands);
+        const uint64_t number = number_of(policy);
+        if (given.unread != 0 || given.gradient || number == unknown)
+            throw nb::value_error("put: operands or a policy that run() would not take");
+        const auto [code, bits] = dtype;
+        auto entry = std::make_shared<OpEntry>(Blank(shape, code, bits, std::move(array_dtype)));
+        if (!executor.is_none()) {
+            entry->executor = nb::cast<PyExecutor&>(executor).core.get();
+            entry->fixed = &nb::cast<PyFixed&>(fixed).core;
+        }
+        entry->inputs = inputs;
+        entry->copies = copies;
+        int64_t bytes = entry->blank.bytes();
+        for (const int32_t i : inputs) bytes += given.views[static_cast<size_t>(i)].bytes();
+        entry->brief = bytes <= short_run && given.first->view.device_type == host;
+        entry->executor_owner = std::move(executor);
+        entry->fixed_owner = std::move(fixed);
+        entry->payload = std::move(payload);
+        table_.put(signature(static_cast<uint64_t>(op), number, attributes, given), std::move(entry));
+    }
+
+    // What was put beside an entry, or None.
+    nb::object payload(int64_t op, nb::handle policy, const nb::tuple& attributes,
+                       const nb::tuple& operands) {
+        const Operands given(operands);
+        if (given.unread != 0 || given.gradient) return nb::none();
+        const auto found = find(op, policy, attributes, given, false);
+        return found == nullptr ? nb::none() : found->payload;
+    }
+
+    // Policies are told apart by their objects first, which are kept, and by their numbers in signatures.
+    void know_policy(nb::object policy, uint64_t number) {
+        constexpr size_t most = 32;
+        if (policies_.size() >= most) policies_.erase(policies_.begin());
+        policies_.emplace_back(std::move(policy), number);
+    }
+
+    void clear() {
+        table_.clear();
+        policies_.clear();
+    }
+    DispatchCounters counters() const { return table_.counters(); }
+
+  private:
+    static constexpr uint64_t unknown = ~uint64_t{0};
+
+    uint64_t number_of(nb::handle policy) const noexcept {
+        for (const auto& [object, number] : policies_)
+            if (object.is(policy)) return number;
+        return unknown;
+    }
+
+    std::shared_ptr<const OpEntry> find(int64_t op, nb::handle policy, const nb::tuple& attributes,
+                                        const Operands& given, bool counts) {
+        return std::static_pointer_cast<const OpEntry>(
+            table_.find(signature(static_cast<uint64_t>(op), number_of(policy), attributes, given), counts));
+    }
+
+    static Signature signature(uint64_t op, uint64_t policy, const nb::tuple& attributes,
+                               const Operands& given) {
+        Signature made;
+        made.add(op);
+        made.add(policy);
+        add_attribute(made, attributes.ptr());
+        for (size_t i = 0; i < given.count; ++i)
+            given.tensors[i].library == nullptr ? made.add_absent() : made.add(given.views[i]);
+        return made;
+    }
+
+    static nb::object compute(const OpEntry& entry, const Operands& given, nb::handle out) {
+        const Tensor& first = *given.first;
+        const int32_t type = first.view.device_type, index = first.view.device_index;
+        Memory memory = nullptr;
+        nb::object result;
+        if (out.is_none()) {
+            result = nb::steal(entry.blank.make(*first.library, type, index, memory));
+            if (!result.is_valid()) throw nb::python_error();
+        } else {
+            Tensor target;
+            if (target.read(out.ptr()) != Tensor::Read::done || !entry.blank.fits(target, type, index))
+                return nb::int_(-2);
+            memory = target.view.data;
+            if (given.overlap(memory, entry.blank.bytes())) return nb::int_(-3);
+            result = nb::borrow(out);
+        }
+        Order order;
+        if (!first.order(order)) throw nb::python_error();
+        Status status;
+        if (entry.brief) {
+            status = entry.run(given.views.data(), memory, order);
+        } else {
+            const nb::gil_scoped_release no_gil;
+            status = entry.run(given.views.data(), memory, order);
+        }
+        return status.ok() ? result : nb::cast(status);
+    }
+
+    Dispatcher table_;
+    std::vector<std::pair<nb::object, uint64_t>> policies_;
+};
+
+}  // namespace
+
+void bind_ops(nb::module_& m) {
+    nb::class_<DispatchCounters>(m, "DispatchCounters", "What a table of ops has done since it was made.")
+        .def_ro("hits", &DispatchCounters::hits)
+        .def_ro("misses", &DispatchCounters::misses)
+        .def_ro("evictions", &DispatchCounters::evictions)
+        .def_ro("entries", &DispatchCounters::entries);
+    nb::class_<Ops>(m, "Ops", "Single ops by what a call looks like: a look-up and a launch.")
+        .def(nb::init<size_t>(), "capacity"_a)
+        .def("run", &Ops::run, "op"_a, "policy"_a, "attributes"_a, "operands"_a, "out"_a.none(),
+             nb::sig("def run(self, op: int, policy: object, attributes: tuple[object, ...], operands: "
+                     "tuple[object, ...], out: object) -> object"),
+             "The result; None where it is not known; a number where the caller must act; a Status.")
+        .def("put", &Ops::put, "op"_a, "policy"_a, "attributes"_a, "operands"_a, "executor"_a.none(),
+             "fixed"_a.none(), "inputs"_a, "shape"_a, "dtype"_a, "array_dtype"_a, "copies"_a,
+             "payload"_a.none(),
+             nb::sig("def put(self, op: int, policy: object, attributes: tuple[object, ...], operands: "
+                     "tuple[object, ...], executor: Executor | None, fixed: Fixed | None, inputs: "
+                     "Sequence[int], shape: Sequence[int], dtype: tuple[int, int], array_dtype: object, "
+                     "copies: int, payload: object) -> None"),
+             "What the signature of this call means from now on.")
+        .def("payload", &Ops::payload, "op"_a, "policy"_a, "attributes"_a, "operands"_a,
+             nb::sig("def payload(self, op: int, policy: object, attributes: tuple[object, ...], operands: "
+                     "tuple[object, ...]) -> object"),
+             "What was put beside a signature, or None.")
+        .def_static("unread", &Ops::unread, "operands"_a,
+                    nb::sig("def unread(operands: tuple[object, ...]) -> int"),
+                    "Operands, by bit, that must be brought to another form; -1: one asks for a gradient.")
+        .def("know_policy", &Ops::know_policy, "policy"_a, "number"_a)
+        .def("clear", &Ops::clear)
+        .def_prop_ro("counters", &Ops::counters);
+}
+
+}  // namespace xpurt::bindings

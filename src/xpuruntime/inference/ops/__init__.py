@@ -1,0 +1,149 @@
+"""Single ops on anybody's tensors: the policy decides once how a call is computed, every later call is a look-up and a launch.
+
+    from xpuruntime import ops                              # or: import xpuruntime as xrt; xrt.ops.matmul(...)
+
+    y = ops.softmax(ops.matmul(q, k.transpose(-1, -2)))      # NumPy, PyTorch or any DLPack tensors; the same kind out
+    ops.attention(q, k, v, causal=True, out=buffer)          # into memory of yours
+    with ops.use({"kernel": {"matmul": "generated"}}):       # as ``with_policy``
+        ops.matmul(a, b)
+    print(ops.explain("matmul", a, b))                       # which kernel, and why none of the others
+
+A call's signature is the op, its attributes, the policy, and each tensor's type, shape, strides and device. The first call of a signature
+compiles a program of one op by the native engine, or takes it from the store; the program is kept in memory (``CAPACITY`` of them, the one
+that was not used for the longest goes first). On a CUDA device the op is queued on the stream that the caller's library works on, and
+nobody waits. Safe from several threads.
+
+Tensors are read in place where they are dense in some order of their dims (a transpose, ``channels_last``) or broadcast (``expand``); others
+(slices with gaps, reversed ones) are copied first, by their own library. Results are dense and row-major. Nobody computes gradients here: a
+tensor that asks for one is refused unless gradients are off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...policies import with_policy as use
+from .calls import CAPACITY, call, clear, counters
+from .explained import Explained, Wanted
+
+__all__ = [
+    "CAPACITY",
+    "attention",
+    "clear",
+    "conv2d",
+    "counters",
+    "explain",
+    "layer_norm",
+    "matmul",
+    "rms_norm",
+    "silu_mul",
+    "softmax",
+    "use",
+]
+
+
+def matmul(a: Any, b: Any, *, out: Any = None, policy: Any = None) -> Any:
+    """``a @ b`` as NumPy and PyTorch mean it: batches broadcast, a vector is a row on the left and a column on the right.
+
+    a: [..., m, k], b: [..., k, n] of one dtype; gives [..., m, n].
+    out:    a dense tensor for the result, which must not overlap an operand; it is given back.
+    policy: a KernelPolicy or what else ``load_policy`` takes, over those of the enclosing ``use`` blocks.
+
+    Raises InputError for operands that do not fit, KernelUnavailable, BuildError, RunError. Every op takes ``out`` and ``policy``, and raises these.
+    """
+    return call("matmul", (), (a, b), out, policy)
+
+
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    mask: Any = None,
+    *,
+    causal: bool = False,
+    causal_offset: int = 0,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    out: Any = None,
+    policy: Any = None,
+) -> Any:
+    """``softmax(q @ k.T * scale + mask) @ v`` per head; ``scale`` is 1/sqrt(size) when it is None.
+
+    q: [batch, heads, queries, size], k: [batch, kv heads, keys, size], v: [batch, kv heads, keys, size of v]; the heads of k and v divide
+    those of q (grouped queries). mask: broadcasts to [batch, heads, queries, keys]; a bool mask keeps where true, a float one is added.
+    causal: query i sees keys up to i + causal_offset. softcap: c * tanh(scores / c) where it is not 0. Gives [batch, heads, queries, size of v].
+    """
+    return call("attention", (causal, causal_offset, scale, softcap), (q, k, v, mask), out, policy)
+
+
+def layer_norm(
+    x: Any,
+    weight: Any = None,
+    bias: Any = None,
+    *,
+    normalized_shape: Sequence[int] | None = None,
+    eps: float = 1e-5,
+    out: Any = None,
+    policy: Any = None,
+) -> Any:
+    """``(x - mean) / sqrt(variance + eps) * weight + bias`` over the last dims: those of ``normalized_shape``, else of weight, else the last one."""
+    dims = None if normalized_shape is None else tuple(normalized_shape)
+    return call("layer_norm", (dims, eps), (x, weight, bias), out, policy)
+
+
+def rms_norm(
+    x: Any,
+    weight: Any = None,
+    *,
+    normalized_shape: Sequence[int] | None = None,
+    eps: float = 1e-6,
+    out: Any = None,
+    policy: Any = None,
+) -> Any:
+    """``x / sqrt(mean(x * x) + eps) * weight`` over the last dims, as in ``layer_norm``."""
+    dims = None if normalized_shape is None else tuple(normalized_shape)
+    return call("rms_norm", (dims, eps), (x, weight), out, policy)
+
+
+def conv2d(
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    *,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    out: Any = None,
+    policy: Any = None,
+) -> Any:
+    """x: [n, channels, height, width], weight: [out, channels / groups, kernel height, kernel width], bias: [out].
+
+    stride, padding, dilation: one number, or one for height and one for width. Gives [n, out, height, width].
+    """
+    sizes = (_pair(stride), _pair(padding), _pair(dilation), groups)
+    return call("conv2d", sizes, (x, weight, bias), out, policy)
+
+
+def softmax(x: Any, dim: int = -1, *, out: Any = None, policy: Any = None) -> Any:
+    """``exp(x) / sum(exp(x))`` along ``dim``, of x less its largest element there."""
+    return call("softmax", (dim,), (x,), out, policy)
+
+
+def silu_mul(gate: Any, up: Any, *, out: Any = None, policy: Any = None) -> Any:
+    """``gate * sigmoid(gate) * up``: the gate of SwiGLU layers. The two broadcast."""
+    return call("silu_mul", (), (gate, up), out, policy)
+
+
+def explain(op: str, *operands: Any, policy: Any = None, **attributes: Any) -> Explained:
+    """What a call computes with, and why: kernels, the rejected ones with reasons, where the program came from. Prepares it; runs nothing.
+
+    op: the name of one of these functions; the rest as it takes them.
+    """
+    found: Explained = globals()[Wanted.checked(op)](*operands, policy=Wanted(policy), **attributes)
+    return found
+
+
+def _pair(value: int | Sequence[int]) -> tuple[int, ...]:
+    return (value, value) if isinstance(value, int) else tuple(value)

@@ -1,0 +1,174 @@
+"""The first call of a signature: a graph of one op, its program from the compiler or the store, its executor in the core's table."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from ... import __version__, _core
+from ...errors import InputError, IrError, StoreError
+from ...ir import Graph
+from ...ir.build import GraphBuilder
+from ...policies import Policy
+from ...program.program import CompiledProgram
+from ...runtime.arrays import dlpack_words
+from ...runtime.device import Device
+from ...runtime.executor import Executor
+from ...store import Store, digest
+from ...targets import DeviceId
+from ...types import DType, TensorSpec
+from .asked import effective_kernels
+from .explained import Explained
+from .lying import Facts, Lying, facts_of, lying
+from .rows import ROWS
+
+__all__ = ["device_of", "graph_of", "prepare", "program_of"]
+
+_log = logging.getLogger("xpuruntime.ops")
+_HOST, _CUDA = 1, 2  # DLPack's kDLCPU and kDLCUDA
+
+
+def prepare(
+    table: _core.Ops, op: str, asked: Any, attributes: tuple[Any, ...], operands: tuple[Any, ...]
+) -> Explained:
+    """Put the call's signature into the table: an executor, or which operands must be copied before any program can read them.
+
+    Raises InputError, PolicyError, KernelUnavailable, BuildError.
+    """
+    facts = [None if o is None else _facts(op, i, o) for i, o in enumerate(operands)]
+    held = [None if f is None else lying(f) for f in facts]
+    copies = sum(
+        1 << i for i, (f, b) in enumerate(zip(facts, held, strict=True)) if f is not None and b is None
+    )
+    number = ROWS[op].number
+    if copies:
+        found = Explained(op, (), "", (), (), "copied", copies)
+        table.put(
+            number,
+            asked,
+            attributes,
+            operands,
+            None,
+            None,
+            (),
+            (),
+            (2, 32),
+            DType.FLOAT32.numpy,
+            copies,
+            found,
+        )
+        return found
+    device = device_of(op, facts)
+    graph = graph_of(op, attributes, facts, held)
+    program, origin = program_of(graph, device, effective_kernels(asked))
+    executor = Executor(program, Device(device))
+    fixed = executor.bind(None)
+    found = _explained(op, executor, [f for f in facts if f is not None], origin)
+    result = program.output_specs[0]
+    words = dlpack_words(result.dtype)
+    assert words is not None, "a result has the operands' dtype"
+    inputs = [i for i, f in enumerate(facts) if f is not None]
+    shape = [int(d) for d in result.shape if isinstance(d, int)]
+    table.put(
+        number,
+        asked,
+        attributes,
+        operands,
+        executor.core,
+        fixed,
+        inputs,
+        shape,
+        words,
+        result.dtype.numpy,
+        0,
+        found,
+    )
+    return found
+
+
+def program_of(graph: Graph, device: DeviceId, policy: Policy) -> tuple[CompiledProgram, str]:
+    """The program of a graph on a device of this machine, and where it came from: ``store`` or ``compiled``."""
+    from ...compiler import compile as compile_graph
+    from ..native.engine import compiler_facts
+    from ..native.places import target_of
+
+    target = target_of(device)
+    kernels = Policy(kernel=policy.kernel)
+    store = Store(mode="off") if policy.execution.caching is False else Store()
+    ingredients = {
+        "op": graph.digest,
+        "target": target,
+        "policy": kernels.to_dict(),
+        "version": __version__,
+        **compiler_facts(),
+    }
+    kept = store.get("artifact", digest(ingredients))
+    if kept is not None:
+        return CompiledProgram.from_bytes(kept), "store"
+    program = compile_graph(graph, target=target, policy=kernels)
+    try:
+        store.put("artifact", ingredients, program.to_bytes())
+    except StoreError as error:  # a full disk must not stop an op
+        _log.warning("%s The op runs; the next process compiles it again.", error)
+    return program, "compiled"
+
+
+def device_of(op: str, facts: list[Facts | None]) -> DeviceId:
+    """Where all operands lie. Raises InputError."""
+    places = {f.device for f in facts if f is not None}
+    if len(places) > 1:
+        shown = ", ".join(sorted(f"DLPack device {d}" for d in places))
+        raise InputError(
+            f"ops.{op}", "operands lie on different devices", got=shown, do="Move them to one first."
+        )
+    kind, index = places.pop()
+    if kind == _HOST:
+        return DeviceId("cpu")
+    if kind == _CUDA:
+        return DeviceId("cuda", index)
+    raise InputError(
+        f"ops.{op}",
+        "computes on cpu and cuda",
+        got=f"a tensor on DLPack device type {kind}",
+        do="Move it first.",
+    )
+
+
+def _facts(op: str, position: int, operand: Any) -> Facts:
+    found = facts_of(operand)
+    if found is None:
+        name = ROWS[op].operands[position]
+        raise InputError(f"ops.{op}", f"{name} has a dtype that no kernel takes", got=_described(operand))
+    return found
+
+
+def _described(operand: Any) -> str:
+    return f"{type(operand).__name__} of {getattr(operand, 'dtype', '?')}"
+
+
+def graph_of(
+    op: str, attributes: tuple[Any, ...], facts: list[Facts | None], held: list[Lying | None]
+) -> Graph:
+    """One node over the operands as they lie. Raises InputError for operands or attributes that do not fit."""
+    row = ROWS[op]
+    builder = GraphBuilder(op)
+    try:
+        values = [
+            None if f is None or b is None else b.input(builder, name, f)
+            for name, f, b in zip(row.operands, facts, held, strict=True)
+        ]
+        shapes = [None if f is None else f.shape for f in facts]
+        builder.output("result", row.node(builder, values, attributes, shapes))
+        return builder.build()
+    except (IrError, TypeError, ValueError) as error:
+        what, got, do = (
+            (error.what, error.got, error.do) if isinstance(error, IrError) else (str(error), None, "")
+        )
+        raise InputError(f"ops.{op}", what, got=got, do=do) from error
+
+
+def _explained(op: str, executor: Executor, facts: list[Facts], origin: str) -> Explained:
+    calls = zip(executor.plan.calls, executor.implementations, strict=True)
+    kernels = tuple(f"{c.kernel}: {c.symbol}" + (f" ({how})" if how else "") for c, how in calls)
+    operands = tuple(str(TensorSpec(f.shape, f.dtype)) for f in facts)
+    return Explained(op, operands, executor.plan.target, kernels, executor.program.decisions, origin)
