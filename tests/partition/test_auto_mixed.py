@@ -9,7 +9,7 @@ import xpuruntime as xrt
 from xpuruntime.compiler.partition_cost import Costs
 from xpuruntime.decisions import Candidate, Decision, Reason
 from xpuruntime.frontends.model_file import open_model
-from xpuruntime.inference import auto_mixed
+from xpuruntime.inference import auto, auto_mixed, mixed_search
 from xpuruntime.inference.attempt import Wanted, attempt
 from xpuruntime.inference.auto import Contender
 from xpuruntime.inference.measured import measured_costs, node_seconds
@@ -81,16 +81,16 @@ def test_plans_come_from_costs_and_a_change_must_pay(model) -> None:
     second = {n.name: 9e-3 if i < half else 1e-3 for i, n in enumerate(nodes)}
     wanted = Wanted("native", CPU)
     costs = Costs(measured={"native": first, "onnxruntime": second})
-    (plan,) = auto_mixed.mixes(graph, costs, wanted, {})
+    (plan,) = mixed_search.mixes(graph, costs, wanted, {})
     assert [(r.engine, len(plan.members[r.id])) for r in plan.regions] == [
         ("native", half),
         ("onnxruntime", len(nodes) - half),
     ]
     second[nodes[0].name] = 0.9999e-3  # a saving of less than what a change costs
-    (same,) = auto_mixed.mixes(graph, costs, wanted, {})
+    (same,) = mixed_search.mixes(graph, costs, wanted, {})
     assert [r.engine for r in same.regions] == ["native", "onnxruntime"]
     one = {e: dict.fromkeys(first, 1e-3 if e == "native" else 2e-3) for e in costs.measured}
-    assert list(auto_mixed.mixes(graph, Costs(measured=one), wanted, {})) == []
+    assert list(mixed_search.mixes(graph, Costs(measured=one), wanted, {})) == []
 
 
 @pytest.mark.parametrize(("mix_us", "chosen"), [(90.0, "mix"), (98.0, "openvino"), (99.9, "openvino")])
@@ -159,3 +159,54 @@ def test_a_lower_precision_is_measured_on_single_engines_only(quick, tmp_path) -
         reasons = {c.name: c for c in decision.rejected}
         several = reasons["several engines"]
         assert several.code in (Reason.PRECISION_UNSUPPORTED, Reason.ONLY_ONE)
+
+
+def test_what_regions_took_corrects_what_their_nodes_cost(model) -> None:
+    graph = native_model(model).graph
+    names = [n.name for n in graph.nodes if n.op != "constant"]
+    half = len(names) // 2
+    native = {n: 1e-3 if i < half else 9e-3 for i, n in enumerate(names)}
+    other = {n: 9e-3 if i < half else 1e-3 for i, n in enumerate(names)}
+    costs = Costs(measured={"native": native, "onnxruntime": other})
+    (plan,) = mixed_search.mixes(graph, costs, Wanted("native", CPU), {})
+    first, second = plan.regions
+    once = mixed_search.Mix(None, plan, {first.id: 4 * half * 1e-3, second.id: (len(names) - half) * 1e-3})
+    twice = mixed_search.Mix(None, plan, {first.id: half * 1e-3, second.id: (len(names) - half) * 1e-3})
+    found = mixed_search.corrected(costs, [once]).measured
+    assert found["native"] == pytest.approx(
+        {n: t * (4 if i < half else 1) for i, (n, t) in enumerate(native.items())}
+    )
+    assert found["onnxruntime"] == pytest.approx(other)
+    both = mixed_search.corrected(costs, [once, twice]).measured["native"]
+    assert both[names[0]] == pytest.approx(2e-3)  # the geometric mean of 4 and 1
+    assert both[names[-1]] == pytest.approx(9e-3)  # no region on native held it
+    assert mixed_search.corrected(costs, []).measured == costs.measured
+
+
+def test_a_mix_is_built_timed_and_kept_only_where_it_may_win(model, monkeypatch) -> None:
+    """With costs that promise much: what the regions really take decides."""
+    graph = native_model(model).graph
+    names = [n.name for n in graph.nodes if n.op != "constant"]
+    feeds, store = {"input": X}, Store(mode="off")
+
+    half = len(names) // 2
+    native = {n: 1.0 if i < half else 9.0 for i, n in enumerate(names)}
+    other = {n: 9.0 if i < half else 1.0 for i, n in enumerate(names)}
+    costs = Costs(measured={"native": native, "onnxruntime": other})
+
+    def looked() -> tuple[list, list]:
+        wanted = Wanted("native", CPU, threads=1)
+        return mixed_search.searched(model, graph, costs, wanted, {}, feeds, store)
+
+    kept, refused = looked()
+    assert [o.facts["mix"] for o in kept] == ["native + onnxruntime on cpu, 2 regions"]
+    assert refused == []
+    times = kept[0].executable.region_times(feeds, auto.CLOCK)
+    assert list(times) == ["r0", "r1"]
+    assert all(0 < t < 1 for t in times.values())
+    kept[0].executable.close()
+    monkeypatch.setattr(mixed_search, "_HOPELESS", 1e-9)  # no mix can be as fast as that
+    kept, refused = looked()
+    assert kept == []
+    assert all(c.code is Reason.SLOWER and "region by region" in c.reason for c in refused)
+    assert refused

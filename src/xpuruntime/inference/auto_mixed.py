@@ -1,25 +1,23 @@
 """``place: {"*": "auto"}``: the model on one engine or on several, whichever is measured to be the fastest with right outputs.
 
 Every engine runs the whole model first and says what each node costs (``measured``). Of these costs come a few ways to share the model between
-engines (``partition`` with costs), which then run against the single engines, in turn. A mix is taken only where it is faster than the best
+engines (``mixed_search``), which then run against the single engines, in turn. A mix is taken only where it is faster than the best
 single engine by more than measuring can be wrong, so it is never a loss. The choice is recorded with the place of every node: a later start measures
 nothing.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
 from .. import __version__, env
-from ..compiler.partition import PartitionPlan, partition
+from ..compiler.partition import partition
 from ..compiler.partition_cost import Costs
 from ..decisions import Candidate, Decision, Reason, Support
 from ..errors import StoreError, XpuError
-from ..ir import Graph
 from ..protocols import Array, ModelSource
 from ..runtime.device import cpu
 from ..store import Store, digest
@@ -29,20 +27,16 @@ from .auto import Contender, measure
 from .examples import digest_of, measuring_feeds
 from .measured import measured_costs
 from .mixed import demanded_kernels, mixed_of
+from .mixed_search import searched
 from .native.model import native_model
 
-__all__ = ["MARGIN", "WORD", "chosen_mix", "mixes", "wanted_by"]
+__all__ = ["MARGIN", "WORD", "chosen_mix", "wanted_by"]
 
 WORD = "auto"
 """As the engine of the place ``*``."""
 
 MARGIN = 0.97
 """A mix must take at most this share of the best single engine's time."""
-
-_MOST = 4  # mixes that are built and measured
-_SHARES = (0.02, 0.06)
-"""Of the best engine's whole time: what a change of engine must save at least. An engine books the time of a fused step on one of its nodes, another
-engine on another, so single nodes cannot be compared between engines; stretches can."""
 
 
 class _Ask(Protocol):
@@ -120,52 +114,13 @@ def _loaded_mixes(
         if graph.states:
             return [], [Candidate(who, Reason.OP_UNSUPPORTED, "a session's model has no states")]
         costs = measured_costs(graph, {o.wanted.engine: o.executable for o in singles}, feeds)
-        plans = list(itertools.islice(mixes(graph, costs, singles[0].wanted, place), _MOST))
+        found, refused = searched(model, graph, costs, singles[0].wanted, place, feeds, store)
     except XpuError as error:
         return [], [Candidate(who, Reason.BUILD_FAILED, f"{error.what}: {error.got}", error.do)]
-    outcomes = [mixed_of(model, plan, singles[0].wanted, store) for plan in plans]
-    found = [o for o in outcomes if isinstance(o, Loaded)]
-    refused = [o for o in outcomes if isinstance(o, Candidate)]
-    if not plans:
-        refused.append(
-            Candidate(
-                who,
-                Reason.SLOWER,
-                "by the measured costs of its nodes one engine is the best for all of them",
-            )
-        )
+    if not found and not refused:
+        text = "by the measured costs of its nodes one engine is the best for all of them"
+        refused = [Candidate(who, Reason.SLOWER, text)]
     return found, refused
-
-
-def mixes(graph: Graph, costs: Costs, first: Wanted, place: Mapping[str, str]) -> Iterator[PartitionPlan]:
-    """Different plans with at least two engines (or with what was placed where it was): the best of each group of engines, then the others, by predicted time."""
-    seen: set[tuple[tuple[str, tuple[str, ...]], ...]] = set()
-    ranked: list[tuple[int, float, int, PartitionPlan]] = []
-    engines = list(costs.measured)
-    whole = min(sum(times.values()) for times in costs.measured.values()) if engines else 0.0
-    for group in (g for size in range(2, len(engines) + 1) for g in itertools.combinations(engines, size)):
-        found = []
-        for share in _SHARES:
-            dearer = replace(costs, region_s={e: costs.enter_s(e) + share * whole for e in engines})
-            demands = demanded_kernels(first, group[0])
-            plan = partition(graph, demands, others=group[1:], place=place, costs=dearer)
-            shape = tuple((r.engine, plan.members[r.id]) for r in plan.regions)
-            if (place or len({e for e, _ in shape}) > 1) and shape not in seen:
-                seen.add(shape)
-                found.append((_predicted(plan, costs), plan))
-        found.sort(key=lambda f: f[0])
-        ranked += [(turn, s, len(ranked) + turn, p) for turn, (s, p) in enumerate(found)]
-    yield from (plan for *_, plan in sorted(ranked))
-
-
-def _predicted(plan: PartitionPlan, costs: Costs) -> float:
-    """Seconds of a plan: its nodes where they are, and its borders."""
-    total = 0.0
-    for region in plan.regions:
-        measured = costs.measured.get(region.engine, {})
-        total += costs.enter_s(region.engine) + sum(measured.get(n, 0.0) for n in plan.members[region.id])
-    crossing = {t.value for t in plan.transfers if "caller" not in (t.source, t.destination)}
-    return total + sum(4 * costs.size_of(plan.graph.values[v].spec) / costs.bytes_per_s for v in crossing)
 
 
 def _name(loaded: Loaded) -> str:

@@ -12,13 +12,14 @@ device the memory itself is handed over. Regions that do not wait for each other
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -28,19 +29,19 @@ from ..decisions import Decision
 from ..errors import RunError
 from ..frontends.onnx_cut import Original
 from ..ir import Graph, bind
-from ..profiler import trace
 from ..profiler.receipt import Receipt
 from ..program.plan import Plan
 from ..program.program import CompiledProgram
 from ..protocols import Array, Evidence, ModelSource
 from ..runtime.backends.base import RuntimeBackend
 from ..runtime.backends.cpu import CpuBackend
-from ..runtime.buffer import DeviceBuffer, backend_of
+from ..runtime.buffer import backend_of
 from ..runtime.dag_executor import Schedule, Step
 from ..store import Store
 from ..targets import DeviceId
 from ..types import TensorSpec
 from .attempt import Wanted
+from .dag_pass import Pass, Timer, Watch
 from .feeds import Feeds
 from .placed import Placed
 from .region_weights import WeightArrays
@@ -50,15 +51,13 @@ __all__ = ["DAGExecutor"]
 
 _log = logging.getLogger("xpuruntime.session")
 
-_Watch: TypeAlias = dict[str, tuple[Mapping[str, Any], Mapping[str, int]]]
-"""By region, what it was given in one run, and the sizes of that run."""
-
 
 class DAGExecutor:
     """Runs the regions of a PartitionPlan. Safe from several threads; a model with states runs once at a time.
 
     backend:    drives the device of native regions: a backend, a Device or its name; the host by default.
-    compile_fn: a static graph to a CompiledProgram for that device; by default our compiler, for this processor.
+    compile_fn: a static graph to a CompiledProgram for that device; by default our compiler, for the
+                backend's own target, else this processor.
     original:   the ONNX model that the graph came from: vendor engines then get its own nodes.
     threads:    CPU threads of each engine; ``parallel``: how many regions may run at once.
     store:      where engines keep compiled regions; by default nowhere.
@@ -86,13 +85,14 @@ class DAGExecutor:
         found = None if original is None else Original(original, self.graph)
         asked = wanted or Wanted("native", DeviceId("cpu"))
         asked = replace(asked, threads=threads or asked.threads)
+        own = functools.partial(compile_graph, target=getattr(self.backend, "target", "cpu"))
         self._regions = [
             Placed(
                 Work(
                     region=r,
                     graph=plan.subgraph(r.id),
                     backend=self.backend,
-                    compile_fn=compile_fn or compile_graph,
+                    compile_fn=compile_fn or own,
                     store=store or Store(mode="off"),
                     original=found,
                     wanted=asked,
@@ -167,7 +167,7 @@ class DAGExecutor:
         """
         return list(self._run(dict(feeds), None, stopped).values())
 
-    def _execute(self, inputs: Mapping[str, Any], watch: _Watch | None) -> dict[str, Any]:
+    def _execute(self, inputs: Mapping[str, Any], watch: Watch | None) -> dict[str, Any]:
         feeds, to_caller = (dict(inputs), None) if self._feeds is None else self._feeds.check(inputs)
         outputs = self._run(dict(feeds), watch)
         self._last = feeds
@@ -176,31 +176,33 @@ class DAGExecutor:
     def _run(
         self,
         feeds: dict[str, Any],
-        watch: _Watch | None,
+        watch: Watch | None,
         stopped: Callable[[], bool] | None = None,
+        timer: Timer | None = None,
     ) -> dict[str, Any]:
         if self._closed:
             raise RunError(self._who, "is closed", do="Make a new one.")
         if self._weights is None:
             self.load_weights(None)
         if not self.graph.states:
-            return self._once(feeds, watch, stopped)
+            return self._once(feeds, watch, stopped, timer)
         with self._stateful:
-            return self._once(feeds, watch, stopped)
+            return self._once(feeds, watch, stopped, timer)
 
     def _once(
         self,
         feeds: dict[str, Any],
-        watch: _Watch | None,
+        watch: Watch | None,
         stopped: Callable[[], bool] | None,
+        timer: Timer | None,
     ) -> dict[str, Any]:
         graph = self.graph
         symbols = (
             bind(self._specs, {s.name: feeds[s.name].shape for s in self._specs}) if graph.symbols else {}
         )
-        pass_ = _Pass(self, symbols, watch, stopped)
+        pass_ = Pass(self, symbols, watch, stopped)
         values: dict[str, Any] = {**feeds, **self._states}
-        self._schedule.run(values, pass_.work)
+        self._schedule.run(values, pass_.work if timer is None else timer.around(pass_.work))
         outputs = {o.name: pass_.host(self._kept(o.value, values)) for o in graph.outputs}
         for state in graph.states:
             if state.next is not None:
@@ -251,10 +253,18 @@ class DAGExecutor:
 
     def evidence(self, inputs: Mapping[str, Any] | None = None) -> dict[str, Evidence]:
         """By region, what its engine says ran; with ``inputs``, the model is run on them and every region timed."""
-        seen: _Watch = {}
+        seen: Watch = {}
         if inputs is not None:
             self._execute(inputs, seen)
         return {p.region.id: p.evidence(*seen.get(p.region.id, (None, None))) for p in self._regions}
+
+    def region_times(self, feeds: Mapping[str, Array], clock: Callable[[], int]) -> dict[str, float]:
+        """Seconds of each region in one run on arrays that were checked, with bringing its values to it; ``clock`` gives nanoseconds.
+        Raises RunError.
+        """
+        timer = Timer(clock)
+        self._run(dict(feeds), None, None, timer)
+        return {self._regions[i].region.id: t for i, t in timer.seconds.items()}
 
     def receipt(self, *, times: bool = True) -> Receipt:
         """What did run: every region's own evidence held against the plan; with ``times``, measured on the last inputs."""
@@ -280,82 +290,3 @@ class DAGExecutor:
         engines = Counter(p.region.engine for p in self._regions)
         shown = ", ".join(f"{n} on {e}" for e, n in engines.items())
         return f"<DAGExecutor {self.graph.name!r}: {len(self._regions)} regions, {shown}>"
-
-
-class _Pass:
-    """One run: what crosses borders, counted."""
-
-    def __init__(
-        self,
-        executor: DAGExecutor,
-        symbols: dict[str, int],
-        watch: _Watch | None,
-        stopped: Callable[[], bool] | None,
-    ) -> None:
-        self.executor, self.symbols, self.watch, self.stopped = executor, symbols, watch, stopped
-        self.counts: Counter[str] = Counter()
-        self._made: set[str] = set()
-        self._copies: dict[tuple[int, bool], Any] = {}
-        self._lock = threading.Lock()
-
-    def work(self, index: int, values: Mapping[str, Any]) -> Sequence[Any]:
-        """Run a region. Raises RunError where the run was ended."""
-        if self.stopped is not None and self.stopped():
-            raise RunError(self.executor._who, "the run was ended", do="Start another.")
-        placed = self.executor._regions[index]
-        region = placed.work.region
-        crossing = sum(v in self._made for v in region.inputs)
-        with self._lock:
-            self.counts.update(regions=1, crossings=crossing)
-        given = {v: values[v] for v in region.inputs}
-        if self.watch is not None:
-            self.watch[region.id] = given, dict(self.symbols)
-        symbols = dict(self.symbols)
-        if trace.RING is None:
-            results = placed.run(given, symbols, self.bring)
-        else:
-            results = trace.timed(
-                f"{region.id}: {placed.region.engine}", placed.run, given, symbols, self.bring
-            )
-        self._made.update(region.outputs)
-        if self.executor.graph.symbols:
-            self._learn(region.outputs, results)
-        return results
-
-    def bring(self, values: Mapping[str, Any], to_device: bool) -> Mapping[str, Any]:
-        """The values where the region is: one copy of each for all regions there, none where it is there already."""
-        return {n: self.device(v) if to_device else self.host(v) for n, v in values.items()}
-
-    def host(self, value: Any) -> Any:
-        """A value in the host's memory."""
-        if not isinstance(value, DeviceBuffer):
-            return value
-        return self._copied(value, False, lambda: value.to_numpy())
-
-    def device(self, value: Any) -> Any:
-        """A value in the device's memory."""
-        if isinstance(value, DeviceBuffer):
-            return value
-        return self._copied(value, True, lambda: DeviceBuffer.from_numpy(value, self.executor.backend))
-
-    def _copied(self, value: Any, to_device: bool, copy: Callable[[], Any]) -> Any:
-        key = id(value), to_device
-        with self._lock:
-            if key not in self._copies:
-                made = copy()
-                self._copies[key] = value, made  # the value too: its id stays its own
-                self.counts.update(copies=1, bytes=_size(value))
-            return self._copies[key][1]
-
-    def _learn(self, names: Sequence[str], results: Sequence[Any]) -> None:
-        """Sizes that a region's results decide."""
-        graph = self.executor.graph
-        for name, result in zip(names, results, strict=True):
-            spec = graph.values[name].spec
-            if spec is not None and spec.symbols - self.symbols.keys():
-                known = spec.substitute(self.symbols)
-                self.symbols |= bind([TensorSpec(known.shape, known.dtype, name)], {name: result.shape})
-
-
-def _size(value: Any) -> int:
-    return int(value.size_bytes if isinstance(value, DeviceBuffer) else value.nbytes)
