@@ -132,6 +132,16 @@ template <class V, class... C> INLINE V poly(V x, V sum, double c, C... rest) {
 template <class V, class... C> INLINE V horner(V x, double c, C... rest) {  // coefficients from the highest power
     return poly(x, splat<V>((elem<V>)c), rest...);
 }
+// The same of an even number of coefficients in two sums, of even and of odd powers: half as long a way for a little more work, where many of
+// these wait for each other.
+template <class V> INLINE V two_sums(V x, V z, V odd, V even) { return fma(odd, x, even); }
+template <class V, class... C> INLINE V two_sums(V x, V z, V odd, V even, double a, double b, C... rest) {
+    return two_sums(x, z, fma(odd, z, splat<V>((elem<V>)a)), fma(even, z, splat<V>((elem<V>)b)), rest...);
+}
+template <class V, class... C> INLINE V horner2(V x, double a, double b, C... rest) {
+    static_assert(sizeof...(rest) % 2 == 0, "as many odd powers as even ones");
+    return two_sums(x, (V)(x * x), splat<V>((elem<V>)a), splat<V>((elem<V>)b), rest...);
+}
 // A function of doubles for floats: by halves of the vector, rounded once.
 template <class V, class F> INLINE V by_double(F f, V x) {
     if constexpr (same<elem<V>, double>) return f(x);

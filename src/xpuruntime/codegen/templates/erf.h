@@ -35,7 +35,7 @@ template <class V> INLINE V erf(V x) {
 template <class V> INLINE V gelu(V x) {
     if constexpr (same<elem<V>, float>) {
         const V a = smaller(splat<V>(14.0f), abs(x)), b = smaller(splat<V>(5.5f), a);
-        const V log_tail = horner(b, -1.159100709e-8, 3.695596287e-7, -5.051530331e-6, 3.725167682e-5, -0.0001359994819,
+        const V log_tail = horner2(b, 0, -1.159100709e-8, 3.695596287e-7, -5.051530331e-6, 3.725167682e-5, -0.0001359994819,
                                   -0.000129288813, 0.004987793153, -0.0364792401, 0.1817409652, -0.7978915581,
                                   -0.6931470215);
         const V y = relu(x) - a * exp(fma(a * a, splat<V>(-0.5f), log_tail));

@@ -69,10 +69,10 @@ struct Norm2 : FloatMean {
     template <class V> static INLINE_MEMBER V end(V a, double, const Windows &) { return ::sqrt(a); }
 };
 
-// ── one pixel: CV x L channels ──
+// ── one pixel: CV x L channels, or with FEWER the first `channels` of L ──
 
-template <class Op, class S, int L, int CV>
-INLINE void pixel(const Shape &s, const Windows &w, const S *x, const Range (&r)[3], double n, S *y) {
+template <class Op, class S, int L, int CV, bool FEWER = false>
+INLINE void pixel(const Shape &s, const Windows &w, const S *x, const Range (&r)[3], double n, S *y, int64_t channels = L) {
     typedef loaded<S, L> V;
     typedef typename Op::template sum<V> A;
     A total[CV];
@@ -83,10 +83,17 @@ INLINE void pixel(const Shape &s, const Windows &w, const S *x, const Range (&r)
             A line[CV];  // rows on their own: errors of long sums stay small
             for (int v = 0; v < CV; v++) line[v] = Op::template start<A>();
             for (int64_t t = 0; t < r[2].count; t++, row += r[2].step * s.x[4])
-                for (int v = 0; v < CV; v++) line[v] = Op::add(line[v], ::load<L>(row + v * L), w);
+                for (int v = 0; v < CV; v++) {
+                    if constexpr (FEWER) line[v] = Op::add(line[v], ::load<L>(row, channels), w);
+                    else line[v] = Op::add(line[v], ::load<L>(row + v * L), w);
+                }
             for (int v = 0; v < CV; v++) total[v] = Op::join(total[v], line[v]);
         }
-    for (int v = 0; v < CV; v++) ::store<L>(y + v * L, raw<elem<V>>(Op::end(total[v], n, w)));
+    for (int v = 0; v < CV; v++) {
+        const V result = raw<elem<V>>(Op::end(total[v], n, w));
+        if constexpr (FEWER) ::store<L>(y, result, channels);
+        else ::store<L>(y + v * L, result);
+    }
 }
 
 // L: lanes where channels lie side by side in both, else 1.
@@ -108,6 +115,7 @@ static __attribute__((noinline)) void run(const Shape &s, const Windows &w, cons
                 if constexpr (L > 1) {
                     for (; c + 4 * L <= c1; c += 4 * L) pixel<Op, S, L, 4>(s, w, from + c, r, n, to + c);
                     for (; c + L <= c1; c += L) pixel<Op, S, L, 1>(s, w, from + c, r, n, to + c);
+                    if (c < c1) pixel<Op, S, L, 1, true>(s, w, from + c, r, n, to + c, c1 - c), c = c1;
                 }
                 for (; c < c1; c++) pixel<Op, S, 1, 1>(s, w, from + c * s.x[1], r, n, to + c * s.y[1]);
             }
