@@ -85,17 +85,23 @@ std::recursive_mutex mutex;
 std::set<Stream*> streams;
 auto& gone = *new std::vector<Stream*>;  // reachable until the end, so no leak
 std::map<uint64_t, size_t> blocks;
-std::map<std::string, int> failures;
+struct Failure {
+    int result;
+    long after;  // calls that still succeed
+};
+std::map<std::string, Failure> failures;
 std::map<std::string, int> calls;
 Stream legacy;
 size_t limit = size_t{1} << 30, used = 0, high = 0, reserved = 0;
 thread_local std::vector<void*> contexts;
 char the_context;
 
-#define ENTER                                                \
-    const std::lock_guard<std::recursive_mutex> lock(mutex); \
-    ++calls[__func__];                                       \
-    if (const auto failing = failures.find(__func__); failing != failures.end()) return failing->second
+#define ENTER                                                      \
+    const std::lock_guard<std::recursive_mutex> lock(mutex);       \
+    ++calls[__func__];                                             \
+    if (const auto failing = failures.find(__func__);              \
+        failing != failures.end() && failing->second.after-- <= 0) \
+    return failing->second.result
 
 Stream& at(void* stream) { return stream == nullptr ? legacy : *static_cast<Stream*>(stream); }
 
@@ -192,14 +198,22 @@ struct NodeParams {
 
 extern "C" {
 
-// What tests turn: the next calls of a function fail so (0: no more), and how much memory there is.
-void simulated_fail(const char* call, int result) {
+// What tests turn: calls of a function fail so from the one after the next `after` ones on (0: no more), and
+// how much memory there is.
+void simulated_fail_after(const char* call, int result, long after) {
     const std::lock_guard<std::recursive_mutex> lock(mutex);
     if (result == 0)
         failures.erase(call);
     else
-        failures[call] = result;
+        failures[call] = {result, after};
 }
+// Whether it has not failed yet.
+bool simulated_left(const char* call) {
+    const std::lock_guard<std::recursive_mutex> lock(mutex);
+    const auto found = failures.find(call);
+    return found != failures.end() && found->second.after >= 0;
+}
+void simulated_fail(const char* call, int result) { simulated_fail_after(call, result, 0); }
 void simulated_memory(size_t bytes) { limit = bytes; }
 int simulated_calls(const char* call) {
     const std::lock_guard<std::recursive_mutex> lock(mutex);
@@ -276,7 +290,10 @@ int cuMemFreeAsync(uint64_t address, void* stream) {
     });
     return 0;
 }
-int cuMemHostAlloc(void** block, size_t bytes, unsigned) { return *block = std::malloc(bytes), 0; }
+int cuMemHostAlloc(void** block, size_t bytes, unsigned) {
+    ENTER;
+    return *block = std::malloc(bytes), 0;
+}
 int cuMemFreeHost(void* block) { return std::free(block), 0; }
 int cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, void* stream) {
     ENTER;
@@ -356,7 +373,10 @@ int cuStreamGetCaptureInfo_v2(void* stream, int* status, uint64_t*, void** graph
     return 0;
 }
 
-int cuEventCreate(void** event, unsigned) { return *event = new Event, 0; }
+int cuEventCreate(void** event, unsigned) {
+    ENTER;
+    return *event = new Event, 0;
+}
 int cuEventDestroy_v2(void* event) { return delete static_cast<Event*>(event), 0; }
 int cuEventRecord(void* event, void* stream) {
     ENTER;
