@@ -165,6 +165,22 @@ def test_a_dense_block_copies_nothing(passes: str, rng: np.random.Generator) -> 
     assert len(roots) == 1
 
 
+@pytest.mark.parametrize("batch", [1, 3])
+def test_one_kernel_writes_two_parts_of_a_concatenation(batch: int, rng: np.random.Generator) -> None:
+    """Boxes from distances to points, as detectors make them: centres and sizes come of one fused kernel, row by row beside each other."""
+    b = ir.GraphBuilder("boxes")
+    x, at = b.input("x", f"float32[{batch}, 4, 50]"), b.input("at", "float32[1, 2, 50]")
+    low = b.sub(at, b.slice(b.exp(x), dim=1, start=0, end=2, step=1))
+    high = b.add(at, b.slice(b.exp(x), dim=1, start=2, end=4, step=1))
+    b.output(
+        "y", b.relu(b.cat(b.mul(b.add(low, high), b.constant(np.float32(0.5))), b.sub(high, low), dim=1))
+    )
+    feeds = {"x": floats(rng, batch, 4, 50), "at": floats(rng, 1, 2, 50)}
+    check(b.build(), feeds)
+    plan = compile_native(b.build(), feeds, passes="all").entries[0].plans[0]
+    assert not any("cat" in c.ops for c in plan.calls)
+
+
 @pytest.mark.parametrize("passes", PASSES)
 def test_what_a_kernel_did_not_make_is_copied_into_a_concatenation(
     passes: str, rng: np.random.Generator

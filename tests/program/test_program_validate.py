@@ -184,6 +184,32 @@ def test_a_broken_rule_is_found(program: CompiledProgram, says: str) -> None:
         validate(program, "who", "do")
 
 
+@pytest.mark.parametrize(
+    ("at", "shape", "apart"),
+    [
+        (2, (4, 2), True),  # columns 0 and 1, columns 2 and 3: neither is behind the other
+        (1, (4, 2), False),  # column 1 in both
+        (16, (4, 2), True),  # rows 4 to 7, in larger memory
+        (3, (4, 2), False),  # the second one goes on in the next row: no box
+        (8, (2, 2), True),  # rows 2 and 3
+    ],
+)
+def test_results_between_one_another_share_nothing(at: int, shape: tuple[int, int], apart: bool) -> None:
+    whole = TensorSpec((8, 4), DType.FLOAT32)
+    first = TensorSpec((2 if shape[0] == 2 else 4, 2), DType.FLOAT32, layout=Layout((0, 1), (8, 4)))
+    part = TensorSpec(shape, DType.FLOAT32, layout=Layout((0, 1), (8, 4)))
+    more = (
+        buffer("w", "scratch", whole, offset=192, live=(0, 4)),
+        buffer("w.l", "scratch", first, "w", 192, (0, 4)),
+        buffer("w.r", "scratch", part, "w", 192 + 4 * at, (0, 4)),
+    )
+    calls = (replace(CALLS[0], outputs=("a", "w.l", "w.r")), *CALLS[1:])
+    found = list(problems(plan(calls=calls, buffers=(*BUFFERS, *more), arena_bytes=320)))
+    assert [p for p in found if "over each other" in p] == (
+        [] if apart else ["entry point 'main', plan 0 (cpu:x86-64-v4): call 0 (k/a): writes two results over each other in 'w'"]
+    )  # fmt: skip
+
+
 def test_a_result_in_place_of_its_operand_and_a_state_handed_through() -> None:
     calls = (*CALLS[:3], KernelCall("k/d", "f", ("b",), ("c",)), CALLS[4])
     in_place = tuple(

@@ -257,10 +257,32 @@ def _call(
     for name in call.outputs:
         if buffers[name].kind in (BufferKind.INPUT, BufferKind.WEIGHT):
             yield f"writes {name!r}, which is {buffers[name].kind}"
-    places = sorted((buffers[n].root, buffers[n].offset, buffers[n].size_bytes) for n in call.outputs)
-    for (root, begin, size), (other, after, more) in itertools.pairwise(places):
-        if root == other and size and more and begin + size > after:
-            yield f"writes two results over each other in {root!r}"
+    for one, other in itertools.combinations((buffers[n] for n in call.outputs), 2):
+        if one.root == other.root and _share(one, other, buffers[one.root]):
+            yield f"writes two results over each other in {one.root!r}"
+
+
+def _share(a: BufferAllocation, b: BufferAllocation, root: BufferAllocation) -> bool:
+    """Whether two values in one root have an element in common. Parts of one larger value, with its strides, are boxes in it; else they are ranges."""
+    if not a.size_bytes or not b.size_bytes:
+        return False
+    if a.offset + a.spec.extent_bytes <= b.offset or b.offset + b.spec.extent_bytes <= a.offset:
+        return False
+    layout, width = a.spec.physical, a.spec.dtype.bits // 8
+    if b.spec.physical != layout or b.spec.dtype is not a.spec.dtype or not width:
+        return True
+    begin = root.offset if root.kind is BufferKind.SCRATCH else 0
+    boxes = []
+    for value in (a, b):
+        left, box = (value.offset - begin) // width, {}
+        for d in layout.order:
+            at, left = divmod(left, layout.strides[d])
+            extent = value.spec.shape[d]
+            if not isinstance(extent, int) or at + extent > layout.alloc[d]:
+                return True  # no box: it goes on in the next row
+            box[d] = at, at + extent
+        boxes.append(box)
+    return all(boxes[0][d][0] < boxes[1][d][1] and boxes[1][d][0] < boxes[0][d][1] for d in layout.order)
 
 
 # ── time ──
