@@ -17,6 +17,28 @@ settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True
 settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 
+ONLY_PROCESSORS = {
+    "test_amx_kernels.py", "test_int4_weights.py", "test_int8_weights.py", "test_kernel_names.py", "test_layouts.py", "test_onednn_kernels.py",
+}  # fmt: skip
+"""Of tests/kernels: what only processors have."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """``XPU_TEST_DEVICE=cuda:0 pytest tests/native tests/kernels``: native tests on that device; ``XPU_TEST_TARGET`` is its code, where it does not say."""
+    where = os.environ.get("XPU_TEST_DEVICE", "")
+    if where:
+        from xpuruntime.testing.under_test import name_device
+
+        name_device(where, os.environ.get("XPU_TEST_TARGET") or None)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if os.environ.get("XPU_TEST_DEVICE"):
+        for item in items:
+            if item.path.name in ONLY_PROCESSORS:
+                item.add_marker(pytest.mark.skip(reason="about kernels that only processors have"))
+
+
 @pytest.fixture(autouse=True)
 def own_settings(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Drop every XPU_* variable and point the store at a folder of this test run (subprocesses inherit both)."""

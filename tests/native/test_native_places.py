@@ -9,6 +9,7 @@ from xpuruntime import ir
 from xpuruntime.errors import RunError
 from xpuruntime.runtime import Executor
 from xpuruntime.testing.native import check, compile_native
+from xpuruntime.testing.under_test import device_of
 
 
 def gathering() -> ir.Graph:
@@ -21,7 +22,8 @@ def gathering() -> ir.Graph:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_an_index_outside_fails_that_run_only(threads: int) -> None:
     x, good = np.arange(12, dtype=np.float32).reshape(3, 4), np.array([0, -1, 2, 1, -3])
-    with Executor(compile_native(gathering(), {"x": x, "i": good}), threads=threads) as executor:
+    program = compile_native(gathering(), {"x": x, "i": good})
+    with Executor(program, device_of(program), threads=threads) as executor:
         for bad in (3, -4, 2**40):
             with pytest.raises(RunError, match=rf"index {bad} is outside a dim of 3"):
                 executor.run_arrays([x, np.array([0, 1, bad, 1, 0])])
@@ -35,7 +37,10 @@ def test_values_that_do_not_fit_a_mask_fail_the_run() -> None:
     b.output("y", b.masked_scatter(x, m, s))
     feeds = [np.zeros(4, np.float32), np.ones(4, bool), np.ones(2, np.float32)]
     program = compile_native(b.build(), dict(zip("xms", feeds, strict=True)))
-    with Executor(program) as executor, pytest.raises(RunError, match="needs 3 elements where there are 2"):
+    with (
+        Executor(program, device_of(program)) as executor,
+        pytest.raises(RunError, match="needs 3 elements where there are 2"),
+    ):
         executor.run_arrays(feeds)
 
 

@@ -28,7 +28,7 @@ from ..runtime.recipes import run_recipe
 from ..types import DType
 from .native_batch import batch_of
 
-__all__ = ["Case", "graph_cases", "node_cases", "pack", "speed_cases"]
+__all__ = ["Case", "graph_cases", "node_cases", "pack", "speed_cases", "speed_graphs"]
 
 Case = dict[str, Any]
 _GROUP = 24
@@ -122,28 +122,16 @@ def written(
     }
 
 
-def speed_cases(target: str) -> Iterator[Case]:
-    """Kernels of a size that a device is measured by; no data, nothing is compared. ``bytes``: what must move."""
+def speed_graphs() -> Iterator[tuple[str, Graph]]:
+    """Graphs of one kernel of a size that a device's memory is measured by."""
 
-    def one(name: str, build: Any, *specs: str) -> Case:
+    def one(name: str, build: Any, *specs: str) -> tuple[str, Graph]:
         b = GraphBuilder("g")
         operands = [b.input(f"x{i}", s) for i, s in enumerate(specs)]
         made = build(b, *operands)
         for i, value in enumerate(made if isinstance(made, tuple) else (made,)):
             b.output(f"y{i}", value)
-        gathering = batch_of(cuda_target(target))
-        program = compile_graph(b.build(), target=gathering)
-        plan = program.entries[0].plans[0]
-        return {
-            "name": name,
-            "source": gathering.text(),
-            "calls": [
-                (c.symbol, [*c.inputs, *c.outputs], [], dict(c.options), c.library) for c in plan.calls
-            ],
-            "buffers": {n.name: _plain(n) for n in plan.buffers},
-            "arena": plan.arena_bytes,
-            "bytes": sum(c.bytes for c in plan.calls),
-        }
+        return name, b.build()
 
     big = "[8192, 8192]"
     yield one("add bf16", lambda b, x, y: b.add(x, y), f"bfloat16{big}", f"bfloat16{big}")
@@ -169,6 +157,23 @@ def speed_cases(target: str) -> Iterator[Case]:
     yield one("embedding bf16", lambda b, t, i: b.embedding(t, i), "bfloat16[151936, 1536]", "int64[32768]")
     yield one("max pool nhwc f32", lambda b, x: b.max_pool(x, kernel_size=[3, 3], stride=[2, 2], padding=[1, 1], dilation=[1, 1]),
               "float32[64, 64, 112, 112]")  # fmt: skip
+
+
+def speed_cases(target: str) -> Iterator[Case]:
+    """The same, packed; no data, nothing is compared. ``bytes``: what must move."""
+    for name, graph in speed_graphs():
+        gathering = batch_of(cuda_target(target))
+        plan = compile_graph(graph, target=gathering).entries[0].plans[0]
+        yield {
+            "name": name,
+            "source": gathering.text(),
+            "calls": [
+                (c.symbol, [*c.inputs, *c.outputs], [], dict(c.options), c.library) for c in plan.calls
+            ],
+            "buffers": {n.name: _plain(n) for n in plan.buffers},
+            "arena": plan.arena_bytes,
+            "bytes": sum(c.bytes for c in plan.calls),
+        }
 
 
 def _plain(b: BufferAllocation) -> tuple[str, str, int, int]:

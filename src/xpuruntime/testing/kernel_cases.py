@@ -27,7 +27,10 @@ from ..protocols import Array
 from ..runtime.layouts import from_memory, memory_shape, to_memory
 from ..targets import TargetConfig
 from ..types import DType, Layout, TensorSpec
+from .conformance.subject import Subject
+from .kernel_graphs import OneNode, judge_graphs
 from .opinfo.judge import disagreement
+from .under_test import named
 
 __all__ = ["KernelCase", "check_cases"]
 
@@ -82,6 +85,8 @@ def check_cases(
     cases: Sequence[KernelCase], *, target: str = "cpu", seed: int = 0, config: TargetConfig | None = None
 ) -> list[tuple[KernelCase, str]]:
     """Compile all, run all, compare; gives the refused ones with their reasons. Raises AssertionError with the first wrong ones."""
+    if (there := named()) is not None:
+        return _on_device(there, cases)
     where = cpu_target(target)
     where = where if config is None else CppTarget(where.isa, config)
     refused: list[tuple[KernelCase, str]] = []
@@ -106,6 +111,15 @@ def check_cases(
     ]
     assert not wrong, f"{len(wrong)} of {len(lowered)} wrong\n" + "\n".join(wrong[:5])
     return refused
+
+
+def _on_device(there: Subject, cases: Sequence[KernelCase]) -> list[tuple[KernelCase, str]]:
+    """The same nodes and values on a named device, whose compiler chooses layouts and kernels."""
+    every: list[OneNode] = [
+        (str(c), c.graph(), {f"x{i}": o for i, o in enumerate(c.operands) if isinstance(o, np.ndarray)}, {})
+        for c in cases
+    ]
+    return [(cases[at], why) for at, why in judge_graphs(there, every).items()]
 
 
 def _symbol(source: str) -> str:

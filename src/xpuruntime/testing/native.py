@@ -3,7 +3,8 @@
     check(graph, {"x": x})                                 all passes, this machine's best instruction set
     check(graph, feeds, passes="none", target="cpu:x86-64-v3", kernels={"conv": "naive"}, split=7)
 
-``split`` spreads every call over that many threads, however small: results may not depend on how work is spread.
+``split`` spreads every call over that many threads, however small: results may not depend on how work is spread. Where a device was named
+(``under_test``), it stands for every processor.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from typing import Any
+from unittest import SkipTest
 
 import numpy as np
 
+from ..codegen.target import CodegenTarget
 from ..compiler import compile as compile_graph
+from ..errors import KernelUnavailable
 from ..ir import Graph, bind, interp
 from ..numerics import compare, tolerance_for
 from ..policies import KernelPolicy
@@ -23,6 +27,8 @@ from ..program.validate import validate
 from ..protocols import Array
 from ..runtime import Executor
 from ..types import DType
+from .native_batch import why_refused
+from .under_test import device_of, named, target_of
 
 __all__ = ["check", "compile_native", "run_native"]
 
@@ -34,7 +40,7 @@ def compile_native(
     feeds: Mapping[str, Array],
     *,
     passes: str | int | Sequence[str] = "all",
-    target: str = "cpu",
+    target: str | CodegenTarget = "cpu",
     kernels: Mapping[str, str] | None = None,
     policy: Any = None,
 ) -> CompiledProgram:
@@ -44,7 +50,12 @@ def compile_native(
     preferences: dict[str, Any] = dict(kernels or {})
     demands = policy if policy is not None else KernelPolicy(**preferences)
     sizes = {k: int(v) for k, v in shapes.items()}
-    program = compile_graph(graph, target=target, policy=demands, shapes=sizes, passes=chosen)
+    try:
+        program = compile_graph(graph, target=target_of(target), policy=demands, shapes=sizes, passes=chosen)
+    except KernelUnavailable as error:
+        if named() is None:
+            raise
+        raise SkipTest(f"no kernel there: {why_refused(error)}") from error
     validate(program, f"program {program.name!r}", "The compiler broke a rule of programs.")
     return program
 
@@ -63,8 +74,7 @@ def run_native(
     program = compile_native(graph, feeds, **options)
     if split is not None:
         program, threads = _spread(program), split
-    on = "cuda:0" if program.entries[0].plans[0].target.startswith("cuda:") else "cpu"
-    executor = Executor(program, on, threads=threads)
+    executor = Executor(program, device_of(program), threads=threads)
     try:
         executor.bind(dict(weights or {}))
         for name in executor.states:

@@ -50,7 +50,7 @@ def _natively(subject: Subject, some: Sequence[Case], jobs: int) -> Iterator[Fin
 
 
 def _by_sessions(subject: Subject, some: Sequence[Case]) -> Iterator[Finding]:
-    # The suite's newest models are of opsets that ONNX Runtime runs but does not vouch for yet; this is its own switch.
+    # The suite's newest models are of opsets that ONNX Runtime runs but does not vouch for yet; its own switch is this.
     os.environ.setdefault("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")
     for case in some:
         v = session(case, engine=subject.engine, device=subject.device)

@@ -1,0 +1,72 @@
+"""Cases of one node as whole programs on a device: the compiler chooses layouts and kernels, the interpreter says what is right.
+
+Where tests of a processor's kernels hand over layouts and splits, a named device (``under_test``) gets the same nodes and values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..compiler import compile as compile_graph
+from ..errors import BuildError, IrError, RunError, XpuError
+from ..ir import Graph, interp
+from ..program.program import CompiledProgram
+from ..protocols import Array
+from ..runtime import Executor
+from .conformance.subject import Subject
+from .native_batch import Batch, in_batches, why_refused
+from .opinfo.judge import disagreement
+
+__all__ = ["OneNode", "judge_graphs"]
+
+OneNode = tuple[str, Graph, Mapping[str, Array], Mapping[str, Array]]
+"""What to call it, the graph, its inputs and its weights."""
+
+
+def judge_graphs(there: Subject, cases: Sequence[OneNode]) -> dict[int, str]:
+    """Compile all, run all, compare; gives why some are refused, by place. Where the interpreter raises, the run must. Raises AssertionError."""
+    assert there.target is not None
+    refused: dict[int, str] = {}
+    wrong: list[str] = []
+
+    def prepare(item: tuple[int, OneNode], gathering: Batch) -> CompiledProgram | str:
+        try:
+            return compile_graph(item[1][1], target=gathering, weights=item[1][3])
+        except XpuError as error:
+            return why_refused(error)
+
+    def programs(made: CompiledProgram | str) -> list[CompiledProgram]:
+        return [] if isinstance(made, str) else [made]
+
+    for (at, case), made, built in in_batches(
+        list(enumerate(cases)), prepare, programs, there.target, size=150
+    ):
+        if isinstance(made, str):
+            refused[at] = made
+        elif said := _judged(there.device, case, built[0]):
+            wrong.append(f"{case[0]}: {said}")
+    assert not wrong, f"{len(wrong)} of {len(cases)} wrong\n" + "\n".join(wrong[:5])
+    return refused
+
+
+def _judged(device: Any, case: OneNode, program: CompiledProgram | BuildError) -> str:
+    _, graph, feeds, weights = case
+    if isinstance(program, BuildError):
+        return f"does not compile: {program}"
+    try:
+        want: Mapping[str, Array] | None = interp.run(graph, feeds, weights=weights)
+    except IrError as error:
+        want, refusal = None, str(error)
+    try:
+        with Executor(program, device) as executor:
+            executor.bind(dict(weights))
+            got = executor.run_arrays([feeds[s.name] for s in program.input_specs])
+    except RunError as error:
+        return "" if want is None else str(error)
+    if want is None:
+        return f"says nothing, the interpreter says: {refusal}"
+    for output, ours in zip(graph.outputs, got, strict=True):
+        if said := disagreement(ours, want[output.name]):
+            return f"{output.name} {said}"
+    return ""
