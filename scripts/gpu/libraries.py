@@ -15,13 +15,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import torch
-from gpu_machine import machine
+from gpu_machine import Report, arguments, run_parts
 
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.ir import GraphBuilder
@@ -234,40 +233,45 @@ def cases() -> Iterator[Case]:
         yield conv((32, 256, 14, 14), (256, 256, 3, 3), "float32", word, time=True)
 
 
-def main() -> int:
-    """1 when a result is wrong or a library refuses what its row promised."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", default="")
-    parser.add_argument("--only", default="")
-    parser.add_argument("--limit", type=float, default=300, help="seconds after which no further case begins")
-    given = parser.parse_args()
-    begin, backend, rows, wrong = time.time(), CudaBackend(), [], 0
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+def rows(report: Report, asked: argparse.Namespace) -> Any:
+    """Every library's row and our convolutions in whole programs, right and timed beside torch."""
+    begin, backend, found = time.time(), CudaBackend(), list[dict[str, Any]]()
     for case in cases():
-        if given.only not in case.name:
+        if asked.only not in case.name:
             continue
-        if time.time() - begin > given.limit:
-            rows.append({"case": case.name, "skipped": "out of time"})
+        if time.time() - begin > asked.limit:
+            found.append({"case": case.name, "skipped": "out of time"})
             continue
         try:
             row = run(case, backend)
         except Exception as error:
             row = {"case": case.name, "ok": False, "failed": f"{type(error).__name__}: {str(error)[:400]}"}
-        wrong += not row["ok"]
-        rows.append(row)
+        found.append(row)
         print(json.dumps(row), flush=True)
-    found = {
-        "machine": machine(backend.name, "torch"),
-        "seconds": round(time.time() - begin, 1),
-        "rows": rows,
-    }
-    if given.out:
-        Path(given.out).write_text(json.dumps(found, indent=1) + "\n")
-    print(f"{len(rows)} cases, {wrong} wrong, {found['seconds']} s on {backend.name}")
-    return 1 if wrong else 0
+        if not row["ok"]:
+            report.check(False, f"{case.name}: {row.get('failed', row.get('error'))}")
+    return found
 
 
+PARTS = {"rows": rows}
 rng = np.random.default_rng(5)
+
+
+def prepare(asked: argparse.Namespace) -> None:
+    """Full float32."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """1 when a result is wrong or a library refuses what its row promised."""
+    parser = arguments(__doc__, tuple(PARTS))
+    parser.add_argument("--only", default="", help="cases whose name has this word")
+    parser.add_argument("--limit", type=float, default=300, help="seconds after which no further case begins")
+    return run_parts(
+        __doc__, PARTS, gpu=lambda: torch.cuda.get_device_name(0), packages=("torch",), given=given, parser=parser,
+        before=prepare,
+    )  # fmt: skip
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -11,21 +11,15 @@ checked before anything is timed. Needs torch and transformers; on a machine wit
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
-import traceback
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
-
-from gpu_machine import machine
-
-sys.path.pop(0)  # a neighbour is called kernels, and transformers looks for a package of that name
 
 import numpy as np
 import torch
+from gpu_machine import Report, arguments, run_parts
 
 import xpuruntime as xrt
 from xpuruntime.llm import Generator
@@ -241,32 +235,68 @@ PARTS: dict[str, Callable[[argparse.Namespace], Any]] = {
 }
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=str(__doc__).split("\n", 1)[0])
-    parser.add_argument("parts", nargs="*", choices=[[], *PARTS])
+IMAGES_MS = {"batch 1": 0.45}
+IMAGES_PER_S = {"batch 256": 22_000}
+
+
+def told(report: Report, name: str, found: Any) -> None:
+    """Rows of the table of Shows."""
+    rows = {k: v for k, v in found.items() if isinstance(v, dict) and "ok" in v}
+    for what, row in rows.items():
+        if name == "images":
+            ms = row["ms"]
+            report.check(row["ok"], f"ResNet-50 float16 {what}: {row['from_torch']:.1e} from torch")
+            for peer in ("eager", "cuda graph", "torch.compile"):
+                if peer in ms:
+                    ratio = round(ms["native"] / ms[peer], 3)
+                    report.show(
+                        f"ResNet-50 float16 {what}: time over {peer}'s", ratio, at_most=1.0, required=False
+                    )
+            if what in IMAGES_MS:
+                report.show(f"ResNet-50 float16 {what}", ms["native"], at_most=IMAGES_MS[what], unit="ms")
+            if what in IMAGES_PER_S:
+                report.show(
+                    f"ResNet-50 float16 {what}",
+                    row["images_per_s"],
+                    at_least=IMAGES_PER_S[what],
+                    unit="images/s",
+                )
+        else:
+            limit = 1e-5 if "float32" in what else 1.25 * row["torch"]
+            report.show(f"{name}, {what}: from float64", row["ours"], at_most=limit)
+    speed = found.get("speed", {})
+    if "decode_ms" in speed:
+        report.show(
+            "Qwen2.5-1.5B sizes, a token at a context of 1,024", speed["decode_ms"], at_most=1.2, unit="ms"
+        )
+        report.show("Qwen2.5-1.5B sizes, prefill of 1,024", speed["prefill_ms"], at_most=8.0, unit="ms")
+
+
+def _part(name: str) -> Callable[[Report, argparse.Namespace], Any]:
+    def run(report: Report, asked: argparse.Namespace) -> Any:
+        found = PARTS[name](asked)
+        told(report, name, found)
+        return found
+
+    run.__doc__ = PARTS[name].__doc__
+    return run
+
+
+def prepare(asked: argparse.Namespace) -> None:
+    """Full float32."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """1 when a part fails or a limit is missed."""
+    parser = arguments(__doc__, tuple(PARTS))
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--size", default="full", choices=("full", "small"))
     parser.add_argument("--compile", action="store_true", help="torch.compile, too: a minute each")
-    parser.add_argument("--out", type=Path)
-    asked = parser.parse_args()
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    name = torch.cuda.get_device_name(0) if asked.device != "cpu" else "none"
-    result: dict[str, Any] = {"machine": machine(name, "torch")}
-    failed = 0
-    for part in asked.parts or PARTS:
-        print(f"-- {part}", flush=True)
-        started = time.perf_counter()
-        try:
-            result[part] = PARTS[part](asked)
-        except Exception as error:
-            traceback.print_exc()
-            result[part] = {"error": f"{type(error).__name__}: {error}"[:2000]}
-            failed += 1
-        print(f"   {time.perf_counter() - started:.1f} s", flush=True)
-        if asked.out:
-            asked.out.parent.mkdir(parents=True, exist_ok=True)
-            asked.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    return 1 if failed else 0
+    return run_parts(
+        __doc__, {name: _part(name) for name in PARTS}, packages=("torch", "transformers"), given=given, parser=parser,
+        gpu=lambda: torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none", before=prepare,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """All that is proven and measured on a machine with an NVIDIA GPU, step by step; one table says at the end which Show holds.
 
-    scripts/gpu/shows.sh 1|2|3 [RESULTS]            a visit: build, then its steps, in under ten minutes
-    scripts/gpu/shows.sh --only kernels,models      those steps
+    scripts/gpu/shows.sh 1|2|3|4 [RESULTS]          a visit: build, then its steps, in under ten minutes
+    scripts/gpu/shows.sh --only kernels,models        those steps
     python scripts/gpu/shows.py --dry-run           the plan, every script and argument of it tried without a device
 
 A step that fails or takes too long does not stop the next. Each writes its own file; ``shows-VISIT.json`` beside them has the table.
@@ -30,6 +30,8 @@ sys.path.insert(0, str(HERE))
 
 from gpu_machine import machine, write  # noqa: E402
 
+SHORTEST = 20.0
+"""Seconds below which a step does not begin."""
 PYTHON, PYTEST, SHELL = "python", "pytest", "shell"
 FILE = "{out}"
 """Stands for the step's result file in a command."""
@@ -39,7 +41,7 @@ FILE = "{out}"
 class Step:
     """One thing to run.
 
-    visit:   1, 2 or 3; 0 for what runs only when it is named. seconds: after which it is ended.
+    visit:   1 to 4; 0 for what runs only when it is named. seconds: after which it is ended.
     command: of ``python`` a script of this folder and its arguments (``--out`` is added), of ``pytest`` its arguments, of ``shell`` a command line.
     result:  file name of what it writes. show: the Show that the step's success itself is (others are rows of its file).
     """
@@ -55,20 +57,27 @@ class Step:
 
 XPU = "python -m xpuruntime.cli"
 STEPS: tuple[Step, ...] = (
-    # 1: the core and the backend
+    # 1: the core, the backend, sessions
     Step("core-cpp", 1, SHELL, ("ctest --test-dir $XPU_GPU_FOLDER/cpp --output-on-failure -j 8",), 180, show="the C++ tests on this machine"),
-    Step("backend", 1, PYTHON, ("cuda_backend.py",), 240, "cuda_backend.json", "the CUDA backend on the real driver"),
-    Step("conformance-networks", 1, SHELL, (f"{XPU} conformance cuda:0 --suite networks --json > {FILE}",), 240, "cuda_conformance_networks.json", "xpu conformance cuda: networks"),
+    Step("backend", 1, PYTHON, ("cuda_backend.py",), 180, "cuda_backend.json", "the CUDA backend on the real driver"),
+    Step("sessions", 1, PYTHON, ("cuda_sessions.py",), 150, "cuda_sessions.json", "sessions and saved programs on the device"),
+    Step("snippets", 1, PYTHON, ("snippets.py",), 60, "cuda_snippets.json", "the CUDA snippets of the porting guide, names mapped only"),
     # 2: kernels
-    Step("conformance", 2, SHELL, (f"{XPU} conformance cuda:0 --suite nodes,kernels --json > {FILE}",), 240, "cuda_conformance.json", "xpu conformance cuda: node cases and the catalogue's kernels"),
-    Step("kernels", 2, PYTHON, ("kernels.py",), 200, "cuda_kernels.json", "heavy kernels right beside PyTorch"),
-    Step("libraries", 2, PYTHON, ("libraries.py",), 150, "cuda_libraries.json", "library kernels right beside PyTorch"),
+    Step("kernels", 2, PYTHON, ("heavy_kernels.py",), 200, "cuda_kernels.json", "heavy kernels right beside PyTorch, flash_v2's rate"),
+    Step("libraries", 2, PYTHON, ("libraries.py", "--limit", "120"), 150, "cuda_libraries.json", "library kernels right beside PyTorch"),
+    Step("rates", 2, PYTHON, ("rates.py",), 100, "cuda_rates.json", "elementwise at 88% and rows at 80% of the copy rate"),
     # 3: whole models
-    Step("models", 3, PYTHON, ("models.py", "--compile"), 500, "cuda_models.json", "ResNets and the decoder right beside PyTorch"),
-    # by name
+    Step("models", 3, PYTHON, ("models.py", "--compile"), 500, "cuda_models.json", "ResNets and Qwen2.5-1.5B: right beside PyTorch, and how fast"),
+    # 4: suites
+    Step("conformance", 4, SHELL, (f"{XPU} conformance cuda:0 --json > {FILE}",), 260, "cuda_conformance.json", "xpu conformance cuda"),
+    Step("native-tests", 4, PYTEST, ("tests/native", "tests/kernels", "--ignore=tests/kernels/cuda"), 270, "cuda_native_tests.json", "the native test suite on the device"),
+    # by name only
     Step("core-python", 0, PYTEST, ("tests/cpp", "tests/runtime", "tests/profiler"), 240, "core_python.json", "the core's Python tests"),
-    Step("xeon", 0, SHELL, ("cd benchmarks && python kernels.py --dtype float32 bfloat16 --threads 1 2 --json " + FILE,), 540, "kernels_xeon.json"),
+    Step("cpu-tests", 0, SHELL, ("python -m pytest -q -p no:cacheprovider tests/compiler tests/kernels tests/codegen tests/runtime",), 540, show="the native engine's tests on this processor"),
+    Step("cpu-kernels", 0, SHELL, ("cd benchmarks && python kernels.py --dtype float32 bfloat16 --threads 1 2 --json " + FILE,), 540, "kernels_xeon.json", "our kernels beside oneDNN on this processor"),
 )  # fmt: skip
+"""In order of what a visit should know first."""
+VISITS = tuple(sorted({s.visit for s in STEPS} - {0}))
 
 
 def chosen(visit: int, only: Sequence[str]) -> list[Step]:
@@ -90,6 +99,7 @@ def line_of(step: Step, out: Path) -> list[str]:
             "-m",
             "pytest",
             "-q",
+            *(["-n", "12"] if importlib.util.find_spec("xdist") else []),
             "-p",
             "no:cacheprovider",
             f"--junitxml={out.with_suffix('.xml')}",
@@ -103,10 +113,10 @@ def run(step: Step, results: Path, left: float) -> dict[str, Any]:
     out = results / (step.result or f"{step.name}.json")
     limit = min(step.seconds, left)
     row: dict[str, Any] = {"step": step.name, "show": step.show, "limit_s": round(limit), "rows": []}
-    if limit < 20:
+    if limit < SHORTEST:
         return row | {"outcome": "not run", "seconds": 0.0}
     print(f"\n== {step.name} (at most {limit:.0f} s): {step.show}", flush=True)
-    environment = os.environ | ({"XPU_TEST_DEVICE": "cuda:0"} if step.kind == PYTEST else {})
+    environment = os.environ | ({"XPU_TEST_DEVICE": "cuda:0"} if "tests/native" in step.command else {})
     out.unlink(missing_ok=True)
     started = time.perf_counter()
     # A group of its own, so that what it started ends with it.
@@ -121,6 +131,8 @@ def run(step: Step, results: Path, left: float) -> dict[str, Any]:
         outcome = "out of time"
     if step.kind == PYTEST:
         counted(out)
+    if step.kind == SHELL:
+        stamp(out, step)
     return row | {
         "outcome": outcome,
         "seconds": round(time.perf_counter() - started, 1),
@@ -144,13 +156,25 @@ def counted(out: Path) -> None:
     report.unlink()
 
 
-def rows_of(out: Path) -> list[dict[str, Any]]:
-    """The ``shows`` of a result file."""
+def stamp(out: Path, step: Step) -> None:
+    """Say what a command's own document was made on."""
+    found = read(out)
+    if found and "machine" not in found:
+        write(out, {"machine": machine(gpu_name()) | {"command": step.command[0]}, **found})
+
+
+def read(out: Path) -> dict[str, Any]:
+    """A result file's document; empty where there is none."""
     try:
         found = json.loads(out.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return []
-    return list(found.get("shows", ())) if isinstance(found, dict) else []
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def rows_of(out: Path) -> list[dict[str, Any]]:
+    """The ``shows`` of a result file."""
+    return list(read(out).get("shows", ()))
 
 
 def gpu_name() -> str:
@@ -184,7 +208,9 @@ def dry_run(steps: Sequence[Step]) -> list[str]:
         )
         if step.kind == PYTEST:
             wrong += [
-                f"{step.name}: {p} is not there" for p in step.command if "/" in p and not (ROOT / p).exists()
+                f"{step.name}: {p} is not there"
+                for p in step.command
+                if "/" in p and "=" not in p and not (ROOT / p).exists()
             ]
         if step.kind == SHELL:
             done = subprocess.run(
@@ -207,6 +233,7 @@ def _tried(step: Step) -> str:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
+    before = list(sys.path)
     try:
         spec.loader.exec_module(module)
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
@@ -215,6 +242,8 @@ def _tried(step: Step) -> str:
         return f"refuses its arguments: {error} {said.getvalue()[-300:]}"
     except Exception as error:
         return f"{type(error).__name__}: {error}"
+    finally:
+        sys.path[:] = before  # some scripts take their folder out
     return "" if code == 0 else f"a dry run gives {code}: {said.getvalue()[-300:]}"
 
 
@@ -222,7 +251,7 @@ def main(given: Sequence[str] | None = None) -> int:
     """1 when a step did not hold."""
     parser = argparse.ArgumentParser(description=str(__doc__).split("\n", 1)[0])
     parser.add_argument(
-        "visit", nargs="?", type=int, choices=(1, 2, 3), help="which visit; all of them with --dry-run alone"
+        "visit", nargs="?", type=int, choices=VISITS, help="which visit; all of them with --dry-run alone"
     )
     parser.add_argument("results", nargs="?", type=Path, default=ROOT / "benchmarks" / "results")
     parser.add_argument("--only", default="", metavar="A,B", help="these steps instead of a visit's")
@@ -237,7 +266,7 @@ def main(given: Sequence[str] | None = None) -> int:
         print("\n".join(["", *wrong]) if wrong else "every script and argument is there")
         return 1 if wrong else 0
     if not asked.visit and not only:
-        parser.error("name a visit (1, 2, 3) or steps with --only")
+        parser.error(f"name a visit ({', '.join(map(str, VISITS))}) or steps with --only")
     begun, done = time.perf_counter(), list[dict[str, Any]]()
     asked.results.mkdir(parents=True, exist_ok=True)
     name = f"shows-{asked.visit or 'some'}.json"
