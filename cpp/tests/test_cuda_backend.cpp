@@ -113,6 +113,37 @@ TEST_CASE("runs in the caller's order are queued, and nothing waits for them") {
     executor->close();
 }
 
+TEST_CASE("a run that uses nothing of its context's own costs its launches alone") {
+    const auto on = backend();
+    Plan plan;
+    plan.name = "alone";
+    plan.inputs = plan.outputs = plan.fixed = 1;
+    plan.module = kernels(*on);
+    plan.calls = {call("add", {{1, 0}, {3, 0}, {2, 0}}, n)};
+    auto executor = make(on, plan, 1);
+    const Weight w = Weight::filled(*on, 7);
+    auto mine = std::move(on->stream().value), other = std::move(on->stream().value);
+    const auto x = on->block(4 * n, {}).value, y = on->block(4 * n, {}).value;
+    const std::vector<float> ones(n, 1.f);
+    REQUIRE(on->upload(x->address(), ones.data(), 4 * n).ok());
+    const auto driven = [] {
+        return std::vector<int>{calls("cuStreamCreate"), calls("cuEventRecord"), calls("cuStreamWaitEvent"),
+                                calls("cuStreamSynchronize"), calls("cuCtxSynchronize")};
+    };
+    const std::vector<int> before = driven();
+    const int launches = calls("cuLaunchKernelEx");
+    for (const CudaStream* const stream : {mine.get(), other.get(), mine.get()})
+        REQUIRE(run_device(*executor, w.fixed, *x, *y, {true, stream->handle()}).ok());
+    CHECK(driven() == before);
+    CHECK(calls("cuLaunchKernelEx") == launches + 3);
+    CHECK_FALSE(mine->done().value);
+    executor.reset();  // the code is unloaded when nothing runs it any more
+    CHECK(mine->done().value);
+    std::vector<float> got(n);
+    REQUIRE(on->download(got.data(), y->address(), 4 * n).ok());
+    CHECK(got == std::vector<float>(n, 8.f));
+}
+
 TEST_CASE("states: a run waits for what another stream still has queued over them") {
     const auto on = backend();
     Plan plan = chain(*on, n);

@@ -24,11 +24,8 @@ Result<std::unique_ptr<RunState>> CudaState::open(std::shared_ptr<Device> device
     std::unique_ptr<CudaState> state(new CudaState(std::move(device), std::move(watches)));
     const Device& on = *state->device_;
     const Current current(on);
-    Status status = on.check(on.driver.cuStreamCreate(&state->own_, stream_non_blocking), "cuStreamCreate");
-    if (status.ok())
-        status = on.check(on.driver.cuEventCreate(&state->done_, event_no_timing), "cuEventCreate");
-    if (!status.ok()) return status;
-    state->current_ = state->own_;
+    const CUresult result = on.driver.cuEventCreate(&state->done_, event_no_timing);
+    if (Status status = on.check(result, "cuEventCreate"); !status.ok()) return status;
     state->watches_->add(state->watch_, state->done_);
     return std::unique_ptr<RunState>(std::move(state));
 }
@@ -37,6 +34,7 @@ CudaState::~CudaState() {
     watches_->remove(watch_);
     const Current current(*device_);
     if (in_flight_) device_->driver.cuEventSynchronize(done_);
+    if (loose_) device_->driver.cuCtxSynchronize();
     if (own_ != nullptr) device_->driver.cuStreamSynchronize(own_);
     for (auto& [recording, plan] : plans_) device_->release(plan.workspace, device_->home);
     plans_.clear();
@@ -45,7 +43,17 @@ CudaState::~CudaState() {
     if (own_ != nullptr) device_->driver.cuStreamDestroy_v2(own_);
 }
 
+// Contexts whose runs all go in their callers' order never need a stream.
+Status CudaState::make_own() {
+    if (own_ != nullptr) return {};
+    const Current current(*device_);
+    return device_->check(device_->driver.cuStreamCreate(&own_, stream_non_blocking), "cuStreamCreate");
+}
+
 Status CudaState::begin(const Order& order) {
+    if (!order.callers)
+        if (Status status = make_own(); !status.ok()) return status;
+    guarded_ = false;
     if (in_flight_)
         if (Status reported = watch_.look(done_); !reported.ok()) return reported;
     const CUstream next = order.callers ? static_cast<CUstream>(order.stream) : own_;
@@ -60,6 +68,10 @@ Status CudaState::begin(const Order& order) {
 }
 
 Status CudaState::end() {
+    if (!guarded_) {
+        loose_ = true;
+        return {};
+    }
     const Current current(*device_);
     Status status = watch_.queue(current_, true);
     const CUresult result = device_->driver.cuEventRecord(done_, current_);
@@ -162,6 +174,9 @@ Status CudaState::submit(const CudaRecording& recording, const Bindings& binding
     if (!found.status.ok()) return found.status;
     Plan& plan = *found.value;
     watch_.expect(recording);
+    // What a run in another order must not find in use: the arena, a workspace, the words of reports, a
+    // graph.
+    guarded_ |= bindings.slots[0] != nullptr || plan.workspace != 0 || recording.reports != nullptr;
     if (bindings.observation != nullptr) return observed(recording, bindings, plan);
     if (bindings.times != nullptr || bindings.ring != nullptr) return timed(recording, bindings, plan);
 
@@ -173,6 +188,7 @@ Status CudaState::submit(const CudaRecording& recording, const Bindings& binding
         ++counters.plain;
         return plain(recording, bindings, plan);
     }
+    guarded_ = true;
     const bool made = plan.graph != nullptr;
     if (!made || !plan.graph->fits(bindings.args)) {
         Result<bool> updated = made ? plan.graph->update(bindings.args) : Result<bool>(false);
@@ -191,6 +207,7 @@ Status CudaState::submit(const CudaRecording& recording, const Bindings& binding
 }
 
 Status CudaState::make_graph(const CudaRecording& recording, const Bindings& bindings, Plan& plan) {
+    if (Status status = make_own(); !status.ok()) return status;
     if (plan.graph == nullptr) plan.graph = std::make_unique<Graph>(*device_, recording);
     Status status = plan.graph->capture(own_, bindings.args, [&](const CudaRecording::Call& call) {
         return launch(call, bindings, plan, own_);

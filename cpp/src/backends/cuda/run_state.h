@@ -110,14 +110,17 @@ class CudaState final : public RunState {
     Status timed(const CudaRecording& recording, const Bindings& bindings, const Plan& plan);
     Status observed(const CudaRecording& recording, const Bindings& bindings, Plan& plan);
     Status make_graph(const CudaRecording& recording, const Bindings& bindings, Plan& plan);
+    Status make_own();
     char* staging(size_t bytes);
 
     const std::shared_ptr<Device> device_;
     const std::shared_ptr<Watches> watches_;
     Watch watch_;
-    CUstream own_ = nullptr, current_ = nullptr;
+    CUstream own_ = nullptr, current_ = nullptr;  // own_: made when a run or a capture needs it
     CUevent done_ = nullptr;  // of the last run in a caller's order
     bool in_flight_ = false;
+    bool guarded_ = false;  // the run in progress uses what only one run at a time may
+    bool loose_ = false;    // runs that use nothing of the kind were queued, and nobody marked their end
     std::map<const CudaRecording*, Plan> plans_;
     std::vector<Staging> staging_;
     std::vector<Fetched> fetched_;
