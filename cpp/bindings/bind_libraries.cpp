@@ -1,5 +1,6 @@
 // bindings/bind_libraries.cpp: Status, LibraryInfo and the table of libraries.
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "bindings.h"
@@ -27,6 +28,14 @@ void bind_libraries(nb::module_& m) {
         .def_prop_ro("code", [](const Status& self) { return code_name(self.code); })
         .def_ro("message", &Status::message)
         .def_ro("advice", &Status::advice)
+        .def_prop_ro(
+            "refusals",
+            [](const Status& self) {
+                std::vector<std::tuple<int32_t, std::string, std::string>> made;
+                for (const Refusal& each : self.refusals) made.emplace_back(each.call, each.why, each.advice);
+                return made;
+            },
+            "Calls of a plan that libraries declined: position, why, what to do.")
         .def_prop_ro("ok", &Status::ok);
 
     nb::class_<LibraryInfo>(m, "LibraryInfo", "What is known about a shared library of a vendor.")

@@ -23,6 +23,10 @@ class Status:
     def advice(self) -> str: ...
 
     @property
+    def refusals(self) -> list[tuple[int, str, str]]:
+        """Calls of a plan that libraries declined: position, why, what to do."""
+
+    @property
     def ok(self) -> bool: ...
 
 class LibraryInfo:

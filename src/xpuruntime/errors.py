@@ -12,6 +12,7 @@
     │   └── KernelUnavailable
     ├── StrictError               strict=True and the evidence does not confirm the plan
     ├── BuildError                an engine could not turn the model into an artifact
+    │   ├── KernelRefused         libraries decline calls of a program that is loaded; carries which, and why
     │   └── BuildTimeout          it took longer than compile_timeout_s and was stopped; a TimeoutError too
     ├── RunError                  an engine failed while running
     │   ├── OutOfMemory           a device has no memory of the size that a run asks for; a MemoryError too
@@ -25,10 +26,13 @@ Each class names the exit code that the command line gives for it (docs/command-
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from .decisions import Decision
+
+RefusedCall: TypeAlias = tuple[str, tuple[str, ...], str]
+"""A kernel's name, the nodes of the model that it should compute, and why not."""
 
 __all__ = [
     "BuildError",
@@ -38,6 +42,7 @@ __all__ = [
     "FormatError",
     "InputError",
     "IrError",
+    "KernelRefused",
     "KernelUnavailable",
     "ModelError",
     "OutOfMemory",
@@ -151,6 +156,19 @@ class BuildError(XpuError):
     """A vendor refused to compile the model; its own text is in ``got``."""
 
     exit_code = 8
+
+
+class KernelRefused(BuildError):
+    """A library does not compute calls of a program on this machine: it has no algorithm, or not the one that is pinned.
+
+    calls: of each, the kernel, the nodes of the model and the library's reason.
+    """
+
+    def __init__(
+        self, who: str, what: str, *, got: object = None, do: str = "", calls: tuple[RefusedCall, ...] = ()
+    ) -> None:
+        super().__init__(who, what, got=got, do=do)
+        self.calls = calls
 
 
 class BuildTimeout(BuildError, TimeoutError):

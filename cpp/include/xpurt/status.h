@@ -1,8 +1,10 @@
 // xpurt/status.h: how the core says that something did not work. Nothing in the core throws on purpose.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace xpurt {
 
@@ -23,10 +25,18 @@ enum class Code {
 // The code's name as Python and JSON see it: "ok", "not_found", ...
 const char* code_name(Code code) noexcept;
 
+// A call of a plan that the library which shall compute it declines.
+struct Refusal {
+    int32_t call = 0;  // position in the plan
+    std::string why{}, advice{};
+};
+
 struct Status {
     Code code = Code::ok;
     std::string message{};  // what happened, with the names involved
     std::string advice{};   // what the reader can do about it
+    // Where that is why a plan cannot be made ready: all such calls. The message is the first one's.
+    std::vector<Refusal> refusals{};
 
     bool ok() const noexcept { return code == Code::ok; }
 };

@@ -91,11 +91,17 @@ Status Executor::prepare() {
         border_offsets_.push_back(border_total_);
         border_total_ += (static_cast<size_t>(bytes) + 255) / 256 * 256;
     }
+    Status refused;
     for (const KernelCall& call : plan_.calls) {
         auto prepared = backend_->prepare(call, call.apart ? call.apart : plan_.module);
-        if (!prepared.status.ok()) return prepared.status;
+        if (!prepared.status.ok()) {
+            if (call.library.empty()) return prepared.status;
+            if (refused.ok()) refused = prepared.status;
+            refused.refusals.push_back({call.position, prepared.status.message, prepared.status.advice});
+        }
         prepared_.push_back(std::move(prepared.value));
     }
+    if (!refused.ok()) return refused;
     const size_t total = plan_.calls.size();
     const size_t batch = plan_.batch > 0 ? static_cast<size_t>(plan_.batch) : std::max<size_t>(total, 1);
     for (size_t first = 0; first < total; first += batch) {

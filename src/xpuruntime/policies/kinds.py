@@ -175,7 +175,7 @@ def kernel_name(value: object, path: FieldPath) -> str:
             raise Problem(
                 path, "must be a kernel with pins, such as cublasLt[algorithm=21]", got=shown(value)
             )
-        return _pinned({"kernel": kernel, **values}, path)
+        return _pinned({"kernel": kernel} | dict[Any, Any](values), path)
     well = isinstance(value, str) and (re.fullmatch(_NAME, value) or re.fullmatch(_DOTTED, value))
     if not well or value == "auto" or str(value).endswith("\n"):
         raise Problem(path, "must be a kernel name, such as cublasLt", got=shown(value))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
-from ..errors import BuildError, FormatError
+from ..errors import BuildError, FormatError, KernelRefused
 from ..program.program import (
     Binary,
     BufferAllocation,
@@ -95,6 +95,11 @@ def bind_plan(
     trust_arrays()
     borders = [(s.dtype.numpy, s.shape) for s in (*entry.inputs, *entry.outputs)]
     made = _core.make_executor(backend.core(program, plan, threads), core_plan, borders, contexts)  # type: ignore[arg-type]
+    if isinstance(made, _core.Status) and made.refusals:
+        refused = tuple((plan.calls[at].kernel, plan.calls[at].nodes, why) for at, why, _ in made.refusals)
+        raise KernelRefused(
+            who, "has calls that libraries decline here", got=made.message, do=made.advice, calls=refused
+        )
     if isinstance(made, _core.Status):
         raise BuildError(who, "cannot be made ready to run", got=made.message, do=made.advice)
     return Bound(made, weights, states)

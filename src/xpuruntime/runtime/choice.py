@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ..decisions import Candidate, Decision, Reason, Support
@@ -15,14 +17,22 @@ __all__ = ["choose_plan"]
 
 
 def choose_plan(
-    program: CompiledProgram, entry: EntryPoint, backend: RuntimeBackend
+    program: CompiledProgram,
+    entry: EntryPoint,
+    backend: RuntimeBackend,
+    refused: Mapping[int, str] = MappingProxyType({}),
 ) -> tuple[ExecutionPlan, Decision]:
-    """The plan and the decision. Raises UnavailableError when there is none, with the reason of each."""
+    """The plan and the decision. ``refused``: why alternatives could not be made ready, by their position.
+
+    Raises UnavailableError when there is none, with the reason of each.
+    """
     chosen: ExecutionPlan | None = None
     taken: Candidate | None = None
     rejected: list[Candidate] = []
-    for plan in entry.plans:
+    for at, plan in enumerate(entry.plans):
         support = _judge(program, plan, backend)
+        if at in refused:
+            support = Support.no(Reason.BUILD_FAILED, refused[at])
         if not support.ok:
             rejected.append(Candidate.rejected(plan.target, support))
         elif taken is None:

@@ -19,11 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _core, env
-from ..errors import InputError, OutOfMemory, RunError
-from ..program.program import CompiledProgram, EntryPoint
+from ..decisions import Decision
+from ..errors import InputError, KernelRefused, OutOfMemory, RunError, UnavailableError
+from ..program.program import CompiledProgram, EntryPoint, ExecutionPlan
 from ..targets import DeviceId
 from ..types import DType, TensorSpec
-from .binding import bind_plan
+from .binding import Bound, bind_plan
 from .buffer import DeviceBuffer, backend_of, host_array
 from .choice import choose_plan
 from .device import cpu, open_library
@@ -112,11 +113,10 @@ class Executor:
         self.program: CompiledProgram = program
         self.entry: EntryPoint = program.entry(entry)
         self.backend = backend_of(device)
-        self.plan, self.decision = choose_plan(program, self.entry, self.backend)
         cores = cpu().usable_cores
         self.threads = threads or env.get_int("XPU_NUM_THREADS") or cores
         self._who = f"executor of {program.name!r}"
-        bound = bind_plan(program, self.entry, self.plan, self.backend, self.threads, contexts or cores)
+        self.plan, self.decision, bound = self._ready(contexts or cores)
         by_environment()
         self._core = bound.executor
         self._weight_names, self._state_names = bound.weights, bound.states
@@ -136,6 +136,22 @@ class Executor:
         self._takes_arrays = (
             self._on_host or self.backend.stages
         )  # the core reads and writes NumPy's arrays itself
+
+    def _ready(self, contexts: int) -> tuple[ExecutionPlan, Decision, Bound]:
+        """The first alternative that runs here and that no library declines. Raises UnavailableError, KernelRefused, BuildError."""
+        refused: dict[int, str] = {}
+        while True:
+            plan, decision = choose_plan(self.program, self.entry, self.backend, refused)
+            try:
+                bound = bind_plan(self.program, self.entry, plan, self.backend, self.threads, contexts)
+            except KernelRefused as error:
+                refused[next(i for i, p in enumerate(self.entry.plans) if p is plan)] = str(error.got)
+                try:
+                    choose_plan(self.program, self.entry, self.backend, refused)
+                except UnavailableError:
+                    raise error from None  # there is nothing else
+            else:
+                return plan, decision, bound
 
     # ── weights ──
 

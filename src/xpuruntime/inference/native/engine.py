@@ -9,7 +9,6 @@ import os
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ... import __version__
 from ...decisions import Reason, Support
@@ -23,10 +22,8 @@ from ..programs import buckets_of
 from .executable import NativeExecutable
 from .model import native_model
 from .places import device_facts, reaches, target_of
+from .refusals import kernel_policy
 from .sources import Compiled, Given
-
-if TYPE_CHECKING:
-    from ...policies import KernelPolicy
 
 __all__ = ["build", "compiler_facts", "devices", "fingerprint", "load", "supports", "version"]
 
@@ -93,7 +90,7 @@ def _settled(model: ModelSource, request: EngineRequest) -> Support:
             f"the program was compiled for {model.precision.value}",
             do="Compile the model again with another precision.",
         )
-    forced = [r.label() for layer in _kernel_policy(request).layers for r in layer.rules if r.use]
+    forced = [r.label() for layer in kernel_policy(request).layers for r in layer.rules if r.use]
     if forced:
         return Support.no(
             Reason.NOT_APPLICABLE,
@@ -101,12 +98,6 @@ def _settled(model: ModelSource, request: EngineRequest) -> Support:
             do="Compile the model again with this policy, or drop the rule.",
         )
     return Support.yes()
-
-
-def _kernel_policy(request: EngineRequest) -> KernelPolicy:
-    from ...policies import Policy, load_policy
-
-    return (load_policy(json.loads(request.kernels)) if request.kernels else Policy()).kernel
 
 
 def _ops(model: ModelSource) -> Support:
@@ -136,7 +127,7 @@ def _ops(model: ModelSource) -> Support:
 def fingerprint(request: EngineRequest) -> Mapping[str, str]:
     """The instruction set that code is generated for, and the compiler itself: a kernel that changed makes another program."""
     made = {"target": target_of(request.device), "version": __version__, **compiler_facts()}
-    if request.kernels and registered_kernels() and (users := named_digests(_kernel_policy(request))):
+    if request.kernels and registered_kernels() and (users := named_digests(kernel_policy(request))):
         made["user_kernels"] = json.dumps(users, sort_keys=True)
     return made
 
@@ -187,7 +178,7 @@ def load(artifact: Artifact, model: ModelSource, request: EngineRequest) -> Nati
                 got=str(error),
                 do="It is built again.",
             ) from error
-    programs = Compiled(model, request, program, lambda shapes: compiled(model, request, shapes))
+    programs = Compiled(model, request, program, lambda asked, shapes: compiled(model, asked, shapes))
     return NativeExecutable(model, request, programs)
 
 
@@ -205,7 +196,7 @@ def compiled(model: ModelSource, request: EngineRequest, shapes: Mapping[str, in
         return compile_graph(
             found.graph,
             target=target_of(request.device),
-            policy=Policy(kernel=_kernel_policy(request), execution=execution),
+            policy=Policy(kernel=kernel_policy(request), execution=execution),
             shapes=shapes,
             weights=found.weights,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,7 @@ import numpy as np
 
 from ... import __version__, _core
 from ...decisions import Decision
-from ...errors import RunError
+from ...errors import KernelRefused, RunError
 from ...program.program import CompiledProgram, ExecutionPlan, KernelCall
 from ...protocols import Array, EngineRequest, Evidence, EvidenceRow, ModelSource, RunContext
 from ...runtime.device import Device
@@ -22,11 +23,13 @@ from ...runtime.observed import Observed
 from ...runtime.weights import Weights, load_weights
 from ..kept import KeptShapes
 from .buckets import Buckets, Shapes
+from .refusals import sentence
 from .sources import Compiled, Programs
 from .tensors import run_on_tensors
 
 __all__ = ["NativeExecutable", "times_of"]
 
+_log = logging.getLogger("xpuruntime.session")
 _PROFILED_RUNS = 5
 _ANY_NUMBER = 1024  # of runs in flight: sessions have the bound
 _NOTHING = Observed()
@@ -50,6 +53,7 @@ class NativeExecutable:
         self._only: Executor | None = None  # of a model with static shapes
         self._last: Executor | None = None  # that ran; before the first run of open shapes there is none
         self._closed = False
+        self._declined: dict[str, None] = {}  # what libraries declined, a sentence each
         self._observed: weakref.WeakKeyDictionary[Executor, Observed] = weakref.WeakKeyDictionary()
         self._static = programs.only is not None
         if programs.only is not None:
@@ -137,7 +141,7 @@ class NativeExecutable:
             rows,
             "session",
             source,
-            fallbacks=_others(plan, observed),
+            fallbacks=(*self._declined, *_others(plan, observed)),
             options={"target": plan.target},
             notes=(*self._notes(), *executor.notes, *((observed.note(),) if observed != _NOTHING else ())),
         )
@@ -170,11 +174,15 @@ class NativeExecutable:
         with self._compiling:
             found = self._buckets.get(key)
             if found is None and not self._closed:
-                found = self._open(key, *self._programs.find({n: feeds[n].shape for n in self._order}))
+                shapes = {n: feeds[n].shape for n in self._order}
+                found = self._open(key, *self._programs.find(shapes), shapes)
             return found
 
-    def _open(self, key: Shapes, program: CompiledProgram, entry: str) -> Executor:
-        source = self._programs.weights
+    def _open(
+        self, key: Shapes, program: CompiledProgram, entry: str, shapes: Mapping[str, tuple[int, ...]]
+    ) -> Executor:
+        executor = self._ready(program, entry, shapes)
+        program, source = executor.program, self._programs.weights
         with _LOADING:
             held = _HELD.setdefault(self._model.digest, weakref.WeakSet())
             weights = load_weights(source, program, self._device, shared=list(held))
@@ -187,6 +195,21 @@ class NativeExecutable:
         self._states = executor.states
         self._buckets.put(key, executor)
         return executor
+
+    def _ready(self, program: CompiledProgram, entry: str, shapes: Mapping[str, tuple[int, ...]]) -> Executor:
+        """An executor; of another program where libraries decline calls of this one, which evidence then says. Raises KernelRefused, BuildError."""
+        threads, states = self._request.threads, self._states
+        while True:
+            try:
+                return Executor(
+                    program, self._device, entry=entry, threads=threads, contexts=_ANY_NUMBER, states=states
+                )
+            except KernelRefused as refused:
+                program, entry = self._programs.find_without(shapes, refused)
+                for call in refused.calls:
+                    self._declined[sentence(call)] = None
+                    if shapes:  # met in mid-run; what is found at the start the session tells itself
+                        _log.warning("native, model %s: %s", self._model.name, sentence(call))
 
     def _notes(self) -> tuple[str, ...]:
         return () if self._static else (f"{self._programs.note()}; {self._buckets.note()}",)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
-from ...errors import FormatError, InputError
+from ...errors import FormatError, InputError, KernelRefused, XpuError
 from ...ir import bind
 from ...program.program import CompiledProgram
 from ...protocols import EngineRequest, ModelSource
@@ -14,12 +16,13 @@ from ...types import TensorSpec
 from ..kept import KeptShapes
 from ..timeouts import call_within
 from .model import native_model
+from .refusals import kernel_policy, without
 
 __all__ = ["Compiled", "Given", "Programs"]
 
 _log = logging.getLogger("xpuruntime.session")
 _COMPILE = "xpuruntime.inference.native.engine:compiled_bytes"
-CompileFor = Callable[[Mapping[str, int]], CompiledProgram]
+CompileFor = Callable[[EngineRequest, Mapping[str, int]], CompiledProgram]
 Found = tuple[CompiledProgram, str]
 """A program and which of its entry points."""
 
@@ -36,6 +39,10 @@ class Programs(Protocol):
 
     def find(self, shapes: Mapping[str, tuple[int, ...]]) -> Found:
         """The program for inputs of these shapes. Raises BuildError, InputError."""
+        ...
+
+    def find_without(self, shapes: Mapping[str, tuple[int, ...]], refused: KernelRefused) -> Found:
+        """The same without the calls that libraries decline. Raises ``refused`` where they are demanded or nothing else computes them."""
         ...
 
     def note(self) -> str:
@@ -67,9 +74,9 @@ class Compiled:
 
     def limit(self, seconds: float) -> None:
         """Compile from now on in a process that is ended after ``seconds``: BuildTimeout."""
-        model, request = self._model, self._request
+        model = self._model
 
-        def within(shapes: Mapping[str, int]) -> CompiledProgram:
+        def within(request: EngineRequest, shapes: Mapping[str, int]) -> CompiledProgram:
             program = call_within(_COMPILE, (model, request, dict(shapes)), seconds, f"{self._who}, {shapes}")
             return CompiledProgram.from_bytes(program)
 
@@ -84,7 +91,7 @@ class Compiled:
         symbols = bind(native_model(self._model).graph.input_specs, shapes)
         if self._kept is None:
             self.compiled += 1
-            return self._compile_for(symbols), ""
+            return self._compile_for(self._request, symbols), ""
         with self._kept.building(symbols, f"{self._who}, {symbols}", self._limit_s):
             blob = self._kept.get(symbols)
             if blob is not None:
@@ -95,10 +102,25 @@ class Compiled:
                 else:
                     self.stored += 1
                     return program, ""
-            program = self._compile_for(symbols)
+            program = self._compile_for(self._request, symbols)
             self.compiled += 1
             self._kept.put(symbols, program.to_bytes())
             return program, ""
+
+    def find_without(self, shapes: Mapping[str, tuple[int, ...]], refused: KernelRefused) -> Found:
+        """Compiled again, for these (none: a model with static shapes) and all later ones, and not kept in the store: it is what this machine's libraries say today."""
+        policy = without(kernel_policy(self._request), refused.calls)
+        request = replace(self._request, kernels=json.dumps(policy.to_dict(), sort_keys=True))
+        if request == self._request:
+            raise refused  # what is forced is declined again
+        symbols = bind(native_model(self._model).graph.input_specs, shapes) if shapes else {}
+        try:
+            program = self._compile_for(request, symbols)
+        except XpuError as error:
+            raise refused from error
+        self.compiled += 1
+        self._request, self._kept = request, None
+        return program, ""
 
     def note(self) -> str:
         """How many were compiled, and how many taken from the store."""
@@ -127,6 +149,10 @@ class Given:
             got=", ".join(f"{n} {list(s)}" for n, s in shapes.items()),
             do=f"It has {'; '.join(f'{n}: {_shapes(self._program.entry(n).inputs)}' for n in self._entries)}.",
         )
+
+    def find_without(self, shapes: Mapping[str, tuple[int, ...]], refused: KernelRefused) -> Found:
+        """It is compiled already."""
+        raise refused
 
     def note(self) -> str:
         """How many there are."""

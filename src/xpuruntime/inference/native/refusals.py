@@ -1,0 +1,60 @@
+"""When libraries decline calls of a program: the policy under which it is compiled again without them.
+
+The demand goes under all that the user said, as a layer of ``forbid`` rules, one for each kernel and its nodes: a kernel that he prefers is
+passed over, one that he forces is forced again, and declined again, which is an error.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+
+from ...errors import RefusedCall
+from ...policies import KernelPolicy, Policy, Rule, load_policy
+from ...protocols import EngineRequest
+
+__all__ = ["kernel_policy", "sentence", "without"]
+
+_MOST_NODES = 64  # of one rule
+_MOST_TEXT = 500
+
+
+def kernel_policy(request: EngineRequest) -> KernelPolicy:
+    """The demands on kernels that a request carries."""
+    return (load_policy(json.loads(request.kernels)) if request.kernels else Policy()).kernel
+
+
+def without(policy: KernelPolicy, calls: Sequence[RefusedCall]) -> KernelPolicy:
+    """The policy over one that forbids the declined kernels at their nodes, and says why."""
+    rules = []
+    for kernel in dict.fromkeys(k for k, _, _ in calls):
+        mine = [(nodes, why) for k, nodes, why in calls if k == kernel]
+        names = list(dict.fromkeys(n for nodes, _ in mine for n in nodes))
+        for at in range(0, len(names), _MOST_NODES):
+            patterns = [_exactly(n) for n in names[at : at + _MOST_NODES]]
+            rules.append(
+                Rule(
+                    node=patterns,
+                    forbid=kernel.partition("/")[2],
+                    reason=_line(f"the library declines: {mine[0][1]}"),
+                )
+            )
+    return KernelPolicy(rules=rules).merge(policy)
+
+
+def sentence(call: RefusedCall) -> str:
+    """For receipts."""
+    kernel, nodes, why = call
+    node = nodes[0] + (f" and {len(nodes) - 1} more" if len(nodes) > 1 else "") if nodes else "a node"
+    return f"{kernel} was chosen for {node} and its library declines it ({why}): another kernel computes it"
+
+
+def _exactly(node: str) -> str:
+    """A pattern for one name; a very long one is cut, and then matches what begins so."""
+    pattern = f"re:{re.escape(node)}"
+    return pattern if len(pattern) <= _MOST_TEXT else f"{pattern[: _MOST_TEXT - 3].rstrip(chr(92))}.*"
+
+
+def _line(text: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in text)[:_MOST_TEXT]
