@@ -14,7 +14,7 @@ extern "C" __global__ void __launch_bounds__(256) KERNEL(const float *in0, const
   #pragma unroll
   for (int k = 0; k < 7; ++k) {
     const uint32_t i = k * 32 + threadIdx.x;
-    if (i < 197) {
+    if (k < 6 || i < 197) {
       x1_kept[k] = fetch<1>(x1_row + i, fits<1>(x1_row + i));
       x0_kept[k] = fetch<1>(x0_row + i, fits<1>(x0_row + i));
       #pragma unroll
@@ -32,7 +32,7 @@ extern "C" __global__ void __launch_bounds__(256) KERNEL(const float *in0, const
   #pragma unroll
   for (int k = 0; k < 7; ++k) {
     const uint32_t i = k * 32 + threadIdx.x;
-    if (i < 197) {
+    if (k < 6 || i < 197) {
       #pragma unroll
       for (int u = 0; u < 1; ++u) {
         const boolean<N> x1 = decode<N>(x1_kept[k].at[u], x1_row);
@@ -51,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(256) KERNEL(const float *in0, const
   #pragma unroll
   for (int k = 0; k < 7; ++k) {
     const uint32_t i = k * 32 + threadIdx.x;
-    if (i < 197) {
+    if (k < 6 || i < 197) {
       pack<float, 1> y0_of;
       #pragma unroll
       for (int u = 0; u < 1; ++u) {

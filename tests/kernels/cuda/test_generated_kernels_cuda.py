@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -64,6 +65,28 @@ def test_functions_of_floats(dtype: str) -> None:
     judge(build, [(7, 33), (33,)], dtype)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_gelu_of_every_value_of_sixteen_bits(dtype: str) -> None:
+    """Within the rounding to 16 bits and a little, of its own size: far below zero, too."""
+    b = ir.GraphBuilder("g")
+    b.output("y", b.gelu(b.input("x", f"{dtype}[65536]")))
+    x = np.arange(65536, dtype=np.uint16).view(DType(dtype).numpy)
+    program = compile_native(b.build(), {"x": x}, target=TARGET)
+    with Executor(program) as executor, np.errstate(all="ignore"):
+        (got,) = executor.run_arrays([x])
+        wide = x.astype(np.float64)
+        want = wide * np.array([0.5 * math.erfc(-v / math.sqrt(2)) for v in wide.tolist()])
+        found = got.astype(np.float64)
+    assert (np.isnan(found) == np.isnan(want)).all()
+    assert (found[wide == np.inf] == np.inf).all()
+    least = 1e-36 if dtype == "bfloat16" else 6.2e-5  # below, numbers have fewer bits
+    normal = np.isfinite(wide) & (abs(want) > least)
+    far = abs(found[normal] - want[normal]) / abs(want[normal])
+    assert far.max() <= (2**-8 if dtype == "bfloat16" else 2**-11) + 1e-5
+    tiny = np.isfinite(wide) & (abs(want) <= least)
+    assert (abs(found[tiny] - want[tiny]) <= (1e-36 if dtype == "bfloat16" else 6.1e-8)).all()
+
+
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "bool"])
 def test_whole_numbers(dtype: str) -> None:
     judge(lambda b, x, y: (b.maximum(x, y), b.eq(x, y), b.cast(x, dtype="float32")), [(5, 9), (5, 9)], dtype)
@@ -114,6 +137,33 @@ def test_across_rows_and_over_everything() -> None:
     judge(lambda b, x: (b.sum(x, dim=[0]), b.amax(x, dim=[0, 1]), b.mean(x, dim=[2])), [(50, 33, 7)])
     judge(lambda b, x: (b.softmax(x, dim=1), b.argmin(x, dim=1), b.log_softmax(x, dim=0)), [(7, 33, 5)])
     judge(lambda b, x: b.sum(x, dim=None), [(37, 1001)])
+
+
+def test_blocks_that_share_a_long_row() -> None:
+    """Few long rows: parts with a rest, several results of one row, places among equal values and behind NaNs."""
+
+    def build(b: Any, x: Any) -> tuple[Any, ...]:
+        return b.sum(x, dim=[1]), b.mean(x, dim=[1]), b.amin(x, dim=[1]), b.vector_norm(x, dim=[1])
+
+    judge(build, [(3, 20011)])
+    judge(build, [(2, 16384)], "bfloat16")
+    judge(lambda b, x: (b.sum(x, dim=None), b.argmin(x, dim=0), b.amax(x, dim=None)), [(20000,)], "int32")
+    b = ir.GraphBuilder("g")
+    x = b.input("x", "float32[4, 20003]")
+    top, at = b.max(x, dim=1)
+    for i, value in enumerate(
+        (b.argmax(x, dim=1), b.argmin(x, dim=1), b.argmax(x, dim=1, last=True), top, at)
+    ):
+        b.output(f"y{i}", value)
+    graph = b.build()
+    equal = rng.integers(-9, 9, (4, 20003)).astype(np.float32)
+    equal[1, 15000:] = 9
+    equal[2, [7000, 17000]] = np.nan
+    equal[3] = np.where(np.arange(20003) == 20002, 10, -np.inf)
+    check(graph, {"x": equal}, target=TARGET, threads=2)
+    program = compile_native(graph, {"x": equal}, target=TARGET)
+    assert [c.kernel for c in program.entries[0].plans[0].calls][:2] == ["create/fill", "reduce/generated"]
+    assert all(c.tasks > 4 for c in program.entries[0].plans[0].calls[1:])
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64", "bool", "uint8"])

@@ -21,6 +21,7 @@ from .launch import Argument, Launch, blocks_for, cuda_stage
 __all__ = ["cuda_moves_stage"]
 
 _PACK_BYTES = 16
+_TURNED_BYTES = 4
 _BUSY = 1 << 15
 _LEAST_TILE = 8
 _LONGEST_CHECK = 1 << 16
@@ -107,7 +108,9 @@ class _Text:
         if self.rising:
             self.shared, self.serial = [*self.serial, *self.shared], []
         self.unit = self._unit()
-        self.width = 1 if self.unit is not None else self._width(item)
+        self.width = self._turned_width(item) if self.unit is not None else self._width(item)
+        if self.unit is not None:
+            self.tile *= self.width
 
     @property
     def last(self) -> _Dim:
@@ -133,6 +136,16 @@ class _Text:
             if d.steps[1] == 1 and min(d.length, last.length) >= _LEAST_TILE:
                 return i
         return None
+
+    def _turned_width(self, item: int) -> int:
+        """Elements of a tile that go together: four bytes, where lengths and steps on both sides are multiples of them."""
+        assert self.unit is not None
+        width = max(1, _TURNED_BYTES // item)
+        unit, source = self.shared[self.unit], self.move.source
+        assert source is not None
+        steps = [s for d in self.shared for s in d.steps[:2] if s != 1]
+        sizes = [unit.length, self.last.length, self.move.target.offset, source.offset, *steps]
+        return 1 if any(s % width for s in sizes) else width
 
     def _width(self, item: int) -> int:
         last = self.last
@@ -298,8 +311,10 @@ class _Text:
             ]
             return " + ".join(words)
 
-        lines.append(
-            f"transposed<{self.tile}, {self.threads}>({base(to.offset, to.arg, 0)}, {unit.steps[0]}, "
-            f"{base(source.offset, source.arg, 1)}, {last.steps[1]}, {q}, {unit.length}, {p}, {last.length});"
-        )
-        return lines
+        bases = base(to.offset, to.arg, 0), base(source.offset, source.arg, 1)
+        given = f"({bases[0]}, {unit.steps[0]}, {bases[1]}, {last.steps[1]}, {q}, {unit.length}, {p}, {last.length});"
+        wide, one = (f"transposed<{self.tile}, {self.width}, {v}, {self.threads}>" for v in (self.width, 1))
+        if self.width == 1:
+            return [*lines, one + given]
+        asked = f"fits<{self.width}>({to.arg}) && fits<{self.width}>({source.arg})"
+        return [*lines, f"if ({asked}) {wide}{given}", f"else {one}{given}"]

@@ -15,11 +15,15 @@ from ...codegen.expr import STORAGE
 from ...codegen.nest import Nest, indented, nest, offset_text
 from ...codegen.target import CodegenTarget
 from ...types import DType
-from ..elementwise import in_place_of, signature, statement, stem_of
+from ..elementwise import in_place_of, signature, stem_of
+from ..elementwise import statement as plain_statement
 from ..kernel import Lowered, NodeCall, Stage, operand_ref
 from .launch import Argument, Launch, blocks_for, cuda_stage
 
-__all__ = ["arguments_of", "index_type", "lower_pointwise", "pack_of", "value_lines"]
+__all__ = ["arguments_of", "index_type", "lower_pointwise", "pack_of", "statement", "value_lines"]
+
+_NARROW = {"gelu": ("gelu(", "gelu_narrow(")}
+"""Functions that are written once more, shorter, for what is kept in 16 bits."""
 
 _PACK_BYTES = 16
 _MOST_PACKED = 8
@@ -61,6 +65,14 @@ def arguments_of(call: NodeCall, read: Sequence[int]) -> list[Argument]:
         for i, o in enumerate(call.outputs)
     ]
     return [*given, *made]
+
+
+def statement(plan: Plan, operation: Operation) -> tuple[str, frozenset[str]]:
+    """The line that computes an operation, and the parts of the prelude that it needs."""
+    line, needed = plain_statement(plan, operation)
+    if operation.op in _NARROW and operation.dtype in (DType.BFLOAT16, DType.FLOAT16):
+        line = line.replace(*_NARROW[operation.op])
+    return line, needed
 
 
 def value_lines(plan: Plan, operations: Sequence[Operation], parts: set[str]) -> list[str]:

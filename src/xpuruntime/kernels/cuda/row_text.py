@@ -14,15 +14,17 @@ from ...codegen.body import CONSTANT, POSITION, Input, Operation, Plan
 from ...codegen.expr import STORAGE, compute_type
 from ...codegen.nest import Nest, indented, offset_text
 from ...types import DType
-from ..elementwise import statement
 from ..kernel import NodeCall
 from ..row_text import DEAR, Output, neutral_of
-from .pointwise import index_type, reach_of
+from .pointwise import index_type, reach_of, statement
+from .row_parts import joined_parts
 
 __all__ = ["RowShare", "RowText"]
 
 _KEPT = 64
-"""Registers of a thread that may hold what later passes need."""
+"""Registers of a thread that may hold what later passes need, and elements up to which its loop is unrolled."""
+_UNROLLED = 4
+"""Turns of longer loops whose reads go out together."""
 _NARROW = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)
 
 
@@ -33,6 +35,7 @@ class RowShare:
     kept, run: the dims that stay and those that are reduced; ``across``: see above.
     x, y:      a block's threads. Along: ``x`` of them on one of ``y`` rows; across: ``y`` of them on one of ``x`` rows.
     width:     elements of a pack; ``turns``: packs of a thread along one row (across: not used).
+    parts:     blocks that share one row (along), ``share`` elements each; the last of them to come joins what they found.
     """
 
     call: NodeCall
@@ -44,18 +47,32 @@ class RowShare:
     x: int
     y: int
     width: int = 1
+    parts: int = 1
+
+    @property
+    def share(self) -> int:
+        """Elements of a block along a row: whole packs of all its threads, where it is not alone."""
+        if self.parts == 1:
+            return self.run.elements
+        each = self.x * self.width
+        return math.ceil(self.run.elements / (self.parts * each)) * each
 
     @property
     def turns(self) -> int:
         """Packs of one thread along a row."""
-        return max(1, math.ceil(self.run.elements / (self.x * self.width)))
+        return max(1, math.ceil(self.share / (self.x * self.width)))
 
     @property
     def blocks(self) -> int:
         """Blocks of the launch."""
         if self.across:
             return self.kept.rows * math.ceil(self.kept.inner / self.x)
-        return math.ceil(self.kept.elements / self.y)
+        return math.ceil(self.kept.elements / self.y) * self.parts
+
+    @property
+    def exact(self) -> bool:
+        """Whether every pack of every thread lies in the row."""
+        return self.turns * self.x * self.width * self.parts == self.run.elements
 
 
 class RowText:
@@ -98,7 +115,7 @@ class RowText:
         passes = [[str(o.operands[0]) for o in self._reductions(at)] for at in range(last)]
         return [*passes, [self.results[y].value for y in self._full()]]
 
-    def _closure(self, names: Sequence[str], stop: set[str]) -> list[str]:
+    def closure(self, names: Sequence[str], stop: set[str]) -> list[str]:
         """The moving values that these need, in order; what waits already is not gone behind."""
         seen: set[str] = set()
 
@@ -119,21 +136,23 @@ class RowText:
     def _choose_kept(self) -> set[str]:
         """Operands that are read side by side, then dear values, of several passes each, as far as registers go."""
         share = self.share
-        each = share.turns * share.width
-        if share.across or each > _KEPT // 2:
+        if share.across or share.turns * share.width > _KEPT:
             return set()
         uses: dict[str, int] = {}
         for names in self.wanted:
-            for name in self._closure(names, stop=set()):
+            for name in self.closure(names, stop=set()):
                 uses[name] = uses.get(name, 0) + 1
         dear = [o for o in self.plan.operations if not o.reduces and o.op != CONSTANT and self._dear(o)]
         packed = [i for i in self.plan.inputs if self._packed(i)]
         kept: set[str] = set()
+        left = _KEPT
         candidates: list[Input | Operation] = [*packed, *dear]
         for entry in candidates:
-            size = max(entry.dtype.bits // 32, 1)
-            if uses.get(entry.name, 0) > 1 and (len(kept) + size) * each <= _KEPT:
+            bits = entry.dtype.bits if isinstance(entry, Input) else max(entry.dtype.bits, 32)
+            size = share.turns * max(1, share.width * bits // 32)
+            if uses.get(entry.name, 0) > 1 and size <= left:
                 kept.add(entry.name)
+                left -= size
         return kept
 
     def _dear(self, o: Operation) -> bool:
@@ -160,20 +179,52 @@ class RowText:
             + (f"({STORAGE[i.dtype]})0;" if i.operand == POSITION else f"load<N>({i.name}_row);")
             for i in still
         ]
-        lines += self._row_level(0)
-        lines += [self._waiting(n) for n in sorted(self.kept)]
+        rest = self.row_level(0)
+        rest += [self._waiting(n) for n in sorted(self.kept)]
         ready: set[str] = set()
         for at, names in enumerate(self.wanted[:-1]):
-            lines += self._pass(at, names, ready)
-            lines += self._row_level(at + 1)
+            rest += self._pass(at, names, ready)
+            if share.parts == 1:
+                rest += self.row_level(at + 1)
+        if share.parts > 1:
+            rest += joined_parts(self)
         if self._full():
-            lines += self._loop(self.wanted[-1], ready, [], writes=True)
+            rest += self._loop(self.wanted[-1], ready, [], writes=True)
         ones = [y for y in self.results if y not in self._full()]
         if ones:
             first = "threadIdx.y" if share.across else "threadIdx.x"
             stores = [f"store<N>({y}_row, {self._converted(self.results[y])});" for y in ones]
-            lines += [f"if ({self._live(f'{first} == 0')}) {{", *indented(stores), "}"]
-        return lines
+            rest += [f"if ({self._live(f'{first} == 0')}) {{", *indented(stores), "}"]
+        asked = self._alignment()
+        if not asked:
+            return [*lines, *rest]
+        return [
+            *lines,
+            "const auto work = [&](auto whole) {  // whole: packs move in one piece",
+            *indented(rest),
+            "};",
+            f"if ({asked}) work(yes());",
+            "else work(no());",
+        ]
+
+    def _alignment(self) -> str:
+        """Asked once for all rows: whether those of every operand and result begin where packs may. Empty where rows differ in that."""
+        width, kept = self.share.width, self.share.kept
+        if self.share.across or width == 1:
+            return ""
+        packed = [i.name for i in self.plan.inputs if self._packed(i)]
+        packed += [y for y in self._full() if self.share.run.strides[y][-1] == 1]
+        steps = [s for n in packed for s in (*kept.strides[n], *self.share.run.strides[n][:-1])]
+        if not packed or any(s % width for s in steps):
+            return ""
+        places = dict.fromkeys(
+            f"in{self.inputs[n].operand}" if n in self.inputs else f"out{n[1:]}" for n in packed
+        )
+        return " && ".join(f"fits<{width}>({p})" for p in places)
+
+    def _whole(self, at: str) -> str:
+        """Whether a pack may move in one piece."""
+        return "whole.value" if self._alignment() else f"fits<{self.share.width}>({at})"
 
     def _partial(self) -> bool:
         """Whether some threads have no row of their own; they work on the last one, and write nothing."""
@@ -195,8 +246,11 @@ class RowText:
             first = f"blockIdx.x % {columns} * {share.x} + " if columns > 1 else ""
             mine, name, many = f"{first}threadIdx.x", "c", share.kept.inner
         else:
-            mine = "blockIdx.x" if share.y == 1 else f"blockIdx.x * {share.y} + threadIdx.y"
+            block = "blockIdx.x" if share.parts == 1 else f"blockIdx.x / {share.parts}"
+            mine = block if share.y == 1 else f"{block} * {share.y} + threadIdx.y"
             lines, name, many = [], "row", share.kept.elements
+            if share.parts > 1:
+                lines.append(f"const {self.index} begin = blockIdx.x % {share.parts} * {share.share};")
         if not self._partial():
             return [*lines, f"const {self.index} {name} = {mine};"]
         return [
@@ -225,12 +279,13 @@ class RowText:
             lines.append(f"auto *{name}_row = {' + '.join([base, *terms])};")
         return lines
 
-    def _row_level(self, at: int) -> list[str]:
+    def row_level(self, at: int) -> list[str]:
         """Operations of the row as a whole that can be computed after so many passes."""
         still = [o for o in self.plan.operations if not o.reduces and o.name not in self.moving]
-        return [self._statement(o) for o in still if self.passes[o.name] == at]
+        return [self.statement(o) for o in still if self.passes[o.name] == at]
 
-    def _statement(self, o: Operation) -> str:
+    def statement(self, o: Operation) -> str:
+        """The line of an operation."""
         line, needed = statement(self.plan, o)
         self.parts |= needed
         return line
@@ -272,10 +327,10 @@ class RowText:
     def _across(self, names: list[str], ready: set[str], steps: list[str], writes: bool) -> list[str]:
         run, y = self.share.run, self.share.y
         body = []
-        for name in self._closure(names, ready):
+        for name in self.closure(names, ready):
             entry = self.inputs.get(name)
             if entry is None:
-                body.append(self._statement(self.operations[name]))
+                body.append(self.statement(self.operations[name]))
             else:
                 body.append(f"const {compute_type(entry.dtype)} {name} = {self._element(entry, 'r')};")
         body += steps
@@ -305,14 +360,14 @@ class RowText:
     def _along(self, names: list[str], ready: set[str], steps: list[str], writes: bool) -> list[str]:
         share, width = self.share, self.share.width
         outside, inside, after = list[str](), list[str](), list[str]()
-        for name in self._closure(names, ready):
+        for name in self.closure(names, ready):
             entry, kept = self.inputs.get(name), name in self.kept
             kind = compute_type(self.plan.spec(name)[0])
             if entry is None:
                 if name in ready:
                     inside.append(f"const {kind} {name} = {name}_kept[k][u];")
                     continue
-                inside.append(self._statement(self.operations[name]))
+                inside.append(self.statement(self.operations[name]))
                 if kept:
                     inside.append(f"{name}_kept[k][u] = {name};")
             elif self._packed(entry):
@@ -320,11 +375,11 @@ class RowText:
                 if name not in ready:
                     at = f"{name}_row + {self._offset(name, 'i')}"
                     declared = f"{pack} = " if kept else f"const auto {pack} = "
-                    outside.append(f"{declared}fetch<{width}>({at}, fits<{width}>({at}));")
+                    outside.append(f"{declared}fetch<{width}>({at}, {self._whole(at)});")
                 inside.append(f"const {kind} {name} = decode<N>({pack}.at[u], {name}_row);")
             else:
                 inside.append(f"const {kind} {name} = {self._element(entry, '(i + u)')};")
-        ready |= {n for n in self._closure(names, stop=set()) if n in self.kept}
+        ready |= {n for n in self.closure(names, stop=set()) if n in self.kept}
         inside += steps
         for y in self._full() if writes else ():
             value, dtype = self._converted(self.results[y]), self.results[y].spec.dtype
@@ -332,23 +387,23 @@ class RowText:
                 outside.append(f"pack<{STORAGE[dtype]}, {width}> {y}_of;")
                 inside.append(f"{y}_of.at[u] = encode<N>({value}, (const {STORAGE[dtype]} *)0);")
                 at = f"{y}_row + {self._offset(y, 'i')}"
-                put = f"put<{width}>({at}, {y}_of, fits<{width}>({at}));"
+                put = f"put<{width}>({at}, {y}_of, {self._whole(at)});"
             else:
                 put = f"store<N>({y}_row + {self._offset(y, '(i + u)')}, {value});"
             put = f"if (live) {put}" if self._partial() else put
             (after if share.run.strides[y][-1] == 1 else inside).append(put)
         body = [*outside, "#pragma unroll", f"for (int u = 0; u < {width}; ++u) {{", *indented(inside), "}"]
         body += after
-        exact = share.turns * share.x * width == share.run.elements
-        if not exact:
-            body = [f"if (i < {share.run.elements}) {{", *indented(body), "}"]
+        if not share.exact:  # only the last turn may go beyond the row
+            sure = f"k < {share.turns - 1} || " if share.parts == 1 and share.turns > 1 else ""
+            body = [f"if ({sure}i < {share.run.elements}) {{", *indented(body), "}"]
         lane = "threadIdx.x" if share.turns == 1 else f"k * {share.x} + threadIdx.x"
         if width > 1:
             lane = f"({lane}) * {width}" if share.turns > 1 else f"{lane} * {width}"
-        place = f"const {self.index} i = {lane};"
-        unroll = ["#pragma unroll"] if share.turns * width <= _KEPT // 2 else []
+        place = f"const {self.index} i = {'begin + ' if share.parts > 1 else ''}{lane};"
+        unroll = "#pragma unroll" if share.turns * width <= _KEPT else f"#pragma unroll {_UNROLLED}"
         return [
-            *unroll,
+            *([unroll] if share.turns > 1 else []),
             f"for (int k = 0; k < {share.turns}; ++k) {{",
             *indented([place, *body]),
             "}",

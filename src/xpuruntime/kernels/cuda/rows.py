@@ -5,7 +5,8 @@ A row is everything that one reduction reads. Two ways, by what lies side by sid
     along   a dim that is reduced: up to a block of threads works on one row, each on packs that lie side by side
     across  a dim that is kept: neighbouring threads have neighbouring rows, and those above each other share one
 
-Partial results are joined in a fixed tree, so equal inputs give equal bits.
+Where rows are few and long, several blocks share one (``row_parts``). Partial results are joined in a fixed tree, so equal inputs give
+equal bits.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from ..elementwise import signature
 from ..kernel import Lowered, NodeCall, Stage
 from ..row_text import Output, inner_step
 from ..writer import Writer
-from .launch import WARP, Launch, cuda_stage
+from .heavy import FULL
+from .launch import WARP, Argument, Launch, cuda_stage
 from .pointwise import arguments_of, lower_pointwise
+from .row_parts import SLOT, divisible, partial_of
 from .row_text import RowShare, RowText
 
 __all__ = ["CUDA", "lower_rows"]
@@ -30,13 +33,22 @@ _WARP_ROW = 1024
 """Longest row (in packs of four bytes) that one warp takes where there are rows enough for every warp of a device."""
 _MANY_ROWS = 1024
 _THREADS = 256
+_BLOCKS = 4 * FULL
+"""Blocks that share few rows, all together."""
+_LEAST_PACKS = 4
+"""Packs of a thread that make a block worth its while."""
 
 
 def lower_rows(
     call: NodeCall, plan: Plan, outputs: Sequence[Output], target: CodegenTarget, stem: str
 ) -> Lowered:
     """The kernel of a plan with reductions."""
-    return Lowered((_stage(_share(call, plan, outputs, target), stem),))
+    share = _share(call, plan, outputs, target)
+    stage = _stage(share, stem)
+    if share.parts == 1:
+        return Lowered((stage,))
+    rows = share.kept.elements
+    return Lowered((stage,), temps=(rows * share.parts * len(partial_of(plan)) * SLOT,), counters=rows * 4)
 
 
 CUDA = Writer("cuda", lower_pointwise, lower_rows)
@@ -63,7 +75,20 @@ def _share(call: NodeCall, plan: Plan, outputs: Sequence[Output], target: Codege
         x = min(WARP, _power_above(packs))
         return RowShare(call, plan, tuple(outputs), kept, run, False, x, max(1, threads // x), width)
     x = min(4 * threads, max(2 * WARP, _power_above(math.ceil(packs / 4))))
+    parts = _parts(plan, outputs, kept.elements, packs)
+    if parts > 1:
+        return RowShare(call, plan, tuple(outputs), kept, run, False, threads, 1, width, parts)
     return RowShare(call, plan, tuple(outputs), kept, run, False, x, 1, width)
+
+
+def _parts(plan: Plan, outputs: Sequence[Output], rows: int, packs: int) -> int:
+    """Blocks of a row, where rows alone are too few for a device, and each is long enough that a block of threads has some packs of it."""
+    full = any(any(o.strides[d] for d in plan.reduced) for o in outputs)
+    if full or 2 * rows > FULL or not divisible(plan):
+        return 1
+    most = max(1, min(_BLOCKS // rows, packs // (_LEAST_PACKS * _THREADS)))
+    even = (p for p in range(most, most * 3 // 4, -1) if packs % (p * _THREADS) == 0)  # no turn is cut short
+    return next(even, most)
 
 
 def _width(plan: Plan, outputs: Sequence[Output], run: Nest) -> int:
@@ -89,13 +114,20 @@ def _stage(share: RowShare, stem: str) -> Stage:
     launch = Launch((max(share.blocks, 1), 1, 1), (share.x, share.y, 1))
     size = sum(s.size_bytes or 0 for s in (*call.outputs, *(call.tensor(at).spec for at in read)))
     work = sum(1 for o in plan.operations if o.op != CONSTANT)
+    arguments, parts = arguments_of(call, read), {"reduce"}
+    if share.parts > 1:
+        arguments += [
+            Argument("temp0", "parts", "char", True),
+            Argument("counters", "counters", "uint32_t", True),
+        ]
+        parts.add("arrive")
     return cuda_stage(
         stem,
         signature(call),
-        arguments_of(call, read),
+        arguments,
         body,
         launch,
-        parts=frozenset(writer.parts | {"reduce"}),
+        parts=frozenset(writer.parts | parts),
         flops=work * share.kept.elements * share.run.elements,
         bytes=size,
     )

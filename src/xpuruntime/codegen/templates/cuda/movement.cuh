@@ -39,20 +39,42 @@ template <int N, class T> INLINE void spread(T *to, T value, int n = N) {
     put<N>(to, r, fits<N>(to), n);
 }
 
-// One tile of to[q * rows + p] = from[p * columns + q], with q below nq and p below np, from (q0, p0) on; THREADS in a row. A column
-// of the tile is one element longer than it is, so that neither side meets in one bank of shared memory.
-template <int TILE, int THREADS, class T>
+// One tile of to[q * rows + p] = from[p * columns + q], with q below nq and p below np, from (q0, p0) on; THREADS in a row. V elements go
+// together on both sides (nq, np and what lies between rows are multiples of V): a thread turns V by V of them in registers. Rows of the
+// tile are PAD elements longer than they are, so that neither side meets in one bank of shared memory.
+template <int TILE, int PAD, class T> INLINE T (&tile_of())[TILE][TILE + PAD] {
+    __shared__ __align__(16) T tile[TILE][TILE + PAD];
+    return tile;
+}
+template <int TILE, int PAD, int V, int THREADS, class T>
 INLINE void transposed(T *to, int64_t rows, const T *from, int64_t columns, int64_t q0, int64_t nq, int64_t p0, int64_t np) {
-    __shared__ T tile[TILE][TILE + 1];
+    constexpr int SIDE = TILE / V, STEP = THREADS / SIDE;
+    constexpr bool EVEN = STEP > 0 && THREADS % SIDE == 0 && TILE % STEP == 0 && SIDE % STEP == 0;  // every turn has work for all threads
+    constexpr int LOADS = (TILE * SIDE + THREADS - 1) / THREADS, STORES = (SIDE * SIDE + THREADS - 1) / THREADS;
+    T(&tile)[TILE][TILE + PAD] = tile_of<TILE, PAD, T>();
+    const int down = threadIdx.x / SIDE, beside = threadIdx.x % SIDE;
     __syncthreads();  // an earlier tile may still be read
-    for (int i = threadIdx.x; i < TILE * TILE; i += THREADS) {
-        const int64_t p = p0 + i / TILE, q = q0 + i % TILE;
-        if (p < np && q < nq) tile[i / TILE][i % TILE] = from[p * columns + q];
+#pragma unroll
+    for (int k = 0; k < LOADS; ++k) {
+        const int i = k * THREADS + threadIdx.x, y = EVEN ? down + k * STEP : i / SIDE, x = (EVEN ? beside : i % SIDE) * V;
+        if ((EVEN || y < TILE) && p0 + y < np && q0 + x < nq)
+            *(pack<T, V> *)&tile[y][x] = *(const pack<T, V> *)(from + (p0 + y) * columns + (q0 + x));
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < TILE * TILE; i += THREADS) {
-        const int64_t q = q0 + i / TILE, p = p0 + i % TILE;
-        if (p < np && q < nq) to[q * rows + p] = tile[i % TILE][i / TILE];
+#pragma unroll
+    for (int k = 0; k < STORES; ++k) {
+        const int i = k * THREADS + threadIdx.x, y = (EVEN ? down + k * STEP : i / SIDE) * V, x = (EVEN ? beside : i % SIDE) * V;
+        if ((!EVEN && y >= TILE) || p0 + x >= np || q0 + y >= nq) continue;
+        pack<T, V> in[V];
+#pragma unroll
+        for (int e = 0; e < V; ++e) in[e] = *(const pack<T, V> *)&tile[x + e][y];
+#pragma unroll
+        for (int f = 0; f < V; ++f) {
+            pack<T, V> out;
+#pragma unroll
+            for (int e = 0; e < V; ++e) out.at[e] = in[e].at[f];
+            *(pack<T, V> *)(to + (q0 + y + f) * rows + (p0 + x)) = out;
+        }
     }
 }
 

@@ -88,6 +88,8 @@ template <class To, class From> INLINE To bitcast(From v) {
     __builtin_memcpy(&to, &v, sizeof to);
     return to;
 }
+struct yes { static constexpr bool value = true; };  // which of two ways a text is compiled for
+struct no { static constexpr bool value = false; };
 template <class V> INLINE V splat(V x) { return x; }
 template <class T, class V> INLINE T raw(V v) { return (T)v; }
 template <int N, class T> INLINE T number(T x) { return x; }

@@ -1,0 +1,109 @@
+"""Rows that several blocks share: which formulas allow it, and the text by which the last block to come joins what all of them found.
+
+One pass: each block's partial results are reduced once more. A place (argmax, argmin): each block finds its extreme and where that stands;
+the same formula over those pairs gives the row's, whichever of equal ones it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ...codegen.body import POSITION, Operation, Plan
+from ...codegen.expr import STORAGE, compute_type
+from ...codegen.nest import indented
+from ...types import DType
+from ..row_text import neutral_of
+
+if TYPE_CHECKING:
+    from .row_text import RowText
+
+__all__ = ["SLOT", "divisible", "joined_parts", "partial_of"]
+
+SLOT = 8
+"""Bytes of a partial result."""
+_WORDS = frozenset({"float", "double", "int32_t", "uint32_t", "int64_t", "uint64_t"})
+"""What ``fresh`` reads."""
+
+
+def _word(dtype: DType) -> str:
+    """The C type of a partial result."""
+    return {"bf16": "float", "f16": "float"}.get(STORAGE[dtype], STORAGE[dtype])
+
+
+def partial_of(plan: Plan) -> list[Operation]:
+    """The reductions, in order."""
+    return [o for o in plan.operations if o.reduces]
+
+
+def divisible(plan: Plan) -> bool:
+    """Whether blocks may share a row of this plan: results are of rows as a whole, and found in one pass or as a place."""
+    made = partial_of(plan)
+    if not made or any(_word(o.dtype) not in _WORDS for o in made):
+        return False
+    after = _dependent(plan, [o.name for o in made])
+    if not any(o.name in after for o in made):
+        return True
+    reads = [i for i in plan.inputs if i.operand != POSITION and any(i.strides[d] for d in plan.reduced)]
+    places = [i for i in plan.inputs if i.operand == POSITION]
+    if len(made) != 2 or len(reads) != 1 or len(places) != 1:
+        return False
+    return made[0].operands[:1] == (reads[0].name,) and {made[0].op, made[1].op} <= {"amax", "amin", "top"}
+
+
+def _dependent(plan: Plan, names: Sequence[str]) -> set[str]:
+    """Operations that use any of these, however far."""
+    known, found = set(names), set[str]()
+    for o in plan.operations:
+        if any(n in known for n in o.operands if isinstance(n, str)):
+            known.add(o.name)
+            found.add(o.name)
+    return found
+
+
+def joined_parts(writer: RowText) -> list[str]:
+    """The lines after a block's own part, up to the reductions of the whole row."""
+    share = writer.share
+    made = partial_of(writer.plan)
+    slots = share.kept.elements * share.parts
+    lines, stores = list[str](), list[str]()
+    for j, o in enumerate(made):
+        kind = _word(o.dtype)
+        lines.append(
+            f"{kind} *const {o.name}_parts = ({kind} *)(parts + {j * slots * SLOT}) + row * {share.parts};"
+        )
+        stores.append(f"{o.name}_parts[blockIdx.x % {share.parts}] = {o.name};")
+    lines += [
+        "if (threadIdx.x == 0) {",
+        *indented(stores),
+        "}",
+        f"if (!arrives_last(counters + row, {share.parts})) return;",
+    ]
+    for at in range(len(writer.wanted) - 1):
+        for o in (o for o in made if writer.passes[o.name] == at + 1):
+            kind, operand = compute_type(o.dtype), str(o.operands[0])
+            body = [f"const {kind} mine = fresh({o.name}_parts + s);"]
+            term = "mine"
+            if at:  # a place: the formula again, over the parts' extremes and places
+                body, term = _again(writer, made[0], o, operand), operand
+            lines += [
+                f"{o.name} = ({kind})({neutral_of(o)});",
+                f"for (int s = threadIdx.x; s < {share.parts}; s += {share.x}) {{",
+                *indented([*body, f"{o.name} = {o.op}_of()({o.name}, ({kind})({term}));"]),
+                "}",
+                f"{o.name} = joined_block<{share.x // 32}>({o.name}, {o.op}_of(), room);",
+            ]
+        lines += writer.row_level(at + 1)
+    return lines
+
+
+def _again(writer: RowText, first: Operation, place: Operation, operand: str) -> list[str]:
+    lines = []
+    for name in writer.closure([operand], set()):
+        entry = writer.inputs.get(name)
+        if entry is None:
+            lines.append(writer.statement(writer.operations[name]))
+            continue
+        part = place.name if entry.operand == POSITION else first.name
+        lines.append(f"const {compute_type(entry.dtype)} {name} = fresh({part}_parts + s);")
+    return lines
