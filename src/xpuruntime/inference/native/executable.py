@@ -57,7 +57,7 @@ class NativeExecutable:
         self._observed: weakref.WeakKeyDictionary[Executor, Observed] = weakref.WeakKeyDictionary()
         self._static = programs.only is not None
         if programs.only is not None:
-            self._only = self._last = self._open((), *programs.only)
+            self._only = self._last = self._open((), *programs.only, {})
 
     def run(self, feeds: dict[str, Array]) -> Sequence[Array]:
         """Outputs in the model's order. Raises RunError."""
@@ -187,10 +187,6 @@ class NativeExecutable:
             held = _HELD.setdefault(self._model.digest, weakref.WeakSet())
             weights = load_weights(source, program, self._device, shared=list(held))
             held.add(weights)
-        threads, states = self._request.threads, self._states
-        executor = Executor(
-            program, self._device, entry=entry, threads=threads, contexts=_ANY_NUMBER, states=states
-        )
         executor.bind(weights)
         self._states = executor.states
         self._buckets.put(key, executor)
