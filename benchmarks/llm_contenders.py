@@ -119,7 +119,9 @@ class Compiled(Theirs):
         self.decode = self.torch.compile(model.forward, dynamic=False)
         begun = time.perf_counter()
         with within(seconds, "compiling"):
-            for length in lengths:
+            for length in reversed(
+                lengths
+            ):  # the first comes last: decoding goes on from it, as the cache counts itself
                 for _ in range(2):  # a cache's first use and its later ones are different graphs
                     self.prefill([1] * length)
             for place in range(lengths[0], lengths[0] + 3):
