@@ -11,6 +11,7 @@ import argparse
 import gc
 import importlib.util
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -130,14 +131,19 @@ def out_of_memory(report: Report, asked: argparse.Namespace) -> Any:
 
 PARTS = {"out_of_memory": out_of_memory, "flat": flat}
 
-if __name__ == "__main__":
+
+def main(given: Sequence[str] | None = None) -> int:
+    """1 when memory grows, or running out of it is not said."""
     parser = arguments(__doc__, tuple(PARTS))
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--runs", type=int, default=10_000)
-    given = parser.parse_args()
-    name = (
-        (lambda: "none (the host)")
-        if given.device == "cpu"
-        else lambda: xrt.Device(given.device).backend.name
-    )
-    sys.exit(run_parts(__doc__, PARTS, gpu=name, packages=("torch",), parser=parser))
+    device = parser.parse_args(given).device
+
+    def name() -> str:
+        return "none (the host)" if device == "cpu" else str(xrt.Device(device).backend.name)
+
+    return run_parts(__doc__, PARTS, gpu=name, packages=("torch",), given=given, parser=parser)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

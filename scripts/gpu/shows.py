@@ -1,6 +1,6 @@
 """All that is proven and measured on a machine with an NVIDIA GPU, step by step; one table says at the end which Show holds.
 
-    scripts/gpu/shows.sh 1|2|3|4 [RESULTS]          a visit: build, then its steps, in under ten minutes
+    scripts/gpu/shows.sh 1|2|3|4|5|6 [RESULTS]          a visit: build, then its steps, in under ten minutes
     scripts/gpu/shows.sh --only kernels,models        those steps
     python scripts/gpu/shows.py --dry-run           the plan, every script and argument of it tried without a device
 
@@ -41,7 +41,7 @@ FILE = "{out}"
 class Step:
     """One thing to run.
 
-    visit:   1 to 4; 0 for what runs only when it is named. seconds: after which it is ended.
+    visit:   1 to 6; 0 for what runs only when it is named. seconds: after which it is ended.
     command: of ``python`` a script of this folder and its arguments (``--out`` is added), of ``pytest`` its arguments, of ``shell`` a command line.
     result:  file name of what it writes. show: the Show that the step's success itself is (others are rows of its file).
     """
@@ -71,6 +71,12 @@ STEPS: tuple[Step, ...] = (
     # 4: suites
     Step("conformance", 4, SHELL, (f"{XPU} conformance cuda:0 --json > {FILE}",), 260, "cuda_conformance.json", "xpu conformance cuda"),
     Step("native-tests", 4, PYTEST, ("tests/native", "tests/kernels", "--ignore=tests/kernels/cuda"), 270, "cuda_native_tests.json", "the native test suite on the device"),
+    # 5: users' kernels, several processes, memory
+    Step("user-kernels", 5, PYTHON, ("user_kernels.py",), 150, "cuda_user_kernels.json", "kernels of users: CUDA C++, Triton, Python functions"),
+    Step("processes", 5, PYTHON, ("processes.py",), 150, "cuda_processes.json", "two processes of eight threads: every output right"),
+    Step("memory", 5, PYTHON, ("memory.py",), 180, "cuda_memory.json", "out of memory on purpose; memory flat over 10,000 runs"),
+    # 6: the sanitizer
+    Step("sanitizer", 6, PYTHON, ("sanitize.py", "--seconds", "125"), 530, "cuda_sanitizer.json", "compute-sanitizer over programs of every kind of kernel"),
     # by name only
     Step("core-python", 0, PYTEST, ("tests/cpp", "tests/runtime", "tests/profiler"), 240, "core_python.json", "the core's Python tests"),
     Step("cpu-tests", 0, SHELL, ("python -m pytest -q -p no:cacheprovider tests/compiler tests/kernels tests/codegen tests/runtime",), 540, show="the native engine's tests on this processor"),

@@ -8,16 +8,18 @@ The kernels are those of examples/user_kernels. Needs torch with CUDA; its Trito
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.util
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from gpu_machine import Report, run_parts
 
@@ -83,40 +85,33 @@ def words() -> list[str]:
     return ["mine", *(["triton"] if importlib.util.find_spec("triton") is not None else [])]
 
 
+def beside(report: Report, shape: tuple[int, ...], dtype: str) -> dict[str, Any]:
+    """One shape and dtype: errors against float64, and microseconds of one run."""
+    given = tensors(shape, dtype)
+    wide = {n: t.double() for n, t in given.items()}
+
+    def theirs(of: dict[str, torch.Tensor]) -> torch.Tensor:
+        return torch.relu(torch.nn.functional.rms_norm(of["x"], shape[-1:], of["w"], 1e-5))
+
+    want, row = (
+        theirs(wide),
+        {"shape": shape, "dtype": dtype, "torch": {"us": round(timed(lambda: theirs(given)), 2)}},
+    )
+    for word in (*words(), ""):
+        made = executor_of(word, shape, dtype)
+        # Kernel by kernel, captured, replayed.
+        errors = [(run(made, given).double() - want).abs().max() / want.abs().max() for _ in range(3)]
+        error, kernels = max(map(float, errors)), [c.kernel for c in made.plan.calls]
+        who = f"{word or 'ours'} {shape} {dtype}"
+        report.check(error <= LIMITS[dtype], f"{who}: {error:.1e} from float64")
+        report.check(not word or f"norm/{word}" in kernels, f"{who}: runs {kernels}")
+        row[word or "ours"] = {"max_rel": error, "us": round(timed(functools.partial(made.run, given)), 2)}
+    return row
+
+
 def right(report: Report, asked: argparse.Namespace) -> Any:
     """Every kernel in every dtype and shape beside float64, and its time beside PyTorch and our own kernel."""
-    rows = []
-    for shape in SHAPES:
-        for dtype in DTYPES:
-            given = tensors(shape, dtype)
-            wide = {n: t.double() for n, t in given.items()}
-            want = torch.relu(torch.nn.functional.rms_norm(wide["x"], shape[-1:], wide["w"], 1e-5))
-            row: dict[str, Any] = {"shape": shape, "dtype": dtype}
-            for word in (*words(), ""):
-                made = executor_of(word, shape, dtype)
-                # The graph is met at the second run, its replay at the third.
-                error = max(
-                    float((run(made, given).double() - want).abs().max() / want.abs().max()) for _ in range(3)
-                )
-                kernels = [c.kernel for c in made.plan.calls]
-                report.check(
-                    error <= LIMITS[dtype], f"{word or 'ours'} {shape} {dtype}: {error:.1e} from float64"
-                )
-                report.check(
-                    not word or f"norm/{word}" in kernels, f"{word or 'ours'} {shape} {dtype}: runs {kernels}"
-                )
-                row[word or "ours"] = {"max_rel": error, "us": round(timed(lambda e=made: e.run(given)), 2)}
-            row["torch"] = {
-                "us": round(
-                    timed(
-                        lambda: torch.relu(
-                            torch.nn.functional.rms_norm(given["x"], shape[-1:], given["w"], 1e-5)
-                        )
-                    ),
-                    2,
-                )
-            }
-            rows.append(row)
+    rows = [beside(report, shape, dtype) for shape in SHAPES for dtype in DTYPES]
     report.show("kernels of users (CUDA C++, Triton) right on the device", not report.failures)
     return rows
 
@@ -163,8 +158,6 @@ def saved(report: Report, asked: argparse.Namespace) -> Any:
             "for word in sys.argv[1:]:\n"
             "    np.save(f'{word}.npy', Executor(xrt.CompiledProgram.load(f'{word}.npubin'), 'cuda:0').run_arrays([x, w])[0])\n"
         )
-        import numpy as np
-
         for name, tensor in given.items():
             np.save(Path(folder) / f"{name}.npy", tensor.cpu().numpy())
         environment = {k: v for k, v in os.environ.items() if k != "XPU_KERNELS"} | {
@@ -211,13 +204,13 @@ def load(_: argparse.Namespace) -> None:
 
 PARTS = {"right": right, "python": python, "saved": saved, "mistakes": mistakes}
 
+
+def main(given: Sequence[str] | None = None) -> int:
+    """1 when a kernel is wrong or a mistake is not said."""
+    return run_parts(
+        __doc__, PARTS, gpu=lambda: torch.cuda.get_device_name(0), packages=("torch", "triton"), given=given, before=load
+    )  # fmt: skip
+
+
 if __name__ == "__main__":
-    sys.exit(
-        run_parts(
-            __doc__,
-            PARTS,
-            gpu=lambda: torch.cuda.get_device_name(0),
-            packages=("torch", "triton"),
-            before=load,
-        )
-    )
+    sys.exit(main())
