@@ -13,6 +13,7 @@ from ..decisions import Reason, Support
 from ..types import DType
 from .kernel import Lowered, NodeCall, Operand
 from .kit import FLOATS, INTEGERS, Text, refuse, result, stage, whole
+from .rnn_packed import lower_packed
 
 __all__ = ["KERNELS"]
 
@@ -197,7 +198,10 @@ class Recurrent:
         return Support.yes()
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """One stage."""
+        """One stage; two where weights are known and nothing is unusual (``rnn_packed``)."""
+        packed = lower_packed(call, _names(call), target)
+        if packed is not None:
+            return packed
         text = _text(call, target)
         double = call.tensor(0).spec.dtype is DType.FLOAT64
         return Lowered((stage(call, text, target),), accumulates="float64" if double else "float32")
