@@ -82,6 +82,26 @@ TEST_CASE("a library's kernels stand among generated ones, in graphs too") {
     CHECK(Executor::create(on, unknown, 1).status.message == "kernel test/copy needs the library nobody");
 }
 
+TEST_CASE("all calls that libraries decline are told at once, with the first one's reason") {
+    const auto on = backend();
+    Plan plan = with_library(*on);
+    plan.calls.push_back(plan.calls[0]);
+    plan.calls[0].symbol = "unknown";
+    plan.calls[3].library = "nobody";
+    for (size_t i = 0; i < plan.calls.size(); ++i) plan.calls[i].position = static_cast<int32_t>(i);
+    const Status status = Executor::create(on, plan, 1).status;
+    CHECK(status.code == Code::unsupported);
+    CHECK(status.message == "no such word: unknown");
+    REQUIRE(status.refusals.size() == 2);
+    CHECK(status.refusals[0].call == 0);
+    CHECK(status.refusals[1].call == 3);
+    CHECK(status.refusals[1].why == "kernel test/copy needs the library nobody");
+    plan.calls.resize(3);
+    plan.calls[0].symbol = "copy";
+    plan.calls[1].symbol = "nowhere";  // generated code that is not there is a broken program, and no refusal
+    CHECK(Executor::create(on, plan, 1).status.refusals.empty());
+}
+
 TEST_CASE("runs in the caller's order are queued, and nothing waits for them") {
     const auto on = backend();
     const auto executor = make(on, chain(*on, n), 1);

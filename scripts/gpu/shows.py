@@ -66,6 +66,7 @@ STEPS: tuple[Step, ...] = (
     Step("kernels", 2, PYTHON, ("heavy_kernels.py",), 200, "cuda_kernels.json", "heavy kernels right beside PyTorch, flash_v2's rate"),
     Step("libraries", 2, PYTHON, ("libraries.py", "--limit", "120"), 150, "cuda_libraries.json", "library kernels right beside PyTorch"),
     Step("rates", 2, PYTHON, ("rates.py",), 100, "cuda_rates.json", "elementwise at 88% and rows at 80% of the copy rate"),
+    Step("evidence", 2, PYTHON, ("evidence.py",), 150, "cuda_evidence.json", "receipts: kernels that CUPTI saw, pinned algorithms, refusals, reports of kernels"),
     # 3: whole models
     Step("models", 3, PYTHON, ("models.py", "--compile"), 500, "cuda_models.json", "ResNets and Qwen2.5-1.5B: right beside PyTorch, and how fast"),
     # 4: suites
