@@ -2,6 +2,8 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <array>
+
 #include "bindings.h"
 #include "runtime_objects.h"
 #include "tensors.h"
@@ -11,6 +13,20 @@ using namespace nb::literals;
 
 namespace xpurt::bindings {
 namespace {
+
+// The memory of one run's borders, on the stack but for programs with many.
+class Places {
+  public:
+    explicit Places(size_t count) {
+        if (count > few) many_.resize(count);
+    }
+    Memory* data() noexcept { return many_.empty() ? some_.data() : many_.data(); }
+
+  private:
+    static constexpr size_t few = 32;
+    std::array<Memory, few> some_;
+    std::vector<Memory> many_;
+};
 
 // A program's borders, for runs on tensors that lie on its device already.
 class TensorRun {
@@ -29,27 +45,22 @@ class TensorRun {
         input_count_ = inputs.size();
     }
 
+    // Whether run() would take them.
+    bool fits(const nb::dict& given) const {
+        Order order;
+        const Library* library = nullptr;
+        return read(given, nullptr, library, order);
+    }
+
     // Outputs by name, queued in the order of the tensors' own stream; None where the tensors are not all of
     // one library, on the device and of the right form; or the Status of a run that failed.
-    nb::object run(nb::handle fixed, const nb::dict& given) const {
-        if (given.size() != input_count_ || input_count_ == 0) return nb::none();
+    nb::object run(nb::handle fixed, const nb::dict& given, const Stop* stop) const {
         const size_t count = borders_.size();
-        std::vector<Memory> memory(count);
+        Places places(count);
+        Memory* const memory = places.data();
         const Library* library = nullptr;
         Order order;
-        for (size_t i = 0; i < input_count_; ++i) {
-            PyObject* const object = PyDict_GetItem(given.ptr(), borders_[i].name.ptr());
-            Tensor tensor;
-            if (object == nullptr || tensor.read(object) != Tensor::Read::done) return nb::none();
-            tensor.writeable = true;  // it is only read
-            if (!borders_[i].form.fits(tensor, device_type_, device_index_)) return nb::none();
-            if (library == nullptr) {
-                library = tensor.library;
-                if (!tensor.order(order)) throw nb::python_error();
-            }
-            if (library != tensor.library && library->api != tensor.library->api) return nb::none();
-            memory[i] = tensor.view.data;
-        }
+        if (!read(given, memory, library, order)) return nb::none();
         nb::dict made;
         for (size_t i = input_count_; i < count; ++i) {
             const nb::object tensor =
@@ -60,9 +71,10 @@ class TensorRun {
         const PyExecutor& executor = nb::cast<const PyExecutor&>(executor_);
         Executor::Run run;
         run.fixed = &nb::cast<const PyFixed&>(fixed).core;
-        run.inputs = memory.data();
-        run.outputs = memory.data() + input_count_;
+        run.inputs = memory;
+        run.outputs = memory + input_count_;
         run.order = order;
+        run.stop = stop == nullptr ? nullptr : &stop->set;
         const Status status = [&] {
             const nb::gil_scoped_release no_gil;
             return executor.core->run(run);
@@ -71,6 +83,25 @@ class TensorRun {
     }
 
   private:
+    // Checks the inputs and takes their memory, unless it is null.
+    bool read(const nb::dict& given, Memory* memory, const Library*& library, Order& order) const {
+        if (given.size() != input_count_ || input_count_ == 0) return false;
+        for (size_t i = 0; i < input_count_; ++i) {
+            PyObject* const object = PyDict_GetItem(given.ptr(), borders_[i].name.ptr());
+            Tensor tensor;
+            if (object == nullptr || tensor.read(object) != Tensor::Read::done) return false;
+            tensor.writeable = true;  // it is only read
+            if (!borders_[i].form.fits(tensor, device_type_, device_index_)) return false;
+            if (library == nullptr) {
+                library = tensor.library;
+                if (memory != nullptr && !tensor.order(order)) throw nb::python_error();
+            }
+            if (library->api != tensor.library->api) return false;
+            if (memory != nullptr) memory[i] = tensor.view.data;
+        }
+        return true;
+    }
+
     struct Border {
         nb::str name;
         Blank form;
@@ -92,9 +123,11 @@ void bind_tensor_run(nb::module_& m) {
             nb::sig("def __init__(self, executor: Executor, inputs: Sequence[tuple[str, Sequence[int], "
                     "tuple[int, int], object]], outputs: Sequence[tuple[str, Sequence[int], tuple[int, int], "
                     "object]], device_type: int, device_index: int) -> None"))
-        .def("run", &TensorRun::run, "fixed"_a, "given"_a,
-             nb::sig("def run(self, fixed: Fixed, given: dict[str, object]) -> dict[str, object] | Status | "
-                     "None"));
+        .def("fits", &TensorRun::fits, "given"_a, nb::sig("def fits(self, given: dict[str, object]) -> bool"),
+             "Whether run() would take them.")
+        .def("run", &TensorRun::run, "fixed"_a, "given"_a, "stop"_a = nb::none(),
+             nb::sig("def run(self, fixed: Fixed, given: dict[str, object], stop: Stop | None = None) -> "
+                     "dict[str, object] | Status | None"));
 }
 
 }  // namespace xpurt::bindings

@@ -327,6 +327,7 @@ def test_a_policy_of_the_call() -> None:
         (lambda: ops.softmax(torch.empty(3, device="meta")), "cannot read x"),
         (lambda: ops.softmax(torch.zeros(3, 3).to_sparse()), "cannot read x"),
         (lambda: ops.softmax(np.array(["a"])), "cannot read x"),
+        (lambda: ops.softmax(np.ma.masked_array([1.0, 2.0], [True, False])), "cannot read x"),
         (lambda: ops.layer_norm(some(3, 4), normalized_shape=(5,)), "ops.layer_norm"),
         (lambda: ops.attention(some(2, 3), some(2, 3), some(2, 3)), "batch, heads, length, size"),
         (lambda: ops.conv2d(some(1, 4, 6, 6), some(6, 3, 3, 3)), "ops.conv2d"),

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from handmade import buffer, f32
+from table_library import Tensor
 
 from xpuruntime.errors import DeviceUnavailable, InputError, OutOfMemory, RunError, UnavailableError
 from xpuruntime.program.program import (
@@ -226,6 +227,60 @@ def unobserved() -> None:
     )
     assert "XPU_LIBCUPTI names this file" in found.note()
     assert right(x_of(7), made.run_arrays([x_of(7)])[0])
+
+
+def tensors() -> None:
+    """Tensors of the device, of a library with DLPack's table: one call into the core, queued on that library's stream, results of its own."""
+    import xpuruntime as xrt
+    from xpuruntime import _core
+
+    made = executor()
+    Tensor.backend = made.backend
+    queue = made.backend.new_stream()
+    Tensor.stream = queue.handle
+    x = Tensor.of(x_of(1))
+    out = made.run_tensors({"input": x})
+    assert out is not None
+    y = out["output"]
+    assert type(y) is Tensor
+    assert not queue.done  # nobody waited
+    assert right(x_of(1), y.numpy())
+    for seed in range(2, 5):
+        again = made.run_tensors({"input": Tensor.of(x_of(seed))})
+        assert again is not None
+        assert right(x_of(seed), again["output"].numpy())
+    assert made.backend.counters()["replays"] >= 2
+    for wrong in ({"input": x_of(1)}, {"input": Tensor((N + 1,))}, {"other": x}, {}, {"input": x, "more": x}):
+        assert made.run_tensors(wrong) is None
+
+    weight = replace(program().weights[0], data=W.tobytes())
+    sess = xrt.InferenceSession(replace(program(), weights=(weight,)), device="cuda:0", engine="native")
+    for seed in range(3):
+        found = sess.run({"input": Tensor.of(x_of(seed))})["output"]
+        assert type(found) is Tensor
+        assert right(x_of(seed), found.numpy())
+    assert right(x_of(9), sess.run({"input": x_of(9)})["output"])  # and arrays as before
+    sess.close()
+    with pytest.raises(RunError, match="closed"):
+        sess.run({"input": x})
+
+    table, policy = _core.Ops(2), object()
+    table.know_policy(policy, 1)
+    where = (7, policy, (2.5, None, (1, 2)), (x, None))
+    assert table.run(*where, None) is None
+    core, fixed, dtype = made.core, made.bind({"w": W}), np.dtype(np.float32)
+    table.put(*where, core, fixed, [0], [N], (2, 32), dtype, 0, "why")
+    got = table.run(*where, None)
+    assert type(got) is Tensor
+    assert right(x_of(1), got.numpy())
+    into = Tensor((N,))
+    assert table.run(*where, into) is into
+    assert right(x_of(1), into.numpy())
+    assert table.run(*where, x) == -3  # it would be written while it is read
+    assert table.run(*where, x_of(1)) == -2  # it lies elsewhere
+    assert table.run(7, policy, (2.0, None, (1, 2)), (x, None), None) is None
+    assert table.payload(*where) == "why"
+    assert (table.counters.hits, table.counters.misses, table.counters.entries) == (4, 2, 1)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from .choice import choose_plan
 from .device import cpu, open_library
 from .observed import Observed, read
 from .ranges import by_environment
+from .tensor_run import tensor_run
 from .weights import Weights, load_weights
 
 __all__ = ["Executor", "States"]
@@ -127,6 +128,7 @@ class Executor:
         self._weights: Weights | None = None
         self._fixed: _core.Fixed | None = None
         self._converted = 0
+        self._on_tensors: _core.TensorRun | None = None  # made by the first run on tensors
         self._inputs, self._outputs = self.entry.inputs, self.entry.outputs
         self._in_names = tuple(s.name for s in self._inputs)
         self._out_names = tuple(s.name for s in self._outputs)
@@ -279,6 +281,27 @@ class Executor:
             raise self._failed(result)
         return read(found)
 
+    def takes(self, given: dict[str, Any]) -> bool:
+        """Whether ``run_tensors`` takes these."""
+        return self._tensor_run().fits(given)
+
+    def run_tensors(self, given: dict[str, Any], *, stop: _core.Stop | None = None) -> dict[str, Any] | None:
+        """``run`` on tensors of one library that lie on this device, dense and of the right form: fresh tensors of that library by name.
+
+        One call into the core. On a device with streams the run is queued on the one that the library works on, and nobody waits. None
+        where the tensors are anything else (then ``run`` takes them or says what is wrong), or of a library without DLPack's table of C
+        functions. Raises RunError.
+        """
+        made = (self._on_tensors or self._tensor_run()).run(self._fixed or self.bind(None), given, stop)
+        if isinstance(made, _core.Status):
+            raise self._failed(made)
+        return made
+
+    def _tensor_run(self) -> _core.TensorRun:
+        if self._on_tensors is None:
+            self._on_tensors = tensor_run(self._core, self._inputs, self._outputs, self.backend)
+        return self._on_tensors
+
     def cancel(self) -> None:
         """End the runs in flight after the kernel that they are in; each raises RunError."""
         self._core.cancel()
@@ -300,6 +323,11 @@ class Executor:
         return made
 
     # ── facts ──
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """In the program's order."""
+        return self._out_names
 
     @property
     def core(self) -> _core.Executor:

@@ -46,6 +46,7 @@ class NativeExecutable:
         self._model, self._request, self._programs = model, request, programs
         self._who = f"native, model {model.name}"
         self._order = tuple(s.name for s in model.inputs)
+        self._named = tuple(s.name for s in model.outputs)
         self._device = Device(request.device)
         self._buckets = Buckets(int(request.options.get("shape_buckets", _KEPT_SHAPES)))
         self._compiling = threading.Lock()
@@ -78,12 +79,29 @@ class NativeExecutable:
         """Runs on tensors that lie on the device, by name; None where the device is the host. Such runs are queued, so nothing ends them."""
         return None if self._device.backend.core_is_host else self._run_tensors
 
+    @property
+    def run_shown(self) -> Callable[[dict[str, Any]], dict[str, Any] | None] | None:
+        """The quick way for tensors that lie on the device, outputs by name; it gives None for what ``run_tensors`` must look at."""
+        return None if self._device.backend.core_is_host else self._run_shown
+
+    def _run_shown(self, given: dict[str, Any], stop: _core.Stop | None = None) -> dict[str, Any] | None:
+        executor = self._only if self._static else self._last
+        if executor is None or executor.output_names != self._named:
+            return None
+        return executor.run_tensors(given, stop=stop)
+
+    def takes(self, given: dict[str, Any]) -> bool:
+        """Whether a context's run takes these as they are: tensors of one library, and nothing about them to convert."""
+        executor = self._only if self._static else self._last
+        return executor is not None and executor.output_names == self._named and executor.takes(given)
+
     def _run_tensors(self, given: Mapping[str, Any]) -> Sequence[Any]:
         executor = self._only if self._static or not self._order else self._bucket(given)
         if executor is None or self._closed:
             raise RunError(self._who, "the session is closed", do="Make a new one.")
         self._last = executor
-        return run_on_tensors(executor, given)
+        found = executor.run_tensors(dict(given))
+        return list(found.values()) if found is not None else run_on_tensors(executor, given)
 
     def limit_compiles(self, seconds: float) -> None:
         """Compile shapes that are met from now on in a process that is ended after ``seconds``: their runs raise BuildTimeout."""
@@ -228,8 +246,10 @@ class _Context:
         self._executable, self._inputs, self._out = executable, inputs, out
         self._flag = _core.Stop()
 
-    def run(self, feeds: dict[str, Array], watched: bool = False) -> Sequence[Array]:
-        """As the executable's."""
+    def run(self, feeds: dict[str, Array], watched: bool = False) -> Any:
+        """As the executable's; outputs by name where it takes the tensors as they are."""
+        if self._inputs is None and (found := self._executable._run_shown(feeds, self._flag)) is not None:
+            return found
         return self._executable.run_until(
             feeds if self._inputs is None else self._inputs, self._flag, self._out
         )

@@ -36,6 +36,8 @@ def _dense(op: str, position: int, operand: Any) -> Any:
         if _core.knows_tensors(kind) and not isinstance(operand, np.ndarray):
             made = operand.contiguous() if hasattr(operand, "contiguous") else operand.copy()
             made = operand.clone() if made is operand and hasattr(operand, "clone") else made
+        elif isinstance(operand, np.ma.MaskedArray):
+            made = None  # its mask would be lost
         elif isinstance(operand, np.ndarray | np.generic) or hasattr(operand, "__dlpack__"):
             made = np.asarray(host_array(operand))
             if made is operand or _core.Ops.unread((made,)):

@@ -1,0 +1,40 @@
+"""A program's borders in the core's words, for runs on tensors that lie on its device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import _core
+from ..types import TensorSpec
+from .arrays import dlpack_words
+
+if TYPE_CHECKING:
+    from .backends.base import RuntimeBackend
+
+__all__ = ["tensor_run"]
+
+_NEVER = (255, 0)  # no tensor is of this type
+
+
+def tensor_run(
+    core: _core.Executor, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], backend: RuntimeBackend
+) -> _core.TensorRun:
+    """What runs an executor on tensors; it takes none where a border has a dtype that DLPack has no word for."""
+    if any(dlpack_words(s.dtype) is None for s in outputs):
+        inputs = ()  # then it takes no run
+    return _core.TensorRun(core, _forms(inputs), _forms(outputs), *backend.dlpack_device())
+
+
+def _forms(specs: Sequence[TensorSpec]) -> list[tuple[str, list[int], tuple[int, int], np.dtype[Any]]]:
+    return [
+        (
+            s.name,
+            [int(d) for d in s.shape if isinstance(d, int)],
+            dlpack_words(s.dtype) or _NEVER,
+            s.dtype.numpy,
+        )
+        for s in specs
+    ]
