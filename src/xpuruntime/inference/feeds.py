@@ -180,7 +180,7 @@ class Feeds:
             raise InputError(
                 who,
                 "must have a value everywhere, and engines know no masks",
-                got=f"an array with {int(np.ma.count_masked(value))} masked elements",
+                got=f"an array with {int(np.count_nonzero(value.mask))} masked elements",
                 do="Use value.filled(...) with a value that the model understands.",
             )
         if spec.dtype is DType.STRING:
