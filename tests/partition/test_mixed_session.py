@@ -132,6 +132,32 @@ def test_a_pytorch_module_with_functions_that_only_pytorch_has() -> None:
     assert receipt.evidence["r1"].rows[0].kernel == "torch: aten::special_bessel_j0"
 
 
+def test_regions_of_open_sizes_are_confirmed() -> None:
+    """They are built at the first run, and the plan knew their engine's version before."""
+    torch = pytest.importorskip("torch")
+    net = torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4)).eval()
+    policy = {"version": 1, "execution": {"engine": "onnxruntime", "place": {"relu": "native"}}}
+    with xrt.InferenceSession(
+        net,
+        policy=policy,
+        example_inputs=torch.from_numpy(X),
+        dynamic_shapes={"input": {0: torch.export.Dim("n", max=64)}},
+        **CPU,
+    ) as sess:
+        (name,) = [i.name for i in sess.get_inputs()]
+        for rows in (4, 2):
+            want = net(torch.from_numpy(X[:rows])).detach().numpy()
+            (got,) = sess.run({name: X[:rows]}).values()
+            assert close(np.asarray(got), want)
+        assert {r.engine: r.engine_version for r in sess.plan.regions} == {
+            "onnxruntime": ort.__version__,
+            "native": xrt.__version__,
+        }
+        assert f"in {len(sess.plan.regions)} regions" in sess.plan.decision("engine").chosen.name
+        receipt = sess.receipt()
+        assert receipt.confirmed, receipt
+
+
 def test_a_run_that_takes_too_long_ends_before_its_next_region(case, monkeypatch: pytest.MonkeyPatch) -> None:
     model, want = case
     call, slow = regions.InterpreterRunner.call, [0.3]

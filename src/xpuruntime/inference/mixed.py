@@ -97,8 +97,9 @@ def mixed_of(model: ModelSource, plan: PartitionPlan, first: Wanted, store: Stor
 
     Raises EngineUnavailable, KernelUnavailable for what was demanded and cannot be had.
     """
-    engines = dict.fromkeys(r.engine for r in plan.regions)
-    name = f"{' + '.join(engines)} on {first.device}, {len(plan.regions)} regions"
+    regions = [r for r in plan.regions if r.outputs]  # others make nothing that is read, and do not run
+    engines = dict.fromkeys(r.engine for r in regions)
+    name = f"{' + '.join(engines)} on {first.device}, {len(regions)} regions"
     try:
         dag = DAGExecutor(
             plan,
@@ -114,7 +115,7 @@ def mixed_of(model: ModelSource, plan: PartitionPlan, first: Wanted, store: Stor
     except XpuError as error:
         return Candidate(name, Reason.BUILD_FAILED, f"{error.what}: {error.got}", error.do)
     homes = {n: r.engine for r in plan.regions for n in plan.members[r.id]}
-    facts = {"regions": len(plan.regions), "from_store": False, "mix": name, "homes": homes}
+    facts = {"regions": len(regions), "from_store": False, "mix": name, "homes": homes}
     executable = MixedExecutable(model, plan, dag)
     return Loaded(first, model, executable, __version__, model.precision, Support.yes(), facts)
 

@@ -31,7 +31,7 @@ from ..runtime.executor import Executor
 from ..runtime.weights import load_weights
 from ..store import Store
 from ..targets import DeviceId
-from .attempt import Wanted, attempt
+from .attempt import Wanted, attempt, find
 from .native.executable import times_of
 
 __all__ = ["RUNNERS", "Runner", "Work", "runner_of"]
@@ -217,6 +217,12 @@ class EngineRunner(Runner):
             else:
                 self._cut, self.takes_open_sizes = found, True
                 self.notes = (f"cut from {len(found.graph.node)} of the model's own nodes",)
+
+    def prepare(self) -> None:
+        """Ask for the vendor's version: a region whose sizes are open is built at its first run only. Raises EngineUnavailable."""
+        plugin = find(self.work.region.engine)
+        if not isinstance(plugin, Support):
+            self.version = plugin.version() or self.version
 
     def open(self, graph: Graph) -> Executable:
         work = self.work
