@@ -2,10 +2,9 @@
 
     python scripts/gpu/models.py --out benchmarks/results/cuda_models.json [--compile] [--device cuda:0] [--size full] [PART ...]
 
-Parts: ``accuracy`` (ResNet-18 and -50 in float32 without TF32, and in float16 and bfloat16, over 20 inputs), ``images`` (ResNet-50 in
-float16, images per second beside PyTorch eager, a CUDA graph of it and, with ``--compile``, torch.compile), ``decoder`` (the sizes of
-Qwen2.5-1.5B: a cut of four layers against float64 through prefill and 64 steps, then milliseconds per token at a context of 1,024). Outputs are
-checked before anything is timed. Needs torch and transformers; on a machine without a GPU ``--device cpu --size small`` tries the script itself.
+Parts: ``accuracy`` (ResNet-18 and -50 in float32 without TF32, and in float16 and bfloat16, over 20 inputs) and ``images`` (ResNet-50 in
+float16, images per second beside PyTorch eager, a CUDA graph of it and, with ``--compile``, torch.compile). Outputs are checked before anything is
+timed. Needs torch; on a machine without a GPU ``--device cpu --size small`` tries the script itself. Language models: ``decoders.py``.
 """
 
 from __future__ import annotations
@@ -22,19 +21,7 @@ import torch
 from gpu_machine import Report, arguments, run_parts
 
 import xpuruntime as xrt
-from xpuruntime.llm import Generator
 from xpuruntime.testing import models
-
-QWEN = {
-    "vocab_size": 151936, "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12,
-    "num_key_value_heads": 2, "max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0,
-    "tie_word_embeddings": True,
-}  # fmt: skip
-SMALL = {
-    "vocab_size": 500, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "max_position_embeddings": 512, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0,
-    "tie_word_embeddings": True,
-}  # fmt: skip
 
 
 def wait(device: str) -> None:
@@ -153,85 +140,9 @@ def _batch(asked: argparse.Namespace, batch: int) -> dict[str, Any]:
     }
 
 
-def _qwen(sizes: dict[str, Any], device: str, **changes: Any) -> Any:
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-
-    torch.manual_seed(0)
-    with torch.device(device):
-        made = Qwen2ForCausalLM(Qwen2Config(**{**sizes, **changes})).eval()
-    generator = torch.Generator(device).manual_seed(1)
-    with torch.no_grad():
-        for p in made.parameters():  # biases and norms too: nothing hides
-            p.add_(torch.randn(p.shape, generator=generator, device=device) * 0.02)
-    return made
-
-
-def decoder(asked: argparse.Namespace) -> Any:
-    """A cut through prefill and teacher-forced decode against float64; then speed at full depth."""
-    sizes = QWEN if asked.size == "full" else SMALL
-    prompt, steps = (128, 64) if asked.size == "full" else (16, 8)
-    found: dict[str, Any] = {}
-    tokens = np.random.default_rng(0).integers(0, sizes["vocab_size"], prompt + steps)
-    given = torch.from_numpy(tokens[None]).to(asked.device)
-    model = _qwen(sizes, asked.device, num_hidden_layers=min(4, sizes["num_hidden_layers"]))
-    with torch.inference_mode():
-        want = model.double()(given).logits[0, prompt - 1 : -1].cpu().numpy()
-        model.float()
-        theirs = {"float32": far(model(given).logits[0, prompt - 1 : -1].double().cpu().numpy(), want)}
-        lower = _qwen(sizes, asked.device, num_hidden_layers=model.config.num_hidden_layers).bfloat16()
-        theirs["bfloat16"] = far(lower(given).logits[0, prompt - 1 : -1].double().cpu().numpy(), want)
-    model.cpu()
-    for dtype, other in theirs.items():
-        ours = Generator(model, capacity=prompt + steps, dtype=dtype, buckets=(prompt,), device=asked.device)
-        with ours:
-            logits = [ours.steps.read([tokens[:prompt].tolist()])[0].astype(np.float64)]
-            logits += [
-                ours.steps.step([int(tokens[i])], [i])[0].astype(np.float64)
-                for i in range(prompt, prompt + steps - 1)
-            ]
-        error = far(np.array(logits), want)
-        row = {"ours": error, "torch": other, "ok": error <= (1e-5 if dtype == "float32" else 1.25 * other)}
-        found[f"4 layers {dtype}"] = row
-        print(f"   4 layers {dtype}: {row}", flush=True)
-    found["speed"] = _speed(asked, sizes)
-    print(f"   speed: {found['speed']}", flush=True)
-    return found
-
-
-def _speed(asked: argparse.Namespace, sizes: dict[str, Any]) -> Any:
-    context = 1024 if asked.size == "full" else 64
-    model = _qwen(sizes, asked.device).bfloat16().cpu()
-    started = time.perf_counter()
-    ours = Generator(model, capacity=context + 64, dtype="bfloat16", buckets=(context,), device=asked.device)
-    took = time.perf_counter() - started
-    tokens = np.random.default_rng(1).integers(0, sizes["vocab_size"], context)
-    with ours:
-        prefill = milliseconds(lambda: ours.steps.read([tokens.tolist()]), asked.device)
-        arrays = milliseconds(lambda: ours.steps.step([5], [context]), asked.device)
-        found = {
-            "context": context,
-            "open_s": round(took, 1),
-            "calls_per_token": len(ours.decode.plan.calls),
-            "prefill_ms": round(prefill, 3),
-            "decode_ms_with_logits_fetched": round(arrays, 4),
-        }
-        if asked.device != "cpu":
-            stream = torch.cuda.current_stream().cuda_stream
-            names = [s.name for s in ours.decode.entry.inputs]
-            values = (torch.full((1, 1), 5), torch.full((1, 1), context), torch.zeros(1, dtype=torch.int64))
-            there = {n: v.to(asked.device) for n, v in zip(names, values, strict=True)}
-            out = ours.decode.run(there, stream=stream)
-            run = lambda: ours.decode.run(there, out=out, stream=stream)  # noqa: E731
-            found["decode_ms"] = round(milliseconds(run, asked.device), 4)
-            bytes_read = 2 * sum(p.numel() for p in model.parameters())
-            found["weights_TB_per_s"] = round(bytes_read / found["decode_ms"] / 1e9, 3)
-    return found
-
-
 PARTS: dict[str, Callable[[argparse.Namespace], Any]] = {
     "accuracy": accuracy,
     "images": images,
-    "decoder": decoder,
 }
 
 
@@ -264,12 +175,6 @@ def told(report: Report, name: str, found: Any) -> None:
         else:
             limit = 1e-5 if "float32" in what else 1.25 * row["torch"]
             report.show(f"{name}, {what}: from float64", row["ours"], at_most=limit)
-    speed = found.get("speed", {})
-    if "decode_ms" in speed:
-        report.show(
-            "Qwen2.5-1.5B sizes, a token at a context of 1,024", speed["decode_ms"], at_most=1.2, unit="ms"
-        )
-        report.show("Qwen2.5-1.5B sizes, prefill of 1,024", speed["prefill_ms"], at_most=8.0, unit="ms")
 
 
 def _part(name: str) -> Callable[[Report, argparse.Namespace], Any]:

@@ -68,7 +68,8 @@ STEPS: tuple[Step, ...] = (
     Step("rates", 2, PYTHON, ("rates.py",), 100, "cuda_rates.json", "elementwise at 88% and rows at 80% of the copy rate"),
     Step("evidence", 2, PYTHON, ("evidence.py",), 150, "cuda_evidence.json", "receipts: kernels that CUPTI saw, pinned algorithms, refusals, reports of kernels"),
     # 3: whole models
-    Step("models", 3, PYTHON, ("models.py", "--compile"), 500, "cuda_models.json", "ResNets and Qwen2.5-1.5B: right beside PyTorch, and how fast"),
+    Step("models", 3, PYTHON, ("models.py", "--compile"), 300, "cuda_models.json", "ResNets: right beside PyTorch, and how fast"),
+    Step("decoders", 3, PYTHON, ("decoders.py", "--compile"), 390, "cuda_decoders.json", "Qwen2.5-1.5B's sizes: near float64 through 64 forced steps, and how fast"),
     # 4: suites
     Step("conformance", 4, SHELL, (f"{XPU} conformance cuda:0 --json > {FILE}",), 260, "cuda_conformance.json", "xpu conformance cuda"),
     Step("native-tests", 4, PYTEST, ("tests/native", "tests/kernels", "--ignore=tests/kernels/cuda"), 270, "cuda_native_tests.json", "the native test suite on the device"),
@@ -79,6 +80,7 @@ STEPS: tuple[Step, ...] = (
     # 6: the sanitizer
     Step("sanitizer", 6, PYTHON, ("sanitize.py", "--seconds", "125"), 530, "cuda_sanitizer.json", "compute-sanitizer over programs of every kind of kernel"),
     # by name only
+    Step("decoder-cuts", 0, PYTHON, ("decoders.py", "cuts"), 200, "cuda_decoder_cuts.json", "a token's time with other cuts of its products"),
     Step("core-python", 0, PYTEST, ("tests/cpp", "tests/runtime", "tests/profiler"), 240, "core_python.json", "the core's Python tests"),
     Step("cpu-tests", 0, SHELL, ("python -m pytest -q -p no:cacheprovider tests/compiler tests/kernels tests/codegen tests/runtime",), 540, show="the native engine's tests on this processor"),
     Step("cpu-kernels", 0, SHELL, ("cd benchmarks && python kernels.py --dtype float32 bfloat16 --threads 1 2 --json " + FILE,), 540, "kernels_xeon.json", "our kernels beside oneDNN on this processor"),
