@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -112,3 +114,22 @@ def test_builds_with_a_time_limit_know_kernels_of_modules_and_say_what_they_do_n
     monkeypatch.delenv("XPU_KERNELS")
     with pytest.raises((BuildError, PolicyError), match=r"mine.*XPU_KERNELS|XPU_KERNELS.*mine"):
         xrt.InferenceSession(model, kernel_policy=policy, exec_policy=limits, **NATIVE)
+
+
+def test_single_ops_take_it_and_another_code_is_another_kept_program(kernels: Path, policy: Path) -> None:
+    x = np.random.default_rng(0).standard_normal((4, 33)).astype(np.float32)
+    forced = xrt.KernelPolicy(softmax="mine")
+    np.testing.assert_allclose(xrt.ops.softmax(x, dim=1, policy=forced).sum(1), 1, rtol=1e-5)
+    code = (
+        "import numpy as np, xpuruntime as xrt\n"
+        "y = xrt.ops.softmax(np.ones((4, 33), np.float32), dim=1, policy=xrt.KernelPolicy(softmax='mine'))\n"
+        "print(float(y.sum(1)[0]))"
+    )
+    sums = []
+    for factor in ("1.0f", "3.0f"):  # each in a process of its own, over one store
+        kernels.write_text(KERNELS.replace('"1.0f"', f'"{factor}"'))
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+        )
+        sums.append(float(done.stdout))
+    np.testing.assert_allclose(sums, [1, 3], rtol=1e-5)

@@ -89,6 +89,7 @@ def prepare(
 def program_of(graph: Graph, device: DeviceId, policy: Policy) -> tuple[CompiledProgram, str]:
     """The program of a graph on a device of this machine, and where it came from: ``store`` or ``compiled``."""
     from ...compiler import compile as compile_graph
+    from ...kernels.user import named_digests
     from ..native.engine import compiler_facts
     from ..native.places import target_of
 
@@ -101,6 +102,7 @@ def program_of(graph: Graph, device: DeviceId, policy: Policy) -> tuple[Compiled
         "policy": kernels.to_dict(),
         "version": __version__,
         **compiler_facts(),
+        **({"user_kernels": users} if (users := named_digests(policy.kernel)) else {}),
     }
     kept = store.get("artifact", digest(ingredients))
     if kept is not None:
