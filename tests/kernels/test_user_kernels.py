@@ -14,6 +14,7 @@ from xpuruntime import ir, registered
 from xpuruntime.decisions import Reason
 from xpuruntime.errors import BuildError, KernelUnavailable, PolicyError, RunError
 from xpuruntime.testing.native import check, compile_native, run_native
+from xpuruntime.workbench.program_report import kernel_sources
 
 ROWS = """
 constexpr int64_t COLS = in0_shape[in0_rank - 1];
@@ -90,6 +91,16 @@ def test_the_policy_chooses_it_and_the_program_says_so() -> None:
     assert fusion.chosen.reason == "the policy asks for mine, a user's kernel, which computes softmax alone"
     without = compile_native(graph(), {"x": X}, policy=xrt.KernelPolicy())
     assert [c.kernel for c in without.entries[0].plans[0].calls] == ["elementwise/generated"]  # one, fused
+
+
+def test_its_text_is_shown_with_the_constants_of_its_call() -> None:
+    softmax_mine()
+    program = compile_native(graph(), {"x": X}, policy=MINE)
+    for name in ("softmax/mine", "probs", "softmax_mine_tasks"):
+        ((target, symbol, text),) = kernel_sources(program, name)
+        assert (target, symbol) == (program.binaries[0].target, "softmax_mine_tasks")
+        assert text.startswith("// softmax: in0 float32[5, 37], out0 float32[5, 37]\nusing in0_t = float;\n")
+        assert ROWS.strip() in text
 
 
 def test_nobody_gets_it_who_does_not_ask() -> None:
@@ -216,6 +227,28 @@ def test_another_signature_and_a_missing_function_are_said_with_the_right_one() 
     assert "mine.cpp has no function 'lines'" in said
     assert "got functions rows" in said
     assert right.replace("rows", "lines") in said
+
+
+def test_what_a_text_calls_and_has_not_is_said_and_may_be_linked() -> None:
+    text = """
+    extern "C" float tgammaf(float);
+    void gammas(const in0_t *x, out0_t *y, int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) y[i] = tgammaf(x[i] * 0 + 5);
+    }
+    """
+    b = ir.GraphBuilder("g")
+    b.output("y", b.relu(b.input("x", "float32[5, 37]")))
+    asked = xrt.KernelPolicy(activation="gammas")
+    xrt.register_kernel("activation/gammas", op="relu", source=text)
+    with pytest.raises(
+        BuildError, match=r"(?s)gammas.cpp does not compile .*tgammaf.*link a library \(flags=\)"
+    ) as error:
+        compile_native(b.build(), {"x": X}, policy=asked)
+    assert "tgammaf" in str(error.value.got)
+    xrt.register_kernel(
+        "activation/gammas", op="relu", source=text, flags=("-Wl,--no-as-needed", "-lm", "-lc")
+    )
+    np.testing.assert_allclose(run_native(b.build(), {"x": X}, policy=asked)["y"], 24.0, rtol=1e-6)
 
 
 def test_a_kernel_is_registered_whole_or_not_at_all() -> None:

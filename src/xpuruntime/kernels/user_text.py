@@ -159,7 +159,9 @@ class TextUnit:
         ):
             return self._other_signature(log)
         if found is None:
-            return BuildError(file, f"{file} does not compile", got=log, do=f"Mend {file}.")
+            alone = "Texts stand alone: use functions of the prelude (parts=), or link a library (flags=)."
+            do = alone if "undefined" in log else f"Mend {file}."
+            return BuildError(file, f"{file} does not compile", got=log, do=do)
         line = int(found[1])
         return BuildError(
             file,

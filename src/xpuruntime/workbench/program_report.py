@@ -152,10 +152,12 @@ def kernel_sources(program: CompiledProgram, name: str) -> Iterator[tuple[str, s
     (``conv/generated``, ``conv``), or a node of the model. Raises InputError, with what there is, when it means none.
     """
     found = 0
+    apart = {c.binary for e in program.entries for p in e.plans for c in p.calls}
     for i, binary in enumerate(program.binaries):
         for symbol in _meant(program, i, binary, name):
             found += 1
-            yield binary.target, symbol, function_text(binary.source, symbol)
+            text = apart_text(binary.source) if i in apart else function_text(binary.source, symbol)
+            yield binary.target, symbol, text
     if not found:
         calls = [c for e in program.entries for p in e.plans for c in p.calls if not c.library]
         kernels = ", ".join(sorted({c.kernel for c in calls})) or "none"
@@ -190,6 +192,12 @@ def function_text(source: str, symbol: str) -> str:
             lines.pop()
         return source[sum(map(len, lines)) : _closing(source, begin)] + "\n"
     return source
+
+
+def apart_text(source: str) -> str:
+    """A text that was compiled apart, with the constants of its call; what stands before them is the prelude."""
+    begin = re.search(r"(?:^//[^\n]*\n)*^using (?:in|out)\d+_t =", source, re.MULTILINE)
+    return source if begin is None else source[begin.start() :]
 
 
 _SKIPPED = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])'|[{}]", re.DOTALL)
