@@ -80,12 +80,11 @@ def test_a_policy_file_names_it_and_the_receipt_shows_it(kernels: Path, policy: 
         given = feeds(sess)
         for name, value in sess.run(given).items():
             np.testing.assert_allclose(value, plain.run(given)[name], rtol=1e-5, atol=1e-7)
-        receipt = str(sess.receipt())
-        decision = (
-            next(d for d in sess.plan.decisions if "softmax" in d.question) if sess.plan.decisions else None
-        )
-    assert "softmax/mine" in receipt
-    assert decision is None or decision.chosen is None or "mine" in str(decision)
+        receipt, decision = str(sess.receipt()), sess.plan.decision("kernel softmax")
+    assert "softmax/mine: softmax_mine_tasks float32  softmax" in receipt
+    assert decision is not None
+    assert decision.chosen.name == "mine"
+    assert "softmax= of" in decision.chosen.reason
 
 
 def test_another_code_is_another_kept_program(kernels: Path, policy: Path) -> None:
