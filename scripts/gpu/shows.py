@@ -76,7 +76,8 @@ STEPS: tuple[Step, ...] = (
     # 5: users' kernels, several processes, memory
     Step("user-kernels", 5, PYTHON, ("user_kernels.py",), 150, "cuda_user_kernels.json", "kernels of users: CUDA C++, Triton, Python functions"),
     Step("processes", 5, PYTHON, ("processes.py",), 150, "cuda_processes.json", "two processes of eight threads: every output right"),
-    Step("memory", 5, PYTHON, ("memory.py",), 180, "cuda_memory.json", "out of memory on purpose; memory flat over 10,000 runs"),
+    Step("memory", 5, PYTHON, ("memory.py",), 150, "cuda_memory.json", "out of memory on purpose; memory flat over 10,000 runs"),
+    Step("dispatch", 5, PYTHON, ("dispatch.py",), 120, "cuda_dispatch.json", "single ops on PyTorch's tensors, what a call and a run add to their launches"),
     # 6: the sanitizer
     Step("sanitizer", 6, PYTHON, ("sanitize.py", "--seconds", "125"), 530, "cuda_sanitizer.json", "compute-sanitizer over programs of every kind of kernel"),
     # by name only
