@@ -75,7 +75,7 @@ def conformance(
 
     where, target, device: as ``subject`` has them. suites: names of ``SUITES``, all without one; one that was named must be able to run.
     sample:   cases of each group (an op's node cases, a variant and dtype of PyTorch's samples, a kernel's calls, inputs of a network); 0: all node cases and
-              calls, two samples and inputs.
+              calls, two samples, twenty inputs.
     jobs:     compilers at once; by default a quarter of the cores this process may use. progress: called with a line of text now and then.
     Raises InputError for an unknown suite or one whose packages are missing, DeviceUnavailable, EngineUnavailable.
     """
