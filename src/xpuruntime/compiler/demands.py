@@ -18,6 +18,7 @@ from ..ir import Graph, Node
 from ..ir.family import family_of, source_names
 from ..ir.named_dims import named_dims
 from ..kernels import has_kernel
+from ..kernels.catalogue import kernels_of
 from ..kernels.user import user_kernels
 from ..passes.context import Context
 from ..policies import KernelPolicy, NodeFacts, Policy
@@ -66,6 +67,7 @@ class Demands:
         """What the passes may do."""
         return Context(
             may_fuse=self._may_fuse,
+            may_become=self._may_become,
             has_kernel=self._has_kernel,
             storage=self._storage,
             peek=lambda weight: self.weights.get(weight.name),
@@ -96,6 +98,19 @@ class Demands:
             if rule is not None and family != anchor:
                 reason = f"a rule forces {rule.use} for {source_names(node)[0]}, which would become part of a node of family {anchor}"
                 self._refused(node, anchor, reason)
+                return Support.no(Reason.FORCED, reason)
+        return Support.yes()
+
+    def _may_become(self, op: str, graph: Graph, nodes: Sequence[Node]) -> Support:
+        if not self._forced:
+            return Support.yes()
+        there = [{k.name.partition("/")[2] for k in kernels_of(op, t.kind)} for t in self.targets]
+        for node in nodes:
+            facts = facts_of(graph, node, phase=self.phase, device="cpu")
+            rule = next((r for r in self._forced if r.matches(facts)), None)
+            if rule is not None and not all(rule.use in names for names in there):
+                reason = f"a rule forces {rule.use} for {source_names(node)[0]}, and no {rule.use} computes {op}, which it would become"
+                self._refused(node, op, reason)
                 return Support.no(Reason.FORCED, reason)
         return Support.yes()
 

@@ -47,7 +47,8 @@ def run(graph: Graph, context: Context | None = None) -> Graph:
         alone = all(len(graph.users(v.name)) == 1 for v in (*split.outputs, *layer.outputs))
         kept = {v.name for v in (*split.outputs, *layer.outputs)} & set(graph.kept)
         members = (layer, split, node)
-        if whole and alone and not kept and context.may_fuse(graph, members):
+        free = whole and alone and not kept and context.may_fuse(graph, members)
+        if free and context.may_become("norm_linear", graph, members):
             now = editor.current(layer)
             editor.replace(node, "norm_linear", *now.inputs, act="silu", gated=True, absorbs=(layer, split))
 

@@ -34,7 +34,7 @@ def run(graph: Graph, context: Context | None = None) -> Graph:
         if norm is None or not _fits(graph, norm, node, known):
             return
         members = (norm, *views, node)
-        if not context.may_fuse(graph, members):
+        if not context.may_fuse(graph, members) or not context.may_become("norm_linear", graph, members):
             return
         inputs = [editor.resolve(i) for i in node.inputs]
         x = editor.resolve(norm.inputs[0])

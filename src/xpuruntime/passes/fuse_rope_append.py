@@ -33,6 +33,8 @@ def run(graph: Graph, context: Context | None = None) -> Graph:
         found = _find(graph, node, known) if node.op == "attention" else None
         if found is None or not context.may_fuse(graph, found.members):
             return
+        if not context.may_become("rope_append", graph, found.members):
+            return
         q, k = found.rope_q, found.rope_k
         keys, values = found.keys, found.values
         made = editor.insert(

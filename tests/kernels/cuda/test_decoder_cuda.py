@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+from pathlib import Path
+
 import ml_dtypes
 import numpy as np
 import pytest
 
+import xpuruntime as xrt
 from xpuruntime import ir
+from xpuruntime.errors import KernelUnavailable
 from xpuruntime.llm.build import DECODE, build_program
 from xpuruntime.llm.config import DecoderConfig
 from xpuruntime.llm.decoder import decoder_graph
@@ -39,6 +44,26 @@ def test_a_layer_is_six_launches(layers: int) -> None:
     ]
     assert [c.kernel for c in calls] == [*ends[:3], *layer * layers, *ends[3:]]
     assert len(calls) + 6 * (28 - layers) <= 200  # Qwen2.5-1.5B has 28
+
+
+@pytest.mark.parametrize(("word", "fused"), [("cublasLt", False), ("gemv", True), ("generated", True)])
+def test_a_forced_kernel_is_not_fused_away(tmp_path: Path, word: str, fused: bool) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text(f"version: 1\nkernel:\n  rules:\n    - op: matmul\n      use: {word}\n")
+    config = DecoderConfig.from_json({**SIZES, "num_hidden_layers": 1})
+    graph = decoder_graph(config, length=1, capacity=256, dtype=DType.BFLOAT16)
+    after: list[ir.Graph] = []
+    with contextlib.suppress(KernelUnavailable):  # a library that is not here
+        build_program(
+            {DECODE: graph},
+            target=cuda_host(),
+            policy=xrt.load_policy(file),
+            watch=lambda _, g: after.append(g),
+        )
+    ops = {n.op for n in after[-1].nodes}
+    assert ("norm_linear" in ops) is fused
+    assert ("rms_norm" in ops) is not fused
+    assert {"rope_append", "attention"} <= ops
 
 
 @pytest.mark.parametrize("threads", [1, 2])

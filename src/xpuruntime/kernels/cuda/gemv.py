@@ -16,9 +16,9 @@ from typing import Any
 from ...codegen.target import CodegenTarget
 from ...decisions import Reason, Support
 from ...types import DType
-from ..gemm import ACTIVATIONS, C_TYPES, accumulator
 from ..kernel import Lowered, NodeCall, Stage
 from ..matmul import OPS, product_of
+from ..product import ACTIVATIONS, C_TYPES, accumulator
 from ..streamed import Layer, why_not
 from .heavy import FULL, about, argument, bytes_of, c_bool, constants, in_chunks
 from .launch import Argument, Launch, cuda_stage
@@ -126,7 +126,7 @@ class _Streamed:
     @property
     def staged(self) -> bool:
         size = 8 if self.sums == "double" else 4
-        return self.scale is not None and self.m * (self.k + 8) * size <= _STAGED
+        return self.scale is not None and 0 < self.m * self.k and self.m * (self.k + 8) * size <= _STAGED
 
 
 class Gemv:

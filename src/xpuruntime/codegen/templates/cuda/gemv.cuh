@@ -89,7 +89,7 @@ template <class P> struct Sizes {
                          TURNS = (P::k + P::AHEAD * STEP - 1) / (P::AHEAD * STEP), WARPS = P::SPLIT * P::GROUPS, THREADS = WARPS * 32,
                          ITEMS = (P::n + OWN - 1) / OWN, ROWS = power_above(P::m), VALUES = C * ROWS, EACH = 32 / VALUES,
                          CHUNKS = (P::k + E - 1) / E, PIECE = 16 / sizeof(typename P::A), PIECES = E / PIECE;
-    static constexpr bool WHOLE = P::k == TURNS * P::AHEAD * STEP;
+    static constexpr bool WHOLE = P::k > 0 && P::k == TURNS * P::AHEAD * STEP;
     static_assert(VALUES <= 32 && P::n >= OWN && (P::GROUPS == 1 || P::SPLIT == 1), "");
 };
 
