@@ -10,7 +10,8 @@ import pytest
 
 from xpuruntime import ir
 from xpuruntime.codegen.cpp import cpu_target
-from xpuruntime.codegen.expr import COMPUTED, POINTWISE, why_not
+from xpuruntime.codegen.expr import POINTWISE, why_not
+from xpuruntime.codegen.expr_terms import COMPUTED
 from xpuruntime.errors import IrError
 from xpuruntime.testing.native import check
 from xpuruntime.types import DType, TensorSpec

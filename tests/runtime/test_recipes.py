@@ -13,7 +13,8 @@ from xpuruntime import ir
 from xpuruntime.errors import FormatError, InputError
 from xpuruntime.ir.interp import run
 from xpuruntime.program.program import RecipeStep, WeightTransformRecipe
-from xpuruntime.program.recipe_table import RECIPE_OPS, infer_recipe, rename_inputs, resolve, weight_input
+from xpuruntime.program.recipe_check import infer_recipe, rename_inputs, resolve, weight_input
+from xpuruntime.program.recipe_table import RECIPE_OPS
 from xpuruntime.runtime.layouts import flat_bytes, from_memory, to_memory
 from xpuruntime.runtime.recipes import STEPS, recipe_bytes, run_recipe
 from xpuruntime.types import DType, Layout, TensorSpec

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 import numpy as np
 
@@ -17,8 +16,24 @@ from ..decisions import Reason
 from ..ir.attributes import Attrs, AttrValue, Const
 from ..ir.graph import Graph, Node
 from ..types import DType, TensorSpec
-from .expr import COMPUTED, POINTWISE, Term, why_not
+from .expr import POINTWISE, why_not
+from .expr_terms import COMPUTED
 from .formulas import FORMULAS, is_row, row_axes
+from .plans import (
+    CONSTANT,
+    POSITION,
+    Dims,
+    Input,
+    Operand,
+    Operation,
+    Plan,
+    Source,
+    Unfit,
+    body_of,
+    shape_of,
+    space_of,
+    tensor_of,
+)
 
 __all__ = [
     "CONSTANT",
@@ -36,99 +51,6 @@ __all__ = [
     "space_of",
 ]
 
-Dims: TypeAlias = "tuple[int | None, ...]"
-Source: TypeAlias = "str | bool | int | float | None"
-Operand: TypeAlias = "TensorSpec | Const | bool | int | float | None"
-
-
-CONSTANT = "constant"
-"""The op of an operation whose one operand is a number of its dtype."""
-
-
-POSITION = -1
-"""As ``Input.operand``: the number of an element within its row, in row-major order of the reduced dims."""
-
-
-class Unfit(Exception):
-    """A body that no loop nest computes; text and code say why. It never leaves ``supports``."""
-
-    def __init__(self, why: str, code: Reason = Reason.SHAPE_UNSUPPORTED) -> None:
-        super().__init__(why)
-        self.code = code
-
-
-@dataclass(frozen=True, slots=True)
-class Input:
-    """An operand read with a stride along each dim of the space (0: it stands still). POSITION: no operand but the offset itself."""
-
-    name: str
-    operand: int
-    dtype: DType
-    strides: tuple[int, ...]
-    rank: int
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """One op of the body: operands by name (of inputs and operations), or numbers."""
-
-    name: str
-    op: str
-    operands: tuple[Source, ...]
-    attrs: Attrs
-    dtype: DType
-    rank: int
-    reduces: bool = False
-    """``sum``, ``prod``, ``amax``, ``amin``, ``any`` or ``all`` over the space's reduced dims"""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is read, what is computed in which order, and the names of the results."""
-
-    inputs: tuple[Input, ...]
-    operations: tuple[Operation, ...]
-    outputs: tuple[str, ...]
-    space: tuple[int, ...] = ()
-    reduced: frozenset[int] = frozenset()
-
-    def spec(self, name: str) -> tuple[DType, int]:
-        """Dtype and rank of a name that the plan has."""
-        entries: list[Input | Operation] = [*self.inputs, *self.operations]
-        found = next(e for e in entries if e.name == name)
-        return found.dtype, found.rank
-
-    def term(self, source: Source) -> Term | None:
-        """An operand as a term; the text of a value is its name."""
-        if source is None:
-            return None
-        if isinstance(source, str):
-            dtype, rank = self.spec(source)
-            return Term(source, dtype, rank)
-        return Term("", DType.FLOAT32, 0, source)
-
-
-def shape_of(spec: TensorSpec) -> tuple[int, ...]:
-    """A static shape."""
-    return tuple(int(d) for d in spec.shape if isinstance(d, int))
-
-
-def body_of(node: Node) -> Graph | None:
-    """The graph inside a fused node; None for any other node."""
-    body = node.attrs["body"] if node.op == "fused" else None
-    return body if isinstance(body, Graph) else None
-
-
-def space_of(node: Node, operands: Sequence[Operand]) -> tuple[int, ...]:
-    """The space of a node: its first result's shape, or what the largest reduction in it reads."""
-    graph = body_of(node)
-    if graph is None:
-        first = operands[0]
-        return shape_of(first if isinstance(first, TensorSpec) and is_row(node.op) else node.spec)
-    read = [shape_of(graph.spec(str(n.inputs[0]))) for n in graph.nodes if is_row(n.op)]
-    results = [shape_of(graph.spec(o.value)) for o in graph.outputs]
-    return max(read or results, key=lambda shape: (math.prod(shape), len(shape)))
-
 
 def plan(node: Node, operands: Sequence[Operand], space: tuple[int, ...]) -> Plan:
     """The node over a space. Operands that are constants of one element become numbers. Raises Unfit."""
@@ -138,7 +60,7 @@ def plan(node: Node, operands: Sequence[Operand], space: tuple[int, ...]) -> Pla
         names = [f"%{i}" if isinstance(o, TensorSpec | Const) else o for i, o in enumerate(operands)]
         body.bound.update({f"%{i}": i for i, o in enumerate(operands) if isinstance(o, TensorSpec | Const)})
         outputs = [
-            body.node(node, tuple(names), at, body.dims_of(shape_of(_tensor(value.spec)), node))
+            body.node(node, tuple(names), at, body.dims_of(shape_of(tensor_of(value.spec)), node))
             for at, value in enumerate(node.outputs)
         ]
     else:
@@ -207,7 +129,7 @@ class Body:
     def _spec(self, name: str) -> TensorSpec:
         if name in self.bound:
             operand = self.operands[self.bound[name]]
-            return operand.spec if isinstance(operand, Const) else _tensor(operand)
+            return operand.spec if isinstance(operand, Const) else tensor_of(operand)
         assert self.graph is not None
         return self.graph.spec(name)
 
@@ -228,7 +150,7 @@ class Body:
         operand = self.operands[position]
         if isinstance(operand, Const):
             return self._constant(operand, operand.dtype, len(operand.shape))
-        spec = _tensor(operand)
+        spec = tensor_of(operand)
         strides = [0] * len(self.space)
         for d, stride in zip(dims, spec.physical.strides, strict=True):
             if d is not None:
@@ -259,7 +181,7 @@ class Body:
 
     def node(self, node: Node, operands: Sequence[Source], at: int, dims: Dims) -> str:
         """Result ``at`` of a node."""
-        op, spec, attrs = node.op, _tensor(node.outputs[at].spec), node.attrs
+        op, spec, attrs = node.op, tensor_of(node.outputs[at].spec), node.attrs
         if op in ("clone", "expand", "squeeze", "unsqueeze", "view"):
             return self._view(op, str(operands[0]), spec, dims)
         if op in ("constant", "full"):
@@ -332,7 +254,7 @@ class Body:
             len(there): tuple(None if i in axes else d for i, d in enumerate(there)),
             len(kept): kept,
         }
-        full = shape_of(_tensor(node.outputs[at].spec)) == shape_of(own)
+        full = shape_of(tensor_of(node.outputs[at].spec)) == shape_of(own)
         wanted = there if full else canonical.get(len(dims), ())
         if any(w != d for w, d in zip(wanted, dims, strict=True) if w is not None and self.space[w] != 1):
             raise Unfit(f"{node.op} beside values that lie along other dims")
@@ -343,7 +265,9 @@ class Body:
                 None if o is None else self.value(str(o), there[own.rank - self._spec(str(o)).rank :])
                 for o in operands[1:]
             ]
-            self.rows[key] = FORMULAS[node.op](self, x, rest, node.attrs, _tensor(node.outputs[0].spec).dtype)
+            self.rows[key] = FORMULAS[node.op](
+                self, x, rest, node.attrs, tensor_of(node.outputs[0].spec).dtype
+            )
         return self.rows[key][at]
 
     def reduces(self, axes: tuple[int, ...], own: TensorSpec) -> None:
@@ -395,9 +319,3 @@ def _broadcast(own: tuple[int, ...], result: tuple[int, ...], dims: Dims) -> Dim
     return tuple(
         None if extent == 1 and result[first + i] != 1 else dims[first + i] for i, extent in enumerate(own)
     )
-
-
-def _tensor(operand: object) -> TensorSpec:
-    if not isinstance(operand, TensorSpec):
-        raise Unfit("an operand that is no tensor")
-    return operand

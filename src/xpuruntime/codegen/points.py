@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ..types import DType, TensorSpec
-from .moves import Place
+from .boxes import Place
 
 __all__ = [
     "STORAGE",

@@ -16,7 +16,7 @@ from ..ir import Graph, Node
 from ..ir.attributes import Const
 from ..kernels.kernel import Packed
 from ..program.program import RecipeStep, WeightRef, WeightTransformRecipe
-from ..program.recipe_table import rename_inputs, resolve, weight_input
+from ..program.recipe_check import rename_inputs, resolve, weight_input
 from ..tensor_files import pack_bits
 from ..types import DType, TensorSpec
 

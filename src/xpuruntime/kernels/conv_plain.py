@@ -8,7 +8,7 @@ from ..program.program import RecipeStep
 from ..types import DType, TensorSpec
 from .conv_call import FLOATS, GRAIN_FLOPS, OPS, act_of, operands, stem_of, strides_of_weight, supported
 from .conv_shape import C_TYPES, ConvShape, braces, function, strides_of
-from .gemm import registers
+from .gemm_tiling import registers
 from .kernel import Lowered, NodeCall, Packed, Stage, operand_ref
 
 __all__ = ["Deformed", "Depthwise", "Naive"]

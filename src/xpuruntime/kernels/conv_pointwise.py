@@ -6,8 +6,9 @@ from ..codegen.isa import IsaLevel
 from ..codegen.target import CodegenTarget
 from .conv_call import act_of
 from .conv_shape import ConvShape, strides_of
-from .gemm import Product, Term, by_tiles, even_stride
+from .gemm_tiling import by_tiles
 from .kernel import NodeCall
+from .product import Product, Term, even_stride
 
 __all__ = ["pointwise"]
 

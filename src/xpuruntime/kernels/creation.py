@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from ..codegen.moves import Move, Place, bits_type, element_bytes
+from ..codegen.boxes import Move, Place, bits_type, element_bytes
 from ..codegen.points import address, number, storage, unravel
 from ..codegen.target import CodegenTarget
 from ..decisions import Reason, Support
@@ -14,7 +14,7 @@ from ..ir.attributes import Const
 from ..types import DType
 from .kernel import Lowered, NodeCall
 from .kit import FLOATS, INTEGERS, NUMBERS, Row, Rows, Text, computes, refuse, result, whole
-from .movement import bits_of, moves_stage, too_small
+from .moves_stage import bits_of, moves_stage, too_small
 
 __all__ = ["KERNELS", "Fill"]
 

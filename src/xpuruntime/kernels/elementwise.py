@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..codegen.body import CONSTANT, Input, Operation, Plan, Unfit, plan, shape_of
+from ..codegen.body import plan
 from ..codegen.cpp import CppTarget
-from ..codegen.expr import POINTWISE, STORAGE, compute_type, constant, expression
+from ..codegen.expr import POINTWISE, expression
+from ..codegen.expr_terms import STORAGE, compute_type, constant
 from ..codegen.nest import Nest, Tasks, cut, indented, nest, offset_text, task_loops
+from ..codegen.plans import CONSTANT, Input, Operation, Plan, Unfit, shape_of
 from ..codegen.target import CodegenTarget
 from ..decisions import Support
 from ..ir.attributes import Const

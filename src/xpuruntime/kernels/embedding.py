@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ..codegen.moves import Lookup, Move, Place
+from ..codegen.boxes import Lookup, Move, Place
 from ..codegen.target import CodegenTarget
 from ..decisions import Reason, Support
-from .gemm import accumulator, sizes
 from .kernel import Lowered, NodeCall
 from .kit import FLOATS, INTEGERS, Row, Rows, Text, computes, first, refuse
-from .movement import moves_stage, too_small
+from .moves_stage import moves_stage, too_small
+from .product import accumulator, sizes
 
 __all__ = ["KERNELS", "Embedding"]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..codegen.body import Body, Plan, Unfit, body_of, plan, shape_of, space_of
+from ..codegen.body import Body, plan
+from ..codegen.plans import Plan, Unfit, body_of, shape_of, space_of
 from ..codegen.target import CodegenTarget
 from ..decisions import Support
 from .elementwise import operand_specs, stem_of

@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ..codegen.moves import Lookup, Move, Place, int_type
+from ..codegen.boxes import Lookup, Move, Place, int_type
 from ..codegen.target import CodegenTarget
 from ..decisions import Reason, Support
 from ..types import DType, TensorSpec
 from .kernel import Lowered, NodeCall, Operand, Scalar, operand_ref
-from .movement import bits_of, moves_stage, too_small
+from .moves_stage import bits_of, moves_stage, too_small
 
 __all__ = ["KERNELS", "Indexing"]
 

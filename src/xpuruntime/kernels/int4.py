@@ -15,7 +15,7 @@ from ..codegen.target import CodegenTarget
 from ..decisions import Reason, Support
 from ..program.program import RecipeStep
 from ..types import DType, TensorSpec
-from .gemm import registers
+from .gemm_tiling import registers
 from .kernel import Lowered, NodeCall, Packed, Stage
 from .streamed import Layer, after, why_not
 

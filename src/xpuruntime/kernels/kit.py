@@ -10,13 +10,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..codegen.moves import Place, element_bytes
+from ..codegen.boxes import Place, element_bytes
 from ..codegen.points import STORAGE, for_tasks, storage
 from ..codegen.target import CodegenTarget
 from ..decisions import Reason, Support
 from ..types import DType, TensorSpec
 from .kernel import Lowered, NodeCall, Operand, Stage, operand_ref
-from .movement import STATUS, function
+from .moves_stage import STATUS, function
 
 __all__ = [
     "FLOATS",
@@ -56,10 +56,11 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An op: its text, and why not (empty or None: it can)."""
+    """An op: its text, and why not (empty or None: it can). ``alone``: the text where a task is a thread of many, if that is another."""
 
     text: Callable[[NodeCall], Text]
     why_not: Callable[[NodeCall], Support | None] = field(default=lambda call: None)
+    alone: Callable[[NodeCall], Text] | None = None
 
 
 def refuse(dtype: DType, what: str) -> Support:
@@ -140,7 +141,9 @@ class Rows:
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
         """The text's stage."""
-        return Lowered((stage(call, self._rows[call.op].text(call), target),))
+        row = self._rows[call.op]
+        text = row.text if row.alone is None or target.kind == "cpu" else row.alone
+        return Lowered((stage(call, text(call), target),))
 
 
 def whole(call: NodeCall, position: int) -> Place:

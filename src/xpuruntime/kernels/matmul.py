@@ -11,8 +11,10 @@ from ..codegen.target import CodegenTarget
 from ..decisions import Reason, Support
 from ..ir.ops.matmul import ACTIVATIONS as ACTIVATION_NAMES
 from ..types import DType
-from .gemm import ACTIVATIONS, C_TYPES, STREAMED_ROWS, Product, Term, lower_product, sizes, strides_in
+from .gemm import lower_product
+from .gemm_tiling import STREAMED_ROWS
 from .kernel import Lowered, NodeCall
+from .product import ACTIVATIONS, C_TYPES, Product, Term, sizes, strides_in
 
 __all__ = ["KERNELS", "OPS", "MatmulKernel", "product_of"]
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 
-from ..codegen.body import Body, Plan, Unfit, shape_of
-from ..codegen.expr import compute_type
+from ..codegen.body import Body
+from ..codegen.expr_terms import compute_type
 from ..codegen.formulas import moments, normalized, widest
+from ..codegen.plans import Plan, Unfit, shape_of
 from ..codegen.points import address, unravel
 from ..codegen.target import CodegenTarget
 from ..decisions import Support

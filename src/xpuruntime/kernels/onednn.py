@@ -18,8 +18,8 @@ from .. import env
 from ..codegen.target import CodegenTarget
 from ..decisions import Reason, Support
 from ..types import DType
-from .gemm import sizes
 from .kernel import Lowered, NodeCall, Stage, operand_ref
+from .product import sizes
 
 __all__ = ["KERNELS", "OneDnn", "installed"]
 

@@ -31,7 +31,7 @@ def _triangle(call: NodeCall) -> Text:
 
 
 def _zero(call: NodeCall) -> str:
-    from ..codegen.moves import bits_type
+    from ..codegen.boxes import bits_type
     from ..codegen.points import STORAGE
 
     dtype = call.outputs[0].dtype

@@ -10,7 +10,7 @@ from ..decisions import Reason, Support
 from ..types import DType
 from .conv_shape import C_TYPES, braces, function, sizes, strides_of
 from .kernel import Lowered, NodeCall, Stage
-from .movement import too_small
+from .moves_stage import too_small
 
 __all__ = ["Places", "Regions"]
 

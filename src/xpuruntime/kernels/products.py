@@ -13,9 +13,10 @@ from ..codegen.target import CodegenTarget
 from ..decisions import Reason, Support
 from ..ir.ops.matmul import einsum_terms
 from ..types import DType
-from .gemm import C_TYPES, Product, accumulator, lower_product, offset_text, sizes
+from .gemm import lower_product
 from .kernel import Lowered, NodeCall
 from .kit import FLOATS, INTEGERS, NUMBERS, Row, Rows, Text, computes, first, refuse
+from .product import C_TYPES, Product, accumulator, offset_text, sizes
 
 __all__ = ["KERNELS", "EinsumAsMatmul", "equation_product"]
 

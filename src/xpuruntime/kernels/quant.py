@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ..codegen.moves import Place
+from ..codegen.boxes import Place
 from ..codegen.points import address, number, storage, unravel
 from ..decisions import Support
 from ..ir.interp.quant import _limits

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from ..codegen.body import Plan, Unfit, plan, shape_of, space_of
+from ..codegen.body import plan
 from ..codegen.formulas import row_axes
+from ..codegen.plans import Plan, Unfit, shape_of, space_of
 from ..codegen.target import CodegenTarget
 from ..decisions import Support
 from ..types import TensorSpec

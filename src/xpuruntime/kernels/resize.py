@@ -17,7 +17,7 @@ from ..ir.interp.numbers import Array
 from ..types import DType
 from .kernel import NodeCall
 from .kit import FLOATS, NUMBERS, Row, Rows, Text, computes, first, refuse, result, whole
-from .movement import bits_of
+from .moves_stage import bits_of
 
 __all__ = ["KERNELS"]
 
@@ -161,45 +161,94 @@ def _resizable(call: NodeCall) -> Support | None:
 # ── grids ──
 
 
+_STRIP = 128
+"""Taps of a strip of a grid: they wait while channels pass by, one plane after the other."""
+
+
 def _grid_sample(call: NodeCall) -> Text:
-    """A task is one place of the grid: taps and weights once, then every channel."""
-    x, grid, y, a = whole(call, 0), whole(call, 1), result(call), call.attrs
-    n, channels = len(x.shape) - 2, x.shape[1]
-    mode, aligned = a["mode"], "true" if a["align_corners"] else "false"
-    pad = {"zeros": 0, "border": 1, "reflection": 2}[a["padding_mode"]]
+    """A task is a strip of places: the taps inside and their weights once, then channel by channel."""
+    x, y = whole(call, 0), result(call)
     outer = (y.shape[0], *y.shape[2:])
+    total, most = math.prod(outer), _taps(call)
+    strip = max(1, min(_STRIP // most, total))
+    kind = storage(call.outputs[0].dtype)
+    names = [f"i{d}" for d in range(len(outer))]
+    body = [
+        f"const int64_t first = task * {strip}, count = {total} - first < {strip} ? {total} - first : {strip};",
+        f"int64_t at[{strip}][{most}], taps[{strip}], to[{strip}]; double share[{strip}][{most}];",
+        "for (int64_t p = 0; p < count; ++p) {",
+        "  const int64_t task = first + p;",
+        *(f"  {line}" for line in _places(call, "at[p]", "share[p]", "taps[p]")),
+        f"  to[p] = {address(y, [names[0], '0', *names[1:]])} - {y.arg};",
+        "}",
+        f"for (int64_t c = 0; c < {x.shape[1]}; ++c)",
+        "  for (int64_t p = 0; p < count; ++p) {",
+        "    double total = 0;",
+        f"    for (int64_t k = 0; k < taps[p]; ++k) total += (double)load<1>({x.arg} + at[p][k] + c * {x.strides[1]}) * share[p][k];",
+        f"    store<1>({y.arg} + to[p] + c * {y.strides[1]}, convert<{kind}>(total));",
+        "  }",
+    ]
+    per = strip * x.shape[1] * 16
+    return Text(body, -(-total // strip), per=per, parts=frozenset({"sampling"}))
+
+
+def _grid_sample_alone(call: NodeCall) -> Text:
+    """A task is one place of the grid."""
+    x, y = whole(call, 0), result(call)
+    outer, most = (y.shape[0], *y.shape[2:]), _taps(call)
+    names = [f"i{d}" for d in range(len(outer))]
+    body = [
+        f"int64_t at[{most}], taps; double share[{most}];",
+        *_places(call, "at", "share", "taps"),
+        f"for (int64_t c = 0; c < {x.shape[1]}; ++c) {{",
+        "  double total = 0;",
+        f"  for (int64_t k = 0; k < taps; ++k) total += (double)load<1>({x.arg} + at[k] + c * {x.strides[1]}) * share[k];",
+        f"  store<1>({address(y, [names[0], 'c', *names[1:]])}, convert<{storage(call.outputs[0].dtype)}>(total));",
+        "}",
+    ]
+    return Text(body, math.prod(outer), per=x.shape[1] * 16, parts=frozenset({"sampling"}))
+
+
+def _reach(mode: str) -> tuple[int, int]:
+    """The first neighbour that counts, and the end of them."""
+    return {"nearest": (0, 1), "cubic": (-1, 3)}.get(mode, (0, 2))
+
+
+def _taps(call: NodeCall) -> int:
+    low, high = _reach(call.attrs["mode"])
+    return int((high - low) ** (call.tensor(0).spec.rank - 2))
+
+
+def _places(call: NodeCall, at: str, share: str, taps: str) -> list[str]:
+    """Lines that take the place ``task`` of the grid apart, and write the offsets and weights of the taps inside, and how many there are."""
+    x, grid, y, a = whole(call, 0), whole(call, 1), result(call), call.attrs
+    n, mode, aligned = len(x.shape) - 2, a["mode"], "true" if a["align_corners"] else "false"
+    pad = {"zeros": 0, "border": 1, "reflection": 2}[a["padding_mode"]]
     place = [f"i{d}" for d in range(n + 1)]
-    body = unravel(outer)
+    lines = unravel((y.shape[0], *y.shape[2:]))
     for d in range(n):
         size = x.shape[2 + d]
         own = address(grid, [*place, str(n - 1 - d)]) if grid.strides[-1] else grid.arg
-        body.append(f"double a{d} = unnormalized<{aligned}>((double)load<1>({own}), {size});")
+        lines.append(f"double a{d} = unnormalized<{aligned}>((double)load<1>({own}), {size});")
         if mode != "cubic":
-            body.append(f"a{d} = placed<{pad}, {aligned}>(a{d}, {size});")
-    names = [place[0], "c", *place[1:]]
-    body.append(f"for (int64_t c = 0; c < {channels}; ++c) {{")
-    at = [place[0], "c", *(f"(int64_t)t{d}" for d in range(n))]
+            lines.append(f"a{d} = placed<{pad}, {aligned}>(a{d}, {size});")
+    lines.append(f"{taps} = 0;")
+    low, high = _reach(mode)
+    for d in range(n):
+        size, before = x.shape[2 + d], f"w{d - 1} * " if d else ""
+        if mode == "nearest":
+            lines.append(f"{{ const double t{d} = rint(a{d}), w{d} = 1;")
+            continue
+        weight = f"keys(tap{d} - a{d})" if mode == "cubic" else f"triangle(tap{d} - a{d})"
+        tap = f"placed<{pad}, {aligned}>(tap{d}, {size})" if mode == "cubic" else f"tap{d}"
+        lines += [
+            f"for (int k{d} = {low}; k{d} < {high}; ++k{d}) {{",
+            f"  const double tap{d} = floor(a{d}) + k{d}, w{d} = {before}{weight}, t{d} = {tap};",
+        ]
     inside = " && ".join(f"t{d} >= 0 && t{d} <= {x.shape[2 + d] - 1}" for d in range(n))
-    read = f"({inside} ? (double)load<1>({address(x, at)}) : 0.0)"
-    if mode == "nearest":
-        body += [f"  const double t{d} = rint(a{d});" for d in range(n)]
-        body.append(f"  const double total = {read};")
-    else:
-        low, high = (-1, 3) if mode == "cubic" else (0, 2)
-        body.append("  double total = 0;")
-        for d in range(n):
-            share = f"keys(tap{d} - a{d})" if mode == "cubic" else f"triangle(tap{d} - a{d})"
-            tap = f"placed<{pad}, {aligned}>(tap{d}, {x.shape[2 + d]})" if mode == "cubic" else f"tap{d}"
-            before = f"w{d - 1} * " if d else ""
-            body += [
-                f"  for (int k{d} = {low}; k{d} < {high}; ++k{d}) {{",
-                f"  const double tap{d} = floor(a{d}) + k{d}, w{d} = {before}{share}, t{d} = {tap};",
-            ]
-        body.append(f"  total += {read} * w{n - 1};")
-        body.append("  " + "}" * n)
-    body.append(f"  store<1>({address(y, names)}, convert<{storage(call.outputs[0].dtype)}>(total));")
-    body.append("}")
-    return Text(body, math.prod(outer), per=channels * 16, parts=frozenset({"sampling"}))
+    where = address(x, [place[0], "0", *(f"(int64_t)t{d}" for d in range(n))])
+    lines.append(f"  if ({inside}) {{ {at}[{taps}] = {where} - {x.arg}; {share}[{taps}++] = w{n - 1}; }}")
+    return [*lines, "}" * n]
 
 
 def _affine_grid(call: NodeCall) -> Text:
@@ -221,7 +270,7 @@ def _affine_grid(call: NodeCall) -> Text:
 
 
 def _theta(theta: object, names: Sequence[str]) -> str:
-    from ..codegen.moves import Place
+    from ..codegen.boxes import Place
 
     assert isinstance(theta, Place)
     return address(theta, names)
@@ -238,7 +287,7 @@ KERNELS = (
         "resize/generated",
         {
             "resize": Row(_resize, _resizable),
-            "grid_sample": Row(_grid_sample, _grids),
+            "grid_sample": Row(_grid_sample, _grids, _grid_sample_alone),
             "affine_grid": Row(_affine_grid, computes()),
         },
     ),

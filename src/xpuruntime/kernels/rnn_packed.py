@@ -14,9 +14,11 @@ from ..codegen.points import storage
 from ..codegen.target import CodegenTarget
 from ..program.program import RecipeStep
 from ..types import DType, TensorSpec
-from .gemm import Product, Term, lower_product, registers, sizes
+from .gemm import lower_product
+from .gemm_tiling import registers
 from .kernel import Lowered, NodeCall, Operand, Packed, Stage
-from .movement import STATUS, function
+from .moves_stage import STATUS, function
+from .product import Product, Term, sizes
 from .streamed import after
 
 __all__ = ["lower_packed"]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..codegen.moves import Place
+from ..codegen.boxes import Place
 from ..codegen.points import address, storage, unravel
 from ..decisions import Support
 from ..types import DType
-from .gemm import accumulator, sizes, strides_in
 from .kernel import NodeCall, operand_ref
 from .kit import FLOATS, INTEGERS, Row, Rows, Text, first, refuse
+from .product import accumulator, sizes, strides_in
 
 __all__ = ["KERNELS", "over_rows", "table_row", "why_not"]
 

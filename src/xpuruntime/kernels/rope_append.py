@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..codegen.moves import Move, Place
+from ..codegen.boxes import Move, Place
 from ..codegen.points import address, for_tasks
 from ..codegen.target import CodegenTarget
 from ..decisions import Reason, Support
 from ..types import TensorSpec
-from .gemm import C_TYPES, accumulator, sizes, strides_in
 from .kernel import Lowered, NodeCall, Stage
 from .kit import FLOATS
-from .movement import STATUS, function, moves_stage
+from .moves_stage import STATUS, function, moves_stage
+from .product import C_TYPES, accumulator, sizes, strides_in
 
 __all__ = ["KERNELS", "PLACES", "POSITIONS", "RopeAppend", "named_by", "row_of"]
 

@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..codegen.body import CONSTANT, POSITION, Input, Operation, Plan
-from ..codegen.expr import STORAGE, compute_type, element_type
+from ..codegen.expr_terms import STORAGE, compute_type, element_type
 from ..codegen.nest import Nest, Tasks, indented, offset_text, task_loops
+from ..codegen.plans import CONSTANT, POSITION, Input, Operation, Plan
 from ..types import DType, TensorSpec
 from .elementwise import statement
 from .kernel import NodeCall

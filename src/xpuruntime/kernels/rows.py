@@ -15,8 +15,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..codegen.body import CONSTANT, POSITION, Plan
 from ..codegen.nest import Nest, Tasks, cut, nest
+from ..codegen.plans import CONSTANT, POSITION, Plan
 from ..codegen.target import CodegenTarget
 from .elementwise import declared, function_text, lanes_for, lower_pointwise
 from .kernel import Lowered, NodeCall, Stage, operand_ref

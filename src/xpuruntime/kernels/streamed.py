@@ -17,8 +17,10 @@ from ..codegen.target import CodegenTarget
 from ..decisions import Reason, Support
 from ..program.program import RecipeStep
 from ..types import DType, TensorSpec
-from .gemm import ACTIVATIONS, C_TYPES, Product, _packed, _quantized, _tiling, accumulator, sizes
+from .gemm import _packed, _quantized
+from .gemm_tiling import tiling
 from .kernel import Lowered, NodeCall, Operand, Packed, Stage
+from .product import ACTIVATIONS, C_TYPES, Product, accumulator, sizes
 
 __all__ = ["KERNELS", "Layer", "NormLinear"]
 
@@ -191,7 +193,7 @@ class NormLinear:
             k = layer.k
             return Product(0, 1, (), (layer.m,), outputs, k, (k, 1), (1, k), (outputs, 1), b_type=b_type)
 
-        t = _tiling(product(layer.n * layer.halves), layer.dtype, True, True, isa, target.config.matmul_tile)
+        t = tiling(product(layer.n * layer.halves), layer.dtype, True, True, isa, target.config.matmul_tile)
         first, outputs = layer.even(t.columns)
         weight = replace(call.tensor(1), spec=TensorSpec((outputs, layer.k), layer.dtype))
         packed = _packed(product(outputs), weight, t)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from ..codegen.body import Plan
+from ..codegen.plans import Plan
 from ..codegen.target import CodegenTarget
 from ..decisions import Reason, Support
 from .kernel import Lowered, NodeCall

@@ -17,7 +17,7 @@ from ..ir import Graph
 from ..passes import PASSES, Context, decompose
 from ..passes.trace import dispatches
 from ..program.program import CompiledProgram
-from ..program.recipe_table import recipe_bytes
+from ..program.recipe_check import recipe_bytes
 from ..runtime import DeviceBuffer, Executor, NullBackend, Weights
 from ..types import DType
 from .build import DECODE, build_program

@@ -24,7 +24,7 @@ from .program import (
     KernelCall,
     WeightRef,
 )
-from .recipe_table import infer_recipe
+from .recipe_check import infer_recipe
 
 __all__ = ["problems", "validate"]
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..casts import to
 from ..errors import FormatError, InputError
 from ..program.program import WeightTransformRecipe
-from ..program.recipe_table import infer_recipe, recipe_bytes, resolve
+from ..program.recipe_check import infer_recipe, recipe_bytes, resolve
 from ..types import DType, TensorSpec
 from .int4 import int4_groups
 from .layouts import to_memory

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..errors import InputError
 from ..program.program import CompiledProgram, WeightRef, WeightTransformRecipe
-from ..program.recipe_table import weights_of
+from ..program.recipe_check import weights_of
 from ..tensor_files import TensorFiles, element_digest, read_safetensors
 from ..types import DType, TensorSpec
 from .buffer import DeviceBuffer, backend_of

@@ -14,9 +14,9 @@ from ...codegen.cuda import CudaTarget
 from ...codegen.target import CodegenTarget
 from ...decisions import Reason, Support
 from ...types import DType
-from ..attention import AttentionShape
-from ..gemm import C_TYPES
+from ..attention_shape import AttentionShape
 from ..kernel import Lowered, NodeCall, Stage
+from ..product import C_TYPES
 from .heavy import (
     MOST_BLOCKS_YZ,
     TAGS,

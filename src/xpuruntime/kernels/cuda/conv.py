@@ -18,8 +18,8 @@ from ...program.program import RecipeStep
 from ...types import DType, TensorSpec
 from ..conv_call import FLOATS, OPS, act_of, stem_of, strides_of_weight, supported
 from ..conv_shape import ConvShape
-from ..gemm import ACTIVATIONS, accumulator, offset_text
 from ..kernel import Lowered, NodeCall, Packed, Stage
+from ..product import ACTIVATIONS, accumulator, offset_text
 from .heavy import MOST_BLOCKS_YZ, TAGS, about, argument, bytes_of, c_bool, constants, in_chunks, shared_limit
 from .launch import Argument, Launch, cuda_stage
 from .libraries import absent

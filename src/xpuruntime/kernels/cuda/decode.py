@@ -12,7 +12,7 @@ from typing import Any
 
 from ...codegen.target import CodegenTarget
 from ...decisions import Reason, Support
-from ..attention import AttentionShape
+from ..attention_shape import AttentionShape
 from ..kernel import Lowered, NodeCall, Stage
 from .attention import LOG2E, arguments_of, logit_text, padded_size, place_text, supported_halves
 from .heavy import TAGS, about, bytes_of, c_bool, constants, in_chunks, multiprocessors, shared_limit

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from ...codegen.cuda import CudaTarget
 from ...codegen.target import CodegenTarget
 from ...types import DType, TensorSpec
-from ..gemm import C_TYPES, sizes
 from ..kernel import NodeCall
+from ..product import C_TYPES, sizes
 from .launch import Argument
 
 __all__ = [

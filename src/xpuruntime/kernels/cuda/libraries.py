@@ -18,9 +18,9 @@ from ...codegen.target import CodegenTarget
 from ...decisions import Reason, Support
 from ...types import DType
 from ...vendor_folders import vendor_folders
-from ..gemm import Product, Term
 from ..kernel import Lowered, NodeCall, Stage
 from ..matmul import OPS, product_of
+from ..product import Product, Term
 from .heavy import about, bytes_of
 from .launch import Argument, Launch, blocks_for, cuda_stage
 from .product_text import arguments_of, even, finish_text, parts_of, supported

@@ -13,9 +13,9 @@ from typing import Any
 from ...codegen.target import CodegenTarget
 from ...decisions import Support
 from ...types import DType
-from ..gemm import Product, accumulator, offset_text
 from ..kernel import Lowered, NodeCall, Stage
 from ..matmul import OPS, product_of
+from ..product import Product, accumulator, offset_text
 from .heavy import TAGS, about, bytes_of, c_bool, constants, multiprocessors, shared_limit
 from .launch import Launch, cuda_stage
 from .libraries import Cublas, CublasLt

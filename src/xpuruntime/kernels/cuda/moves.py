@@ -11,7 +11,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...codegen.moves import Move, bits_type, carried, element_bytes, int_type
+from ...codegen.boxes import Move, bits_type, element_bytes, int_type
+from ...codegen.moves import carried
 from ...codegen.nest import indented
 from ...codegen.target import CodegenTarget
 from ...types import DType

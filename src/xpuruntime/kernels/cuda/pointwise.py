@@ -10,9 +10,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...codegen.body import CONSTANT, Operation, Plan
-from ...codegen.expr import STORAGE
+from ...codegen.expr_terms import STORAGE
 from ...codegen.nest import Nest, indented, nest, offset_text
+from ...codegen.plans import CONSTANT, Operation, Plan
 from ...codegen.target import CodegenTarget
 from ...types import DType
 from ..elementwise import in_place_of, signature, stem_of

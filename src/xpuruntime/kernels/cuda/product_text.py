@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from ...decisions import Reason, Support
 from ...types import DType
-from ..gemm import ACTIVATIONS, C_TYPES, Product, offset_text
 from ..kernel import NodeCall, operand_ref
 from ..matmul import product_of
+from ..product import ACTIVATIONS, C_TYPES, Product, offset_text
 from .heavy import MOST_BLOCKS_YZ, argument, in_chunks
 from .launch import Argument
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from ...codegen.moves import Place
+from ...codegen.boxes import Place
 from ...codegen.points import address, storage, unravel
 from ...codegen.target import CodegenTarget
 from ...decisions import Support
-from ..gemm import sizes
 from ..kernel import Kernel, Lowered, NodeCall, Stage
-from ..movement import STATUS
+from ..moves_stage import STATUS
+from ..product import sizes
 from ..rope import over_rows, table_row, why_not
 from ..rope_append import PLACES, POSITIONS, RopeAppend, named_by, row_of
 from .launch import Argument, Launch, blocks_for, cuda_stage

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ...codegen.body import POSITION, Operation, Plan
-from ...codegen.expr import STORAGE, compute_type
+from ...codegen.expr_terms import STORAGE, compute_type
 from ...codegen.nest import indented
+from ...codegen.plans import POSITION, Operation, Plan
 from ...types import DType
 from ..row_text import neutral_of
 

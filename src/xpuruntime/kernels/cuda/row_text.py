@@ -10,9 +10,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...codegen.body import CONSTANT, POSITION, Input, Operation, Plan
-from ...codegen.expr import STORAGE, compute_type
+from ...codegen.expr_terms import STORAGE, compute_type
 from ...codegen.nest import Nest, indented, offset_text
+from ...codegen.plans import CONSTANT, POSITION, Input, Operation, Plan
 from ...types import DType
 from ..kernel import NodeCall
 from ..row_text import DEAR, Output, neutral_of

@@ -14,8 +14,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ...codegen.body import CONSTANT, POSITION, Plan
 from ...codegen.nest import Nest, nest
+from ...codegen.plans import CONSTANT, POSITION, Plan
 from ...codegen.target import CodegenTarget
 from ..elementwise import signature
 from ..kernel import Lowered, NodeCall, Stage

@@ -1,0 +1,132 @@
+"""Weight recipes as a whole: what their steps read, and whether every step is right by the table (``recipe_table``)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from ..types import DType, TensorSpec
+from .program import RecipeStep, WeightTransformRecipe
+from .recipe_results import (
+    Typed,
+    fail,
+)
+from .recipe_table import KINDS, RECIPE_OPS
+
+__all__ = ["infer_recipe", "recipe_bytes", "rename_inputs", "resolve", "weight_input", "weights_of"]
+
+_GROWTH = 64
+"""How often larger a result may be than all that the recipe reads and makes together."""
+
+
+# ── references and whole recipes ──
+
+
+def weight_input(name: str) -> str:
+    """How a step names a weight: its name, a leading ``%`` doubled."""
+    return "%" + name if name.startswith("%") else name
+
+
+def resolve(reference: str, source: str) -> str | int:
+    """What a step's input means: the name of a weight, or the index of an earlier step. Raises ValueError."""
+    if not reference.startswith("%"):
+        return reference
+    if reference.startswith("%%"):
+        return reference[1:]
+    if reference == "%in":
+        return source or fail("%in in a recipe without a source")
+    digits = reference[1:]
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 10):
+        fail(f"no such reference: {reference[:80]!r}")
+    return int(digits)
+
+
+def rename_inputs(steps: Sequence[RecipeStep], start: int, given: str) -> tuple[RecipeStep, ...]:
+    """Steps over ``%in`` as they read behind ``start`` other steps: ``%in`` becomes ``given``, results count on."""
+
+    def renamed(reference: str) -> str:
+        if reference == "%in":
+            return given
+        is_result = reference.startswith("%") and not reference.startswith("%%")
+        return f"%{int(reference[1:]) + start}" if is_result else reference
+
+    return tuple(RecipeStep(s.op, tuple(renamed(i) for i in s.inputs), s.attrs) for s in steps)
+
+
+def infer_recipe(
+    recipe: WeightTransformRecipe, weights: Mapping[str, TensorSpec]
+) -> tuple[tuple[Typed, ...], Typed]:
+    """Shape and dtype of each step's result, and of the last. Raises ValueError, naming the step, when a step is against the table,
+    when the result is not the recipe's spec, or when a result between is out of all proportion.
+    """
+    made: list[Typed] = []
+    read = sum(_bytes(_static(weights[n])) for n in weights_of(recipe) if n in weights)
+    limit = _GROWTH * (read + (recipe.spec.size_bytes or 0)) + (1 << 16)
+    for i, step in enumerate(recipe.steps):
+        try:
+            result = _step(recipe, step, made, weights)
+            if _bytes(result) > limit:
+                fail(f"makes {_bytes(result)} bytes")
+        except ValueError as error:
+            raise ValueError(f"step {i} ({step.op[:40]}): {error}") from error
+        made.append(result)
+    last = made[-1] if made else _input(recipe, "%in", made, weights)
+    if last != _static(recipe.spec):
+        got = TensorSpec(*last)
+        raise ValueError(
+            f"the steps make {got}, the buffer is {TensorSpec(recipe.spec.shape, recipe.spec.dtype)}"
+        )
+    return tuple(made), last
+
+
+def recipe_bytes(recipe: WeightTransformRecipe) -> int:
+    """Bytes of the buffer that the recipe makes, padding included. Raises ValueError for a symbolic shape or strings."""
+    size = recipe.spec.size_bytes
+    return size if size is not None else fail(f"{recipe.spec} has no size")
+
+
+def weights_of(recipe: WeightTransformRecipe) -> set[str]:
+    """The weights that a recipe reads. Raises ValueError for a step whose input means nothing."""
+    found = {resolve(i, recipe.source) for s in recipe.steps for i in s.inputs}
+    return {n for n in found if isinstance(n, str)} | ({recipe.source} if recipe.source else set())
+
+
+def _static(spec: TensorSpec) -> Typed:
+    if not spec.is_static or spec.dtype is DType.STRING:
+        fail(f"{spec} has no size")
+    return tuple(int(d) for d in spec.shape if isinstance(d, int)), spec.dtype
+
+
+def _bytes(typed: Typed) -> int:
+    return math.prod(typed[0]) * typed[1].numpy.itemsize
+
+
+def _input(
+    recipe: WeightTransformRecipe, reference: str, made: Sequence[Typed], weights: Mapping[str, TensorSpec]
+) -> Typed:
+    found = resolve(reference, recipe.source)
+    if isinstance(found, int):
+        return (
+            made[found]
+            if found < len(made)
+            else fail(f"reads the result of step {found}, which is not before it")
+        )
+    return _static(weights[found]) if found in weights else fail(f"reads {found[:80]!r}, which is no weight")
+
+
+def _step(
+    recipe: WeightTransformRecipe, step: RecipeStep, made: Sequence[Typed], weights: Mapping[str, TensorSpec]
+) -> Typed:
+    row = RECIPE_OPS.get(step.op)
+    if row is None:
+        return fail("is no step that this release knows")
+    least, most = row.inputs
+    if not least <= len(step.inputs) <= most:
+        fail(f"takes {least if least == most else f'{least} to {most}'} inputs, got {len(step.inputs)}")
+    if set(step.attrs) != set(row.attrs):
+        fail(f"takes the attributes {sorted(row.attrs)}, got {sorted(step.attrs)}")
+    for name, kind in row.attrs.items():
+        words, fits = KINDS[kind]
+        if not fits(step.attrs[name]):
+            fail(f"{name} must be {words}, got {str(step.attrs[name])[:80]!r}")
+    return row.infer([_input(recipe, i, made, weights) for i in step.inputs], step.attrs)
