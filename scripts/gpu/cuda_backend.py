@@ -1,26 +1,24 @@
-"""The CUDA backend on the real driver: correct, on the caller's stream, as graphs, out of memory, threads, and what a run costs.
+"""The CUDA backend on the real driver: libraries found, graphs, streams, early launches, clusters, device tensors, a lost context.
 
     python scripts/gpu/cuda_backend.py --out benchmarks/results/cuda_backend.json [PART ...]
 
-Needs torch with CUDA.
+Threads, memory and what a run costs: processes.py, memory.py, dispatch.py. Needs torch with CUDA.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-import threading
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from cuda_chain import call, chain, executor_of, f32, median_us, program
+from cuda_chain import call, chain, executor_of, program
 from gpu_machine import Report, run_parts
 
 import xpuruntime as xrt
 from xpuruntime import runtime
-from xpuruntime.errors import OutOfMemory
 from xpuruntime.runtime import CudaBackend, DeviceBuffer
 from xpuruntime.types import DType
 
@@ -127,113 +125,6 @@ def device_tensors(report: Report, asked: argparse.Namespace) -> Any:
     return found
 
 
-def out_of_memory(report: Report, asked: argparse.Namespace) -> Any:
-    """Too much asked for: an error that names sizes, and the next run is right."""
-    executor, w = executor_of(chain(1000))
-    x = np.ones(1000, np.float32)
-    executor.run_arrays([x])
-    said = ""
-    try:
-        large, _ = executor_of(chain(1000, arena=1 << 42))
-        large.run_arrays([x])
-        report.check(False, "4 TiB of arena must be refused")
-    except OutOfMemory as error:
-        said = str(error)
-        report.check("bytes (4194304 MiB) on cuda:0" in said and "are free" in said, said)
-    (y,) = executor.run_arrays([x])
-    report.check(np.array_equal(y, (x + w) * np.float32(0.5) + 3), "the session goes on")
-    memory = executor.backend.memory()
-    freed = executor.backend.trim()
-    report.check(
-        executor.backend.memory()["cached_bytes"] <= memory["cached_bytes"],
-        f"trim gave {freed} bytes back: {memory}",
-    )
-    return said
-
-
-def threads(report: Report, asked: argparse.Namespace) -> Any:
-    """Eight threads on four contexts."""
-    n = 50_000
-    executor, w = executor_of(chain(n, 6), contexts=4)
-    wrong: list[str] = []
-
-    def work(seed: int) -> None:
-        rng = np.random.default_rng(seed)
-        for _ in range(100):
-            x = rng.standard_normal(n).astype(np.float32)
-            (y,) = executor.run_arrays([x])
-            if not np.array_equal(y, (x + w) * np.float32(0.5) + 3):
-                wrong.append(f"thread {seed}")
-
-    team = [threading.Thread(target=work, args=(i,)) for i in range(8)]
-    for t in team:
-        t.start()
-    for t in team:
-        t.join()
-    return report.check(
-        not wrong and executor.counters["contexts"] <= 4,
-        f"8 threads, 800 runs: {wrong or 'right'}, {executor.counters}",
-    )
-
-
-def costs(report: Report, asked: argparse.Namespace) -> Any:
-    """What a run of a captured program costs beside its graph, on device memory and on arrays; and memory over 10,000 runs."""
-    n = 1024
-    executor, _ = executor_of(chain(n, 20))
-    x = DeviceBuffer.from_numpy(np.ones(n, np.float32), "cuda:0")
-    y = DeviceBuffer.empty(f32("output", n), "cuda:0")
-    core, fixed = executor._core, executor._fixed
-    run = lambda: core.run_memory(fixed, [x.address], [y.address])  # noqa: E731
-    ours = median_us(run, 3000)
-    stream = torch.cuda.Stream()
-    tx, w = torch.ones(n, device="cuda"), torch.ones(n, device="cuda")
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.stream(stream):
-        t = tx + w
-        torch.cuda.synchronize()
-        with torch.cuda.graph(graph, stream=stream):
-            t = tx + w
-            for _ in range(19):
-                t = t * 0.5
-
-    def torch_graph() -> None:
-        graph.replay()
-        torch.cuda.synchronize()
-
-    theirs = median_us(torch_graph, 3000)
-    array = np.ones(n, np.float32)
-    out = [np.empty(n, np.float32)]
-    whole = median_us(lambda: executor.run_arrays([array], out), 3000)
-    s = stream.cuda_stream
-    queued = median_us(lambda: core.run_memory(fixed, [x.address], [y.address], None, None, None, s), 3000)
-    torch.cuda.synchronize()
-    before = executor.backend.memory(), executor.backend.pinned_memory()
-    tensor = torch.ones(n, device="cuda")
-    for i in range(10_000):
-        executor.run({"input": tensor}, stream=s) if i % 2 else executor.run_arrays([array], out)
-    torch.cuda.synchronize()
-    after = executor.backend.memory(), executor.backend.pinned_memory()
-    flat = after[0]["live_bytes"] - before[0]["live_bytes"]
-    report.check(
-        flat <= 1 << 21 and after[1]["live_bytes"] == before[1]["live_bytes"],
-        f"memory over 10,000 runs: {before} -> {after}",
-    )
-    found = {
-        "kernels": 20,
-        "run_and_wait_us": ours,
-        "torch_graph_replay_and_wait_us": theirs,
-        "run_arrays_us": whole,
-        "queue_us": queued,
-        "memory_growth_bytes": flat,
-    }
-    report.show(
-        "run() of a captured program over the graph launch", round(ours - theirs, 2), at_most=8.0, unit="us"
-    )
-    report.show("memory over 10,000 runs grows by", flat, at_most=1 << 21, unit="bytes")
-    print("   ", found)
-    return found
-
-
 def lost_context(report: Report, asked: argparse.Namespace) -> Any:
     """Last: a kernel that writes where nothing is. Afterwards the context is gone, and errors say so."""
     executor, _ = executor_of(program(256, [call("wild", "x", "y", 256)]))
@@ -252,9 +143,6 @@ PARTS = {
     "arrays_and_graphs": arrays_and_graphs,
     "early_and_clusters": early_and_clusters,
     "device_tensors": device_tensors,
-    "out_of_memory": out_of_memory,
-    "threads": threads,
-    "costs": costs,
     "lost_context": lost_context,  # last: nothing runs after it
 }
 

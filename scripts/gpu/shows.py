@@ -71,8 +71,9 @@ STEPS: tuple[Step, ...] = (
     Step("models", 3, PYTHON, ("models.py", "--compile"), 300, "cuda_models.json", "ResNets: right beside PyTorch, and how fast"),
     Step("decoders", 3, PYTHON, ("decoders.py", "--compile"), 390, "cuda_decoders.json", "Qwen2.5-1.5B's sizes: near float64 through 64 forced steps, and how fast"),
     # 4: suites
-    Step("conformance", 4, SHELL, (f"{XPU} conformance cuda:0 --json > {FILE}",), 260, "cuda_conformance.json", "xpu conformance cuda"),
-    Step("native-tests", 4, PYTEST, ("tests/native", "tests/kernels", "--ignore=tests/kernels/cuda"), 270, "cuda_native_tests.json", "the native test suite on the device"),
+    Step("conformance", 4, SHELL, (f"{XPU} conformance cuda:0 --suite nodes,kernels --jobs 12 --json > {FILE}",), 200, "cuda_conformance.json", "xpu conformance cuda: node cases, every kernel by name"),
+    Step("conformance-networks", 4, SHELL, (f"{XPU} conformance cuda:0 --suite networks --json > {FILE}",), 200, "cuda_conformance_networks.json", "xpu conformance cuda: networks and decoders"),
+    Step("conformance-ops", 4, SHELL, (f"{XPU} conformance cuda:0 --suite ops --jobs 12 --json > {FILE}",), 200, "cuda_conformance_ops.json", "xpu conformance cuda: PyTorch's samples of its ops"),
     # 5: users' kernels, several processes, memory
     Step("user-kernels", 5, PYTHON, ("user_kernels.py",), 150, "cuda_user_kernels.json", "kernels of users: CUDA C++, Triton, Python functions"),
     Step("processes", 5, PYTHON, ("processes.py",), 150, "cuda_processes.json", "two processes of eight threads: every output right"),
@@ -80,6 +81,8 @@ STEPS: tuple[Step, ...] = (
     Step("dispatch", 5, PYTHON, ("dispatch.py",), 120, "cuda_dispatch.json", "single ops on PyTorch's tensors, what a call and a run add to their launches"),
     # 6: the sanitizer
     Step("sanitizer", 6, PYTHON, ("sanitize.py", "--seconds", "125"), 530, "cuda_sanitizer.json", "compute-sanitizer over programs of every kind of kernel"),
+    # 7: the native tests
+    Step("native-tests", 7, PYTEST, ("tests/native", "tests/kernels", "--ignore=tests/kernels/cuda"), 530, "cuda_native_tests.json", "the native test suite on the device"),
     # by name only
     Step("decoder-cuts", 0, PYTHON, ("decoders.py", "cuts"), 200, "cuda_decoder_cuts.json", "a token's time with other cuts of its products"),
     Step("core-python", 0, PYTEST, ("tests/cpp", "tests/runtime", "tests/profiler"), 240, "core_python.json", "the core's Python tests"),
