@@ -472,9 +472,6 @@ class Executor:
 
 def make_executor(backend: Backend, plan: Plan, borders: Sequence[tuple[object, Sequence[int]]], contexts: int) -> Executor | Status: ...
 
-def set_host_kernels(find: object) -> None:
-    """Who finds the Python functions that plans call."""
-
 def trust_arrays(type: object, probe: object, address: int, dtype: object, first_dim: int) -> bool:
     """Whether arrays can be read in place, tried on one of them."""
 
@@ -557,7 +554,9 @@ class CudaBackend(Backend):
     def synchronize(self) -> Status: ...
 
     def reported(self) -> Status:
-        """What kernels of queued runs that are done could not compute, told once."""
+        """
+        What kernels of queued runs that are done could not compute, told once.
+        """
 
     def stream(self) -> CudaStream | Status: ...
 
@@ -599,14 +598,21 @@ def nvrtc_compile(source: str, name: str, arch: str, options: Sequence[str] = []
     The CUBIN of a CUDA C++ text for an architecture (sm_90a): (status, cubin, log). Needs no device.
     """
 
+def set_host_kernels(find: object) -> None:
+    """Who finds the Python functions that plans call."""
+
 def trust_dtype(dtype: object, code: int, bits: int) -> None:
     """NumPy's one object for a type, and DLPack's words for it."""
 
 def knows_tensors(type: object) -> bool:
-    """Whether tensors of a type are read and made without a call into Python."""
+    """
+    Whether tensors of a type are read and made without a call into Python.
+    """
 
 def show_tensor(tensor: object) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, int], tuple[int, int]] | None:
-    """Shape, strides in elements, DLPack's type and device of a tensor that can be read in place; None for any other."""
+    """
+    Shape, strides in elements, DLPack's type and device of a tensor that can be read in place; None for any other.
+    """
 
 class DispatchCounters:
     """What a table of ops has done since it was made."""
@@ -629,7 +635,9 @@ class Ops:
     def __init__(self, capacity: int) -> None: ...
 
     def run(self, op: int, policy: object, attributes: tuple[object, ...], operands: tuple[object, ...], out: object) -> object:
-        """The result; None where it is not known; a number where the caller must act; a Status."""
+        """
+        The result; None where it is not known; a number where the caller must act; a Status.
+        """
 
     def put(self, op: int, policy: object, attributes: tuple[object, ...], operands: tuple[object, ...], executor: Executor | None, fixed: Fixed | None, inputs: Sequence[int], shape: Sequence[int], dtype: tuple[int, int], array_dtype: object, copies: int, payload: object) -> None:
         """What the signature of this call means from now on."""
@@ -639,7 +647,9 @@ class Ops:
 
     @staticmethod
     def unread(operands: tuple[object, ...]) -> int:
-        """Operands, by bit, that must be brought to another form; -1: one asks for a gradient."""
+        """
+        Operands, by bit, that must be brought to another form; -1: one asks for a gradient.
+        """
 
     def know_policy(self, policy: object, number: int) -> None: ...
 
