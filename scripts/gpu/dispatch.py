@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import importlib.util
 import os
 import re
 import subprocess
@@ -98,6 +99,16 @@ def right(report: Report, asked: argparse.Namespace) -> Any:
                 torch.equal(first, second), f"{name} {dtype}: a hit on another stream gives the same bits"
             )
             found[f"{name} {dtype}"] = error
+    if asked.device != "cpu" and importlib.util.find_spec("cupy") is not None:
+        import cupy  # a library without DLPack's table of C functions
+
+        x = cupy.arange(32, dtype=cupy.float32).reshape(4, 8)
+        got = ops.softmax(x)
+        report.check(isinstance(got, cupy.ndarray), "CuPy's arrays give CuPy's arrays")
+        want = torch.softmax(torch.from_dlpack(x), -1)
+        report.check(
+            torch.allclose(torch.from_dlpack(got), want, atol=1e-6), "CuPy's arrays are computed right"
+        )
     report.show("xrt.ops right beside PyTorch in float64", not report.failures)
     return found
 

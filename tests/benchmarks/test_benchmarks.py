@@ -38,6 +38,14 @@ def test_a_run_adds_at_most_5_us_to_the_vendor_s_own(engine: str) -> None:
 
 
 @pytest.mark.serial
+def test_a_known_call_of_an_op_adds_at_most_4_us_to_its_launch() -> None:
+    pytest.importorskip("torch")
+    result = run("dispatch.py")
+    assert result["added_us"] <= result["bound_us"] == 4.0
+    assert result["us"]["launch"] < result["us"]["ops.softmax, PyTorch"]
+
+
+@pytest.mark.serial
 def test_importing_costs_at_most_80_ms_more_than_numpy() -> None:
     result = run("import_time.py", "--processes", "7")
     assert result["added_ms"] <= result["bound_ms"] == 80.0

@@ -133,6 +133,19 @@ def test_the_executor_takes_tensors_of_one_library_alone() -> None:
             assert executor.run_tensors(other) is None
 
 
+def test_drivers_that_know_memory_by_handles_get_no_addresses() -> None:
+    from examples.porting.edge_backend import EdgeBackend
+    from examples.porting.edge_target import EdgeTarget
+
+    b: Any = GraphBuilder("edge")
+    b.output("y", b.relu(b.input("x", "float32[4, 16]")))
+    executor = EdgeBackend().create_executor(xrt.compile(b.build(), target=EdgeTarget()))
+    x = np.linspace(-1, 1, 64, dtype=np.float32).reshape(4, 16)
+    assert not executor.takes({"x": x})
+    assert executor.run_tensors({"x": x}) is None
+    np.testing.assert_array_equal(executor.run({"x": x})["y"].to_numpy(), np.maximum(x, 0))
+
+
 def test_bfloat16_is_read_in_place() -> None:
     b: Any = GraphBuilder("narrow")
     b.output("y", b.relu(b.input("x", "bfloat16[2, 4]")))

@@ -22,8 +22,9 @@ _NEVER = (255, 0)  # no tensor is of this type
 def tensor_run(
     core: _core.Executor, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], backend: RuntimeBackend
 ) -> _core.TensorRun:
-    """What runs an executor on tensors; it takes none where a border has a dtype that DLPack has no word for."""
-    if any(dlpack_words(s.dtype) is None for s in outputs):
+    """What runs an executor on tensors; it takes none where an output's dtype has no word in DLPack, or a driver knows memory by handles of its own."""
+    by_address = backend.core_is_host or backend.stages
+    if not by_address or any(dlpack_words(s.dtype) is None for s in outputs):
         inputs = ()  # then it takes no run
     return _core.TensorRun(core, _forms(inputs), _forms(outputs), *backend.dlpack_device())
 

@@ -159,8 +159,8 @@ def graph_of(
             None if f is None or b is None else b.input(builder, name, f)
             for name, f, b in zip(row.operands, facts, held, strict=True)
         ]
-        shapes = [None if f is None else f.shape for f in facts]
-        builder.output("result", row.node(builder, values, attributes, shapes))
+        shown = [None if f is None or b is None else (f, b) for f, b in zip(facts, held, strict=True)]
+        builder.output("result", row.node(builder, values, attributes, shown))
         return builder.build()
     except (IrError, TypeError, ValueError) as error:
         what, got, do = (
