@@ -48,7 +48,9 @@ class Tensor:
 
     def __init__(self, shape: tuple[int, ...], handle: Any = None) -> None:
         self.shape = shape
-        self.handle = self.backend.allocate(4 * int(np.prod(shape))) if handle is None else handle
+        # In the order of the library's stream, as such libraries do: what is queued there may outlive the tensor.
+        size = 4 * int(np.prod(shape))
+        self.handle = self.backend.allocate_on(size, self.stream) if handle is None else handle
         self.dims = (c.c_int64 * len(shape))(*shape)
         dense = [int(np.prod(shape[i + 1 :])) for i in range(len(shape))]
         self.steps = (c.c_int64 * len(shape))(*dense)
