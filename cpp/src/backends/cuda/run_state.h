@@ -117,7 +117,7 @@ class CudaState final : public RunState {
     const std::shared_ptr<Watches> watches_;
     Watch watch_;
     CUstream own_ = nullptr, current_ = nullptr;  // own_: made when a run or a capture needs it
-    CUevent done_ = nullptr;  // of the last run in a caller's order
+    CUevent done_ = nullptr;                      // of the last run in a caller's order
     bool in_flight_ = false;
     bool guarded_ = false;  // the run in progress uses what only one run at a time may
     bool loose_ = false;    // runs that use nothing of the kind were queued, and nobody marked their end
