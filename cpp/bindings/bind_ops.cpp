@@ -168,6 +168,7 @@ class Ops {
     // Policies are told apart by their objects first, which are kept, and by their numbers in signatures.
     void know_policy(nb::object policy, uint64_t number) {
         constexpr size_t most = 32;
+        if (number_of(policy) == number) return;
         if (policies_.size() >= most) policies_.erase(policies_.begin());
         policies_.emplace_back(std::move(policy), number);
     }

@@ -331,6 +331,8 @@ def test_a_policy_of_the_call() -> None:
         (lambda: ops.layer_norm(some(3, 4), normalized_shape=(5,)), "ops.layer_norm"),
         (lambda: ops.attention(some(2, 3), some(2, 3), some(2, 3)), "batch, heads, length, size"),
         (lambda: ops.conv2d(some(1, 4, 6, 6), some(6, 3, 3, 3)), "ops.conv2d"),
+        (lambda: ops.softmax(None), "needs its operands"),
+        (lambda: ops.matmul(some(3, 4), None), "ops.matmul"),
         (lambda: ops.explain("matmull", some(1)), "Did you mean 'matmul'?"),
     ],
 )  # fmt: skip

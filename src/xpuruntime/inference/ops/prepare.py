@@ -118,6 +118,8 @@ def program_of(graph: Graph, device: DeviceId, policy: Policy) -> tuple[Compiled
 def device_of(op: str, facts: list[Facts | None]) -> DeviceId:
     """Where all operands lie. Raises InputError."""
     places = {f.device for f in facts if f is not None}
+    if not places:
+        raise InputError(f"ops.{op}", "needs its operands", got="None", do="Hand in tensors.")
     if len(places) > 1:
         shown = ", ".join(sorted(f"DLPack device {d}" for d in places))
         raise InputError(
