@@ -13,7 +13,6 @@ from pathlib import Path
 from ... import __version__
 from ...decisions import Reason, Support
 from ...errors import BuildError, FormatError, XpuError
-from ...kernels.user import named_digests
 from ...program.program import CompiledProgram
 from ...protocols import Artifact, DeviceFact, EngineRequest, ModelSource
 from ...registered import registered_kernels
@@ -127,8 +126,11 @@ def _ops(model: ModelSource) -> Support:
 def fingerprint(request: EngineRequest) -> Mapping[str, str]:
     """The instruction set that code is generated for, and the compiler itself: a kernel that changed makes another program."""
     made = {"target": target_of(request.device), "version": __version__, **compiler_facts()}
-    if request.kernels and registered_kernels() and (users := named_digests(kernel_policy(request))):
-        made["user_kernels"] = json.dumps(users, sort_keys=True)
+    if request.kernels and registered_kernels():
+        from ...kernels.user import named_digests
+
+        if users := named_digests(kernel_policy(request)):
+            made["user_kernels"] = json.dumps(users, sort_keys=True)
     return made
 
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ...errors import RefusedCall
-from ...policies import KernelPolicy, Policy, Rule, load_policy
 from ...protocols import EngineRequest
+
+if TYPE_CHECKING:  # reading policies needs packages that naming the devices does not
+    from ...policies import KernelPolicy
 
 __all__ = ["kernel_policy", "sentence", "without"]
 
@@ -22,11 +25,15 @@ _MOST_TEXT = 500
 
 def kernel_policy(request: EngineRequest) -> KernelPolicy:
     """The demands on kernels that a request carries."""
+    from ...policies import Policy, load_policy
+
     return (load_policy(json.loads(request.kernels)) if request.kernels else Policy()).kernel
 
 
 def without(policy: KernelPolicy, calls: Sequence[RefusedCall]) -> KernelPolicy:
     """The policy over one that forbids the declined kernels at their nodes, and says why."""
+    from ...policies import KernelPolicy, Rule
+
     rules = []
     for kernel in dict.fromkeys(k for k, _, _ in calls):
         mine = [(nodes, why) for k, nodes, why in calls if k == kernel]
