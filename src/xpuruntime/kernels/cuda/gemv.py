@@ -126,7 +126,7 @@ class _Streamed:
     @property
     def staged(self) -> bool:
         size = 8 if self.sums == "double" else 4
-        return self.scale is not None and 0 < self.m * self.k and self.m * (self.k + 8) * size <= _STAGED
+        return self.scale is not None and self.m * self.k > 0 and self.m * (self.k + 8) * size <= _STAGED
 
 
 class Gemv:
