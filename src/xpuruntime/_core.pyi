@@ -598,9 +598,6 @@ def nvrtc_compile(source: str, name: str, arch: str, options: Sequence[str] = []
     The CUBIN of a CUDA C++ text for an architecture (sm_90a): (status, cubin, log). Needs no device.
     """
 
-def set_host_kernels(find: object) -> None:
-    """Who finds the Python functions that plans call."""
-
 def trust_dtype(dtype: object, code: int, bits: int) -> None:
     """NumPy's one object for a type, and DLPack's words for it."""
 
@@ -667,3 +664,6 @@ class TensorRun:
         """Whether run() would take them."""
 
     def run(self, fixed: Fixed, given: dict[str, object], stop: Stop | None = None) -> dict[str, object] | Status | None: ...
+
+def set_host_kernels(find: object) -> None:
+    """Who finds the Python functions that plans call."""
