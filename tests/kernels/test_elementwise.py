@@ -14,6 +14,7 @@ from xpuruntime.codegen.expr import POINTWISE, why_not
 from xpuruntime.codegen.expr_terms import COMPUTED
 from xpuruntime.errors import IrError
 from xpuruntime.testing.native import check
+from xpuruntime.testing.under_test import named
 from xpuruntime.types import DType, TensorSpec
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -107,6 +108,8 @@ def cases(op: str) -> list[tuple[tuple[str, ...], dict[str, Any]]]:
 @pytest.mark.parametrize("op", sorted(POINTWISE))
 def test_every_dtype(op: str) -> None:
     """All dtypes of one op in one program, so that a compiler is started once."""
+    if op == "bitcast" and named() is not None:
+        pytest.skip("the bits of a NaN that a cast made are the device's own")
     b = ir.GraphBuilder(op)
     feeds: dict[str, Any] = {}
     done = 0

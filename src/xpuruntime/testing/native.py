@@ -20,6 +20,7 @@ from ..codegen.target import CodegenTarget
 from ..compiler import compile as compile_graph
 from ..errors import KernelUnavailable
 from ..ir import Graph, bind, interp
+from ..kernels.catalogue import kernels as catalogue
 from ..numerics import compare, tolerance_for
 from ..policies import KernelPolicy
 from ..program.program import CompiledProgram
@@ -50,6 +51,7 @@ def compile_native(
     preferences: dict[str, Any] = dict(kernels or {})
     demands = policy if policy is not None else KernelPolicy(**preferences)
     sizes = {k: int(v) for k, v in shapes.items()}
+    _only_where_it_is(kernels)
     try:
         program = compile_graph(graph, target=target_of(target), policy=demands, shapes=sizes, passes=chosen)
     except KernelUnavailable as error:
@@ -58,6 +60,17 @@ def compile_native(
         raise SkipTest(f"no kernel there: {why_refused(error)}") from error
     validate(program, f"program {program.name!r}", "The compiler broke a rule of programs.")
     return program
+
+
+def _only_where_it_is(kernels: Mapping[str, str] | None) -> None:
+    """Skip what is about a kernel that the named device has none of. Raises SkipTest."""
+    there = named()
+    if there is None or there.target is None:
+        return
+    words = {k.name.partition("/")[2] for k in catalogue(there.target.kind)}
+    for word in (kernels or {}).values():
+        if word not in words:
+            raise SkipTest(f"{there.name} has no kernel {word}")
 
 
 def run_native(
