@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .build import build_program, decoder_graphs
+from .calibrate import calibrated
 from .checkpoint import Checkpoint, open_checkpoint
 from .config import DecoderConfig
 from .decoder import decoder_graph
@@ -17,6 +18,7 @@ __all__ = [
     "Piece",
     "Sampling",
     "build_program",
+    "calibrated",
     "decoder_graph",
     "decoder_graphs",
     "generate",

@@ -19,7 +19,7 @@ from ..protocols import Array
 from ..types import DType
 from .device import cpu
 
-__all__ = ["int4_groups", "int4_values"]
+__all__ = ["fitted", "int4_groups", "int4_values"]
 
 WIDTHS = (14.0, 15.0, 16.0, 17.0)
 """Steps between a group's least value and its largest. 15 reach both; more cut both ends off; fewer leave a code free."""
@@ -39,7 +39,7 @@ def int4_groups(weight: Array, group: int) -> NDArray[np.int8]:
 
     def chunk(part: slice) -> None:
         with np.errstate(all="ignore"):  # groups of one value have no spread
-            codes, scale, low = _fitted(rows[part].astype(np.float32))
+            codes, scale, low = fitted(rows[part].astype(np.float32))
         pairs = codes.reshape(*codes.shape[:-1], -1, 2)
         made[part, :, : group // 2] = (pairs[..., 0] | (pairs[..., 1] << 4)).view(np.int8)
         words = np.stack([to(scale, DType.BFLOAT16), to(low, DType.BFLOAT16)], -1).view(np.uint16)
@@ -68,7 +68,7 @@ def _parts(rows: int, k: int) -> Iterator[slice]:
     return (slice(at, min(at + step, rows)) for at in range(0, rows, step))
 
 
-def _fitted(x: Floats) -> tuple[NDArray[np.uint8], Floats, Floats]:
+def fitted(x: Floats) -> tuple[NDArray[np.uint8], Floats, Floats]:
     """Codes [..., group], scale and low [...] of groups [..., group]."""
     least, most = x.min(-1, keepdims=True), x.max(-1, keepdims=True)
     mean = x.mean(-1, keepdims=True)

@@ -26,6 +26,11 @@ static void normed_rows(const S *x, int64_t row_stride, const S *scale, int64_t 
     }
 }
 
+// bfloat16 whose low and high bytes lie apart. Compilers widen bytes well to 16 bits and those to 32, not at once.
+template <int L> INLINE vec<float, L> int4_number(const uint8_t *low, const uint8_t *high) {
+    return bitcast<vec<float, L>>(raw<uint32_t>(raw<uint16_t>(load<L>(low)) | raw<uint16_t>(load<L>(high)) << 8) << 16);
+}
+
 // tile += a x panel, the panel's elements being codes of four bits, 0 to 15, that stand for low + scale * code. Of each `group` steps of k, in bytes
 // [group / 2 + 4][NV * L]: pairs of codes, the even step of k in the low half; the low bytes of scale and of low, then their high bytes (bfloat16). So
 // sums of codes are scaled once a group, and low is multiplied with the sum of the rows' elements.
@@ -43,7 +48,7 @@ __attribute__((noinline)) static void int4_tile(const T *RESTRICT a, int64_t row
         for (int64_t i = 0; i < group; i += 2) {
             GEMM_UNROLL for (int byte = 0; byte < NR; byte += 64) __builtin_prefetch((const char *)panel + 4096 + byte, 0, 2);
             GEMM_UNROLL for (int v = 0; v < NV; ++v) {
-                const I both = raw<int32_t>(load<L>(panel + v * L));
+                const I both = raw<int32_t>(raw<uint16_t>(load<L>(panel + v * L)));
                 const V even = raw<T>(both & 15), odd = raw<T>(both >> 4);
                 GEMM_UNROLL for (int r = 0; r < R; ++r) {
                     sum[0][r][v] += splat<V>(a[r * row_stride + i]) * even;
@@ -60,12 +65,11 @@ __attribute__((noinline)) static void int4_tile(const T *RESTRICT a, int64_t row
         }
         GEMM_UNROLL for (int v = 0; v < NV; ++v) {
             const uint8_t *at = panel + v * L;
-            const I scale = raw<int32_t>(load<L>(at)) << 16 | raw<int32_t>(load<L>(at + 2 * NR)) << 24;
-            const I low = raw<int32_t>(load<L>(at + NR)) << 16 | raw<int32_t>(load<L>(at + 3 * NR)) << 24;
+            const V scale = int4_number<L>(at, at + 2 * NR), low = int4_number<L>(at + NR, at + 3 * NR);
             GEMM_UNROLL for (int r = 0; r < R; ++r) {
                 T *to = tile + (r * NV + v) * L;
                 const V codes = S == 2 ? sum[0][r][v] + sum[S - 1][r][v] : sum[0][r][v];
-                store<L>(to, load<L>(to) + (codes * bitcast<V>(scale) + total[r] * bitcast<V>(low)));
+                store<L>(to, load<L>(to) + (codes * scale + total[r] * low));
             }
         }
         a += group;

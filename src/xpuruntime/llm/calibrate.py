@@ -1,0 +1,119 @@
+"""calibrated: a checkpoint whose layers lie on grids of four bits, chosen so that outputs on given texts change least.
+
+    better = calibrated(open_checkpoint("model"), [text, ...])
+    Generator(better, policy={"version": 1, "kernel": {"matmul": "int4_weights"}})        # finds the grids again
+
+Rounding one input's weight makes an error that the weights of inputs not yet rounded can make up for, as far as inputs go together: GPTQ (Frantar, Ashkboos,
+Hoefler, Alistarh 2022). ``H`` is the sum of x x^T over the texts' inputs of a layer; columns are rounded from the first to the last, and each one's error
+goes to those after it by the rows of the Cholesky factor of H's inverse. Grids are fitted per group when its first column is due.
+
+What the output layer and the table of tokens hold stays as it is. Everything is computed in float32 (factors in float64), in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..compiler import compile as compile_graph
+from ..errors import InputError
+from ..ir.graph import Output
+from ..protocols import Array
+from ..runtime import Executor, load_weights
+from ..runtime.int4 import fitted
+from ..types import DType, TensorSpec
+from .checkpoint import Checkpoint
+from .decoder import decoder_graph
+
+__all__ = ["calibrated"]
+
+DAMPING = 0.01
+"""Of H's mean diagonal, added to all of it: directions that the texts do not show stay where they are."""
+
+Doubles = NDArray[np.float64]
+Floats = NDArray[np.float32]
+
+
+def calibrated(
+    checkpoint: Checkpoint, texts: Sequence[str | Sequence[int]], *, group: int = 32, length: int = 512
+) -> Checkpoint:
+    """The same model with its layers' matrices in float32, each on grids of ``group`` inputs.
+
+    texts:  as text (which needs the checkpoint's tokenizer) or tokens; cut into windows of ``length`` tokens, what is left over is not used.
+    Raises InputError when that is less than one window.
+    """
+    who = f"calibration of {checkpoint.name}"
+    tokens: list[int] = []
+    for text in texts:
+        if isinstance(text, str) and checkpoint.text is None:
+            raise InputError(who, "has no tokenizer", do="Give tokens.")
+        tokens += (
+            checkpoint.text.encode(text) if isinstance(text, str) and checkpoint.text else map(int, text)
+        )
+    if len(tokens) < length:
+        raise InputError(who, f"needs {length} tokens or more", got=len(tokens), do="Give more text.")
+    windows = np.array(tokens[: len(tokens) // length * length], np.int64).reshape(-1, 1, length)
+    arrays: dict[str, Array] = dict(checkpoint.arrays)
+    specs = dict(checkpoint.specs)
+    for names, squares in _squares(checkpoint, windows):
+        factor = _factor(squares)
+        for name in names:
+            arrays[name] = _compensated(arrays[name].astype(np.float32), factor, group)
+            specs[name] = TensorSpec(tuple(arrays[name].shape), DType.FLOAT32)
+    return replace(checkpoint, arrays=arrays, specs=specs, files={}, folder=None)
+
+
+def _squares(checkpoint: Checkpoint, windows: NDArray[np.int64]) -> list[tuple[list[str], Doubles]]:
+    """Of each input that layers read: the matrices that multiply it, and the sum of x x^T."""
+    length = windows.shape[-1]
+    plain = decoder_graph(checkpoint.config, length=length, capacity=length, dtype=DType.FLOAT32)
+    readers: dict[str, list[str]] = {}
+    for node in plain.nodes:
+        if node.op == "linear" and node.name != "scores":
+            x, weight = node.inputs[0], node.inputs[1]
+            readers.setdefault(str(x), []).append(str(weight))
+    seen = plain.replace(outputs=tuple(Output(x, x) for x in readers))
+    program = compile_graph(seen)
+    executor = Executor(program, contexts=1)
+    executor.bind(load_weights({n: np.asarray(a, np.float32) for n, a in checkpoint.arrays.items()}, program))
+    sums: dict[str, Doubles] = {}
+    places = np.arange(length)[None]
+    feeds = {"positions": places, "last": np.array([length - 1])}
+    order = [s.name for s in executor.entry.inputs]
+    for window in windows:
+        made = executor.run_arrays([{**feeds, "tokens": window}[n] for n in order])
+        for spec, read in zip(executor.entry.outputs, made, strict=True):
+            rows = read.reshape(-1, read.shape[-1])
+            squares = np.asarray(rows.T @ rows, np.float64)
+            sums[spec.name] = sums[spec.name] + squares if spec.name in sums else squares
+    executor.close()
+    return [(names, sums[x]) for x, names in readers.items()]
+
+
+def _factor(squares: Doubles) -> Floats:
+    """The upper Cholesky factor of the inverse, [k, k]."""
+    size = len(squares)
+    held = squares + DAMPING * max(float(np.trace(squares)) / size, 1e-12) * np.eye(size)
+    return np.asarray(np.linalg.cholesky(np.linalg.inv(held)).T, np.float32)
+
+
+def _compensated(weight: Floats, factor: Floats, group: int) -> Floats:
+    """[outputs, k] on grids: what rounding a column loses goes to the columns after it."""
+    left, made = weight.copy(), np.empty_like(weight)
+    k = weight.shape[1]
+    for begin in range(0, k, group):
+        end = min(begin + group, k)
+        _, scale, low = fitted(left[:, None, begin:end])
+        step = np.where(scale[:, 0] == 0, np.float32(1), scale[:, 0])
+        errors = np.empty((len(weight), end - begin), np.float32)
+        for i in range(begin, end):
+            column = left[:, i]
+            codes = np.clip(np.rint((column - low[:, 0]) / step), 0, 15)
+            made[:, i] = low[:, 0] + scale[:, 0] * codes
+            errors[:, i - begin] = (column - made[:, i]) / factor[i, i]
+            left[:, i:end] -= errors[:, i - begin, None] * factor[i, i:end]
+        left[:, end:] -= errors @ factor[begin:end, end:]
+    return made
