@@ -176,7 +176,9 @@ def line(row: dict[str, Any]) -> str:
     times = ", ".join(f"{n} {t:.2f}" for n, t in row["median_ms"].items())
     right = "" if row["right"] else ", OTHER OUTPUTS"
     low, high = row["interval"]
-    return f"{row['model']:20} {row['ratio']:.3f} [{low:.3f}, {high:.3f}]  {row['chosen']} ({times} ms){right}"
+    return (
+        f"{row['model']:20} {row['ratio']:.3f} [{low:.3f}, {high:.3f}]  {row['chosen']} ({times} ms){right}"
+    )
 
 
 if __name__ == "__main__":
