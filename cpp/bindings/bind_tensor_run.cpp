@@ -60,7 +60,9 @@ class TensorRun {
         Memory* const memory = places.data();
         const Library* library = nullptr;
         Order order;
-        if (!read(given, memory, library, order)) return nb::none();
+        // Whoever else has the dictionary may put other tensors into it meanwhile.
+        const nb::dict kept = nb::steal<nb::dict>(PyDict_Copy(given.ptr()));
+        if (!read(kept, memory, library, order)) return nb::none();
         nb::dict made;
         for (size_t i = input_count_; i < count; ++i) {
             const nb::object tensor =

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -152,6 +153,30 @@ def test_bfloat16_is_read_in_place() -> None:
     x = torch.randn(2, 4).bfloat16()
     with xrt.InferenceSession(xrt.compile(b.build()), engine="native", device="cpu") as made:
         assert torch.equal(made.run({"x": x})["y"], torch.relu(x))
+
+
+def test_a_dictionary_that_changes_during_runs() -> None:
+    """Another thread puts other tensors into it: those that a run began with live until it is over."""
+    b: Any = GraphBuilder("square")
+    b.output("y", b.matmul(b.input("x", "float32[128, 128]"), b.input("w", "float32[128, 128]")))
+    with xrt.Executor(xrt.compile(b.build()), threads=1) as executor:
+        given = {"x": torch.ones(128, 128), "w": torch.ones(128, 128)}
+        over = threading.Event()
+
+        def change() -> None:
+            while not over.is_set():
+                given["x"], given["w"] = torch.ones(128, 128), torch.ones(128, 128)
+
+        other = threading.Thread(target=change)
+        other.start()
+        try:
+            for _ in range(200):
+                found = executor.run_tensors(given)
+                assert found is not None
+                assert bool((found["y"] == 128).all())
+        finally:
+            over.set()
+            other.join()
 
 
 def test_memory_is_flat_over_ten_thousand_runs(session: xrt.InferenceSession) -> None:
