@@ -74,6 +74,7 @@ def sign(symbol: str, logical: str = "") -> Write:
 
 def common(function: str, logical: str = "") -> Write:
     """A function of two in the promoted type; of bool what ``logical`` says."""
+
     def write(s: Site) -> str:
         dtype = s.promoted
         a, b = s.together(dtype)
@@ -95,6 +96,7 @@ def compare(symbol: str) -> Write:
 
 def logical(symbol: str) -> Write:
     """Of truth values."""
+
     def write(s: Site) -> str:
         return f" {symbol} ".join(converted(t, DType.BOOL) for t in s.terms if t is not None)
 
@@ -103,6 +105,7 @@ def logical(symbol: str) -> Write:
 
 def quotient(write: str) -> Write:
     """A text of two real numbers ``a`` and ``b``."""
+
     def text(s: Site) -> str:
         a, b = s.together(float_of(s.promoted), exact=True)
         return write.format(a=a, b=b)
