@@ -90,6 +90,7 @@ def conv_call(n, c, o, size, kernel=(3, 3), *, stride=(1, 1), padding=(1, 1), tr
 
 SHAPES = {
     "pointwise": {"c": 64, "o": 64, "size": (9, 5), "kernel": (1, 1)},
+    "pixels as they lie": {"n": 2, "c": 34, "o": 21, "size": (8, 9), "kernel": (1, 1)},
     "three": {"c": 17, "o": 33, "size": (9, 8), "padding": [1, 1]},
     "wide first": {"c": 3, "o": 64, "size": (20, 21), "kernel": (7, 7), "stride": [2, 2], "padding": [3, 3]},
     "few channels": {
@@ -161,6 +162,17 @@ TRANSPOSED = {
 @pytest.mark.parametrize("name", SHAPES)
 def test_generated_computes_shapes_that_fit_nothing(name):
     conv(**SHAPES[name], split=5)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
+def test_pixels_are_read_as_they_lie(dtype):
+    shape = SHAPES["pixels as they lie"] | {"dtype": dtype, "act": "relu"}
+    conv(**shape, split=2)
+    conv(**shape, residual=True, pad_to=16)
+    conv(**shape, residual=(1, 21, 1, 1), padding=[1, 0])
+    x = draw(7, 2, 34, 8, 9, dtype=dtype)
+    x[1, 3, 7, 8] = x[0, 33, 0, 0] = np.nan
+    conv(**shape, x=x)
 
 
 @pytest.mark.parametrize("name", ["three", "few channels", "grouped", "line", "volume", "several chunks"])

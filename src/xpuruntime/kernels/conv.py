@@ -16,7 +16,7 @@ from ..types import DType, TensorSpec
 from .conv_call import FLOATS, GRAIN_FLOPS, OPS, act_of, operands, stem_of, strides_of_weight, supported
 from .conv_phases import Phase, phases, repeated_bias
 from .conv_plain import Deformed, Depthwise, Naive
-from .conv_pointwise import pointwise
+from .conv_pointwise import pixels_apart, pointwise
 from .conv_shape import C_TYPES, ConvShape, braces, function, sizes
 from .conv_tiling import Tiling, tiling
 from .gemm import lower_product
@@ -134,7 +134,8 @@ def _product_stage(
         c["y"] += f" + {phase.y}" if phase.y else ""
         c["residual"] += f" + {phase.r}" if phase.r and c["residual"] != "nullptr" else ""
     kind = f"conv::{cut.math}, {C_TYPES[call.outputs[0].dtype]}, act::{act_of(call)}, {cut.pixels}, {cut.vectors}"
-    run = f"run<{kind}>(shape, blocks"
+    apart = pixels_apart(shape, cut, call.outputs[0].dtype)
+    run = f"run<{kind}{f', {apart}' if apart else ''}>(shape, blocks"
     if cut.math == "Bf16Tiles":
         run = f"run_tiles<act::{act_of(call)}>(shape, blocks"
     elif cut.lines[0]:

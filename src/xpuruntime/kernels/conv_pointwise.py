@@ -4,19 +4,47 @@ from __future__ import annotations
 
 from ..codegen.isa import IsaLevel
 from ..codegen.target import CodegenTarget
+from ..types import DType
 from .conv_call import act_of
 from .conv_shape import ConvShape, strides_of
+from .conv_tiling import Tiling
 from .gemm_tiling import by_tiles
 from .kernel import NodeCall
 from .product import Product, Term, even_stride
 
-__all__ = ["pointwise"]
+__all__ = ["pixels_apart", "pointwise"]
+
+_STORED = {"F32": DType.FLOAT32, "F64": DType.FLOAT64, "Bf16Pairs": DType.BFLOAT16}
+"""What arithmetic takes without a conversion."""
+_LONGEST = 768
+"""Bytes of a pixel that are one chunk of the depth (conv_tiling)."""
+
+
+def pixels_apart(shape: ConvShape, cut: Tiling, dtype: DType) -> int:
+    """Bytes from pixel to pixel where they may be read as they lie (``AS_IT_LIES`` of conv.h); 0 where they must be gathered."""
+    one = (1, 1, 1)
+    if shape.kernel != one or shape.stride != one or shape.size != shape.out or any(shape.begin):
+        return 0
+    if shape.groups != 1 or shape.transposed or shape.x[1] != 1 or cut.lines[0]:
+        return 0
+    rows = (shape.images, *shape.out)
+    steps = [even_stride(rows, (v[0], *v[2:])) for v in (shape.x, shape.y, shape.r)]
+    own = [v[4] for v in (shape.x, shape.y, shape.r)]
+    bytes_apart = shape.x[4] * dtype.bits // 8
+    fits = _STORED.get(cut.math) is dtype and cut.depth == shape.channels and 0 < bytes_apart <= _LONGEST
+    return bytes_apart if fits and steps == own and cut.depth * dtype.bits // 8 <= _LONGEST else 0
 
 
 def pointwise(call: NodeCall, shape: ConvShape, target: CodegenTarget) -> Product | None:
     """The product that tiles compute; None where pixels are skipped or padded, channels lie apart, or tiles do not serve."""
     one = (1, 1, 1)
-    if shape.kernel != one or shape.stride != one or shape.size != shape.out or shape.groups != 1:
+    if (
+        shape.kernel != one
+        or shape.stride != one
+        or shape.size != shape.out
+        or shape.groups != 1
+        or any(shape.begin)
+    ):
         return None
     if shape.x[1] != 1 or shape.y[1] != 1 or shape.transposed:
         return None

@@ -223,7 +223,9 @@ static __attribute__((noinline)) void finish(const Shape &s, const typename M::s
 }
 
 // Tasks count on over tiles, then blocks, then groups. Scratch: rows | sums | bias of the tiles | where pixels go and what they add.
-template <class M, class S, class A, int P, int NV>
+// With AS_IT_LIES, the bytes from pixel to pixel, whole tiles of pixels are read where they lie: one tap, no stride, no padding, a depth that is one
+// chunk, and pixels of input, result and residual that are evenly apart.
+template <class M, class S, class A, int P, int NV, int AS_IT_LIES = 0>
 static __attribute__((noinline)) void run(const Shape &s, const Blocks &g, const S *x, const void *filters, const S *bias,
                                           const S *residual, S *y, int64_t begin, int64_t end, void *scratch) {
     typedef typename M::sum sum;
@@ -242,16 +244,21 @@ static __attribute__((noinline)) void run(const Shape &s, const Blocks &g, const
         if (count > g.together) count = g.together;
         begin += count;
         const int64_t first = block * g.block, many = pixels - first < g.block ? pixels - first : g.block;
-        Pixel at(s, first);
-        for (int64_t p = 0; p < many; p++, at.next(s)) to[p] = at.offset(s.y), with[p] = at.offset(s.r);
+        const int64_t lying = AS_IT_LIES ? many / P * P : 0;  // pixels that are not gathered
+        Pixel at(s, AS_IT_LIES ? 0 : first);
+        if constexpr (AS_IT_LIES > 0)
+            for (int64_t p = 0; p < many; p++) to[p] = (first + p) * s.y[4], with[p] = (first + p) * s.r[4];
+        else
+            for (int64_t p = 0; p < many; p++, at.next(s)) to[p] = at.offset(s.y), with[p] = at.offset(s.r);
         for (int64_t f = 0; f < count * TILE; f++) {
             const int64_t c = tile * TILE + f;
             start[f] = c < s.filters ? value_at<S, sum>(bias, group * s.filters + c) : 0;
         }
         for (int64_t k = 0; k == 0 || k < g.depth; k += CHUNK) {
             const int64_t next = g.depth - k < CHUNK ? g.depth : k + CHUNK;
-            (lines ? gather_lines<M, source> : gather_taps<M, source>)(s, (const source *)x + group * s.channels * s.x[1], first, many, k,
-                                                                       next, rows);
+            if (lying < many)
+                (lines ? gather_lines<M, source> : gather_taps<M, source>)(s, (const source *)x + group * s.channels * s.x[1], first + lying,
+                                                                           many - lying, k, next, rows + lying * PITCH);
             for (int64_t t = 0; t < count; t++) {
                 const int64_t c = (tile + t) * TILE, o = group * s.filters + c;
                 const typename M::row *f = (const typename M::row *)filters + ((group * g.tiles + tile + t) * g.depth + k) * TILE;
@@ -260,8 +267,13 @@ static __attribute__((noinline)) void run(const Shape &s, const Blocks &g, const
                 const char *then = (const char *)(t + 1 < count ? f + g.depth * TILE : f - (t * g.depth - CHUNK) * TILE);
                 for (int64_t p = 0; p < many; p += P) {
                     sum *part = once ? sums : sums + (t * whole + p) * TILE;
-                    product<M, P, NV, ROW_BYTES<M>>(rows + p * PITCH, f, (next - k) / WORD, 1, 0, part, k ? nullptr : start + t * TILE,
-                                                 p / P * share < bytes ? then + p / P * share : (const char *)f);
+                    const char *ahead = p / P * share < bytes ? then + p / P * share : (const char *)f;
+                    if (AS_IT_LIES && p < lying)
+                        product<M, P, NV, AS_IT_LIES ? AS_IT_LIES : ROW_BYTES<M>>((const char *)x + (first + p) * AS_IT_LIES, f, g.depth / WORD,
+                                                                                  1, 0, part, start + t * TILE, ahead);
+                    else
+                        product<M, P, NV, ROW_BYTES<M>>(rows + p * PITCH, f, (next - k) / WORD, 1, 0, part,
+                                                        k ? nullptr : start + t * TILE, ahead);
                     if (next == g.depth)
                         finish<M, S, A, NV>(s, part, to + p, with + p, many - p < P ? many - p : P,
                                             s.filters - c < TILE ? s.filters - c : TILE, residual ? residual + o * s.r[1] : nullptr,
