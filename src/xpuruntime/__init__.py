@@ -81,7 +81,6 @@ _PUBLIC: dict[str, str] = {
     "FormatError": "errors",
 }
 
-
 _MODULES = frozenset({"ops"})  # names of modules
 
 __all__ = ["__version__", *_PUBLIC]
