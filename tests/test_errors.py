@@ -26,7 +26,15 @@ EXIT_CODES = {
         "KernelUnavailable",
     },
     7: {"StrictError"},
-    8: {"BuildError", "BuildTimeout", "KernelRefused", "OutOfMemory", "RunError", "RunTimeout", "RunCancelled"},
+    8: {
+        "BuildError",
+        "BuildTimeout",
+        "KernelRefused",
+        "OutOfMemory",
+        "RunError",
+        "RunTimeout",
+        "RunCancelled",
+    },
     9: {"StoreError", "FormatError"},
     70: {"XpuError"},
 }
