@@ -1,8 +1,8 @@
 """All that is proven and measured on a machine with an NVIDIA GPU, step by step; one table says at the end which Show holds.
 
-    scripts/gpu/shows.sh 1|2|3|4|5|6 [RESULTS]          a visit: build, then its steps, in under ten minutes
-    scripts/gpu/shows.sh --only kernels,models        those steps
-    python scripts/gpu/shows.py --dry-run           the plan, every script and argument of it tried without a device
+    scripts/gpu/shows.sh 1|2|3|4|5|6|7 [--results FOLDER]   a visit: build, then its steps, in under ten minutes
+    scripts/gpu/shows.sh --only kernels,models              those steps
+    python scripts/gpu/shows.py --dry-run                   the plan, every script and argument of it tried without a device
 
 A step that fails or takes too long does not stop the next. Each writes its own file; ``shows-VISIT.json`` beside them has the table.
 """
@@ -41,7 +41,7 @@ FILE = "{out}"
 class Step:
     """One thing to run.
 
-    visit:   1 to 6; 0 for what runs only when it is named. seconds: after which it is ended.
+    visit:   1 to 7; 0 for what runs only when it is named. seconds: after which it is ended.
     command: of ``python`` a script of this folder and its arguments (``--out`` is added), of ``pytest`` its arguments, of ``shell`` a command line.
     result:  file name of what it writes. show: the Show that the step's success itself is (others are rows of its file).
     """
@@ -266,7 +266,9 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "visit", nargs="?", type=int, choices=VISITS, help="which visit; all of them with --dry-run alone"
     )
-    parser.add_argument("results", nargs="?", type=Path, default=ROOT / "benchmarks" / "results")
+    parser.add_argument(
+        "--results", type=Path, default=ROOT / "benchmarks" / "results", help="folder of the files"
+    )
     parser.add_argument("--only", default="", metavar="A,B", help="these steps instead of a visit's")
     parser.add_argument(
         "--seconds", type=float, default=540.0, help="after which no further step begins or goes on"

@@ -72,7 +72,7 @@ def test_a_step_that_fails_or_hangs_does_not_stop_the_next(
     )
     monkeypatch.setattr(shows, "STEPS", steps)
     monkeypatch.setattr(shows, "SHORTEST", 0.5)
-    assert shows.main(["1", str(tmp_path), "--seconds", "3"]) == 1
+    assert shows.main(["1", "--results", str(tmp_path), "--seconds", "6"]) == 1
     found = json.loads((tmp_path / "shows-1.json").read_text())["steps"]
     assert [s["outcome"] for s in found] == ["holds", "does not hold", "out of time", "not run"]
     told = capsys.readouterr().out
