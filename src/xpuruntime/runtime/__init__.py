@@ -21,8 +21,9 @@ from .device import (
     libraries,
 )
 from .dispatch import LinearDispatch
-from .executor import Executor, States
+from .executor import Executor
 from .memory import MemoryPool, MemoryStatistics
+from .states import States
 from .stream import Event, Stream
 from .weights import Weights, load_weights
 

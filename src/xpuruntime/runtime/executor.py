@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,69 +23,19 @@ from ..decisions import Decision
 from ..errors import InputError, KernelRefused, OutOfMemory, RunError, UnavailableError
 from ..program.program import CompiledProgram, EntryPoint, ExecutionPlan
 from ..targets import DeviceId
-from ..types import DType, TensorSpec
+from ..types import TensorSpec
+from .arguments import Arguments, dtype_of, lies_on_a_device
 from .binding import Bound, bind_plan
-from .buffer import DeviceBuffer, backend_of, host_array
+from .buffer import DeviceBuffer, backend_of
 from .choice import choose_plan
 from .device import cpu, open_library
 from .observed import Observed, read
 from .ranges import by_environment
+from .states import States
 from .tensor_run import tensor_run
 from .weights import Weights, load_weights
 
-__all__ = ["Executor", "States"]
-
-
-class States(Mapping[str, DeviceBuffer]):
-    """Buffers that live from run to run. Hand them to a second executor of the same program to share them (prefill and decode)."""
-
-    def __init__(self, program: CompiledProgram, backend: Any) -> None:
-        self._refs = program.states
-        self._buffers = {s.name: DeviceBuffer.zeros(s.spec, backend) for s in program.states}
-        self._started = False
-        self._first: _core.Fixed | None = None
-        self._lock = threading.RLock()
-
-    def __getitem__(self, name: str) -> DeviceBuffer:
-        return self._buffers[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._buffers)
-
-    def __len__(self) -> int:
-        return len(self._buffers)
-
-    def reset(self, weights: Mapping[str, DeviceBuffer]) -> None:
-        """Back to what the program starts from: each state's ``init`` among the weight buffers, or zeros. Not while a run is in flight."""
-        with self._lock:
-            for ref in self._refs:
-                buffer = self._buffers[ref.name]
-                data = np.zeros(buffer.size_bytes, np.uint8)
-                if ref.init:
-                    start = weights[ref.init]
-                    data = start.backend.download(start.native_handle, buffer.size_bytes)
-                buffer.backend.upload(buffer.native_handle, data)
-            self._started = True
-
-    def start(self, weights: Mapping[str, DeviceBuffer]) -> None:
-        """``reset``, unless the states hold something already."""
-        with self._lock:
-            if not self._started:
-                self.reset(weights)
-
-    def take_turns(self, fixed: _core.Fixed) -> None:
-        """Runs over ``fixed`` wait for all others over these states."""
-        with self._lock:
-            self._first = self._first or fixed
-            fixed.share_turn(self._first)
-
-    def write(self, name: str, array: NDArray[Any]) -> None:
-        """Set one state. Not while a run is in flight. Raises KeyError, InputError."""
-        buffer = self._buffers[name]
-        made = DeviceBuffer.from_numpy(array, buffer.backend, spec=buffer.spec)
-        buffer.backend.upload(
-            buffer.native_handle, made.backend.download(made.native_handle, made.size_bytes)
-        )
+__all__ = ["Executor"]
 
 
 class Executor:
@@ -122,22 +72,21 @@ class Executor:
         self._core = bound.executor
         self._weight_names, self._state_names = bound.weights, bound.states
         self.states = States(program, self.backend) if states is None else states
-        self._check_states()
+        self.states.fit(program, self._who)
         self._binding = threading.Lock()
         self._bound: weakref.WeakKeyDictionary[Weights, _core.Fixed] = weakref.WeakKeyDictionary()
         self._weights: Weights | None = None
         self._fixed: _core.Fixed | None = None
-        self._converted = 0
         self._on_tensors: _core.TensorRun | None = None  # made by the first run on tensors
         self._inputs, self._outputs = self.entry.inputs, self.entry.outputs
         self._in_names = tuple(s.name for s in self._inputs)
         self._out_names = tuple(s.name for s in self._outputs)
         shapes = (tuple(int(d) for d in s.shape if isinstance(d, int)) for s in self._outputs)
         self._made = tuple((shape, s.dtype.numpy) for shape, s in zip(shapes, self._outputs, strict=True))
+        self._arguments = Arguments(self._who, self.backend)
         self._on_host = self.backend.core_is_host
-        self._takes_arrays = (
-            self._on_host or self.backend.stages
-        )  # the core reads and writes NumPy's arrays itself
+        # The core reads and writes NumPy's arrays itself.
+        self._takes_arrays = self._on_host or self.backend.stages
 
     def _ready(self, contexts: int) -> tuple[ExecutionPlan, Decision, Bound]:
         """The first alternative that runs here and that no library declines. Raises UnavailableError, KernelRefused, BuildError."""
@@ -243,15 +192,15 @@ class Executor:
         waits = stream is None
         if not self.backend.stages:
             stream = None
-        elif waits and any(_on_a_device(v) for v in inputs.values()):
+        elif waits and any(lies_on_a_device(v) for v in inputs.values()):
             stream = self.backend.current_stream()  # whoever makes such tensors queues work there
-        given = [self._buffer(inputs[s.name], s, stream) for s in self._inputs]
+        given = [self._arguments.buffer(inputs[s.name], s, stream) for s in self._inputs]
         made = {
-            s.name: out[s.name] if out is not None and s.name in out else self._empty(s, stream)
+            s.name: out[s.name] if out is not None and s.name in out else self._arguments.empty(s, stream)
             for s in self._outputs
         }
         for spec in self._outputs:
-            self._fits(made[spec.name].spec, spec, f"output {spec.name!r}")
+            self._arguments.fit(made[spec.name].spec, spec, f"output {spec.name!r}")
         self._run_memory(fixed, given, list(made.values()), stream=stream)
         if stream is not None:
             for buffer in (*given, *made.values()):
@@ -274,7 +223,7 @@ class Executor:
         open_library("cupti")
         found = _core.Observation()
         made = tuple(np.empty(*m) for m in self._made)
-        given = self._arrays(inputs)
+        given = self._arguments.arrays(inputs, self._inputs)
         result = self._core.run_arrays(fixed, given, made, None, None, None, found)
         if result is not None:
             assert isinstance(result, _core.Status), "arrays were made to fit"
@@ -347,7 +296,7 @@ class Executor:
         found = self._core.counters
         names = ("runs", "dispatches", "prepared", "allocations", "copies", "contexts", "sent", "fetched")
         made = {n: int(getattr(found, n)) for n in names}
-        made["copies"] += self._converted
+        made["copies"] += self._arguments.converted
         return made
 
     @property
@@ -387,21 +336,23 @@ class Executor:
             want = f"{len(self._inputs)} inputs and {len(self._outputs)} outputs"
             raise InputError(self._who, f"takes {want}", got=f"{len(inputs)} and {len(made)}")
         for array, spec in zip(made, self._outputs, strict=True):
-            self._fits(TensorSpec(array.shape, _dtype(array)), spec, f"out array {spec.name!r}")
+            self._arguments.fit(TensorSpec(array.shape, dtype_of(array)), spec, f"out array {spec.name!r}")
             if not array.flags.c_contiguous or not array.flags.writeable or not array.flags.aligned:
                 raise InputError(
                     self._who, f"out array {spec.name!r} must be C-contiguous, aligned and writeable"
                 )
         if self.backend.stages:
             made = tuple(made)
-            result = self._core.run_arrays(fixed, self._arrays(inputs), made, times, ring, stop)
+            result = self._core.run_arrays(
+                fixed, self._arguments.arrays(inputs, self._inputs), made, times, ring, stop
+            )
             if result is not None:
                 assert isinstance(result, _core.Status), "arrays were made to fit"
                 raise self._failed(result)
             return list(made)
-        given = [self._buffer(a, s) for a, s in zip(inputs, self._inputs, strict=True)]
+        given = [self._arguments.buffer(a, s) for a, s in zip(inputs, self._inputs, strict=True)]
         if self._on_host:
-            results = [self._wrapped(a, s) for a, s in zip(made, self._outputs, strict=True)]
+            results = [self._arguments.wrapped(a, s) for a, s in zip(made, self._outputs, strict=True)]
         else:
             results = [DeviceBuffer.empty(s, self.backend) for s in self._outputs]
         self._run_memory(fixed, given, results, times, ring, stop)
@@ -426,63 +377,6 @@ class Executor:
         if status is not None:
             raise self._failed(status)
 
-    def _arrays(self, inputs: Sequence[Any]) -> tuple[NDArray[Any], ...]:
-        """Inputs of any kind as arrays that the core takes as they are."""
-        made = []
-        for value, spec in zip(inputs, self._inputs, strict=True):
-            array = value.to_numpy() if isinstance(value, DeviceBuffer) else host_array(value)
-            self._fits(TensorSpec(tuple(array.shape), _dtype(array)), spec, f"input {spec.name!r}")
-            made.append(np.require(array, spec.dtype.numpy, ["C", "A"]))
-        return tuple(made)
-
-    def _empty(self, spec: TensorSpec, stream: int | None) -> DeviceBuffer:
-        if stream is None or spec.size_bytes is None:
-            return DeviceBuffer.empty(spec, self.backend)
-        return DeviceBuffer(self.backend.allocate_on(spec.size_bytes, stream), spec, self.backend)
-
-    def _buffer(self, value: Any, spec: TensorSpec, stream: int | None = None) -> DeviceBuffer:
-        """An input as a buffer of this device, checked; in place where its memory will do."""
-        what = f"input {spec.name!r}"
-        if stream is not None and not isinstance(value, DeviceBuffer):
-            value = self.backend.import_tensor(value, stream) or value
-        if isinstance(value, DeviceBuffer):
-            self._fits(value.spec, spec, what)
-            if value.pending is not None and value.pending != stream:
-                value.settle(stream)
-            if not self.backend.shares_memory(value.backend):
-                do = "Copy it with to_numpy."
-                raise InputError(self._who, f"{what} lies on another device", got=repr(value), do=do)
-            return value
-        array = host_array(value)
-        self._fits(TensorSpec(tuple(array.shape), _dtype(array)), spec, what)
-        if self._on_host and array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative:
-            return self._wrapped(array, spec)
-        self._converted += 1
-        return DeviceBuffer.from_numpy(array.astype(spec.dtype.numpy, copy=False), self.backend, spec=spec)
-
-    def _wrapped(self, array: NDArray[Any], spec: TensorSpec) -> DeviceBuffer:
-        return DeviceBuffer(array.reshape(-1).view(np.uint8), spec, self.backend)
-
-    def _fits(self, got: TensorSpec, want: TensorSpec, what: str) -> None:
-        if got.shape != want.shape or got.dtype is not want.dtype or not got.is_dense:
-            raise InputError(self._who, f"{what} must be {want}, dense", got=got)
-
-    def _check_states(self) -> None:
-        """Kernels trust the sizes of what they are handed."""
-        for ref in self.program.states:
-            got = self.states[ref.name].spec if ref.name in self.states else None
-            if got is None or (got.shape, got.dtype, got.layout) != (
-                ref.spec.shape,
-                ref.spec.dtype,
-                ref.spec.layout,
-            ):
-                raise InputError(
-                    self._who,
-                    f"state {ref.name!r} must be {ref.spec}",
-                    got="none of that name" if got is None else got,
-                    do="Hand in states of an executor of this program.",
-                )
-
     def _check_times(self, times: NDArray[np.int64] | None) -> None:
         if times is None:
             return
@@ -495,17 +389,3 @@ class Executor:
     def _failed(self, status: _core.Status) -> RunError:
         kind = OutOfMemory if status.code == "no_memory" else RunError
         return kind(self._who, "failed while running", got=status.message, do=status.advice)
-
-
-def _on_a_device(value: Any) -> bool:
-    """Whether it is another library's tensor that does not lie on the host."""
-    if isinstance(value, np.ndarray | DeviceBuffer) or not hasattr(value, "__dlpack_device__"):
-        return False
-    return int(value.__dlpack_device__()[0]) == 2  # kDLCUDA
-
-
-def _dtype(array: NDArray[Any]) -> DType:
-    try:
-        return DType.of(array.dtype)
-    except ValueError as error:
-        raise InputError("array", "has a dtype that no tensor has", got=array.dtype) from error

@@ -18,8 +18,9 @@ from ...errors import KernelRefused, RunError
 from ...program.program import CompiledProgram, ExecutionPlan, KernelCall
 from ...protocols import Array, EngineRequest, Evidence, EvidenceRow, ModelSource, RunContext
 from ...runtime.device import Device
-from ...runtime.executor import Executor, States
+from ...runtime.executor import Executor
 from ...runtime.observed import Observed
+from ...runtime.states import States
 from ...runtime.weights import Weights, load_weights
 from ..kept import KeptShapes
 from .buckets import Buckets, Shapes

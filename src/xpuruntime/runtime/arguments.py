@@ -1,0 +1,86 @@
+"""What a program is handed, checked and brought where its kernels read it: arrays, buffers, tensors of a device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import InputError
+from ..types import DType, TensorSpec
+from .buffer import DeviceBuffer, host_array
+
+__all__ = ["Arguments", "dtype_of", "lies_on_a_device"]
+
+
+class Arguments:
+    """Inputs and outputs of the programs of one executor.
+
+    who: how errors name it. backend: of the device. ``converted`` counts inputs that had to be copied into another form.
+    """
+
+    def __init__(self, who: str, backend: Any) -> None:
+        self.who, self.backend = who, backend
+        self.on_host: bool = backend.core_is_host
+        self.converted = 0
+
+    def arrays(self, inputs: Sequence[Any], specs: Sequence[TensorSpec]) -> tuple[NDArray[Any], ...]:
+        """Inputs of any kind as arrays that the core takes as they are."""
+        made = []
+        for value, spec in zip(inputs, specs, strict=True):
+            array = value.to_numpy() if isinstance(value, DeviceBuffer) else host_array(value)
+            self.fit(TensorSpec(tuple(array.shape), dtype_of(array)), spec, f"input {spec.name!r}")
+            made.append(np.require(array, spec.dtype.numpy, ["C", "A"]))
+        return tuple(made)
+
+    def empty(self, spec: TensorSpec, stream: int | None) -> DeviceBuffer:
+        """A fresh buffer for an output, allocated in the order of ``stream`` where there is one."""
+        if stream is None or spec.size_bytes is None:
+            return DeviceBuffer.empty(spec, self.backend)
+        return DeviceBuffer(self.backend.allocate_on(spec.size_bytes, stream), spec, self.backend)
+
+    def buffer(self, value: Any, spec: TensorSpec, stream: int | None = None) -> DeviceBuffer:
+        """An input as a buffer of this device, checked; in place where its memory will do."""
+        what = f"input {spec.name!r}"
+        if stream is not None and not isinstance(value, DeviceBuffer):
+            value = self.backend.import_tensor(value, stream) or value
+        if isinstance(value, DeviceBuffer):
+            self.fit(value.spec, spec, what)
+            if value.pending is not None and value.pending != stream:
+                value.settle(stream)
+            if not self.backend.shares_memory(value.backend):
+                do = "Copy it with to_numpy."
+                raise InputError(self.who, f"{what} lies on another device", got=repr(value), do=do)
+            return value
+        array = host_array(value)
+        self.fit(TensorSpec(tuple(array.shape), dtype_of(array)), spec, what)
+        if self.on_host and array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative:
+            return self.wrapped(array, spec)
+        self.converted += 1
+        return DeviceBuffer.from_numpy(array.astype(spec.dtype.numpy, copy=False), self.backend, spec=spec)
+
+    def wrapped(self, array: NDArray[Any], spec: TensorSpec) -> DeviceBuffer:
+        """An array of the host as a buffer over the same memory."""
+        return DeviceBuffer(array.reshape(-1).view(np.uint8), spec, self.backend)
+
+    def fit(self, got: TensorSpec, want: TensorSpec, what: str) -> None:
+        """Raises InputError where ``got`` is not what the program says, dense."""
+        if got.shape != want.shape or got.dtype is not want.dtype or not got.is_dense:
+            raise InputError(self.who, f"{what} must be {want}, dense", got=got)
+
+
+def lies_on_a_device(value: Any) -> bool:
+    """Whether it is another library's tensor that does not lie on the host."""
+    if isinstance(value, np.ndarray | DeviceBuffer) or not hasattr(value, "__dlpack_device__"):
+        return False
+    return int(value.__dlpack_device__()[0]) == 2  # kDLCUDA
+
+
+def dtype_of(array: NDArray[Any]) -> DType:
+    """The tensor dtype of an array. Raises InputError."""
+    try:
+        return DType.of(array.dtype)
+    except ValueError as error:
+        raise InputError("array", "has a dtype that no tensor has", got=array.dtype) from error
