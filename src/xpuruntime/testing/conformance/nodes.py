@@ -39,7 +39,7 @@ def findings(subject: Subject, sample: int, jobs: int) -> Iterator[Finding]:
 
 def _natively(subject: Subject, some: Sequence[Case], jobs: int) -> Iterator[Finding]:
     assert subject.target is not None
-    looser = known_cases("native")
+    looser = known_cases("native-cuda" if subject.target.kind == "cuda" else "native")
     judged = judge_natively(
         some, target=subject.target, device=subject.device, looser=looser, jobs=jobs, batch=150 if jobs == 1 else 40
     )  # fmt: skip
