@@ -15,6 +15,7 @@ import argparse
 import json
 import math
 import platform
+import statistics
 import sys
 import time
 import traceback
@@ -23,7 +24,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Report", "arguments", "machine", "run_parts", "write"]
+__all__ = ["Report", "arguments", "machine", "queued_us", "run_parts", "write"]
 
 Part = Callable[["Report", argparse.Namespace], Any]
 
@@ -112,6 +113,24 @@ def arguments(doc: str | None, parts: Sequence[str] = ()) -> argparse.ArgumentPa
     parser.add_argument("--out", type=Path, metavar="FILE.json", help="where the result is written")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and touch no device")
     return parser
+
+
+def queued_us(work: Callable[[], Any], each: int = 20, rounds: int = 9) -> float:
+    """Median microseconds of one of ``each`` queued in a row on PyTorch's stream, after a few that warm up."""
+    import torch
+
+    for _ in range(5):
+        work()
+    found = []
+    for _ in range(rounds):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        for _ in range(each):
+            work()
+        end.record()
+        end.synchronize()
+        found.append(begin.elapsed_time(end) / each * 1e3)
+    return statistics.median(found)
 
 
 def write(path: Path | None, document: Mapping[str, Any]) -> None:

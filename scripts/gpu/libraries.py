@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +19,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import torch
-from gpu_machine import Report, arguments, run_parts
+from gpu_machine import Report, arguments, queued_us, run_parts
 
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.ir import GraphBuilder
@@ -113,29 +112,15 @@ def run(case: Case, backend: CudaBackend) -> dict[str, Any]:
             out = executor.run(
                 inputs, stream=stream
             )  # the same memory each time, so that the graph needs no other addresses
-            times = {"ours": timed(lambda: executor.run(inputs, out=out, stream=stream))}
+            times = {"ours": queued_us(lambda: executor.run(inputs, out=out, stream=stream)) / 1e3}
             given = [None if x is None else tensor(x) for x in case.operands]
             if case.peer is not None:
-                times["torch"] = timed(lambda: case.peer(*given))
+                times["torch"] = queued_us(lambda: case.peer(*given)) / 1e3
             found["ms"] = {n: round(t, 5) for n, t in times.items()}
             found["tflops"] = {n: round(case.flops / t / 1e9, 1) for n, t in times.items()}
         return found
     finally:
         executor.close()
-
-
-def timed(work: Callable[[], Any], each: int = 20, repeats: int = 12) -> float:
-    """Median milliseconds of one of many in a row."""
-    times = []
-    for _ in range(repeats):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        for _ in range(each):
-            work()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) / each)
-    return statistics.median(times[2:])
 
 
 def act(name: str) -> Callable[[torch.Tensor], torch.Tensor]:

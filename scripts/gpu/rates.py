@@ -8,13 +8,12 @@ Values are checked against PyTorch where it has the op. Needs torch with CUDA.
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from gpu_machine import Report, run_parts
+from gpu_machine import Report, queued_us, run_parts
 
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.ir import Graph
@@ -49,22 +48,6 @@ TORCH: Mapping[str, Callable[..., torch.Tensor]] = {
 }
 
 
-def timed(work: Callable[[], Any], each: int = 20, rounds: int = 9) -> float:
-    """Median microseconds of one of many queued in a row."""
-    for _ in range(5):
-        work()
-    found = []
-    for _ in range(rounds):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        for _ in range(each):
-            work()
-        end.record()
-        end.synchronize()
-        found.append(begin.elapsed_time(end) / each * 1e3)
-    return statistics.median(found)
-
-
 def drawn(graph: Graph) -> list[torch.Tensor]:
     """Inputs on the device."""
     made = []
@@ -93,8 +76,8 @@ def one(report: Report, name: str, graph: Graph, backend: CudaBackend, copy_rate
         report.check(far <= (2e-2 if got.dtype is torch.bfloat16 else 1e-4), f"{name}: {far:.1e} from torch")
         places = [x.data_ptr() for x in inputs], [b.address for b in out.values()]
         core = executor._core
-        took = timed(lambda: core.run_memory(fixed, *places, None, None, None, stream))
-        theirs = timed(lambda: TORCH[name](*inputs))
+        took = queued_us(lambda: core.run_memory(fixed, *places, None, None, None, stream))
+        theirs = queued_us(lambda: TORCH[name](*inputs))
     rate = sum(c.bytes for c in program.entries[0].plans[0].calls) / took / 1e3
     share = rate / copy_rate
     if name in LIMITS:
@@ -112,7 +95,7 @@ def one(report: Report, name: str, graph: Graph, backend: CudaBackend, copy_rate
 def _copy_rate() -> float:
     source = torch.zeros(1 << 30, dtype=torch.int32, device="cuda")
     other = torch.empty_like(source)
-    return 2 * source.nbytes / timed(lambda: other.copy_(source), each=3) / 1e3
+    return 2 * source.nbytes / queued_us(lambda: other.copy_(source), each=3) / 1e3
 
 
 def rates(report: Report, asked: argparse.Namespace) -> Any:

@@ -11,17 +11,16 @@ import argparse
 import functools
 import importlib.util
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from gpu_machine import Report, run_parts
+from gpu_machine import Report, queued_us, run_parts
 
 import xpuruntime as xrt
 from xpuruntime import ir, registered
@@ -64,22 +63,6 @@ def run(executor: Executor, given: dict[str, torch.Tensor]) -> torch.Tensor:
     return torch.from_dlpack(executor.run(given)["y"])
 
 
-def timed(work: Callable[[], Any], each: int = 20, rounds: int = 9) -> float:
-    """Median microseconds of one of many queued in a row."""
-    for _ in range(5):
-        work()
-    found = []
-    for _ in range(rounds):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        for _ in range(each):
-            work()
-        end.record()
-        end.synchronize()
-        found.append(begin.elapsed_time(end) * 1e3 / each)
-    return statistics.median(found)
-
-
 def words() -> list[str]:
     """Those of the example that this machine can compile."""
     return ["mine", *(["triton"] if importlib.util.find_spec("triton") is not None else [])]
@@ -95,7 +78,7 @@ def beside(report: Report, shape: tuple[int, ...], dtype: str) -> dict[str, Any]
 
     want, row = (
         theirs(wide),
-        {"shape": shape, "dtype": dtype, "torch": {"us": round(timed(lambda: theirs(given)), 2)}},
+        {"shape": shape, "dtype": dtype, "torch": {"us": round(queued_us(lambda: theirs(given)), 2)}},
     )
     for word in (*words(), ""):
         made = executor_of(word, shape, dtype)
@@ -105,7 +88,10 @@ def beside(report: Report, shape: tuple[int, ...], dtype: str) -> dict[str, Any]
         who = f"{word or 'ours'} {shape} {dtype}"
         report.check(error <= LIMITS[dtype], f"{who}: {error:.1e} from float64")
         report.check(not word or f"norm/{word}" in kernels, f"{who}: runs {kernels}")
-        row[word or "ours"] = {"max_rel": error, "us": round(timed(functools.partial(made.run, given)), 2)}
+        row[word or "ours"] = {
+            "max_rel": error,
+            "us": round(queued_us(functools.partial(made.run, given)), 2),
+        }
     return row
 
 

@@ -260,6 +260,8 @@ def test_a_kernel_is_registered_whole_or_not_at_all() -> None:
         KernelUnavailable, match=r"computes ops of the families softmax. Name it softmax/mine"
     ):
         xrt.register_kernel("matmul/mine", op="softmax", source=ROWS)
+    with pytest.raises(KernelUnavailable, match=r"has an empty source; got ''. Give its text"):
+        softmax_mine(source="")
     with pytest.raises(KernelUnavailable, match=r"computes ops of the families softmax, elementwise"):
         softmax_mine(op=("softmax", "add"))
     with pytest.raises(KernelUnavailable, match=r"no policy can say; got 'my-kernel'"):

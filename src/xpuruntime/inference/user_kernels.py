@@ -140,6 +140,13 @@ def _text(source: str | PathLike[str], name: str, kind: str) -> tuple[str, str]:
     """The text and the name of its file in errors: the path, or one made of the kernel's word."""
     if isinstance(source, str) and ("\n" in source or "{" in source):
         return textwrap.dedent(source).lstrip("\n"), name.partition("/")[2] + _SUFFIXES[kind]
+    if not str(source).strip():
+        raise KernelUnavailable(
+            f"kernel {name}",
+            "has an empty source",
+            got=repr(source),
+            do="Give its text, or the path of a file.",
+        )
     path = Path(source)
     try:
         return path.read_text(encoding="utf-8"), path.name

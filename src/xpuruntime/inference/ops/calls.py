@@ -73,7 +73,7 @@ def _settle(op: str, asked: Any, attributes: tuple[Any, ...], operands: tuple[An
         if answer is None:
             _prepare(op, asked, attributes, operands)
         elif answer < 0:
-            raise _refused(op, answer)
+            raise _refused(op, answer, into)
         else:
             operands = readable(op, operands, answer)
     raise InputError(
@@ -108,7 +108,7 @@ def _explain(op: str, wanted: Wanted, attributes: tuple[Any, ...], operands: tup
     raise InputError(f"ops.{op}", "cannot read its operands")
 
 
-def _refused(op: str, answer: int) -> InputError:
+def _refused(op: str, answer: int, out: Any = None) -> InputError:
     who = f"ops.{op}"
     if answer == _GRADIENT:
         do = "Call it under torch.no_grad(), or hand in tensor.detach()."
@@ -120,5 +120,6 @@ def _refused(op: str, answer: int) -> InputError:
     return InputError(
         who,
         "out must be dense, writeable, and of the result's shape, dtype and device",
+        got=f"{type(out).__name__} of {getattr(out, 'dtype', 'no dtype')}{list(getattr(out, 'shape', ()))}",
         do="Leave it out to see them.",
     )

@@ -13,10 +13,8 @@ from typing import Any
 from ...codegen.cuda import CudaTarget
 from ...codegen.target import CodegenTarget
 from ...decisions import Reason, Support
-from ...types import DType
-from ..attention_shape import AttentionShape
+from ..attention_shape import AttentionShape, supported
 from ..kernel import Lowered, NodeCall, Stage
-from ..product import C_TYPES
 from .heavy import (
     MOST_BLOCKS_YZ,
     TAGS,
@@ -40,7 +38,6 @@ __all__ = [
     "logit_text",
     "padded_size",
     "place_text",
-    "supported",
 ]
 
 LOG2E = math.log2(math.e)
@@ -51,19 +48,6 @@ HOPPER = "flash_hopper"
 
 HEAD_SIZES = (32, 64, 128)
 """Sizes of a head that tiles are made for; others are padded with zeros."""
-
-
-def supported(call: NodeCall) -> Support:
-    """Floats, and masks of bools or floats."""
-    dtype = call.outputs[0].dtype
-    if dtype not in C_TYPES or not dtype.is_float:
-        return Support.no(Reason.DTYPE_UNSUPPORTED, f"no attention in {dtype.value}")
-    mask = call.optional(3)
-    if mask is not None and mask.spec.dtype is not DType.BOOL and not (
-        mask.spec.dtype in C_TYPES and mask.spec.dtype.is_float
-    ):  # fmt: skip
-        return Support.no(Reason.DTYPE_UNSUPPORTED, f"a mask is bool or float, not {mask.spec.dtype.value}")
-    return Support.yes()
 
 
 def supported_halves(call: NodeCall) -> Support:

@@ -20,10 +20,10 @@ from ...types import DType
 from ...vendor_folders import vendor_folders
 from ..kernel import Lowered, NodeCall, Stage
 from ..matmul import OPS, product_of
-from ..product import Product, Term
+from ..product import Product, Term, even_stride
 from .heavy import about, bytes_of
 from .launch import Argument, Launch, blocks_for, cuda_stage
-from .product_text import arguments_of, even, finish_text, parts_of, supported
+from .product_text import arguments_of, finish_text, parts_of, supported
 
 __all__ = ["Cublas", "CublasLt", "installed"]
 
@@ -68,8 +68,8 @@ class _Sides:
     def of(cls, p: Product) -> _Sides | None:
         """None where a side has no lines that lie evenly."""
         lead = len(p.batch)
-        a_row, b_steps = even(p.rows, p.a_strides[lead:-1]), p.b_strides[lead:]
-        a_step, b_step = even(p.batch, p.a_strides[:lead]), even(p.batch, p.b_strides[:lead])
+        a_row, b_steps = even_stride(p.rows, p.a_strides[lead:-1]), p.b_strides[lead:]
+        a_step, b_step = even_stride(p.batch, p.a_strides[:lead]), even_stride(p.batch, p.b_strides[:lead])
         if a_row is None or a_step is None or b_step is None:
             return None
         a = _lines(p.m, p.k, a_row, p.a_strides[-1])
@@ -114,8 +114,8 @@ def _native(p: Product, dtype: DType) -> _Native | None:
 def _native_term(p: Product, term: Term, found: _Native) -> _Native | None:
     lead = len(p.batch)
     step, line, column = (
-        even(p.batch, term.strides[:lead]),
-        even(p.rows, term.strides[lead:-1]),
+        even_stride(p.batch, term.strides[:lead]),
+        even_stride(p.rows, term.strides[lead:-1]),
         term.strides[-1],
     )
     if column != 1 or step is None or line is None:

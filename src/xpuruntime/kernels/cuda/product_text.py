@@ -11,12 +11,12 @@ from ...decisions import Reason, Support
 from ...types import DType
 from ..kernel import NodeCall, operand_ref
 from ..matmul import product_of
-from ..product import ACTIVATIONS, C_TYPES, Product, offset_text
+from ..product import ACTIVATIONS, C_TYPES, Product, even_stride, offset_text
 from .heavy import MOST_BLOCKS_YZ, argument, in_chunks
 from .launch import Argument
 
 __all__ = [
-    "Matrices", "arguments_of", "even", "finish_text", "matrices_of", "parts_of",
+    "Matrices", "arguments_of", "finish_text", "matrices_of", "parts_of",
     "place_text", "supported",
 ]  # fmt: skip
 
@@ -40,7 +40,7 @@ def matrices_of(p: Product, dtype: DType) -> Matrices | None:
     """None where a side lies in no such way."""
     lead = len(p.batch)
     if len(p.rows) > 1:
-        a_row = even(p.rows, p.a_strides[lead:-1])
+        a_row = even_stride(p.rows, p.a_strides[lead:-1])
     else:
         a_row = p.a_strides[lead] if p.m > 1 else p.k
     k_step, n_step = p.b_strides[lead:]
@@ -57,20 +57,6 @@ def matrices_of(p: Product, dtype: DType) -> Matrices | None:
         a_row, b_line, b_rows,
         in_chunks(dtype, a_row, p.k, *a_batch), in_chunks(dtype, b_line, p.n if b_rows else p.k, *b_batch),
     )  # fmt: skip
-
-
-def even(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
-    """The one step between neighbours of all these dims together (0 where nothing moves), None when there is none."""
-    step, extent = 0, 1
-    for d, s in zip(reversed(shape), reversed(strides), strict=True):
-        if d == 1:
-            continue
-        if extent == 1:
-            step = s
-        elif s != step * extent:
-            return None
-        extent *= d
-    return step
 
 
 def arguments_of(call: NodeCall, p: Product) -> list[Argument]:
