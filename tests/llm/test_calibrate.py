@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from xpuruntime.errors import InputError
+from xpuruntime.errors import InputError, ModelError
 from xpuruntime.ir import interp
 from xpuruntime.llm import Checkpoint, Generator, calibrated, decoder_graph, open_checkpoint
 from xpuruntime.llm.calibrate import _compensated, _factor
@@ -82,3 +82,15 @@ def test_too_little_text_is_refused() -> None:
         calibrated(found, [prompt(20)])
     with pytest.raises(InputError, match="has no tokenizer"):
         calibrated(found, ["words"])
+
+
+def test_what_is_no_model_no_token_or_no_group_is_refused() -> None:
+    found = open_checkpoint(reference("llama"))
+    with pytest.raises(ModelError, match=r"language model nowhere\] does not exist"):
+        calibrated("nowhere", [prompt(20)])
+    with pytest.raises(
+        InputError, match=f"knows tokens from 0 to {found.config.vocab - 1}; got {found.config.vocab}"
+    ):
+        calibrated(found, [[0, found.config.vocab]])
+    with pytest.raises(InputError, match="a group and a length of at least 1; got 0 and 512"):
+        calibrated(found, [prompt(20)], group=0)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ from ..protocols import Array
 from ..runtime import Executor, load_weights
 from ..runtime.int4 import fitted
 from ..types import DType, TensorSpec
-from .checkpoint import Checkpoint
+from .checkpoint import Checkpoint, open_checkpoint
 from .decoder import decoder_graph
 
 __all__ = ["calibrated"]
@@ -38,13 +39,15 @@ Floats = NDArray[np.float32]
 
 
 def calibrated(
-    checkpoint: Checkpoint, texts: Sequence[str | Sequence[int]], *, group: int = 32, length: int = 512
+    source: Any, texts: Sequence[str | Sequence[int]], *, group: int = 32, length: int = 512
 ) -> Checkpoint:
     """The same model with its layers' matrices in float32, each on grids of ``group`` inputs.
 
+    source: whatever ``open_checkpoint`` takes, or a checkpoint.
     texts:  as text (which needs the checkpoint's tokenizer) or tokens; cut into windows of ``length`` tokens, what is left over is not used.
-    Raises InputError when that is less than one window.
+    Raises InputError when that is less than one window, or a token is none of the model's; as ``open_checkpoint``.
     """
+    checkpoint = open_checkpoint(source)
     who = f"calibration of {checkpoint.name}"
     tokens: list[int] = []
     for text in texts:
@@ -53,6 +56,10 @@ def calibrated(
         tokens += (
             checkpoint.text.encode(text) if isinstance(text, str) and checkpoint.text else map(int, text)
         )
+    if group < 1 or length < 1:
+        raise InputError(who, "needs a group and a length of at least 1", got=f"{group} and {length}")
+    if wrong := [t for t in tokens if not 0 <= t < checkpoint.config.vocab]:
+        raise InputError(who, f"knows tokens from 0 to {checkpoint.config.vocab - 1}", got=wrong[0])
     if len(tokens) < length:
         raise InputError(who, f"needs {length} tokens or more", got=len(tokens), do="Give more text.")
     windows = np.array(tokens[: len(tokens) // length * length], np.int64).reshape(-1, 1, length)

@@ -273,7 +273,7 @@ def _run_smoke(name: str, version: str, device: str) -> Check:
                 got = session.run(feeds)["y"]
                 rows = session.receipt(times=False).evidence
     except XpuError as error:
-        return Check("engines", title, "fail", str(error), error.do)
+        return Check("engines", title, "fail", str(error).removesuffix(error.do or "").rstrip(), error.do)
     except (
         Exception
     ) as error:  # a vendor's own exception that its engine let through: the doctor's very subject
