@@ -84,7 +84,7 @@ STEPS: tuple[Step, ...] = (
     # 7: the native tests
     Step("native-tests", 7, PYTEST, ("tests/native", "tests/kernels", "--ignore=tests/kernels/cuda"), 530, "cuda_native_tests.json", "the native test suite on the device"),
     # by name only
-    Step("decoder-cuts", 0, PYTHON, ("decoders.py", "cuts"), 200, "cuda_decoder_cuts.json", "a token's time with other cuts of its products"),
+    Step("decoder-cuts", 0, PYTHON, ("decoder_cuts.py",), 300, "cuda_decoder_cuts.json", "where a token's time goes, and with other cuts of its products"),
     Step("core-python", 0, PYTEST, ("tests/cpp", "tests/runtime", "tests/profiler"), 240, "core_python.json", "the core's Python tests"),
     Step("cpu-tests", 0, SHELL, ("python -m pytest -q -p no:cacheprovider tests/compiler tests/kernels tests/codegen tests/runtime",), 540, show="the native engine's tests on this processor"),
     Step("cpu-kernels", 0, SHELL, ("cd benchmarks && python kernels.py --dtype float32 bfloat16 --threads 1 2 --json " + FILE,), 540, "kernels_xeon.json", "our kernels beside oneDNN on this processor"),
@@ -115,6 +115,8 @@ def line_of(step: Step, out: Path) -> list[str]:
             *(["-n", "12"] if importlib.util.find_spec("xdist") else []),
             "-p",
             "no:cacheprovider",
+            "-p",
+            "no:benchmark",  # pytest-benchmark, where it is installed, warns under xdist; nothing where it is not
             f"--junitxml={out.with_suffix('.xml')}",
             *step.command,
         ]

@@ -27,6 +27,7 @@ _PUBLIC: dict[str, str] = {
     "load_onnx": "frontends.onnx",
     "CompiledProgram": "program.program",
     "CpuBackend": "runtime.backends",
+    "CudaBackend": "runtime.backends",
     "DAGExecutor": "inference.partitioned",
     "Device": "runtime.device",
     "DeviceBuffer": "runtime.buffer",
@@ -132,6 +133,7 @@ if TYPE_CHECKING:
     from .program.plan import Plan as Plan
     from .program.program import CompiledProgram as CompiledProgram
     from .runtime.backends import CpuBackend as CpuBackend
+    from .runtime.backends import CudaBackend as CudaBackend
     from .runtime.backends import NullBackend as NullBackend
     from .runtime.backends import PythonBackend as PythonBackend
     from .runtime.buffer import DeviceBuffer as DeviceBuffer

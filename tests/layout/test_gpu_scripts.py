@@ -35,6 +35,13 @@ def test_every_step_has_its_script_and_takes_its_arguments(
     assert all(step.name in plan for step in shows.STEPS)
 
 
+def test_tests_run_without_a_plugin_that_warns_beside_xdist(shows: ModuleType, tmp_path: Path) -> None:
+    """pytest-benchmark, which images of vendors bring; turning off what is not installed is nothing to pytest."""
+    (step,) = [s for s in shows.STEPS if s.name == "native-tests"]
+    line = shows.line_of(step, tmp_path / "out.json")
+    assert "no:benchmark" in line[line.index("-p") :]
+
+
 def test_a_visit_is_under_ten_minutes(shows: ModuleType) -> None:
     for visit in shows.VISITS:
         assert sum(s.seconds for s in shows.STEPS if s.visit == visit) <= 700, (

@@ -96,6 +96,17 @@ def test_the_readmes_mixed_run(graph: Graph) -> None:
         names["dag"].close()
 
 
+@pytest.mark.parametrize("backend", ["CudaBackend", "CpuBackend"])
+def test_the_readmes_import_every_backend_by_name(backend: str) -> None:
+    """scripts/gpu/snippets.py runs the same examples with the first on a device; the import needs none."""
+    for code in blocks(README).values():
+        found: dict[str, Any] = {}
+        for line in re.findall(r"^from xpuruntime import .*$", code, re.MULTILINE):
+            exec(line.replace("CpuBackend", backend), found)
+        if "Backend" in code:
+            assert found[backend] is getattr(xrt, backend)
+
+
 class CudaBackend(EdgeBackend):
     """Stands in for the guide's device: the same kernels under its file names."""
 
