@@ -136,7 +136,7 @@ class SeenKernel:
 
     name:         the function's, as its author wrote it. grid: blocks; block: threads of each.
     registers:    of a thread; shared_bytes: of a block; bytes: of a copy or a fill.
-    time_us:      by the device's clock, in that one run.
+    time_us:      by the device's clock, in that one run; start_us: when it began, after the first of the run.
     """
 
     name: str
@@ -146,6 +146,7 @@ class SeenKernel:
     shared_bytes: int = 0
     bytes: int = 0
     time_us: float = 0.0
+    start_us: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""

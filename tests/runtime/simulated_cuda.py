@@ -210,6 +210,7 @@ def receipt() -> None:
             "shared_bytes": 128,
             "bytes": 0,
             "time_us": 1.0,
+            "start_us": 1.0,
         }
     ]
     text = plain.text()

@@ -50,6 +50,7 @@ class Observed:
 def read(found: _core.Observation) -> Observed:
     """The core's record as data."""
     calls: dict[int, list[SeenKernel]] = {}
+    first = min((s.start_ns for s in found.seen), default=0)
     for seen in found.seen:
         if seen.call >= 0:
             made = SeenKernel(
@@ -60,6 +61,7 @@ def read(found: _core.Observation) -> Observed:
                 shared_bytes=seen.shared_bytes,
                 bytes=seen.bytes,
                 time_us=seen.duration_ns / 1e3,
+                start_us=(seen.start_ns - first) / 1e3,
             )
             calls.setdefault(seen.call, []).append(made)
     return Observed(

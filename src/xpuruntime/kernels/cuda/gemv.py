@@ -57,6 +57,7 @@ class Cut:
     ahead: int
     per: int = 1
     far: int = 0
+    least: int = 4
 
     @property
     def threads(self) -> int:
@@ -264,7 +265,7 @@ def gemv_stage(call: NodeCall, cut: Cut) -> Stage:
     launch = Launch(
         (cut.blocks(math.ceil(s.n / own)), 1, 1),
         (cut.threads, 1, 1),
-        least=4 if s.m == 1 and s.sums == "float" else 0,
+        least=cut.least if s.m == 1 and s.sums == "float" else 0,
     )
     stem = f"{'norm_' if s.scale else ''}gemv_{s.m}x{rows}x{s.k}"
     return cuda_stage(

@@ -1,0 +1,160 @@
+"""Where the time of one token goes on CUDA, and what other cuts of its products give: what the constants of ``kernels/cuda/gemv.py`` are chosen by.
+
+    python scripts/gpu/decoder_cuts.py --out benchmarks/results/cuda_decoder_cuts.json [--layers 8] [--size full] [PART ...]
+
+Parts: ``timeline`` (every launch of a token as CUPTI saw it: how long it ran, and how long after it the next one was done) and ``cuts`` (a token's time
+with other cuts, one product after another, each beginning from the best so far). The sizes are those of Qwen2.5-1.5B, by default in eight layers, which
+are more than a second-level cache holds. Needs torch and transformers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import astuple
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from decoders import qwen, sizes_of, token_of
+from gpu_machine import Report, arguments, run_parts
+from models import milliseconds, prepare
+
+from xpuruntime.kernels.cuda import gemv
+from xpuruntime.kernels.cuda.gemv import Cut
+from xpuruntime.llm import Generator
+
+CONTEXT = 1024
+FIELDS = "columns, warps that share a row, blocks, steps of loads under way, blocks of a multiprocessor, items brought"
+Choice = tuple[int, int, int, int, int, int]
+CHOICES: dict[str, tuple[tuple[int, int, bool], tuple[Choice, ...]]] = {
+    "gate and up": ((8960, 1536, True), (
+        (2, 1, 528, 3, 4, 0), (2, 1, 792, 3, 6, 0), (2, 1, 1120, 3, 4, 0), (2, 1, 1120, 3, 6, 0), (2, 1, 1120, 2, 8, 0), (2, 1, 560, 6, 3, 0),
+        (4, 1, 528, 2, 4, 0), (4, 1, 560, 3, 3, 0), (2, 3, 2240, 2, 16, 0), (2, 2, 2240, 3, 12, 0),
+    )),
+    "down": ((1536, 8960, False), (
+        (2, 7, 528, 3, 4, 0), (2, 7, 768, 5, 3, 0), (1, 7, 768, 5, 4, 0), (1, 7, 768, 5, 6, 0), (1, 7, 1536, 5, 4, 0), (1, 5, 1536, 7, 6, 0),
+        (2, 5, 768, 7, 4, 0), (2, 5, 768, 4, 6, 0), (1, 5, 768, 4, 8, 0), (1, 6, 768, 6, 6, 0),
+    )),
+    "queries, keys, values": ((2048, 1536, False), (
+        (2, 1, 128, 3, 4, 0), (1, 1, 256, 6, 4, 0), (1, 2, 1024, 3, 8, 0), (1, 2, 2048, 3, 8, 0), (1, 3, 1024, 2, 8, 0), (1, 6, 1024, 1, 8, 0),
+        (2, 3, 1024, 2, 8, 0),
+    )),
+    "output": ((1536, 1536, False), (
+        (1, 1, 192, 6, 4, 0), (1, 2, 768, 3, 8, 0), (1, 3, 768, 2, 8, 0), (1, 2, 1536, 3, 8, 0), (2, 3, 768, 2, 8, 0), (1, 6, 768, 1, 8, 0),
+    )),
+    "logits": ((151936, 1536, False), (
+        (2, 1, 528, 3, 4, 0), (2, 1, 1056, 3, 4, 0), (2, 1, 792, 3, 6, 0), (2, 1, 2112, 3, 6, 0), (1, 1, 1056, 6, 4, 0), (4, 1, 528, 3, 3, 0),
+        (2, 1, 9496, 3, 6, 0),
+    )),
+}  # fmt: skip
+"""Product -> (results, inner dim, gated), the ways to cut it that are tried, as ``FIELDS`` has them."""
+
+
+def cut_of(n: int, gated: bool, choice: Choice) -> Cut:
+    """The cut of a choice."""
+    columns, split, blocks, ahead, least, far = choice
+    groups = 8 if split == 1 else 1
+    items = -(-n // (columns // (1 + gated)))
+    return Cut(columns, split, groups, ahead, max(1, round(items / (blocks * groups))), far, least)
+
+
+def opened(asked: argparse.Namespace, model: Any, chosen: dict[tuple[int, int, bool], Cut]) -> Generator:
+    """A generator whose products are cut so; others as ever."""
+    usual = gemv.cut_for
+
+    def cut(m: int, n: int, k: int, dtype: Any, gated: bool = False) -> Cut:
+        return (
+            chosen.get((n, k, gated), usual(m, n, k, dtype, gated))
+            if m == 1
+            else usual(m, n, k, dtype, gated)
+        )
+
+    with mock.patch.object(gemv, "cut_for", cut):
+        return Generator(model, capacity=CONTEXT + 64, dtype="bfloat16", buckets=(64,), device=asked.device)
+
+
+def made(asked: argparse.Namespace) -> Any:
+    """The model, on the host."""
+    return qwen(sizes_of(asked), asked.device, num_hidden_layers=asked.layers).bfloat16().cpu()
+
+
+def token_us(asked: argparse.Namespace, model: Any, chosen: dict[tuple[int, int, bool], Cut]) -> float:
+    """Microseconds of a token at a context of 1,024."""
+    with opened(asked, model, chosen) as ours:
+        return milliseconds(token_of(ours, CONTEXT, asked.device), asked.device, 0.15) * 1e3
+
+
+def cuts(report: Report, asked: argparse.Namespace) -> Any:
+    """A token's time with other cuts of its products."""
+    model = made(asked)
+    chosen: dict[tuple[int, int, bool], Cut] = {}
+    found: dict[str, Any] = {"layers": asked.layers, "fields": FIELDS, "as it is": token_us(asked, model, {})}
+    print(f"   as it is: {found['as it is']:.1f} us", flush=True)
+    for product, (key, choices) in CHOICES.items():
+        times: dict[Choice, float] = {}
+        for choice in choices:
+            times[choice] = token_us(asked, model, {**chosen, key: cut_of(key[0], key[2], choice)})
+            print(f"   {product} {choice}: {times[choice]:.1f} us", flush=True)
+        best = min(times, key=times.__getitem__)
+        chosen[key] = cut_of(key[0], key[2], best)
+        found[product] = {"us": {str(c): round(t, 1) for c, t in times.items()}, "best": best}
+    found["best"] = token_us(asked, model, chosen)
+    print(
+        f"   best of all: {found['best']:.1f} us with { {k: astuple(c) for k, c in chosen.items()} }",
+        flush=True,
+    )
+    return found
+
+
+def timeline(report: Report, asked: argparse.Namespace) -> Any:
+    """Every launch of a token: microseconds that it ran, and those from the end of the one before to its own end, by kernel."""
+    with opened(asked, made(asked), {}) as ours:
+        step = [np.array([[5]]), np.array([[CONTEXT]]), np.zeros(1, np.int64)]
+        for _ in range(3):
+            ours.decode.run_arrays(step)
+        seen = sorted(
+            (s for calls in ours.decode.observe(step).calls.values() for s in calls), key=lambda s: s.start_us
+        )
+    rows: dict[str, list[tuple[float, float]]] = {}
+    end = 0.0
+    for s in seen:
+        turn = s.start_us + s.time_us - end
+        end = max(end, s.start_us + s.time_us)
+        rows.setdefault(
+            f"{s.name.rpartition('_')[0]} {s.grid[0]} of {s.block[0]}, {s.registers} registers", []
+        ).append((s.time_us, turn))
+    found: dict[str, Any] = {
+        "layers": asked.layers,
+        "launches": len(seen),
+        "us": round(end, 1),
+        "kernels": {},
+    }
+    for name, times in rows.items():
+        ran, turns = (statistics.median(t) for t in zip(*times, strict=True))
+        found["kernels"][name] = {"launches": len(times), "ran_us": round(ran, 2), "turn_us": round(turns, 2)}
+        print(f"   {len(times):3} x {turns:7.2f} us (ran {ran:7.2f})  {name}", flush=True)
+    print(f"   {len(seen)} launches in {end:.1f} us", flush=True)
+    return found
+
+
+PARTS = {"timeline": timeline, "cuts": cuts}
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """1 when a part fails."""
+    parser = arguments(__doc__, tuple(PARTS))
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--size", default="full", choices=("full", "small"))
+    parser.add_argument("--layers", type=int, default=8)
+    return run_parts(
+        __doc__, PARTS, packages=("torch", "transformers"), given=given, parser=parser,
+        gpu=lambda: torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none", before=prepare,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())
