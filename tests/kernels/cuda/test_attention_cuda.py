@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import ml_dtypes
@@ -11,8 +12,9 @@ from emulated import call_of, judge, one_node
 
 from xpuruntime.codegen.cuda import cuda_target
 from xpuruntime.ir import GraphBuilder
+from xpuruntime.kernels.attention_shape import AttentionShape
 from xpuruntime.kernels.cuda.attention import FlashV2, Naive
-from xpuruntime.kernels.cuda.decode import FlashDecode
+from xpuruntime.kernels.cuda.decode import FlashDecode, cut_for
 from xpuruntime.testing.cuda_host import cuda_host
 from xpuruntime.testing.native import check
 
@@ -58,6 +60,14 @@ def test_decode_grouped_split_causal_masked() -> None:
         FlashDecode(), (1, 4, 1, 64), (1, 2, 300, 64), 64, mask=array((1, 4, 1, 300), "float32"), softcap=20.0
     )
     run(FlashDecode(), (1, 10, 1, 100), (1, 1, 300, 100), 100, mask=array((1, 1, 1, 300)), shift=1)
+
+
+@pytest.mark.parametrize(("keys", "dv", "heads"), [(1600, 32, 6), (1700, 23, 6), (1900, 32, 17)])
+def test_many_parts_of_a_task_are_joined_group_by_group(keys: int, dv: int, heads: int) -> None:
+    run(FlashDecode(), (1, heads, 1, 32), (1, 1, keys, 32), dv, mask=np.arange(keys).reshape(1, 1, 1, keys) < keys - 130)
+    graph, _, known = one_node("attention", [array((1, heads, 1, 32)), *[array((1, 1, keys, 32))] * 2])
+    cut = cut_for(AttentionShape.of(call_of(graph, known)), cuda_target("cuda:sm_90"))
+    assert cut.splits == math.ceil(keys / 64) and cut.group < cut.splits
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])

@@ -27,6 +27,8 @@ _MOST_ROWS = 64
 _WARPS = 4
 _LEAST_SHARE = 64
 """Keys that are worth a block: 16 for each warp."""
+_JOINED = 24
+"""Parts that one block joins. The 128 parts of 32,768 keys are 400 KB for each key head, which one multiprocessor reads slower than all others the keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,21 @@ class Cut:
     splits: int
     share: int
     stages: int
+
+    @property
+    def group(self) -> int:
+        """Splits whose parts one block joins: all, or, where that is more than a block has under way at once, about as many as there are groups."""
+        return self.splits if self.splits <= _JOINED else math.ceil(math.sqrt(self.splits))
+
+    @property
+    def counters(self) -> int:
+        """Counters of a task by which its blocks meet: one, and one for each group."""
+        groups = math.ceil(self.splits / self.group)
+        return 1 + groups if groups > 1 else 1
+
+    def part_bytes(self, dv: int) -> int:
+        """Bytes of a task's parts: pairs of values, then a pair for each row's state."""
+        return self.splits * self.rows * (math.ceil(dv / 2) + 1) * 8
 
     @property
     def shared(self) -> int:
@@ -55,7 +72,7 @@ def cut_for(s: AttentionShape, target: CodegenTarget) -> Cut:
     tasks = s.batch * s.kv_heads * row_blocks
     step = _WARPS * 16
     wanted = max(1, 2 * multiprocessors(target) // tasks)
-    splits = max(1, min(wanted, s.keys // _LEAST_SHARE))
+    splits = max(1, min(wanted, math.ceil(s.keys / _LEAST_SHARE)))
     share = max(step, math.ceil(s.keys / splits / step) * step)
     splits = max(1, math.ceil(s.keys / share))
     stages = 3 if 2 * Cut(d, rows, row_blocks, splits, share, 3).shared <= shared_limit(target) else 2
@@ -86,12 +103,16 @@ class FlashDecode:
         s = AttentionShape.of(call)
         if s.empty:
             return Lowered(())
-        cut = cut_for(s, target)
-        tasks = s.batch * s.kv_heads * cut.row_blocks
-        stage = _stage(call, s, cut, tasks)
-        if cut.splits == 1:
-            return Lowered((stage,))
-        return Lowered((stage,), temps=(tasks * cut.splits * cut.rows * (s.dv + 2) * 4,), counters=tasks * 4)
+        return lowered_by(call, s, cut_for(s, target))
+
+
+def lowered_by(call: NodeCall, s: AttentionShape, cut: Cut) -> Lowered:
+    """The one stage of a cut, and where its parts meet."""
+    tasks = s.batch * s.kv_heads * cut.row_blocks
+    stage = _stage(call, s, cut, tasks)
+    if cut.splits == 1:
+        return Lowered((stage,))
+    return Lowered((stage,), temps=(tasks * cut.part_bytes(s.dv),), counters=tasks * cut.counters * 4)
 
 
 def _row_text(steps: tuple[int, ...], queries: int, row: str) -> str:
@@ -110,7 +131,7 @@ def _stage(call: NodeCall, s: AttentionShape, cut: Cut, tasks: int) -> Stage:
     all_rows = s.group * s.queries
     same_mask = s.mask and not s.mask[1] and not s.mask[2] and not s.causal
     numbers = {
-        "D": cut.d, "d": s.d, "dv": s.dv, "rows": cut.rows, "keys": s.keys, "SPLITS": cut.splits, "SHARE": cut.share,
+        "D": cut.d, "d": s.d, "dv": s.dv, "rows": cut.rows, "keys": s.keys, "SPLITS": cut.splits, "SHARE": cut.share, "GROUP": cut.group,
         "WARPS": _WARPS, "STAGES": cut.stages, "k_row": s.k[2], "v_row": s.v[2], "MASK_ROWS": 1 if same_mask else cut.rows,
     }  # fmt: skip
     special = bool(s.mask) or bool(s.softcap)
@@ -147,9 +168,7 @@ def _stage(call: NodeCall, s: AttentionShape, cut: Cut, tasks: int) -> Stage:
         f"const auto *q0 = (const tensor::u16 *)q + (batch * {s.q[0]}ll + head * {s.q[1] * s.group}ll);",
         "const auto *k0 = (const tensor::u16 *)k + KERNEL_decode::key_at(batch, head);",
         "const auto *v0 = (const tensor::u16 *)v + KERNEL_decode::value_at(batch, head);",
-        f"float *const to = parts + (int64_t)task * {cut.splits * cut.rows * (s.dv + 2)};"
-        if cut.splits > 1
-        else "float *const to = nullptr;",
+        f"uint64_t *const to = {f'parts + task * {cut.part_bytes(s.dv) // 8}ll' if cut.splits > 1 else 'nullptr'};",
     ]
     values = f"{{{'mask, ' if mask else ''}y, block * {cut.rows}}}"
     if aligned:
@@ -161,19 +180,19 @@ def _stage(call: NodeCall, s: AttentionShape, cut: Cut, tasks: int) -> Stage:
         )
         body += [
             "if (((uint64_t)q | (uint64_t)k | (uint64_t)v) % 16 == 0)",
-            f"    flash_decode::part(q0, k0, v0, batch, head, to, KERNEL_decode{values});",
+            f"    flash_decode::part(q0, k0, v0, batch, head, {{(tensor::u64 *)to}}, KERNEL_decode{values});",
             "else",
-            f"    flash_decode::part(q0, k0, v0, batch, head, to, KERNEL_anywhere{values});",
+            f"    flash_decode::part(q0, k0, v0, batch, head, {{(tensor::u64 *)to}}, KERNEL_anywhere{values});",
         ]
     else:
-        body.append(f"flash_decode::part(q0, k0, v0, batch, head, to, KERNEL_decode{values});")
+        body.append(f"flash_decode::part(q0, k0, v0, batch, head, {{(tensor::u64 *)to}}, KERNEL_decode{values});")
     shared: list[Argument] = []
     if cut.splits > 1:
         body.append(
-            f"if (arrives_last(counters + task, {cut.splits})) flash_decode::joined(to, batch, head, KERNEL_decode{values});"
+            f"flash_decode::joined({{(tensor::u64 *)to}}, counters + task * {cut.counters}, batch, head, KERNEL_decode{values});"
         )
         shared = [
-            Argument("temp0", "parts", "float", True),
+            Argument("temp0", "parts", "uint64_t", True),
             Argument("counters", "counters", "uint32_t", True),
         ]
     return cuda_stage(

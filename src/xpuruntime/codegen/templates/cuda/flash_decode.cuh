@@ -1,11 +1,11 @@
-// needs: tiles arrive
+// needs: decode_join
 // flash_decode.cuh: attention of few queries over many keys, whose time is that of reading keys and values once.
-// The keys are split over blocks (Flash-Decoding, Dao et al., 2023); the last to come brings the parts together. All query heads that share a
+// The keys are split over blocks (Flash-Decoding, Dao et al., 2023), whose parts then become one (decode_join.cuh). All query heads that share a
 // key head are rows of one block, so tensor cores compute up to 16 of them at once; a warp has 16 keys of its own at a time and copies
 // STAGES ahead, so that no warp waits for another until the end.
 //
 // P: T, D (size of a head, padded to 32, 64 or 128), d, dv, rows (of queries and heads, up to 16), keys, SPLITS, SHARE (keys of a
-//    split), WARPS, STAGES, ALIGNED, q_row, k_row, v_row; MASKED (there are logits to change), MASK_ROWS (rows whose masks differ),
+//    split), GROUP (splits whose parts are joined first), WARPS, STAGES, ALIGNED, q_row, k_row, v_row; MASKED (there are logits to change), MASK_ROWS (rows whose masks differ),
 //    q_at(row), sees(row, key), scale() (of exponents to base 2), logit(score, batch, head, row, key), keep(batch, head, row, at, value).
 namespace flash_decode {
 
@@ -41,13 +41,12 @@ __device__ __forceinline__ void shown(int batch, int head, int &begin, int &end,
     end = last;
 }
 
-// One part: for each row dv sums, the maximum and the sum of weights, left in `parts`, which begins with the task's first. Where there is
-// but one part, it is the result.
+// One part of a task, left in `parts`. Where there is but one, it is the result.
 template <class P>
-__device__ __forceinline__ void part(const u16 *q, const u16 *k, const u16 *v, int batch, int head, float *parts, const P &p) {
+__device__ __forceinline__ void part(const u16 *q, const u16 *k, const u16 *v, int batch, int head, const Parts<P> &parts, const P &p) {
     TENSOR_SHARED(shared);
     typedef typename P::T T;
-    constexpr int CH = P::D / 8, TILE = 16 * P::D * 2, STAGE = 2 * TILE, ON = P::D / 8, LOADS = 16 * CH / 32, KEPT = P::dv + 2;
+    constexpr int CH = P::D / 8, TILE = 16 * P::D * 2, STAGE = 2 * TILE, ON = P::D / 8, LOADS = 16 * CH / 32;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int begin = blockIdx.x % P::SPLITS * P::SHARE, end = begin + P::SHARE < P::keys ? begin + P::SHARE : P::keys;
     for (int i = threadIdx.x; i < 16 * CH; i += P::WARPS * 32) {
@@ -173,59 +172,7 @@ __device__ __forceinline__ void part(const u16 *q, const u16 *k, const u16 *v, i
         }
     }
     __syncthreads();
-    float *const own_part = parts + (long long)(blockIdx.x % P::SPLITS) * P::rows * KEPT;
-    for (int i = threadIdx.x; i < P::rows * KEPT; i += P::WARPS * 32) {
-        const int r = i / KEPT, at = i % KEPT;
-        float peak = TENSOR_HIDDEN, sum = 0, all = 0;
-#pragma unroll
-        for (int w = 0; w < P::WARPS; ++w) peak = fmaxf(peak, states[(w * 16 + r) * LINE + P::D]);
-        const float level = peak == TENSOR_HIDDEN ? 0 : peak;
-        const int column = at < P::dv ? at : P::D + 1;
-#pragma unroll
-        for (int w = 0; w < P::WARPS; ++w) {
-            const float *const state = states + (w * 16 + r) * LINE;
-            const float weight = tensor::exp2(state[P::D] - level);
-            sum += state[column] * weight;
-            all += state[P::D + 1] * weight;
-        }
-        if (P::SPLITS > 1) own_part[r * KEPT + at] = at == P::dv ? peak : sum;
-        else if (at < P::dv) p.keep(batch, head, r, at, all == 0 ? 0 : sum / all);
-    }
-}
-
-// The parts of one task become its result. First each part's weight in a row, then a value a thread at a time.
-template <class P>
-__device__ __forceinline__ void joined(const float *parts, int batch, int head, const P &p) {
-    TENSOR_SHARED(shared);
-    float *const weights = (float *)shared;
-    constexpr int KEPT = P::dv + 2, STRIDE = P::rows * KEPT, THREADS = P::WARPS * 32;
-    __syncthreads();
-    for (int i = threadIdx.x; i < P::rows * P::SPLITS; i += THREADS)
-        weights[i] = fresh(parts + i % P::SPLITS * STRIDE + i / P::SPLITS * KEPT + P::dv);
-    __syncthreads();
-    for (int r = threadIdx.x / 32; r < P::rows; r += P::WARPS) {
-        float *const row = weights + r * P::SPLITS;
-        float peak = TENSOR_HIDDEN, total = 0;
-        for (int s = threadIdx.x % 32; s < P::SPLITS; s += 32) peak = fmaxf(peak, row[s]);
-#pragma unroll
-        for (int far = 16; far > 0; far /= 2) peak = fmaxf(peak, __shfl_xor_sync(0xffffffffu, peak, far));
-        const float level = peak == TENSOR_HIDDEN ? 0 : peak;
-        for (int s = threadIdx.x % 32; s < P::SPLITS; s += 32) {
-            row[s] = tensor::exp2(row[s] - level);
-            total += row[s] * fresh(parts + s * STRIDE + r * KEPT + P::dv + 1);
-        }
-#pragma unroll
-        for (int far = 16; far > 0; far /= 2) total += __shfl_xor_sync(0xffffffffu, total, far);
-        for (int s = threadIdx.x % 32; s < P::SPLITS; s += 32) row[s] = total == 0 ? 0 : row[s] / total;
-    }
-    __syncthreads();
-    for (int i = threadIdx.x; i < P::rows * P::dv; i += THREADS) {
-        const int r = i / P::dv, at = i % P::dv;
-        float sum = 0;
-#pragma unroll 16
-        for (int s = 0; s < P::SPLITS; ++s) sum += weights[r * P::SPLITS + s] * fresh(parts + s * STRIDE + r * KEPT + at);
-        p.keep(batch, head, r, at, sum);
-    }
+    merge_warps(states, parts, batch, head, p);
 }
 
 }  // namespace flash_decode
