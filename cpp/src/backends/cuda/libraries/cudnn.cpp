@@ -33,11 +33,11 @@ constexpr int heuristic_mode = 200, heuristic_graph = 201, heuristic_results = 2
 constexpr int config_engine = 300, plan_handle = 400, plan_config = 401, plan_workspace = 402;
 constexpr int conv_alpha = 700, conv_beta = 701, conv_desc = 702, conv_w = 703, conv_x = 704, conv_y = 705;
 constexpr int point_desc = 750, point_x = 751, point_b = 752, point_y = 753;
-constexpr int graph_handle = 800, graph_ops = 801;
+constexpr int graph_handle = 800, graph_ops = 801, graph_engines = 802;
 constexpr int tensor_alignment = 900, tensor_type = 901, tensor_shape = 902, tensor_strides = 903,
               tensor_id = 906, tensor_virtual = 907;
 constexpr int pack_ids = 1000, pack_pointers = 1001, pack_workspace = 1003;
-constexpr int engine_index = 1301, engine_notes = 1303;
+constexpr int engine_graph = 1300, engine_index = 1301, engine_notes = 1303;
 constexpr int cross_correlation = 1, add = 0;
 constexpr int mode_fallback = 2, mode_a = 3;
 constexpr int note_tensor_core = 0, note_down_convert = 1, note_reduced_sums = 2, note_undetermined = 4,
@@ -292,83 +292,128 @@ class CudnnKernel final : public StreamKernel {
         return result;
     }
 
-    // Whether an engine computes as the policy has it: no narrower products, no narrower sums, the same bits
-    // every time.
-    bool exact(const std::vector<int>& notes) const {
+    // Why an engine does not compute as the policy has it: products and sums as wide as asked, the same bits
+    // every time. Empty where it does.
+    std::string inexact(const std::vector<int>& notes) const {
         for (const int note : notes) {
-            if (note == dnn::note_down_convert || note == dnn::note_reduced_sums ||
-                note == dnn::note_undetermined ||
-                (note >= dnn::note_winograd && note <= dnn::note_winograd_last))
-                return false;
-            if (note == dnn::note_tensor_core && type_ == 0) return false;  // TF32
+            if (note == dnn::note_down_convert) return "narrows operands";
+            if (note == dnn::note_reduced_sums) return "narrows sums";
+            if (note == dnn::note_undetermined) return "has other bits every time";
+            if (note >= dnn::note_winograd && note <= dnn::note_winograd_last) return "goes by Winograd";
+            if (note == dnn::note_tensor_core && type_ == 0) return "goes by TF32";
         }
-        return true;
+        return "";
     }
 
+    // The heuristic's configurations in its order, then its fallbacks, then every engine as it is: of small
+    // and of grouped convolutions the heuristics name few, and those that compute in full need not be among
+    // them.
     Status choose(const KernelCall& call) {
         const int64_t pinned = number(call, "engine", -1);
         const int64_t limit = number(call, "workspace_bytes", int64_t{256} << 20);
-        std::string seen;
+        std::map<int64_t, std::string> met;  // engines, and why not
         int configurations = 0;
-        for (const int mode : {dnn::mode_a, dnn::mode_fallback}) {
-            Owned search;
-            if (Builder(f_, dnn::heuristic)
-                    .object(dnn::heuristic_graph, graph_.get())
-                    .set(dnn::heuristic_mode, dnn::type_heuristic, 1, &mode)
-                    .finish(search) != dnn::success)
-                continue;
-            int64_t count = 0;
-            f_.cudnnBackendGetAttribute(search.get(), dnn::heuristic_results, dnn::type_object, 0, &count,
-                                        nullptr);
-            std::vector<Owned> configs;
-            std::vector<dnn::Object> raw;
-            for (int64_t i = 0; i < count; ++i) {
-                Owned config(f_.cudnnBackendDestroyDescriptor);
-                f_.cudnnBackendCreateDescriptor(dnn::config, config.out());
-                raw.push_back(config.get());
-                configs.push_back(std::move(config));
+        const auto takes = [&](Owned& config, int64_t index, const std::string& from) {
+            Owned plan;
+            if (Builder(f_, dnn::plan)
+                    .set(dnn::plan_handle, dnn::type_handle, 1, &shared_.handle)
+                    .object(dnn::plan_config, config.get())
+                    .finish(plan) != dnn::success) {
+                met[index] = "has no plan";
+                return false;
             }
-            int64_t written = 0;
-            if (count > 0)
-                f_.cudnnBackendGetAttribute(search.get(), dnn::heuristic_results, dnn::type_object, count,
-                                            &written, raw.data());
-            for (int64_t i = 0; i < written; ++i) {
+            int64_t workspace = 0, one = 0;
+            f_.cudnnBackendGetAttribute(plan.get(), dnn::plan_workspace, dnn::type_int, 1, &one, &workspace);
+            if (workspace > limit) {
+                met[index] = "takes " + std::to_string(workspace) + " bytes";
+                return false;
+            }
+            plan_ = std::move(plan);
+            kept_.push_back(std::move(config));
+            workspace_ = workspace;
+            implementation_ = "cudnnBackendExecute engine " + std::to_string(index) + ", " + from +
+                              ", workspace " + std::to_string(workspace);
+            return true;
+        };
+        for (const int mode : {dnn::mode_a, dnn::mode_fallback}) {
+            std::vector<Owned> found = configurations_of(mode);
+            for (size_t i = 0; i < found.size(); ++i) {
                 ++configurations;
-                const auto [index, notes] = engine_of(raw[static_cast<size_t>(i)]);
-                const std::string word = std::to_string(index);
-                if ((seen + ",").find(" " + word + ",") == std::string::npos)
-                    seen += (seen.empty() ? " " : ", ") + word;
-                if (pinned >= 0 ? index != pinned : !exact(notes)) continue;
-                Owned plan;
-                if (Builder(f_, dnn::plan)
-                        .set(dnn::plan_handle, dnn::type_handle, 1, &shared_.handle)
-                        .object(dnn::plan_config, raw[static_cast<size_t>(i)])
-                        .finish(plan) != dnn::success)
-                    continue;
-                int64_t workspace = 0, one = 0;
-                f_.cudnnBackendGetAttribute(plan.get(), dnn::plan_workspace, dnn::type_int, 1, &one,
-                                            &workspace);
-                if (workspace > limit) continue;
-                plan_ = std::move(plan);
-                kept_.push_back(std::move(configs[static_cast<size_t>(i)]));
-                workspace_ = workspace;
-                implementation_ = "cudnnBackendExecute engine " + word + ", configuration " +
-                                  std::to_string(i) +
-                                  (mode == dnn::mode_fallback ? " of the fallbacks" : "") + ", workspace " +
-                                  std::to_string(workspace);
-                return {};
+                const auto [index, notes] = engine_of(found[i].get());
+                std::string& why = met[index];
+                if (pinned >= 0 && index != pinned) continue;
+                if (pinned < 0 && !(why = inexact(notes)).empty()) continue;
+                if (takes(found[i], index,
+                          "configuration " + std::to_string(i) +
+                              (mode == dnn::mode_fallback ? " of the fallbacks" : "")))
+                    return {};
             }
         }
+        int64_t engines = 0, one = 0;
+        f_.cudnnBackendGetAttribute(graph_.get(), dnn::graph_engines, dnn::type_int, 1, &one, &engines);
+        for (int64_t index = 0; index < engines; ++index) {
+            if (pinned >= 0 ? index != pinned : met.count(index) != 0 && !met[index].empty()) continue;
+            Owned config = plain(index);
+            if (config.get() == nullptr) continue;  // this engine has no such convolution
+            ++configurations;
+            if (pinned < 0 && !(met[index] = inexact(engine_of(config.get()).second)).empty()) continue;
+            if (takes(config, index, "as it is")) return {};
+        }
+        std::string said;
+        for (const auto& [index, why] : met)
+            said += (said.empty() ? " " : ", ") + std::to_string(index) + (pinned >= 0 ? "" : " " + why);
         if (pinned >= 0)
             return {Code::unsupported,
                     call.kernel + ": cuDNN offers no engine " + std::to_string(pinned) +
-                        " for this convolution, but" + (seen.empty() ? " none" : seen),
+                        " for this convolution, but" + (said.empty() ? " none" : said),
                     "Name one of those, or none."};
         return {Code::unsupported,
-                call.kernel + ": of cuDNN's " + std::to_string(configurations) +
-                    " configurations for this convolution none computes in " + in_ + " with full sums in " +
-                    std::to_string(limit) + " bytes of workspace",
+                call.kernel + ": of cuDNN's " + std::to_string(configurations) + " configurations on " +
+                    std::to_string(engines) + " engines none computes this convolution in " + in_ +
+                    " with full sums in " + std::to_string(limit) +
+                    " bytes of workspace:" + (said.empty() ? " there is none" : said),
                 "Choose another kernel by policy."};
+    }
+
+    // What a heuristic names, best first.
+    std::vector<Owned> configurations_of(int mode) const {
+        Owned search;
+        if (Builder(f_, dnn::heuristic)
+                .object(dnn::heuristic_graph, graph_.get())
+                .set(dnn::heuristic_mode, dnn::type_heuristic, 1, &mode)
+                .finish(search) != dnn::success)
+            return {};
+        int64_t count = 0;
+        f_.cudnnBackendGetAttribute(search.get(), dnn::heuristic_results, dnn::type_object, 0, &count,
+                                    nullptr);
+        std::vector<Owned> configs;
+        std::vector<dnn::Object> raw;
+        for (int64_t i = 0; i < count; ++i) {
+            Owned config(f_.cudnnBackendDestroyDescriptor);
+            f_.cudnnBackendCreateDescriptor(dnn::config, config.out());
+            raw.push_back(config.get());
+            configs.push_back(std::move(config));
+        }
+        int64_t written = 0;
+        if (count > 0)
+            f_.cudnnBackendGetAttribute(search.get(), dnn::heuristic_results, dnn::type_object, count,
+                                        &written, raw.data());
+        while (static_cast<int64_t>(configs.size()) > std::max<int64_t>(written, 0)) configs.pop_back();
+        return configs;
+    }
+
+    // An engine with its own choice of everything; nothing where it does not compute this graph.
+    Owned plain(int64_t index) {
+        Owned engine, config;
+        if (Builder(f_, dnn::engine)
+                .object(dnn::engine_graph, graph_.get())
+                .set(dnn::engine_index, dnn::type_int, 1, &index)
+                .finish(engine) != dnn::success)
+            return Owned();
+        if (Builder(f_, dnn::config).object(dnn::config_engine, engine.get()).finish(config) != dnn::success)
+            return Owned();
+        kept_.push_back(std::move(engine));
+        return config;
     }
 
     std::pair<int64_t, std::vector<int>> engine_of(dnn::Object config) const {
