@@ -37,7 +37,7 @@ def test_a_capability_is_named() -> None:
     assert (target.name, target.kind, target.sm.architecture) == ("cuda:sm_90", "cuda", "sm_90a")
 
 
-@pytest.mark.parametrize("text", ["cuda:sm_9", "cuda:90", "cpu:sm_90"])
+@pytest.mark.parametrize("text", ["cuda:sm_9", "cuda:9.0", "cpu:sm_90"])
 def test_a_word_that_names_no_capability(text: str) -> None:
     with pytest.raises(DeviceUnavailable, match=r"no such CUDA target.*Name one of cuda, cuda:sm_80"):
         cuda_target(text)
@@ -56,6 +56,8 @@ def test_a_machine_without_a_device_is_told_to_name_one() -> None:
     status, facts = _core.cuda_facts(_core.Search())
     if status.ok and facts.devices:
         pytest.skip("there is a device here")
+    with pytest.raises(DeviceUnavailable, match=r"shows no CUDA device 90.*Name one of cuda:sm_80"):
+        cuda_target("cuda:90")
     with pytest.raises(DeviceUnavailable, match=r"shows no CUDA device.*Name one of cuda:sm_80"):
         cuda_target("cuda")
 

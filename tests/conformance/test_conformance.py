@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,15 +14,17 @@ from examples.porting.edge_target import EdgeTarget
 from xpuruntime.errors import DeviceUnavailable, EngineUnavailable, InputError
 from xpuruntime.kernels.catalogue import kernels as catalogue
 from xpuruntime.testing import conformance as kit
-from xpuruntime.testing.conformance import conformance, kernels, nodes, subject
+from xpuruntime.testing.conformance import conformance, kernels, nodes, ops, subject
 from xpuruntime.testing.conformance.finding import Finding
 from xpuruntime.testing.conformance.vendor import excused
 from xpuruntime.testing.cuda_host import cuda_host
 from xpuruntime.testing.onnx_native import judge_natively
 from xpuruntime.testing.onnx_suite import cases, differs
+from xpuruntime.testing.opinfo import BRIDGES
+from xpuruntime.testing.opinfo_native import judge_samples
 
-ONLY_BY_PASSES = {"fused", "rope_append"}
-"""Ops that networks and decoders meet, and no call of a single node."""
+ONLY_BY_PASSES = {"fused"}
+"""Ops that networks meet, and no call of a single node."""
 
 
 def test_every_kernel_of_the_processor_s_catalogue_is_right_under_its_own_name() -> None:
@@ -161,3 +164,25 @@ def test_a_suite_without_its_packages_is_not_run_or_an_error(monkeypatch: pytest
     assert [s.not_run for s in report.suites] == ["", "needs the Python package no_such_package"]
     with pytest.raises(InputError, match="pip install no_such_package"):
         conformance(EdgeBackend(), target=EdgeTarget(), suites=("ops",))
+
+
+def test_entries_that_this_pytorch_has_not_are_told_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its releases differ in names and variants of their samples; the rest is judged all the same."""
+    pytest.importorskip("torch")
+    pytest.importorskip("expecttest")
+    monkeypatch.setitem(BRIDGES, "renamed", replace(BRIDGES["abs"], info="no_such_entry"))
+    monkeypatch.setitem(BRIDGES, "other_variant", replace(BRIDGES["abs"], info="abs", variants=("no_such",)))
+    some = ("abs", "renamed", "other_variant", "unknown", "neg")
+    with pytest.raises(LookupError, match="no OpInfo 'no_such_entry'"):
+        list(judge_samples(some, ("float32",), 1))
+    monkeypatch.setattr(ops, "judge_samples", partial(judge_samples, some, ("float32",)))
+    report = conformance("cpu", suites=("ops",), sample=1)
+    assert report.ok, report.wrong
+    (suite,) = report.suites
+    assert {f.case for f in suite.findings if f.outcome == "right"} == {"abs float32", "neg float32"}
+    document = suite.to_json()
+    assert set(document["cases_not_run"]) == {"renamed", "other_variant", "unknown"}
+    assert document["cases_not_run"]["renamed"].startswith(
+        "LookupError: no OpInfo 'no_such_entry' with a variant of"
+    )
+    assert document["cases"] == suite.count("right") == 2

@@ -12,9 +12,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 import xpuruntime as xrt
 from xpuruntime import ir
+from xpuruntime.compiler.resolve import resolve_target
 from xpuruntime.decisions import Reason
-from xpuruntime.errors import BuildError, KernelRefused, StrictError
+from xpuruntime.errors import BuildError, KernelRefused, KernelUnavailable, StrictError
 from xpuruntime.runtime import Executor
+from xpuruntime.testing.conformance import conformance, kernels
 
 X = np.random.default_rng(0).standard_normal((8, 32), dtype=np.float32)
 W = np.random.default_rng(1).standard_normal((32, 64), dtype=np.float32)
@@ -89,14 +91,53 @@ def forced() -> None:
     with pytest.raises(BuildError) as refused:
         session(xrt.KernelPolicy(rules=[rule]))
     assert SAID in str(refused.value)
-    program = xrt.compile(
-        net(), target="cpu", policy=xrt.KernelPolicy(rules=[rule]), weights={"w": W, "v": V}
-    )
+    policy = xrt.KernelPolicy(rules=[rule])
+    with pytest.raises(KernelUnavailable, match=f"the library declines: matmul/onednn: {SAID}") as at_once:
+        xrt.compile(net(), target="cpu", policy=policy, weights={"w": W, "v": V})
+    assert at_once.value.decision is not None
+    # For machines that are not here nobody is asked.
+    named = resolve_target("cpu").name
+    program = xrt.compile(net(), target=named, policy=policy, weights={"w": W, "v": V})
     with pytest.raises(KernelRefused) as at_load:
         Executor(program)
     ((kernel, nodes, why),) = at_load.value.calls
     assert (kernel, nodes) == ("matmul/onednn", ("second",))
     assert SAID in why
+
+
+def compiled() -> None:
+    """A program for this machine's own processor is made without what its library declines, and says so."""
+    policy = xrt.KernelPolicy(matmul="onednn")
+    weights = {"w": W, "v": V}
+    program = xrt.compile(net(), target="cpu", policy=policy, weights=weights)
+    with Executor(program) as executor:
+        executor.bind(weights)
+        (y,) = executor.run_arrays([X])
+    assert np.allclose(y, wanted(X), atol=1e-4)
+    declined = [c for d in program.decisions for c in d.rejected if c.name == "onednn"]
+    assert declined
+    assert all(c.code is Reason.FORBIDDEN for c in declined)
+    assert all(c.reason.startswith(f"the library declines: matmul/onednn: {SAID}") for c in declined)
+    named = resolve_target("cpu").name
+    elsewhere = xrt.compile(net(), target=named, policy=policy, weights=weights)
+    assert elsewhere.digest != program.digest
+    assert {c.kernel for c in elsewhere.entries[0].plans[0].calls if c.library} == {"matmul/onednn"}
+    again = xrt.compile(net(), target="cpu", policy=policy, weights=weights)
+    assert again.to_bytes() == program.to_bytes()
+
+
+def judged() -> None:
+    """``xpu conformance`` counts what a library declines as refused, with its words: asked before, or met when a program is loaded."""
+    mine = [k for k in kernels.rows("cpu") if k.name == "matmul/onednn"]
+    assert mine
+    kernels.rows = lambda kind: mine
+    for where in ("cpu", resolve_target("cpu").name):
+        report = conformance(where, suites=("kernels",), sample=6)
+        assert not report.wrong, report.wrong
+        (suite,) = report.suites
+        declined = [f for f in suite.findings if SAID in f.why]
+        assert declined
+        assert all(f.outcome == "refused" and SAID in f.reason for f in declined)
 
 
 def strict() -> None:

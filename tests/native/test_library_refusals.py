@@ -45,7 +45,9 @@ def declining(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.mark.parametrize("case", ["preferred", "forced", "strict", "open_shapes", "alternatives"])
+@pytest.mark.parametrize(
+    "case", ["preferred", "forced", "compiled", "judged", "strict", "open_shapes", "alternatives"]
+)
 def test_a_library_that_declines(case: str, declining: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "XPU_LIBONEDNN": str(declining), "XPU_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, str(HERE / "refusal_case.py"), case]

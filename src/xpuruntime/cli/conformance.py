@@ -74,6 +74,8 @@ def _show(found: ConformanceReport, reasons: int) -> None:
     for s in found.suites:
         for reason, count in s.reasons[:reasons]:
             say(f"{s.suite}: refused {count}: {reason}")
+        for f in [f for f in s.findings if f.outcome == "not run"]:
+            say(f"{s.suite}: {f.case} did not run: {f.why}")
     for s in found.suites:
         for f in [f for f in s.findings if f.outcome == "wrong"][:50]:
             say(
@@ -85,4 +87,5 @@ def _show(found: ConformanceReport, reasons: int) -> None:
 
 def _row(s: SuiteReport) -> tuple[str, ...]:
     counts = (s.count(o) for o in ("right", "wrong", "refused", "excused"))
-    return s.suite, str(len(s.findings)), *map(str, counts), f"{s.seconds:.0f}"
+    cases = len(s.findings) - s.count("not run")
+    return s.suite, str(cases), *map(str, counts), f"{s.seconds:.0f}"

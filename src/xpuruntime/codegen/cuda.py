@@ -120,33 +120,38 @@ def cuda_part(part: str) -> tuple[str, str]:
 
 
 def cuda_target(text: str = "cuda") -> CudaTarget:
-    """``"cuda:sm_90"`` -> that compute capability; ``"cuda"`` -> that of this machine's first device. Raises DeviceUnavailable."""
+    """``"cuda:sm_90"`` -> that compute capability; ``"cuda"``, ``"cuda:1"`` -> that of this machine's first or second device.
+
+    Raises DeviceUnavailable.
+    """
     kind, _, name = text.partition(":")
-    if kind != "cuda" or name not in ("", *LEVELS):
+    index = 0 if not name else int(name) if name.isdecimal() else None
+    if kind != "cuda" or (index is None and name not in LEVELS):
         near = difflib.get_close_matches(name, LEVELS, n=1)
         hint = f"Did you mean 'cuda:{near[0]}'? " if near else ""
         raise DeviceUnavailable(
             "target", "no such CUDA target", got=repr(text), do=f"{hint}Name one of cuda, {_known()}."
         )
-    return CudaTarget(LEVELS[name] if name else _own_level())
+    return CudaTarget(LEVELS[name] if index is None else _own_level(index))
 
 
 def _known() -> str:
     return ", ".join(f"cuda:{name}" for name in LEVELS)
 
 
-def _own_level() -> SmLevel:
+def _own_level(index: int) -> SmLevel:
     from .. import _core  # facts of this machine; a level named in full needs none
 
     status, facts = _core.cuda_facts(_core.Search())
-    if not status.ok or not facts.devices:
+    device = next((d for d in facts.devices if d.index == index), None) if status.ok else None
+    if device is None:
+        which = f"CUDA device {index}" if index else "CUDA device"
         raise DeviceUnavailable(
             "target",
-            "this machine shows no CUDA device, so its compute capability must be named",
-            got=status.message or "no device",
+            f"this machine shows no {which}, so its compute capability must be named",
+            got=status.message or f"{len(facts.devices) or 'no'} device{'s' * (len(facts.devices) > 1)}",
             do=f"Name one of {_known()}.",
         )
-    device = facts.devices[0]
     level = sm_level(device.compute_capability)
     if level is None:
         major, minor = device.compute_capability

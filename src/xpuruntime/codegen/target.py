@@ -9,10 +9,14 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from ..errors import BuildError
 from ..program.program import Binary
 from ..targets import TargetConfig
+
+if TYPE_CHECKING:
+    from .own_libraries import OwnLibraries
 
 __all__ = ["PORTABLE", "CodegenTarget"]
 
@@ -39,6 +43,7 @@ class CodegenTarget(ABC):
     takes_fused: whether there are kernels for what passes make of a model: fused nodes, values that lie in other orders. Without, the
                  compiler keeps to the basic passes and to dense values.
     place_alignment: bytes at whose multiples a value begins that the compiler lets lie in a larger one.
+    libraries:   those of this machine where the target stands for it (``cpu``, ``cuda:0``): they are asked before one of their kernels is taken.
     """
 
     name: str = "custom"
@@ -46,6 +51,7 @@ class CodegenTarget(ABC):
     kind: str = ""
     takes_fused: bool = False
     place_alignment: int = 1
+    libraries: OwnLibraries | None = None
 
     @abstractmethod
     def elementwise_kernel(self, kernel_name: str) -> tuple[str, str]:

@@ -44,6 +44,7 @@ class Lowering:
     """What becomes of one graph on one target.
 
     inputs, outputs: names of the border's buffers, the same on every target. ``renamed``: values that are outputs under these names.
+    declined: kernels and nodes of which this machine's libraries said no.
     """
 
     graph: Graph
@@ -55,6 +56,7 @@ class Lowering:
     outputs: tuple[str, ...] = ()
     renamed: Mapping[str, str] = field(default_factory=dict)
     states: tuple[StateRef, ...] = ()
+    declined: tuple[str, ...] = ()
 
 
 def calls_of(

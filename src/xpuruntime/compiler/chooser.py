@@ -11,13 +11,14 @@ from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 from ..codegen.target import CodegenTarget
-from ..decisions import Candidate, Decision, Support
+from ..decisions import Candidate, Decision, Reason, Support
 from ..errors import BuildError, KernelUnavailable
 from ..ir import Graph, Node
 from ..ir.family import source_names
 from ..kernels.kernel import Kernel, Lowered, NodeCall
 from ..policies import KernelPolicy, Offer, choose
 from ..policies.pins import parted
+from .asked import declined
 from .demands import facts_of
 from .times import KernelTimes
 
@@ -64,13 +65,17 @@ class Chooser:
         words = (name for layer in policy.layers for name in _kernels_named(layer))
         self._pinned = {name: parted(name) for name in words if parted(name)[1]}
         self._decisions: dict[tuple[str, ...], list[Decision]] = {}
+        self.declined: list[str] = []
 
     def usable(self, call: NodeCall) -> str:
         """The first kernel that computes a call, ``""`` for none."""
         return next((k.name for k, s in self.offers(call, self.target) if s), "")
 
     def choose(self, node: Node, call: NodeCall) -> Chosen:
-        """The kernel for a node. Raises KernelUnavailable (with the decision), BuildError where it fails to write its code."""
+        """The kernel for a node. Raises KernelUnavailable (with the decision), BuildError where it fails to write its code.
+
+        A kernel whose library says that it does not compute the node (``CodegenTarget.libraries``) is passed over, and the decision says why.
+        """
         rows = self._with_pins(
             {k.name.partition("/")[2]: (k, s) for k, s in self.offers(call, self.target)}, call
         )
@@ -87,20 +92,26 @@ class Chooser:
         facts = facts_of(
             self.graph if known else None, node, phase=self.phase, device=self.target.name.partition(":")[0]
         )
-        offers = [_offer(n, k, s, code.get(n), measured.get(n)) for n, (k, s) in rows.items()]
-        chosen, decision = choose(self.policy, facts, offers)
+        while True:
+            offers = [_offer(n, k, s, code.get(n), measured.get(n)) for n, (k, s) in rows.items()]
+            chosen, decision = choose(self.policy, facts, offers)
+            kernel, made = rows[chosen][0], code[chosen]
+            why = declined(self.target, kernel.name, call, made) if isinstance(made, Lowered) else ""
+            if not why:
+                break
+            rows[chosen] = kernel, Support.no(Reason.FORBIDDEN, f"the library declines: {why}")
+            self.declined.append(f"{kernel.name} {node.name}")
         key = (decision.question, chosen, *(f"{c.name}: {c.reason}" for c in decision.rejected))
         self._decisions.setdefault(key, []).append(decision)
-        kernel, lowered = rows[chosen][0], code[chosen]
-        if not isinstance(lowered, Lowered):
+        if not isinstance(made, Lowered):
             raise BuildError(
                 f"kernel {kernel.name} for {node.op} %{node.name}",
                 "failed while it wrote its code",
-                got=f"{type(lowered).__name__}: {lowered}",
+                got=f"{type(made).__name__}: {made}",
                 do="This is a defect of the kernel; forbid it in a policy to go on, and report it.",
-            ) from lowered
+            ) from made
         assert decision.chosen is not None  # else there was no name to choose
-        return Chosen(kernel, lowered, decision.chosen.reason)
+        return Chosen(kernel, made, decision.chosen.reason)
 
     def _with_pins(self, rows: Rows, call: NodeCall) -> Rows:
         """Beside the rows of a call, those with pins that the policy names: candidates of their own, which nothing else takes."""

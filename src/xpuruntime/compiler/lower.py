@@ -89,6 +89,7 @@ class _Lowerer:
             outputs,
             renamed,
             tuple(self._starts(s) for s in self.graph.states),
+            tuple(self.chooser.declined),
         )
 
     def _starts(self, state: State) -> StateRef:

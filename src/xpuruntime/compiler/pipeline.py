@@ -2,7 +2,8 @@
 
     Graph ─ specialize ─► static graph ─ passes ─► ─ layout ─► ─ lower ─► calls, memory, recipes ─ emit ─► CompiledProgram
 
-Needs no device and no vendor. Weights are not read: recipes say how their buffers are made when they are loaded.
+Needs no device and no vendor, but for what this machine's own libraries are asked. Weights are not read: recipes say how their
+buffers are made when they are loaded.
 """
 
 from __future__ import annotations
@@ -67,8 +68,9 @@ def compile(  # noqa: A001  - the specification's name
     """The program of a model.
 
     model:   a graph, or several by entry-point name: they share weights and states by name.
-    target:  ``cpu`` (the best instruction set of this machine), ``cpu:x86-64-v3`` ..., a TargetConfig, or a CodegenTarget;
-             several are alternatives: the first that a machine can run is taken there.
+    target:  ``cpu`` (the best instruction set of this machine), ``cuda``, ``cuda:1`` (its GPUs), ``cpu:x86-64-v3``, ``cuda:sm_90`` ..., a
+             TargetConfig, or a CodegenTarget; several are alternatives: the first that a machine can run is taken there. The libraries under
+             ``cpu`` and ``cuda`` are asked whether they compute what is chosen for them; where one declines, another kernel is taken.
     policy:  as in InferenceSession: which kernels, which precision, which level of optimisation.
     shapes:  what symbolic dims stand for: one set, or several, each an entry point of its own.
     passes:  a level from 0 to 3 or its name, names of passes, or names with a minus: ``"-fuse_conv"`` is the usual level without it. The usual
@@ -78,7 +80,7 @@ def compile(  # noqa: A001  - the specification's name
     times:   what was measured of kernels (``compiler.times``), or the path of such a file: where no rule or preference names a kernel, the
              fastest of those that were all measured is taken.
 
-    The same model, policy, target and compiler give the same program, byte for byte.
+    The same model, policy, target and compiler (and the same answers of libraries) give the same program, byte for byte.
     Raises BuildError, KernelUnavailable (with its decision), PolicyError, IrError for a symbol without a value.
     """
     begun = time.perf_counter()
@@ -122,7 +124,9 @@ def compile(  # noqa: A001  - the specification's name
         states=_by_name(s for low in lowered for s in low.states),
         binaries=tuple(binaries),
         decisions=_once([*asked.decisions, *(d for low in lowered for d in low.decisions)]),
-        digest=_digest(graphs, demands, targets, phase, measured),
+        digest=_digest(
+            graphs, demands, targets, phase, measured, [d for low in lowered for d in low.declined]
+        ),
         facts={"xpuruntime": __version__},
     )
 
@@ -213,8 +217,9 @@ def _digest(
     targets: Sequence[CodegenTarget],
     phase: str,
     times: KernelTimes,
+    declined: Sequence[str],
 ) -> str:
-    """sha256 of what the program was built from: optimised graphs, policy, targets, measured times, this release."""
+    """sha256 of what the program was built from: optimised graphs, policy, targets, measured times, what libraries declined, this release."""
     parts = [
         __version__,
         phase,
@@ -223,5 +228,6 @@ def _digest(
         [[t.name, repr(t.config)] for t in targets],
         *([times.digest] if times.calls else []),
         *([users] if (users := named_digests(policy.kernel)) else []),
+        *([list(declined)] if declined else []),
     ]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()

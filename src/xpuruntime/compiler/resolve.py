@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..codegen.cpp import CppTarget, cpu_target
 from ..codegen.cuda import cuda_target
+from ..codegen.own_libraries import own_libraries
 from ..codegen.target import CodegenTarget
 from ..errors import BuildError
 from ..targets import TargetConfig
@@ -12,21 +13,29 @@ __all__ = ["resolve_target"]
 
 
 def resolve_target(target: str | TargetConfig | CodegenTarget) -> CodegenTarget:
-    """``cpu``, ``cpu:x86-64-v3``, ``cuda``, ``cuda:sm_90``, a TargetConfig (this machine's processor with these sizes), or a target as it is.
+    """``cpu``, ``cpu:x86-64-v3``, ``cuda``, ``cuda:1``, ``cuda:sm_90``, a TargetConfig (this machine's processor with these sizes), or a target as it is.
 
-    Raises BuildError, DeviceUnavailable.
+    What names no level stands for this machine's own device, whose libraries are then asked. Raises BuildError, DeviceUnavailable.
     """
     if isinstance(target, CodegenTarget):
         return target
     if isinstance(target, TargetConfig):
         return CppTarget(cpu_target("cpu").isa, target)
     if isinstance(target, str) and target.partition(":")[0] == "cpu":
-        return cpu_target(target)
+        return _own(cpu_target(target), "cpu") if target == "cpu" else cpu_target(target)
     if isinstance(target, str) and target.partition(":")[0] == "cuda":
-        return cuda_target(target)
+        _, _, rest = target.partition(":")
+        own = not rest or rest.isdecimal()
+        return _own(cuda_target(target), "cuda", int(rest or 0)) if own else cuda_target(target)
     raise BuildError(
         "compile",
         "no code generator for this target",
         got=repr(target),
         do="Name cpu or cpu:LEVEL (x86-64-v2, x86-64-v3, x86-64-v4 ...), cuda or cuda:LEVEL (sm_80, sm_90 ...), or hand in a CodegenTarget.",
     )
+
+
+def _own(target: CodegenTarget, kind: str, index: int = 0) -> CodegenTarget:
+    """A target, made just now, that asks this machine's libraries."""
+    target.libraries = own_libraries(kind, index)
+    return target

@@ -85,7 +85,13 @@ class DAGExecutor:
         found = None if original is None else Original(original, self.graph)
         asked = wanted or Wanted("native", DeviceId("cpu"))
         asked = replace(asked, threads=threads or asked.threads)
-        own = functools.partial(compile_graph, target=getattr(self.backend, "target", "cpu"))
+        # A GPU by its own name, so that its libraries are asked what they compute.
+        mine = (
+            str(self.backend.device)
+            if self.backend.kind == "cuda"
+            else getattr(self.backend, "target", "cpu")
+        )
+        own = functools.partial(compile_graph, target=mine)
         self._regions = [
             Placed(
                 Work(

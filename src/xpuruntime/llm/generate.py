@@ -20,7 +20,7 @@ from typing import Any, overload
 import numpy as np
 
 from ..errors import InputError
-from ..inference.native.places import target_of
+from ..inference.native.places import own_target
 from ..program.program import CompiledProgram
 from ..protocols import Array
 from ..runtime import load_weights
@@ -77,7 +77,7 @@ class Generator:
             name=self.checkpoint.name,
         )
         self.program: CompiledProgram = build_program(
-            graphs, target=target or target_of(DeviceId.parse(device)), policy=policy
+            graphs, target=target or own_target(DeviceId.parse(device)), policy=policy
         )
         self.weights = load_weights(self.checkpoint.arrays, self.program, device)
         self.steps = Steps(

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from ..codegen.target import CodegenTarget
 from ..compiler.resolve import resolve_target
-from ..errors import BuildError, KernelUnavailable, XpuError
+from ..errors import BuildError, KernelRefused, KernelUnavailable, XpuError
 from ..program.program import Binary, CompiledProgram
 
 __all__ = ["Batch", "batch_of", "in_batches", "why_refused"]
@@ -117,7 +117,9 @@ def in_batches(
 
 
 def why_refused(error: XpuError) -> str:
-    """What a table of refusals counts: the op and its first kernel's reason; other errors by what they say."""
+    """What a table of refusals counts: the op and its first kernel's reason; what a library says; other errors by what they say."""
+    if isinstance(error, KernelRefused) and error.calls:
+        return f"the library declines: {error.calls[0][2]}"[:120]
     if not isinstance(error, KernelUnavailable):
         return f"{type(error).__name__}: {error.what}"[:120]
     op = error.who.partition(" %")[0]

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..codegen.target import CodegenTarget
 from ..compiler import compile as compile_graph
-from ..errors import BuildError, XpuError
+from ..errors import BuildError, KernelRefused, XpuError
 from ..ir import Graph, bind
 from ..program.program import CompiledProgram
 from ..protocols import Array
@@ -131,6 +131,9 @@ def _run(
             with Executor(program, device, threads=threads) as executor:
                 executor.bind(job.weights)
                 made = executor.run_arrays([job.feeds[s.name] for s in program.input_specs])
+        except KernelRefused as error:  # nobody asked the libraries of a target that is named in full
+            verdict = Verdict(case.name, case.kind, Outcome.REFUSED, str(error), job.bound)
+            return Judged(verdict, tuple(ran), why_refused(error))
         except XpuError as error:
             return Judged(Verdict(case.name, case.kind, Outcome.WRONG, str(error), job.bound), tuple(ran))
         wrong = differs(case, job.expected, made)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from ..codegen.target import CodegenTarget
 from ..compiler import compile as compile_graph
-from ..errors import BuildError, XpuError
+from ..errors import BuildError, KernelRefused, XpuError
 from ..program.program import CompiledProgram
 from ..runtime import Executor
 from .native_batch import Batch, in_batches, why_refused
@@ -51,32 +51,49 @@ def judge_samples(
     batch: int = 250,
     jobs: int = 1,
     threads: int = 1,
+    lacking: MutableMapping[str, str] | None = None,
 ) -> Iterator[Sampled]:
     """A judgement per sample that is a call of one of our ops. ``limit``: samples per variant and dtype; ``device``: what runs the
-    target's programs; ``batch``: samples that are compiled together, ``jobs`` batches at once.
+    target's programs; ``batch``: samples that are compiled together, ``jobs`` batches at once; ``lacking``: as ``drawn`` has it.
     """
-    samples = drawn(names, dtypes, limit)
+    samples = drawn(names, dtypes, limit, lacking)
     for (name, dtype, call), made, built in in_batches(
         samples, lambda s, gathering: _compiled(s[2], gathering), _programs, target, size=batch, jobs=jobs
     ):
         if isinstance(made, tuple):
             yield Sampled(name, dtype, call.op, *made)
             continue
-        wrong = _wrong(call, built[0], LOOSE.get((name, dtype), ())[:2], device, threads)
+        try:
+            wrong = _wrong(call, built[0], LOOSE.get((name, dtype), ())[:2], device, threads)
+        except KernelRefused as error:  # nobody asked the libraries of a target that is named in full
+            yield Sampled(name, dtype, call.op, "refused", why_refused(error))
+            continue
         kernel = ", ".join(dict.fromkeys(c.kernel for c in made.entries[0].plans[0].calls))
         shown = f"{wrong}: {call.sample} as {dict(call.attrs)}" if wrong else ""
         yield Sampled(name, dtype, call.op, "wrong" if wrong else "right", shown, kernel)
 
 
 def drawn(
-    names: Iterable[str] = tuple(BRIDGES), dtypes: Sequence[str] = DTYPES, limit: int | None = 6
+    names: Iterable[str] = tuple(BRIDGES),
+    dtypes: Sequence[str] = DTYPES,
+    limit: int | None = 6,
+    lacking: MutableMapping[str, str] | None = None,
 ) -> Iterator[tuple[str, str, Call]]:
-    """Entry, dtype and call of each sample that is a call of one of our ops."""
+    """Entry, dtype and call of each sample that is a call of one of our ops.
+
+    lacking: takes the entries that this PyTorch has no samples of, or whose samples it cannot make, and why; without it they are errors. Its
+    releases differ in names, variants and dtypes.
+    """
     for name in names:
         for dtype in dtypes:
-            for call in calls(name, dtype, limit):
-                if not isinstance(call, Unfit):
-                    yield name, dtype, call
+            try:
+                for call in calls(name, dtype, limit):
+                    if not isinstance(call, Unfit):
+                        yield name, dtype, call
+            except Exception as error:  # PyTorch's own code, of any release
+                if lacking is None:
+                    raise
+                lacking.setdefault(name, f"{type(error).__name__}: {error}"[:200])
 
 
 def _programs(made: CompiledProgram | tuple[str, str]) -> list[CompiledProgram]:
@@ -103,6 +120,8 @@ def _wrong(
             got = executor.run_arrays(
                 [np.array(o, order="C") for o in call.operands if isinstance(o, np.ndarray)]
             )
+    except KernelRefused:
+        raise
     except XpuError as error:
         return str(error)
     for number, (mine, theirs) in enumerate(zip(got, call.want, strict=True)):
@@ -121,7 +140,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--limit", type=int, default=6, help="samples of each variant and dtype; 0: all")
     parser.add_argument("--dtypes", default=",".join(DTYPES))
     asked = parser.parse_args(arguments)
-    found = list(judge_samples(asked.names or tuple(BRIDGES), asked.dtypes.split(","), asked.limit or None))
+    lacking: dict[str, str] = {}
+    names, dtypes = asked.names or tuple(BRIDGES), asked.dtypes.split(",")
+    found = list(judge_samples(names, dtypes, asked.limit or None, lacking=lacking))
     count = Counter(s.outcome for s in found)
     ops = {s.op for s in found if s.outcome == "right"}
     print(
@@ -129,6 +150,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     for reason, n in Counter(s.why for s in found if s.outcome == "refused").most_common(60):
         print(f"  {n:5d}  {reason}")
+    for name, why in lacking.items():
+        print(f"not run: {name}: {why}")
     for sampled in found:
         if sampled.outcome == "wrong":
             print(f"WRONG {sampled.name} {sampled.dtype} by {sampled.kernel}: {sampled.why}")

@@ -10,7 +10,7 @@ from ...protocols import DeviceFact
 from ...runtime.device import CudaDevice, cpu, cuda
 from ...targets import DeviceId
 
-__all__ = ["device_facts", "reaches", "target_of"]
+__all__ = ["device_facts", "own_target", "reaches", "target_of"]
 
 
 def device_facts() -> tuple[DeviceFact, ...]:
@@ -64,6 +64,12 @@ def target_of(device: DeviceId) -> str:
     level = sm_level(found.compute_capability)
     assert level is not None  # as reaches says
     return f"cuda:{level.name}"
+
+
+def own_target(device: DeviceId) -> str:
+    """What to compile for where the program runs on this very device: of a GPU its name, so that its libraries are asked. Raises as ``target_of``."""
+    target = target_of(device)
+    return str(device) if device.kind == "cuda" else target
 
 
 def _drives(device: CudaDevice) -> Support:

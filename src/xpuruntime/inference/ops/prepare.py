@@ -91,7 +91,7 @@ def program_of(graph: Graph, device: DeviceId, policy: Policy) -> tuple[Compiled
     from ...compiler import compile as compile_graph
     from ...kernels.user import named_digests
     from ..native.engine import compiler_facts
-    from ..native.places import target_of
+    from ..native.places import own_target, target_of
 
     target = target_of(device)
     kernels = Policy(kernel=policy.kernel)
@@ -107,7 +107,7 @@ def program_of(graph: Graph, device: DeviceId, policy: Policy) -> tuple[Compiled
     kept = store.get("artifact", digest(ingredients))
     if kept is not None:
         return CompiledProgram.from_bytes(kept), "store"
-    program = compile_graph(graph, target=target, policy=kernels)
+    program = compile_graph(graph, target=own_target(device), policy=kernels)
     try:
         store.put("artifact", ingredients, program.to_bytes())
     except StoreError as error:  # a full disk must not stop an op

@@ -16,7 +16,7 @@ _SHOWN = 200
 @dataclass(frozen=True, slots=True)
 class Finding:
     """``right``; ``wrong``: another answer, a crash of the compiler, code that does not build; ``refused``: an error that says why; ``excused``: another
-    answer for a reason that the list of known cases has, or that a vendor's own API gives as well.
+    answer for a reason that the list of known cases has, or that a vendor's own API gives as well; ``not run``: the suite's own package has no such case.
 
     why:     what differs, or the error's text. reason: what a table of refusals counts. kernels: those that ran.
     """
@@ -52,12 +52,13 @@ class SuiteReport:
         return Counter(k for f in self.findings if f.outcome == "right" for k in f.kernels).most_common()
 
     def to_json(self) -> dict[str, Any]:
-        """Counts, reasons, kernels, and every wrong case up to 200."""
+        """Counts, cases that did not run and why, reasons, kernels, and every wrong case up to 200."""
         wrong = [f for f in self.findings if f.outcome == "wrong"]
         return {
             "suite": self.suite,
-            "cases": len(self.findings),
+            "cases": len(self.findings) - self.count("not run"),
             **{o: self.count(o) for o in ("right", "wrong", "refused", "excused")},
+            "cases_not_run": {f.case: f.why for f in self.findings if f.outcome == "not run"},
             "seconds": round(self.seconds, 1),
             "not_run": self.not_run,
             "reasons": dict(self.reasons),

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...compiler import compile as compile_graph
-from ...errors import BuildError, KernelUnavailable, XpuError
+from ...errors import BuildError, KernelRefused, KernelUnavailable, XpuError
 from ...ir import OPS, Graph, interp
 from ...kernels.catalogue import kernels as catalogue
 from ...kernels.kernel import Kernel
@@ -135,6 +135,8 @@ def _judged(subject: Subject, one: _Asked, made: _Ready, program: CompiledProgra
         with Executor(program, subject.device) as executor:
             executor.bind(made.weights)
             got = executor.run_arrays([made.feeds[s.name] for s in program.input_specs])
+    except KernelRefused as error:  # of a target that was named in full, whose libraries nobody asked before
+        return Finding(one.name, "refused", str(error), why_refused(error), ran)
     except XpuError as error:
         return Finding(one.name, "wrong", str(error), kernels=ran)
     said = _wrong(made.graph, interp.run(made.graph, made.feeds, weights=made.weights), got)

@@ -21,21 +21,28 @@ USUAL = 2
 
 
 def findings(subject: Subject, sample: int, jobs: int) -> Iterator[Finding]:
-    """A finding per sample that is a call of one of our ops, in ten dtypes."""
-    limit = sample or USUAL
+    """A finding per sample that is a call of one of our ops, in ten dtypes; then one per entry that this PyTorch has no samples of."""
+    limit, lacking = sample or USUAL, dict[str, str]()
     if not subject.is_native:
-        yield from _by_sessions(subject, limit)
-        return
+        yield from _by_sessions(subject, limit, lacking)
+    else:
+        yield from _natively(subject, limit, jobs, lacking)
+    for name, why in lacking.items():
+        yield Finding(name, "not run", why)
+
+
+def _natively(subject: Subject, limit: int, jobs: int, lacking: dict[str, str]) -> Iterator[Finding]:
     assert subject.target is not None
+    size = 250 if jobs == 1 else 60
     for s in judge_samples(
-        limit=limit, target=subject.target, device=subject.device, jobs=jobs, batch=250 if jobs == 1 else 60
+        limit=limit, target=subject.target, device=subject.device, jobs=jobs, batch=size, lacking=lacking
     ):
         kernels = tuple(filter(None, s.kernel.split(", ")))
         yield Finding(f"{s.name} {s.dtype}", s.outcome, s.why, s.why[:120], kernels)
 
 
-def _by_sessions(subject: Subject, limit: int) -> Iterator[Finding]:
-    for name, dtype, call in drawn(limit=limit, dtypes=DTYPES):
+def _by_sessions(subject: Subject, limit: int, lacking: dict[str, str]) -> Iterator[Finding]:
+    for name, dtype, call in drawn(limit=limit, dtypes=DTYPES, lacking=lacking):
         case = f"{name} {dtype}"
         feeds = {
             f"x{i}": np.array(o, order="C") for i, o in enumerate(call.operands) if isinstance(o, np.ndarray)

@@ -116,16 +116,15 @@ def _native(where: str, target: Any) -> Subject:
     kind, _, level = ("cpu" if where == "native" else where).partition(":")
     named = level and not level.isdecimal()
     device = str(DeviceId.parse(kind if named else where if where != "native" else "cpu"))
-    backend = Device(device).backend  # raises where there is none
+    Device(device)  # raises where there is none
     if target is None:
-        own = getattr(backend, "target", kind) if kind == "cuda" else kind
         if kind not in ("cpu", "cuda"):
             raise DeviceUnavailable(
                 f"device {device}",
                 "is driven by a package of its own, and nothing says what code it takes",
                 do="Name its target: --target package.module:Target.",
             )
-        target = where if named else own
+        target = where if named else device  # by its own name: its libraries are asked what they compute
     return Subject(where, "native", device, _target(target))
 
 
