@@ -28,38 +28,24 @@ from xpuruntime.kernels.cuda.gemv import Cut
 from xpuruntime.llm import Generator
 
 CONTEXT = 1024
-FIELDS = "columns, warps that share a row, blocks, steps of loads under way, blocks of a multiprocessor, items brought"
-Choice = tuple[int, int, int, int, int, int]
+FIELDS = "columns, warps that share a row, blocks, steps of loads under way, blocks of a multiprocessor"
+Choice = tuple[int, int, int, int, int]
 CHOICES: dict[str, tuple[tuple[int, int, bool], tuple[Choice, ...]]] = {
-    "gate and up": ((8960, 1536, True), (
-        (2, 1, 528, 3, 4, 0), (2, 1, 792, 3, 6, 0), (2, 1, 1120, 3, 4, 0), (2, 1, 1120, 3, 6, 0), (2, 1, 1120, 2, 8, 0), (2, 1, 560, 6, 3, 0),
-        (4, 1, 528, 2, 4, 0), (4, 1, 560, 3, 3, 0), (2, 3, 2240, 2, 16, 0), (2, 2, 2240, 3, 12, 0),
-    )),
-    "down": ((1536, 8960, False), (
-        (2, 7, 528, 3, 4, 0), (2, 7, 768, 5, 3, 0), (1, 7, 768, 5, 4, 0), (1, 7, 768, 5, 6, 0), (1, 7, 1536, 5, 4, 0), (1, 5, 1536, 7, 6, 0),
-        (2, 5, 768, 7, 4, 0), (2, 5, 768, 4, 6, 0), (1, 5, 768, 4, 8, 0), (1, 6, 768, 6, 6, 0),
-    )),
-    "queries, keys, values": ((2048, 1536, False), (
-        (2, 1, 128, 3, 4, 0), (1, 1, 256, 6, 4, 0), (1, 2, 1024, 3, 8, 0), (1, 2, 2048, 3, 8, 0), (1, 3, 1024, 2, 8, 0), (1, 6, 1024, 1, 8, 0),
-        (2, 3, 1024, 2, 8, 0),
-    )),
-    "output": ((1536, 1536, False), (
-        (1, 1, 192, 6, 4, 0), (1, 2, 768, 3, 8, 0), (1, 3, 768, 2, 8, 0), (1, 2, 1536, 3, 8, 0), (2, 3, 768, 2, 8, 0), (1, 6, 768, 1, 8, 0),
-    )),
-    "logits": ((151936, 1536, False), (
-        (2, 1, 528, 3, 4, 0), (2, 1, 1056, 3, 4, 0), (2, 1, 792, 3, 6, 0), (2, 1, 2112, 3, 6, 0), (1, 1, 1056, 6, 4, 0), (4, 1, 528, 3, 3, 0),
-        (2, 1, 9496, 3, 6, 0),
-    )),
+    "gate and up": ((8960, 1536, True), ((2, 1, 1120, 3, 4), (2, 1, 560, 3, 4), (4, 1, 560, 3, 3), (2, 1, 1120, 6, 3), (2, 3, 8960, 2, 12), (4, 3, 4480, 2, 10))),
+    "down": ((1536, 8960, False), ((2, 7, 768, 5, 4), (1, 5, 1536, 7, 6), (2, 7, 384, 5, 4), (4, 7, 384, 5, 2), (2, 5, 768, 7, 3), (4, 7, 384, 3, 3))),
+    "queries, keys, values": ((2048, 1536, False), ((1, 1, 256, 6, 4), (2, 3, 1024, 2, 8), (2, 6, 1024, 1, 8))),
+    "output": ((1536, 1536, False), ((1, 1, 192, 6, 4), (2, 3, 768, 2, 8), (1, 3, 1536, 2, 12))),
+    "logits": ((151936, 1536, False), ((2, 1, 1187, 3, 4), (2, 1, 2374, 3, 4), (2, 1, 9496, 3, 4), (4, 1, 4748, 3, 3), (1, 1, 18992, 6, 4))),
 }  # fmt: skip
 """Product -> (results, inner dim, gated), the ways to cut it that are tried, as ``FIELDS`` has them."""
 
 
 def cut_of(n: int, gated: bool, choice: Choice) -> Cut:
     """The cut of a choice."""
-    columns, split, blocks, ahead, least, far = choice
+    columns, split, blocks, ahead, least = choice
     groups = 8 if split == 1 else 1
     items = -(-n // (columns // (1 + gated)))
-    return Cut(columns, split, groups, ahead, max(1, round(items / (blocks * groups))), far, least)
+    return Cut(columns, split, groups, ahead, max(1, round(items / (blocks * groups))), least)
 
 
 def opened(asked: argparse.Namespace, model: Any, chosen: dict[tuple[int, int, bool], Cut]) -> Generator:

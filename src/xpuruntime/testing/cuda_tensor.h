@@ -70,6 +70,5 @@ static inline float exp2(float x) { return exp2f(x); }
 struct Quad { u32 x[4]; };
 static inline Quad load16(const void *from) { Quad q; memcpy(&q, from, 16); return q; }
 static inline Quad stream16(const void *from) { return load16(from); }
-static inline void bring16(const void *, u32) {}
 
 }  // namespace tensor

@@ -55,7 +55,6 @@ static ucontext_t scheduler;
 static int current, count;
 static unsigned long progress;
 static unsigned char *shared;
-static unsigned kept;
 static int shared_bytes;
 
 // Before the first thread of a launch waits for its turn, what the launches before write is not there: NaNs stand in its place.
@@ -161,6 +160,8 @@ static inline void __threadfence() {}
 template <class T>
 static inline T atomicAdd(T *p, T more) { const T old = *p; *p = old + more; return old; }
 template <class T>
+static inline T atomicCAS(T *p, T from, T to) { const T old = *p; if (old == from) *p = to; return old; }
+template <class T>
 static inline T emulated_shuffle(T x, int from) {
     static_assert(sizeof(T) % 4 == 0 && sizeof(T) <= 8, "");
     emulator::Warp &w = emulator::warp();
@@ -182,6 +183,17 @@ static inline bool __any_sync(unsigned, bool x) {
     for (int i = 0; i < 32; ++i) any |= w.slot[i][0];
     emulator::meet_warp();
     return any != 0;
+}
+
+static inline int __syncthreads_and(int x) {
+    static int none;
+    __syncthreads();
+    if (!x) none = 1;
+    __syncthreads();
+    const int all = !none;
+    __syncthreads();
+    none = 0;
+    return all;
 }
 
 namespace tensor {
@@ -283,10 +295,6 @@ static Quad load16(const void *from) {
     return q;
 }
 static Quad stream16(const void *from) { return load16(from); }
-static void bring16(const void *from, u32 bytes) {
-    if ((uintptr_t)from % 16 || bytes % 16) emulator::wrong("what is brought into the cache is no whole number of 16 bytes");
-    emulator::kept = (emulator::kept + *(const unsigned char *)from + ((const unsigned char *)from)[bytes - 1]) % 251;  // read: it must be there
-}
 
 }  // namespace tensor
 

@@ -141,8 +141,8 @@ def test_a_norm_and_the_layer_after_it(m: int, n: int, k: int, dtype: str, gated
     judge(NormLinear("matmul/gemv"), "norm_linear", x, weight, act="silu", gated=gated, weights="1", shift=1)
 
 
-def test_a_decoder_s_products_are_cut_so_that_launches_overlap() -> None:
-    """Two blocks a multiprocessor or so, of at most 256 threads, so that as many of the next launch have room; a short row is one warp's."""
+def test_a_decoder_s_products_are_cut_so_that_memory_is_busy() -> None:
+    """More blocks of at most 256 threads than multiprocessors, each with one item of columns unless there are very many; a short row is one warp's."""
     for n, k, gated in (
         (2048, 1536, False),
         (1536, 1536, False),
@@ -152,7 +152,8 @@ def test_a_decoder_s_products_are_cut_so_that_launches_overlap() -> None:
     ):
         cut = cut_for(1, n, k, DType.BFLOAT16, gated)
         blocks = cut.blocks(-(-n * (1 + gated) // cut.columns))
-        assert 132 <= blocks <= 2.2 * 132
+        assert 132 <= blocks <= 9 * 132
+        assert cut.per == 1 or n > 10**5
         assert cut.threads <= 256
         assert (cut.split == 1) is (k == 1536)
         each = -(-k // (256 * cut.split))

@@ -1,9 +1,10 @@
 """``matmul/gemv`` on CUDA: few rows times a weight whose k lies side by side (``templates/cuda/gemv.cuh``), as decoding has them.
 
-All of the time is that of reading the weight once. Warps own columns, lanes stride along k in 16-byte reads; a launch has about two
-blocks a multiprocessor, which go through their columns one item after the other, so that the next launch finds room beside them and
-reads the first of its weights before this one is done. ``norm_linear`` has an RMS norm before the product: the sums of a row's squares
-are made with its staging, the factor is applied to finished sums. Gated, a group of warps has rows of both halves.
+All of the time is that of reading the weight once. Warps own columns, lanes stride along k in 16-byte reads; the first weights of a launch
+are read before the one before it is done. Blocks have one item of columns each, up to eight blocks a multiprocessor: on an H200 that took
+17 us less a layer of Qwen2.5-1.5B than two blocks that stay and go through their items (``scripts/gpu/decoder_cuts.py``).
+``norm_linear`` has an RMS norm before the product: the sums of a row's squares are made with its staging, the factor is applied to finished
+sums. Gated, a group of warps has rows of both halves.
 """
 
 from __future__ import annotations
@@ -34,15 +35,13 @@ MOST_ROWS = 16
 
 _DTYPES = (DType.BFLOAT16, DType.FLOAT16, DType.FLOAT32)
 _WARPS = 8
-_BLOCKS = 2 * FULL
-"""Blocks of a launch: two a multiprocessor are bytes enough under way, and leave room for as many of the next launch."""
+_BLOCKS = 8 * FULL
+"""Blocks of a launch beyond which each goes through several items."""
 _SHORT = 16
 """Steps up to which a warp goes through a whole row alone."""
 _LOADS = 10
 """16-byte loads of a thread that are under way."""
 _STAGED = 32 * 1024
-_BROUGHT = 16 * 2**20
-"""Bytes that may wait in the second-level cache: a third of an H100's, and what its memory gives in five microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,6 @@ class Cut:
     groups: int
     ahead: int
     per: int = 1
-    far: int = 0
     least: int = 4
 
     @property
@@ -72,13 +70,13 @@ class Cut:
 def cut_for(m: int, n: int, k: int, dtype: DType, gated: bool = False) -> Cut:
     """Long rows are shared by the warps of a block, others go a warp each; n counts results, of which a gated one takes two rows."""
     steps = max(1, math.ceil(k * dtype.bits / 8 / 512))
-    few = n * (1 + gated) <= 1.5 * _BLOCKS * _WARPS
+    few = n * (1 + gated) <= 3 * FULL * _WARPS
     columns = (1 if few and not gated and steps <= _SHORT else 2) if m == 1 else 4 if m <= 8 else 2
     own = min(columns // (1 + gated), 1 << (n.bit_length() - 1))
     columns = own * (1 + gated)
     items = math.ceil(n / own)
     split = 1
-    if steps > _SHORT or (items < 2 * _BLOCKS and steps > 1):
+    if steps > _SHORT or (items < 4 * FULL and steps > 1):
         choices = range(min(_WARPS, steps), min(3, steps - 1), -1)
         split = min(choices, key=lambda s: (math.ceil(steps / s) * s - steps, -s))
     each, most = math.ceil(steps / split), max(1, _LOADS // columns)
@@ -87,9 +85,7 @@ def cut_for(m: int, n: int, k: int, dtype: DType, gated: bool = False) -> Cut:
         key=lambda a: (math.ceil(each / a) * a - each, -a),
     )
     groups = _WARPS if split == 1 else 1
-    per = max(1, round(items / (_BLOCKS * groups)))
-    brought = math.ceil(items / per) * columns * k * dtype.bits // 8
-    return Cut(columns, split, groups, ahead, per, 1 if per > 1 and brought <= _BROUGHT else 0)
+    return Cut(columns, split, groups, ahead, max(1, items // (_BLOCKS * groups)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +229,7 @@ def gemv_stage(call: NodeCall, cut: Cut) -> Stage:
     known = s.known and (s.scale is None or call.tensor(4).is_weight)
     numbers: Mapping[str, object] = {
         "m": s.m, "n": s.n, "k": s.k, "x_row": s.x_row, "w_row": s.w_row, "COLUMNS": cut.columns, "SPLIT": cut.split,
-        "GROUPS": cut.groups, "AHEAD": cut.ahead, "PER": cut.per, "FAR": cut.far,
+        "GROUPS": cut.groups, "AHEAD": cut.ahead, "PER": cut.per,
     }  # fmt: skip
     flags = {
         "GATED": s.gated,

@@ -2,13 +2,12 @@
 // gemv.cuh: few rows times a weight [n, k]: the time is that of reading the weight, once, 16 bytes a thread, many loads under way.
 //
 // A group of SPLIT warps computes PER items of columns that lie side by side, one after the other. The weight is known before the launch
-// (EARLY), so its first loads go out before the launch before this one is done, and those of an item while the one before is summed;
-// items AHEAD of that are brought into the second-level cache (FAR of them; compute capability 9.0 and later).
+// (EARLY), so its first loads go out before the launch before this one is done, and those of an item while the one before is summed.
 //
 // A struct P says all: S (storage), A (what sums are kept in), n, k, m (rows of x), x_row and w_row (elements between rows), COLUMNS (rows
 // of the weight that a group reads at a time: columns of y, or, GATED, halves of pairs of them: those of the gate and as many, n rows
 // on, of what it lets through), SPLIT (warps that share a row's k), GROUPS (times SPLIT: warps of a block; 1 where SPLIT is not 1), AHEAD
-// (steps whose loads are under way), PER, FAR, NORM (x is over the root of its mean square, eps() added, and scaled), STAGED (its rows
+// (steps whose loads are under way), PER, NORM (x is over the root of its mean square, eps() added, and scaled), STAGED (its rows
 // wait in shared memory), ALIGNED, EARLY. `finish.terms(row, column)` reads what a result adds, `finish.keep(...)` writes one.
 namespace gemv {
 
@@ -188,13 +187,6 @@ __device__ __forceinline__ void run(const typename P::S *x, const typename P::S 
     const auto row_of = [&](int i, int c) {
         return w + ((long long)column_of(i) + (c < OWN ? c : P::n + c - OWN)) * P::w_row;
     };
-    const auto bring = [&](int i) {
-        if constexpr (P::FAR > 0 && P::ALIGNED && P::w_row == P::k)
-            if (i < end && lane == 0 && part == 0) {
-                tensor::bring16(row_of(i, 0), OWN * P::k * sizeof(S));
-                if (P::GATED) tensor::bring16(row_of(i, OWN), OWN * P::k * sizeof(S));
-            }
-    };
     const auto fetch = [&](int i, int turn, int s, int c) {
         return read<P::ALIGNED, true>(row_of(i, c), first + (turn * P::AHEAD + s) * Z::STEP, Z::WHOLE ? (1 << 30) : P::k);
     };
@@ -207,8 +199,6 @@ __device__ __forceinline__ void run(const typename P::S *x, const typename P::S 
 #pragma unroll
             for (int c = 0; c < C; ++c) loaded[s][c] = fetch(item, 0, s, c);
     }
-#pragma unroll
-    for (int i = 1; i <= P::FAR; ++i) bring(item + i);
     const Rows<P> rows = {x, scale, shared.staged};
     if constexpr (P::NORM) rows.norm(shared.squares);
     else if (P::EARLY) wait_for_turn();
@@ -229,7 +219,6 @@ __device__ __forceinline__ void run(const typename P::S *x, const typename P::S 
         A sums[Z::VALUES];
 #pragma unroll
         for (int i = 0; i < Z::VALUES; ++i) sums[i] = 0;
-        bring(item + P::FAR + 1);
 #pragma unroll 1
         for (int turn = 0; turn < Z::TURNS; ++turn) {
             const bool last = turn + 1 == Z::TURNS, more = !last || item + 1 < end;

@@ -98,12 +98,6 @@ __device__ __forceinline__ Quad stream16(const void *from) {
                  : "l"(from));
     return q;
 }
-// Brings so many bytes, a multiple of 16, from global memory into the second-level cache, later; a hint.
-__device__ __forceinline__ void bring16(const void *from, u32 bytes) {
-#if SM >= 90
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-#endif
-}
 __device__ __forceinline__ Quad load16(const void *from) {
     const uint4 v = *(const uint4 *)from;
     return Quad{{v.x, v.y, v.z, v.w}};
