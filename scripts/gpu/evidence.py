@@ -229,15 +229,16 @@ def matmul(report: Report, asked: argparse.Namespace) -> Any:
 
 
 def attention(report: Report, asked: argparse.Namespace) -> Any:
-    """flash_v2 against naive: the kernels seen change for attention, and only there."""
+    """flash_v2 against naive and cuDNN: the kernels seen change for attention, and only there."""
     module, x, want = layers(asked)
     found = {}
-    for word in ("flash_v2", "naive"):
+    for word in ("flash_v2", "naive", "cudnn"):
         policy = xrt.KernelPolicy(rules=[xrt.Rule(op="attention", use=word)])
         got, _, found[word] = rows_of(opened(module, x, asked, policy), x)
         near(report, word, got, want)
-    differ = changed(found["flash_v2"], found["naive"])
-    report.show("flash_v2 to naive: only attention ran otherwise", differ == ["attention/naive"])
+    differ = {word: changed(found["flash_v2"], found[word]) for word in ("naive", "cudnn")}
+    for word, kernels in differ.items():
+        report.show(f"flash_v2 to {word}: only attention ran otherwise", kernels == [f"attention/{word}"])
     return {word: seen_of(evidence) for word, evidence in found.items()} | {"changed": differ}
 
 

@@ -28,8 +28,8 @@ FILES: Mapping[str, tuple[str, ...]] = {
         "conv", "pool", "movement", "indexing", "places", "scan", "sort", "resize", "creation", "quant", "rnn", "signal", "onednn",
     ),
     "cuda": (
-        "cuda.elementwise", "cuda.fused", "cuda.reduce", "cuda.softmax", "cuda.norm", "cuda.decode", "cuda.gemv", "cuda.matmul",
-        "cuda.attention", "cuda.conv", "cuda.pool", "cuda.rope", "cuda.data", "cuda.tasks",
+        "cuda.elementwise", "cuda.fused", "cuda.reduce", "cuda.softmax", "cuda.norm", "cuda.decode", "cuda.decode_append", "cuda.gemv", "cuda.matmul",
+        "cuda.attention", "cuda.attention_cudnn", "cuda.conv", "cuda.pool", "cuda.rope", "cuda.data", "cuda.tasks",
     ),
     "": ("ported",),
 }  # fmt: skip

@@ -1,0 +1,93 @@
+// cuda/libraries/cudnn_conv.cpp: convolution, then residual, bias and activation in one plan.
+//
+// A call's options: x_shape, x_strides, w_shape, w_strides, y_shape, y_strides (n, c, space; filters,
+// channels, space), r_strides where there is a residual, stride, dilation, begin, end (padding of each space
+// dim), bias, residual, act, in (dtype). Arguments: x, weight, then bias and residual where the options say
+// so, then y.
+#include <algorithm>
+
+#include "backends/cuda/libraries/cudnn_graph.h"
+
+namespace xpurt::cuda {
+namespace {
+
+struct Activation {
+    const char* name;
+    int mode;
+    double upper, slope;  // of a clipped or leaky relu; 0: none
+};
+constexpr Activation activations[] = {
+    {"relu", 100, 0, 0},    {"relu6", 100, 6, 0}, {"leaky_relu", 100, 0, 0.01}, {"tanh", 101, 0, 0},
+    {"sigmoid", 102, 0, 0}, {"gelu", 104, 0, 0},  {"silu", 106, 0, 0},          {"gelu_tanh", 107, 0, 0},
+};
+
+}  // namespace
+
+// What comes out of one step is the next one's x; the last one's is y.
+void build_convolution(CudnnGraph& graph, const KernelCall& call, size_t) {
+    const Dims none;
+    const Dims y_shape = option(call, "y_shape", none), y_strides = option(call, "y_strides", none);
+    if (y_shape.size() < 3) return graph.fail("the call has no shapes of images");
+    const auto act = option<std::string>(call, "act", "none");
+    const bool bias = option(call, "bias", false), residual = option(call, "residual", false);
+    const int type = cudnn_type(option<std::string>(call, "in", "float32"));
+    const bool wide = type == dnn::data_double;
+    const int sums = wide ? dnn::data_double : dnn::data_float;
+    const dnn::Object x =
+        graph.argument(option(call, "x_shape", none), option(call, "x_strides", none), type);
+    const dnn::Object w =
+        graph.argument(option(call, "w_shape", none), option(call, "w_strides", none), type);
+    dnn::Object b = nullptr, r = nullptr;
+    if (bias) {
+        Dims shape(y_shape.size(), 1), strides(y_shape.size(), y_shape[1]);
+        shape[1] = y_shape[1];
+        strides[1] = 1;
+        b = graph.argument(shape, strides, type);
+    }
+    if (residual) r = graph.argument(y_shape, option(call, "r_strides", none), type);
+    const dnn::Object y = graph.argument(y_shape, y_strides, type);
+    int steps = 1 + bias + residual + (act != "none");
+    const auto out = [&] { return --steps == 0 ? y : graph.inner(y_shape, y_strides, sums); };
+
+    const Dims stride = option(call, "stride", none);
+    const auto space = static_cast<int64_t>(stride.size());
+    const dnn::Object description = graph.make(dnn::convolution)
+                                        .set(dnn::conv_type, dnn::type_data, 1, &sums)
+                                        .set(dnn::conv_mode, dnn::type_mode, 1, &dnn::cross_correlation)
+                                        .set(dnn::conv_dims, dnn::type_int, 1, &space)
+                                        .dims(dnn::conv_stride, stride)
+                                        .dims(dnn::conv_dilation, option(call, "dilation", none))
+                                        .dims(dnn::conv_begin, option(call, "begin", none))
+                                        .dims(dnn::conv_end, option(call, "end", none))
+                                        .keep();
+    dnn::Object at = out();
+    const float one = 1, zero = 0;
+    const double wide_one = 1, wide_zero = 0;
+    const int factor = wide ? dnn::type_double : dnn::type_float;
+    CudnnGraph::Builder made = graph.make(dnn::op_convolution);
+    made.object(dnn::conv_desc, description)
+        .object(dnn::conv_x, x)
+        .object(dnn::conv_w, w)
+        .object(dnn::conv_y, at)
+        .set(dnn::conv_alpha, factor, 1, wide ? static_cast<const void*>(&wide_one) : &one)
+        .set(dnn::conv_beta, factor, 1, wide ? static_cast<const void*>(&wide_zero) : &zero);
+    graph.operation(made);
+
+    if (residual) at = graph.point(dnn::add, sums, at, out(), r);
+    if (bias) at = graph.point(dnn::add, sums, at, out(), b);
+    if (act == "none") return;
+    const auto* const found = std::find_if(std::begin(activations), std::end(activations),
+                                           [&](const Activation& a) { return act == a.name; });
+    if (found == std::end(activations)) return graph.fail("it has no activation " + act);
+    CudnnGraph::Builder how = graph.make(dnn::pointwise);
+    how.set(dnn::pointwise_mode, dnn::type_pointwise, 1, &found->mode)
+        .set(dnn::pointwise_math, dnn::type_data, 1, &sums);
+    if (found->upper != 0) how.set(dnn::relu_upper, dnn::type_double, 1, &found->upper);
+    if (found->slope != 0) how.set(dnn::relu_slope, dnn::type_double, 1, &found->slope);
+    const dnn::Object activation = how.keep();
+    CudnnGraph::Builder last = graph.make(dnn::op_pointwise);
+    last.object(dnn::point_desc, activation).object(dnn::point_x, at).object(dnn::point_y, out());
+    graph.operation(last);
+}
+
+}  // namespace xpurt::cuda

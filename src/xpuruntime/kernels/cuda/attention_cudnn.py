@@ -1,0 +1,108 @@
+"""``attention/cudnn``: the fused attention of cuDNN's graph API (``cpp/src/backends/cuda/libraries/cudnn_attention.cpp``).
+
+For many queries of 16-bit heads without a mask tensor; memory does not grow with the sequence. cuDNN chooses one of its engines when a
+program is loaded and says which in the receipt; ``{kernel: cudnn, engine: N}`` takes that one or refuses to load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...codegen.target import CodegenTarget
+from ...decisions import Reason, Support
+from ..attention_shape import AttentionShape, supported
+from ..kernel import Lowered, NodeCall, Stage
+from ..product import sizes
+from .heavy import CHUNK_BYTES, TAGS, bytes_of, in_chunks
+from .libraries import absent
+
+__all__ = ["KERNELS", "Cudnn"]
+
+_MOST_ELEMENTS = 256
+"""Of a head: what its engines for compute capability 8.0 and later take (support matrix of cuDNN 9.19's graph API)."""
+
+_SIZED = ("q", "k", "v")
+
+
+@dataclass(frozen=True)
+class Cudnn:
+    """cuDNN's attention. ``engine``: its global index; -1: the heuristic's first with full sums and the same bits every time."""
+
+    name: str = "attention/cudnn"
+    engine: int = -1
+    ops: tuple[str, ...] = ("attention",)
+    on_request: bool = False
+    asks: str = "pins an engine"
+
+    def pinned(self, word: str, values: Mapping[str, int]) -> Cudnn:
+        """The row that takes one of the library's engines, and no other."""
+        return replace(self, name=f"attention/{word}", engine=values.get("engine", -1), on_request=True)
+
+    def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
+        """float16 and bfloat16, heads of whole chunks of 16 bytes up to 256 elements, causal from the first key on, no mask tensor."""
+        missing = absent("cudnn", "nvidia-cudnn-cu13")
+        if missing is not None:
+            return missing
+        found = supported(call)
+        if not found:
+            return found
+        dtype = call.outputs[0].dtype
+        if dtype not in TAGS:
+            return Support.no(Reason.DTYPE_UNSUPPORTED, f"takes float16 and bfloat16, not {dtype.value}")
+        s = AttentionShape.of(call)
+        reason = _missing(s) or _misplaced(call, s)
+        return Support.no(Reason.SHAPE_UNSUPPORTED, reason) if reason else found
+
+    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+        """One call."""
+        s = AttentionShape.of(call)
+        specs = {n: call.tensor(i).spec for i, n in enumerate(_SIZED)} | {"y": call.outputs[0]}
+        options: dict[str, Any] = {f"{n}_shape": list(sizes(spec)) for n, spec in specs.items()}
+        options |= {f"{n}_strides": list(spec.physical.strides) for n, spec in specs.items()}
+        options |= {
+            "scale": s.scale, "causal": s.causal and s.offset < s.keys - 1, "offset": s.offset, "in": call.outputs[0].dtype.value,
+            "engine": self.engine,
+        }  # fmt: skip
+        seen = 0.5 if s.causal and s.queries == s.keys and not s.offset else 1
+        stage = Stage(
+            "attention", "", ("in0", "in1", "in2", "out0"), library="cudnn", options=options, flops=int(s.flops * seen),
+            bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
+        )  # fmt: skip
+        return Lowered((stage,))
+
+
+def _missing(s: AttentionShape) -> str:
+    """What the node asks for and the library's graph has not; ``""``: nothing."""
+    if s.empty or not s.keys or not s.d:
+        return "has empty operands"
+    if s.mask:
+        return "takes no mask tensor"
+    if s.softcap:
+        return "has no soft cap"
+    if not s.scale > 0:
+        return f"takes factors above zero, not {s.scale:g}"
+    if s.causal and s.offset < 0:
+        return f"every query must see a key, and the first {-s.offset} see none"
+    if max(s.d, s.dv) > _MOST_ELEMENTS:
+        return f"heads of up to {_MOST_ELEMENTS} elements, not {max(s.d, s.dv)}"
+    if max(s.batch, s.kv_heads * s.group, s.queries, s.keys) >= 2**31:
+        return "counts sizes in 32 bits"
+    return ""
+
+
+def _misplaced(call: NodeCall, s: AttentionShape) -> str:
+    """Where operands lie otherwise than its loads of 16 bytes want them, which it does not check by itself."""
+    if any(steps[3] != 1 for steps in (s.q, s.k, s.v, s.y)):
+        return "a head's elements do not lie side by side"
+    if not in_chunks(
+        call.outputs[0].dtype, s.d, s.dv, *(x for steps in (s.q, s.k, s.v, s.y) for x in steps[:3])
+    ):
+        return f"heads and their places are no multiples of {CHUNK_BYTES} bytes"
+    if any(x <= 0 for steps in (s.q, s.k, s.v, s.y) for x in steps[:3]):
+        return "an operand is spread out of fewer elements"
+    return ""
+
+
+KERNELS: tuple[Any, ...] = (Cudnn(),)
