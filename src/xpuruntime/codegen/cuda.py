@@ -30,6 +30,7 @@ class CudaTarget(CodegenTarget):
 
     kind = "cuda"
     takes_fused = True
+    any_layout = frozenset(["max_pool", "avg_pool", "adaptive_max_pool", "adaptive_avg_pool"])
     place_alignment = 16  # loads of 16 bytes, and what cuDNN's fast engines ask for
     sm: SmLevel
 
@@ -142,7 +143,9 @@ def _known() -> str:
 def _own_level(index: int) -> SmLevel:
     from .. import _core  # facts of this machine; a level named in full needs none
 
-    status, facts = _core.cuda_facts(_core.Search())
+    from .own_libraries import place_of
+
+    status, facts = _core.cuda_facts(place_of("cuda"))
     device = next((d for d in facts.devices if d.index == index), None) if status.ok else None
     if device is None:
         which = f"CUDA device {index}" if index else "CUDA device"

@@ -42,6 +42,7 @@ class CodegenTarget(ABC):
     kind:        which of our own kernels are written for it (``cpu``, ``cuda``); empty for a target that brings its own.
     takes_fused: whether there are kernels for what passes make of a model: fused nodes, values that lie in other orders. Without, the
                  compiler keeps to the basic passes and to dense values.
+    any_layout:  ops whose kernels go as fast whichever way values lie: nothing is brought into another order for them.
     place_alignment: bytes at whose multiples a value begins that the compiler lets lie in a larger one.
     libraries:   those of this machine where the target stands for it (``cpu``, ``cuda:0``): they are asked before one of their kernels is taken.
     """
@@ -50,6 +51,7 @@ class CodegenTarget(ABC):
     config: TargetConfig = PORTABLE
     kind: str = ""
     takes_fused: bool = False
+    any_layout: frozenset[str] = frozenset()
     place_alignment: int = 1
     libraries: OwnLibraries | None = None
 

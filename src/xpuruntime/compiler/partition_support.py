@@ -129,7 +129,7 @@ def _lowered(graph: Graph, target: CodegenTarget, policy: Policy) -> None:
     graph = run_passes(graph, 3 if target.takes_fused else 1, context=context)
     layouts: Layouts = {}
     if target.takes_fused:
-        graph, layouts = assign_layouts(graph, target.config.channel_alignment_bytes)
+        graph, layouts = assign_layouts(graph, target.config.channel_alignment_bytes, target.any_layout)
     lower(graph, layouts, target, policy.kernel, offers)
 
 

@@ -104,7 +104,7 @@ def compile(  # noqa: A001  - the specification's name
         code = Code(t, len(binaries))
         for name, graph in graphs.items():
             laid, layouts = (
-                assign_layouts(graph, t.config.channel_alignment_bytes)
+                assign_layouts(graph, t.config.channel_alignment_bytes, t.any_layout)
                 if laid_out and t.takes_fused
                 else (graph, {})
             )

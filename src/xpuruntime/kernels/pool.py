@@ -16,7 +16,9 @@ from .conv_shape import C_TYPES, ConvShape, braces, function, strides_of
 from .kernel import Kernel, Lowered, NodeCall, Stage
 from .pool_places import Places, Regions
 
-__all__ = ["KERNELS", "Generated", "places_text", "pool_shape", "reducer_of", "windows_text"]
+__all__ = [
+    "KERNELS", "Generated", "divisor_of", "places_text", "pool_shape", "reducer_of", "window_ends", "windows_text",
+]  # fmt: skip
 
 _FLOATS = (DType.FLOAT32, DType.FLOAT64, DType.FLOAT16, DType.BFLOAT16)
 _GRAIN_BYTES = 1 << 16
@@ -66,19 +68,28 @@ def pool_shape(call: NodeCall) -> ConvShape:
     return ConvShape.adaptive(x, y, _space_dims(call))
 
 
-def windows_text(call: NodeCall, shape: ConvShape) -> str:
-    """An initialiser of ``pool::Windows``."""
-    adaptive = call.op in _ADAPTIVE
+def window_ends(call: NodeCall, shape: ConvShape) -> tuple[list[int], list[int]]:
+    """Where the input ends, less what negative padding crops, and where what counts in an average's divisor does."""
     ends: tuple[int, ...] = (0, 0, 0)
-    if not adaptive:
+    if call.op not in _ADAPTIVE:
         ends = (*(0,) * (3 - shape.rank), *pads(call.attrs["padding"], shape.rank)[1])
     limit = [n + min(e, 0) for n, e in zip(shape.size, ends, strict=True)]
-    counted = [n + e for n, e in zip(shape.size, ends, strict=True)]
+    return limit, [n + e for n, e in zip(shape.size, ends, strict=True)]
+
+
+def divisor_of(call: NodeCall) -> tuple[bool, float]:
+    """Of a mean: whether padding counts, and the divisor where it is given, else 0."""
     mean = call.op == "avg_pool"
-    divisor = call.attrs["divisor"] if mean else None
-    flags = [str(f).lower() for f in (adaptive, mean and call.attrs["count_include_pad"])]
+    return mean and bool(call.attrs["count_include_pad"]), float((call.attrs["divisor"] if mean else 0) or 0)
+
+
+def windows_text(call: NodeCall, shape: ConvShape) -> str:
+    """An initialiser of ``pool::Windows``."""
+    limit, counted = window_ends(call, shape)
+    padding, divisor = divisor_of(call)
+    flags = [str(f).lower() for f in (call.op in _ADAPTIVE, padding)]
     power = call.attrs["p"] if call.op == "lp_pool" else 0.0
-    numbers = [number(float(v)) for v in (divisor or 0, power)]
+    numbers = [number(float(v)) for v in (divisor, power)]
     return f"{{{braces(limit)}, {braces(counted)}, {', '.join([*flags, *numbers])}}}"
 
 

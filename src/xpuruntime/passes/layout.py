@@ -71,16 +71,22 @@ def channels_last(spec: TensorSpec, alignment: int = 0) -> Layout | None:
     return Layout((0, *range(2, spec.rank), 1), alloc)
 
 
-def assign_layouts(graph: Graph, alignment: int = 0) -> tuple[Graph, Layouts]:
-    """The graph with conversions, and the layout of every value that is not dense. ``alignment``: bytes to which channels are padded."""
+def assign_layouts(
+    graph: Graph, alignment: int = 0, agnostic: frozenset[str] = frozenset()
+) -> tuple[Graph, Layouts]:
+    """The graph with conversions, and the layout of every value that is not dense.
+
+    alignment: bytes to which channels are padded. agnostic: ops of the first kind that count as the second on this target.
+    """
     if not any(n.op in _CHANNELS and n.outputs[0].spec is not None and n.spec.rank > 2 for n in graph.nodes):
         return graph, {}
-    return _Assignment(graph, alignment).done()
+    return _Assignment(graph, alignment, agnostic).done()
 
 
 class _Assignment:
-    def __init__(self, graph: Graph, alignment: int) -> None:
+    def __init__(self, graph: Graph, alignment: int, agnostic: frozenset[str]) -> None:
         self.graph, self.alignment = graph, alignment
+        self.agnostic = _AGNOSTIC | agnostic
         self.layouts: dict[str, Layout] = {}
         self.nodes: list[Node] = []
         self.copies: dict[tuple[str, bool], str] = {}
@@ -111,7 +117,7 @@ class _Assignment:
 
     def follows(self, node: Node) -> bool:
         """Whether the node takes its operands as they lie."""
-        return node.op in _AGNOSTIC or OPS[node.op].pointwise or _pointwise_body(node)
+        return node.op in self.agnostic or OPS[node.op].pointwise or _pointwise_body(node)
 
     def keeps_channels(self, node: Node) -> bool:
         """A reshape of a channels-last value that changes its space only."""

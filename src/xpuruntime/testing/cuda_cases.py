@@ -20,15 +20,16 @@ import numpy as np
 
 from ..codegen.cuda import cuda_target
 from ..compiler import compile as compile_graph
-from ..ir import Graph, GraphBuilder, interp
+from ..ir import Graph, interp
 from ..numerics import tolerance_for
 from ..program.program import BufferAllocation, BufferKind, CompiledProgram
 from ..protocols import Array
 from ..runtime.recipes import run_recipe
 from ..types import DType
 from .native_batch import batch_of
+from .speed_graphs import speed_graphs
 
-__all__ = ["Case", "graph_cases", "node_cases", "pack", "speed_cases", "speed_graphs"]
+__all__ = ["Case", "graph_cases", "node_cases", "pack", "speed_cases"]
 
 Case = dict[str, Any]
 _GROUP = 24
@@ -122,45 +123,8 @@ def written(
     }
 
 
-def speed_graphs() -> Iterator[tuple[str, Graph]]:
-    """Graphs of one kernel of a size that a device's memory is measured by."""
-
-    def one(name: str, build: Any, *specs: str) -> tuple[str, Graph]:
-        b = GraphBuilder("g")
-        operands = [b.input(f"x{i}", s) for i, s in enumerate(specs)]
-        made = build(b, *operands)
-        for i, value in enumerate(made if isinstance(made, tuple) else (made,)):
-            b.output(f"y{i}", value)
-        return name, b.build()
-
-    big = "[8192, 8192]"
-    yield one("add bf16", lambda b, x, y: b.add(x, y), f"bfloat16{big}", f"bfloat16{big}")
-    yield one("add f32", lambda b, x, y: b.add(x, y), f"float32{big}", f"float32{big}")
-    yield one("bias gelu bf16", lambda b, x, y: b.gelu(b.add(x, y)), f"bfloat16{big}", "bfloat16[8192]")
-    yield one("cast f32 to bf16", lambda b, x: b.cast(x, dtype="bfloat16"), f"float32{big}")
-    yield one("softmax bf16", lambda b, x: b.softmax(x, dim=1), f"bfloat16{big}")
-    yield one("softmax f32 1024", lambda b, x: b.softmax(x, dim=1), "float32[65536, 1024]")
-    yield one("layer norm bf16", lambda b, x, w, c: b.layer_norm(x, w, c, normalized_shape=[4096], eps=1e-5),
-              "bfloat16[16384, 4096]", "bfloat16[4096]", "bfloat16[4096]")  # fmt: skip
-    yield one(
-        "rms norm bf16 1536",
-        lambda b, x, w: b.rms_norm(x, w, normalized_shape=[1536]),
-        "bfloat16[32768, 1536]",
-        "bfloat16[1536]",
-    )
-    yield one("transpose bf16", lambda b, x: b.permute(x, dims=[1, 0]), f"bfloat16{big}")
-    yield one("heads bf16", lambda b, x: b.permute(x, dims=[0, 2, 1, 3]), "bfloat16[16, 2048, 16, 128]")
-    yield one("cat bf16", lambda b, x, y: b.cat(x, y, dim=1), "bfloat16[8192, 4096]", "bfloat16[8192, 4096]")
-    yield one("sum rows f32", lambda b, x: b.sum(x, dim=[1]), f"float32{big}")
-    yield one("sum columns f32", lambda b, x: b.sum(x, dim=[0]), f"float32{big}")
-    yield one("sum all f32", lambda b, x: b.sum(x, dim=None), f"float32{big}")
-    yield one("embedding bf16", lambda b, t, i: b.embedding(t, i), "bfloat16[151936, 1536]", "int64[32768]")
-    yield one("max pool nhwc f32", lambda b, x: b.max_pool(x, kernel_size=[3, 3], stride=[2, 2], padding=[1, 1], dilation=[1, 1]),
-              "float32[64, 64, 112, 112]")  # fmt: skip
-
-
 def speed_cases(target: str) -> Iterator[Case]:
-    """The same, packed; no data, nothing is compared. ``bytes``: what must move."""
+    """Large graphs of one kernel, packed; no data, nothing is compared. ``bytes``: what must move."""
     for name, graph in speed_graphs():
         gathering = batch_of(cuda_target(target))
         plan = compile_graph(graph, target=gathering).entries[0].plans[0]

@@ -24,6 +24,8 @@ __all__ = ["cuda_moves_stage"]
 _PACK_BYTES = 16
 _TURNED_BYTES = 4
 _BUSY = 1 << 15
+_TOGETHER = 4
+"""Packs of a thread where it must look up first where they lie: one wait for the place, then all of them are under way."""
 _LEAST_TILE = 8
 _LONGEST_CHECK = 1 << 16
 """Places that a block looks through to see whether they rise."""
@@ -110,6 +112,7 @@ class _Text:
             self.shared, self.serial = [*self.serial, *self.shared], []
         self.unit = self._unit()
         self.width = self._turned_width(item) if self.unit is not None else self._width(item)
+        self.packs = self._packs()
         if self.unit is not None:
             self.tile *= self.width
 
@@ -159,12 +162,24 @@ class _Text:
             width //= 2
         return width
 
+    def _packs(self) -> int:
+        """Packs of a thread, evenly apart along the last dim: several where lookups say where the source lies."""
+        beside, rest = divmod(self.last.length, self.width)
+        reads = bool(self.move.lookups) and not any(x.writes for x in self.move.lookups)
+        if self.unit is not None or self.width == 1 or rest or not reads or self.last.steps[1] != 1:
+            return 1
+        count, packs = math.prod(d.length for d in self.shared) // self.width, _TOGETHER
+        while packs > 1 and (beside % packs or count // packs < _BUSY):
+            packs //= 2
+        return packs
+
     # ── how it is launched ──
 
     @property
     def _lengths(self) -> list[int]:
-        """Items of threads per dim: the last one in packs."""
-        return [*(d.length for d in self.shared[:-1]), math.ceil(self.last.length / self.width)]
+        """Items of threads per dim: the last one in packs, or so many of them."""
+        each = self.width * self.packs
+        return [*(d.length for d in self.shared[:-1]), math.ceil(self.last.length / each)]
 
     @property
     def _tiles(self) -> tuple[list[_Dim], int, int]:
@@ -280,6 +295,9 @@ class _Text:
                 return [*lines, f"spread<{self.width}>({to}, ({self.kind})({move.fill}){tail});"]
             if self.last.steps[1] == 0:
                 return [*lines, f"spread<{self.width}>({to}, *({source}){tail});"]
+            if self.packs > 1:
+                apart = self.last.length // self.packs
+                return [*lines, f"carry_apart<{self.width}, {self.packs}>({to}, {source}, {apart});"]
             return [*lines, f"carry<{self.width}>({to}, {source}{tail});"]
         give = f"*({source})" if move.source else move.fill
         if move.combine:

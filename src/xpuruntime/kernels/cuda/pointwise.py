@@ -22,8 +22,8 @@ from .launch import Argument, Launch, blocks_for, cuda_stage
 
 __all__ = ["arguments_of", "index_type", "lower_pointwise", "pack_of", "statement", "value_lines"]
 
-_NARROW = {"gelu": ("gelu(", "gelu_narrow(")}
-"""Functions that are written once more, shorter, for what is kept in 16 bits."""
+_NARROW = {"gelu": ("gelu", "gelu_tanh"), "sigmoid": ("sigmoid",), "silu": ("silu",), "silu_mul": ("silu",)}
+"""Functions of an op that are written once more, shorter, for what is kept in 16 bits (``templates/cuda/narrow.cuh``)."""
 
 _PACK_BYTES = 16
 _MOST_PACKED = 8
@@ -71,7 +71,9 @@ def statement(plan: Plan, operation: Operation) -> tuple[str, frozenset[str]]:
     """The line that computes an operation, and the parts of the prelude that it needs."""
     line, needed = plain_statement(plan, operation)
     if operation.op in _NARROW and operation.dtype in (DType.BFLOAT16, DType.FLOAT16):
-        line = line.replace(*_NARROW[operation.op])
+        for name in _NARROW[operation.op]:
+            line = line.replace(f" = {name}(", f" = {name}_narrow<{STORAGE[operation.dtype]}>(")
+        needed |= {"narrow"}
     return line, needed
 
 
@@ -154,21 +156,30 @@ class _Pointwise:
             lines += [f"store<N>({y}_at, {value});" for y, value in zip(results, plan.outputs, strict=True)]
             return lines
         packed = [i for i in plan.inputs if i.name in moving]
+        inside = value_lines(plan, [o for o in plan.operations if o.name in moving], parts)
+        given = list(zip(results, plan.outputs, strict=True))
         ways = [f"fits<{width}>({n}_at)" for n in (*(i.name for i in packed), *results)]
-        lines.append(f"const bool whole = {' && '.join(ways)};")
-        lines += [f"const auto {i.name}_of = fetch<{width}>({i.name}_at, whole);" for i in packed]
-        for at, y in enumerate(results):
-            lines.append(f"pack<{STORAGE[self.call.outputs[at].dtype]}, {width}> {y}_of;")
-        inside = [f"const auto {i.name} = decode<N>({i.name}_of.at[u], {i.name}_at);" for i in packed]
-        inside += value_lines(plan, [o for o in plan.operations if o.name in moving], parts)
-        for y, value in zip(results, plan.outputs, strict=True):
-            inside.append(f"{y}_of.at[u] = encode<N>({value}, (const {STORAGE[self._result(y)]} *)0);")
-        lines += ["#pragma unroll", f"for (int u = 0; u < {width}; ++u) {{", *indented(inside), "}"]
-        lines += [f"put<{width}>({y}_at, {y}_of, whole);" for y in results]
-        return lines
-
-    def _result(self, y: str) -> DType:
-        return self.call.outputs[int(y[1:])].dtype
+        whole = [f"const auto {i.name}_of = decoded(fetch<{width}>({i.name}_at, true));" for i in packed]
+        whole += [
+            f"unpacked<{STORAGE[o.dtype]}, {width}> {y}_of;"
+            for y, o in zip(results, self.call.outputs, strict=True)
+        ]
+        whole += _each(
+            width,
+            "unroll",
+            [f"const auto {i.name} = {i.name}_of.at[u];" for i in packed]
+            + inside
+            + [f"{y}_of.at[u] = {value};" for y, value in given],
+        )
+        whole += [f"put<{width}>({y}_at, encoded({y}_of), true);" for y in results]
+        apart = _each(
+            width,
+            "unroll 1",
+            [f"const auto {i.name} = load<N>({i.name}_at + u);" for i in packed]
+            + inside
+            + [f"store<N>({y}_at + u, {value});" for y, value in given],
+        )
+        return [*lines, f"if ({' && '.join(ways)}) {{", *indented(whole), "} else {", *indented(apart), "}"]
 
     def _address(self, name: str, base: str) -> str:
         """Where the thread's first element of a value lies."""
@@ -181,3 +192,8 @@ class _Pointwise:
             if strides[-1]:
                 terms.append("i" if strides[-1] == 1 else f"i * {strides[-1]}")
         return " + ".join([base, *terms])
+
+
+def _each(width: int, pragma: str, body: Sequence[str]) -> list[str]:
+    """The loop over a thread's elements."""
+    return [f"#pragma {pragma}", f"for (int u = 0; u < {width}; ++u) {{", *indented(body), "}"]

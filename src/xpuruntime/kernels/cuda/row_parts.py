@@ -66,38 +66,48 @@ def joined_parts(writer: RowText) -> list[str]:
     share = writer.share
     made = partial_of(writer.plan)
     slots = share.kept.elements * share.parts
+    if share.across:  # what threads side by side found lies side by side
+        place, step = "c" if share.kept.rows == 1 else f"row * {share.kept.inner} + c", share.kept.elements
+        one, counter, lane, lanes = writer.live("threadIdx.y == 0"), "group", "threadIdx.y", share.y
+        join = f"joined_column<{share.x}, {share.y}>"
+    else:
+        place, step = f"row * {share.parts}", 1
+        one, counter, lane, lanes = "threadIdx.x == 0", "row", "threadIdx.x", share.x
+        join = f"joined_block<{share.x // 32}>"
     lines, stores = list[str](), list[str]()
     for j, o in enumerate(made):
         kind = _word(o.dtype)
-        lines.append(
-            f"{kind} *const {o.name}_parts = ({kind} *)(parts + {j * slots * SLOT}) + row * {share.parts};"
-        )
-        stores.append(f"{o.name}_parts[blockIdx.x % {share.parts}] = {o.name};")
+        lines.append(f"{kind} *const {o.name}_parts = ({kind} *)(parts + {j * slots * SLOT}) + {place};")
+        stores.append(f"{o.name}_parts[{_times('part', step)}] = {o.name};")
     lines += [
-        "if (threadIdx.x == 0) {",
+        f"if ({one}) {{",
         *indented(stores),
         "}",
-        f"if (!arrives_last(counters + row, {share.parts})) return;",
+        f"if (!arrives_last(counters + {counter}, {share.parts})) return;",
     ]
     for at in range(len(writer.wanted) - 1):
         for o in (o for o in made if writer.passes[o.name] == at + 1):
             kind, operand = compute_type(o.dtype), str(o.operands[0])
-            body = [f"const {kind} mine = fresh({o.name}_parts + s);"]
+            body = [f"const {kind} mine = fresh({o.name}_parts + {_times('s', step)});"]
             term = "mine"
             if at:  # a place: the formula again, over the parts' extremes and places
-                body, term = _again(writer, made[0], o, operand), operand
+                body, term = _again(writer, made[0], o, operand, step), operand
             lines += [
                 f"{o.name} = ({kind})({neutral_of(o)});",
-                f"for (int s = threadIdx.x; s < {share.parts}; s += {share.x}) {{",
+                f"for (int s = {lane}; s < {share.parts}; s += {lanes}) {{",
                 *indented([*body, f"{o.name} = {o.op}_of()({o.name}, ({kind})({term}));"]),
                 "}",
-                f"{o.name} = joined_block<{share.x // 32}>({o.name}, {o.op}_of(), room);",
+                f"{o.name} = {join}({o.name}, {o.op}_of(), room);",
             ]
         lines += writer.row_level(at + 1)
     return lines
 
 
-def _again(writer: RowText, first: Operation, place: Operation, operand: str) -> list[str]:
+def _times(index: str, step: int) -> str:
+    return index if step == 1 else f"{index} * {step}"
+
+
+def _again(writer: RowText, first: Operation, place: Operation, operand: str, step: int) -> list[str]:
     lines = []
     for name in writer.closure([operand], set()):
         entry = writer.inputs.get(name)
@@ -105,5 +115,5 @@ def _again(writer: RowText, first: Operation, place: Operation, operand: str) ->
             lines.append(writer.statement(writer.operations[name]))
             continue
         part = place.name if entry.operand == POSITION else first.name
-        lines.append(f"const {compute_type(entry.dtype)} {name} = fresh({part}_parts + s);")
+        lines.append(f"const {compute_type(entry.dtype)} {name} = fresh({part}_parts + {_times('s', step)});")
     return lines

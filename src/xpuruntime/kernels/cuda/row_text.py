@@ -25,6 +25,8 @@ _KEPT = 64
 """Registers of a thread that may hold what later passes need, and elements up to which its loop is unrolled."""
 _UNROLLED = 4
 """Turns of longer loops whose reads go out together."""
+_UNDER_WAY = 32
+"""Bytes that a thread reads at once across rows: with every thread of a multiprocessor, twice what covers the memory's latency."""
 _NARROW = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)
 
 
@@ -35,7 +37,8 @@ class RowShare:
     kept, run: the dims that stay and those that are reduced; ``across``: see above.
     x, y:      a block's threads. Along: ``x`` of them on one of ``y`` rows; across: ``y`` of them on one of ``x`` rows.
     width:     elements of a pack; ``turns``: packs of a thread along one row (across: not used).
-    parts:     blocks that share one row (along), ``share`` elements each; the last of them to come joins what they found.
+    parts:     blocks that share a row (across: the rows beside each other), ``share`` elements each; the last of them to come joins what they
+               found.
     """
 
     call: NodeCall
@@ -54,7 +57,7 @@ class RowShare:
         """Elements of a block along a row: whole packs of all its threads, where it is not alone."""
         if self.parts == 1:
             return self.run.elements
-        each = self.x * self.width
+        each = self.y if self.across else self.x * self.width
         return math.ceil(self.run.elements / (self.parts * each)) * each
 
     @property
@@ -65,13 +68,20 @@ class RowShare:
     @property
     def blocks(self) -> int:
         """Blocks of the launch."""
+        return self.groups * self.parts
+
+    @property
+    def groups(self) -> int:
+        """Blocks, counting those once that share rows."""
         if self.across:
             return self.kept.rows * math.ceil(self.kept.inner / self.x)
-        return math.ceil(self.kept.elements / self.y) * self.parts
+        return math.ceil(self.kept.elements / self.y)
 
     @property
     def exact(self) -> bool:
         """Whether every pack of every thread lies in the row."""
+        if self.across:
+            return self.run.elements % (self.parts * self.y) == 0
         return self.turns * self.x * self.width * self.parts == self.run.elements
 
 
@@ -194,7 +204,7 @@ class RowText:
         if ones:
             first = "threadIdx.y" if share.across else "threadIdx.x"
             stores = [f"store<N>({y}_row, {self._converted(self.results[y])});" for y in ones]
-            rest += [f"if ({self._live(f'{first} == 0')}) {{", *indented(stores), "}"]
+            rest += [f"if ({self.live(f'{first} == 0')}) {{", *indented(stores), "}"]
         asked = self._alignment()
         if not asked:
             return [*lines, *rest]
@@ -233,7 +243,8 @@ class RowText:
             return share.kept.inner % share.x != 0
         return share.kept.elements % share.y != 0
 
-    def _live(self, condition: str) -> str:
+    def live(self, condition: str) -> str:
+        """A condition, of threads that have a row of their own."""
         return f"live && {condition}" if self._partial() else condition
 
     def _place(self) -> list[str]:
@@ -241,16 +252,26 @@ class RowText:
         share = self.share
         if share.across:
             columns = -(-share.kept.inner // share.x)
-            row = "blockIdx.x" if columns == 1 else f"blockIdx.x / {columns}"
-            lines = [f"const {self.index} row = {row};"] if share.kept.rows > 1 else []
-            first = f"blockIdx.x % {columns} * {share.x} + " if columns > 1 else ""
+            group, lines = "blockIdx.x", list[str]()
+            if share.parts > 1:  # blocks that lie side by side read side by side
+                group = "group"
+                lines.append(
+                    f"const {self.index} part = blockIdx.x / {share.groups}, group = blockIdx.x % {share.groups};"
+                )
+                lines.append(f"const {self.index} begin = part * {share.share};")
+            if share.kept.rows > 1:
+                lines.append(f"const {self.index} row = {group if columns == 1 else f'{group} / {columns}'};")
+            column = group if share.kept.rows == 1 else f"{group} % {columns}"
+            first = f"{column} * {share.x} + " if columns > 1 else ""
             mine, name, many = f"{first}threadIdx.x", "c", share.kept.inner
         else:
             block = "blockIdx.x" if share.parts == 1 else f"blockIdx.x / {share.parts}"
             mine = block if share.y == 1 else f"{block} * {share.y} + threadIdx.y"
             lines, name, many = [], "row", share.kept.elements
             if share.parts > 1:
-                lines.append(f"const {self.index} begin = blockIdx.x % {share.parts} * {share.share};")
+                lines.append(
+                    f"const {self.index} part = blockIdx.x % {share.parts}, begin = part * {share.share};"
+                )
         if not self._partial():
             return [*lines, f"const {self.index} {name} = {mine};"]
         return [
@@ -325,7 +346,7 @@ class RowText:
         return (self._across if self.share.across else self._along)(names, ready, steps, writes)
 
     def _across(self, names: list[str], ready: set[str], steps: list[str], writes: bool) -> list[str]:
-        run, y = self.share.run, self.share.y
+        share, run, y = self.share, self.share.run, self.share.y
         body = []
         for name in self.closure(names, ready):
             entry = self.inputs.get(name)
@@ -343,9 +364,23 @@ class RowText:
             body += ["if (live) {", *indented(stores), "}"]
         else:
             body += stores
-        first, step = ("threadIdx.y", y) if y > 1 else ("0", 1)
-        head = f"for ({self.index} r = {first}; r < {run.elements}; r += {step}) {{"
-        return [head, *indented(body), "}"]
+        first = " + ".join([*["begin"] * (share.parts > 1), *["threadIdx.y"] * (y > 1)]) or "0"
+        pragma = f"#pragma unroll {self._together(names)}"
+        if share.exact:
+            many = run.elements // (share.parts * y)
+            place = f"const {self.index} r = {first} + k * {y};"
+            return [pragma, f"for (int k = 0; k < {many}; ++k) {{", *indented([place, *body]), "}"]
+        end = str(run.elements)
+        if share.parts > 1:
+            end = f"smaller<{self.index}>(begin + {share.share}, {end})"
+        head = f"for ({self.index} r = {first}, end = {end}; r < end; r += {y}) {{"
+        return [pragma, head, *indented(body), "}"]
+
+    def _together(self, names: list[str]) -> int:
+        """Elements that a thread reads at once where rows lie side by side."""
+        read = [self.inputs[n] for n in self.closure(names, stop=set()) if n in self.inputs]
+        size = sum(max(1, i.dtype.bits // 8) for i in read if i.operand != POSITION)
+        return max(_UNROLLED, min(_UNDER_WAY // max(size, 2), _UNDER_WAY // 2))
 
     def _offset(self, name: str, index: str) -> str:
         return offset_text(self.share.run.extents, self.share.run.strides[name], index)

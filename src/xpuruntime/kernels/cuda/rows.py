@@ -5,7 +5,7 @@ A row is everything that one reduction reads. Two ways, by what lies side by sid
     along   a dim that is reduced: up to a block of threads works on one row, each on packs that lie side by side
     across  a dim that is kept: neighbouring threads have neighbouring rows, and those above each other share one
 
-Where rows are few and long, several blocks share one (``row_parts``). Partial results are joined in a fixed tree, so equal inputs give
+Where rows are few and long, several blocks share them (``row_parts``). Partial results are joined in a fixed tree, so equal inputs give
 equal bits.
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ...codegen.nest import Nest, nest
 from ...codegen.plans import CONSTANT, POSITION, Plan
@@ -36,7 +37,8 @@ _THREADS = 256
 _BLOCKS = 4 * FULL
 """Blocks that share few rows, all together."""
 _LEAST_PACKS = 4
-"""Packs of a thread that make a block worth its while."""
+_LEAST_TURNS = 8
+"""Packs of a thread along a row, elements of a thread across, that make a block worth its while."""
 
 
 def lower_rows(
@@ -47,8 +49,8 @@ def lower_rows(
     stage = _stage(share, stem)
     if share.parts == 1:
         return Lowered((stage,))
-    rows = share.kept.elements
-    return Lowered((stage,), temps=(rows * share.parts * len(partial_of(plan)) * SLOT,), counters=rows * 4)
+    size = share.kept.elements * share.parts * len(partial_of(plan)) * SLOT
+    return Lowered((stage,), temps=(size,), counters=share.groups * 4)
 
 
 CUDA = Writer("cuda", lower_pointwise, lower_rows)
@@ -68,26 +70,30 @@ def _share(call: NodeCall, plan: Plan, outputs: Sequence[Output], target: Codege
     if across:
         x = min(WARP, _power_above(kept.inner))
         y = min(threads // x, _power_above(max(1, run.elements // 4)))
-        return RowShare(call, plan, tuple(outputs), kept, run, True, x, y)
+        share = RowShare(call, plan, tuple(outputs), kept, run, True, x, y)
+        if share.groups >= _BLOCKS or y < threads // x or run.elements < 2 * y * _LEAST_TURNS:
+            return share
+        wide = replace(share, y=2 * y)  # larger blocks leave fewer partial results
+        return replace(wide, parts=_parts(plan, outputs, wide.groups, run.elements // wide.y, _LEAST_TURNS))
     width = _width(plan, outputs, run)
     packs = max(1, math.ceil(run.elements / width))
     if packs <= WARP or (packs <= _WARP_ROW // 4 and kept.elements >= _MANY_ROWS):
         x = min(WARP, _power_above(packs))
         return RowShare(call, plan, tuple(outputs), kept, run, False, x, max(1, threads // x), width)
     x = min(4 * threads, max(2 * WARP, _power_above(math.ceil(packs / 4))))
-    parts = _parts(plan, outputs, kept.elements, packs)
+    parts = _parts(plan, outputs, kept.elements, packs // threads, _LEAST_PACKS)
     if parts > 1:
         return RowShare(call, plan, tuple(outputs), kept, run, False, threads, 1, width, parts)
     return RowShare(call, plan, tuple(outputs), kept, run, False, x, 1, width)
 
 
-def _parts(plan: Plan, outputs: Sequence[Output], rows: int, packs: int) -> int:
-    """Blocks of a row, where rows alone are too few for a device, and each is long enough that a block of threads has some packs of it."""
+def _parts(plan: Plan, outputs: Sequence[Output], groups: int, turns: int, least: int) -> int:
+    """Blocks that share what one could do, where those are too few for a device, and there are so many turns that each has ``least`` of them."""
     full = any(any(o.strides[d] for d in plan.reduced) for o in outputs)
-    if full or 2 * rows > FULL or not divisible(plan):
+    if full or 2 * groups > FULL or not divisible(plan):
         return 1
-    most = max(1, min(_BLOCKS // rows, packs // (_LEAST_PACKS * _THREADS)))
-    even = (p for p in range(most, most * 3 // 4, -1) if packs % (p * _THREADS) == 0)  # no turn is cut short
+    most = max(1, min(_BLOCKS // groups, turns // least))
+    even = (p for p in range(most, most * 3 // 4, -1) if turns % p == 0)  # no turn is cut short
     return next(even, most)
 
 

@@ -32,6 +32,19 @@ template <int N, class T> INLINE void carry(T *to, const T *from, int n = N) {
     const bool whole = fits<N>(to) && fits<N>(from);
     put<N>(to, fetch<N>(from, whole, n), whole, n);
 }
+// M packs of N elements, `step` (a multiple of N) elements from one to the next: all are read before any is written.
+template <int N, int M, class T> INLINE void carry_apart(T *to, const T *from, int64_t step) {
+    if (fits<N>(to) && fits<N>(from)) {
+        pack<T, N> r[M];
+#pragma unroll
+        for (int m = 0; m < M; ++m) r[m] = fetch<N>(from + m * step, true);
+#pragma unroll
+        for (int m = 0; m < M; ++m) put<N>(to + m * step, r[m], true);
+    } else {
+#pragma unroll 1
+        for (int i = 0; i < M * N; ++i) to[i / N * step + i % N] = from[i / N * step + i % N];
+    }
+}
 template <int N, class T> INLINE void spread(T *to, T value, int n = N) {
     pack<T, N> r;
 #pragma unroll

@@ -190,6 +190,42 @@ template <int N, class S> INLINE void put(S *p, const pack<S, N> &r, bool whole,
     for (int i = 0; i < N; ++i)
         if (i < n) ((typename bits_of_<S>::type *)p)[i] = r.at[i];
 }
+// The same as values; what is narrow goes two at a time.
+template <class S, int N> struct unpacked { loaded<S> at[N]; };
+template <class S, int N> INLINE unpacked<S, N> decoded(const pack<S, N> &r) {
+    unpacked<S, N> v;
+    if constexpr (same<S, bf16> && N % 2 == 0) {
+        uint32_t words[N / 2];
+        __builtin_memcpy(words, r.at, sizeof words);
+#pragma unroll
+        for (int i = 0; i < N / 2; ++i) {
+            v.at[2 * i] = bitcast<float>(words[i] << 16);
+            v.at[2 * i + 1] = bitcast<float>(words[i] & 0xffff0000u);
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; ++i) v.at[i] = decode<1>(r.at[i], (const S *)0);
+    }
+    return v;
+}
+template <class S, int N> INLINE pack<S, N> encoded(const unpacked<S, N> &v) {
+    pack<S, N> r;
+#if defined(__CUDACC_RTC__)
+    if constexpr ((same<S, bf16> || same<S, f16>) && N % 2 == 0) {
+        uint32_t words[N / 2];
+#pragma unroll
+        for (int i = 0; i < N / 2; ++i) {
+            if constexpr (same<S, bf16>) asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(words[i]) : "f"(v.at[2 * i + 1]), "f"(v.at[2 * i]));
+            else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(words[i]) : "f"(v.at[2 * i + 1]), "f"(v.at[2 * i]));
+        }
+        __builtin_memcpy(r.at, words, sizeof words);
+        return r;
+    }
+#endif
+#pragma unroll
+    for (int i = 0; i < N; ++i) r.at[i] = encode<1>(v.at[i], (const S *)0);
+    return r;
+}
 template <int N, class S> INLINE bool fits(const S *p) { return (uint64_t)p % alignof(pack<S, N>) == 0; }
 
 // ── conversions, as the IR's cast means them ──
