@@ -142,7 +142,6 @@ def _known() -> str:
 
 def _own_level(index: int) -> SmLevel:
     from .. import _core  # facts of this machine; a level named in full needs none
-
     from .own_libraries import place_of
 
     status, facts = _core.cuda_facts(place_of("cuda"))

@@ -17,7 +17,7 @@ from ..program.program import KernelCall
 from ..types import TensorSpec
 from ..vendor_folders import vendor_folders
 
-__all__ = ["OwnLibraries", "own_libraries"]
+__all__ = ["OwnLibraries", "own_libraries", "place_of"]
 
 
 class OwnLibraries:
@@ -47,7 +47,7 @@ class OwnLibraries:
         backend = self._backend
         if backend is None:
             return ""
-        _core.open_library(call.library, _search(call.library))
+        _core.open_library(call.library, place_of(call.library))
         # A plan of this call alone, made ready and dropped: each argument is a buffer of its own.
         plan = _core.Plan("question", 0, 0, 0, len(specs), 1, None)
         plan.add_call(
@@ -75,7 +75,7 @@ class OwnLibraries:
     def _backend(self) -> _core.Backend | None:
         if self.kind == "cpu":
             return _core.cpu_backend(1)
-        made = _core.cuda_backend(self.index, _search("cuda"))
+        made = _core.cuda_backend(self.index, place_of("cuda"))
         return None if isinstance(made, _core.Status) else made
 
 
@@ -85,6 +85,7 @@ def own_libraries(kind: str, index: int = 0) -> OwnLibraries:
     return OwnLibraries(kind, index)
 
 
-def _search(name: str) -> _core.Search:
+def place_of(name: str) -> _core.Search:
+    """Where a library is looked for: the file that its variable names, else the loader's own search and vendors' folders."""
     override = env.get_path(_core.library_variable(name))
     return _core.Search(folders=vendor_folders()) if override is None else _core.Search(str(override))

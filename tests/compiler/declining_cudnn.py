@@ -1,0 +1,81 @@
+"""Run by test_declined_calls.py in a process of its own, with XPU_LIBCUDA and XPU_LIBCUDNN naming simulated ones: `python declining_cudnn.py CASE`."""
+
+from __future__ import annotations
+
+import sys
+
+import xpuruntime as xrt
+from xpuruntime import ir
+from xpuruntime.decisions import Candidate
+from xpuruntime.errors import KernelUnavailable
+
+
+def graph() -> ir.Graph:
+    """A convolution and what follows it: one call of cuDNN's."""
+    b = ir.GraphBuilder("net")
+    x, w = b.input("x", "float32[4, 3, 16, 16]"), b.weight("w", "float32[16, 3, 3, 3]")
+    y = b.convolution(x, w, None, stride=(1, 1), padding=(1, 1), dilation=(1, 1), groups=1, name="first")
+    b.output("y", b.relu(y))
+    return b.build()
+
+
+def compiled(target: str = "cuda", policy: xrt.KernelPolicy | None = None) -> tuple[str, list[Candidate]]:
+    """The kernel of the convolution, and what is said of cuDNN's."""
+    program = xrt.compile(graph(), target=target, policy=policy)
+    (kernel,) = {c.kernel for c in program.entries[0].plans[0].calls if c.kernel.startswith("conv/")}
+    decided = [d for d in program.decisions if d.question == "kernel conv"]
+    return kernel, [c for d in decided for c in d.rejected if c.name.startswith("cudnn")]
+
+
+def declines() -> None:
+    """Each engine of each list, and why not: another kernel computes it, and the decision has cuDNN's words."""
+    for target in ("cuda", "cuda:0"):
+        kernel, (said,) = compiled(target)
+        assert kernel == "conv/implicit_gemm"
+        assert said.code is xrt.Reason.FORBIDDEN
+        assert said.reason.startswith(
+            "the library declines: conv/cudnn: of cuDNN's 5 configurations on 13 engines none"
+        )
+        for engine in (
+            "3 narrows sums",
+            "8 has no plan",
+            "10 goes by TF32",
+            "11 takes 1073741824 bytes",
+            "12 goes by Winograd",
+        ):
+            assert engine in said.reason, said.reason
+    assert compiled("cuda:sm_90") == ("conv/cudnn", [])  # for a machine that is not here nobody is asked
+
+
+def every_engine() -> None:
+    """Where the heuristics name none that computes in full, one that they do not name is taken."""
+    assert compiled() == ("conv/cudnn", [])
+
+
+def pinned() -> None:
+    """A pin asks for that engine alone, named by a heuristic or not; one that is not there is an error with those that are."""
+
+    def pin(engine: int) -> xrt.KernelPolicy:
+        use = {"kernel": "cudnn", "engine": engine}
+        return xrt.KernelPolicy(rules=[{"op": "conv", "use": use}])  # type: ignore[list-item]
+
+    assert compiled(policy=pin(3))[0] == "conv/cudnn[engine=3]"
+    assert compiled(policy=pin(10))[0] == "conv/cudnn[engine=10]"
+    try:
+        compiled(policy=pin(99))
+        raise AssertionError("there is no engine 99")
+    except KernelUnavailable as error:
+        assert "cuDNN offers no engine 99 for this convolution, but 10" in str(error), error
+
+
+def no_device() -> None:
+    """There is no second one, and a machine without any says so."""
+    try:
+        xrt.compile(graph(), target="cuda:7")
+        raise AssertionError("there is no device 7")
+    except xrt.DeviceUnavailable as error:
+        assert "shows no CUDA device 7" in str(error), error
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()
