@@ -64,18 +64,20 @@ def test_expansion(op: str, operands: list[str], attrs: dict, dtype: str) -> Non
     assert difference(graph, after, tolerance={"float32": 1e-6, "float64": 1e-12}.get(dtype)) == ""
 
 
+@pytest.mark.parametrize("op", ["rope_append", "rope_attention"])
 @pytest.mark.parametrize("places", [(2,), (3, 2)])
-def test_rotations_and_caches_apart(places: tuple[int, ...]) -> None:
+def test_rotations_and_caches_apart(places: tuple[int, ...], op: str) -> None:
     b = ir.GraphBuilder()
     rows = [b.input(n, f"float32[3, {h}, 2, 8]") for n, h in (("q", 4), ("k", 2), ("v", 2))]
     tables = [b.input(n, "float32[9, 4]") for n in ("cos", "sin")]
     caches = [b.input(n, "float32[3, 2, 6, 8]") for n in ("keys", "values")]
     at = b.input("at", f"int64{list(places)}")
-    made = b.rope_append(*rows, *tables, *caches, at, b.input("positions", "int64[3, 2]"))
+    mask = [] if op == "rope_append" else [b.input("mask", "float32[2, 6]")]
+    made = b.call(op, *rows, *tables, *caches, at, b.input("positions", "int64[3, 2]"), *mask)
     for name, value in zip("yab", made, strict=True):
         b.output(name, value)
     graph = b.build()
-    after = run(graph, Context(has_kernel=lambda name: name != "rope_append"))
+    after = run(graph, Context(has_kernel=lambda name: name not in ("rope_append", op)))
     ir.verify(after)
     rng = np.random.default_rng(0)
     feeds = {

@@ -146,6 +146,44 @@ def test_a_batch_with_places_of_its_own() -> None:
     same(before, after)
 
 
+@pytest.mark.parametrize("text", [CACHE, BATCHED])
+def test_rotations_caches_and_attention(text: str) -> None:
+    before, between = made("fuse_rope_append", text)
+    (step,) = find_passes(["fuse_rope_attention"])
+    after = step.run(between)
+    ir.verify(after)
+    node = after.nodes[-1]
+    assert [n.op for n in after.nodes if n.op != "view"] == ["rope_attention"]
+    assert node.inputs[:7] == ("q", "k", "v", "c", "s", "keys", "values")
+    assert node.inputs[9] == "m"
+    assert [s.next for s in after.states] == [v.name for v in node.outputs[1:]]
+    assert after.outputs[0].value == node.name
+    same(before, after)
+    assert ir.parse(str(after)) == after
+
+
+@pytest.mark.parametrize("context", [
+    Context(has_kernel=lambda op: op != "rope_attention"),
+    Context(computes=lambda graph, node: Support.no(Reason.SHAPE_UNSUPPORTED, "too many")),
+    Context(may_fuse=lambda graph, nodes: Support.no(Reason.FORCED, "stay")),
+    Context(may_become=lambda op, graph, nodes: Support.no(Reason.FORCED, "stay")),
+])  # fmt: skip
+def test_attention_stays_apart_where_the_context_says_so(context: Context) -> None:
+    _, between = made("fuse_rope_append", CACHE)
+    (step,) = find_passes(["fuse_rope_attention"])
+    assert step.run(between, context) is between
+
+
+@pytest.mark.parametrize("text", [
+    CACHE.replace('output "y" = %y', '%z: float32[1, 4, 1, 6] = add(%y, %qr)\noutput "y" = %z'),  # the queries are read twice
+    CACHE.replace("attention(%qr, %newk, %newv", "attention(%qr, %newv, %newk"),
+])  # fmt: skip
+def test_attention_over_something_else_stays_apart(text: str) -> None:
+    _, between = made("fuse_rope_append", text)
+    (step,) = find_passes(["fuse_rope_attention"])
+    assert step.run(between) is between
+
+
 LEFT = {
     "many rows": ("fuse_gate", GATE.replace("ROWS", "9")),
     "the halves change places": ("fuse_gate", GATE.replace("ROWS", "2").replace("silu_mul(%g, %u)", "silu_mul(%u, %g)")),

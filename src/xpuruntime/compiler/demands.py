@@ -17,8 +17,9 @@ from ..decisions import Candidate, Decision, Reason, Support
 from ..ir import Graph, Node
 from ..ir.family import family_of, source_names
 from ..ir.named_dims import named_dims
-from ..kernels import has_kernel
+from ..kernels import has_kernel, offers
 from ..kernels.catalogue import kernels_of
+from ..kernels.kernel import NodeCall, Operand
 from ..kernels.user import user_kernels
 from ..passes.context import Context
 from ..policies import KernelPolicy, NodeFacts, Policy
@@ -69,12 +70,25 @@ class Demands:
             may_fuse=self._may_fuse,
             may_become=self._may_become,
             has_kernel=self._has_kernel,
+            computes=self._computes,
             storage=self._storage,
             peek=lambda weight: self.weights.get(weight.name),
         )
 
     def _has_kernel(self, op: str) -> bool:
         return all(has_kernel(op, t) for t in self.targets)
+
+    def _computes(self, graph: Graph, node: Node) -> Support:
+        specs = [graph.spec(i) for i in node.values] + [v.spec for v in node.outputs if v.spec is not None]
+        if not all(isinstance(d, int) for s in specs for d in s.shape):
+            return Support.no(Reason.SHAPE_UNSUPPORTED, "sizes are not known yet")
+        inputs = tuple(Operand(i, graph.spec(i)) if isinstance(i, str) else i for i in node.inputs)
+        call = NodeCall(node, inputs, tuple(v.spec for v in node.outputs if v.spec is not None))
+        for target in self.targets:
+            said = [answer for _, answer in offers(call, target)]
+            if not any(said):
+                return next(iter(said), Support.no(Reason.OP_UNSUPPORTED, f"nothing computes {node.op}"))
+        return Support.yes()
 
     def _storage(self, node: Node) -> DType | None:
         """Floats of the model's own precision are kept in the demanded one."""

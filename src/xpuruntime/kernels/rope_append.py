@@ -17,7 +17,7 @@ from .kit import FLOATS
 from .moves_stage import STATUS, function, moves_stage
 from .product import C_TYPES, accumulator, sizes, strides_in
 
-__all__ = ["KERNELS", "PLACES", "POSITIONS", "RopeAppend", "named_by", "row_of"]
+__all__ = ["KERNELS", "PLACES", "POSITIONS", "RopeAppend", "named_by", "row_of", "stays"]
 
 _ROWS = ("q", "k", "v")
 _KEYS, _VALUES, PLACES, POSITIONS = 5, 6, 7, 8
@@ -41,18 +41,10 @@ class RopeAppend:
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
         """Three stages; the two that keep caches as they are fall away where these are updated in place."""
-        stages = [self._stays(call, _KEYS, 1, target), self._stays(call, _VALUES, 2, target)]
+        stages = stays(call, target)
         if all(sizes(call.outputs[0])):
             stages.append(self.turns(call, target))
         return Lowered(tuple(stages), in_place={1: _KEYS, 2: _VALUES})
-
-    def _stays(self, call: NodeCall, operand: int, result: int, target: CodegenTarget) -> Stage:
-        dtype = call.outputs[result].dtype
-        move = Move(
-            Place.of(f"out{result}", call.outputs[result]),
-            Place.of(f"in{operand}", call.tensor(operand).spec),
-        )
-        return moves_stage("stays", [move], (f"in{operand}", f"out{result}"), dtype, target, copies=True)
 
     def turns(self, call: NodeCall, target: CodegenTarget) -> Stage:
         """The stage that turns and writes."""
@@ -129,6 +121,17 @@ class RopeAppend:
             at = [f"t * {s[-2]}" + (f" + b * {s[0]}" if len(s) == 3 and rows[0] != 1 else "") for s in steps]
             lines = []
         return [*lines, f"const {kind} *cosines = in3 + {at[0]}, *sines = in4 + {at[1]};"]
+
+
+def stays(call: NodeCall, target: CodegenTarget) -> list[Stage]:
+    """The stages that carry both caches over; they fall away where these are updated in place."""
+    made = []
+    for operand, result in ((_KEYS, 1), (_VALUES, 2)):
+        to = Place.of(f"out{result}", call.outputs[result])
+        move = Move(to, Place.of(f"in{operand}", call.tensor(operand).spec))
+        args = (f"in{operand}", f"out{result}")
+        made.append(moves_stage("stays", [move], args, call.outputs[result].dtype, target, copies=True))
+    return made
 
 
 def named_by(call: NodeCall, position: int) -> str:

@@ -23,6 +23,10 @@ def _any_op(op: str, graph: Graph, nodes: Sequence[Node]) -> Support:
     return Support.yes()
 
 
+def _any_node(graph: Graph, node: Node) -> Support:
+    return Support.yes()
+
+
 def _always(op: str) -> bool:
     return True
 
@@ -43,6 +47,7 @@ class Context:
                 refusal does so in the predicate: it sees every group that a pass would have fused.
     may_become: whether a node of this op may take the place of these: a kernel that a policy forces for one of them must compute it.
     has_kernel: whether something computes the op as it is; ``decompose`` expands the others.
+    computes:   whether a kernel computes this node, which the graph does not have yet: some fused ops have kernels for few shapes only.
     peek:       a weight's elements where somebody can tell; ``recognise_rope`` compares the halves of its tables. None: not known.
     storage:    the float dtype in which a node's result is kept, None: as the model says. ``cast_precision`` asks it.
     """
@@ -50,5 +55,6 @@ class Context:
     may_fuse: Callable[[Graph, Sequence[Node]], Support] = _yes
     may_become: Callable[[str, Graph, Sequence[Node]], Support] = _any_op
     has_kernel: Callable[[str], bool] = _always
+    computes: Callable[[Graph, Node], Support] = _any_node
     storage: Callable[[Node], DType | None] = _as_is
     peek: Callable[[Weight], NDArray[Any] | None] = _unseen

@@ -150,6 +150,17 @@ def _rope_append(pen: _Pen) -> None:
         pen.editor.forward(old.name, new)
 
 
+def _rope_attention(pen: _Pen) -> None:
+    attrs = dict(pen.node.attrs)
+    made = pen.editor.insert(
+        pen.node, "rope_append", *(pen.input(i) for i in range(9)), size=attrs.pop("size")
+    )
+    mask = () if pen.input(9) is None else (pen.input(9),)
+    y = pen("attention", *made, *mask, **attrs)
+    for old, new in zip(pen.node.outputs, (y, *made[1:]), strict=True):
+        pen.editor.forward(old.name, new)
+
+
 def _trailing(pen: _Pen) -> tuple[int, ...]:
     rank = pen.node.spec.rank
     return tuple(range(rank - len(pen.node.attrs["normalized_shape"]), rank))
@@ -288,6 +299,7 @@ EXPANSIONS: Mapping[str, Callable[[_Pen], None]] = {
     "silu_mul": _silu_mul,
     "norm_linear": _norm_linear,
     "rope_append": _rope_append,
+    "rope_attention": _rope_attention,
     "rms_norm": _rms_norm,
     "layer_norm": _layer_norm,
     "batch_norm": _batch_norm,
@@ -299,5 +311,5 @@ EXPANSIONS: Mapping[str, Callable[[_Pen], None]] = {
     "rope": _rope,
 }
 """How ops are written out."""
-_SEVERAL = frozenset(["rope_append"])
+_SEVERAL = frozenset(["rope_append", "rope_attention"])
 """Those with several results."""

@@ -64,10 +64,17 @@ def test_decode_grouped_split_causal_masked() -> None:
 
 @pytest.mark.parametrize(("keys", "dv", "heads"), [(1600, 32, 6), (1700, 23, 6), (1900, 32, 17)])
 def test_many_parts_of_a_task_are_joined_group_by_group(keys: int, dv: int, heads: int) -> None:
-    run(FlashDecode(), (1, heads, 1, 32), (1, 1, keys, 32), dv, mask=np.arange(keys).reshape(1, 1, 1, keys) < keys - 130)
+    run(
+        FlashDecode(),
+        (1, heads, 1, 32),
+        (1, 1, keys, 32),
+        dv,
+        mask=np.arange(keys).reshape(1, 1, 1, keys) < keys - 130,
+    )
     graph, _, known = one_node("attention", [array((1, heads, 1, 32)), *[array((1, 1, keys, 32))] * 2])
     cut = cut_for(AttentionShape.of(call_of(graph, known)), cuda_target("cuda:sm_90"))
-    assert cut.splits == math.ceil(keys / 64) and cut.group < cut.splits
+    assert cut.splits == math.ceil(keys / 64)
+    assert cut.group < cut.splits
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])

@@ -28,22 +28,45 @@ SIZES = {
 
 
 @pytest.mark.parametrize("layers", [1, 3])
-def test_a_layer_is_six_launches(layers: int) -> None:
-    """Norm and QKV; rotations and cache; attention; output and residual; norm, gate, up and SiLU; down and residual."""
+def test_a_layer_is_five_launches(layers: int) -> None:
+    """Norm and QKV; rotations, cache and attention; output and residual; norm, gate, up and SiLU; down and residual."""
     config = DecoderConfig.from_json({**SIZES, "num_hidden_layers": layers})
     graph = decoder_graph(config, length=1, capacity=256, dtype=DType.BFLOAT16)
     calls = build_program({DECODE: graph}, target=cuda_host()).entry(DECODE).plans[0].calls
     ends = ["create/fill", "elementwise/generated", "embedding/generated", "matmul/gemv", "reduce/generated"]
-    layer = [
-        "matmul/gemv",
-        "rope/generated",
-        "attention/flash_decode",
-        "matmul/gemv",
-        "matmul/gemv",
-        "matmul/gemv",
-    ]
+    layer = ["matmul/gemv", "attention/flash_decode", "matmul/gemv", "matmul/gemv", "matmul/gemv"]
     assert [c.kernel for c in calls] == [*ends[:3], *layer * layers, *ends[3:]]
-    assert len(calls) + 6 * (28 - layers) <= 200  # Qwen2.5-1.5B has 28
+    assert len(calls) + 5 * (28 - layers) == 145  # Qwen2.5-1.5B has 28
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "op: attention\n      use: flash_v2",
+        "op: attention\n      use: naive",
+        "op: rope\n      use: generated",
+    ],
+)
+def test_a_kernel_that_is_forced_for_attention_or_rotations_keeps_them_apart(
+    tmp_path: Path, rule: str
+) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text(f"version: 1\nkernel:\n  rules:\n    - {rule}\n")
+    config = DecoderConfig.from_json({**SIZES, "num_hidden_layers": 1})
+    graph = decoder_graph(config, length=1, capacity=256, dtype=DType.BFLOAT16)
+    program = build_program({DECODE: graph}, target=cuda_host(), policy=xrt.load_policy(file))
+    calls = {c.ops[0]: c.kernel for c in program.entry(DECODE).plans[0].calls if c.ops}
+    assert {"rope_append", "attention"} <= set(calls)
+    assert rule.split()[-1] in calls["attention"] + calls["rope_append"]
+
+
+@pytest.mark.parametrize(("dtype", "fused"), [("bfloat16", True), ("float16", True), ("float32", False)])
+def test_only_what_a_kernel_computes_is_fused(dtype: str, fused: bool) -> None:
+    config = DecoderConfig.from_json({**SIZES, "num_hidden_layers": 1})
+    graph = decoder_graph(config, length=1, capacity=64, dtype=DType.of(dtype))
+    calls = build_program({DECODE: graph}, target=cuda_host()).entry(DECODE).plans[0].calls
+    assert any("rope_attention" in c.ops for c in calls) is fused
+    assert any("rope_append" in c.ops for c in calls) is not fused
 
 
 @pytest.mark.parametrize(("word", "fused"), [("cublasLt", False), ("gemv", True), ("generated", True)])
@@ -63,7 +86,7 @@ def test_a_forced_kernel_is_not_fused_away(tmp_path: Path, word: str, fused: boo
     ops = {n.op for n in after[-1].nodes}
     assert ("norm_linear" in ops) is fused
     assert ("rms_norm" in ops) is not fused
-    assert {"rope_append", "attention"} <= ops
+    assert "rope_attention" in ops
 
 
 @pytest.mark.parametrize("threads", [1, 2])

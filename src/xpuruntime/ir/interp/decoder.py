@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from .activation import ACTIVATIONS
-from .attention import rope
+from .attention import attention, rope
 from .matmul import linear
 from .norm import rms_norm
-from .numbers import Array
+from .numbers import Array, widen
 from .rule import Rule, plain, wide
 
 __all__ = ["RULES"]
@@ -57,4 +57,35 @@ def rope_append(
     return q, keys, values
 
 
-RULES: dict[str, Rule] = {"norm_linear": wide(norm_linear), "rope_append": plain(rope_append)}
+def rope_attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    cos: Array,
+    sin: Array,
+    keys: Array,
+    values: Array,
+    places: Array,
+    positions: Array | None,
+    mask: Array | None,
+    *,
+    size: int,
+    causal: bool,
+    causal_offset: int,
+    scale: float | None,
+    softcap: float,
+) -> tuple[Array, Array, Array]:
+    """Attention over both caches after their update, and the caches. Turned queries are rounded to their own type, as if they were kept."""
+    q, keys, values = rope_append(q, k, v, cos, sin, keys, values, places, positions, size=size)
+    y = attention(
+        widen(q), widen(keys), widen(values), None if mask is None else widen(mask),
+        causal=causal, causal_offset=causal_offset, scale=scale, softcap=softcap,
+    )  # fmt: skip
+    return y, keys, values
+
+
+RULES: dict[str, Rule] = {
+    "norm_linear": wide(norm_linear),
+    "rope_append": plain(rope_append),
+    "rope_attention": plain(rope_attention),
+}

@@ -7,11 +7,11 @@ from ..schema import Call, Mismatch, Op, op
 from ._shapes import broadcast, like, same, text
 from .matmul import one_dtype
 
-__all__ = ["ROWS"]
+__all__ = ["ROWS", "attention_spec"]
 
 
-def _attention(c: Call) -> TensorSpec:
-    q, k, v, mask = c.tensor(0), c.tensor(1), c.tensor(2), c.optional(3)
+def attention_spec(q: TensorSpec, k: TensorSpec, v: TensorSpec, mask: TensorSpec | None) -> TensorSpec:
+    """What attention over these gives. Raises Mismatch where they do not fit each other."""
     if not q.rank == k.rank == v.rank == 4:
         raise Mismatch("q, k and v must be [batch, heads, length, size]", f"{q}, {k}, {v}")
     same(k.shape[0], q.shape[0], "the batch of q and k")
@@ -28,6 +28,10 @@ def _attention(c: Call) -> TensorSpec:
                 "the mask must broadcast to [batch, heads, queries, keys]", f"{mask} to {text(want)}"
             )
     return TensorSpec((q.shape[0], heads, q.shape[2], v.shape[3]), one_dtype(q, k, v))
+
+
+def _attention(c: Call) -> TensorSpec:
+    return attention_spec(c.tensor(0), c.tensor(1), c.tensor(2), c.optional(3))
 
 
 def _rope(c: Call) -> TensorSpec:

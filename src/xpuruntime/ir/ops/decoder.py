@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...types import DType, TensorSpec
 from ..schema import Call, Mismatch, Op, op
 from ._shapes import like, same
+from .attention import attention_spec
 from .matmul import ACTIVATIONS, one_dtype
 
 __all__ = ["ROWS"]
@@ -53,6 +54,11 @@ def _rope_append(c: Call) -> tuple[TensorSpec, ...]:
     return like(q), like(keys), like(values)
 
 
+def _rope_attention(c: Call) -> tuple[TensorSpec, ...]:
+    q, keys, values = _rope_append(c)
+    return attention_spec(q, keys, values, c.optional(9)), keys, values
+
+
 ROWS: tuple[Op, ...] = (
     op(
         f"norm_linear(x, weight, bias?, residual?, scale?; act: {ACTIVATIONS} = none, eps: float = 0.0, gated: bool = false) -> y",
@@ -66,5 +72,12 @@ ROWS: tuple[Op, ...] = (
         "rope",
         _rope_append,
         meaning="q and k turned as rope does; k's rows then stand in keys, v's in values, at places, [length] or [batch, length]",
+    ),
+    op(
+        "rope_attention(q, k, v, cos, sin, keys, values, places, positions?, mask?; size: int = 0, causal: bool = false, causal_offset: dim = 0,"
+        " scale: float? = none, softcap: float = 0.0) -> y, next_keys, next_values",
+        "attention",
+        _rope_attention,
+        meaning="rope_append, then attention of the turned queries over both caches",
     ),
 )

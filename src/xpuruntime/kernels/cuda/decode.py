@@ -7,7 +7,8 @@ share a task joins their parts.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...codegen.target import CodegenTarget
@@ -18,13 +19,13 @@ from .attention import LOG2E, arguments_of, logit_text, padded_size, place_text,
 from .heavy import TAGS, about, bytes_of, c_bool, constants, in_chunks, multiprocessors, shared_limit
 from .launch import Argument, Launch, cuda_stage
 
-__all__ = ["KERNELS", "ROWS", "FlashDecode"]
+__all__ = ["KERNELS", "ROWS", "WARPS", "Added", "Cut", "FlashDecode", "cut_for", "few_queries", "lowered_by"]
 
 ROWS = 16
 """Rows (queries times heads of a group) of a block: those of one tensor-core product."""
 
 _MOST_ROWS = 64
-_WARPS = 4
+WARPS = 4
 _LEAST_SHARE = 64
 """Keys that are worth a block: 16 for each warp."""
 _JOINED = 24
@@ -60,7 +61,7 @@ class Cut:
     @property
     def shared(self) -> int:
         """Bytes: the queries' tile, and each warp's tiles of keys and values."""
-        return 16 * self.d * 2 * (1 + 2 * _WARPS * self.stages)
+        return 16 * self.d * 2 * (1 + 2 * WARPS * self.stages)
 
 
 def cut_for(s: AttentionShape, target: CodegenTarget) -> Cut:
@@ -70,7 +71,7 @@ def cut_for(s: AttentionShape, target: CodegenTarget) -> Cut:
     row_blocks = math.ceil(all_rows / ROWS)
     rows = math.ceil(all_rows / row_blocks)
     tasks = s.batch * s.kv_heads * row_blocks
-    step = _WARPS * 16
+    step = WARPS * 16
     wanted = max(1, 2 * multiprocessors(target) // tasks)
     splits = max(1, min(wanted, math.ceil(s.keys / _LEAST_SHARE)))
     share = max(step, math.ceil(s.keys / splits / step) * step)
@@ -87,16 +88,7 @@ class FlashDecode:
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
         """float16 and bfloat16, few queries of each key head."""
-        found = supported_halves(call)
-        if not found:
-            return found
-        s = AttentionShape.of(call)
-        if not 0 < s.group * s.queries <= _MOST_ROWS:
-            return Support.no(
-                Reason.SHAPE_UNSUPPORTED,
-                f"for up to {_MOST_ROWS} queries of a key head, and there are {s.group * s.queries}",
-            )
-        return found
+        return few_queries(call)
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
         """One stage."""
@@ -106,10 +98,41 @@ class FlashDecode:
         return lowered_by(call, s, cut_for(s, target))
 
 
-def lowered_by(call: NodeCall, s: AttentionShape, cut: Cut) -> Lowered:
+@dataclass(frozen=True, slots=True)
+class Added:
+    """What a launch does beside attention (``decode_append.py``): operands, results, members of the kernel's struct, bytes of shared memory.
+
+    rows: operands that may be read in 16 bytes, if their addresses allow it.
+    """
+
+    operands: Sequence[Argument] = ()
+    results: Sequence[Argument] = ()
+    numbers: Mapping[str, object] = field(default_factory=dict)
+    flags: Mapping[str, object] = field(default_factory=dict)
+    members: Sequence[str] = ()
+    rows: Sequence[str] = ()
+    shared: int = 0
+    parts: frozenset[str] = frozenset()
+
+
+def few_queries(call: NodeCall) -> Support:
+    """Attention in float16 or bfloat16, few queries of each key head."""
+    found = supported_halves(call)
+    if not found:
+        return found
+    s = AttentionShape.of(call)
+    if not 0 < s.group * s.queries <= _MOST_ROWS:
+        return Support.no(
+            Reason.SHAPE_UNSUPPORTED,
+            f"for up to {_MOST_ROWS} queries of a key head, and there are {s.group * s.queries}",
+        )
+    return found
+
+
+def lowered_by(call: NodeCall, s: AttentionShape, cut: Cut, added: Added | None = None) -> Lowered:
     """The one stage of a cut, and where its parts meet."""
     tasks = s.batch * s.kv_heads * cut.row_blocks
-    stage = _stage(call, s, cut, tasks)
+    stage = _stage(call, s, cut, tasks, added or Added())
     if cut.splits == 1:
         return Lowered((stage,))
     return Lowered((stage,), temps=(tasks * cut.part_bytes(s.dv),), counters=tasks * cut.counters * 4)
@@ -123,16 +146,18 @@ def _row_text(steps: tuple[int, ...], queries: int, row: str) -> str:
     )
 
 
-def _stage(call: NodeCall, s: AttentionShape, cut: Cut, tasks: int) -> Stage:
+def _stage(call: NodeCall, s: AttentionShape, cut: Cut, tasks: int, added: Added) -> Stage:
     dtype = call.outputs[0].dtype
-    given = arguments_of(call)[:-1]
-    mask, y = [a for a in given if a.name == "mask"], arguments_of(call)[-1]
+    q, *given, y = arguments_of(call)
+    if added.results:  # the caches, which are keys and values
+        given = list(added.operands)
+    held = [*given, y, *added.results] if added.results else [*given[2:], y]
     aligned = in_chunks(dtype, s.d, s.dv, *s.q[:3], *s.k[:3], *s.v[:3])
     all_rows = s.group * s.queries
     same_mask = s.mask and not s.mask[1] and not s.mask[2] and not s.causal
     numbers = {
         "D": cut.d, "d": s.d, "dv": s.dv, "rows": cut.rows, "keys": s.keys, "SPLITS": cut.splits, "SHARE": cut.share, "GROUP": cut.group,
-        "WARPS": _WARPS, "STAGES": cut.stages, "k_row": s.k[2], "v_row": s.v[2], "MASK_ROWS": 1 if same_mask else cut.rows,
+        "WARPS": WARPS, "STAGES": cut.stages, "k_row": s.k[2], "v_row": s.v[2], "MASK_ROWS": 1 if same_mask else cut.rows, "NEW": 0, **added.numbers,
     }  # fmt: skip
     special = bool(s.mask) or bool(s.softcap)
     scale = s.scale if s.softcap else s.scale * LOG2E
@@ -140,24 +165,25 @@ def _stage(call: NodeCall, s: AttentionShape, cut: Cut, tasks: int) -> Stage:
     row = f"(first + r < {all_rows} ? first + r : {all_rows - 1})"
     struct = [
         "struct KERNEL_decode {",
-        *(f"    {a.text};" for a in mask),
-        f"    {y.text};",
+        *(f"    {a.text};" for a in held),
         "    int first;",
         f"    typedef {TAGS[dtype]} T;",
         constants("int", numbers),
-        constants("bool", {"MASKED": c_bool(special), "ALIGNED": c_bool(aligned)}),
+        constants("bool", {"MASKED": c_bool(special), "ALIGNED": c_bool(aligned), **added.flags}),
         *(place_text(n, steps) for n, steps in (("key", s.k), ("value", s.v))),
         f"    __device__ __forceinline__ static float scale() {{ return {scale!r}f; }}",
         f"    __device__ __forceinline__ int64_t q_at(int r) const {{ return {_row_text(s.q, s.queries, row)}; }}",
-        f"    __device__ __forceinline__ bool sees(int r, int key) const {{ return {_sees(s, row)}; }}",
+        f"    __device__ __forceinline__ int token(int r) const {{ return {row} % {s.queries}; }}",
+        f"    __device__ __forceinline__ bool sees(int r, int key) const {{ return {f'key <= token(r) + {s.offset}' if s.causal else 'true'}; }}",
         "    __device__ __forceinline__ float logit(float score, int batch, int kv_head, int r, int key) const {",
-        f"        const int head = kv_head * {s.group} + {row} / {s.queries}, query = {row} % {s.queries};",
+        f"        const int head = kv_head * {s.group} + {row} / {s.queries}, query = token(r);",
         *logit_text(s, "score", LOG2E if s.softcap else 1),
         "    }",
         "    __device__ __forceinline__ void keep(int batch, int kv_head, int r, int at, float value) const {",
         f"        if (first + r >= {all_rows}) return;",
         f"        store<1>(y + (batch * {s.y[0]}ll + kv_head * {s.y[1] * s.group}ll + {_row_text(s.y, s.queries, '(first + r)')} + at * {s.y[3]}ll), value);",
         "    }",
+        *added.members,
         "};",
     ]
     if not s.softcap:  # scores are to base 2 already, so what is added must be too
@@ -170,41 +196,39 @@ def _stage(call: NodeCall, s: AttentionShape, cut: Cut, tasks: int) -> Stage:
         "const auto *v0 = (const tensor::u16 *)v + KERNEL_decode::value_at(batch, head);",
         f"uint64_t *const to = {f'parts + task * {cut.part_bytes(s.dv) // 8}ll' if cut.splits > 1 else 'nullptr'};",
     ]
-    values = f"{{{'mask, ' if mask else ''}y, block * {cut.rows}}}"
+    values = f"{{{', '.join(a.name for a in held)}, block * {cut.rows}}}"
     if aligned:
-        constructor = ", ".join([*(a.text for a in mask), y.text, "int first"])
-        inner = ", ".join([*(a.name for a in mask), "y", "first"])
+        constructor = ", ".join([*(a.text for a in held), "int first"])
+        inner = ", ".join([*(a.name for a in held), "first"])
         struct.append(
             f"struct KERNEL_anywhere : KERNEL_decode {{ __device__ KERNEL_anywhere({constructor}) : KERNEL_decode{{{inner}}} {{}}"
             " static constexpr bool ALIGNED = false; };"
         )
         body += [
-            "if (((uint64_t)q | (uint64_t)k | (uint64_t)v) % 16 == 0)",
+            f"if (({' | '.join(f'(uint64_t){n}' for n in ('q', 'k', 'v', *added.rows))}) % 16 == 0)",
             f"    flash_decode::part(q0, k0, v0, batch, head, {{(tensor::u64 *)to}}, KERNEL_decode{values});",
             "else",
             f"    flash_decode::part(q0, k0, v0, batch, head, {{(tensor::u64 *)to}}, KERNEL_anywhere{values});",
         ]
     else:
-        body.append(f"flash_decode::part(q0, k0, v0, batch, head, {{(tensor::u64 *)to}}, KERNEL_decode{values});")
-    shared: list[Argument] = []
+        body.append(
+            f"flash_decode::part(q0, k0, v0, batch, head, {{(tensor::u64 *)to}}, KERNEL_decode{values});"
+        )
+    shared = list(added.results)
     if cut.splits > 1:
         body.append(
             f"flash_decode::joined({{(tensor::u64 *)to}}, counters + task * {cut.counters}, batch, head, KERNEL_decode{values});"
         )
-        shared = [
+        shared += [
             Argument("temp0", "parts", "uint64_t", True),
             Argument("counters", "counters", "uint32_t", True),
         ]
     return cuda_stage(
         f"decode_{s.batch}x{s.kv_heads * s.group}x{s.queries}x{s.keys}x{s.d}",
-        about(call, f"{cut.rows} rows a block, keys in {cut.splits} parts of {cut.share}"), [*given, y, *shared], body,
-        Launch((tasks * cut.splits, 1, 1), (_WARPS * 32, 1, 1), cut.shared), before=struct, parts=frozenset({"flash_decode"}), flops=s.flops,
+        about(call, f"{cut.rows} rows a block, keys in {cut.splits} parts of {cut.share}"), [q, *given, y, *shared], body,
+        Launch((tasks * cut.splits, 1, 1), (WARPS * 32, 1, 1), cut.shared + added.shared), before=struct, parts=added.parts | {"flash_decode"}, flops=s.flops,
         bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
     )  # fmt: skip
-
-
-def _sees(s: AttentionShape, row: str) -> str:
-    return f"key <= {row} % {s.queries} + {s.offset}" if s.causal else "true"
 
 
 KERNELS: tuple[Any, ...] = (FlashDecode(),)

@@ -125,6 +125,10 @@ CALLS: tuple[Call, ...] = (
     Call("attention", ("2x12x1x128", "2x2x300x128", "2x2x300x128")),
     Call("attention", ("1x2x19x40", "1x1x30x40", "1x1x30x24", "bool 1x1x19x30")),
     Call("rope", ("2x4x9x32", "9x16", "9x16")),
+    Call("rope_append", ("2x4x1x32", "2x2x1x32", "2x2x1x32", "9x16", "9x16", "2x2x40x32", "2x2x40x32", "i<40 2x1", "i<9 2x1"), outputs=3),
+    Call("rope_attention", ("2x6x1x64", "2x2x1x64", "2x2x1x64", "9x32", "9x32", *["2x2x140x64"] * 2, "i<140 2x1", "i<9 2x1", "bool 2x1x1x140"),
+         outputs=3),
+    Call("rope_attention", ("1x8x1x40", "1x8x1x40", "1x8x1x24", "1x16", "1x16", "1x8x300x40", "1x8x300x24", "i<300 1"), {"size": 32}, outputs=3),
     # rows
     Call("softmax", ("6x257",), {"dim": -1}),
     Call("softmax", ("5x33x7",), {"dim": 1}),

@@ -1,4 +1,4 @@
-// needs: decode_join
+// needs: decode_join decode_append
 // flash_decode.cuh: attention of few queries over many keys, whose time is that of reading keys and values once.
 // The keys are split over blocks (Flash-Decoding, Dao et al., 2023), whose parts then become one (decode_join.cuh). All query heads that share a
 // key head are rows of one block, so tensor cores compute up to 16 of them at once; a warp has 16 keys of its own at a time and copies
@@ -6,7 +6,8 @@
 //
 // P: T, D (size of a head, padded to 32, 64 or 128), d, dv, rows (of queries and heads, up to 16), keys, SPLITS, SHARE (keys of a
 //    split), GROUP (splits whose parts are joined first), WARPS, STAGES, ALIGNED, q_row, k_row, v_row; MASKED (there are logits to change), MASK_ROWS (rows whose masks differ),
-//    q_at(row), sees(row, key), scale() (of exponents to base 2), logit(score, batch, head, row, key), keep(batch, head, row, at, value).
+//    q_at(row), sees(row, key), scale() (of exponents to base 2), logit(score, batch, head, row, key), keep(batch, head, row, at, value). NEW (positions whose keys and values the launch itself
+//    puts into the caches; 0 for none) asks for what decode_append.cuh reads.
 namespace flash_decode {
 
 using tensor::u16;
@@ -49,11 +50,16 @@ __device__ __forceinline__ void part(const u16 *q, const u16 *k, const u16 *v, i
     constexpr int CH = P::D / 8, TILE = 16 * P::D * 2, STAGE = 2 * TILE, ON = P::D / 8, LOADS = 16 * CH / 32;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int begin = blockIdx.x % P::SPLITS * P::SHARE, end = begin + P::SHARE < P::keys ? begin + P::SHARE : P::keys;
-    for (int i = threadIdx.x; i < 16 * CH; i += P::WARPS * 32) {
-        const int r = i / CH, c = i % CH;
-        tiles::fetch<P::ALIGNED>(shared + tiles::swizzled<CH>(r, c) * 16, q + p.q_at(r < P::rows ? r : 0), c * 8, P::d, r < P::rows);
+    typedef Appended<P, (P::NEW > 0)> New;
+    New fresh_rows;
+    if constexpr (P::NEW > 0) fresh_rows.look(batch, begin, end, p);
+    else {
+        for (int i = threadIdx.x; i < 16 * CH; i += P::WARPS * 32) {
+            const int r = i / CH, c = i % CH;
+            tiles::fetch<P::ALIGNED>(shared + tiles::swizzled<CH>(r, c) * 16, q + p.q_at(r < P::rows ? r : 0), c * 8, P::d, r < P::rows);
+        }
+        tensor::copies_commit();
     }
-    tensor::copies_commit();
     if (P::MASKED) shown<P>(batch, head, begin, end, p);
     const int steps = end > begin ? ((end - begin + 15) / 16 - warp + P::WARPS - 1) / P::WARPS : 0;
 
@@ -75,6 +81,7 @@ __device__ __forceinline__ void part(const u16 *q, const u16 *k, const u16 *v, i
         if (s < steps) fetch(s);
         tensor::copies_commit();
     }
+    if constexpr (P::NEW > 0) fresh_rows.turn(q, shared, batch, head, p);
     tensor::copies_wait<P::STAGES - 1>();
     __syncthreads();
     const u32 base = tensor::place(shared), tile = tensor::place(own);
@@ -97,6 +104,7 @@ __device__ __forceinline__ void part(const u16 *q, const u16 *k, const u16 *v, i
         const u32 stage = tile + step % P::STAGES * STAGE;
         const u32 keys = tiles::columns_place<CH>(stage, lane), values = tiles::rows_place<CH>(stage + TILE, lane);
         const int key0 = begin + (step * P::WARPS + warp) * 16;
+        if constexpr (P::NEW > 0) fresh_rows.put(own + step % P::STAGES * STAGE, shared, key0, end);
         float s[2][4];
 #pragma unroll
         for (int j = 0; j < 2; ++j)

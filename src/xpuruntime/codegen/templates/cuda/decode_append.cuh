@@ -1,0 +1,134 @@
+// needs: tiles
+// decode_append.cuh: attention that turns its own queries by their positions and puts the new keys and values into the caches.
+//
+// Every place of the caches belongs to the blocks of one split, so whoever needs a new row makes it: it waits in shared memory and replaces
+// what the block reads at its place. Of the blocks that share a split, those of the first rows write it to the cache; the others may read
+// old or new there and use neither.
+//
+// P: what flash_decode.cuh says, and NEW, HALF (pairs of a row that are turned: of element i and HALF + i), WIDE (eight pairs at a time
+//    may be read), TABLE (rows of the tables of cosines and sines, 0: a row for each position of the call), TILES (bytes of shared memory
+//    before the new rows), token(row), place_of(batch, t), spot_of(batch, t) (the row of the tables), placed(place) and spotted(spot) (checked), cosines_at(batch, t, spot),
+//    sines_at(...), key_of(batch, head, t), value_of(batch, head, t), keys_of(batch, head), values_of(batch, head), writes().
+namespace flash_decode {
+
+using tensor::u16;
+using tensor::u32;
+
+// One value of a row, or eight that lie at a multiple of 16 bytes.
+template <int N> struct Few;
+template <> struct Few<1> { u16 at[1]; };
+template <> struct __align__(16) Few<8> { u16 at[8]; };
+template <int N> __device__ __forceinline__ Few<N> few(const u16 *from) { return *(const Few<N> *)from; }
+
+template <class P, bool ANY> struct Appended {};
+template <class P> struct Appended<P, true> {
+    typedef typename P::T T;
+    static constexpr int W = P::WIDE && P::ALIGNED ? 8 : 1, CH = P::D / 8, PAIRS = P::HALF / W, UNITS = PAIRS + (P::D - 2 * P::HALF) / W,
+                         THREADS = P::WARPS * 32;
+    typedef Few<W> Part;
+    struct Known {
+        int place[P::NEW], spot[P::NEW];
+    };
+    long long place, spot;
+    int first, last;
+    bool mine;
+
+    __device__ __forceinline__ static Known &known() {
+        __shared__ Known room;
+        return room;
+    }
+    __device__ __forceinline__ static void store(unsigned char *row, int chunk, int e, const Part &v) {
+        *(Part *)(row + chunk * 16 + e % 8 * 2) = v;
+    }
+    __device__ __forceinline__ static unsigned char *row_at(unsigned char *shared, int which, int t) {
+        return shared + P::TILES + (which * P::NEW + t) * P::D * 2;
+    }
+
+    // Reads go out whose values `turn` takes. begin, end: keys of the block's split.
+    __device__ __forceinline__ void look(int batch, int begin, int end, const P &p) {
+        first = begin, last = end;
+        if (threadIdx.x < P::NEW) {
+            place = p.place_of(batch, threadIdx.x);
+            if (P::TABLE > 0) spot = p.spot_of(batch, threadIdx.x);
+        }
+    }
+
+    // Unit u of a row: W pairs, turned, or W elements behind them; zeros beyond the row.
+    template <class Put>
+    __device__ __forceinline__ static void turned(const u16 *x, const u16 *cosines, const u16 *sines, int u, const Put &put) {
+        if (u < PAIRS) {
+            const Part low = few<W>(x + u * W), high = few<W>(x + P::HALF + u * W), c = few<W>(cosines + u * W), s = few<W>(sines + u * W);
+            Part a, b;
+#pragma unroll
+            for (int i = 0; i < W; ++i) {
+                const float l = T::wide(low.at[i]), h = T::wide(high.at[i]), co = T::wide(c.at[i]), si = T::wide(s.at[i]);
+                const u32 pair = T::pack(l * co - h * si, h * co + l * si);
+                a.at[i] = (u16)pair, b.at[i] = (u16)(pair >> 16);
+            }
+            put(u * W, a);
+            put(P::HALF + u * W, b);
+        } else {
+            const int e = 2 * P::HALF + (u - PAIRS) * W;
+            put(e, e < P::d ? few<W>(x + e) : Part{});
+        }
+    }
+
+    // The queries' tile, and the new rows that this block's split has; they are there after the next barrier.
+    __device__ __forceinline__ void turn(const u16 *q, unsigned char *shared, int batch, int head, const P &p) {
+        Known &k = known();
+        if (threadIdx.x < P::NEW) {
+            k.place[threadIdx.x] = p.placed(place);
+            k.spot[threadIdx.x] = P::TABLE > 0 ? p.spotted(spot) : 0;
+        }
+        __syncthreads();
+        for (int i = threadIdx.x; i < 16 * UNITS; i += THREADS) {
+            const int r = i / UNITS, t = p.token(r < P::rows ? r : 0);
+            const auto put = [&](int e, const Part &v) {
+                store(shared, tiles::swizzled<CH>(r, e / 8), e, r < P::rows ? v : Part{});
+            };
+            turned(q + p.q_at(r < P::rows ? r : 0), p.cosines_at(batch, t, k.spot[t]), p.sines_at(batch, t, k.spot[t]), i % UNITS, put);
+        }
+        mine = false;
+#pragma unroll
+        for (int t = 0; t < P::NEW; ++t) mine |= k.place[t] >= first && k.place[t] < last;
+        if (!mine) return;
+        constexpr int EACH = UNITS + P::D / W;
+        for (int i = threadIdx.x; i < P::NEW * EACH; i += THREADS) {
+            const int t = i / EACH, u = i % EACH, at = k.place[t];
+            if (at < first || at >= last) continue;
+            bool writes = p.writes();
+#pragma unroll
+            for (int other = 0; other < P::NEW; ++other) writes &= other <= t || k.place[other] != at;  // the last of a place stays
+            if (u < UNITS) {
+                u16 *const cache = p.keys_of(batch, head) + (long long)at * P::k_row;
+                turned(p.key_of(batch, head, t), p.cosines_at(batch, t, k.spot[t]), p.sines_at(batch, t, k.spot[t]), u,
+                       [&](int e, const Part &v) {
+                           store(row_at(shared, 0, t), e / 8, e, v);
+                           if (writes && e < P::d) *(Part *)(cache + e) = v;
+                       });
+            } else {
+                const int e = (u - UNITS) * W;
+                const Part v = e < P::dv ? few<W>(p.value_of(batch, head, t) + e) : Part{};
+                store(row_at(shared, 1, t), e / 8, e, v);
+                if (writes && e < P::dv) *(Part *)(p.values_of(batch, head) + (long long)at * P::v_row + e) = v;
+            }
+        }
+    }
+
+    // A warp's tiles of 16 keys from key0 on and their values, which have landed: new rows in the place of old ones.
+    __device__ __forceinline__ void put(unsigned char *tile, unsigned char *shared, int key0, int end) const {
+        if (!mine) return;
+        const Known &k = known();
+        const int lane = threadIdx.x % 32;
+        for (int t = 0; t < P::NEW; ++t) {
+            const int r = k.place[t] - key0;
+            if (r < 0 || r >= 16 || k.place[t] >= end) continue;
+            for (int i = lane; i < 2 * CH; i += 32)
+                *(Few<8> *)(tile + i / CH * 16 * P::D * 2 + tiles::swizzled<CH>(r, i % CH) * 16) =
+                    *(const Few<8> *)(row_at(shared, i / CH, t) + i % CH * 16);
+        }
+        __syncwarp();
+    }
+};
+
+}  // namespace flash_decode
