@@ -95,7 +95,8 @@ def _resize(call: NodeCall) -> Text:
         if not nearest:
             head.append(table(wide, f"share{axis.dim}", [w for row in axis.share for w in row]))
         if any(axis.outside):
-            head.append(table("bool", f"outside{axis.dim}", axis.outside))
+            # Volatile: knowing these values, NVVM of CUDA 13.0 and 13.3 crashes where a byte copy stands in the same text.
+            head.append(table("volatile bool", f"outside{axis.dim}", axis.outside))
     split = unravel([y.shape[d] for d in others], prefix="r")
     body += [*split, *(f"const int64_t i{d} = r{i};" for i, d in enumerate(others))]
     body.append(f"for (int64_t i{inner} = 0; i{inner} < {y.shape[inner]}; ++i{inner}) {{")

@@ -11,7 +11,9 @@ from emulated import call_of, one_node
 
 from xpuruntime.codegen.cuda import cuda_target
 from xpuruntime.codegen.toolchains_nvrtc import nvrtc_toolchain
+from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.errors import BuildError
+from xpuruntime.ir import GraphBuilder
 from xpuruntime.kernels.cuda.attention import FlashV2, Naive
 from xpuruntime.kernels.cuda.conv import ImplicitGemm
 from xpuruntime.kernels.cuda.decode import FlashDecode
@@ -66,3 +68,15 @@ def test_every_heavy_kernel_compiles(level: str) -> None:
     assert made.startswith(b"\x7fELF")
     for name in functions:
         assert f".text.{name}".encode() in made
+
+
+def test_texts_that_a_compiler_once_died_of() -> None:
+    """NVVM of CUDA 13 crashed where an image resized with values from outside and a byte copy stood in one text."""
+    b = GraphBuilder("both")
+    image = b.input("image", "bfloat16[2, 3, 7, 6]")
+    cropped = b.resize(
+        image, size=[2, 3, 13, 9], mode="cubic", coordinates="tf_crop_and_resize", roi=[0, 0, 0.2, -0.3, 1, 1, 0.8, 1.2], extrapolation_value=10.0,
+    )  # fmt: skip
+    b.output("cropped", cropped)
+    b.output("turned", b.clone(b.permute(b.input("bytes", "int8[2, 14, 12, 3]"), dims=(0, 3, 1, 2))))
+    assert compile_graph(b.build(), target="cuda:sm_90").binaries[0].data[:4] == b"\x7fELF"
