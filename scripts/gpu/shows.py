@@ -112,6 +112,7 @@ def line_of(step: Step, out: Path) -> list[str]:
             "-m",
             "pytest",
             "-q",
+            "--tb=short",
             *(["-n", "12"] if importlib.util.find_spec("xdist") else []),
             "-p",
             "no:cacheprovider",
