@@ -1,0 +1,251 @@
+// cuDNN's graphs as they are built here, over a cuDNN that computes graphs on the host: attention and
+// convolution against plain loops; which engine is taken, what equal calls share, what a refusal says.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "simulated_cuda.h"
+
+using namespace xpurt;
+using namespace simulated;
+
+namespace {
+
+using Dims = std::vector<int64_t>;
+constexpr const char* path = PROBES "/libprobe_computing_cudnn.so";
+
+int plans() {
+    static const auto count = reinterpret_cast<int (*)()>(dlsym(dlopen(path, RTLD_NOW), "simulated_plans"));
+    return count();
+}
+
+uint16_t narrow(float value) {  // to bfloat16, to the nearest
+    uint32_t word;
+    std::memcpy(&word, &value, sizeof word);
+    return static_cast<uint16_t>((word + 0x7fff + (word >> 16 & 1)) >> 16);
+}
+float wide(uint16_t value) {
+    const uint32_t word = uint32_t{value} << 16;
+    float made;
+    std::memcpy(&made, &word, sizeof made);
+    return made;
+}
+
+// A tensor of four dims in bfloat16, with any order of them in memory.
+struct Tensor {
+    Dims shape, strides;
+    std::vector<uint16_t> data;
+    Tensor(Dims of, const Dims& order, int seed) : shape(std::move(of)), strides(4) {
+        int64_t step = 1;
+        for (size_t i = 4; i-- > 0; step *= shape[static_cast<size_t>(order[i])])
+            strides[static_cast<size_t>(order[i])] = step;
+        for (int64_t i = 0; i < step; ++i)
+            data.push_back(narrow(std::sin(static_cast<float>(i * 7 + seed * 131))));
+    }
+    float operator()(int64_t a, int64_t b, int64_t c, int64_t d) const {
+        return wide(
+            data[static_cast<size_t>(a * strides[0] + b * strides[1] + c * strides[2] + d * strides[3])]);
+    }
+};
+const Dims heads_outside = {0, 1, 2, 3}, heads_inside = {0, 2, 1, 3}, channels_last = {0, 2, 3, 1};
+
+// A call of cuDNN's over tensors, the last of which is the result.
+KernelCall cudnn_call(const char* symbol, const std::vector<const char*>& names,
+                      const std::vector<Tensor*>& tensors) {
+    KernelCall made;
+    made.kernel = std::string("test/") + symbol;
+    made.symbol = symbol;
+    made.library = "cudnn";
+    made.options["in"] = std::string("bfloat16");
+    for (size_t i = 0; i < tensors.size(); ++i) {
+        made.args.push_back({static_cast<int32_t>(i) + 1, 0});
+        if (names[i] == nullptr) continue;
+        made.options[std::string(names[i]) + "_shape"] = tensors[i]->shape;
+        made.options[std::string(names[i]) + "_strides"] = tensors[i]->strides;
+    }
+    made.inputs = static_cast<int32_t>(tensors.size()) - 1;
+    return made;
+}
+
+Result<std::unique_ptr<Executor>> executor_of(const std::shared_ptr<CudaBackend>& on,
+                                              std::vector<KernelCall> calls) {
+    if (!cudnn_library().loaded()) REQUIRE(cudnn_library().open({path, {}}).ok());
+    Plan plan;
+    plan.name = "one";
+    plan.arena_bytes = 256;
+    plan.inputs = calls[0].inputs;
+    plan.outputs = 1;
+    plan.border_bytes.assign(static_cast<size_t>(plan.inputs) + 1, 0);
+    plan.calls = std::move(calls);
+    return Executor::create(on, std::move(plan), 1);
+}
+
+// Runs the call; the result lies in the last tensor. What was chosen.
+std::string run(const KernelCall& call, const std::vector<Tensor*>& tensors) {
+    const auto on = backend();
+    auto made = executor_of(on, {call});
+    REQUIRE_MESSAGE(made.status.ok(), made.status.message);
+    std::vector<std::shared_ptr<CudaBlock>> blocks;
+    std::vector<Memory> memory;
+    for (const Tensor* tensor : tensors) {
+        blocks.push_back(on->block(2 * tensor->data.size(), {}).value);
+        REQUIRE(on->upload(blocks.back()->address(), tensor->data.data(), 2 * tensor->data.size()).ok());
+        memory.push_back(reinterpret_cast<Memory>(blocks.back()->address()));
+    }
+    Executor::Run order;
+    const Fixed fixed({}, false);
+    order.fixed = &fixed, order.inputs = memory.data(), order.outputs = &memory.back();
+    const Status status = made.value->run(order);
+    REQUIRE_MESSAGE(status.ok(), status.message);
+    Tensor& y = *tensors.back();
+    REQUIRE(on->download(y.data.data(), blocks.back()->address(), 2 * y.data.size()).ok());
+    return made.value->implementations()[0];
+}
+
+struct Attention {
+    Tensor q, k, v, y;
+    bool causal = false;
+    int64_t offset = 0;
+    double scale = 0.4;
+
+    Attention(int64_t queries, int64_t keys, const Dims& order)
+        : q({2, 4, queries, 16}, order, 1),
+          k({2, 2, keys, 16}, order, 2),
+          v({2, 2, keys, 8}, order, 3),
+          y({2, 4, queries, 8}, order, 4) {}
+
+    std::vector<Tensor*> tensors() { return {&q, &k, &v, &y}; }
+    KernelCall call() {
+        KernelCall made = cudnn_call("attention", {"q", "k", "v", "y"}, tensors());
+        made.options["causal"] = causal;
+        made.options["offset"] = offset;
+        made.options["scale"] = scale;
+        return made;
+    }
+    double wanted(int64_t b, int64_t h, int64_t i, int64_t e) const {
+        double total = 0, sum = 0;
+        for (int64_t j = 0; j < k.shape[2] && (!causal || j <= i + offset); ++j) {
+            double score = 0;
+            for (int64_t x = 0; x < 16; ++x) score += double{q(b, h, i, x)} * double{k(b, h / 2, j, x)};
+            total += std::exp(score * scale);
+            sum += std::exp(score * scale) * double{v(b, h / 2, j, e)};
+        }
+        return sum / total;
+    }
+    double error() const {
+        double most = 0;
+        for (int64_t b = 0; b < 2; ++b)
+            for (int64_t h = 0; h < 4; ++h)
+                for (int64_t i = 0; i < q.shape[2]; ++i)
+                    for (int64_t e = 0; e < 8; ++e)
+                        most = std::max(most, std::abs(wanted(b, h, i, e) - double{y(b, h, i, e)}));
+        return most;
+    }
+};
+
+}  // namespace
+
+TEST_CASE("attention: groups of heads, both layouts, masks that begin anywhere") {
+    struct {
+        int64_t queries, keys;
+        bool causal;
+        int64_t offset;
+    } const cases[] = {
+        {9, 13, false, 0}, {9, 9, true, 0}, {5, 12, true, 7}, {9, 13, true, 2}, {9, 4, true, 0}};
+    for (const Dims& order : {heads_outside, heads_inside})
+        for (const auto& c : cases) {
+            Attention a(c.queries, c.keys, order);
+            a.causal = c.causal, a.offset = c.offset;
+            CHECK(run(a.call(), a.tensors()) ==
+                  "cudnnBackendExecute engine 2, configuration 2, workspace 256");
+            CHECK(a.error() < 4e-3);  // a rounding of values below one
+        }
+}
+
+TEST_CASE("convolution, residual, bias and a clipped relu in one graph") {
+    Tensor x({2, 3, 6, 5}, channels_last, 1), w({4, 3, 3, 3}, channels_last, 2),
+        bias({1, 1, 1, 4}, heads_outside, 3), residual({2, 4, 3, 5}, channels_last, 4),
+        y({2, 4, 3, 5}, channels_last, 5);
+    const std::vector<Tensor*> tensors{&x, &w, &bias, &residual, &y};
+    KernelCall call = cudnn_call("conv", {"x", "w", nullptr, "r", "y"}, tensors);
+    call.options["bias"] = call.options["residual"] = true;
+    call.options["act"] = std::string("relu6");
+    call.options["stride"] = Dims{2, 1};
+    call.options["dilation"] = call.options["begin"] = call.options["end"] = Dims{1, 1};
+    run(call, tensors);
+    double most = 0;
+    for (int64_t n = 0; n < 2; ++n)
+        for (int64_t o = 0; o < 4; ++o)
+            for (int64_t r = 0; r < 3; ++r)
+                for (int64_t c = 0; c < 5; ++c) {
+                    double sum = double{residual(n, o, r, c)} + double{bias(0, 0, 0, o)};
+                    for (int64_t i = 0; i < 3; ++i)
+                        for (int64_t tr = 0; tr < 3; ++tr)
+                            for (int64_t tc = 0; tc < 3; ++tc) {
+                                const int64_t row = 2 * r + tr - 1, column = c + tc - 1;
+                                if (row >= 0 && row < 6 && column >= 0 && column < 5)
+                                    sum += double{x(n, i, row, column)} * double{w(o, i, tr, tc)};
+                            }
+                    most = std::max(most, std::abs(std::clamp(sum, 0.0, 6.0) - double{y(n, o, r, c)}));
+                }
+    CHECK(most < 2e-2);
+}
+
+TEST_CASE("equal calls share a plan as long as one of them lives") {
+    const auto on = backend();
+    Attention a(6, 6, heads_outside);
+    const KernelCall call = a.call();
+    const int before = plans();
+    {
+        const auto made = executor_of(on, {call, call});
+        CHECK(plans() == before + 1);
+        a.scale = 0.4000001;
+        const auto other = executor_of(on, {call, a.call()});
+        CHECK(plans() == before + 2);
+    }
+    const auto again = executor_of(on, {call});
+    CHECK(plans() == before + 3);
+}
+
+TEST_CASE("an engine is pinned, and what cannot be had is said") {
+    const auto on = backend();
+    Attention a(6, 6, heads_outside);
+    KernelCall call = a.call();
+    const auto said = [&](const KernelCall& of) { return executor_of(on, {of}).status.message; };
+    call.options["engine"] = int64_t{1};
+    CHECK(run(call, a.tensors()) == "cudnnBackendExecute engine 1, configuration 3, workspace 0");
+    call.options["engine"] = int64_t{7};
+    CHECK(said(call) == "test/attention: cuDNN offers no engine 7 for this attention, but 1, 2, 5, 9");
+    call = a.call();
+    call.options["v_shape"] = Dims{2, 2, 7, 8};
+    CHECK(said(call) ==
+          "test/attention: cuDNN refuses the attention: cudnnBackendFinalize of descriptor 19: "
+          "CUDNN_STATUS_BAD_PARAM: shapes of a product do not fit");
+    call = a.call();
+    call.options["q_strides"] = Dims{1, 2};
+    CHECK(said(call) ==
+          "test/attention: cuDNN refuses the attention: cudnnBackendFinalize of descriptor 17: "
+          "CUDNN_STATUS_BAD_PARAM: _nbDims != _nbStrides");
+    call = a.call();
+    call.args.pop_back();
+    CHECK(said(call) == "test/attention: the call names other arguments than its options");
+    call.symbol = "norm";
+    CHECK(said(call) == "test/attention: cuDNN computes no norm here");
+    call = a.call();
+    call.options["in"] = std::string("int8");
+    CHECK(said(call) == "test/attention: no cuDNN type for int8");
+}
+
+TEST_CASE("addresses that a plan was not made for are refused") {
+    const auto on = backend();
+    Attention a(6, 6, heads_outside);
+    const auto made = executor_of(on, {a.call()});
+    const auto block = on->block(1 << 16, {}).value;
+    const auto at = [&](uint64_t offset) { return reinterpret_cast<Memory>(block->address() + offset); };
+    const Memory inputs[] = {at(0), at(8192 + 8), at(16384)}, out = at(32768);
+    Executor::Run order;
+    const Fixed fixed({}, false);
+    order.fixed = &fixed, order.inputs = inputs, order.outputs = &out;
+    const Status status = made.value->run(order);
+    CHECK(status.message.find("cuDNN's plan needs addresses that are multiples of 16") != std::string::npos);
+}

@@ -1,0 +1,107 @@
+"""What cuDNN's attention is asked for, and what it declines with which reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from emulated import call_of, one_node
+
+from xpuruntime import ir
+from xpuruntime.codegen import cuda
+from xpuruntime.codegen.cuda import cuda_target
+from xpuruntime.codegen.target import CodegenTarget
+from xpuruntime.compiler import compile as compile_graph
+from xpuruntime.kernels.cuda import libraries
+from xpuruntime.kernels.cuda.attention_cudnn import Cudnn
+from xpuruntime.kernels.kernel import NodeCall
+from xpuruntime.policies import KernelPolicy
+from xpuruntime.program.program import Binary
+
+TARGET: CodegenTarget = cuda_target("cuda:sm_90")
+
+
+@pytest.fixture(autouse=True)
+def library_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is loaded or compiled: what is asked needs neither a device nor the libraries."""
+    monkeypatch.setattr(libraries, "installed", lambda library: True)
+
+    def assemble(self: Any, functions: Any, parts: Any) -> Binary:
+        return Binary(self.name, "cubin", (self.name,), tuple(functions), b"none", source="")
+
+    monkeypatch.setattr(cuda.CudaTarget, "assemble", assemble)
+
+
+def array(shape: tuple[int, ...], dtype: str = "bfloat16") -> np.ndarray[Any, Any]:
+    return np.zeros(shape, getattr(ml_dtypes, dtype, dtype))
+
+
+def node(
+    q: tuple[int, ...], k: tuple[int, ...], dv: int, *more: Any, dtype: str = "bfloat16", **attrs: Any
+) -> NodeCall:
+    operands = [array(q, dtype), array(k, dtype), array((*k[:3], dv), dtype), *more]
+    graph, _, known = one_node("attention", operands, **attrs)
+    return call_of(graph, known)
+
+
+def test_shapes_strides_and_mask_go_into_the_call() -> None:
+    call = node((2, 4, 33, 40), (2, 2, 90, 40), 24, causal=True, causal_offset=57, scale=0.5)
+    assert Cudnn().supports(call, TARGET)
+    (stage,) = Cudnn().lower(call, TARGET).stages
+    assert (stage.library, stage.stem, stage.args) == ("cudnn", "attention", ("in0", "in1", "in2", "out0"))
+    assert dict(stage.options) == {
+        "q_shape": [2, 4, 33, 40], "k_shape": [2, 2, 90, 40], "v_shape": [2, 2, 90, 24], "y_shape": [2, 4, 33, 24],
+        "q_strides": [5280, 1320, 40, 1], "k_strides": [7200, 3600, 40, 1], "v_strides": [4320, 2160, 24, 1],
+        "y_strides": [3168, 792, 24, 1], "scale": 0.5, "causal": True, "offset": 57, "in": "bfloat16", "engine": -1,
+    }  # fmt: skip
+    pinned = Cudnn().pinned("cudnn[engine=2]", {"engine": 2})
+    assert pinned.on_request
+    assert pinned.lower(call, TARGET).stages[0].options["engine"] == 2
+    # A mask that hides nothing is none.
+    sees_all = node((1, 2, 4, 64), (1, 2, 9, 64), 64, causal=True, causal_offset=8)
+    assert Cudnn().lower(sees_all, TARGET).stages[0].options["causal"] is False
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (node((1, 2, 8, 64), (1, 2, 8, 64), 64, dtype="float32"), "takes float16 and bfloat16, not float32"),
+        (node((1, 2, 8, 20), (1, 2, 8, 20), 20), "heads and their places are no multiples of 16 bytes"),
+        (node((1, 2, 8, 264), (1, 2, 8, 264), 64), "heads of up to 256 elements, not 264"),
+        (node((1, 2, 8, 64), (1, 2, 0, 64), 64), "has empty operands"),
+        (node((1, 2, 8, 64), (1, 2, 9, 64), 64, array((8, 9), "bool")), "takes no mask tensor"),
+        (node((1, 2, 8, 64), (1, 2, 9, 64), 64, softcap=2.0), "has no soft cap"),
+        (node((1, 2, 8, 64), (1, 2, 9, 64), 64, scale=-1.0), "takes factors above zero, not -1"),
+        (
+            node((1, 2, 8, 64), (1, 2, 9, 64), 64, causal=True, causal_offset=-3),
+            "every query must see a key, and the first 3 see none",
+        ),
+    ],
+)
+def test_what_the_library_has_not_is_a_reason(call: NodeCall, reason: str) -> None:
+    said = Cudnn().supports(call, TARGET)
+    assert not said
+    assert said.reason == reason
+
+
+def test_a_library_that_is_absent_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(libraries, "installed", lambda library: False)
+    said = Cudnn().supports(node((1, 2, 8, 64), (1, 2, 8, 64), 64), TARGET)
+    assert (said.reason, said.do) == ("cudnn is not on this machine", "pip install nvidia-cudnn-cu13")
+
+
+def test_heads_inside_positions_are_read_where_they_lie() -> None:
+    b = ir.GraphBuilder("turned")
+    heads = [
+        b.permute(b.input(name, f"float16[2, 130, {h}, 64]"), dims=[0, 2, 1, 3])
+        for name, h in (("q", 4), ("k", 2), ("v", 2))
+    ]
+    b.output("y", b.attention(*heads, causal=True))
+    policy = KernelPolicy(attention={"kernel": "cudnn", "engine": 1})  # type: ignore[arg-type]
+    program = compile_graph(b.build(), target="cuda:sm_90", policy=policy)
+    call = next(c for c in program.entries[0].plans[0].calls if c.library)
+    assert call.kernel == "attention/cudnn[engine=1]"
+    assert call.options["q_strides"] == [33280, 64, 256, 1]
+    assert call.options["k_strides"] == call.options["v_strides"] == [16640, 64, 128, 1]
