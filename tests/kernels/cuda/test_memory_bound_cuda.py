@@ -1,0 +1,237 @@
+"""Kernels that memory bounds, on the stand-in: every way in which they share out their work, with rests and from odd places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from xpuruntime import ir
+from xpuruntime.compiler import compile as compile_graph
+from xpuruntime.program.program import CompiledProgram
+from xpuruntime.runtime import Executor
+from xpuruntime.testing.cuda_host import cuda_host
+from xpuruntime.testing.native import check, compile_native
+from xpuruntime.testing.speed_graphs import speed_graphs
+from xpuruntime.types import DType
+
+TARGET = cuda_host()
+rng = np.random.default_rng(7)
+Array = np.ndarray[Any, Any]
+
+
+def values(shape: tuple[int, ...], dtype: str = "float32") -> Array:
+    if DType(dtype).is_integer:
+        return rng.integers(0 if dtype.startswith("u") else -9, 9, shape).astype(DType(dtype).numpy)
+    return rng.standard_normal(shape).astype(DType(dtype).numpy)
+
+
+def judged(build: Callable[..., Any], *feeds: Array, **options: Any) -> CompiledProgram:
+    """Compare with the interpreter; the program that ran."""
+    b = ir.GraphBuilder("g")
+    names = {f"x{i}": x for i, x in enumerate(feeds)}
+    made = build(b, *(b.input(n, f"{DType.of(x.dtype).value}{list(x.shape)}") for n, x in names.items()))
+    for i, value in enumerate(made if isinstance(made, tuple) else (made,)):
+        b.output(f"y{i}", value)
+    graph = b.build()
+    check(graph, names, target=TARGET, **options)
+    return compile_native(graph, names, target=TARGET)
+
+
+def text_of(program: CompiledProgram) -> str:
+    return str(program.binaries[0].source).partition("// launch")[2]
+
+
+def kernels_of(program: CompiledProgram) -> list[str]:
+    return [c.kernel for c in program.entries[0].plans[0].calls]
+
+
+# ── columns ──
+
+
+@pytest.mark.parametrize("shape", [(4000, 96), (4111, 70), (5000, 3), (3, 2000, 40), (2048, 33)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
+def test_blocks_that_share_columns(shape: tuple[int, ...], dtype: str) -> None:
+    """Whole parts and such with a rest, columns that no warp fits, several sums of one pass."""
+    dim = len(shape) - 2
+    build: Callable[..., Any] = lambda b, x: (b.sum(x, dim=[dim]), b.amax(x, dim=[dim]))  # noqa: E731
+    program = judged(build, values(shape, dtype), threads=2)
+    assert "arrives_last(counters + group" in text_of(program)
+
+
+def test_places_in_columns_that_blocks_share() -> None:
+    """The first or last of equal values, and NaN, whichever block has it."""
+    x = rng.integers(-9, 9, (4000, 40)).astype(np.float32)
+    x[3000:, 1] = 9
+    x[[700, 3700], 2] = np.nan
+    x[:, 3] = -np.inf
+    program = judged(
+        lambda b, x: (
+            b.argmax(x, dim=0),
+            b.argmin(x, dim=0),
+            b.argmax(x, dim=0, last=True),
+            *b.max(x, dim=0),
+        ),
+        x,
+    )
+    assert "arrives_last(counters + group" in text_of(program)
+
+
+def test_columns_of_which_there_are_enough() -> None:
+    """Blocks stand alone; what is written at every element keeps them alone too."""
+    program = judged(lambda b, x: b.sum(x, dim=[0]), values((300, 6000)))
+    assert kernels_of(program) == ["reduce/generated"]
+    assert "joined_column<32, 16>" in text_of(program)
+    program = judged(lambda b, x: b.softmax(x, dim=0), values((3000, 40)))
+    assert "arrives_last" not in text_of(program)
+
+
+def test_equal_columns_give_equal_bits() -> None:
+    x = values((4000, 1)).repeat(70, 1)
+    program = judged(lambda b, x: b.sum(x, dim=[0]), x)
+    with Executor(program) as executor:
+        first, again = (executor.run_arrays([x])[0] for _ in range(2))
+    assert len(set(first.tolist())) == 1
+    assert np.array_equal(first, again)
+
+
+# ── rows of a table ──
+
+
+@pytest.mark.parametrize("width", [256, 64, 24, 10])
+def test_rows_of_a_table_go_by_packs(width: int) -> None:
+    """Four, two or one pack a thread, by what a row is a multiple of."""
+    rows = 4 * 8 * (1 << 15) // width
+    index = rng.integers(-50, 50, rows)
+    program = judged(lambda b, t, i: b.embedding(t, i), values((50, width), "bfloat16"), index)
+    apart = {256: "carry_apart<8, 4>", 64: "carry_apart<8, 4>", 24: "carry<8>", 10: "carry<8>"}
+    assert apart[width] in text_of(program)
+
+
+def test_rows_of_a_table_that_begins_anywhere() -> None:
+    """A view that no pack fits."""
+    flat, index = values((1 + 50 * 64,)), rng.integers(0, 50, 16384)
+    program = judged(
+        lambda b, t, i: b.embedding(b.view(b.slice(t, dim=0, start=1, end=3201, step=1), size=[50, 64]), i),
+        flat,
+        index,
+    )
+    assert "carry_apart" in text_of(program)
+
+
+def test_pointwise_work_from_odd_places() -> None:
+    """Packs that no address fits, in place too."""
+
+    def build(b: Any, x: Any) -> Any:
+        part = b.slice(x, dim=0, start=1, end=1 + (1 << 20), step=1)
+        return b.gelu(b.add(part, part))
+
+    program = judged(build, values((2 + (1 << 20),), "bfloat16"))
+    assert "unroll 1" in text_of(program)
+
+
+# ── pools ──
+
+WINDOWS: dict[str, dict[str, Any]] = {
+    "3x3": {"kernel_size": [3, 3], "stride": [2, 2], "padding": [1, 1], "dilation": [1, 1]},
+    "2x2": {"kernel_size": [2, 2], "stride": [2, 2], "padding": [0, 0], "dilation": [1, 1]},
+    "dilated": {"kernel_size": [3, 2], "stride": [1, 2], "padding": [2, 1], "dilation": [2, 3]},
+    "uneven": {"kernel_size": [4, 3], "stride": [3, 2], "padding": [1, 0, 2, 2], "dilation": [1, 1]},
+    "cropped": {"kernel_size": [3, 3], "stride": [1, 1], "padding": [-1, 1, 1, -2], "dilation": [1, 1]},
+    "ceiling": {"kernel_size": [3, 3], "stride": [2, 2], "padding": [0, 1], "dilation": [1, 1], "ceil_mode": True},
+    "large": {"kernel_size": [9, 9], "stride": [4, 4], "padding": [4, 4], "dilation": [1, 1]},
+}  # fmt: skip
+
+
+def last(build: Callable[..., Any]) -> Callable[..., Any]:
+    """The same of channels that lie side by side."""
+    return lambda b, x: b.permute(build(b, b.permute(x, dims=[0, 3, 1, 2])), dims=[0, 2, 3, 1])
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [(n, d) for n in WINDOWS for d in ("float32", "bfloat16")]
+    + [("uneven", d) for d in ("float16", "float64", "int8")],
+)
+def test_windows(name: str, dtype: str) -> None:
+    """Maxima and means, what counts in them, in both layouts."""
+    window, numbers = WINDOWS[name], DType(dtype).is_integer
+
+    def build(b: Any, x: Any) -> Any:
+        made = [
+            b.max_pool(x, **window),
+            b.avg_pool(x, **window),
+            b.avg_pool(x, **window, count_include_pad=False),
+        ]
+        if not numbers:
+            made += [
+                b.avg_pool(x, **window, divisor=5),
+                b.lp_pool(x, **window, p=2.0),
+                b.lp_pool(x, **window, p=3.0),
+            ]
+        return tuple(made)
+
+    program = judged(build, values((2, 5, 17, 14), dtype))
+    assert "pool::window<" in text_of(program)
+    for op in ("max_pool", "avg_pool"):
+        one = lambda b, x, op=op: getattr(b, op)(x, **window)  # noqa: E731
+        program = judged(last(one), values((2, 17, 14, 8), dtype))
+        assert "along = 8;" in text_of(program)
+
+
+def test_windows_over_packs_of_channels() -> None:
+    """Enough of them that packs are taken: of 4 and of 8, NaN and infinity among them."""
+    for dtype, pack in (("float32", 4), ("bfloat16", 8), ("float16", 8)):
+        x = values((4, 96, 96, 32), dtype)
+        x[0, 5, 6, 7], x[1, 7, 8, 9], x[2, :8, :8, 3] = np.nan, np.inf, -np.inf
+        program = judged(last(lambda b, x: b.max_pool(x, **WINDOWS["3x3"] | {"stride": [1, 1]})), x)
+        assert f", {pack}, gpu_max_pool" in text_of(program)
+        program = judged(last(lambda b, x: b.avg_pool(x, **WINDOWS["2x2"] | {"stride": [1, 1]})), x)
+        assert f", {pack}, gpu_avg_pool" in text_of(program)
+
+
+def test_windows_of_a_line_and_equal_parts() -> None:
+    one: dict[str, Any] = {"kernel_size": [3], "stride": [2], "padding": [1], "dilation": [1]}
+    judged(lambda b, x: (b.max_pool(x, **one), b.avg_pool(x, **one)), values((2, 5, 31)))
+    program = judged(
+        lambda b, x: (b.adaptive_avg_pool(x, output_size=[2, 3]), b.adaptive_avg_pool(x, output_size=[1, 1])),
+        values((2, 5, 8, 9)),
+    )
+    assert "pool::window<" in text_of(program) and "pool::point<" not in text_of(program)
+    program = judged(lambda b, x: b.adaptive_avg_pool(x, output_size=[3, 2]), values((2, 5, 8, 9)))
+    assert "pool::point<" in text_of(program)
+
+
+def test_pools_take_values_as_they_lie() -> None:
+    """Alone they turn nothing; after a convolution they have its layout."""
+    window = WINDOWS["3x3"]
+    assert kernels_of(judged(lambda b, x: b.max_pool(x, **window), values((2, 8, 9, 9)))) == [
+        "pool/generated"
+    ]
+    weight = values((8, 4, 1, 1))
+
+    def build(b: Any, x: Any, w: Any) -> Any:
+        c = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "groups": 1}
+        h = b.max_pool(b.convolution(x, w, None, **c), **window)
+        return b.convolution(h, b.permute(w, dims=[1, 0, 2, 3]), None, **c)
+
+    program = judged(build, values((2, 4, 9, 9)), weight)
+    turned, conv = "movement/strided", "conv/implicit_gemm"
+    assert kernels_of(program) == [turned, conv, "pool/generated", conv, turned]
+
+
+# ── what is measured on a device ──
+
+
+def test_the_graphs_that_are_measured_compile() -> None:
+    """Every one is one kernel of ours, but for a counter to zero and a copy into the result."""
+    names = []
+    for name, graph in speed_graphs():
+        names.append(name)
+        calls = compile_graph(graph, target=TARGET).entries[0].plans[0].calls
+        beside = {"create/fill", "movement/strided"}
+        assert len([c for c in calls if c.kernel not in beside]) <= 1, (name, [c.kernel for c in calls])
+        assert len(calls) <= 2
+    assert len(names) == len(set(names))
