@@ -227,6 +227,10 @@ TEST_CASE("an engine is pinned, and what cannot be had is said") {
           "test/attention: cuDNN refuses the attention: cudnnBackendFinalize of descriptor 17: "
           "CUDNN_STATUS_BAD_PARAM: _nbDims != _nbStrides");
     call = a.call();
+    call.args[2].offset = 8;
+    CHECK(said(call) ==
+          "test/attention: cuDNN refuses the attention: an operand starts at no multiple of 16 bytes");
+    call = a.call();
     call.args.pop_back();
     CHECK(said(call) == "test/attention: the call names other arguments than its options");
     call.symbol = "norm";

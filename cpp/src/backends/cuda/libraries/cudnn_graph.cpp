@@ -152,6 +152,10 @@ dnn::Object CudnnGraph::tensor(int64_t id, const Dims& shape, const Dims& stride
     return made.keep();
 }
 
+bool CudnnGraph::aligned() const {
+    return std::all_of(alignment_.begin(), alignment_.end(), [](int64_t bytes) { return bytes == 16; });
+}
+
 dnn::Object CudnnGraph::argument(const Dims& shape, const Dims& strides, int type) {
     if (arguments_ == static_cast<int64_t>(alignment_.size()))
         fail("the call names fewer arguments than its options");

@@ -138,6 +138,9 @@ class CudnnGraph {
     dnn::Object point(int mode, int math, dnn::Object x, dnn::Object y, dnn::Object b = nullptr,
                       dnn::Object t = nullptr, int64_t axis = -1);
 
+    // Whether every argument starts at a multiple of 16 bytes.
+    bool aligned() const;
+
     bool failed() const { return !failure_.empty(); }
     const std::string& failure() const { return failure_; }
     void fail(std::string why) {
