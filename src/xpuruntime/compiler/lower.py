@@ -22,6 +22,7 @@ from .chooser import Chooser, OffersOf
 from .concat import Placement, place_concats
 from .memory import Memory
 from .times import KernelTimes
+from .turns import in_turn
 from .views import free_views, view_of
 from .weights import KnownValues
 
@@ -78,6 +79,7 @@ class _Lowerer:
         self.memory.reuse([c.use for c in self.calls])
         self.calls = [c for c in self.calls if not (c.stage.copies and self._in_place(c))]
         self._states()
+        self.calls = in_turn(self.calls, self.memory)
         inputs = tuple(v.name for v in self.graph.inputs)
         return Lowering(
             self.graph,

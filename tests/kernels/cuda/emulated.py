@@ -160,7 +160,11 @@ def emulate(
         written = {
             f"in{at}" for at, o in enumerate(call.inputs) if isinstance(o, Operand) and not o.is_weight
         }
-        late = {a: places[a].copy() for a in stage.args if a in written or a.startswith("temp")}
+        late = {
+            a: places[a].copy()
+            for a in stage.args
+            if (a in written or a.startswith("temp")) and a not in stage.options.get("early", ())
+        }
         for a, value in late.items():
             library.arrives_late(
                 ctypes.c_void_p(places[a].ctypes.data),

@@ -60,6 +60,16 @@ def test_a_kernel_that_is_forced_for_attention_or_rotations_keeps_them_apart(
     assert rule.split()[-1] in calls["attention"] + calls["rope_append"]
 
 
+def test_what_attention_reads_before_its_turn_is_there() -> None:
+    """Masks and caches: the first layer's launch begins when all before it is done, so the others may begin before theirs are."""
+    config = DecoderConfig.from_json({**SIZES, "num_hidden_layers": 3})
+    graph = decoder_graph(config, length=1, capacity=256, dtype=DType.BFLOAT16)
+    calls = build_program({DECODE: graph}, target=cuda_host()).entry(DECODE).plans[0].calls
+    assert [c.options["pdl"] for c in calls if "rope_attention" in c.ops] == [False, True, True]
+    assert all(c.options["pdl"] for c in calls if "rope_attention" not in c.ops)
+    assert not any("early" in c.options for c in calls)
+
+
 @pytest.mark.parametrize(("dtype", "fused"), [("bfloat16", True), ("float16", True), ("float32", False)])
 def test_only_what_a_kernel_computes_is_fused(dtype: str, fused: bool) -> None:
     config = DecoderConfig.from_json({**SIZES, "num_hidden_layers": 1})

@@ -104,21 +104,19 @@ def judged(call: NodeCall, graph: Graph, feeds: Feeds, old: Feeds, shift: int = 
     assert np.array_equal(got[2], states["values"])
 
 
-@pytest.mark.parametrize("shift", [0, 1])
-@pytest.mark.parametrize("case", range(len(CASES)))
+@pytest.mark.parametrize(("case", "shift"), [*((i, 0) for i in range(len(CASES))), (2, 1), (4, 1)])
 def test_one_launch_turns_writes_and_attends(case: int, shift: int) -> None:
     graph, feeds, old = step(**CASES[case])
     judged(call_of(graph, {}), graph, feeds, old, shift)
 
 
-@pytest.mark.parametrize("which", range(3))
-@pytest.mark.parametrize("new", [1, 3])
+@pytest.mark.parametrize(("which", "new"), [(0, 1), (0, 3), (1, 1), (2, 3)])
 def test_masks(which: int, new: int) -> None:
     graph, feeds, old = step(new=new, places=range(133, 133 + new), mask=masks(new, 200)[which])
     judged(call_of(graph, {}), graph, feeds, old)
 
 
-@pytest.mark.parametrize("case", range(len(CASES)))
+@pytest.mark.parametrize("case", [0, 4, 6])
 def test_whole_programs_write_states_where_they_lie(case: int) -> None:
     graph, feeds, old = step(**CASES[case])
     check(graph, feeds, states=old, target=cuda_host(), passes="none")

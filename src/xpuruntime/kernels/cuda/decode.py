@@ -60,8 +60,13 @@ class Cut:
 
     @property
     def shared(self) -> int:
-        """Bytes: the queries' tile, and each warp's tiles of keys and values."""
-        return 16 * self.d * 2 * (1 + 2 * WARPS * self.stages)
+        """Bytes: the queries' tile, and each warp's tiles of keys and values; afterwards the warps' states."""
+        return max(16 * self.d * 2 * (1 + 2 * WARPS * self.slots), WARPS * 16 * (self.d + 2) * 4)
+
+    @property
+    def slots(self) -> int:
+        """Tiles of keys that a warp has room for."""
+        return min(self.stages, math.ceil(self.share / (16 * WARPS)))
 
 
 def cut_for(s: AttentionShape, target: CodegenTarget) -> Cut:
@@ -157,7 +162,7 @@ def _stage(call: NodeCall, s: AttentionShape, cut: Cut, tasks: int, added: Added
     same_mask = s.mask and not s.mask[1] and not s.mask[2] and not s.causal
     numbers = {
         "D": cut.d, "d": s.d, "dv": s.dv, "rows": cut.rows, "keys": s.keys, "SPLITS": cut.splits, "SHARE": cut.share, "GROUP": cut.group,
-        "WARPS": WARPS, "STAGES": cut.stages, "k_row": s.k[2], "v_row": s.v[2], "MASK_ROWS": 1 if same_mask else cut.rows, "NEW": 0, **added.numbers,
+        "WARPS": WARPS, "STAGES": cut.stages, "SLOTS": cut.slots, "k_row": s.k[2], "v_row": s.v[2], "MASK_ROWS": 1 if same_mask else cut.rows, "NEW": 0, **added.numbers,
     }  # fmt: skip
     special = bool(s.mask) or bool(s.softcap)
     scale = s.scale if s.softcap else s.scale * LOG2E
@@ -226,7 +231,7 @@ def _stage(call: NodeCall, s: AttentionShape, cut: Cut, tasks: int, added: Added
     return cuda_stage(
         f"decode_{s.batch}x{s.kv_heads * s.group}x{s.queries}x{s.keys}x{s.d}",
         about(call, f"{cut.rows} rows a block, keys in {cut.splits} parts of {cut.share}"), [q, *given, y, *shared], body,
-        Launch((tasks * cut.splits, 1, 1), (WARPS * 32, 1, 1), cut.shared + added.shared), before=struct, parts=added.parts | {"flash_decode"}, flops=s.flops,
+        Launch((tasks * cut.splits, 1, 1), (WARPS * 32, 1, 1), cut.shared + added.shared), before=struct, parts=added.parts | {"flash_decode"}, early=True, flops=s.flops,
         bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
     )  # fmt: skip
 

@@ -58,8 +58,14 @@ class RopeAttention:
         made = lowered_by(attention, s, cut, _added(call, s, cut.shared, cut.d))
         (stage,) = made.stages
         given = [call.tensor(i).spec for i in (0, 1, 2)] + [call.outputs[i] for i in (0, 1, 2)]
+        early = [
+            f"in{i}"
+            for i in (3, 4, PLACES, POSITIONS, _MASK)
+            if call.optional(i) and not call.tensor(i).is_weight
+        ]
         stage = replace(
             stage,
+            options={**stage.options, "pdl": False, "early": [*early, "out1", "out2"]},
             stem=f"rope_{stage.stem}",
             scratch_bytes=STATUS,
             bytes=sum(spec.size_bytes or 0 for spec in given),
@@ -96,7 +102,7 @@ def _added(call: NodeCall, s: AttentionShape, tiles: int, d: int) -> Added:
 
     def listed(name: str) -> str:
         b, t = strides_in(operands[name], (s.batch, s.queries))
-        return f"(int64_t){name}[batch * {b}ll + t * {t}ll]"
+        return f"(int64_t)fresh({name} + (batch * {b}ll + t * {t}ll))"
 
     def row_of(name: str) -> str:
         b, h, t, _ = strides[name]
@@ -130,7 +136,7 @@ def _added(call: NodeCall, s: AttentionShape, tiles: int, d: int) -> Added:
         flags={"WIDE": c_bool(in_chunks(dtype, half, *rows))},
         members=members,
         rows=("new_k", "new_v", "cosines", "sines"),
-        shared=2 * s.queries * d * 2,
+        shared=3 * s.queries * d * 2,
         parts=frozenset({"movement"}),
     )  # fmt: skip
 

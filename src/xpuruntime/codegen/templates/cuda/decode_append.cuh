@@ -1,4 +1,4 @@
-// needs: tiles
+// needs: tiles arrive
 // decode_append.cuh: attention that turns its own queries by their positions and puts the new keys and values into the caches.
 //
 // Every place of the caches belongs to the blocks of one split, so whoever needs a new row makes it: it waits in shared memory and replaces
@@ -7,8 +7,9 @@
 //
 // P: what flash_decode.cuh says, and NEW, HALF (pairs of a row that are turned: of element i and HALF + i), WIDE (eight pairs at a time
 //    may be read), TABLE (rows of the tables of cosines and sines, 0: a row for each position of the call), TILES (bytes of shared memory
-//    before the new rows), token(row), place_of(batch, t), spot_of(batch, t) (the row of the tables), placed(place) and spotted(spot) (checked), cosines_at(batch, t, spot),
-//    sines_at(...), key_of(batch, head, t), value_of(batch, head, t), keys_of(batch, head), values_of(batch, head), writes().
+//    before the new rows), token(row), place_of(batch, t), spot_of(batch, t) (the row of the tables), placed(place) and spotted(spot)
+//    (checked), cosines_at(batch, t, spot), sines_at(...), key_of(batch, head, t), value_of(batch, head, t), keys_of(batch, head),
+//    values_of(batch, head), writes().
 namespace flash_decode {
 
 using tensor::u16;
@@ -24,7 +25,7 @@ template <class P, bool ANY> struct Appended {};
 template <class P> struct Appended<P, true> {
     typedef typename P::T T;
     static constexpr int W = P::WIDE && P::ALIGNED ? 8 : 1, CH = P::D / 8, PAIRS = P::HALF / W, UNITS = PAIRS + (P::D - 2 * P::HALF) / W,
-                         THREADS = P::WARPS * 32;
+                         THREADS = P::WARPS * 32, QUERIES = P::rows * UNITS, EACH = UNITS + P::D / W;
     typedef Few<W> Part;
     struct Known {
         int place[P::NEW], spot[P::NEW];
@@ -40,11 +41,12 @@ template <class P> struct Appended<P, true> {
     __device__ __forceinline__ static void store(unsigned char *row, int chunk, int e, const Part &v) {
         *(Part *)(row + chunk * 16 + e % 8 * 2) = v;
     }
+    // What waits in shared memory for each new position: 0, its key; 1, its value; 2, its cosines, then its sines.
     __device__ __forceinline__ static unsigned char *row_at(unsigned char *shared, int which, int t) {
         return shared + P::TILES + (which * P::NEW + t) * P::D * 2;
     }
 
-    // Reads go out whose values `turn` takes. begin, end: keys of the block's split.
+    // Reads go out whose values `prepare` takes. begin, end: keys of the block's split.
     __device__ __forceinline__ void look(int batch, int begin, int end, const P &p) {
         first = begin, last = end;
         if (threadIdx.x < P::NEW) {
@@ -53,11 +55,33 @@ template <class P> struct Appended<P, true> {
         }
     }
 
-    // Unit u of a row: W pairs, turned, or W elements behind them; zeros beyond the row.
+    // All that can be done before the launch's turn: where new rows go, their cosines and sines, and queries that there are not.
+    __device__ __forceinline__ void prepare(unsigned char *shared, int batch, const P &p) {
+        Known &k = known();
+        if (threadIdx.x < P::NEW) {
+            k.place[threadIdx.x] = p.placed(place);
+            k.spot[threadIdx.x] = P::TABLE > 0 ? p.spotted(spot) : 0;
+        }
+        for (int i = P::rows * CH + threadIdx.x; i < 16 * CH; i += THREADS)
+            *(Few<8> *)(shared + tiles::swizzled<CH>(i / CH, i % CH) * 16) = Few<8>{};
+        __syncthreads();
+        mine = false;
+#pragma unroll
+        for (int t = 0; t < P::NEW; ++t) mine |= k.place[t] >= first && k.place[t] < last;
+        for (int i = threadIdx.x; i < P::NEW * 2 * PAIRS; i += THREADS) {
+            const int t = i / (2 * PAIRS), u = i % (2 * PAIRS);
+            const u16 *const from = u < PAIRS ? p.cosines_at(batch, t, k.spot[t]) : p.sines_at(batch, t, k.spot[t]) - P::HALF;
+            *(Part *)(row_at(shared, 2, t) + u * W * 2) = few<W>(from + u * W);
+        }
+        __syncthreads();
+    }
+
+    // Unit u of a row of position t: W pairs, turned, or W elements behind them; zeros beyond the row.
     template <class Put>
-    __device__ __forceinline__ static void turned(const u16 *x, const u16 *cosines, const u16 *sines, int u, const Put &put) {
+    __device__ __forceinline__ static void turned(const u16 *x, unsigned char *shared, int t, int u, const Put &put) {
         if (u < PAIRS) {
-            const Part low = few<W>(x + u * W), high = few<W>(x + P::HALF + u * W), c = few<W>(cosines + u * W), s = few<W>(sines + u * W);
+            const u16 *const angles = (const u16 *)row_at(shared, 2, t) + u * W;
+            const Part low = few<W>(x + u * W), high = few<W>(x + P::HALF + u * W), c = few<W>(angles), s = few<W>(angles + P::HALF);
             Part a, b;
 #pragma unroll
             for (int i = 0; i < W; ++i) {
@@ -74,38 +98,26 @@ template <class P> struct Appended<P, true> {
     }
 
     // The queries' tile, and the new rows that this block's split has; they are there after the next barrier.
-    __device__ __forceinline__ void turn(const u16 *q, unsigned char *shared, int batch, int head, const P &p) {
-        Known &k = known();
-        if (threadIdx.x < P::NEW) {
-            k.place[threadIdx.x] = p.placed(place);
-            k.spot[threadIdx.x] = P::TABLE > 0 ? p.spotted(spot) : 0;
-        }
-        __syncthreads();
-        for (int i = threadIdx.x; i < 16 * UNITS; i += THREADS) {
-            const int r = i / UNITS, t = p.token(r < P::rows ? r : 0);
-            const auto put = [&](int e, const Part &v) {
-                store(shared, tiles::swizzled<CH>(r, e / 8), e, r < P::rows ? v : Part{});
-            };
-            turned(q + p.q_at(r < P::rows ? r : 0), p.cosines_at(batch, t, k.spot[t]), p.sines_at(batch, t, k.spot[t]), i % UNITS, put);
-        }
-        mine = false;
-#pragma unroll
-        for (int t = 0; t < P::NEW; ++t) mine |= k.place[t] >= first && k.place[t] < last;
-        if (!mine) return;
-        constexpr int EACH = UNITS + P::D / W;
-        for (int i = threadIdx.x; i < P::NEW * EACH; i += THREADS) {
-            const int t = i / EACH, u = i % EACH, at = k.place[t];
+    __device__ __forceinline__ void turn(const u16 *q, unsigned char *shared, int batch, int head, const P &p) const {
+        const Known &k = known();
+        for (int i = threadIdx.x; i < QUERIES + (mine ? P::NEW * EACH : 0); i += THREADS) {
+            if (i < QUERIES) {
+                const int r = i / UNITS;
+                turned(q + p.q_at(r), shared, p.token(r), i % UNITS,
+                       [&](int e, const Part &v) { store(shared, tiles::swizzled<CH>(r, e / 8), e, v); });
+                continue;
+            }
+            const int t = (i - QUERIES) / EACH, u = (i - QUERIES) % EACH, at = k.place[t];
             if (at < first || at >= last) continue;
             bool writes = p.writes();
 #pragma unroll
             for (int other = 0; other < P::NEW; ++other) writes &= other <= t || k.place[other] != at;  // the last of a place stays
             if (u < UNITS) {
                 u16 *const cache = p.keys_of(batch, head) + (long long)at * P::k_row;
-                turned(p.key_of(batch, head, t), p.cosines_at(batch, t, k.spot[t]), p.sines_at(batch, t, k.spot[t]), u,
-                       [&](int e, const Part &v) {
-                           store(row_at(shared, 0, t), e / 8, e, v);
-                           if (writes && e < P::d) *(Part *)(cache + e) = v;
-                       });
+                turned(p.key_of(batch, head, t), shared, t, u, [&](int e, const Part &v) {
+                    store(row_at(shared, 0, t), e / 8, e, v);
+                    if (writes && e < P::d) *(Part *)(cache + e) = v;
+                });
             } else {
                 const int e = (u - UNITS) * W;
                 const Part v = e < P::dv ? few<W>(p.value_of(batch, head, t) + e) : Part{};

@@ -5,9 +5,11 @@
 // STAGES ahead, so that no warp waits for another until the end.
 //
 // P: T, D (size of a head, padded to 32, 64 or 128), d, dv, rows (of queries and heads, up to 16), keys, SPLITS, SHARE (keys of a
-//    split), GROUP (splits whose parts are joined first), WARPS, STAGES, ALIGNED, q_row, k_row, v_row; MASKED (there are logits to change), MASK_ROWS (rows whose masks differ),
-//    q_at(row), sees(row, key), scale() (of exponents to base 2), logit(score, batch, head, row, key), keep(batch, head, row, at, value). NEW (positions whose keys and values the launch itself
-//    puts into the caches; 0 for none) asks for what decode_append.cuh reads.
+//    split), GROUP (splits whose parts are joined first), WARPS, STAGES, SLOTS (tiles of a warp that there is room for: STAGES, or all that
+//    its share has), ALIGNED, k_row, v_row; MASKED (there are logits to change), MASK_ROWS (rows whose masks differ), q_at(row),
+//    sees(row, key), scale() (of exponents to base 2), logit(score, batch, head, row, key), keep(batch, head, row, at, value).
+//    NEW (positions whose keys and values the launch itself puts into the caches, 0 for none) asks for what decode_append.cuh says. Such a
+//    launch reads the mask and old keys and values before its turn: the program is laid out so that they are there.
 namespace flash_decode {
 
 using tensor::u16;
@@ -50,10 +52,10 @@ __device__ __forceinline__ void part(const u16 *q, const u16 *k, const u16 *v, i
     constexpr int CH = P::D / 8, TILE = 16 * P::D * 2, STAGE = 2 * TILE, ON = P::D / 8, LOADS = 16 * CH / 32;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int begin = blockIdx.x % P::SPLITS * P::SHARE, end = begin + P::SHARE < P::keys ? begin + P::SHARE : P::keys;
-    typedef Appended<P, (P::NEW > 0)> New;
-    New fresh_rows;
-    if constexpr (P::NEW > 0) fresh_rows.look(batch, begin, end, p);
+    Appended<P, (P::NEW > 0)> added;
+    if constexpr (P::NEW > 0) added.look(batch, begin, end, p);
     else {
+        wait_for_turn();
         for (int i = threadIdx.x; i < 16 * CH; i += P::WARPS * 32) {
             const int r = i / CH, c = i % CH;
             tiles::fetch<P::ALIGNED>(shared + tiles::swizzled<CH>(r, c) * 16, q + p.q_at(r < P::rows ? r : 0), c * 8, P::d, r < P::rows);
@@ -63,10 +65,10 @@ __device__ __forceinline__ void part(const u16 *q, const u16 *k, const u16 *v, i
     if (P::MASKED) shown<P>(batch, head, begin, end, p);
     const int steps = end > begin ? ((end - begin + 15) / 16 - warp + P::WARPS - 1) / P::WARPS : 0;
 
-    unsigned char *const own = shared + TILE + warp * P::STAGES * STAGE;
+    unsigned char *const own = shared + TILE + warp * P::SLOTS * STAGE;
     const auto fetch = [&](int step) {
         const int key0 = begin + (step * P::WARPS + warp) * 16;
-        unsigned char *const to = own + step % P::STAGES * STAGE;
+        unsigned char *const to = own + step % P::SLOTS * STAGE;
 #pragma unroll
         for (int i = 0; i < LOADS; ++i) {
             const int r = (lane + i * 32) / CH, c = lane % CH;
@@ -81,7 +83,11 @@ __device__ __forceinline__ void part(const u16 *q, const u16 *k, const u16 *v, i
         if (s < steps) fetch(s);
         tensor::copies_commit();
     }
-    if constexpr (P::NEW > 0) fresh_rows.turn(q, shared, batch, head, p);
+    if constexpr (P::NEW > 0) {
+        added.prepare(shared, batch, p);
+        wait_for_turn();
+        added.turn(q, shared, batch, head, p);
+    }
     tensor::copies_wait<P::STAGES - 1>();
     __syncthreads();
     const u32 base = tensor::place(shared), tile = tensor::place(own);
@@ -101,10 +107,10 @@ __device__ __forceinline__ void part(const u16 *q, const u16 *k, const u16 *v, i
         __syncwarp();  // this tile is there for all lanes, and all are done with the one whose place the next copy takes
         if (step + P::STAGES - 1 < steps) fetch(step + P::STAGES - 1);
         tensor::copies_commit();
-        const u32 stage = tile + step % P::STAGES * STAGE;
+        const u32 stage = tile + step % P::SLOTS * STAGE;
         const u32 keys = tiles::columns_place<CH>(stage, lane), values = tiles::rows_place<CH>(stage + TILE, lane);
         const int key0 = begin + (step * P::WARPS + warp) * 16;
-        if constexpr (P::NEW > 0) fresh_rows.put(own + step % P::STAGES * STAGE, shared, key0, end);
+        if constexpr (P::NEW > 0) added.put(own + step % P::SLOTS * STAGE, shared, key0, end);
         float s[2][4];
 #pragma unroll
         for (int j = 0; j < 2; ++j)

@@ -1,0 +1,37 @@
+"""turns: which launches may begin while those before them still run, although they read what a run computes before it is their turn.
+
+A stage whose option ``early`` names arguments reads these before it waits for the launch before it. A launch that begins alone (without the
+option ``pdl``) begins when everything before it is done, and whatever comes after it begins later still. So what a call reads early is there
+if such a call stands between the call that writes it (or the beginning of the run, for inputs and states) and its reader; where none
+does, the reader itself begins alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from .calls import Call
+from .memory import Memory
+
+__all__ = ["in_turn"]
+
+
+def in_turn(calls: Sequence[Call], memory: Memory) -> list[Call]:
+    """The calls, each that reads early with the option ``pdl``, or without it."""
+    made: list[Call] = []
+    written: dict[str, int] = {}  # memory -> the last call that wrote to it
+    alone = -1  # the last call that begins alone
+    for at, call in enumerate(calls):
+        options = dict(call.stage.options)
+        if (early := options.pop("early", None)) is not None:
+            names = dict(zip(call.stage.args, (*call.inputs, *call.outputs), strict=True))
+            last = max((written.get(memory.root(names[a]), -1) for a in early), default=-1)
+            options["pdl"] = alone > last
+            call = replace(call, stage=replace(call.stage, options=options))
+        if not options.get("pdl"):
+            alone = at
+        for name in call.outputs:
+            written[memory.root(name)] = at
+        made.append(call)
+    return made
