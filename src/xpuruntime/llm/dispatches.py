@@ -13,7 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..compiler.resolve import resolve_target
 from ..ir import Graph
+from ..kernels import has_kernel
 from ..passes import PASSES, Context, decompose
 from ..passes.trace import dispatches
 from ..program.program import CompiledProgram
@@ -38,8 +40,11 @@ _FUSIONS: tuple[tuple[str, ...], ...] = (
     ("fuse_gate",),
     ("fuse_norm_linear",),
     ("fuse_rope_append",),
+    ("fuse_rope_attention",),
 )
 """Fusions in the order in which rows add them; passes run in the pipeline's order."""
+_MAKES = {"fuse_rope_attention": "rope_attention"}
+"""Ops that some targets compute: without a kernel for them, there is no row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +77,10 @@ def dispatch_table(
     meanings = {p.name: p.meaning for p in PASSES}
     graph = written_out(decoder_graph(config, length=1, capacity=capacity, dtype=DType.FLOAT32))
     made, chosen = [], list(_BARE)
+    to = resolve_target(target)
     for added in ((), *fusions):
+        if any(n in _MAKES and not has_kernel(_MAKES[n], to) for n in added):
+            continue
         chosen += added
         names = [p.name for p in PASSES if p.name in chosen]
         program, after = _built(graph, [*names, "clean_up"], target)
