@@ -30,8 +30,10 @@ TOLERANCE = {"float32": 2e-5, "float64": 1e-12, "bfloat16": 8e-3, "float16": 1e-
 """Largest max|d| / max|ref|: one rounding of the result in 16 bits."""
 
 
-def run(case: Case, backend: CudaBackend) -> dict[str, Any]:
-    """Compile, run, compare, time."""
+def program_of(
+    case: Case, backend: CudaBackend, repeat: int = 1
+) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    """The node (``repeat`` of them, each over the result of the one before) as a program, its inputs, its weights."""
     b = GraphBuilder("one")
     feeds: dict[str, Any] = {}
     known: dict[str, Any] = {}
@@ -44,22 +46,30 @@ def run(case: Case, backend: CudaBackend) -> dict[str, Any]:
         held[f"x{i}"] = x = x.swapaxes(1, 2).copy() if case.turned else x
         name = declare(f"x{i}", f"{x.dtype.name}{list(x.shape)}")
         names.append(b.call("permute", name, dims=[0, 2, 1, 3]) if case.turned else name)
-    out = b.call(case.op, *names, **case.attrs)
+    out = names[0]
+    for _ in range(repeat):
+        out = b.call(case.op, out, *names[1:], **case.attrs)
     b.output("y", b.call("permute", out, dims=[0, 2, 1, 3]) if case.turned else out)
     program = compile_graph(
         b.build(), target=backend.target, policy=KernelPolicy(**{case.family: case.word}), passes=3
     )
-    calls = [c for e in program.entries for p in e.plans for c in p.calls]
     if case.change:
         program = replace(program, entries=tuple(
             replace(e, plans=tuple(replace(p, calls=tuple(
                 replace(c, options=dict(c.options) | case.change) if c.library else c for c in p.calls)) for p in e.plans))
             for e in program.entries))  # fmt: skip
+    return program, feeds, known
+
+
+def run(case: Case, backend: CudaBackend) -> dict[str, Any]:
+    """Compile, run, compare, time."""
+    program, feeds, known = program_of(case, backend)
+    calls = [c for e in program.entries for p in e.plans for c in p.calls]
+    inputs = {n: tensor(x) for n, x in feeds.items()}
+    stream = torch.cuda.current_stream().cuda_stream
     executor = Executor(program, backend)
     try:
         executor.bind(known)
-        inputs = {n: tensor(x) for n, x in feeds.items()}
-        stream = torch.cuda.current_stream().cuda_stream
         y = torch.from_dlpack(executor.run(inputs, stream=stream)["y"])
         torch.cuda.synchronize()
         wide = [None if x is None else tensor(x).double() for x in case.operands]
@@ -73,19 +83,45 @@ def run(case: Case, backend: CudaBackend) -> dict[str, Any]:
         }  # fmt: skip
         again = torch.from_dlpack(executor.run(inputs, stream=stream)["y"])
         found["same bits again"] = bool(torch.equal(y, again))
-        if case.time:
-            out = executor.run(
-                inputs, stream=stream
-            )  # the same memory each time, so that the graph needs no other addresses
-            times = {"ours": queued_us(lambda: executor.run(inputs, out=out, stream=stream)) / 1e3}
-            given = [None if x is None else tensor(x) for x in case.operands]
-            if case.peer is not None:
-                times["torch"] = queued_us(lambda: case.peer(*given)) / 1e3
-            found["ms"] = {n: round(t, 5) for n, t in times.items()}
-            found["tflops"] = {n: round(case.flops / t / 1e9, 1) for n, t in times.items()}
-        return found
     finally:
         executor.close()
+    if case.time:
+        times = timed(case, backend, inputs)
+        found["ms"] = {n: round(t, 5) for n, t in times.items()}
+        found["tflops"] = {n: round(case.flops / t / 1e9, 1) for n, t in times.items()}
+    return found
+
+
+def timed(case: Case, backend: CudaBackend, inputs: dict[str, torch.Tensor]) -> dict[str, float]:
+    """Milliseconds of one, ours and torch's: of a program of ``repeat``, and of a CUDA graph of as many where that is not 1."""
+    program, _, known = program_of(case, backend, case.repeat)
+    stream = torch.cuda.current_stream().cuda_stream
+    executor = Executor(program, backend)
+    try:
+        executor.bind(known)
+        out = executor.run(
+            inputs, stream=stream
+        )  # the same memory each time: the graph needs no other addresses
+        times = {"ours": queued_us(lambda: executor.run(inputs, out=out, stream=stream))}
+    finally:
+        executor.close()
+    if case.peer is not None:
+        given = [None if x is None else tensor(x) for x in case.operands]
+
+        def peer() -> None:
+            y = given[0]
+            for _ in range(case.repeat):
+                y = case.peer(y, *given[1:])
+
+        if case.repeat > 1:
+            peer()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                peer()
+            times["torch"] = queued_us(graph.replay)
+        else:
+            times["torch"] = queued_us(peer)
+    return {n: t / 1e3 / case.repeat for n, t in times.items()}
 
 
 def rows(report: Report, asked: argparse.Namespace) -> Any:
