@@ -135,7 +135,10 @@ class Cudnn final : public StreamLibrary {
         CudnnGraph graph(f, shared.handle, std::move(alignment));
         word.build(graph, call, f.cudnnGetVersion());
         auto plan = CudnnPlan::choose(std::move(graph), call, word.what);
-        if (plan.status.ok()) shared.plans[text] = plan.value;
+        if (!plan.status.ok()) return plan;
+        shared.plans[text] = plan.value;
+        shared.recent.push_back(plan.value);
+        if (shared.recent.size() > CudnnShared::most_recent) shared.recent.pop_front();
         return plan;
     }
 

@@ -4,6 +4,7 @@
 // cudnn.cpp has the library; cudnn_conv.cpp and cudnn_attention.cpp say which graph a call is.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -90,11 +91,15 @@ int cudnn_type(const std::string& dtype);
 
 class CudnnPlan;
 
-// A device's handle, which one thread uses at a time, and its plans: equal calls share theirs.
+// A device's handle, which one thread uses at a time, and its plans. Equal calls share theirs while one of
+// them lives; the last ones are kept beyond that, since a compiler asks for a call before a session makes it,
+// and a plan of attention is compiled for 0.4 s.
 struct CudnnShared {
+    static constexpr size_t most_recent = 32;
     std::mutex mutex;
     dnn::Handle handle = nullptr;
     std::unordered_map<std::string, std::weak_ptr<const CudnnPlan>> plans;
+    std::deque<std::shared_ptr<const CudnnPlan>> recent;
 };
 
 // An operation graph under construction. The first failure is kept, with the descriptor and the attribute it
