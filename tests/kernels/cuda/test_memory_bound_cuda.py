@@ -145,6 +145,9 @@ WINDOWS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+KINDS = {"float32": "float", "bfloat16": "bf16", "float16": "f16"}
+
+
 def last(build: Callable[..., Any]) -> Callable[..., Any]:
     """The same of channels that lie side by side."""
     return lambda b, x: b.permute(build(b, b.permute(x, dims=[0, 3, 1, 2])), dims=[0, 2, 3, 1])
@@ -181,15 +184,30 @@ def test_windows(name: str, dtype: str) -> None:
         assert "along = 8;" in text_of(program)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_windows_below_each_other(dtype: str) -> None:
+    """Lines in groups of four and two, with a rest; rows of the input that no window has."""
+    x = values((2, 32, 67, 65), dtype)
+    for name, lines in (("3x3", 4), ("2x2", 2)):
+        sliding = WINDOWS[name] | {"stride": [1, 1] if name == "3x3" else [2, 1]}
+        program = judged(
+            lambda b, x, s=sliding: (b.max_pool(x, **s), b.avg_pool(x, **s, count_include_pad=False)), x
+        )
+        assert f", 1, {lines}, " in text_of(program)
+    apart = WINDOWS["2x2"] | {"stride": [3, 1], "padding": [1, 0]}
+    program = judged(lambda b, x: b.max_pool(x, **apart), values((2, 32, 131, 65), dtype))
+    assert ", 1, 2, " in text_of(program)
+
+
 def test_windows_over_packs_of_channels() -> None:
     """Enough of them that packs are taken: of 4 and of 8, NaN and infinity among them."""
     for dtype, pack in (("float32", 4), ("bfloat16", 8), ("float16", 8)):
         x = values((4, 96, 96, 32), dtype)
         x[0, 5, 6, 7], x[1, 7, 8, 9], x[2, :8, :8, 3] = np.nan, np.inf, -np.inf
         program = judged(last(lambda b, x: b.max_pool(x, **WINDOWS["3x3"] | {"stride": [1, 1]})), x)
-        assert f", {pack}, gpu_max_pool" in text_of(program)
+        assert f"pool::window<pool::Max, {KINDS[dtype]}, {pack}, " in text_of(program)
         program = judged(last(lambda b, x: b.avg_pool(x, **WINDOWS["2x2"] | {"stride": [1, 1]})), x)
-        assert f", {pack}, gpu_avg_pool" in text_of(program)
+        assert f"pool::window<pool::FloatMean, {KINDS[dtype]}, {pack}, " in text_of(program)
 
 
 def test_windows_of_a_line_and_equal_parts() -> None:

@@ -20,7 +20,11 @@ __all__ = ["KERNELS"]
 
 _PACK_BYTES = 16
 _BUSY = 1 << 16
-"""Threads that keep a device busy: below, channels are not gathered into packs."""
+"""Threads that keep a device busy: below, neither channels nor lines are gathered."""
+
+
+_GATHERED_BYTES = 192
+"""Registers of a thread for what it reads before it reduces, so that no read waits for another."""
 
 
 class Pool:
@@ -66,8 +70,10 @@ def _windows(call: NodeCall, shape: ConvShape, target: CodegenTarget) -> Stage:
     reducer, part = reducer_of(call, call.outputs[0].dtype)
     beside = shape.x[1] == 1 and shape.y[1] == 1 and shape.channels > 1
     width, elements = _width(call, shape) if beside else 1, shape.pixels * shape.channels
-    count = elements // width
-    work = f"pool::window<pool::{reducer}, {kind}, {{}}, KERNEL_sizes>(in0, out0, {{}}, windows);"
+    item = width * max(call.outputs[0].dtype.bits // 8, 1)
+    each = _lines(shape, item, elements // width)
+    count = elements // width // max(shape.out[1], 1) * -(-shape.out[1] // each)
+    work = f"pool::window<pool::{reducer}, {kind}, {{}}, {each}, KERNEL_sizes>(in0, out0, {{}}, windows);"
     lines = [f"const uint32_t e = blockIdx.x * {threads} + threadIdx.x;"]
     if count % threads:
         lines.append(f"if (e >= {count}) return;")
@@ -77,11 +83,13 @@ def _windows(call: NodeCall, shape: ConvShape, target: CodegenTarget) -> Stage:
     else:
         lines += [
             f"if (fits<{width}>(in0) && fits<{width}>(out0)) {work.format(width, 'e')}",
-            f"else for (int u = 0; u < {width}; ++u) {work.format(1, f'e * {width} + u')}",
+            "else",
+            "#pragma unroll 1",
+            f"  for (int u = 0; u < {width}; ++u) {work.format(1, f'e * {width} + u')}",
         ]
     return cuda_stage(
         call.op, shape.about(call), [Argument("in0", "in0", kind), Argument("out0", "out0", kind, True)],
-        lines if count else [], Launch.flat(blocks_for(count, threads), threads), before=_sizes(call, shape, beside),
+        lines if count else [], Launch.flat(blocks_for(count, threads), threads), before=_sizes(call, shape, beside, _gathered(shape, item, each)),
         parts=frozenset({part, "pool_window"}), flops=elements * shape.taps, bytes=shape.bytes(call),
     )  # fmt: skip
 
@@ -95,7 +103,26 @@ def _width(call: NodeCall, shape: ConvShape) -> int:
     return width
 
 
-def _sizes(call: NodeCall, shape: ConvShape, beside: bool) -> list[str]:
+def _gathered(shape: ConvShape, item: int, lines: int) -> bool:
+    """Whether a thread has registers for all that the windows of so many lines read."""
+    rows = shape.kernel[1] + (lines - 1) * shape.stride[1]
+    return rows * shape.kernel[2] * max(item, 4) <= _GATHERED_BYTES
+
+
+def _lines(shape: ConvShape, item: int, threads: int) -> int:
+    """Output lines of a thread: several where their windows share rows, or are so small that finding them is most of the work."""
+    lines = 4 if shape.kernel[1] > shape.stride[1] else 2
+    while lines > 1 and (
+        shape.dilation[1] > 1
+        or not _gathered(shape, item, lines)
+        or threads // lines < _BUSY
+        or shape.out[1] < 2 * lines
+    ):
+        lines //= 2
+    return lines
+
+
+def _sizes(call: NodeCall, shape: ConvShape, beside: bool, gathers: bool) -> list[str]:
     """The type that tells ``pool::window`` its sizes."""
     (limit, counted), (padding, divisor) = window_ends(call, shape), divisor_of(call)
     steps = [(s[0], s[1], s[3], s[4]) for s in (shape.x, shape.y)]
@@ -115,7 +142,7 @@ def _sizes(call: NodeCall, shape: ConvShape, beside: bool) -> list[str]:
         f"    static constexpr int {texts};",
         f"    static constexpr int channels = {shape.channels}, along = {shape.channels if beside else 1};",
         f"    static constexpr int64_t x[4] = {braces(steps[0])}, y[4] = {braces(steps[1])};",
-        f"    static constexpr bool padding_counts = {str(padding).lower()};",
+        f"    static constexpr bool padding_counts = {str(padding).lower()}, gathers = {str(gathers).lower()};",
         f"    static constexpr double divides = {number(divisor)};",
         "};",
     ]

@@ -1,10 +1,17 @@
 // needs: pool
-// pool_window: windows of up to two dims, their sizes known: V output elements a thread that lie side by side, channels or (V = 1) columns.
+// pool_window: windows of up to two dims, their sizes known. A thread has V output elements that lie side by side (channels, or one column)
+// in R lines below each other, whose windows share rows of the input: each is read and reduced once.
 //
 // W names the sizes of one call (kernels/cuda/pool.py): out, kernel, stride, dilation, begin (padding before the input), limit (where the
 // input ends), counted (where an average's divisor stops counting), strides of x and y, `along` (channels, where they are side by side, else 1).
 
 namespace pool {
+
+// a / n with 1 / n known: the quotient's rest, times that, mends its last place (Markstein, 1990).
+INLINE float quotient(float a, float n, float each) {
+    const float near = a * each, rest = fma(-near, n, a);
+    return rest == rest ? fma(rest, each, near) : near;  // infinity leaves no rest
+}
 
 // What windows are reduced by, over V elements.
 template <class Op, class S, int V> struct Beside {
@@ -26,8 +33,12 @@ template <class Op, class S, int V> struct Beside {
     }
     INLINE_MEMBER pack<S, V> end(double n, const Windows &w) const {
         unpacked<S, V> v;
+        const float each = 1.0f / (float)n;
 #pragma unroll
-        for (int u = 0; u < V; ++u) v.at[u] = raw<value>(Op::end(at[u], n, w));
+        for (int u = 0; u < V; ++u) {
+            if constexpr (same<Op, FloatMean> && same<value, float>) v.at[u] = quotient(at[u], (float)n, each);
+            else v.at[u] = raw<value>(Op::end(at[u], n, w));
+        }
         return encoded(v);
     }
 };
@@ -93,61 +104,144 @@ template <int V> struct Beside<Max, bf16, V> : Pairs<bf16, V> {};
 template <int V> struct Beside<Max, f16, V> : Pairs<f16, V> {};
 #endif
 
-// Along one dim: the first place, and how many count in a divisor.
+// Along one dim, of windows in groups of R (1 along the second): tap k of a window that begins at o. Taps that are in the input wherever a
+// window begins are not asked.
+template <class W, int D, int R = 1>
+constexpr int last_of = (W::out[D] - 1) / R * R * W::stride[D] - W::begin[D];  // where the last window begins
+template <class W, int D> constexpr bool never_empty = W::begin[D] < W::kernel[D] && last_of<W, D> < W::limit[D] && W::dilation[D] == 1;
+template <class W, int D, int R = 1> constexpr bool may_precede(int k) { return k * W::dilation[D] < W::begin[D]; }
+template <class W, int D, int R = 1> constexpr bool may_pass(int k) { return last_of<W, D, R> + k * W::dilation[D] >= W::limit[D]; }
+
+template <class W, int D, int R = 1> INLINE bool in(int o, int k) {
+    const int place = o + k * W::dilation[D];
+    return (!may_precede<W, D, R>(k) || place >= 0) && (!may_pass<W, D, R>(k) || place < W::limit[D]);
+}
+template <class W, int D, int R = 1> INLINE int nearest_in(int o, int k) {
+    int place = o + k * W::dilation[D];
+    if (may_precede<W, D, R>(k)) place = larger(place, 0);
+    if (may_pass<W, D, R>(k)) place = smaller(place, W::limit[D] - 1);
+    return place;
+}
 template <class W, int D> INLINE int inside(int o) {  // taps in the input
-    constexpr bool always = W::begin[D] <= 0 && (W::out[D] - 1) * W::stride[D] - W::begin[D] + (W::kernel[D] - 1) * W::dilation[D] < W::limit[D];
-    if constexpr (always) return W::kernel[D];
     int n = 0;
 #pragma unroll
-    for (int k = 0; k < W::kernel[D]; ++k) n += (uint32_t)(o + k * W::dilation[D]) < (uint32_t)W::limit[D];
+    for (int k = 0; k < W::kernel[D]; ++k) n += in<W, D>(o, k);
     return n;
 }
 template <class W, int D> INLINE int counting(int o) {
     if constexpr (!W::padding_counts) return inside<W, D>(o);
-    else if constexpr ((W::out[D] - 1) * W::stride[D] - W::begin[D] + (W::kernel[D] - 1) * W::dilation[D] < W::counted[D]) return W::kernel[D];
+    else if constexpr (last_of<W, D> + (W::kernel[D] - 1) * W::dilation[D] < W::counted[D]) return W::kernel[D];
     else {
         const int n = (W::counted[D] - 1 - o) / W::dilation[D] + 1;
         return o >= W::counted[D] ? 0 : n < W::kernel[D] ? n : W::kernel[D];
     }
 }
 
-// Item e of the result.
-template <class Op, class S, int V, class W> INLINE void window(const S *x, S *y, uint32_t e, const Windows &w) {
+// What changes no result.
+template <class Op, class S, int V> INLINE pack<S, V> nothing() {
+    pack<S, V> r = {};
+    if constexpr (same<Op, Max>) {
+#pragma unroll
+        for (int u = 0; u < V; ++u) r.at[u] = encode<1>(lowest<loaded<S>>(), (const S *)0);
+    }
+    return r;
+}
+template <class S, int V> INLINE pack<S, V> chosen(bool first, const pack<S, V> &a, const pack<S, V> &b) {
+    if constexpr (sizeof a % 4) return first ? a : b;
+    else {
+        uint32_t x[sizeof a / 4], y[sizeof a / 4];
+        __builtin_memcpy(x, a.at, sizeof a), __builtin_memcpy(y, b.at, sizeof a);
+#pragma unroll
+        for (int i = 0; i < (int)sizeof a / 4; ++i) x[i] = first ? x[i] : y[i];
+        pack<S, V> r;
+        __builtin_memcpy(r.at, x, sizeof r);
+        return r;
+    }
+}
+
+// Whether a line is in the window of the r-th of a thread's results.
+template <class W> constexpr bool serves(int line, int r) { return line >= r * W::stride[0] && line < r * W::stride[0] + W::kernel[0]; }
+
+// R windows below each other, the first at (h, v): every element is read before one is looked at, from the nearest place in the input. Of
+// those that are not in it nothing is taken; a maximum may see its neighbours twice.
+template <class Op, class S, int V, int R, class W>
+INLINE void gathered(Beside<Op, S, V> (&total)[R], const S *x, int h, int v, const Windows &w) {
     typedef typename W::index I;
-    typedef Beside<Op, S, V> Sums;
+    constexpr int ROWS = W::kernel[0] + (R - 1) * W::stride[0], COLUMNS = W::kernel[1];
+    constexpr bool twice = same<Op, Max> && never_empty<W, 0> && never_empty<W, 1>;
+    pack<S, V> taps[ROWS][COLUMNS];
+#pragma unroll
+    for (int a = 0; a < ROWS; ++a) {
+        const I row = (I)nearest_in<W, 0, R>(h, a) * (I)W::x[2];
+#pragma unroll
+        for (int b = 0; b < COLUMNS; ++b) {
+            if (R > 1 && a % W::stride[0] >= W::kernel[0]) continue;
+            taps[a][b] = fetch<V>(x + (row + (I)nearest_in<W, 1>(v, b) * (I)W::x[3]), true);
+        }
+    }
+#pragma unroll
+    for (int a = 0; a < ROWS; ++a) {
+        if (R > 1 && a % W::stride[0] >= W::kernel[0]) continue;
+        Beside<Op, S, V> own;  // rows on their own: errors of long sums stay small
+        own.start();
+#pragma unroll
+        for (int b = 0; b < COLUMNS; ++b) {
+            const bool there = twice || (in<W, 0, R>(h, a) && in<W, 1>(v, b));
+            own.add(chosen(there, taps[a][b], nothing<Op, S, V>()), w);
+        }
+#pragma unroll
+        for (int r = 0; r < R; ++r)
+            if (serves<W>(a, r)) total[r].join(own);
+    }
+}
+
+// One window of any size.
+template <class Op, class S, int V, class W>
+INLINE void walked(Beside<Op, S, V> &total, const S *x, int h, int v, const Windows &w) {
+    typedef typename W::index I;
+#pragma unroll 1
+    for (int a = 0; a < W::kernel[0]; ++a) {
+        if (!in<W, 0>(h, a)) continue;
+        Beside<Op, S, V> own;
+        own.start();
+#pragma unroll 4
+        for (int b = 0; b < W::kernel[1]; ++b) {
+            const I place = (I)(h + a * W::dilation[0]) * (I)W::x[2] + (I)(v + b * W::dilation[1]) * (I)W::x[3];
+            if (in<W, 1>(v, b)) own.add(fetch<V>(x + place, true), w);
+        }
+        total.join(own);
+    }
+}
+
+// Item e of the result: lines in groups of R, where `gathered` has room and dilation is 1.
+template <class Op, class S, int V, int R, class W> INLINE void window(const S *x, S *y, uint32_t e, const Windows &w) {
+    typedef typename W::index I;
+    constexpr int GROUPS = (W::out[0] + R - 1) / R;
     I from = 0, to = 0;
     if (W::along > 1) {
         const uint32_t c = e % (W::along / V) * V;
         from += c, to += c, e /= W::along / V;
     }
-    const uint32_t column = e % W::out[1], line = e / W::out[1] % W::out[0];
-    e /= W::out[0] * W::out[1];
+    const uint32_t column = e % W::out[1], line = e / W::out[1] % GROUPS * R;
+    e /= GROUPS * W::out[1];
     if (W::along == 1) {
         const uint32_t c = e % W::channels;
         from += c * (I)W::x[1], to += c * (I)W::y[1], e /= W::channels;
     }
     from += e * (I)W::x[0], to += e * (I)W::y[0] + line * (I)W::y[2] + column * (I)W::y[3];
     const int h = (int)line * W::stride[0] - W::begin[0], v = (int)column * W::stride[1] - W::begin[1];
-    const double n = W::divides ? W::divides : (double)(counting<W, 0>(h) * counting<W, 1>(v));
-    constexpr int taps = W::kernel[0] * W::kernel[1];
-    constexpr bool few = taps <= 64;
-    Sums total;
-    total.start();
-#pragma unroll(few ? W::kernel[0] : 1)
-    for (int a = 0; a < W::kernel[0]; ++a) {
-        const int row = h + a * W::dilation[0];
-        if ((uint32_t)row >= (uint32_t)W::limit[0]) continue;
-        Sums own;  // rows on their own: errors of long sums stay small
-        own.start();
-#pragma unroll(few ? W::kernel[1] : 4)
-        for (int b = 0; b < W::kernel[1]; ++b) {
-            const int place = v + b * W::dilation[1];
-            if ((uint32_t)place >= (uint32_t)W::limit[1]) continue;
-            own.add(fetch<V>(x + (from + (I)row * (I)W::x[2] + (I)place * (I)W::x[3]), true), w);
-        }
-        total.join(own);
+    Beside<Op, S, V> total[R];
+#pragma unroll
+    for (int r = 0; r < R; ++r) total[r].start();
+    if constexpr (W::gathers && W::limit[0] > 0 && W::limit[1] > 0) gathered<Op, S, V, R, W>(total, x + from, h, v, w);
+    else walked<Op, S, V, W>(total[0], x + from, h, v, w);
+    const int across = counting<W, 1>(v);
+#pragma unroll
+    for (int r = 0; r < R; ++r) {
+        if (W::out[0] % R && line + r >= W::out[0]) break;
+        const double n = W::divides ? W::divides : (double)(counting<W, 0>(h + r * W::stride[0]) * across);
+        put<V>(y + (to + r * (I)W::y[2]), total[r].end(n, w), true);
     }
-    put<V>(y + to, total.end(n, w), true);
 }
 
 }  // namespace pool
