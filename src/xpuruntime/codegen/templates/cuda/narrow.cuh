@@ -7,36 +7,6 @@
 // The units flush what is no normal number of 32 bits, which tails of bf16 come near. So what falls is computed 2**16 times as large, and
 // the factor is on the other side.
 
-INLINE float quick_power_of_two(float x) {  // within 2 units of the last place
-#if defined(__CUDACC_RTC__)
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-#else
-    const float y = exp2(x);
-    return y < 0x1p-126f ? 0.0f : y;
-#endif
-}
-INLINE float quick_reciprocal(float x) {  // within 1 unit of the last place
-#if defined(__CUDACC_RTC__)
-    float y;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-#else
-    const float y = 1.0f / x;
-    return y < 0x1p-126f && y > -0x1p-126f ? y * 0.0f : y;
-#endif
-}
-INLINE float quick_larger(float a, float b) {  // the number where one is none
-#if defined(__CUDACC_RTC__)
-    float y;
-    asm("max.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
-    return y;
-#else
-    return a > b || b != b ? a : b;
-#endif
-}
-
 // The binary logarithm of the normal distribution's tail at t from 0 to 16, by Remez's algorithm for the least error of the tail, relative to
 // its size, up to where gelu's result is no number of S any more: 1.4e-4 for bf16 (t up to 13.3), 4e-6 for f16 (up to 5.75). Beyond, it falls on.
 template <class S> INLINE float log_of_tail(float t) {
