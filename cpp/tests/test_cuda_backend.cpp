@@ -76,6 +76,13 @@ TEST_CASE("a library's kernels stand among generated ones, in graphs too") {
     REQUIRE(on->download(a.y.data(), y->address(), 4 * n).ok());
     CHECK(a.right());
     CHECK(on->counters().updates == 1);
+    // What was captured anew was written into the first graph, whose nodes are still the ones to change.
+    const auto z = on->block(4 * n, {}).value;
+    REQUIRE(run_device(*executor, w.fixed, *x, *z).ok());
+    Arrays b(100);
+    REQUIRE(on->download(b.y.data(), z->address(), 4 * n).ok());
+    CHECK(b.right());
+    CHECK(on->counters().updates == 2);
 
     Plan unknown = with_library(*on);
     unknown.calls[0].library = "nobody";

@@ -19,7 +19,7 @@ from unittest import mock
 
 import numpy as np
 import torch
-from decoders import qwen, sizes_of, token_of
+from decoders import in_bfloat16, qwen, sizes_of, token_of
 from gpu_machine import Report, arguments, run_parts
 from models import milliseconds, prepare
 
@@ -65,7 +65,7 @@ def opened(asked: argparse.Namespace, model: Any, chosen: dict[tuple[int, int, b
 
 def made(asked: argparse.Namespace) -> Any:
     """The model, on the host."""
-    return qwen(sizes_of(asked), asked.device, num_hidden_layers=asked.layers).bfloat16().cpu()
+    return in_bfloat16(qwen(sizes_of(asked), asked.device, num_hidden_layers=asked.layers)).cpu()
 
 
 def token_us(asked: argparse.Namespace, model: Any, chosen: dict[tuple[int, int, bool], Cut]) -> float:

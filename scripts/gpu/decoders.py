@@ -65,6 +65,13 @@ def qwen(sizes: dict[str, Any], device: str, **changes: Any) -> Any:
     return made
 
 
+def in_bfloat16(model: Any) -> Any:
+    """The model with its weights in bfloat16, changed in place. Buffers stay: rotations by rounded frequencies are far off a thousand tokens on."""
+    for p in model.parameters():
+        p.data = p.data.bfloat16()
+    return model
+
+
 def agreement(report: Report, asked: argparse.Namespace, layers: int) -> dict[str, Any]:
     """Logits of the last token of a prompt and of each forced token after it: ours and PyTorch's, in float32 and bfloat16, against float64."""
     sizes = sizes_of(asked)
@@ -82,7 +89,9 @@ def agreement(report: Report, asked: argparse.Namespace, layers: int) -> dict[st
         want = logits(model.double())  # of the same weights: float32 fits
         theirs = {"float32": far(logits(model.float()), want)}
         model.cpu()
-        theirs["bfloat16"] = far(logits(qwen(sizes, asked.device, num_hidden_layers=layers).bfloat16()), want)
+        theirs["bfloat16"] = far(
+            logits(in_bfloat16(qwen(sizes, asked.device, num_hidden_layers=layers))), want
+        )
     if asked.device != "cpu":
         torch.cuda.empty_cache()
     found: dict[str, Any] = {"prompt": prompt, "steps": steps}
@@ -130,7 +139,7 @@ def token_of(ours: Generator, context: int, device: str) -> Callable[[], Any]:
 def speed(report: Report, asked: argparse.Namespace) -> Any:
     """Prefill of 1,024 tokens and one token after them, beside PyTorch."""
     sizes, context = sizes_of(asked), 1024 if asked.size == "full" else 64
-    model = qwen(sizes, asked.device).bfloat16()
+    model = in_bfloat16(qwen(sizes, asked.device))
     tokens = np.random.default_rng(1).integers(0, sizes["vocab_size"], context)
     found: dict[str, Any] = {"context": context}
     started = time.perf_counter()
@@ -190,7 +199,7 @@ def judged(report: Report, model: Any, given: Any, ours: Any) -> dict[str, float
 
     theirs = last(model)
     want = last(model.float())
-    model.bfloat16()
+    in_bfloat16(model)
     errors = {"ours": far(ours, want), "torch": far(theirs, want)}
     report.show("prefill of 1,024, bfloat16: from float32", errors["ours"], at_most=1.25 * errors["torch"])
     return errors
@@ -254,7 +263,7 @@ def captured(step: Callable[[], Any]) -> Callable[[], Any]:
 def compiled(report: Report, asked: argparse.Namespace) -> Any:
     """A token's time by torch.compile, in the mode that users take for decoding; by itself, since nothing else ends its compiler in time."""
     sizes, context = sizes_of(asked), 1024 if asked.size == "full" else 64
-    model = qwen(sizes, asked.device).bfloat16()
+    model = in_bfloat16(qwen(sizes, asked.device))
     tokens = np.random.default_rng(1).integers(0, sizes["vocab_size"], context)
     fast = torch.compile(model, mode="reduce-overhead" if asked.device != "cpu" else "default", dynamic=False)
     with torch.inference_mode():

@@ -29,7 +29,7 @@ from xpuruntime.runtime import Executor
 from xpuruntime.testing.native import check
 
 TOOLS: Mapping[str, tuple[str, ...]] = {
-    "memcheck": ("--leak-check", "no"),
+    "memcheck": ("--leak-check", "no", "--report-api-errors", "no"),
     "racecheck": (),
     "synccheck": (),
     "initcheck": (),

@@ -118,7 +118,8 @@ void ran(const simulated::Work& work) {
 }
 
 void cloned(void* node, void* original) {
-    const void* const data[] = {nullptr, nullptr, node, original};
+    const void* const graph[] = {nullptr, nullptr, node, original};  // CUpti_GraphData
+    const void* const data[] = {nullptr, nullptr, graph};            // CUpti_ResourceData
     if (callback != nullptr && resources && tells_clones) callback(nullptr, 3, 20, data);
 }
 

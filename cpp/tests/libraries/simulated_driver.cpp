@@ -483,12 +483,20 @@ int cuGraphExecUpdate_v2(void* exec, void* graph, void*) {
     auto& to = *static_cast<Exec*>(exec);
     const auto& from = static_cast<Graph*>(graph)->nodes;
     if (from.size() != to.order.size()) return 910;
-    clone(to, from);
+    for (size_t i = 0; i < from.size(); ++i) {  // its nodes stay those of the graph that it was made from
+        Node& node = to.nodes.at(to.order[i]);
+        const uint64_t number = node.number;
+        node = *from[i];
+        node.number = number;
+    }
     return 0;
 }
 int cuGraphExecKernelNodeSetParams_v2(void* exec, void* node, const NodeParams* params) {
     ENTER;
-    Node& found = static_cast<Exec*>(exec)->nodes.at(static_cast<Node*>(node));
+    auto& nodes = static_cast<Exec*>(exec)->nodes;
+    const auto at = nodes.find(static_cast<Node*>(node));
+    if (at == nodes.end()) return 1;
+    Node& found = at->second;
     fill(found, *static_cast<Kernel*>(params->kern), *params, params->params);
     return 0;
 }

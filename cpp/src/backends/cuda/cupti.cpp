@@ -104,7 +104,11 @@ struct MarkRecord {
     uint64_t id;
     uint32_t correlation, reserved;
 };
-struct GraphData {  // of a callback about graphs
+struct ResourceData {  // of a callback about resources
+    void *context, *stream;
+    const void* described;  // of graphs: a GraphData
+};
+struct GraphData {
     void *graph, *original_graph;
     CUgraphNode node, original;
 };
@@ -244,7 +248,10 @@ void completed(void*, uint32_t, uint8_t* buffer, size_t, size_t valid) {
 
 void told(void*, int domain, uint32_t event, const void* data) {
     if (domain != resources || event != node_cloned || data == nullptr) return;
-    const auto found = head_of<GraphData>(static_cast<const uint8_t*>(data));
+    const auto resource = head_of<ResourceData>(static_cast<const uint8_t*>(data));
+    if (resource.described == nullptr) return;
+    const auto found = head_of<GraphData>(static_cast<const uint8_t*>(resource.described));
+    if (found.node == nullptr || found.original == nullptr) return;
     Collector& all = collector();
     uint64_t node = 0, original = 0;
     if (all.functions->cuptiGetGraphNodeId(found.node, &node) != 0 ||

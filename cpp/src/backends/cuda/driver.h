@@ -94,7 +94,7 @@ enum PoolAttribute { release_threshold = 4, reserved_current = 5, used_current =
 enum StreamFlag { stream_non_blocking = 1 };
 enum EventFlag { event_default = 0, event_no_timing = 2 };
 enum CaptureMode { capture_thread_local = 1, capture_relaxed = 2 };
-enum Failure : CUresult { out_of_memory = 2, not_ready = 600 };
+enum Failure : CUresult { invalid_value = 1, out_of_memory = 2, not_ready = 600 };
 
 // name, CUDA version that introduced it (1000 * major + 10 * minor), need, type.
 // The one list: the symbol table, the struct of pointers and the messages all come from it. What facts about

@@ -19,23 +19,25 @@ Graph::~Graph() {
     if (graph_ != nullptr) device_.driver.cuGraphDestroy(graph_);
 }
 
-// Takes the graph, unless it fails. A graph of the same form is written into the one that there is.
-Status Graph::instantiate(CUgraph graph) {
+// Takes the graph, unless it fails. A graph of the same form is written into the one that there is, which
+// goes on knowing its nodes by those that it was made from, not by those that were written into it.
+Status Graph::instantiate(CUgraph graph, std::vector<CUgraphNode>& nodes) {
     const Driver& driver = device_.driver;
     CUgraphExecUpdateResultInfo info;
-    if (exec_ != nullptr && driver.cuGraphExecUpdate_v2(exec_, graph, &info) != 0) {
-        driver.cuGraphExecDestroy(exec_);
-        exec_ = nullptr;
+    if (exec_ != nullptr && driver.cuGraphExecUpdate_v2(exec_, graph, &info) == 0) {
+        driver.cuGraphDestroy(graph);
+        return {};
     }
-    if (exec_ == nullptr)
-        if (Status status = device_.check(driver.cuGraphInstantiateWithFlags(&exec_, graph, 0),
-                                          "cuGraphInstantiateWithFlags");
-            !status.ok()) {
-            exec_ = nullptr;
-            return status;
-        }
+    CUgraphExec made = nullptr;
+    if (Status status =
+            device_.check(driver.cuGraphInstantiateWithFlags(&made, graph, 0), "cuGraphInstantiateWithFlags");
+        !status.ok())
+        return status;
+    if (exec_ != nullptr) driver.cuGraphExecDestroy(exec_);
     if (graph_ != nullptr) driver.cuGraphDestroy(graph_);
-    graph_ = graph;  // nodes are known by it
+    exec_ = made;
+    graph_ = graph;
+    nodes_.swap(nodes);
     return {};
 }
 
@@ -61,6 +63,7 @@ Result<bool> Graph::update(void* const* args) {
         params.sharedMemBytes = config.sharedMemBytes;
         params.kernelParams = pointers(*call.call, now).data();
         const CUresult result = device_.driver.cuGraphExecKernelNodeSetParams_v2(exec_, nodes_[i], &params);
+        if (result == invalid_value) return false;  // not a node of it: capture() again
         if (Status status = device_.check(result, "cuGraphExecKernelNodeSetParams_v2"); !status.ok())
             return status;
         std::memcpy(then, now, bytes);

@@ -55,7 +55,7 @@ class Graph {
     Status launch(CUstream stream) const;
 
   private:
-    Status instantiate(CUgraph graph);
+    Status instantiate(CUgraph graph, std::vector<CUgraphNode>& nodes);
 
     Device& device_;
     const CudaRecording& recording_;
@@ -133,7 +133,7 @@ Status Graph::capture(CUstream stream, void* const* args, Queue queue) {
                                       "cuStreamBeginCapture_v2");
         !status.ok())
         return status;
-    nodes_.assign(recording_.calls.size(), nullptr);
+    std::vector<CUgraphNode> nodes(recording_.calls.size(), nullptr);
     Status failed;
     for (size_t i = 0; i < recording_.calls.size() && failed.ok(); ++i) {
         failed = queue(recording_.calls[i]);
@@ -144,12 +144,12 @@ Status Graph::capture(CUstream stream, void* const* args, Queue queue) {
         size_t count = 0;
         if (driver.cuStreamGetCaptureInfo_v2(stream, &capturing, nullptr, nullptr, &last, &count) == 0 &&
             count == 1)
-            nodes_[i] = *last;
+            nodes[i] = *last;
     }
     CUgraph graph = nullptr;
     Status ended = device_.check(driver.cuStreamEndCapture(stream, &graph), "cuStreamEndCapture");
     if (failed.ok()) failed = std::move(ended);
-    if (failed.ok()) failed = instantiate(graph);
+    if (failed.ok()) failed = instantiate(graph, nodes);
     if (!failed.ok()) {
         if (graph != nullptr) driver.cuGraphDestroy(graph);
         return failed;
