@@ -55,13 +55,13 @@ class Cut:
         return 1 + groups if groups > 1 else 1
 
     def part_bytes(self, dv: int) -> int:
-        """Bytes of a task's parts: pairs of values, then a pair for each row's state."""
-        return self.splits * self.rows * (math.ceil(dv / 2) + 1) * 8
+        """Bytes of a task's parts: values in fours, then a pair for each row's state; in whole fours."""
+        return math.ceil(self.splits * self.rows * (math.ceil(dv / 4) + 0.5)) * 16
 
     @property
     def shared(self) -> int:
         """Bytes: the queries' tile, and each warp's tiles of keys and values; afterwards the warps' states."""
-        return max(16 * self.d * 2 * (1 + 2 * WARPS * self.slots), WARPS * 16 * (self.d + 2) * 4)
+        return max(16 * self.d * 2 * (1 + 2 * WARPS * self.slots), WARPS * 16 * (self.d + 4) * 4)
 
     @property
     def slots(self) -> int:
@@ -69,8 +69,8 @@ class Cut:
         return min(self.stages, math.ceil(self.share / (16 * WARPS)))
 
 
-def cut_for(s: AttentionShape, target: CodegenTarget) -> Cut:
-    """Splits enough that every multiprocessor has two blocks, and none smaller than is worth one."""
+def cut_for(s: AttentionShape, target: CodegenTarget, least: int = _LEAST_SHARE) -> Cut:
+    """Splits enough that every multiprocessor has two blocks, and none smaller than ``least`` keys."""
     d = padded_size(max(s.d, s.dv))
     all_rows = s.group * s.queries
     row_blocks = math.ceil(all_rows / ROWS)
@@ -78,7 +78,7 @@ def cut_for(s: AttentionShape, target: CodegenTarget) -> Cut:
     tasks = s.batch * s.kv_heads * row_blocks
     step = WARPS * 16
     wanted = max(1, 2 * multiprocessors(target) // tasks)
-    splits = max(1, min(wanted, math.ceil(s.keys / _LEAST_SHARE)))
+    splits = max(1, min(wanted, math.ceil(s.keys / least)))
     share = max(step, math.ceil(s.keys / splits / step) * step)
     splits = max(1, math.ceil(s.keys / share))
     stages = 3 if 2 * Cut(d, rows, row_blocks, splits, share, 3).shared <= shared_limit(target) else 2
@@ -199,7 +199,7 @@ def _stage(call: NodeCall, s: AttentionShape, cut: Cut, tasks: int, added: Added
         f"const auto *q0 = (const tensor::u16 *)q + (batch * {s.q[0]}ll + head * {s.q[1] * s.group}ll);",
         "const auto *k0 = (const tensor::u16 *)k + KERNEL_decode::key_at(batch, head);",
         "const auto *v0 = (const tensor::u16 *)v + KERNEL_decode::value_at(batch, head);",
-        f"uint64_t *const to = {f'parts + task * {cut.part_bytes(s.dv) // 8}ll' if cut.splits > 1 else 'nullptr'};",
+        f"flash_decode::Four *const to = {f'(flash_decode::Four *)parts + task * {cut.part_bytes(s.dv) // 16}ll' if cut.splits > 1 else 'nullptr'};",
     ]
     values = f"{{{', '.join(a.name for a in held)}, block * {cut.rows}}}"
     if aligned:
@@ -211,21 +211,19 @@ def _stage(call: NodeCall, s: AttentionShape, cut: Cut, tasks: int, added: Added
         )
         body += [
             f"if (({' | '.join(f'(uint64_t){n}' for n in ('q', 'k', 'v', *added.rows))}) % 16 == 0)",
-            f"    flash_decode::part(q0, k0, v0, batch, head, {{(tensor::u64 *)to}}, KERNEL_decode{values});",
+            f"    flash_decode::part(q0, k0, v0, batch, head, {{to}}, KERNEL_decode{values});",
             "else",
-            f"    flash_decode::part(q0, k0, v0, batch, head, {{(tensor::u64 *)to}}, KERNEL_anywhere{values});",
+            f"    flash_decode::part(q0, k0, v0, batch, head, {{to}}, KERNEL_anywhere{values});",
         ]
     else:
-        body.append(
-            f"flash_decode::part(q0, k0, v0, batch, head, {{(tensor::u64 *)to}}, KERNEL_decode{values});"
-        )
+        body.append(f"flash_decode::part(q0, k0, v0, batch, head, {{to}}, KERNEL_decode{values});")
     shared = list(added.results)
     if cut.splits > 1:
         body.append(
-            f"flash_decode::joined({{(tensor::u64 *)to}}, counters + task * {cut.counters}, batch, head, KERNEL_decode{values});"
+            f"flash_decode::joined({{to}}, counters + task * {cut.counters}, batch, head, KERNEL_decode{values});"
         )
         shared += [
-            Argument("temp0", "parts", "uint64_t", True),
+            Argument("temp0", "parts", "float", True),
             Argument("counters", "counters", "uint32_t", True),
         ]
     return cuda_stage(

@@ -23,6 +23,8 @@ __all__ = ["KERNELS", "MOST_NEW"]
 
 MOST_NEW = 8
 """New positions of a launch: more of them are worth a launch of their own."""
+_LEAST_SHARE = 128
+"""Keys of a block: what it reads is there when its turn comes, so fewer parts to join are worth more than fewer keys of each."""
 _MASK = 9
 
 
@@ -54,7 +56,7 @@ class RopeAttention:
         kept, in_place = stays(call, target), {1: 5, 2: 6}
         if s.empty:
             return Lowered(tuple(kept), in_place=in_place)
-        cut = cut_for(s, target)
+        cut = cut_for(s, target, _LEAST_SHARE)
         made = lowered_by(attention, s, cut, _added(call, s, cut.shared, cut.d))
         (stage,) = made.stages
         given = [call.tensor(i).spec for i in (0, 1, 2)] + [call.outputs[i] for i in (0, 1, 2)]

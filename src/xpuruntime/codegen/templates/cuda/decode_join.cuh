@@ -5,29 +5,43 @@
 // many, the last of each GROUP joins its group's first, so that no block reads more than it can have under way at once.
 namespace flash_decode {
 
-using tensor::u64;
-
-// Where the parts of a task lie: the values of each split's rows in pairs, then the states (largest logit, sum of weights) of each row.
+// Where the parts of a task lie: the values of each split's rows, four at a time, then the states (largest logit, sum of weights) of each row.
+struct __align__(16) Four { float x[4]; };
+struct __align__(8) State { float peak, total; };
+__device__ __forceinline__ Four fresh_four(const Four *p) {
+#if defined(__CUDACC_RTC__)
+    const float4 v = __ldcg((const float4 *)p);
+    return {{v.x, v.y, v.z, v.w}};
+#else
+    return *p;
+#endif
+}
 template <class P> struct Parts {
-    static constexpr int PAIRS = (P::dv + 1) / 2, STATES = P::SPLITS * P::rows * PAIRS;
-    u64 *at;
+    static constexpr int FOURS = (P::dv + 3) / 4, STATES = P::SPLITS * P::rows * FOURS;
+    Four *at;
 
-    __device__ __forceinline__ u64 *values(int split, int row) const { return at + (split * P::rows + row) * PAIRS; }
-    __device__ __forceinline__ u64 *state(int split, int row) const { return at + STATES + row * P::SPLITS + split; }
+    __device__ __forceinline__ Four *values(int split, int row) const { return at + (split * P::rows + row) * FOURS; }
+    __device__ __forceinline__ State *state(int split, int row) const { return (State *)(at + STATES) + row * P::SPLITS + split; }
 };
 
-__device__ __forceinline__ u64 paired(float x, float y) { return (u64)__float_as_uint(y) << 32 | __float_as_uint(x); }
-__device__ __forceinline__ float first_of(u64 pair) { return __uint_as_float((unsigned)pair); }
-__device__ __forceinline__ float second_of(u64 pair) { return __uint_as_float((unsigned)(pair >> 32)); }
+// Up to four values of a row of the result.
+template <class P>
+__device__ __forceinline__ void keep_four(const Four &v, int batch, int head, int row, int at, const P &p) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+        if (P::dv % 4 == 0 || at + e < P::dv) p.keep(batch, head, row, at + e, v.x[e]);
+}
 
 // The states of a block's warps (D sums, the largest logit, the sum of weights, 16 rows a warp) become the block's part, or the result.
 template <class P>
 __device__ __forceinline__ void merge_warps(const float *states, const Parts<P> &parts, int batch, int head, const P &p) {
-    constexpr int LINE = P::D + 2, PAIRS = Parts<P>::PAIRS;
+    constexpr int LINE = P::D + 4, FOURS = Parts<P>::FOURS;
     const int split = blockIdx.x % P::SPLITS;
-    for (int i = threadIdx.x; i < P::rows * PAIRS; i += P::WARPS * 32) {
-        const int r = i / PAIRS, at = i % PAIRS * 2;
-        float peak = TENSOR_HIDDEN, x = 0, y = 0, all = 0;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < P::rows * FOURS; i += P::WARPS * 32) {
+        const int r = i / FOURS, at = i % FOURS * 4;
+        float peak = TENSOR_HIDDEN, all = 0;
+        Four sum = {};
 #pragma unroll
         for (int w = 0; w < P::WARPS; ++w) peak = fmaxf(peak, states[(w * 16 + r) * LINE + P::D]);
         const float level = peak == TENSOR_HIDDEN ? 0 : peak;
@@ -35,90 +49,88 @@ __device__ __forceinline__ void merge_warps(const float *states, const Parts<P> 
         for (int w = 0; w < P::WARPS; ++w) {
             const float *const state = states + (w * 16 + r) * LINE;
             const float weight = tensor::exp2(state[P::D] - level);
-            x += state[at] * weight;
-            y += state[at + 1] * weight;
+            const Four v = *(const Four *)(state + at);
+#pragma unroll
+            for (int e = 0; e < 4; ++e) sum.x[e] += v.x[e] * weight;
             all += state[P::D + 1] * weight;
         }
         if (P::SPLITS > 1) {
-            parts.values(split, r)[at / 2] = paired(x, y);
-            if (at == 0) *parts.state(split, r) = paired(peak, all);
-            continue;
+            parts.values(split, r)[at / 4] = sum;
+            if (at == 0) *parts.state(split, r) = {peak, all};
+        } else {
+#pragma unroll
+            for (int e = 0; e < 4; ++e) sum.x[e] = all == 0 ? 0 : sum.x[e] / all;
+            keep_four(sum, batch, head, r, at, p);
         }
-        p.keep(batch, head, r, at, all == 0 ? 0 : x / all);
-        if (at + 1 < P::dv) p.keep(batch, head, r, at + 1, all == 0 ? 0 : y / all);
     }
 }
 
-// `count` parts (up to MOST), every `step`th from `first` on, become that of `first`, or (WHOLE) the result. What is read first is under way
-// while the weights of the parts are made.
+// `count` parts (up to MOST), every `step`th from `first` on, become that of `first`, or (WHOLE) the result: a warp has a row, a lane four of
+// its values. What is read first is under way while the weights of the parts are made.
 template <class P, int MOST, bool WHOLE>
 __device__ __forceinline__ void join(const Parts<P> &parts, int first, int step, int count, int batch, int head, const P &p) {
     TENSOR_SHARED(shared);
-    constexpr int PAIRS = Parts<P>::PAIRS, THREADS = P::WARPS * 32, ITEMS = P::rows * PAIRS, EACH = (ITEMS + THREADS - 1) / THREADS,
-                  FIT = 48 / EACH < 1 ? 1 : 48 / EACH, AHEAD = FIT < MOST ? FIT : MOST;
-    float *const weights = (float *)shared, *const totals = weights + P::rows * MOST;
-    u64 read[AHEAD][EACH];
-    const auto fetch = [&](int from) {
+    constexpr int FOURS = Parts<P>::FOURS, TURNS = (MOST + 15) / 16, AHEAD = (MOST + TURNS - 1) / TURNS;
+    static_assert(FOURS <= 32, "a lane has four values");
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    float *const weights = (float *)shared;
+    Four read[AHEAD];
+    const auto fetch = [&](int row, int from) {
 #pragma unroll
         for (int s = 0; s < AHEAD; ++s)
-#pragma unroll
-            for (int e = 0; e < EACH; ++e) {
-                const int i = threadIdx.x + e * THREADS;
-                if (from + s < count && i < ITEMS) read[s][e] = fresh(parts.values(first + (from + s) * step, i / PAIRS) + i % PAIRS);
-            }
+            if (from + s < count && lane < FOURS) read[s] = fresh_four(parts.values(first + (from + s) * step, row) + lane);
     };
-    fetch(0);
+    if (warp < P::rows) fetch(warp, 0);
     __syncthreads();
-    for (int i = threadIdx.x; i < P::rows * count; i += THREADS) {
-        const u64 state = fresh(parts.state(first + i % count * step, i / count));
-        weights[i / count * MOST + i % count] = first_of(state);
-        totals[i / count * MOST + i % count] = second_of(state);
-    }
-    __syncthreads();
-    for (int r = threadIdx.x / 32; r < P::rows; r += P::WARPS) {
-        float *const row = weights + r * MOST, *const sums = totals + r * MOST;
+#pragma unroll 1
+    for (int r = warp; r < P::rows; r += P::WARPS) {
+        // Lane s has the state of part s, and of part s + 32.
+        constexpr int EACH = (MOST + 31) / 32;
+        State own[EACH];
         float peak = TENSOR_HIDDEN, total = 0;
-        for (int s = threadIdx.x % 32; s < count; s += 32) peak = fmaxf(peak, row[s]);
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) {
+            own[i] = {TENSOR_HIDDEN, 0};
+            if (lane + i * 32 < count) {
+                const State *const from = parts.state(first + (lane + i * 32) * step, r);
+                own[i] = {fresh(&from->peak), fresh(&from->total)};
+            }
+            peak = fmaxf(peak, own[i].peak);
+        }
 #pragma unroll
         for (int far = 16; far > 0; far /= 2) peak = fmaxf(peak, __shfl_xor_sync(0xffffffffu, peak, far));
         const float level = peak == TENSOR_HIDDEN ? 0 : peak;
-        for (int s = threadIdx.x % 32; s < count; s += 32) {
-            row[s] = tensor::exp2(row[s] - level);
-            total += row[s] * sums[s];
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) {
+            own[i].peak = tensor::exp2(own[i].peak - level);
+            total += own[i].peak * own[i].total;
         }
 #pragma unroll
         for (int far = 16; far > 0; far /= 2) total += __shfl_xor_sync(0xffffffffu, total, far);
-        if (WHOLE)
-            for (int s = threadIdx.x % 32; s < count; s += 32) row[s] = total == 0 ? 0 : row[s] / total;
-        else if (threadIdx.x % 32 == 0) *parts.state(first, r) = paired(peak, total);
+        float *const row = weights + r * MOST;
+#pragma unroll
+        for (int i = 0; i < EACH; ++i)
+            if (lane + i * 32 < count) row[lane + i * 32] = !WHOLE ? own[i].peak : total == 0 ? 0 : own[i].peak / total;
+        if (!WHOLE && lane == 0) *parts.state(first, r) = {peak, total};
     }
-    __syncthreads();
-    float x[EACH], y[EACH];
+    __syncwarp();
+#pragma unroll 1
+    for (int r = warp; r < P::rows; r += P::WARPS) {
+        Four sum = {};
+#pragma unroll 1
+        for (int from = 0; from < count; from += AHEAD) {
+            if (from > 0 || r > warp) fetch(r, from);
 #pragma unroll
-    for (int e = 0; e < EACH; ++e) x[e] = y[e] = 0;
-    for (int from = 0; from < count; from += AHEAD) {
-        if (from > 0) fetch(from);
+            for (int s = 0; s < AHEAD; ++s) {
+                if (from + s >= count || lane >= FOURS) continue;
+                const float weight = weights[r * MOST + from + s];
 #pragma unroll
-        for (int s = 0; s < AHEAD; ++s)
-#pragma unroll
-            for (int e = 0; e < EACH; ++e) {
-                const int i = threadIdx.x + e * THREADS;
-                if (from + s >= count || i >= ITEMS) continue;
-                const float weight = weights[i / PAIRS * MOST + from + s];
-                x[e] += weight * first_of(read[s][e]);
-                y[e] += weight * second_of(read[s][e]);
+                for (int e = 0; e < 4; ++e) sum.x[e] += weight * read[s].x[e];
             }
-    }
-#pragma unroll
-    for (int e = 0; e < EACH; ++e) {
-        const int i = threadIdx.x + e * THREADS, r = i / PAIRS, at = i % PAIRS * 2;
-        if (i >= ITEMS) continue;
-        if (!WHOLE) {
-            parts.values(first, r)[at / 2] = paired(x[e], y[e]);
-            continue;
         }
-        p.keep(batch, head, r, at, x[e]);
-        if (at + 1 < P::dv) p.keep(batch, head, r, at + 1, y[e]);
+        if (lane >= FOURS) continue;
+        if (WHOLE) keep_four(sum, batch, head, r, lane * 4, p);
+        else parts.values(first, r)[lane] = sum;
     }
 }
 

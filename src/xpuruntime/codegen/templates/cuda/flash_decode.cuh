@@ -2,7 +2,8 @@
 // flash_decode.cuh: attention of few queries over many keys, whose time is that of reading keys and values once.
 // The keys are split over blocks (Flash-Decoding, Dao et al., 2023), whose parts then become one (decode_join.cuh). All query heads that share a
 // key head are rows of one block, so tensor cores compute up to 16 of them at once; a warp has 16 keys of its own at a time and copies
-// STAGES ahead, so that no warp waits for another until the end.
+// STAGES ahead, so that no warp waits for another until the end. A block runs through most of this text once, and a text that nothing has run
+// lately is fetched: loops stay loops where that costs little.
 //
 // P: T, D (size of a head, padded to 32, 64 or 128), d, dv, rows (of queries and heads, up to 16), keys, SPLITS, SHARE (keys of a
 //    split), GROUP (splits whose parts are joined first), WARPS, STAGES, SLOTS (tiles of a warp that there is room for: STAGES, or all that
@@ -50,6 +51,7 @@ __device__ __forceinline__ void part(const u16 *q, const u16 *k, const u16 *v, i
     TENSOR_SHARED(shared);
     typedef typename P::T T;
     constexpr int CH = P::D / 8, TILE = 16 * P::D * 2, STAGE = 2 * TILE, ON = P::D / 8, LOADS = 16 * CH / 32;
+    constexpr bool MORE = P::SHARE > (P::STAGES - 1) * P::WARPS * 16;  // than is under way from the beginning
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int begin = blockIdx.x % P::SPLITS * P::SHARE, end = begin + P::SHARE < P::keys ? begin + P::SHARE : P::keys;
     Appended<P, (P::NEW > 0)> added;
@@ -69,16 +71,20 @@ __device__ __forceinline__ void part(const u16 *q, const u16 *k, const u16 *v, i
     const auto fetch = [&](int step) {
         const int key0 = begin + (step * P::WARPS + warp) * 16;
         unsigned char *const to = own + step % P::SLOTS * STAGE;
-#pragma unroll
+        const int c = lane % CH;
+        const u16 *from_k = k + (long long)(key0 + lane / CH) * P::k_row, *from_v = v + (long long)(key0 + lane / CH) * P::v_row;
+#pragma unroll 2
         for (int i = 0; i < LOADS; ++i) {
-            const int r = (lane + i * 32) / CH, c = lane % CH;
+            const int r = lane / CH + i * (32 / CH);
             unsigned char *const at = to + tiles::swizzled<CH>(r, c) * 16;
             const bool there = key0 + r < end;
-            tiles::fetch<P::ALIGNED>(at, k + (long long)(key0 + r) * P::k_row, c * 8, P::d, there);
-            tiles::fetch<P::ALIGNED>(at + TILE, v + (long long)(key0 + r) * P::v_row, c * 8, P::dv, there);
+            tiles::fetch<P::ALIGNED>(at, from_k, c * 8, P::d, there);
+            tiles::fetch<P::ALIGNED>(at + TILE, from_v, c * 8, P::dv, there);
+            from_k += 32 / CH * P::k_row;
+            from_v += 32 / CH * P::v_row;
         }
     };
-#pragma unroll
+#pragma unroll 1
     for (int s = 0; s < P::STAGES - 1; ++s) {
         if (s < steps) fetch(s);
         tensor::copies_commit();
@@ -105,7 +111,8 @@ __device__ __forceinline__ void part(const u16 *q, const u16 *k, const u16 *v, i
     for (int step = 0; step < steps; ++step) {
         tensor::copies_wait<P::STAGES - 2>();
         __syncwarp();  // this tile is there for all lanes, and all are done with the one whose place the next copy takes
-        if (step + P::STAGES - 1 < steps) fetch(step + P::STAGES - 1);
+        if constexpr (MORE)
+            if (step + P::STAGES - 1 < steps) fetch(step + P::STAGES - 1);
         tensor::copies_commit();
         const u32 stage = tile + step % P::SLOTS * STAGE;
         const u32 keys = tiles::columns_place<CH>(stage, lane), values = tiles::rows_place<CH>(stage + TILE, lane);
@@ -168,7 +175,7 @@ __device__ __forceinline__ void part(const u16 *q, const u16 *k, const u16 *v, i
 
     // The warps become one; their states take the tiles' place.
     float *const states = (float *)shared;
-    constexpr int LINE = P::D + 2;
+    constexpr int LINE = P::D + 4;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const int row = half * 8 + lane / 4;
