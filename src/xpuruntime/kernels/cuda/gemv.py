@@ -39,7 +39,7 @@ _BLOCKS = 8 * FULL
 """Blocks of a launch beyond which each goes through several items."""
 _SHORT = 16
 """Steps up to which a warp goes through a whole row alone."""
-_LOADS = 10
+_LOADS = 12
 """16-byte loads of a thread that are under way."""
 _STAGED = 32 * 1024
 
@@ -71,7 +71,10 @@ def cut_for(m: int, n: int, k: int, dtype: DType, gated: bool = False) -> Cut:
     """Long rows are shared by the warps of a block, others go a warp each; n counts results, of which a gated one takes two rows."""
     steps = max(1, math.ceil(k * dtype.bits / 8 / 512))
     few = n * (1 + gated) <= 3 * FULL * _WARPS
-    columns = (1 if few and not gated and steps <= _SHORT else 2) if m == 1 else 4 if m <= 8 else 2
+    enough = n * (1 + gated) >= 8 * FULL * (1 if steps > _SHORT else _WARPS)  # blocks, with four columns each
+    columns = (
+        (1 if few and not gated and steps <= _SHORT else 4 if enough else 2) if m == 1 else 4 if m <= 8 else 2
+    )
     own = min(columns // (1 + gated), 1 << (n.bit_length() - 1))
     columns = own * (1 + gated)
     items = math.ceil(n / own)
@@ -85,7 +88,7 @@ def cut_for(m: int, n: int, k: int, dtype: DType, gated: bool = False) -> Cut:
         key=lambda a: (math.ceil(each / a) * a - each, -a),
     )
     groups = _WARPS if split == 1 else 1
-    return Cut(columns, split, groups, ahead, max(1, items // (_BLOCKS * groups)))
+    return Cut(columns, split, groups, ahead, max(1, items // (_BLOCKS * groups)), 3 if columns > 2 else 4)
 
 
 @dataclass(frozen=True, slots=True)
