@@ -111,7 +111,7 @@ def line_of(step: Step, out: Path) -> list[str]:
             sys.executable,
             "-m",
             "pytest",
-            "-q",
+            "-v",
             "--tb=short",
             *(["-n", "12"] if importlib.util.find_spec("xdist") else []),
             "-p",

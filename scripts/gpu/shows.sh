@@ -17,10 +17,11 @@ sources=$(find src cpp CMakeLists.txt pyproject.toml -type f ! -name '*.pyc' -pr
 if [ "$(cat "$folder/sources" 2>/dev/null)" != "$sources" ]; then
     echo "== install into $folder/site"
     rm -rf "$folder/site"
+    { cmake -S . -B "$folder/cpp" -DXPURT_TESTS=ON -DXPURT_PYTHON=OFF >/dev/null
+      cmake --build "$folder/cpp" --parallel | grep -E "error|warning" || true; } &
     "$python" -m pip install -q --no-build-isolation --no-deps --target "$folder/site" . 2>&1 | grep -v WARNING || true
+    wait
     [ -d "$folder/site/xpuruntime" ] || { echo "the package did not build" >&2; exit 2; }
-    cmake -S . -B "$folder/cpp" -DXPURT_TESTS=ON -DXPURT_PYTHON=OFF >/dev/null
-    cmake --build "$folder/cpp" --parallel | grep -E "error|warning" || true
     echo "$sources" > "$folder/sources"
 fi
 export PYTHONPATH="$folder/site" XPU_CACHE_DIR="$folder/cache" XPU_GPU_FOLDER="$folder"
