@@ -84,8 +84,30 @@ def test_columns_of_which_there_are_enough() -> None:
     program = judged(lambda b, x: b.sum(x, dim=[0]), values((300, 6000)))
     assert kernels_of(program) == ["reduce/generated"]
     assert "joined_column<32, 16>" in text_of(program)
+    program = judged(lambda b, x: b.sum(x, dim=[0]), values((300, 6000), "bfloat16"))
+    assert kernels_of(program) == ["reduce/generated"]
+    assert "joined_columns<32, 16>" in text_of(program)
     program = judged(lambda b, x: b.softmax(x, dim=0), values((3000, 40)))
     assert "arrives_last" not in text_of(program)
+
+
+def test_columns_of_a_thread() -> None:
+    """Two of 16 bits: formulas with operands of a row, of a column line and of one value; from an odd place."""
+
+    def build(b: Any, x: Any, y: Any, z: Any) -> Any:
+        return b.mean(b.mul(b.mul(x, y), z), dim=[0]), b.amax(x, dim=[0])
+
+    shapes = (700, 134), (700, 1), (1,)
+    program = judged(build, *(values(s, "float16") for s in shapes))
+    assert "joined_columns" in text_of(program)
+    flat = values((1 + 700 * 64,), "bfloat16")
+    judged(
+        lambda b, x: b.sum(b.view(b.slice(x, dim=0, start=1, end=44801, step=1), size=[700, 64]), dim=[0]),
+        flat,
+    )
+    program = judged(lambda b, x: b.sum(x, dim=[1]), values((5, 3000, 34), "bfloat16"))
+    assert "joined_columns<32" in text_of(program)
+    assert "arrives_last" in text_of(program)
 
 
 def test_equal_columns_give_equal_bits() -> None:

@@ -6,7 +6,7 @@ the same formula over those pairs gives the row's, whichever of equal ones it ta
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ...codegen.expr_terms import STORAGE, compute_type
@@ -18,7 +18,7 @@ from ..row_text import neutral_of
 if TYPE_CHECKING:
     from .row_text import RowText
 
-__all__ = ["SLOT", "divisible", "joined_parts", "partial_of"]
+__all__ = ["SLOT", "divisible", "joined_parts", "partial_of", "shared_parts"]
 
 SLOT = 8
 """Bytes of a partial result."""
@@ -61,30 +61,46 @@ def _dependent(plan: Plan, names: Sequence[str]) -> set[str]:
     return found
 
 
-def joined_parts(writer: RowText) -> list[str]:
-    """The lines after a block's own part, up to the reductions of the whole row."""
+def shared_parts(writer: RowText, each: Callable[[list[str]], list[str]]) -> list[str]:
+    """The lines in which blocks that share rows leave what they found, up to where only the last goes on. ``each``: the loop over a thread's
+    rows, ``u`` and values ``v_of[u]``.
+    """
     share = writer.share
     made = partial_of(writer.plan)
     slots = share.kept.elements * share.parts
+    wide = share.width > 1 and share.across
     if share.across:  # what threads side by side found lies side by side
         place, step = "c" if share.kept.rows == 1 else f"row * {share.kept.inner} + c", share.kept.elements
-        one, counter, lane, lanes = writer.live("threadIdx.y == 0"), "group", "threadIdx.y", share.y
-        join = f"joined_column<{share.x}, {share.y}>"
+        one, counter = writer.live("threadIdx.y == 0"), "group"
     else:
         place, step = f"row * {share.parts}", 1
-        one, counter, lane, lanes = "threadIdx.x == 0", "row", "threadIdx.x", share.x
-        join = f"joined_block<{share.x // 32}>"
+        one, counter = "threadIdx.x == 0", "row"
     lines, stores = list[str](), list[str]()
     for j, o in enumerate(made):
         kind = _word(o.dtype)
         lines.append(f"{kind} *const {o.name}_parts = ({kind} *)(parts + {j * slots * SLOT}) + {place};")
-        stores.append(f"{o.name}_parts[{_times('part', step)}] = {o.name};")
-    lines += [
+        at, value = _times("part", step), f"{o.name}_of[u]" if wide else o.name
+        stores.append(f"{o.name}_parts[{at}{' + u' if wide else ''}] = {value};")
+    return [
+        *lines,
         f"if ({one}) {{",
-        *indented(stores),
+        *indented(each(stores)),
         "}",
         f"if (!arrives_last(counters + {counter}, {share.parts})) return;",
     ]
+
+
+def joined_parts(writer: RowText) -> list[str]:
+    """The lines after a block's own part, up to the reductions of the whole row."""
+    share = writer.share
+    made = partial_of(writer.plan)
+    if share.across:
+        step, lane, lanes = share.kept.elements, "threadIdx.y", share.y
+        join = f"joined_column<{share.x}, {share.y}>"
+    else:
+        step, lane, lanes = 1, "threadIdx.x", share.x
+        join = f"joined_block<{share.x // 32}>"
+    lines = shared_parts(writer, lambda stores: stores)
     for at in range(len(writer.wanted) - 1):
         for o in (o for o in made if writer.passes[o.name] == at + 1):
             kind, operand = compute_type(o.dtype), str(o.operands[0])

@@ -36,7 +36,7 @@ class RowShare:
 
     kept, run: the dims that stay and those that are reduced; ``across``: see above.
     x, y:      a block's threads. Along: ``x`` of them on one of ``y`` rows; across: ``y`` of them on one of ``x`` rows.
-    width:     elements of a pack; ``turns``: packs of a thread along one row (across: not used).
+    width:     elements of a pack (across: rows beside each other of one thread); ``turns``: packs of a thread along one row.
     parts:     blocks that share a row (across: the rows beside each other), ``share`` elements each; the last of them to come joins what they
                found.
     """
@@ -74,7 +74,7 @@ class RowShare:
     def groups(self) -> int:
         """Blocks, counting those once that share rows."""
         if self.across:
-            return self.kept.rows * math.ceil(self.kept.inner / self.x)
+            return self.kept.rows * math.ceil(self.kept.inner / (self.x * self.width))
         return math.ceil(self.kept.elements / self.y)
 
     @property
@@ -181,14 +181,7 @@ class RowText:
         lines = ["constexpr int N = 1;"]
         if wide:
             lines.append(f"__shared__ uint64_t room[{room}];")
-        lines += self._place()
-        lines += self._bases()
-        still = [i for i in self.plan.inputs if i.name not in self.moving]
-        lines += [
-            f"const {compute_type(i.dtype)} {i.name} = "
-            + (f"({STORAGE[i.dtype]})0;" if i.operand == POSITION else f"load<N>({i.name}_row);")
-            for i in still
-        ]
+        lines += [*self.place(), *self.bases(), *self.still()]
         rest = self.row_level(0)
         rest += [self._waiting(n) for n in sorted(self.kept)]
         ready: set[str] = set()
@@ -203,7 +196,7 @@ class RowText:
         ones = [y for y in self.results if y not in self._full()]
         if ones:
             first = "threadIdx.y" if share.across else "threadIdx.x"
-            stores = [f"store<N>({y}_row, {self._converted(self.results[y])});" for y in ones]
+            stores = [f"store<N>({y}_row, {self.converted(self.results[y])});" for y in ones]
             rest += [f"if ({self.live(f'{first} == 0')}) {{", *indented(stores), "}"]
         asked = self._alignment()
         if not asked:
@@ -215,6 +208,15 @@ class RowText:
             "};",
             f"if ({asked}) work(yes());",
             "else work(no());",
+        ]
+
+    def still(self) -> list[str]:
+        """Operands of the row as a whole."""
+        return [
+            f"const {compute_type(i.dtype)} {i.name} = "
+            + (f"({STORAGE[i.dtype]})0;" if i.operand == POSITION else f"load<N>({i.name}_row);")
+            for i in self.plan.inputs
+            if i.name not in self.moving
         ]
 
     def _alignment(self) -> str:
@@ -240,18 +242,18 @@ class RowText:
         """Whether some threads have no row of their own; they work on the last one, and write nothing."""
         share = self.share
         if share.across:
-            return share.kept.inner % share.x != 0
+            return share.kept.inner % (share.x * share.width) != 0
         return share.kept.elements % share.y != 0
 
     def live(self, condition: str) -> str:
         """A condition, of threads that have a row of their own."""
         return f"live && {condition}" if self._partial() else condition
 
-    def _place(self) -> list[str]:
+    def place(self) -> list[str]:
         """Which row the thread works on."""
         share = self.share
         if share.across:
-            columns = -(-share.kept.inner // share.x)
+            columns = -(-share.kept.inner // (share.x * share.width))
             group, lines = "blockIdx.x", list[str]()
             if share.parts > 1:  # blocks that lie side by side read side by side
                 group = "group"
@@ -264,6 +266,8 @@ class RowText:
             column = group if share.kept.rows == 1 else f"{group} % {columns}"
             first = f"{column} * {share.x} + " if columns > 1 else ""
             mine, name, many = f"{first}threadIdx.x", "c", share.kept.inner
+            if share.width > 1:
+                mine = f"({mine}) * {share.width}"
         else:
             block = "blockIdx.x" if share.parts == 1 else f"blockIdx.x / {share.parts}"
             mine = block if share.y == 1 else f"{block} * {share.y} + threadIdx.y"
@@ -278,10 +282,10 @@ class RowText:
             *lines,
             f"const {self.index} own = {mine};",
             f"const bool live = own < {many};",
-            f"const {self.index} {name} = live ? own : {many - 1};",
+            f"const {self.index} {name} = live ? own : {many - (share.width if share.across else 1)};",
         ]
 
-    def _bases(self) -> list[str]:
+    def bases(self) -> list[str]:
         """Where each value of the thread's row starts."""
         kept, lines = self.share.kept, []
         for name in (*self.inputs, *self.results):
@@ -324,12 +328,9 @@ class RowText:
         """One pass over the row: its reductions, from their first values to one value a row."""
         share, lines, steps, after = self.share, list[str](), list[str](), list[str]()
         for o in self._reductions(at):
-            kind, operand = compute_type(o.dtype), str(o.operands[0])
-            have = self.plan.spec(operand)[0]
-            same = have is o.dtype or (have in _NARROW and o.dtype in _NARROW)
-            term = operand if same else f"convert<{STORAGE[o.dtype]}>({operand})"
+            kind = compute_type(o.dtype)
             lines.append(f"{kind} {o.name} = ({kind})({neutral_of(o)});  // {o.op}")
-            steps.append(f"{o.name} = {o.op}_of()({o.name}, ({kind})({term}));")
+            steps.append(f"{o.name} = {self.step(o, o.name)};")
             if share.across:
                 if share.y > 1:
                     after.append(
@@ -341,22 +342,29 @@ class RowText:
                 after.append(f"{o.name} = joined_lanes<{share.x}>({o.name}, {o.op}_of());")
         return [*lines, *self._loop(names, ready, steps, writes=False), *after]
 
+    def step(self, o: Operation, have: str) -> str:
+        """What a reduction is after one more element, ``have`` before."""
+        kind, operand = compute_type(o.dtype), str(o.operands[0])
+        known = self.plan.spec(operand)[0]
+        same = known is o.dtype or (known in _NARROW and o.dtype in _NARROW)
+        term = operand if same else f"convert<{STORAGE[o.dtype]}>({operand})"
+        return f"{o.op}_of()({have}, ({kind})({term}))"
+
     def _loop(self, names: list[str], ready: set[str], steps: list[str], *, writes: bool) -> list[str]:
         """The loops over the thread's share of a row."""
         return (self._across if self.share.across else self._along)(names, ready, steps, writes)
 
     def _across(self, names: list[str], ready: set[str], steps: list[str], writes: bool) -> list[str]:
-        share, run, y = self.share, self.share.run, self.share.y
         body = []
         for name in self.closure(names, ready):
             entry = self.inputs.get(name)
             if entry is None:
                 body.append(self.statement(self.operations[name]))
             else:
-                body.append(f"const {compute_type(entry.dtype)} {name} = {self._element(entry, 'r')};")
+                body.append(f"const {compute_type(entry.dtype)} {name} = {self.element(entry, 'r')};")
         body += steps
         stores = [
-            f"store<N>({o}_row + {self._offset(o, 'r')}, {self._converted(self.results[o])});"
+            f"store<N>({o}_row + {self.offset(o, 'r')}, {self.converted(self.results[o])});"
             for o in self._full()
             if writes
         ]
@@ -364,6 +372,11 @@ class RowText:
             body += ["if (live) {", *indented(stores), "}"]
         else:
             body += stores
+        return self.down(names, body)
+
+    def down(self, names: list[str], body: list[str]) -> list[str]:
+        """The loop over elements ``r`` of a thread's rows, across; ``names``: what it needs."""
+        share, run, y = self.share, self.share.run, self.share.y
         first = " + ".join([*["begin"] * (share.parts > 1), *["threadIdx.y"] * (y > 1)]) or "0"
         pragma = f"#pragma unroll {self._together(names)}"
         if share.exact:
@@ -380,16 +393,16 @@ class RowText:
         """Elements that a thread reads at once where rows lie side by side."""
         read = [self.inputs[n] for n in self.closure(names, stop=set()) if n in self.inputs]
         size = sum(max(1, i.dtype.bits // 8) for i in read if i.operand != POSITION)
-        return max(_UNROLLED, min(_UNDER_WAY // max(size, 2), _UNDER_WAY // 2))
+        return max(_UNROLLED, min(_UNDER_WAY // max(size * self.share.width, 2), _UNDER_WAY // 2))
 
-    def _offset(self, name: str, index: str) -> str:
+    def offset(self, name: str, index: str) -> str:
         return offset_text(self.share.run.extents, self.share.run.strides[name], index)
 
-    def _element(self, entry: Input, index: str) -> str:
+    def element(self, entry: Input, index: str) -> str:
         """One element of an operand along the row."""
         if entry.operand == POSITION:
-            return f"({STORAGE[entry.dtype]})({self._offset(entry.name, index)})"
-        where = self._offset(entry.name, index)
+            return f"({STORAGE[entry.dtype]})({self.offset(entry.name, index)})"
+        where = self.offset(entry.name, index)
         return f"load<N>({entry.name}_row{'' if where == '0' else f' + {where}'})"
 
     def _along(self, names: list[str], ready: set[str], steps: list[str], writes: bool) -> list[str]:
@@ -408,23 +421,23 @@ class RowText:
             elif self._packed(entry):
                 pack = f"{name}_kept[k]" if kept else f"{name}_of"
                 if name not in ready:
-                    at = f"{name}_row + {self._offset(name, 'i')}"
+                    at = f"{name}_row + {self.offset(name, 'i')}"
                     declared = f"{pack} = " if kept else f"const auto {pack} = "
                     outside.append(f"{declared}fetch<{width}>({at}, {self._whole(at)});")
                 inside.append(f"const {kind} {name} = decode<N>({pack}.at[u], {name}_row);")
             else:
-                inside.append(f"const {kind} {name} = {self._element(entry, '(i + u)')};")
+                inside.append(f"const {kind} {name} = {self.element(entry, '(i + u)')};")
         ready |= {n for n in self.closure(names, stop=set()) if n in self.kept}
         inside += steps
         for y in self._full() if writes else ():
-            value, dtype = self._converted(self.results[y]), self.results[y].spec.dtype
+            value, dtype = self.converted(self.results[y]), self.results[y].spec.dtype
             if share.run.strides[y][-1] == 1:
                 outside.append(f"pack<{STORAGE[dtype]}, {width}> {y}_of;")
                 inside.append(f"{y}_of.at[u] = encode<N>({value}, (const {STORAGE[dtype]} *)0);")
-                at = f"{y}_row + {self._offset(y, 'i')}"
+                at = f"{y}_row + {self.offset(y, 'i')}"
                 put = f"put<{width}>({at}, {y}_of, {self._whole(at)});"
             else:
-                put = f"store<N>({y}_row + {self._offset(y, '(i + u)')}, {value});"
+                put = f"store<N>({y}_row + {self.offset(y, '(i + u)')}, {value});"
             put = f"if (live) {put}" if self._partial() else put
             (after if share.run.strides[y][-1] == 1 else inside).append(put)
         body = [*outside, "#pragma unroll", f"for (int u = 0; u < {width}; ++u) {{", *indented(inside), "}"]
@@ -444,7 +457,7 @@ class RowText:
             "}",
         ]
 
-    def _converted(self, output: Output) -> str:
+    def converted(self, output: Output) -> str:
         """A result in its own dtype; narrow floats are rounded by the store."""
         have, want = self.plan.spec(output.value)[0], output.spec.dtype
         if have is want or (have in _NARROW and want in _NARROW):

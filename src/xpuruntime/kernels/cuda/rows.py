@@ -22,6 +22,7 @@ from ..elementwise import signature
 from ..kernel import Lowered, NodeCall, Stage
 from ..row_text import Output, inner_step
 from ..writer import Writer
+from .column_text import ColumnText, column_width
 from .heavy import FULL
 from .launch import WARP, Argument, Launch, cuda_stage
 from .pointwise import arguments_of, lower_pointwise
@@ -68,13 +69,7 @@ def _share(call: NodeCall, plan: Plan, outputs: Sequence[Output], target: Codege
     across = kept.inner > 1 and inner_step(kept, name) == 1 and inner_step(run, name) != 1
     threads = min(_THREADS, target.config.max_threadgroup_1d)
     if across:
-        x = min(WARP, _power_above(kept.inner))
-        y = min(threads // x, _power_above(max(1, run.elements // 4)))
-        share = RowShare(call, plan, tuple(outputs), kept, run, True, x, y)
-        if share.groups >= _BLOCKS or y < threads // x or run.elements < 2 * y * _LEAST_TURNS:
-            return share
-        wide = replace(share, y=2 * y)  # larger blocks leave fewer partial results
-        return replace(wide, parts=_parts(plan, outputs, wide.groups, run.elements // wide.y, _LEAST_TURNS))
+        return _beside(RowShare(call, plan, tuple(outputs), kept, run, True, 1, 1), threads)
     width = _width(plan, outputs, run)
     packs = max(1, math.ceil(run.elements / width))
     if packs <= WARP or (packs <= _WARP_ROW // 4 and kept.elements >= _MANY_ROWS):
@@ -85,6 +80,24 @@ def _share(call: NodeCall, plan: Plan, outputs: Sequence[Output], target: Codege
     if parts > 1:
         return RowShare(call, plan, tuple(outputs), kept, run, False, threads, 1, width, parts)
     return RowShare(call, plan, tuple(outputs), kept, run, False, x, 1, width)
+
+
+def _beside(share: RowShare, threads: int) -> RowShare:
+    """Rows beside each other: shared out to threads, above each other too, and to blocks where those are few."""
+    plan, kept, elements = share.plan, share.kept, share.run.elements
+    width = column_width(plan, share.outputs, kept, share.run)
+    x = min(WARP, _power_above(kept.inner // width))
+    y = min(threads // x, _power_above(max(1, elements // 4)))
+    share = replace(share, x=x, y=y, width=width)
+    if share.groups >= _BLOCKS or y < threads // x or elements < 2 * y * _LEAST_TURNS:
+        return share
+    wide = replace(share, y=2 * y)  # larger blocks leave fewer partial results
+    turns, groups, least = elements // wide.y, wide.groups, _LEAST_TURNS
+    if FULL < 2 * groups <= 3 * FULL:  # half of a device is busy as it is: parts must be worth their counters
+        least *= 8
+        groups = max(FULL // 2, 1)
+    parts = _parts(plan, share.outputs, groups, turns, least)
+    return replace(wide, parts=max(1, parts * groups // wide.groups))
 
 
 def _parts(plan: Plan, outputs: Sequence[Output], groups: int, turns: int, least: int) -> int:
@@ -115,7 +128,7 @@ def _power_above(n: int) -> int:
 def _stage(share: RowShare, stem: str) -> Stage:
     plan, call = share.plan, share.call
     read = sorted({i.operand for i in plan.inputs if i.operand != POSITION})
-    writer = RowText(share)
+    writer = ColumnText(share) if share.across and share.width > 1 else RowText(share)
     body = writer.body() if share.kept.elements else []
     launch = Launch((max(share.blocks, 1), 1, 1), (share.x, share.y, 1))
     size = sum(s.size_bytes or 0 for s in (*call.outputs, *(call.tensor(at).spec for at in read)))

@@ -53,3 +53,23 @@ template <int X, int Y, class V, class F> INLINE V joined_column(V v, F f, void 
     }
     return v;
 }
+// The same of W rows side by side of every thread. `room` has a place per row.
+template <int X, int Y, int W, class V, class F> INLINE void joined_columns(V (&v)[W], F f, void *room) {
+    if constexpr (Y > 1) {
+        V *const parts = (V *)room + threadIdx.y * X + threadIdx.x;
+        __syncthreads();
+#pragma unroll
+        for (int u = 0; u < W; ++u) parts[u * Y * X] = v[u];
+#pragma unroll
+        for (int half = Y / 2; half > 0; half /= 2) {
+            __syncthreads();
+            if (threadIdx.y < half) {
+#pragma unroll
+                for (int u = 0; u < W; ++u) parts[u * Y * X] = v[u] = f(v[u], parts[(u * Y + half) * X]);
+            }
+        }
+        __syncthreads();
+#pragma unroll
+        for (int u = 0; u < W; ++u) v[u] = ((V *)room)[u * Y * X + threadIdx.x];
+    }
+}
