@@ -65,72 +65,62 @@ __device__ __forceinline__ void merge_warps(const float *states, const Parts<P> 
     }
 }
 
-// `count` parts (up to MOST), every `step`th from `first` on, become that of `first`, or (WHOLE) the result: a warp has a row, a lane four of
-// its values. What is read first is under way while the weights of the parts are made.
+// `count` parts (up to MOST), every `step`th from `first` on, become that of `first`, or (WHOLE) the result. A warp has MINE rows, a lane four
+// of a row's values, and the state of one part. All that fits is under way at once.
 template <class P, int MOST, bool WHOLE>
 __device__ __forceinline__ void join(const Parts<P> &parts, int first, int step, int count, int batch, int head, const P &p) {
-    TENSOR_SHARED(shared);
-    constexpr int FOURS = Parts<P>::FOURS, TURNS = (MOST + 15) / 16, AHEAD = (MOST + TURNS - 1) / TURNS;
-    static_assert(FOURS <= 32, "a lane has four values");
+    constexpr int FOURS = Parts<P>::FOURS, MINE = (P::rows + P::WARPS - 1) / P::WARPS, FIT = 20 / MINE < 1 ? 1 : 20 / MINE,
+                  TURNS = (MOST + FIT - 1) / FIT, AHEAD = (MOST + TURNS - 1) / TURNS;
+    static_assert(FOURS <= 32 && MOST <= 32, "a lane has four values and one state");
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    float *const weights = (float *)shared;
-    Four read[AHEAD];
-    const auto fetch = [&](int row, int from) {
+    Four read[MINE][AHEAD], sum[MINE] = {};
+    float weight[MINE], total[MINE];
+    const auto fetch = [&](int from) {
 #pragma unroll
-        for (int s = 0; s < AHEAD; ++s)
-            if (from + s < count && lane < FOURS) read[s] = fresh_four(parts.values(first + (from + s) * step, row) + lane);
+        for (int m = 0; m < MINE; ++m)
+#pragma unroll
+            for (int s = 0; s < AHEAD; ++s)
+                if (warp + m * P::WARPS < P::rows && from + s < count && lane < FOURS)
+                    read[m][s] = fresh_four(parts.values(first + (from + s) * step, warp + m * P::WARPS) + lane);
     };
-    if (warp < P::rows) fetch(warp, 0);
-    __syncthreads();
-#pragma unroll 1
-    for (int r = warp; r < P::rows; r += P::WARPS) {
-        // Lane s has the state of part s, and of part s + 32.
-        constexpr int EACH = (MOST + 31) / 32;
-        State own[EACH];
-        float peak = TENSOR_HIDDEN, total = 0;
 #pragma unroll
-        for (int i = 0; i < EACH; ++i) {
-            own[i] = {TENSOR_HIDDEN, 0};
-            if (lane + i * 32 < count) {
-                const State *const from = parts.state(first + (lane + i * 32) * step, r);
-                own[i] = {fresh(&from->peak), fresh(&from->total)};
-            }
-            peak = fmaxf(peak, own[i].peak);
-        }
+    for (int m = 0; m < MINE; ++m) {
+        weight[m] = TENSOR_HIDDEN, total[m] = 0;
+        if (warp + m * P::WARPS >= P::rows || lane >= count) continue;
+        const State *const from = parts.state(first + lane * step, warp + m * P::WARPS);
+        weight[m] = fresh(&from->peak), total[m] = fresh(&from->total);
+    }
+    fetch(0);
+#pragma unroll
+    for (int m = 0; m < MINE; ++m) {
+        float peak = weight[m];
 #pragma unroll
         for (int far = 16; far > 0; far /= 2) peak = fmaxf(peak, __shfl_xor_sync(0xffffffffu, peak, far));
-        const float level = peak == TENSOR_HIDDEN ? 0 : peak;
+        weight[m] = tensor::exp2(weight[m] - (peak == TENSOR_HIDDEN ? 0 : peak));
+        total[m] *= weight[m];
 #pragma unroll
-        for (int i = 0; i < EACH; ++i) {
-            own[i].peak = tensor::exp2(own[i].peak - level);
-            total += own[i].peak * own[i].total;
-        }
-#pragma unroll
-        for (int far = 16; far > 0; far /= 2) total += __shfl_xor_sync(0xffffffffu, total, far);
-        float *const row = weights + r * MOST;
-#pragma unroll
-        for (int i = 0; i < EACH; ++i)
-            if (lane + i * 32 < count) row[lane + i * 32] = !WHOLE ? own[i].peak : total == 0 ? 0 : own[i].peak / total;
-        if (!WHOLE && lane == 0) *parts.state(first, r) = {peak, total};
+        for (int far = 16; far > 0; far /= 2) total[m] += __shfl_xor_sync(0xffffffffu, total[m], far);
+        if (WHOLE) weight[m] = total[m] == 0 ? 0 : weight[m] / total[m];
+        else if (lane == 0 && warp + m * P::WARPS < P::rows) *parts.state(first, warp + m * P::WARPS) = {peak, total[m]};
     }
-    __syncwarp();
 #pragma unroll 1
-    for (int r = warp; r < P::rows; r += P::WARPS) {
-        Four sum = {};
-#pragma unroll 1
-        for (int from = 0; from < count; from += AHEAD) {
-            if (from > 0 || r > warp) fetch(r, from);
+    for (int from = 0; from < count; from += AHEAD) {
+        if (TURNS > 1 && from > 0) fetch(from);
+#pragma unroll
+        for (int m = 0; m < MINE; ++m)
 #pragma unroll
             for (int s = 0; s < AHEAD; ++s) {
-                if (from + s >= count || lane >= FOURS) continue;
-                const float weight = weights[r * MOST + from + s];
+                const float by = __shfl_sync(0xffffffffu, weight[m], from + s);
+                if (warp + m * P::WARPS >= P::rows || from + s >= count || lane >= FOURS) continue;
 #pragma unroll
-                for (int e = 0; e < 4; ++e) sum.x[e] += weight * read[s].x[e];
+                for (int e = 0; e < 4; ++e) sum[m].x[e] += by * read[m][s].x[e];
             }
-        }
-        if (lane >= FOURS) continue;
-        if (WHOLE) keep_four(sum, batch, head, r, lane * 4, p);
-        else parts.values(first, r)[lane] = sum;
+    }
+#pragma unroll
+    for (int m = 0; m < MINE; ++m) {
+        if (warp + m * P::WARPS >= P::rows || lane >= FOURS) continue;
+        if (WHOLE) keep_four(sum[m], batch, head, warp + m * P::WARPS, lane * 4, p);
+        else parts.values(first, warp + m * P::WARPS)[lane] = sum[m];
     }
 }
 
