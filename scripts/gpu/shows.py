@@ -64,7 +64,7 @@ STEPS: tuple[Step, ...] = (
     Step("snippets", 1, PYTHON, ("snippets.py",), 60, "cuda_snippets.json", "the CUDA snippets of the porting guide, names mapped only"),
     # 2: kernels
     Step("kernels", 2, PYTHON, ("heavy_kernels.py",), 200, "cuda_kernels.json", "heavy kernels right beside PyTorch, flash_v2's rate"),
-    Step("libraries", 2, PYTHON, ("libraries.py", "--limit", "120"), 150, "cuda_libraries.json", "library kernels right beside PyTorch"),
+    Step("libraries", 2, PYTHON, ("libraries.py", "--limit", "65"), 150, "cuda_libraries.json", "library kernels and attention right beside PyTorch"),
     Step("rates", 2, PYTHON, ("rates.py",), 100, "cuda_rates.json", "elementwise at 88% and rows at 80% of the copy rate"),
     Step("evidence", 2, PYTHON, ("evidence.py",), 150, "cuda_evidence.json", "receipts: kernels that CUPTI saw, pinned algorithms, refusals, reports of kernels"),
     # 3: whole models
@@ -72,7 +72,7 @@ STEPS: tuple[Step, ...] = (
     Step("decoders", 3, PYTHON, ("decoders.py", "--compile"), 390, "cuda_decoders.json", "Qwen2.5-1.5B's sizes: near float64 through 64 forced steps, and how fast"),
     # 4: suites
     Step("conformance", 4, SHELL, (f"{XPU} conformance cuda:0 --suite nodes,kernels --jobs 12 --json > {FILE}",), 200, "cuda_conformance.json", "xpu conformance cuda: node cases, every kernel by name"),
-    Step("conformance-networks", 4, SHELL, (f"{XPU} conformance cuda:0 --suite networks --json > {FILE}",), 200, "cuda_conformance_networks.json", "xpu conformance cuda: networks and decoders"),
+    Step("conformance-networks", 4, SHELL, (f"{XPU} conformance cuda:0 --suite networks --jobs 12 --json > {FILE}",), 200, "cuda_conformance_networks.json", "xpu conformance cuda: networks and decoders"),
     Step("conformance-ops", 4, SHELL, (f"{XPU} conformance cuda:0 --suite ops --jobs 12 --json > {FILE}",), 200, "cuda_conformance_ops.json", "xpu conformance cuda: PyTorch's samples of its ops"),
     # 5: users' kernels, several processes, memory
     Step("user-kernels", 5, PYTHON, ("user_kernels.py",), 150, "cuda_user_kernels.json", "kernels of users: CUDA C++, Triton, Python functions"),
