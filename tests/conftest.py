@@ -19,6 +19,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 ONLY_PROCESSORS = {
     "test_amx_kernels.py", "test_int4_weights.py", "test_int8_weights.py", "test_kernel_names.py", "test_layouts.py", "test_onednn_kernels.py",
+    "test_user_kernels.py",
 }  # fmt: skip
 """Of tests/kernels: what only processors have."""
 
