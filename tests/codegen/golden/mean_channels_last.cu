@@ -11,7 +11,8 @@ extern "C" __global__ void __launch_bounds__(256) KERNEL(const float *in0, float
   auto *x0_row = in0 + row * 1176 + c;
   auto *y0_row = out0 + row * 24 + c;
   vec<float, N> v0 = (vec<float, N>)(0);  // sum
-  for (uint32_t r = threadIdx.y; r < 49; r += 8) {
+  #pragma unroll 8
+  for (uint32_t r = threadIdx.y, end = 49; r < end; r += 8) {
     const vec<float, N> x0 = load<N>(x0_row + r * 24);
     v0 = sum_of()(v0, (vec<float, N>)(x0));
   }
