@@ -2,8 +2,7 @@
 // finished descriptors, shapes that do not fit, packs that lack a tensor), and computes operation graphs over
 // the host's memory as soon as they are executed.
 //
-// Engines it offers: 5 (other bits every time), 9 (no plan comes of it), 2 (a workspace of 256 bytes), 1; 3
-// (512 bytes, without tensor cores) for one convolution or product alone and for graphs that have none.
+// Engines it offers: 5 (other bits every time), 9 (no plan comes of it), 2 (a workspace of 256 bytes), 1.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -284,13 +283,7 @@ struct Engine {
     std::vector<int> notes;
     int64_t workspace;
 };
-// The last has no tensor cores, and knows graphs of one op and those without a product.
-const std::vector<Engine> engines = {{5, {0, 4}, 0}, {9, {0}, 0}, {2, {0}, 256}, {1, {0}, 0}, {3, {}, 512}};
-size_t offered(const Object& graph) {
-    const auto ops = graph.all<const Object*>(801);
-    const bool product = std::any_of(ops.begin(), ops.end(), [](const Object* op) { return op->kind != 13; });
-    return engines.size() - (product && ops.size() > 1 ? 1 : 0);
-}
+const std::vector<Engine> engines = {{5, {0, 4}, 0}, {9, {0}, 0}, {2, {0}, 256}, {1, {0}, 0}};
 const Engine& engine_of(const Object& object) {
     for (const Engine& engine : engines)
         if (engine.index == object.one<int64_t>(1301)) return engine;
@@ -352,7 +345,7 @@ int cudnnBackendGetAttribute(void* object, int attribute, int, int64_t room, int
         const Object& from = *mine(object);
         if (attribute == 202) {  // a heuristic's configurations
             need(from.finished, "a heuristic that is not finished is asked");
-            *count = static_cast<int64_t>(offered(*from.object(201)));
+            *count = static_cast<int64_t>(engines.size());
             for (int64_t i = 0; i < room && i < *count; ++i) {
                 Object& config = *static_cast<Object**>(values)[i];
                 put(config, 201, from.object(201));

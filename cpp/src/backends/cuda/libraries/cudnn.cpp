@@ -2,7 +2,6 @@
 //
 // Options of every call beside its own: engine (cuDNN's global index; -1: the heuristic's first that sums as
 // we do), workspace_bytes, in (dtype).
-#include <algorithm>
 #include <cstdio>
 #include <map>
 #include <type_traits>
@@ -23,11 +22,9 @@ constexpr Word words[] = {
     {"attention", "attention", build_attention, 4, 4},
 };
 
-constexpr Word finish = {"finish", "end of a convolution", build_finish, 2, 4};
-
 // Calls of equal text compute with one plan.
-std::string text_of_options(const char* word, const KernelCall& call, const std::vector<int64_t>& alignment) {
-    std::string text = word;
+std::string text_of_options(const KernelCall& call, const std::vector<int64_t>& alignment) {
+    std::string text = call.symbol;
     const auto add = [&](const auto& value) {
         using T = std::decay_t<decltype(value)>;
         if constexpr (std::is_same_v<T, std::string>) {
@@ -74,43 +71,6 @@ class CudnnKernel final : public StreamKernel {
     std::shared_ptr<const CudnnPlan> plan_;
 };
 
-// What one plan does not compute in full, by two: the value between them lies behind their workspace.
-class CudnnPair final : public StreamKernel {
-  public:
-    CudnnPair(CudnnShared& shared, std::string kernel, int64_t bytes, std::shared_ptr<const CudnnPlan> first,
-              std::shared_ptr<const CudnnPlan> second)
-        : shared_(shared),
-          kernel_(std::move(kernel)),
-          bytes_(static_cast<size_t>(bytes)),
-          first_(std::move(first)),
-          second_(std::move(second)) {}
-
-    Status launch(void* const* args, void* workspace, CUstream stream) const override {
-        void* const between = static_cast<char*>(workspace) + before();
-        void* const into[] = {args[0], args[1], between};
-        std::vector<void*> from{between};
-        from.insert(from.end(), args + 2, args + 1 + second_->arguments());
-        if (Status queued = first_->run(shared_, kernel_, into, workspace, stream); !queued.ok())
-            return queued;
-        return second_->run(shared_, kernel_, from.data(), workspace, stream);
-    }
-    size_t workspace_bytes() const override { return before() + bytes_; }
-    std::string implementation() const override {
-        return first_->implementation() + "; then " + second_->implementation();
-    }
-
-  private:
-    size_t before() const {
-        const auto most = static_cast<size_t>(std::max(first_->workspace(), second_->workspace()));
-        return (most + 255) / 256 * 256;
-    }
-
-    CudnnShared& shared_;
-    std::string kernel_;
-    size_t bytes_;
-    std::shared_ptr<const CudnnPlan> first_, second_;
-};
-
 class Cudnn final : public StreamLibrary {
   public:
     std::string version() const override {
@@ -148,8 +108,6 @@ class Cudnn final : public StreamLibrary {
             shared = found.get();
         }
         auto plan = plan_of(*f, *shared, call, *word);
-        if (plan.status.code == Code::unsupported && number(call, "engine", -1) < 0 && word == &words[0])
-            if (auto pair = pair_of(*f, *shared, call)) return pair;
         if (!plan.status.ok()) return plan.status;
         return std::unique_ptr<StreamKernel>(
             std::make_unique<CudnnKernel>(*shared, call.kernel, std::move(plan.value)));
@@ -158,19 +116,6 @@ class Cudnn final : public StreamLibrary {
   private:
     static const CudnnFunctions* functions(Status* why) {
         return functions_of<CudnnFunctions>(cudnn_library(), why);
-    }
-
-    // A convolution and what follows it by a plan each; nothing where one of the two has none either.
-    static std::unique_ptr<StreamKernel> pair_of(const CudnnFunctions& f, CudnnShared& shared,
-                                                 const KernelCall& call) {
-        const CudnnParts parts = parts_of_convolution(call);
-        if (parts.bytes == 0) return nullptr;
-        auto first = plan_of(f, shared, parts.convolution, words[0]);
-        if (!first.status.ok()) return nullptr;
-        auto second = plan_of(f, shared, parts.finish, finish);
-        if (!second.status.ok()) return nullptr;
-        return std::make_unique<CudnnPair>(shared, call.kernel, parts.bytes, std::move(first.value),
-                                           std::move(second.value));
     }
 
     // The plan of a call: that of one before it where the two are equal.
@@ -184,7 +129,7 @@ class Cudnn final : public StreamLibrary {
             while (place.offset % most != 0) most /= 2;
             alignment.push_back(most);
         }
-        const std::string text = text_of_options(word.symbol, call, alignment);
+        const std::string text = text_of_options(call, alignment);
         const std::lock_guard<std::mutex> lock(shared.mutex);
         if (auto known = shared.plans[text].lock()) return known;
         CudnnGraph graph(f, shared.handle, std::move(alignment));

@@ -1,9 +1,9 @@
-// cuda/libraries/cudnn_conv.cpp: convolution, then residual, bias and activation in one plan, or in two.
+// cuda/libraries/cudnn_conv.cpp: convolution, then residual, bias and activation in one plan.
 //
 // A call's options: x_shape, x_strides, w_shape, w_strides, y_shape, y_strides (n, c, space; filters,
 // channels, space), r_strides where there is a residual, stride, dilation, begin, end (padding of each space
 // dim), bias, residual, act, in (dtype). Arguments: x, weight, then bias and residual where the options say
-// so, then y. What follows alone has middle_strides, too: those of its first argument.
+// so, then y.
 #include <algorithm>
 
 #include "backends/cuda/libraries/cudnn_graph.h"
@@ -21,88 +21,15 @@ constexpr Activation activations[] = {
     {"sigmoid", 102, 0, 0}, {"gelu", 104, 0, 0},  {"silu", 106, 0, 0},          {"gelu_tanh", 107, 0, 0},
 };
 
-int steps_of(const KernelCall& call) {
-    return option(call, "bias", false) + option(call, "residual", false) +
-           (option<std::string>(call, "act", "none") != "none");
-}
-
-// Bias and residual of a call, in the order of its arguments.
-struct Terms {
-    dnn::Object bias = nullptr, residual = nullptr;
-};
-Terms terms_of(CudnnGraph& graph, const KernelCall& call, const Dims& y_shape, int type) {
-    Terms made;
-    if (option(call, "bias", false)) {
-        Dims shape(y_shape.size(), 1), strides(y_shape.size(), y_shape[1]);
-        shape[1] = y_shape[1];
-        strides[1] = 1;
-        made.bias = graph.argument(shape, strides, type);
-    }
-    if (option(call, "residual", false))
-        made.residual = graph.argument(y_shape, option(call, "r_strides", Dims{}), type);
-    return made;
-}
-
-// What follows a convolution `at`. Each step writes where `out` says.
-template <class Out>
-void follow(CudnnGraph& graph, const KernelCall& call, int sums, dnn::Object at, const Terms& terms,
-            Out out) {
-    if (terms.residual != nullptr) at = graph.point(dnn::add, sums, at, out(), terms.residual);
-    if (terms.bias != nullptr) at = graph.point(dnn::add, sums, at, out(), terms.bias);
-    const auto act = option<std::string>(call, "act", "none");
-    if (act == "none") return;
-    const auto* const found = std::find_if(std::begin(activations), std::end(activations),
-                                           [&](const Activation& a) { return act == a.name; });
-    if (found == std::end(activations)) return graph.fail("it has no activation " + act);
-    CudnnGraph::Builder how = graph.make(dnn::pointwise);
-    how.set(dnn::pointwise_mode, dnn::type_pointwise, 1, &found->mode)
-        .set(dnn::pointwise_math, dnn::type_data, 1, &sums);
-    if (found->upper != 0) how.set(dnn::relu_upper, dnn::type_double, 1, &found->upper);
-    if (found->slope != 0) how.set(dnn::relu_slope, dnn::type_double, 1, &found->slope);
-    const dnn::Object activation = how.keep();
-    CudnnGraph::Builder last = graph.make(dnn::op_pointwise);
-    last.object(dnn::point_desc, activation).object(dnn::point_x, at).object(dnn::point_y, out());
-    graph.operation(last);
-}
-
 }  // namespace
-
-CudnnParts parts_of_convolution(const KernelCall& call) {
-    const auto in = option<std::string>(call, "in", "float32");
-    const Dims shape = option(call, "y_shape", Dims{});
-    if (steps_of(call) == 0 || bytes_of_type(in) < 4 || shape.size() < 3) return {};
-    Dims strides(shape.size(), 1);
-    int64_t next = shape[1];
-    for (size_t dim = shape.size(); dim-- > 2; next *= shape[dim]) strides[dim] = next;
-    strides[0] = next;
-    CudnnParts made{call, call, shape[0] * next * bytes_of_type(in)};
-    made.convolution.args = {call.args[0], call.args[1], Place{}};
-    made.convolution.options["y_strides"] = strides;
-    for (const char* const term : {"bias", "residual"}) made.convolution.options[term] = false;
-    made.convolution.options["act"] = std::string("none");
-    made.finish.args.erase(made.finish.args.begin(), made.finish.args.begin() + 2);
-    made.finish.args.insert(made.finish.args.begin(), Place{});
-    made.finish.options["middle_strides"] = strides;
-    return made;
-}
-
-void build_finish(CudnnGraph& graph, const KernelCall& call, size_t) {
-    const Dims none;
-    const Dims shape = option(call, "y_shape", none), strides = option(call, "y_strides", none);
-    const int type = cudnn_type(option<std::string>(call, "in", "float32"));
-    const dnn::Object at = graph.argument(shape, option(call, "middle_strides", none), type);
-    const Terms terms = terms_of(graph, call, shape, type);
-    const dnn::Object y = graph.argument(shape, strides, type);
-    int steps = steps_of(call);
-    follow(graph, call, type, at, terms,
-           [&] { return --steps == 0 ? y : graph.inner(shape, strides, type); });
-}
 
 // What comes out of one step is the next one's x; the last one's is y.
 void build_convolution(CudnnGraph& graph, const KernelCall& call, size_t) {
     const Dims none;
     const Dims y_shape = option(call, "y_shape", none), y_strides = option(call, "y_strides", none);
     if (y_shape.size() < 3) return graph.fail("the call has no shapes of images");
+    const auto act = option<std::string>(call, "act", "none");
+    const bool bias = option(call, "bias", false), residual = option(call, "residual", false);
     const int type = cudnn_type(option<std::string>(call, "in", "float32"));
     const bool wide = type == dnn::data_double;
     const int sums = wide ? dnn::data_double : dnn::data_float;
@@ -110,9 +37,16 @@ void build_convolution(CudnnGraph& graph, const KernelCall& call, size_t) {
         graph.argument(option(call, "x_shape", none), option(call, "x_strides", none), type);
     const dnn::Object w =
         graph.argument(option(call, "w_shape", none), option(call, "w_strides", none), type);
-    const Terms terms = terms_of(graph, call, y_shape, type);
+    dnn::Object b = nullptr, r = nullptr;
+    if (bias) {
+        Dims shape(y_shape.size(), 1), strides(y_shape.size(), y_shape[1]);
+        shape[1] = y_shape[1];
+        strides[1] = 1;
+        b = graph.argument(shape, strides, type);
+    }
+    if (residual) r = graph.argument(y_shape, option(call, "r_strides", none), type);
     const dnn::Object y = graph.argument(y_shape, y_strides, type);
-    int steps = 1 + steps_of(call);
+    int steps = 1 + bias + residual + (act != "none");
     const auto out = [&] { return --steps == 0 ? y : graph.inner(y_shape, y_strides, sums); };
 
     const Dims stride = option(call, "stride", none);
@@ -126,7 +60,7 @@ void build_convolution(CudnnGraph& graph, const KernelCall& call, size_t) {
                                         .dims(dnn::conv_begin, option(call, "begin", none))
                                         .dims(dnn::conv_end, option(call, "end", none))
                                         .keep();
-    const dnn::Object at = out();
+    dnn::Object at = out();
     const float one = 1, zero = 0;
     const double wide_one = 1, wide_zero = 0;
     const int factor = wide ? dnn::type_double : dnn::type_float;
@@ -139,7 +73,21 @@ void build_convolution(CudnnGraph& graph, const KernelCall& call, size_t) {
         .set(dnn::conv_beta, factor, 1, wide ? static_cast<const void*>(&wide_zero) : &zero);
     graph.operation(made);
 
-    follow(graph, call, sums, at, terms, out);
+    if (residual) at = graph.point(dnn::add, sums, at, out(), r);
+    if (bias) at = graph.point(dnn::add, sums, at, out(), b);
+    if (act == "none") return;
+    const auto* const found = std::find_if(std::begin(activations), std::end(activations),
+                                           [&](const Activation& a) { return act == a.name; });
+    if (found == std::end(activations)) return graph.fail("it has no activation " + act);
+    CudnnGraph::Builder how = graph.make(dnn::pointwise);
+    how.set(dnn::pointwise_mode, dnn::type_pointwise, 1, &found->mode)
+        .set(dnn::pointwise_math, dnn::type_data, 1, &sums);
+    if (found->upper != 0) how.set(dnn::relu_upper, dnn::type_double, 1, &found->upper);
+    if (found->slope != 0) how.set(dnn::relu_slope, dnn::type_double, 1, &found->slope);
+    const dnn::Object activation = how.keep();
+    CudnnGraph::Builder last = graph.make(dnn::op_pointwise);
+    last.object(dnn::point_desc, activation).object(dnn::point_x, at).object(dnn::point_y, out());
+    graph.operation(last);
 }
 
 }  // namespace xpurt::cuda

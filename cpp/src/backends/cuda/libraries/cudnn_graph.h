@@ -195,15 +195,6 @@ class CudnnPlan {
 // What a call's word computes: builds its graph. What cuDNN has no word for is a failure of the graph.
 using CudnnBuild = void (*)(CudnnGraph& graph, const KernelCall& call, size_t version);
 void build_convolution(CudnnGraph& graph, const KernelCall& call, size_t version);
-void build_finish(CudnnGraph& graph, const KernelCall& call, size_t version);
 void build_attention(CudnnGraph& graph, const KernelCall& call, size_t version);
-
-// A convolution (x, weight, then a value of its own) and what follows it (that value, bias, residual, y), as
-// two calls. The value lies densely and is as wide as sums are, so that the two round as one does.
-struct CudnnParts {
-    KernelCall convolution, finish;
-    int64_t bytes = 0;  // of the value; 0 where nothing follows, or sums are wider than results
-};
-CudnnParts parts_of_convolution(const KernelCall& call);
 
 }  // namespace xpurt::cuda
