@@ -27,7 +27,8 @@ from .heavy import FULL
 from .launch import WARP, Argument, Launch, cuda_stage
 from .pointwise import arguments_of, lower_pointwise
 from .row_parts import SLOT, divisible, partial_of
-from .row_text import RowShare, RowText
+from .row_share import RowShare
+from .row_text import RowText
 
 __all__ = ["CUDA", "lower_rows"]
 
