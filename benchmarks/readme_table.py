@@ -29,6 +29,11 @@ WORDS = {
         "and compiled, at worst {worst_ratio:.2f}",
         "machine": "{cpu}, {threads} threads, float32, median of runs in alternation; {versions}. "
         "Commands and all figures: [benchmarks](benchmarks/README.md).",
+        "gpu": "One {gpu}, milliseconds, in one run with PyTorch {torch} ([CUDA](docs/cuda.md)):",
+        "gpu_head": "| | native | eager | CUDA graph | torch.compile |",
+        "batch": "ResNet-50, float16, batch {batch}",
+        "token": "the sizes of Qwen2.5-1.5B, bfloat16: a token at a context of {context:,}",
+        "prefill": "prefill of {context:,}",
         "us": "{value:.1f} us ({engine})",
         "and": " and ",
     },
@@ -43,6 +48,11 @@ WORDS = {
         "가장 나쁜 경우 {worst_ratio:.2f}배",
         "machine": "{cpu}, 스레드 {threads}개, float32, 번갈아 실행한 중앙값; {versions}. "
         "명령과 모든 수치: [benchmarks](benchmarks/README.md).",
+        "gpu": "{gpu} 한 장, 밀리초, PyTorch {torch}와 한 번의 실행에서([CUDA](docs/cuda.md)):",
+        "gpu_head": "| | native | eager | CUDA graph | torch.compile |",
+        "batch": "ResNet-50, float16, 배치 {batch}",
+        "token": "Qwen2.5-1.5B 크기, bfloat16: 문맥 {context:,}에서 토큰 하나",
+        "prefill": "{context:,} 토큰 prefill",
         "us": "{value:.1f} us({engine})",
         "and": ", ",
     },
@@ -56,6 +66,25 @@ def read(name: str) -> dict[str, Any]:
 
 def milliseconds(microseconds: float) -> str:
     return f"{microseconds / 1000:.3g} ms" if microseconds >= 1000 else f"{microseconds:.3g} us"
+
+
+def on_gpu(words: dict[str, str]) -> list[str]:
+    """The table of a GPU: native beside PyTorch's ways."""
+    models, decoders = read("cuda_models"), read("cuda_decoders")["speed"]
+    rows = {words["batch"].format(batch=n.split()[1]): r["ms"] for n, r in models["images"].items()}
+    rows |= {
+        words[n].format(**decoders): decoders[of]
+        for n, of in (("token", "decode_ms"), ("prefill", "prefill_ms"))
+    }
+    machine = models["machine"]
+    head = words["gpu"].format(gpu=machine["gpu"], torch=machine["versions"]["torch"])
+    lines = [head, "", words["gpu_head"], "|---|---|---|---|---|"]
+    for name, ms in rows.items():
+        shown = (
+            f"{ms[k]:.3g}" if k in ms else "-" for k in ("native", "eager", "cuda graph", "torch.compile")
+        )
+        lines.append(f"| {name} | {' | '.join(shown)} |")
+    return lines
 
 
 def table(words: dict[str, str]) -> str:
@@ -84,6 +113,7 @@ def table(words: dict[str, str]) -> str:
     many = max(r["threads"] for r in summary)
     lines += ["", words["seeded"], ""]
     lines += ["- " + words["networks"].format(**r) for r in summary if r["threads"] == many]
+    lines += ["", *on_gpu(words)]
     lines += [
         "",
         words["added"].format(added=added, ours=round(median["xpuruntime"]), numpy=round(median["numpy"])),
