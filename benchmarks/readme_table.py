@@ -76,6 +76,9 @@ def on_gpu(words: dict[str, str]) -> list[str]:
         words[n].format(**decoders): decoders[of]
         for n, of in (("token", "decode_ms"), ("prefill", "prefill_ms"))
     }
+    rows[words["token"].format(**decoders)].pop(
+        "torch.compile", None
+    )  # without its graphs: slower than eager's, no fair word about it
     machine = models["machine"]
     head = words["gpu"].format(gpu=machine["gpu"], torch=machine["versions"]["torch"])
     lines = [head, "", words["gpu_head"], "|---|---|---|---|---|"]
