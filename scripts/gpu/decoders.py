@@ -208,18 +208,15 @@ def judged(report: Report, model: Any, given: Any, ours: Any) -> dict[str, float
 def token_by(model: Any, tokens: Any, device: str) -> Callable[[Any], Any]:
     """PyTorch's way to one token after a context, with a cache of one size: a function of the model as it is or compiled.
 
-    Caches of transformers 5 count their positions themselves: all counts lie in one tensor, which one small fill sets back after every step.
+    Caches of transformers 5 count their positions themselves: one small launch sets all counts back after every step.
     """
     from transformers import StaticCache
 
     context = len(tokens)
     cache = StaticCache(config=model.config, max_cache_len=context + 64)
     model(torch.from_numpy(tokens[None]).to(device), past_key_values=cache, logits_to_keep=1)
-    counts = torch.full((len(cache.layers),), context, device=device)
-    for layer, count in zip(cache.layers, counts, strict=True):
-        if hasattr(layer, "cumulative_length"):
-            torch._dynamo.mark_static_address(count)
-            layer.cumulative_length = count
+    counts = [x.cumulative_length for x in cache.layers if hasattr(x, "cumulative_length")]
+    before = [torch.full_like(count, context) for count in counts]
     token = torch.full((1, 1), 5, device=device)
     place = torch.full((1, 1), context, device=device)
 
@@ -227,7 +224,8 @@ def token_by(model: Any, tokens: Any, device: str) -> Callable[[Any], Any]:
         logits = of(
             token, past_key_values=cache, position_ids=place, cache_position=place[0], logits_to_keep=1
         ).logits
-        counts.fill_(context)
+        if counts:
+            torch._foreach_copy_(counts, before)
         return logits
 
     return step
