@@ -1,12 +1,13 @@
 """demands: what a policy means for the passes, as the plain predicates that passes take.
 
 A rule with ``use`` names a kernel for source nodes. A fusion that would compute such a node within a node of another family would
-take the choice away, so it is blocked, and a decision says so.
+take the choice away, so it is blocked, and a decision says so. What a node becomes within its family must be computed by the kernel that is
+forced or preferred for it, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -116,30 +117,43 @@ class Demands:
         return Support.yes()
 
     def _may_become(self, op: str, graph: Graph, nodes: Sequence[Node]) -> Support:
-        if not self._forced:
+        if not self.kernel.layers:
             return Support.yes()
-        there = [{k.name.partition("/")[2] for k in kernels_of(op, t.kind)} for t in self.targets]
+        there = self._kernels(op)
         for node in nodes:
             facts = facts_of(graph, node, phase=self.phase, device="cpu")
             rule = next((r for r in self._forced if r.matches(facts)), None)
-            if rule is not None and not all(rule.use in names for names in there):
-                reason = f"a rule forces {rule.use} for {source_names(node)[0]}, and no {rule.use} computes {op}, which it would become"
+            own = self._kernels(node.op)
+            name = rule.use if rule is not None else next((n for n in self._names(facts) if n in own), None)
+            if name is not None and name not in there:
+                verb = "forces" if rule is not None else "prefers"
+                reason = f"the policy {verb} {name} for {source_names(node)[0]}, and no {name} computes {op}, which it would become"
                 self._refused(node, op, reason)
                 return Support.no(Reason.FORCED, reason)
         return Support.yes()
+
+    def _kernels(self, op: str) -> frozenset[str]:
+        """Kernels of an op that every target has, without their family."""
+        return frozenset[str].intersection(
+            *(frozenset(k.name.partition("/")[2] for k in kernels_of(op, t.kind)) for t in self.targets)
+        )
+
+    def _names(self, facts: NodeFacts) -> Iterator[str]:
+        """Kernels that the policy names for a node, in its order."""
+        for layer in self.kernel.layers:
+            for rule in layer.rules:
+                if rule.matches(facts):
+                    yield from (rule.use,) if rule.use else rule.prefer
+            for family, words in layer.preferences():
+                if family == facts.family:
+                    yield from words
 
     def _users_word(self, node: Node, facts: NodeFacts) -> str:
         """The user's kernel that the policy names for a node, empty for none. A fused node would take the op away from it."""
         if not self._of_users:
             return ""
         there = {k.name.partition("/")[2] for t in self.targets for k in user_kernels(node.op, t.kind)}
-        for layer in self.kernel.layers:
-            rules = [r for r in layer.rules if r.matches(facts)]
-            names = [n for r in rules for n in ((r.use,) if r.use else r.prefer)]
-            names += [n for family, words in layer.preferences() if family == facts.family for n in words]
-            if found := next((n for n in names if n in there), None):
-                return found
-        return ""
+        return next((n for n in self._names(facts) if n in there), "")
 
     def _refused(self, node: Node, anchor: str, reason: str) -> None:
         alone = Candidate("kernel of its own", Reason.FORCED, reason)

@@ -45,7 +45,7 @@ class Context:
 
     may_fuse:   whether these nodes of this graph may become one; a policy's ``use`` on a member blocks a fusion. Whoever wants to report a
                 refusal does so in the predicate: it sees every group that a pass would have fused.
-    may_become: whether a node of this op may take the place of these: a kernel that a policy forces for one of them must compute it.
+    may_become: whether a node of this op may take the place of these: a kernel that a policy forces or prefers for one of them must compute it.
     has_kernel: whether something computes the op as it is; ``decompose`` expands the others.
     computes:   whether a kernel computes this node, which the graph does not have yet: some fused ops have kernels for few shapes only.
     peek:       a weight's elements where somebody can tell; ``recognise_rope`` compares the halves of its tables. None: not known.

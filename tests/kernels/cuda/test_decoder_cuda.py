@@ -11,6 +11,7 @@ import pytest
 
 import xpuruntime as xrt
 from xpuruntime import ir
+from xpuruntime.codegen.cuda import cuda_target
 from xpuruntime.errors import KernelUnavailable
 from xpuruntime.llm.build import DECODE, build_program
 from xpuruntime.llm.config import DecoderConfig
@@ -40,24 +41,45 @@ def test_a_layer_is_five_launches(layers: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "rule",
+    "words",
     [
-        "op: attention\n      use: flash_v2",
-        "op: attention\n      use: naive",
-        "op: rope\n      use: generated",
+        "rules:\n    - op: attention\n      use: flash_v2",
+        "rules:\n    - op: attention\n      use: naive",
+        "rules:\n    - op: rope\n      use: generated",
+        "attention: naive",
+        "attention: [flash_v2, naive]",
     ],
 )
-def test_a_kernel_that_is_forced_for_attention_or_rotations_keeps_them_apart(
-    tmp_path: Path, rule: str
+def test_a_kernel_that_is_named_for_attention_or_rotations_keeps_them_apart(
+    tmp_path: Path, words: str
 ) -> None:
     file = tmp_path / "policy.yaml"
-    file.write_text(f"version: 1\nkernel:\n  rules:\n    - {rule}\n")
+    file.write_text(f"version: 1\nkernel:\n  {words}\n")
     config = DecoderConfig.from_json({**SIZES, "num_hidden_layers": 1})
     graph = decoder_graph(config, length=1, capacity=256, dtype=DType.BFLOAT16)
     program = build_program({DECODE: graph}, target=cuda_host(), policy=xrt.load_policy(file))
     calls = {c.ops[0]: c.kernel for c in program.entry(DECODE).plans[0].calls if c.ops}
     assert {"rope_append", "attention"} <= set(calls)
-    assert rule.split()[-1] in calls["attention"] + calls["rope_append"]
+    named = words.split(": ")[-1].strip("[]").split(",")[0]
+    assert named in calls["attention"] + calls["rope_append"]
+
+
+@pytest.mark.parametrize(
+    ("named", "apart"), [("cublasLt", True), ("[generated, cublasLt]", False), ("onednn", False)]
+)
+def test_a_product_that_is_preferred_is_had(tmp_path: Path, named: str, apart: bool) -> None:
+    """A norm becomes part of a product only where the kernel that is named first for the product computes both."""
+    file = tmp_path / "policy.yaml"
+    file.write_text(f"version: 1\nkernel:\n  matmul: {named}\n")
+    config = DecoderConfig.from_json({**SIZES, "num_hidden_layers": 1})
+    graph = decoder_graph(config, length=1, capacity=64, dtype=DType.BFLOAT16)
+    calls = (
+        build_program({DECODE: graph}, target=cuda_target("cuda:sm_90"), policy=xrt.load_policy(file))
+        .entry(DECODE)
+        .plans[0]
+        .calls
+    )
+    assert any("norm_linear" in c.ops for c in calls) is not apart
 
 
 def test_what_attention_reads_before_its_turn_is_there() -> None:
