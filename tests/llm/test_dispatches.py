@@ -35,6 +35,30 @@ def test_each_fusion_takes_calls_away_down_to_seven_a_layer(tmp_path: Path) -> N
     assert counts[-1] == rows[-1]["nodes"]
 
 
+def test_a_gpu_s_calls_are_counted_without_one(tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(reference("qwen2").config.to_dict()))
+    words = [
+        "--dispatches",
+        "--capacity",
+        "64",
+        "--device",
+        "cuda:sm_90",
+        "--precision",
+        "bfloat16",
+        "--json",
+    ]
+    made = CliRunner().invoke(app, ["generate", str(config), *words])
+    assert made.exit_code == 0, made.stderr
+    rows = json.loads(made.stdout)["rows"]
+    assert rows[-1]["after"] == "fuse_rope_attention"
+    assert rows[-1]["dispatches"] <= rows[-2]["dispatches"] - LAYERS
+    assert rows[-1]["dispatches"] <= 5 * LAYERS + 6
+    no = CliRunner().invoke(app, ["generate", str(config), "--dispatches", "--precision", "float31"])
+    assert no.exit_code != 0
+    assert "float31" in no.stderr
+
+
 def test_what_is_written_out_is_the_decoder() -> None:
     found = open_checkpoint(reference("qwen2"))
     graph = decoder_graph(found.config, length=3, capacity=16, batch=2, every=True)

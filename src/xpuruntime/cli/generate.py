@@ -27,7 +27,8 @@ def generate(
     dispatches: Annotated[
         bool,
         typer.Option(
-            "--dispatches", help="Only count calls per token after each fusion; MODEL may be a config.json."
+            "--dispatches",
+            help="Only count calls per token after each fusion; MODEL may be a config.json, --device a target such as cuda:sm_90.",
         ),
     ] = False,
     chat: Annotated[
@@ -56,17 +57,18 @@ def generate(
     as_json: options.AsJson = False,
 ) -> Answer:
     """Go on with a text, token by token, on the native engine."""
-    if dispatches:
-        return _dispatches(model, capacity)
     from ..errors import InputError, PrecisionUnavailable
+
+    if precision is not None and precision not in ("float32", "bfloat16", "float16"):
+        do = "float32, bfloat16 and float16 are."
+        raise PrecisionUnavailable(f"generate {model}", "computes in no such type", got=precision, do=do)
+    if dispatches:
+        return _dispatches(model, capacity, device or "cpu", precision or "float32")
     from ..llm.generate import Completion, Generator
     from ..types import DType
 
     if not prompt:
         raise InputError(f"generate {model}", "needs a prompt", do="Give --prompt TEXT, or --dispatches.")
-    if precision is not None and precision not in ("float32", "bfloat16", "float16"):
-        do = "float32, bfloat16 and float16 are."
-        raise PrecisionUnavailable(f"generate {model}", "computes in no such type", got=precision, do=do)
     shown = stream and not as_json
     with progress(f"opening {model}") as now:
         opened = Generator(
@@ -114,18 +116,24 @@ def generate(
     return Answer(document, show)
 
 
-def _dispatches(model: str, capacity: int | None) -> Answer:
+def _dispatches(model: str, capacity: int | None, target: str, precision: str) -> Answer:
     """The table of calls per token; weights are not read."""
     from dataclasses import asdict
     from pathlib import Path
 
     from ..llm.checkpoint import read_config
     from ..llm.dispatches import dispatch_table
+    from ..types import DType
 
     path = Path(model)
     config = read_config(path / "config.json" if path.is_dir() else path)
     with progress(f"compiling {path.name} once per fusion"):
-        rows = dispatch_table(config, capacity=capacity or min(config.max_positions, 2048))
+        rows = dispatch_table(
+            config,
+            capacity=capacity or min(config.max_positions, 2048),
+            target=target,
+            dtype=DType.of(precision),
+        )
 
     def show() -> None:
         say(f"{'after':24}{'dispatches':>11}  what it does")

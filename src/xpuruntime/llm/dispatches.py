@@ -43,6 +43,8 @@ _FUSIONS: tuple[tuple[str, ...], ...] = (
     ("fuse_rope_attention",),
 )
 """Fusions in the order in which rows add them; passes run in the pipeline's order."""
+_RECOGNISED = _FUSIONS[:3]
+_FIRST = ("norms, rotations and attention in plain operations", "norms, rotations and attention whole")
 _MAKES = {"fuse_rope_attention": "rope_attention"}
 """Ops that some targets compute: without a kernel for them, there is no row."""
 
@@ -67,27 +69,32 @@ def dispatch_table(
     *,
     capacity: int = 2048,
     target: str = "cpu",
+    dtype: DType = DType.FLOAT32,
     fusions: Sequence[Sequence[str]] = _FUSIONS,
 ) -> list[Dispatches]:
     """A row for the plain decoder, one for each fusion, and nothing is assumed: each row is a program, and the null device counts its calls.
-    In float32: narrower types would add casts to what is written out, and nothing to what is fused.
+    target: no device is needed (``cuda:sm_90``). dtype: of narrower types than float32 the first row is the decoder as it is built, with norms, rotations
+    and attention whole: written out they would have casts between, which nobody recognises.
 
     Raises as ``compile``.
     """
     meanings = {p.name: p.meaning for p in PASSES}
-    graph = written_out(decoder_graph(config, length=1, capacity=capacity, dtype=DType.FLOAT32))
+    graph = decoder_graph(config, length=1, capacity=capacity, dtype=dtype)
+    whole = dtype is not DType.FLOAT32
+    if not whole:
+        graph = written_out(graph)
     made, chosen = [], list(_BARE)
     to = resolve_target(target)
     for added in ((), *fusions):
-        if any(n in _MAKES and not has_kernel(_MAKES[n], to) for n in added):
+        if any(n in _MAKES and not has_kernel(_MAKES[n], to) for n in added) or (
+            whole and added in _RECOGNISED
+        ):
             continue
         chosen += added
         names = [p.name for p in PASSES if p.name in chosen]
         program, after = _built(graph, [*names, "clean_up"], target)
-        name = ", ".join(added) or "written out"
-        meaning = (
-            "; ".join(meanings[n] for n in added) or "norms, rotations and attention in plain operations"
-        )
+        name = ", ".join(added) or ("as it is built" if whole else "written out")
+        meaning = "; ".join(meanings[n] for n in added) or _FIRST[whole]
         made.append(Dispatches(name, meaning, recorded(program), dispatches(after)))
     return made
 
