@@ -14,7 +14,15 @@ from ..types import DType, TensorSpec
 from .config import DecoderConfig
 from .decoder import decoder_graph
 
-__all__ = ["BUCKETS", "DECODE", "FUSIONS", "build_program", "decoder_graphs", "prefill_name"]
+__all__ = [
+    "BUCKETS",
+    "DECODE",
+    "FUSIONS",
+    "build_program",
+    "check_capacity",
+    "decoder_graphs",
+    "prefill_name",
+]
 
 BUCKETS = (16, 128)
 """Prefill lengths: a prompt is read in pieces of these, the last one filled up."""
@@ -27,6 +35,13 @@ FUSIONS: tuple[str, ...] = tuple(p.name for p in PASSES)
 def prefill_name(length: int) -> str:
     """The entry point that reads so many tokens."""
     return f"prefill_{length}"
+
+
+def check_capacity(config: DecoderConfig, capacity: int, who: str) -> None:
+    """Raises BuildError for a cache of no tokens, or of more than the model knows positions."""
+    if not 1 <= capacity <= config.max_positions:
+        do = f"This model knows positions up to {config.max_positions}."
+        raise BuildError(who, "cannot have this capacity", got=capacity, do=do)
 
 
 def decoder_graphs(
@@ -42,9 +57,7 @@ def decoder_graphs(
 ) -> dict[str, Graph]:
     """One graph per entry point. Raises BuildError for a capacity, a batch or buckets that make no sense."""
     who = f"language model {name}"
-    if not 1 <= capacity <= config.max_positions:
-        do = f"This model knows positions up to {config.max_positions}."
-        raise BuildError(who, "cannot have this capacity", got=capacity, do=do)
+    check_capacity(config, capacity, who)
     if batch < 1:
         raise BuildError(who, "reads one text or more at a time", got=batch)
     lengths = sorted({min(b, capacity) for b in buckets})

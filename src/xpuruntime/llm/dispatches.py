@@ -22,7 +22,7 @@ from ..program.program import CompiledProgram
 from ..program.recipe_check import recipe_bytes
 from ..runtime import DeviceBuffer, Executor, NullBackend, Weights
 from ..types import DType
-from .build import DECODE, build_program
+from .build import DECODE, build_program, check_capacity
 from .config import DecoderConfig
 from .decoder import decoder_graph
 
@@ -76,8 +76,9 @@ def dispatch_table(
     target: no device is needed (``cuda:sm_90``). dtype: of narrower types than float32 the first row is the decoder as it is built, with norms, rotations
     and attention whole: written out they would have casts between, which nobody recognises.
 
-    Raises as ``compile``.
+    Raises as ``compile``, and BuildError for a capacity that the model cannot have.
     """
+    check_capacity(config, capacity, "dispatches")
     meanings = {p.name: p.meaning for p in PASSES}
     graph = decoder_graph(config, length=1, capacity=capacity, dtype=dtype)
     whole = dtype is not DType.FLOAT32
