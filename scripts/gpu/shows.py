@@ -72,8 +72,8 @@ STEPS: tuple[Step, ...] = (
     Step("decoders", 3, PYTHON, ("decoders.py", "--compile"), 390, "cuda_decoders.json", "Qwen2.5-1.5B's sizes: near float64 through 64 forced steps, and how fast"),
     # 4: suites
     Step("conformance", 4, SHELL, (f"{XPU} conformance cuda:0 --suite nodes,kernels --jobs 12 --json > {FILE}",), 200, "cuda_conformance.json", "xpu conformance cuda: node cases, every kernel by name"),
-    Step("conformance-networks", 4, SHELL, (f"{XPU} conformance cuda:0 --suite networks --jobs 12 --json > {FILE}",), 200, "cuda_conformance_networks.json", "xpu conformance cuda: networks and decoders"),
-    Step("conformance-ops", 4, SHELL, (f"{XPU} conformance cuda:0 --suite ops --jobs 12 --json > {FILE}",), 200, "cuda_conformance_ops.json", "xpu conformance cuda: PyTorch's samples of its ops"),
+    Step("conformance-networks", 4, SHELL, (f"{XPU} conformance cuda:0 --suite networks --jobs 12 --json > {FILE}",), 300, "cuda_conformance_networks.json", "xpu conformance cuda: networks and decoders"),
+    Step("conformance-ops", 4, SHELL, (f"{XPU} conformance cuda:0 --suite ops --jobs 12 --json > {FILE}",), 420, "cuda_conformance_ops.json", "xpu conformance cuda: PyTorch's samples of its ops"),
     # 5: users' kernels, several processes, memory
     Step("user-kernels", 5, PYTHON, ("user_kernels.py",), 150, "cuda_user_kernels.json", "kernels of users: CUDA C++, Triton, Python functions"),
     Step("processes", 5, PYTHON, ("processes.py",), 150, "cuda_processes.json", "two processes of eight threads: every output right"),
