@@ -19,8 +19,9 @@ from ..errors import FormatError, IrError
 from ..store import write_atomic
 from ..types import Dim, DType, TensorSpec, parse_dim
 from .attributes import MAX_CONST_ELEMENTS, MAX_DEPTH, NAN, Attrs, Const, canonical
+from .cursor import parse_spec
 from .graph import Graph, Input, Node, Output, Source, State, Value, Weight
-from .parse import MAX_NESTED, parse_spec
+from .parse import MAX_NESTED
 
 __all__ = ["FORMAT", "VERSION", "from_json", "load", "save", "to_bytes", "to_json"]
 
