@@ -32,6 +32,8 @@ from gpu_machine import machine, write  # noqa: E402
 
 SHORTEST = 20.0
 """Seconds below which a step does not begin."""
+WORKERS = 12
+"""Processes of a test run, and compilers of a suite."""
 PYTHON, PYTEST, SHELL = "python", "pytest", "shell"
 FILE = "{out}"
 """Stands for the step's result file in a command."""
@@ -71,9 +73,9 @@ STEPS: tuple[Step, ...] = (
     Step("models", 3, PYTHON, ("models.py", "--compile"), 300, "cuda_models.json", "ResNets: right beside PyTorch, and how fast"),
     Step("decoders", 3, PYTHON, ("decoders.py", "--compile"), 390, "cuda_decoders.json", "Qwen2.5-1.5B's sizes: near float64 through 64 forced steps, and how fast"),
     # 4: suites
-    Step("conformance", 4, SHELL, (f"{XPU} conformance cuda:0 --suite nodes,kernels --jobs 12 --json > {FILE}",), 200, "cuda_conformance.json", "xpu conformance cuda: node cases, every kernel by name"),
-    Step("conformance-networks", 4, SHELL, (f"{XPU} conformance cuda:0 --suite networks --jobs 12 --json > {FILE}",), 300, "cuda_conformance_networks.json", "xpu conformance cuda: networks and decoders"),
-    Step("conformance-ops", 4, SHELL, (f"{XPU} conformance cuda:0 --suite ops --jobs 12 --json > {FILE}",), 420, "cuda_conformance_ops.json", "xpu conformance cuda: PyTorch's samples of its ops"),
+    Step("conformance", 4, SHELL, (f"{XPU} conformance cuda:0 --suite nodes,kernels --jobs {WORKERS} --json > {FILE}",), 200, "cuda_conformance.json", "xpu conformance cuda: node cases, every kernel by name"),
+    Step("conformance-networks", 4, SHELL, (f"{XPU} conformance cuda:0 --suite networks --jobs {WORKERS} --json > {FILE}",), 300, "cuda_conformance_networks.json", "xpu conformance cuda: networks and decoders"),
+    Step("conformance-ops", 4, SHELL, (f"{XPU} conformance cuda:0 --suite ops --jobs {WORKERS} --json > {FILE}",), 420, "cuda_conformance_ops.json", "xpu conformance cuda: PyTorch's samples of its ops"),
     # 5: users' kernels, several processes, memory
     Step("user-kernels", 5, PYTHON, ("user_kernels.py",), 150, "cuda_user_kernels.json", "kernels of users: CUDA C++, Triton, Python functions"),
     Step("processes", 5, PYTHON, ("processes.py",), 150, "cuda_processes.json", "two processes of eight threads: every output right"),
@@ -85,6 +87,7 @@ STEPS: tuple[Step, ...] = (
     Step("native-tests", 7, PYTEST, ("tests/native", "tests/kernels", "--ignore=tests/kernels/cuda"), 530, "cuda_native_tests.json", "the native test suite on the device"),
     # by name only
     Step("decoder-cuts", 0, PYTHON, ("decoder_cuts.py",), 300, "cuda_decoder_cuts.json", "where a token's time goes, and with other cuts of its products"),
+    Step("long-sums", 0, PYTHON, ("long_sums.py",), 200, "cuda_long_sums.json", "float32 products of long k: parts of how many terms, and what they cost"),
     Step("core-python", 0, PYTEST, ("tests/cpp", "tests/runtime", "tests/profiler"), 240, "core_python.json", "the core's Python tests"),
     Step("cpu-tests", 0, SHELL, ("python -m pytest -q -p no:cacheprovider tests/compiler tests/kernels tests/codegen tests/runtime",), 540, show="the native engine's tests on this processor"),
     Step("cpu-kernels", 0, SHELL, ("cd benchmarks && python kernels.py --dtype float32 bfloat16 --threads 1 2 --json " + FILE,), 540, "kernels_xeon.json", "our kernels beside oneDNN on this processor"),
@@ -113,7 +116,7 @@ def line_of(step: Step, out: Path) -> list[str]:
             "pytest",
             "-v",
             "--tb=short",
-            *(["-n", "12"] if importlib.util.find_spec("xdist") else []),
+            *(["-n", str(WORKERS), "--dist", "worksteal"] if importlib.util.find_spec("xdist") else []),
             "-p",
             "no:cacheprovider",
             "-p",
@@ -133,6 +136,8 @@ def run(step: Step, results: Path, left: float) -> dict[str, Any]:
         return row | {"outcome": "not run", "seconds": 0.0}
     print(f"\n== {step.name} (at most {limit:.0f} s): {step.show}", flush=True)
     environment = os.environ | ({"XPU_TEST_DEVICE": "cuda:0"} if "tests/native" in step.command else {})
+    if step.kind != PYTHON:  # workers whose PyTorch has a thread for every core wait for each other
+        environment |= {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // WORKERS))}
     out.unlink(missing_ok=True)
     started = time.perf_counter()
     # A group of its own, so that what it started ends with it.
