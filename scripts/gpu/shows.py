@@ -1,6 +1,6 @@
 """All that is proven and measured on a machine with an NVIDIA GPU, step by step; one table says at the end which Show holds.
 
-    scripts/gpu/shows.sh 1|2|3|4|5|6|7 [--results FOLDER]   a visit: build, then its steps, in under ten minutes
+    scripts/gpu/shows.sh 1|2|3|4|5|6|7|8 [--results FOLDER]   a visit: build, then its steps, in under ten minutes
     scripts/gpu/shows.sh --only kernels,models              those steps
     python scripts/gpu/shows.py --dry-run                   the plan, every script and argument of it tried without a device
 
@@ -43,7 +43,7 @@ FILE = "{out}"
 class Step:
     """One thing to run.
 
-    visit:   1 to 7; 0 for what runs only when it is named. seconds: after which it is ended.
+    visit:   1 to 8; 0 for what runs only when it is named. seconds: after which it is ended.
     command: of ``python`` a script of this folder and its arguments (``--out`` is added), of ``pytest`` its arguments, of ``shell`` a command line.
     result:  file name of what it writes. show: the Show that the step's success itself is (others are rows of its file).
     """
@@ -75,7 +75,6 @@ STEPS: tuple[Step, ...] = (
     # 4: suites
     Step("conformance", 4, SHELL, (f"{XPU} conformance cuda:0 --suite nodes,kernels --jobs {WORKERS} --json > {FILE}",), 200, "cuda_conformance.json", "xpu conformance cuda: node cases, every kernel by name"),
     Step("conformance-networks", 4, SHELL, (f"{XPU} conformance cuda:0 --suite networks --jobs {WORKERS} --json > {FILE}",), 300, "cuda_conformance_networks.json", "xpu conformance cuda: networks and decoders"),
-    Step("conformance-ops", 4, SHELL, (f"{XPU} conformance cuda:0 --suite ops --jobs {WORKERS} --json > {FILE}",), 420, "cuda_conformance_ops.json", "xpu conformance cuda: PyTorch's samples of its ops"),
     # 5: users' kernels, several processes, memory
     Step("user-kernels", 5, PYTHON, ("user_kernels.py",), 150, "cuda_user_kernels.json", "kernels of users: CUDA C++, Triton, Python functions"),
     Step("processes", 5, PYTHON, ("processes.py",), 150, "cuda_processes.json", "two processes of eight threads: every output right"),
@@ -85,8 +84,11 @@ STEPS: tuple[Step, ...] = (
     Step("sanitizer", 6, PYTHON, ("sanitize.py", "--seconds", "125"), 530, "cuda_sanitizer.json", "compute-sanitizer over programs of every kind of kernel"),
     # 7: the native tests
     Step("native-tests", 7, PYTEST, ("tests/native", "tests/kernels", "--ignore=tests/kernels/cuda"), 530, "cuda_native_tests.json", "the native test suite on the device"),
+    # 8: PyTorch's samples
+    Step("conformance-ops", 8, SHELL, (f"{XPU} conformance cuda:0 --suite ops --jobs {WORKERS} --json > {FILE}",), 420, "cuda_conformance_ops.json", "xpu conformance cuda: PyTorch's samples of its ops"),
     # by name only
     Step("decoder-cuts", 0, PYTHON, ("decoder_cuts.py",), 300, "cuda_decoder_cuts.json", "where a token's time goes, and with other cuts of its products"),
+    Step("attention-sizes", 0, PYTHON, ("attention_sizes.py",), 90, "cuda_attention_sizes.json", "cuDNN's attention and ours right, and which is faster at which sizes"),
     Step("long-sums", 0, PYTHON, ("long_sums.py",), 200, "cuda_long_sums.json", "float32 products of long k: parts of how many terms, and what they cost"),
     Step("core-python", 0, PYTEST, ("tests/cpp", "tests/runtime", "tests/profiler"), 240, "core_python.json", "the core's Python tests"),
     Step("cpu-tests", 0, SHELL, ("python -m pytest -q -p no:cacheprovider tests/compiler tests/kernels tests/codegen tests/runtime",), 540, show="the native engine's tests on this processor"),

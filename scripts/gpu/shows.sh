@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # On a machine with an NVIDIA GPU: build the core, then run and measure what scripts/gpu/shows.py lists.
 #
-#   scripts/gpu/shows.sh 1|2|3|4|5|6|7 [--results FOLDER]   a visit of under ten minutes; FOLDER (default benchmarks/results) takes the files
+#   scripts/gpu/shows.sh 1|2|3|4|5|6|7|8 [--results FOLDER]   a visit of under ten minutes; FOLDER (default benchmarks/results) takes the files
 #   scripts/gpu/shows.sh --only kernels,models              those steps; --dry-run says what each does
 #
 # The installation and the C++ build lie in FOLDER (default build/gpu) and are made anew only when a source changed. Needs python3 with torch (CUDA),
