@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from . import algebra, layers, movement, pointwise
+from . import activation, algebra, creation, layers, movement, norm, pointwise, pool
 from .pen import Form, Pen, Writing
 
 __all__ = ["FORMS", "NEEDS", "Form", "Pen", "Writing"]
 
-FORMS: Mapping[str, Form] = MappingProxyType(
-    {**pointwise.FORMS, **algebra.FORMS, **movement.FORMS, **layers.FORMS}
-)
+_FILES = (pointwise, activation, algebra, movement, creation, pool, norm, layers)
+
+FORMS: Mapping[str, Form] = MappingProxyType({op: form for file in _FILES for op, form in file.FORMS.items()})
 
 NEEDS: Mapping[str, int] = MappingProxyType(
     {

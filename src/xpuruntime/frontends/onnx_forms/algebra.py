@@ -7,8 +7,8 @@ from typing import Any
 
 from ...errors import IrError
 from ...types import DType
-from .pen import Form, Writing
-from .pointwise import activated
+from .activation import activated
+from .pen import Form, Writing, both_ends, done
 
 __all__ = ["FORMS"]
 
@@ -158,21 +158,16 @@ def _addmm(w: Writing) -> None:
 
 def _plain(op: str) -> Form:
     """The same operands in the same order."""
-    return lambda w: _none(w.add(op, w.operands(), out=True))
-
-
-def _none(_: object) -> None:
-    return None
+    return lambda w: done(w.add(op, w.operands(), out=True))
 
 
 # ── convolutions ──
 
 
 def _geometry(w: Writing) -> dict[str, Any]:
-    pads, rank = list(w["padding"]), len(w["stride"])
     return {
         "strides": list(w["stride"]),
-        "pads": pads if len(pads) == 2 * rank else pads * 2,
+        "pads": both_ends(w["padding"], len(w["stride"])),
         "dilations": list(w["dilation"]),
         "group": w["groups"],
     }
@@ -199,7 +194,7 @@ def _deform(w: Writing) -> None:
 
 
 def _quantized_conv(op: str) -> Form:
-    return lambda w: _none(w.add(op, w.operands(), out=True, **_geometry(w)))
+    return lambda w: done(w.add(op, w.operands(), out=True, **_geometry(w)))
 
 
 FORMS: dict[str, Form] = {
@@ -217,7 +212,7 @@ FORMS: dict[str, Form] = {
     "cumsum": _running("CumSum"),
     "deform_convolution": _deform,
     "det": _plain("Det"),
-    "einsum": lambda w: _none(w.add("Einsum", w.operands(), out=True, equation=w["equation"])),
+    "einsum": lambda w: done(w.add("Einsum", w.operands(), out=True, equation=w["equation"])),
     "fused_convolution": _fused_conv,
     "fused_linear": _fused_linear,
     "linear": _linear,

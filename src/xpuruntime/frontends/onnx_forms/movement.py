@@ -1,32 +1,20 @@
-"""Ops that move, select, search and make elements, in ONNX."""
+"""Ops that move, select and search elements, in ONNX."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-import numpy as np
-
-from ...errors import IrError
 from ...types import Dim, DimLike, DType
-from .pen import Form, Writing, far
+from .pen import Form, Writing, done, far
 
 __all__ = ["FORMS"]
-
-
-def _no(w: Writing, why: str) -> IrError:
-    return IrError(f"{w.node.op} %{w.node.name}", f"has no ONNX form: {why}")
-
-
-def _done(_: object) -> None:
-    return None
 
 
 def _view(w: Writing) -> None:
     size = list(w["size"])
     zero = any(d == 0 for d in size)
     if zero and w.opset < 14:
-        raise _no(w, "opsets below 14 cannot reshape to a dim of 0")
+        raise w.no("opsets below 14 cannot reshape to a dim of 0")
     if not zero:
         size = _shorthand(size, w.spec().shape)
     w.add("Reshape", [w.operand(0), w.pen.dims(size)], out=True, allowzero=1 if zero else None)
@@ -89,7 +77,7 @@ def _roll(w: Writing) -> None:
     for axis, shift in zip(w["dims"], w["shifts"], strict=True):
         size = w.spec().shape[axis]
         if not isinstance(size, int):
-            raise _no(w, "rolling a symbolic dim")
+            raise w.no("rolling a symbolic dim")
         at = w.ints([size - shift % max(size, 1)])
         tail = w.add("Slice", [value, at, w.ints([2**63 - 1]), w.ints([axis])])
         head = w.add("Slice", [value, w.ints([0]), at, w.ints([axis])])
@@ -123,7 +111,7 @@ def _triangle(upper: int) -> Form:
 
 def _space_to_depth(w: Writing) -> None:
     if w["mode"] != "DCR" and w.opset < 28:
-        raise _no(w, "SpaceToDepth has the order DCR only")
+        raise w.no("SpaceToDepth has the order DCR only")
     w.add("SpaceToDepth", [w.operand(0)], out=True, blocksize=w["block_size"])
 
 
@@ -132,14 +120,14 @@ _REDUCE = {"none": None, "add": "add", "mul": "mul", "amax": "max", "amin": "min
 
 def _reduction(w: Writing) -> str | None:
     if w["reduce"] not in _REDUCE:
-        raise _no(w, f"scattering with {w['reduce']}")
+        raise w.no(f"scattering with {w['reduce']}")
     return _REDUCE[w["reduce"]]
 
 
 def _scatter(w: Writing) -> None:
     reduction = _reduction(w)
     if not w["include_self"] and reduction:
-        raise _no(w, "a reduction that leaves the old element out")
+        raise w.no("a reduction that leaves the old element out")
     src = w.operand(2, w.spec().dtype)
     if not isinstance(w.node.inputs[2], str):
         src = w.add("Expand", [src, w.pen.dims(list(w.spec(1).shape))])
@@ -183,97 +171,21 @@ def _nms(w: Writing) -> None:
     w.add("NonMaxSuppression", w.operands(), out=True, center_point_box=box)
 
 
-# ── made from nothing ──
-
-
-def _constant(w: Writing) -> None:
-    from onnx import numpy_helper
-
-    w.add("Constant", [], out=True, value=numpy_helper.from_array(w["value"].numpy()))
-
-
-def _full(w: Writing) -> None:
-    from onnx import numpy_helper
-
-    dtype = w["dtype"]
-    value = np.array([w["value"]]).astype(dtype.numpy)
-    w.add("ConstantOfShape", [w.pen.dims(list(w["size"]))], out=True, value=numpy_helper.from_array(value))
-
-
-def _bound(w: Writing, value: Any, dtype: DType) -> str:
-    if not isinstance(value, Dim):
-        return w.constant(value, dtype)
-    number = w.add("Reshape", [w.pen.dim(value), w.ints([])])
-    return number if dtype is DType.INT64 else w.cast(number, dtype)
-
-
-def _arange(w: Writing) -> None:
-    dtype = w["dtype"]
-    plain = all(not isinstance(v, float) for v in (w["start"], w["end"], w["step"]))
-    own = dtype if dtype in (DType.INT64, DType.INT32, DType.INT16, DType.FLOAT32, DType.FLOAT64) else None
-    kind = own or (DType.INT64 if plain else DType.FLOAT64)
-    made = w.add("Range", [_bound(w, w[name], kind) for name in ("start", "end", "step")])
-    w.to(made, dtype, kind)
-
-
-def _eye(w: Writing) -> None:
-    zeros = w.add("ConstantOfShape", [w.pen.dims([w["rows"], w["columns"]])])
-    w.add("EyeLike", [zeros], out=True, k=w["diagonal"], dtype=w.pen.numbers[w["dtype"]])
-
-
-def _dims(w: Writing) -> None:
-    values: list[DimLike] = list(w["values"])
-    w.add("Identity", [w.pen.dims(values)], out=True)
-
-
-def _random(op: str, names: dict[str, str]) -> Form:
-    def form(w: Writing) -> None:
-        attrs = {theirs: w[ours] for ours, theirs in names.items()}
-        attrs["dtype"] = w.pen.numbers[w["dtype"]]
-        if all(isinstance(d, int) for d in w["size"]):
-            w.add(f"Random{op}", [], out=True, shape=list(w["size"]), **attrs)
-        else:
-            like = w.add("ConstantOfShape", [w.pen.dims(list(w["size"]))])
-            w.add(f"Random{op}Like", [like], out=True, **attrs)
-
-    return form
-
-
-def _bernoulli(w: Writing) -> None:
-    w.add("Bernoulli", [w.operand(0)], out=True, dtype=w.pen.numbers[w.node.spec.dtype])
-
-
-def _multinomial(w: Writing) -> None:
-    w.add("Multinomial", [w.operand(0)], out=True, sample_size=w["samples"], dtype=w.pen.numbers[w["dtype"]])
-
-
-def _dropout(w: Writing) -> None:
-    train = w.constant(bool(w["train"]), DType.BOOL)
-    w.add("Dropout", [w.operand(0), w.constant(w["p"], DType.FLOAT32), train], out=True, seed=w["seed"])
-
-
 def _gather(w: Writing) -> None:
     w.add("GatherElements", [w.operand(0), w.operand(1)], out=True, axis=w["dim"])
 
 
 FORMS: dict[str, Form] = {
-    "arange": _arange,
-    "bernoulli": _bernoulli,
-    "cat": lambda w: _done(w.add("Concat", w.operands(), out=True, axis=w["dim"])),
-    "compress": lambda w: _done(w.add("Compress", w.operands(), out=True, axis=w["dim"])),
-    "constant": _constant,
-    "depth_to_space": lambda w: _done(
+    "cat": lambda w: done(w.add("Concat", w.operands(), out=True, axis=w["dim"])),
+    "compress": lambda w: done(w.add("Compress", w.operands(), out=True, axis=w["dim"])),
+    "depth_to_space": lambda w: done(
         w.add("DepthToSpace", [w.operand(0)], out=True, blocksize=w["block_size"], mode=w["mode"])
     ),
-    "dims": _dims,
-    "dropout": _dropout,
-    "embedding": lambda w: _done(w.add("Gather", [w.operand(0), w.operand(1)], out=True, axis=0)),
-    "expand": lambda w: _done(w.add("Expand", [w.operand(0), w.pen.dims(list(w["size"]))], out=True)),
-    "eye": _eye,
+    "embedding": lambda w: done(w.add("Gather", [w.operand(0), w.operand(1)], out=True, axis=0)),
+    "expand": lambda w: done(w.add("Expand", [w.operand(0), w.pen.dims(list(w["size"]))], out=True)),
     "flip": _flip,
-    "full": _full,
     "gather": _gather,
-    "gather_nd": lambda w: _done(
+    "gather_nd": lambda w: done(
         w.add(
             "GatherND",
             [w.operand(0), w.operand(1, DType.INT64)],
@@ -281,17 +193,14 @@ FORMS: dict[str, Form] = {
             batch_dims=w["batch_dims"] or None,
         )
     ),
-    "index_select": lambda w: _done(w.add("Gather", [w.operand(0), w.operand(1)], out=True, axis=w["dim"])),
-    "multinomial": _multinomial,
+    "index_select": lambda w: done(w.add("Gather", [w.operand(0), w.operand(1)], out=True, axis=w["dim"])),
     "non_max_suppression": _nms,
     "nonzero": _nonzero,
     "one_hot": _one_hot,
     "pad": _pad,
-    "permute": lambda w: _done(w.add("Transpose", [w.operand(0)], out=True, perm=list(w["dims"]))),
-    "rand": _random("Uniform", {"low": "low", "high": "high"}),
-    "randn": _random("Normal", {"mean": "mean", "std": "scale"}),
+    "permute": lambda w: done(w.add("Transpose", [w.operand(0)], out=True, perm=list(w["dims"]))),
     "repeat": _repeat,
-    "reverse_sequence": lambda w: _done(
+    "reverse_sequence": lambda w: done(
         w.add("ReverseSequence", w.operands(), out=True, time_axis=w["time_dim"], batch_axis=w["batch_dim"])
     ),
     "roll": _roll,
@@ -303,7 +212,7 @@ FORMS: dict[str, Form] = {
     "space_to_depth": _space_to_depth,
     "split": _split,
     "squeeze": _axes("Squeeze"),
-    "tensor_scatter": lambda w: _done(
+    "tensor_scatter": lambda w: done(
         w.add("TensorScatter", w.operands(), out=True, axis=w["dim"], mode=w["mode"])
     ),
     "topk": _topk,

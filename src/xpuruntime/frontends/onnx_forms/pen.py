@@ -167,6 +167,10 @@ class Writing:
     def __getitem__(self, attr: str) -> Any:
         return self.node.attrs[attr]
 
+    def no(self, why: str) -> IrError:
+        """What to raise where ONNX has no form for this node."""
+        return IrError(f"{self.node.op} %{self.node.name}", f"has no ONNX form: {why}")
+
     def has(self, position: int) -> bool:
         """Whether an operand is there."""
         return position < len(self.node.inputs) and self.node.inputs[position] is not None
@@ -238,6 +242,15 @@ class Writing:
 
 Form: TypeAlias = "Callable[[Writing], None]"
 """How an op of the IR is written. Adds nodes that make the node's outputs. Raises IrError where ONNX has no form for it."""
+
+
+def done(_: object) -> None:
+    """For forms of one line: a lambda gives back what it computes, a form nothing."""
+
+
+def both_ends(padding: Sequence[Any], rank: int) -> list[Any]:
+    """Padding of ``rank`` dims as ONNX writes it, all begins and then all ends; one number a dim counts for both."""
+    return list(padding) * (1 if len(padding) == 2 * rank else 2)
 
 
 def far(end: DimLike | None) -> DimLike:
