@@ -10,33 +10,29 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
-from ..decisions import Decision
 from ..errors import EngineUnavailable, StrictError
-from ..families import family_of_aten, family_of_onnx
-from ..ir import OPS
 from ..ir.bounds import Bounds, bounds_of
 from ..policies import ExecutionPolicy, KernelPolicy, Policy
 from ..profiler import trace
 from ..profiler.receipt import Receipt, confirm
-from ..program.plan import Plan, PlanNode, Region
-from ..protocols import Array, Evidence, ModelSource, NodeRef
+from ..program.plan import Plan
+from ..protocols import Array, Evidence, ModelSource
 from ..store import Store
 from ..targets import DeviceId
 from ..types import TensorSpec
-from .ask import Effective, effective_ask, half
+from .ask import effective_ask, half
 from .binding import IOBinding
 from .contexts import Contexts, contexts_limit
 from .examples import examples_of
 from .feeds import Feeds, on_a_device
 from .futures import AsyncRuns
-from .kernels import kernel_decisions
 from .like_onnxruntime import NodeArg, no_options, node_args, pick, policy_of
 from .mixed import MixedExecutable
 from .modules import open_any
 from .node_facts import NodeDetail, node_details
 from .opened import fixed_known
-from .programs import DOMAIN as PROGRAM_OPS
 from .select import Selection, select
+from .session_plan import REGION, detailed, first_plan
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -46,7 +42,6 @@ if TYPE_CHECKING:
 __all__ = ["InferenceSession"]
 
 _log = logging.getLogger("xpuruntime.session")
-_REGION = "r0"
 
 
 class InferenceSession:
@@ -137,7 +132,7 @@ class InferenceSession:
         self._source = source
         self._details: dict[str, NodeDetail] | None = None
         self._chosen = selection.decisions
-        self._plan = self._first_plan(effective, selection)
+        self._plan = first_plan(self._model, effective, selection, self._node_details)
         self._span = f"{selection.loaded.wanted.name}: {self._model.name}"
         warnings = (*selection.warnings, *self._inner_fallbacks())
         if effective.strict:
@@ -167,52 +162,6 @@ class InferenceSession:
                 do="Change what is asked for, or drop strict to let it run with a warning.",
             )
 
-    def _first_plan(self, effective: Effective, selection: Selection) -> Plan:
-        """The plan without the IR's detail of each node, except where a kernel policy had to look at it."""
-        loaded, model = selection.loaded, self._model
-        nodes = tuple(PlanNode(n.name, n.op, _family(n), _REGION, n.domain) for n in model.nodes)
-        region = Region(
-            id=_REGION,
-            engine=loaded.wanted.engine,
-            engine_version=loaded.version,
-            device=str(loaded.wanted.device),
-            precision=loaded.precision.value,
-            threads=loaded.wanted.threads,
-            alternatives=selection.alternatives,
-        )
-        policy = effective.policy.kernel
-        kernels: tuple[Decision, ...] = ()
-        if isinstance(loaded.executable, MixedExecutable):
-            return loaded.executable.plan(self._whole_plan(effective, selection, nodes, (), ()))
-        own = getattr(loaded.executable, "decisions", None)  # an engine whose kernels are chosen by policy
-        if own is not None:
-            kernels = tuple(own)
-        elif policy.layers:
-            met = loaded.facts.get("kernels_by_option", {})
-            kernels = kernel_decisions(policy, nodes, self._node_details(), region, met)
-            nodes = tuple(map(self._with_detail, nodes))
-        return self._whole_plan(effective, selection, nodes, (region,), kernels)
-
-    def _whole_plan(
-        self,
-        effective: Effective,
-        selection: Selection,
-        nodes: tuple[PlanNode, ...],
-        regions: tuple[Region, ...],
-        kernels: tuple[Decision, ...],
-    ) -> Plan:
-        loaded, model = selection.loaded, self._model
-        return Plan(
-            model={"name": model.name, "digest": model.digest, "format": model.format},
-            request=effective.request,
-            inputs=loaded.executable.inputs,
-            outputs=loaded.executable.outputs,
-            regions=regions,
-            nodes=nodes,
-            decisions=(*selection.decisions, *kernels),
-            warnings=tuple(selection.warnings),
-        )
-
     @property
     def input_info(self) -> tuple[TensorSpec, ...]:
         """Name, shape and dtype of each input, in the model's order."""
@@ -234,19 +183,13 @@ class InferenceSession:
         if (
             self._details is None
         ):  # lowering takes about as long as opening, so it waits for somebody to read it
-            self._plan = replace(self._plan, nodes=tuple(map(self._with_detail, self._plan.nodes)))
+            self._plan = replace(self._plan, nodes=detailed(self._plan.nodes, self._node_details()))
         return self._plan
 
     def _node_details(self) -> dict[str, NodeDetail]:
         if self._details is None:
             self._details = node_details(self._source)
         return self._details
-
-    def _with_detail(self, node: PlanNode) -> PlanNode:
-        detail = self._node_details().get(node.name)
-        if detail is None:
-            return node
-        return replace(node, spec=str(detail.spec or ""), lowered=detail.lowered)
 
     @overload
     def run(
@@ -336,7 +279,7 @@ class InferenceSession:
         """What the engine of each region says ran."""
         if isinstance(self._executable, MixedExecutable):
             return self._executable.region_evidence(feeds)
-        return {_REGION: self._executable.evidence(feeds)}
+        return {REGION: self._executable.evidence(feeds)}
 
     def _inner_fallbacks(self) -> list[str]:
         """Where a vendor uses something else than what was asked for. An engine that can say it alone is not asked for all of its evidence."""
@@ -394,12 +337,3 @@ class InferenceSession:
 def _bounds(model: ModelSource) -> Bounds:
     """What a model from PyTorch says of its open dims; a file says nothing."""
     return bounds_of(model.graph[0]) if model.format == "graph" else {}
-
-
-def _family(node: NodeRef) -> str:
-    """The policy's word for a node of the model."""
-    if node.domain == PROGRAM_OPS:
-        return OPS[node.op].family if node.op in OPS else "other"
-    if node.domain == "aten":
-        return family_of_aten(node.op.removeprefix("aten."))
-    return family_of_onnx(node.op, node.domain)

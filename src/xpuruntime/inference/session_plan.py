@@ -1,0 +1,96 @@
+"""The plan of a session, made of what selecting gave: one region on one engine, or the regions of a model that is partitioned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from ..decisions import Decision
+from ..families import family_of_aten, family_of_onnx
+from ..ir import OPS
+from ..program.plan import Plan, PlanNode, Region
+from ..protocols import ModelSource, NodeRef
+from .ask import Effective
+from .kernels import kernel_decisions
+from .mixed import MixedExecutable
+from .node_facts import NodeDetail
+from .programs import DOMAIN as PROGRAM_OPS
+from .select import Selection
+
+__all__ = ["REGION", "detailed", "first_plan"]
+
+REGION = "r0"
+"""The only region of a plan that is not partitioned."""
+
+
+def first_plan(
+    model: ModelSource,
+    effective: Effective,
+    selection: Selection,
+    details: Callable[[], Mapping[str, NodeDetail]],
+) -> Plan:
+    """The plan without the IR's detail of each node, except where a kernel policy has to look at it: then ``details`` is called."""
+    loaded = selection.loaded
+    nodes = tuple(PlanNode(n.name, n.op, _family(n), REGION, n.domain) for n in model.nodes)
+    region = Region(
+        id=REGION,
+        engine=loaded.wanted.engine,
+        engine_version=loaded.version,
+        device=str(loaded.wanted.device),
+        precision=loaded.precision.value,
+        threads=loaded.wanted.threads,
+        alternatives=selection.alternatives,
+    )
+    policy = effective.policy.kernel
+    kernels: tuple[Decision, ...] = ()
+    if isinstance(loaded.executable, MixedExecutable):
+        return loaded.executable.plan(_whole(model, effective, selection, nodes, (), ()))
+    own = getattr(loaded.executable, "decisions", None)  # an engine whose kernels are chosen by policy
+    if own is not None:
+        kernels = tuple(own)
+    elif policy.layers:
+        met = loaded.facts.get("kernels_by_option", {})
+        known = details()
+        kernels = kernel_decisions(policy, nodes, known, region, met)
+        nodes = detailed(nodes, known)
+    return _whole(model, effective, selection, nodes, (region,), kernels)
+
+
+def detailed(nodes: Sequence[PlanNode], details: Mapping[str, NodeDetail]) -> tuple[PlanNode, ...]:
+    """The nodes with their spec and the ops that the IR lowers them to, where it is known."""
+
+    def one(node: PlanNode) -> PlanNode:
+        detail = details.get(node.name)
+        return node if detail is None else replace(node, spec=str(detail.spec or ""), lowered=detail.lowered)
+
+    return tuple(map(one, nodes))
+
+
+def _whole(
+    model: ModelSource,
+    effective: Effective,
+    selection: Selection,
+    nodes: tuple[PlanNode, ...],
+    regions: tuple[Region, ...],
+    kernels: tuple[Decision, ...],
+) -> Plan:
+    executable = selection.loaded.executable
+    return Plan(
+        model={"name": model.name, "digest": model.digest, "format": model.format},
+        request=effective.request,
+        inputs=executable.inputs,
+        outputs=executable.outputs,
+        regions=regions,
+        nodes=nodes,
+        decisions=(*selection.decisions, *kernels),
+        warnings=tuple(selection.warnings),
+    )
+
+
+def _family(node: NodeRef) -> str:
+    """The policy's word for a node of the model."""
+    if node.domain == PROGRAM_OPS:
+        return OPS[node.op].family if node.op in OPS else "other"
+    if node.domain == "aten":
+        return family_of_aten(node.op.removeprefix("aten."))
+    return family_of_onnx(node.op, node.domain)
