@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..types import DType, Layout, TensorSpec
 from .segment import Segment
 
 __all__ = [
-    "BINARY", "BLOB", "FLAG", "NUMBER", "PLAIN", "SPEC", "TEXT", "Bad", "Kind", "Reading", "Writing", "choice", "integer", "listed",
-    "mapping", "optional", "record", "text",
+    "FLAG", "MAX_SIZE", "TEXT", "Bad", "Kind", "Reading", "Writing", "choice", "integer", "listed", "mapping", "optional", "record",
+    "short", "text",
 ]  # fmt: skip
 
 MAX_TEXT = 1 << 16
 MAX_ITEMS = 1 << 22
-MAX_DEPTH = 32
 MAX_SIZE = 1 << 48
 """Bytes or elements that anything in a program may have."""
 
@@ -86,7 +83,8 @@ def _as_is(value: Any, _: Writing) -> Any:
     return value
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """A value as messages show it."""
     return repr(value)[:60]
 
 
@@ -98,7 +96,7 @@ def integer(least: int, most: int) -> Kind:
 
     def read(value: Any, _: Reading) -> int:
         if type(value) is not int or not least <= value <= most:
-            raise Bad(f"must be an integer from {least} to {most}, got {_short(value)}")
+            raise Bad(f"must be an integer from {least} to {most}, got {short(value)}")
         return value
 
     return Kind(read, _as_is, {"type": "integer", "minimum": least, "maximum": most})
@@ -109,11 +107,11 @@ def text(least: int = 0, most: int = MAX_TEXT) -> Kind:
 
     def read(value: Any, _: Reading) -> str:
         if type(value) is not str or not least <= len(value) <= most:
-            raise Bad(f"must be text of {least} to {most} characters, got {_short(value)}")
+            raise Bad(f"must be text of {least} to {most} characters, got {short(value)}")
         try:
             value.encode()
         except UnicodeEncodeError as error:
-            raise Bad(f"is no valid text: {_short(value)}") from error
+            raise Bad(f"is no valid text: {short(value)}") from error
         return value
 
     return Kind(read, _as_is, {"type": "string", "minLength": least, "maxLength": most})
@@ -124,7 +122,7 @@ TEXT = text()
 
 def _read_flag(value: Any, _: Reading) -> bool:
     if type(value) is not bool:
-        raise Bad(f"must be true or false, got {_short(value)}")
+        raise Bad(f"must be true or false, got {short(value)}")
     return value
 
 
@@ -138,188 +136,9 @@ def choice(values: type[enum.StrEnum]) -> Kind:
         try:
             return values(value)
         except ValueError as error:
-            raise Bad(f"must be one of {', '.join(values)}, got {_short(value)}") from error
+            raise Bad(f"must be one of {', '.join(values)}, got {short(value)}") from error
 
     return Kind(read, lambda value, _: value.value, {"enum": [v.value for v in values]})
-
-
-_BEYOND = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-_BEYOND_SCHEMA = {
-    "type": "object",
-    "required": ["float"],
-    "properties": {"float": {"enum": list(_BEYOND)}},
-    "additionalProperties": False,
-}
-
-
-def _float_out(value: float) -> Any:
-    if math.isfinite(value):
-        return value
-    return {"float": "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"}
-
-
-def _float_in(value: Any) -> float | None:
-    """The float that JSON lacks, or None."""
-    if type(value) is dict and list(value) == ["float"] and type(value["float"]) is str:
-        return _BEYOND.get(value["float"])
-    return None
-
-
-def _read_number(value: Any, _: Reading) -> int | float:
-    if type(value) is int and -(2**63) <= value < 2**63:
-        return value
-    found = value if type(value) is float else _float_in(value)
-    if found is None:
-        raise Bad(f"must be a number, got {_short(value)}")
-    return found
-
-
-def _write_number(value: Any, _: Writing) -> Any:
-    if type(value) not in (int, float):
-        raise Bad(f"must be a number, got {_short(value)}")
-    return _float_out(value) if type(value) is float else value
-
-
-NUMBER = Kind(_read_number, _write_number, {"anyOf": [{"type": "number"}, _BEYOND_SCHEMA]})
-
-
-# ── plain data: whatever JSON holds, and the floats that it lacks; an object whose only key is "float" or "map" is wrapped ──
-
-
-def _plain_out(value: Any, depth: int = 0) -> Any:
-    if depth > MAX_DEPTH:
-        raise Bad(f"nests over {MAX_DEPTH} deep")
-    if value is None or type(value) in (bool, int, str):
-        return value
-    if type(value) is float:
-        return _float_out(value)
-    if isinstance(value, list | tuple):
-        return [_plain_out(v, depth + 1) for v in value]
-    if isinstance(value, Mapping):
-        if not all(type(k) is str for k in value):
-            raise Bad("keys must be text")
-        made = {k: _plain_out(v, depth + 1) for k, v in value.items()}
-        return {"map": made} if list(made) in (["float"], ["map"]) else made
-    raise Bad(f"must be plain data, got {_short(value)}")
-
-
-def _plain_in(value: Any, context: Reading, depth: int = 0) -> Any:
-    if depth > MAX_DEPTH + 2:
-        raise Bad(f"nests over {MAX_DEPTH} deep")
-    if type(value) is list:
-        return [_plain_in(v, context, depth + 1) for v in value]
-    if type(value) is str:
-        return TEXT.read(value, context)
-    if type(value) is not dict:
-        return value
-    if list(value) == ["float"]:
-        found = _float_in(value)
-        if found is None:
-            raise Bad(f"no such float: {_short(value)}")
-        return found
-    if list(value) == ["map"]:
-        value = value["map"]
-        if type(value) is not dict:
-            raise Bad(f"must be an object, got {_short(value)}")
-    return {TEXT.read(k, context): _plain_in(v, context, depth + 1) for k, v in value.items()}
-
-
-PLAIN = Kind(_plain_in, lambda value, _: _plain_out(value), {})
-"""Any plain data; tuples come back as lists."""
-
-
-# ── specs and bytes ──
-
-_DIMS: Mapping[str, Any] = {
-    "type": "array",
-    "maxItems": 64,
-    "items": {"type": "integer", "minimum": 0, "maximum": MAX_SIZE},
-}
-_DTYPES = [d.value for d in DType if d is not DType.STRING]
-
-
-def _dims(value: Any, name: str) -> tuple[int, ...]:
-    if (
-        type(value) is not list
-        or len(value) > 64
-        or any(type(d) is not int or not 0 <= d <= MAX_SIZE for d in value)
-    ):
-        raise Bad(f"must be a list of up to 64 integers from 0 on, got {_short(value)}", name)
-    return tuple(value)
-
-
-def _read_spec(value: Any, context: Reading) -> TensorSpec:
-    if type(value) is not dict or not {"dtype", "shape"} <= set(value):
-        raise Bad(f"must be a spec with dtype and shape, got {_short(value)}")
-    unknown = sorted(set(value) - {"dtype", "shape", "name", "order", "alloc"})
-    if unknown and not context.lenient:
-        raise Bad(f"has an unknown field {unknown[0]!r}")
-    if value["dtype"] not in _DTYPES:
-        raise Bad(f"no such dtype: {_short(value['dtype'])}", "dtype")
-    shape, layout = _dims(value["shape"], "shape"), None
-    if ("order" in value) != ("alloc" in value):
-        raise Bad("has only one of order and alloc")
-    if "order" in value:
-        order, alloc = _dims(value["order"], "order"), _dims(value["alloc"], "alloc")
-        if len(alloc) != len(shape) or any(a < s for a, s in zip(alloc, shape, strict=True)):
-            raise Bad(f"{list(alloc)} does not hold {list(shape)}", "alloc")
-        if sorted(order) != list(range(len(alloc))):
-            raise Bad(f"does not name each dim of {list(shape)} once", "order")
-        layout = Layout(order, alloc)
-    spec = TensorSpec(shape, DType(value["dtype"]), TEXT.read(value.get("name", ""), context), layout)
-    extents = shape if layout is None else layout.alloc
-    if math.prod(extents) > MAX_SIZE:
-        raise Bad(f"is larger than any machine: {spec}")
-    return spec
-
-
-def _write_spec(spec: TensorSpec, _: Writing) -> dict[str, Any]:
-    if spec.size_bytes is None:
-        raise Bad(f"has no size: {spec}")
-    data: dict[str, Any] = {
-        "dtype": spec.dtype.value,
-        "shape": [int(d) for d in spec.shape if isinstance(d, int)],
-    }
-    if spec.name:
-        data["name"] = spec.name
-    if spec.layout is not None:
-        data |= {"order": list(spec.layout.order), "alloc": list(spec.layout.alloc)}
-    return data
-
-
-SPEC = Kind(
-    _read_spec,
-    _write_spec,
-    {
-        "type": "object",
-        "required": ["dtype", "shape"],
-        "properties": {
-            "dtype": {"enum": _DTYPES},
-            "shape": _DIMS,
-            "name": TEXT.schema,
-            "order": _DIMS,
-            "alloc": _DIMS,
-        },
-        "dependentRequired": {"order": ["alloc"], "alloc": ["order"]},
-        "additionalProperties": False,
-    },
-)
-
-
-def _segment(value: Any, context: Reading) -> Segment:
-    if type(value) is not int or not 0 <= value < len(context.segments):
-        raise Bad(f"no such segment: {_short(value)} of {len(context.segments)}")
-    context.used.add(value)
-    return context.segments[value]
-
-
-_INDEX = {"type": "integer", "minimum": 0, "description": "index of a segment"}
-BLOB = Kind(_segment, lambda value, writing: writing.add(value), _INDEX)
-"""Bytes that stay in the file until they are used."""
-BINARY = Kind(
-    lambda value, context: bytes(_segment(value, context)), lambda value, writing: writing.add(value), _INDEX
-)
-"""Bytes that are checked and copied when the file is read."""
 
 
 # ── many ──
@@ -330,7 +149,7 @@ def listed(kind: Kind, least: int = 0, most: int = MAX_ITEMS) -> Kind:
 
     def read(value: Any, context: Reading) -> tuple[Any, ...]:
         if type(value) is not list or not least <= len(value) <= most:
-            raise Bad(f"must be a list of {least} to {most} items, got {_short(value)}")
+            raise Bad(f"must be a list of {least} to {most} items, got {short(value)}")
         return tuple(_at(f"[{i}]", kind.read, v, context) for i, v in enumerate(value))
 
     def write(value: Sequence[Any], writing: Writing) -> list[Any]:
@@ -344,7 +163,7 @@ def mapping(kind: Kind) -> Kind:
 
     def read(value: Any, context: Reading) -> dict[str, Any]:
         if type(value) is not dict:
-            raise Bad(f"must be an object, got {_short(value)}")
+            raise Bad(f"must be an object, got {short(value)}")
         return {TEXT.read(k, context): _at(k, kind.read, v, context) for k, v in value.items()}
 
     def write(value: Mapping[str, Any], writing: Writing) -> dict[str, Any]:
@@ -371,7 +190,7 @@ def record(cls: type[Any], **kinds: Kind) -> Kind:
 
     def read(value: Any, context: Reading) -> Any:
         if type(value) is not dict:
-            raise Bad(f"must be an object, got {_short(value)}")
+            raise Bad(f"must be an object, got {short(value)}")
         for name in needed:
             if name not in value:
                 raise Bad(f"has no field {name!r}")

@@ -10,24 +10,8 @@ import json
 from typing import Any
 
 from ..decisions import Candidate, Decision, Reason
-from .kinds import (
-    BINARY,
-    BLOB,
-    MAX_SIZE,
-    NUMBER,
-    PLAIN,
-    SPEC,
-    TEXT,
-    Bad,
-    Kind,
-    choice,
-    integer,
-    listed,
-    mapping,
-    optional,
-    record,
-    text,
-)
+from .data_kinds import BINARY, BLOB, NUMBER, PLAIN, SPEC
+from .kinds import MAX_SIZE, TEXT, Bad, Kind, choice, integer, listed, mapping, optional, record, text
 from .program import (
     Binary,
     BufferAllocation,
