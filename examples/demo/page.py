@@ -21,7 +21,8 @@ from xpuruntime.profiler.blocks import (
     number,
 )
 from xpuruntime.profiler.html import Badge, Section, html_report
-from xpuruntime.profiler.views import Series, agreement_figure, agreement_table, speed_figure
+from xpuruntime.profiler.measured_views import agreement_figure, agreement_table, speed_figure
+from xpuruntime.profiler.views import Series
 
 from .story import Asked, Chapter, Reading, Story, score
 

@@ -24,6 +24,7 @@ __all__ = [
     "duration",
     "number",
     "size",
+    "time_unit",
 ]
 
 
@@ -157,6 +158,11 @@ def duration(microseconds: float) -> str:
         if microseconds >= scale:
             return f"{number(microseconds / scale)} {unit}"
     return f"{number(microseconds)} µs"
+
+
+def time_unit(microseconds: float) -> tuple[float, str]:
+    """The unit in which an axis or a column up to this time is read, and how many microseconds it has."""
+    return (1e3, "ms") if microseconds >= 1e3 else (1.0, "µs")
 
 
 def size(bytes_: int) -> str:

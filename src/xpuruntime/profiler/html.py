@@ -22,17 +22,10 @@ from ..program.plan import Plan
 from ..store import write_atomic
 from .blocks import Block, Columns, Facts, Figure, Fold, Heading, Listing, Picture, Prose, Table
 from .figures import distinct, require_report_extra
+from .measured_views import agreement_figure, agreement_table, bench_blocks
 from .receipt import Receipt
-from .views import (
-    Series,
-    agreement_figure,
-    agreement_table,
-    bench_blocks,
-    decision_blocks,
-    machine_blocks,
-    plan_table,
-    receipt_blocks,
-)
+from .receipt_views import receipt_blocks
+from .views import Series, decision_blocks, machine_blocks, plan_table
 
 __all__ = ["Badge", "Section", "html_report"]
 
