@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
-from ..codegen.nest import Nest, Tasks, cut, nest
+from ..codegen.nest import Nest, Tasks, cut
 from ..codegen.plans import CONSTANT, POSITION, Plan
 from ..codegen.target import CodegenTarget
 from .elementwise import declared, function_text, lanes_for, lower_pointwise
 from .kernel import Lowered, NodeCall, Stage, operand_ref
-from .row_text import UNROLL, Output, RowLoops, RowText, inner_step
+from .row_plan import Output, row_nests
+from .row_text import RowText
+from .row_values import UNROLL, RowLoops
 from .writer import Writer
 
 __all__ = ["CPP", "Output", "lower_rows"]
@@ -34,26 +35,10 @@ def lower_rows(
 
 
 def _loops(call: NodeCall, plan: Plan, outputs: Sequence[Output], target: CodegenTarget) -> RowLoops:
-    strides = {i.name: i.strides for i in plan.inputs} | {f"y{i}": o.strides for i, o in enumerate(outputs)}
-    full = next((o for o in plan.inputs if all(o.strides[d] for d in plan.reduced)), None)
-    lead = full.strides if full is not None else outputs[0].strides
-    order = sorted(range(len(plan.space)), key=lambda d: -lead[d])
-    kept = nest(plan.space, strides, [d for d in order if d not in plan.reduced])
-    run = nest(plan.space, strides, [d for d in order if d in plan.reduced])
-    lead_name = full.name if full is not None else "y0"
-    across = kept.inner > 1 and inner_step(kept, lead_name) == 1 and inner_step(run, lead_name) != 1
+    kept, run, across = row_nests(plan, outputs)
     lanes = lanes_for(target, [*(i.dtype for i in plan.inputs), *(o.dtype for o in plan.operations)])
-    least = target.config.max_threadgroup_1d
-    tasks = _tasks(kept, run, across, least, lanes)
-    made = RowLoops(call, plan, tuple(outputs), kept, run, across, lanes, tasks)
-    moving = {i.name for i in plan.inputs if any(run.strides[i.name])}
-    passes = {i.name: 0 for i in plan.inputs}
-    for o in plan.operations:
-        names = [n for n in o.operands if isinstance(n, str)]
-        passes[o.name] = max((passes[n] for n in names), default=0) + o.reduces
-        if not o.reduces and any(n in moving for n in names):
-            moving.add(o.name)
-    return replace(made, moving=frozenset(moving), passes=passes)
+    tasks = _tasks(kept, run, across, target.config.max_threadgroup_1d, lanes)
+    return RowLoops(call, plan, tuple(outputs), kept, run, across, lanes, tasks)
 
 
 def _stage(loops: RowLoops, stem: str) -> Stage:
@@ -74,8 +59,8 @@ def _stage(loops: RowLoops, stem: str) -> Stage:
             *(operand_ref("out", i) for i in range(len(loops.outputs))),
         ),
         tasks=loops.tasks.count,
-        scratch_bytes=writer.scratch_bytes,
-        parts=frozenset(writer.parts | {"reduce"}),
+        scratch_bytes=writer.values.scratch_bytes,
+        parts=frozenset(writer.values.parts | {"reduce"}),
         flops=work * loops.kept.elements * loops.run.elements,
         bytes=size,
     )

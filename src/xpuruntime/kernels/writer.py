@@ -12,7 +12,7 @@ from ..decisions import Reason, Support
 from .kernel import Lowered, NodeCall
 
 if TYPE_CHECKING:
-    from .row_text import Output
+    from .row_plan import Output
 
 __all__ = ["Pointwise", "Writer", "misplaced"]
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from ...codegen.expr_terms import compute_type
 from ...codegen.nest import Nest, indented
 from ...codegen.plans import POSITION, Plan
-from ..row_text import Output, neutral_of
+from ..row_plan import Output, neutral_of
 from .row_parts import partial_of, shared_parts
 from .row_text import RowText
 

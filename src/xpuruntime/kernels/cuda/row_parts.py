@@ -13,7 +13,7 @@ from ...codegen.expr_terms import STORAGE, compute_type
 from ...codegen.nest import indented
 from ...codegen.plans import POSITION, Operation, Plan
 from ...types import DType
-from ..row_text import neutral_of
+from ..row_plan import neutral_of
 
 if TYPE_CHECKING:
     from .row_text import RowText

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ...codegen.nest import Nest
 from ...codegen.plans import Plan
 from ..kernel import NodeCall
-from ..row_text import Output
+from ..row_plan import Output
 
 __all__ = ["RowShare"]
 

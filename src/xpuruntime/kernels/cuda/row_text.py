@@ -12,7 +12,7 @@ from ...codegen.expr_terms import STORAGE, compute_type
 from ...codegen.nest import indented, offset_text
 from ...codegen.plans import CONSTANT, POSITION, Input, Operation
 from ...types import DType
-from ..row_text import DEAR, Output, neutral_of
+from ..row_plan import DEAR, Output, neutral_of
 from .pointwise import index_type, reach_of, statement
 from .row_parts import joined_parts
 from .row_share import RowShare

@@ -15,12 +15,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ...codegen.nest import Nest, nest
+from ...codegen.nest import Nest
 from ...codegen.plans import CONSTANT, POSITION, Plan
 from ...codegen.target import CodegenTarget
 from ..elementwise import signature
 from ..kernel import Lowered, NodeCall, Stage
-from ..row_text import Output, inner_step
+from ..row_plan import Output, inner_step, row_nests
 from ..writer import Writer
 from .column_text import ColumnText, column_width
 from .heavy import FULL
@@ -60,14 +60,7 @@ CUDA = Writer("cuda", lower_pointwise, lower_rows)
 
 
 def _share(call: NodeCall, plan: Plan, outputs: Sequence[Output], target: CodegenTarget) -> RowShare:
-    strides = {i.name: i.strides for i in plan.inputs} | {f"y{i}": o.strides for i, o in enumerate(outputs)}
-    full = next((i for i in plan.inputs if all(i.strides[d] for d in plan.reduced)), None)
-    lead = full.strides if full is not None else outputs[0].strides
-    order = sorted(range(len(plan.space)), key=lambda d: -lead[d])
-    kept = nest(plan.space, strides, [d for d in order if d not in plan.reduced])
-    run = nest(plan.space, strides, [d for d in order if d in plan.reduced])
-    name = full.name if full is not None else "y0"
-    across = kept.inner > 1 and inner_step(kept, name) == 1 and inner_step(run, name) != 1
+    kept, run, across = row_nests(plan, outputs)
     threads = min(_THREADS, target.config.max_threadgroup_1d)
     if across:
         return _beside(RowShare(call, plan, tuple(outputs), kept, run, True, 1, 1), threads)
