@@ -12,7 +12,7 @@ from ...codegen.expr_terms import compute_type
 from ...codegen.nest import Nest, indented
 from ...codegen.plans import POSITION, Plan
 from ..row_plan import Output, neutral_of
-from .row_parts import partial_of, shared_parts
+from .row_parts import one_pass, partial_of, shared_parts
 from .row_text import RowText
 
 __all__ = ["ColumnText", "column_width"]
@@ -23,8 +23,7 @@ LANE_BYTES = 4
 
 def column_width(plan: Plan, outputs: Sequence[Output], kept: Nest, run: Nest) -> int:
     """Rows beside each other of one thread; 1 where the formula or how its operands lie allows no more."""
-    reduced = {o.name for o in partial_of(plan)}
-    if any(any(o.strides[d] for d in plan.reduced) for o in outputs) or _depends(plan, reduced):
+    if any(any(o.strides[d] for d in plan.reduced) for o in outputs) or not one_pass(plan):
         return 1
     read = [i for i in plan.inputs if i.operand != POSITION and any(run.strides[i.name])]
     packed = [i for i in read if kept.strides[i.name][-1] == 1]
@@ -38,24 +37,13 @@ def column_width(plan: Plan, outputs: Sequence[Output], kept: Nest, run: Nest) -
     return width
 
 
-def _depends(plan: Plan, reduced: set[str]) -> bool:
-    """Whether a reduction needs another's result."""
-    known = set(reduced)
-    for o in plan.operations:
-        if any(n in known for n in o.operands if isinstance(n, str)):
-            if o.reduces:
-                return True
-            known.add(o.name)
-    return False
-
-
 class ColumnText(RowText):
     """Writes the body of one kernel: an accumulator per row of a thread, then each row's result."""
 
     def body(self) -> list[str]:
         share, made = self.share, partial_of(self.plan)
         lines = ["constexpr int N = 1;", f"__shared__ uint64_t room[{share.x * share.y * share.width}];"]
-        lines += [*self.place(), *self.bases(), *self.still(), *self.row_level(0)]
+        lines += [*self.place.lines(), *self.place.bases(), *self.still(), *self.row_level(0)]
         rest = []
         for o in made:
             start = f"({compute_type(o.dtype)})({neutral_of(o)})"
@@ -66,12 +54,14 @@ class ColumnText(RowText):
         if share.parts > 1:
             rest += self._over_parts()
         ends = [f"const {compute_type(o.dtype)} {o.name} = {o.name}_of[u];" for o in made] + self.row_level(1)
-        for y, output in self.results.items():
+        for y, output in self.needs.results.items():
             step = share.kept.strides[y][-1]
             ends.append(f"store<N>({y}_row + u * {step}, {self.converted(output)});")
-        rest += [f"if ({self.live('threadIdx.y == 0')}) {{", *indented(self._each(ends)), "}"]
-        packed = [n for n, i in self.inputs.items() if self._side_by_side(n) and i.operand != POSITION]
-        asked = " && ".join(dict.fromkeys(f"fits<{share.width}>(in{self.inputs[n].operand})" for n in packed))
+        rest += [f"if ({self.place.live('threadIdx.y == 0')}) {{", *indented(self._each(ends)), "}"]
+        packed = [n for n, i in self.needs.inputs.items() if self._side_by_side(n) and i.operand != POSITION]
+        asked = " && ".join(
+            dict.fromkeys(f"fits<{share.width}>(in{self.needs.inputs[n].operand})" for n in packed)
+        )
         return [
             *lines,
             "const auto work = [&](auto whole) {  // whole: packs move in one piece",
@@ -82,7 +72,7 @@ class ColumnText(RowText):
         ]
 
     def _side_by_side(self, name: str) -> bool:
-        return name in self.moving and self.share.kept.strides[name][-1] == 1
+        return name in self.needs.moving and self.share.kept.strides[name][-1] == 1
 
     def _each(self, body: Sequence[str]) -> list[str]:
         """The loop over a thread's rows."""
@@ -96,10 +86,10 @@ class ColumnText(RowText):
         made = partial_of(self.plan)
         names = [str(o.operands[0]) for o in made]
         outside, inside = [], []
-        for name in self.closure(names, set()):
-            entry = self.inputs.get(name)
+        for name in self.needs.closure(names, set()):
+            entry = self.needs.inputs.get(name)
             if entry is None:
-                inside.append(self.statement(self.operations[name]))
+                inside.append(self.statement(self.needs.operations[name]))
             elif self._side_by_side(name):
                 at = f"{name}_row + {self.offset(name, 'r')}"
                 outside.append(

@@ -6,7 +6,7 @@ the same formula over those pairs gives the row's, whichever of equal ones it ta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ...codegen.expr_terms import STORAGE, compute_type
@@ -18,7 +18,7 @@ from ..row_plan import neutral_of
 if TYPE_CHECKING:
     from .row_text import RowText
 
-__all__ = ["SLOT", "divisible", "joined_parts", "partial_of", "shared_parts"]
+__all__ = ["SLOT", "divisible", "joined_parts", "one_pass", "partial_of", "shared_parts"]
 
 SLOT = 8
 """Bytes of a partial result."""
@@ -41,8 +41,7 @@ def divisible(plan: Plan) -> bool:
     made = partial_of(plan)
     if not made or any(_word(o.dtype) not in _WORDS for o in made):
         return False
-    after = _dependent(plan, [o.name for o in made])
-    if not any(o.name in after for o in made):
+    if one_pass(plan):
         return True
     reads = [i for i in plan.inputs if i.operand != POSITION and any(i.strides[d] for d in plan.reduced)]
     places = [i for i in plan.inputs if i.operand == POSITION]
@@ -51,14 +50,16 @@ def divisible(plan: Plan) -> bool:
     return made[0].operands[:1] == (reads[0].name,) and {made[0].op, made[1].op} <= {"amax", "amin", "top"}
 
 
-def _dependent(plan: Plan, names: Sequence[str]) -> set[str]:
-    """Operations that use any of these, however far."""
-    known, found = set(names), set[str]()
+def one_pass(plan: Plan) -> bool:
+    """Whether no reduction needs another's result."""
+    after = set[str]()
     for o in plan.operations:
-        if any(n in known for n in o.operands if isinstance(n, str)):
-            known.add(o.name)
-            found.add(o.name)
-    return found
+        later = any(n in after for n in o.operands if isinstance(n, str))
+        if later and o.reduces:
+            return False
+        if later or o.reduces:
+            after.add(o.name)
+    return True
 
 
 def shared_parts(writer: RowText, each: Callable[[list[str]], list[str]]) -> list[str]:
@@ -71,7 +72,7 @@ def shared_parts(writer: RowText, each: Callable[[list[str]], list[str]]) -> lis
     wide = share.width > 1 and share.across
     if share.across:  # what threads side by side found lies side by side
         place, step = "c" if share.kept.rows == 1 else f"row * {share.kept.inner} + c", share.kept.elements
-        one, counter = writer.live("threadIdx.y == 0"), "group"
+        one, counter = writer.place.live("threadIdx.y == 0"), "group"
     else:
         place, step = f"row * {share.parts}", 1
         one, counter = "threadIdx.x == 0", "row"
@@ -101,8 +102,8 @@ def joined_parts(writer: RowText) -> list[str]:
         step, lane, lanes = 1, "threadIdx.x", share.x
         join = f"joined_block<{share.x // 32}>"
     lines = shared_parts(writer, lambda stores: stores)
-    for at in range(len(writer.wanted) - 1):
-        for o in (o for o in made if writer.passes[o.name] == at + 1):
+    for at in range(len(writer.needs.wanted) - 1):
+        for o in (o for o in made if writer.needs.passes[o.name] == at + 1):
             kind, operand = compute_type(o.dtype), str(o.operands[0])
             body = [f"const {kind} mine = fresh({o.name}_parts + {_times('s', step)});"]
             term = "mine"
@@ -125,10 +126,10 @@ def _times(index: str, step: int) -> str:
 
 def _again(writer: RowText, first: Operation, place: Operation, operand: str, step: int) -> list[str]:
     lines = []
-    for name in writer.closure([operand], set()):
-        entry = writer.inputs.get(name)
+    for name in writer.needs.closure([operand], set()):
+        entry = writer.needs.inputs.get(name)
         if entry is None:
-            lines.append(writer.statement(writer.operations[name]))
+            lines.append(writer.statement(writer.needs.operations[name]))
             continue
         part = place.name if entry.operand == POSITION else first.name
         lines.append(f"const {compute_type(entry.dtype)} {name} = fresh({part}_parts + {_times('s', step)});")
