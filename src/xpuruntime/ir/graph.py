@@ -11,159 +11,17 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from os import PathLike
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from ..errors import IrError
 from ..types import Dim, TensorSpec
 from .attributes import Attrs, Body, Const
+from .parts import Input, Node, Output, Source, State, Value, Weight, known_spec
 
 if TYPE_CHECKING:
     from .rewrite import Editor
 
 __all__ = ["Graph", "Input", "Node", "Output", "Source", "State", "Value", "Weight"]
-
-Input: TypeAlias = "str | bool | int | float | None"
-"""An operand of a node: a value's name, an immediate number, or None where an optional operand is absent."""
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """A name and what it stands for. ``spec`` None: unknown (a result of an opaque op that is no plain tensor, or of unknown rank)."""
-
-    name: str
-    spec: TensorSpec | None
-
-    def __post_init__(self) -> None:
-        if self.spec is not None and (
-            self.spec.name or self.spec.layout
-        ):  # one place for the name; no place for a layout
-            object.__setattr__(self, "spec", TensorSpec(self.spec.shape, self.spec.dtype))
-
-    def __str__(self) -> str:
-        return f"%{self.name}: {'?' if self.spec is None else self.spec}"
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Where a node comes from in the user's model; every field may be empty.
-
-    name:   the node's name in the model (ONNX node name, FX node name).
-    op:     the op as the model calls it: ``Conv``, ``com.microsoft::FusedConv``, ``aten.addmm.default``.
-    module: path of the PyTorch module: ``layers.0.attn.q_proj``.
-    file, line: the line of Python code.
-    """
-
-    name: str = ""
-    op: str = ""
-    module: str = ""
-    file: str = ""
-    line: int = 0
-
-    def __str__(self) -> str:
-        place = f"{self.file}:{self.line}" if self.file else ""
-        return (
-            " ".join(part for part in (self.name, self.op and f"({self.op})", self.module, place) if part)
-            or "?"
-        )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Node:
-    """One op applied. ``name`` is its first output's. ``sources``: the model's nodes that it computes; a fused one has several."""
-
-    op: str
-    inputs: tuple[Input, ...]
-    attrs: Attrs
-    outputs: tuple[Value, ...]
-    sources: tuple[Source, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """The first output's name, unique in the graph."""
-        return self.outputs[0].name if self.outputs else ""
-
-    @property
-    def spec(self) -> TensorSpec:
-        """The first output's spec. Raises IrError when it is unknown."""
-        return _known(self.outputs[0])
-
-    @property
-    def values(self) -> tuple[str, ...]:
-        """Names of the values it reads, in order, repetitions included."""
-        return tuple(i for i in self.inputs if isinstance(i, str))
-
-    def _key(self) -> tuple[object, ...]:
-        # repr keeps 1, 1.0, True and the signs of zero apart, and NaN equal to itself
-        return (self.op, repr(self.inputs), self.attrs, self.outputs, self.sources)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Node) and (self is other or self._key() == other._key())
-
-    def __hash__(self) -> int:
-        return hash((self.op, self.name))
-
-    def __str__(self) -> str:
-        from .text import node_text
-
-        return node_text(self)
-
-
-@dataclass(frozen=True, slots=True)
-class Weight:
-    """A constant of the model that lies elsewhere: what it is, and where to load it from.
-
-    file:   path of the file, relative to the graph's own; empty: whoever runs the graph hands the array in by name.
-    format: ``safetensors`` (``key`` names the tensor) or ``raw`` (little-endian, dense, at ``offset``).
-    digest: sha256 of the elements' bytes (row-major, little-endian) where known.
-    """
-
-    value: Value
-    file: str = ""
-    format: str = ""
-    key: str = ""
-    offset: int = 0
-    digest: str = ""
-
-    @property
-    def name(self) -> str:
-        """The value's name."""
-        return self.value.name
-
-    @property
-    def spec(self) -> TensorSpec:
-        """The value's spec."""
-        return _known(self.value)
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """A buffer that lives from run to run. Reading ``name`` gives its content at the start of the run.
-
-    init: name of the weight it starts from; None starts from zeros.
-    next: value that becomes its content at the end of the run (it may alias the state); None: the run does not change it.
-    """
-
-    value: Value
-    init: str | None = None
-    next: str | None = None
-
-    @property
-    def name(self) -> str:
-        """The value's name."""
-        return self.value.name
-
-    @property
-    def spec(self) -> TensorSpec:
-        """The value's spec."""
-        return _known(self.value)
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """One result: the name that the user sees and the value it is."""
-
-    name: str
-    value: str
 
 
 @dataclass(frozen=True)
@@ -199,7 +57,7 @@ class Graph(Body):
         value = self.values.get(name)
         if value is None:
             raise IrError(f"graph {self.name!r}", "has no such value", got=repr(name), do="See graph.values.")
-        return _known(value)
+        return known_spec(value)
 
     @cached_property
     def weight_names(self) -> frozenset[str]:
@@ -209,7 +67,7 @@ class Graph(Body):
     @cached_property
     def input_specs(self) -> tuple[TensorSpec, ...]:
         """Specs of the inputs, names included."""
-        return tuple(_named(v.name, _known(v)) for v in self.inputs)
+        return tuple(_named(v.name, known_spec(v)) for v in self.inputs)
 
     @cached_property
     def output_specs(self) -> tuple[TensorSpec, ...]:
@@ -380,16 +238,6 @@ def _symbols(value: object) -> frozenset[str]:
     if isinstance(value, tuple):
         return frozenset().union(*map(_symbols, value))
     return frozenset()
-
-
-def _known(value: Value) -> TensorSpec:
-    if value.spec is None:
-        raise IrError(
-            f"value %{value.name}",
-            "has no known tensor type (it comes from an opaque op)",
-            do="Let an engine that knows the op take its users too.",
-        )
-    return value.spec
 
 
 def _named(name: str, spec: TensorSpec) -> TensorSpec:
