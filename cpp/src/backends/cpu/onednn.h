@@ -1,4 +1,4 @@
-// cpu/onednn.h: oneDNN as a library of kernels. Its C API, as far as it is used here, stands in onednn.cpp.
+// cpu/onednn.h: oneDNN as a library of kernels. Its C API stands in onednn_api.h, calls in onednn_kernel.h.
 #pragma once
 
 #include <memory>

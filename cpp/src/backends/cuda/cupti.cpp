@@ -1,10 +1,7 @@
-// cuda/cupti.cpp: CUPTI's table, its buffers, and its records read field by field.
+// cuda/cupti.cpp: CUPTI's table, its buffers, and sessions.
 #include "backends/cuda/cupti.h"
 
-#include <cxxabi.h>
-
 #include <cstdlib>
-#include <cstring>
 #include <memory>
 
 #include "backends/cuda/libraries/vendor.h"
@@ -50,60 +47,11 @@ struct Functions {
 
 // Values of cupti_activity.h, cupti_callbacks.h and cupti_result.h.
 constexpr uint32_t oldest = 19;
-constexpr int kind_copy = 1, kind_fill = 2, kind_driver = 4, kind_runtime = 5, kind_kernel = 10,
-              kind_mark = 39;
 constexpr int kinds[] = {kind_kernel, kind_copy, kind_fill, kind_driver, kind_runtime, kind_mark};
-constexpr int own_marks = 3;  // CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0
 constexpr int resources = 3, node_cloned = 20;
 constexpr uint32_t flush_forced = 1;
 constexpr int not_permitted = 35, no_virtual_device = 33, taken = 39;
 
-// The heads of CUPTI's records. It has a new layout of a kernel's record with almost every toolkit, and says
-// by its version which one it writes; all from CUDA 12.0's (CUpti_ActivityKernel8) to 13.5's (Kernel13) have
-// these fields at these places, as do all of a copy's and a fill's. Held against the headers of 12.9
-// and 13.5.
-struct KernelRecord {
-    int kind;
-    uint8_t cache, padding;
-    uint16_t registers;
-    uint32_t partitioned[2];
-    uint64_t start, end, completed;
-    uint32_t device, context, stream;
-    int32_t grid[3], block[3];
-    int32_t static_shared, dynamic_shared;
-    uint32_t local_bytes, local_total;
-    uint32_t correlation;
-    int64_t grid_id;
-    const char* name;
-    void* reserved;
-    uint64_t queued, submitted;
-    uint8_t launch[4];
-    uint32_t shared_executed;
-    uint64_t graph_node;
-};
-struct CopyRecord {
-    int kind;
-    uint8_t direction, from, to, flags;
-    uint64_t bytes, start, end;
-    uint32_t device, context, stream, correlation, runtime_correlation, padding;
-    void* reserved;
-    uint64_t graph_node;
-};
-struct FillRecord {
-    int kind;
-    uint32_t value;
-    uint64_t bytes, start, end;
-    uint32_t device, context, stream, correlation;
-    uint16_t flags, memory;
-    uint32_t padding;
-    void* reserved;
-    uint64_t graph_node;
-};
-struct MarkRecord {
-    int kind, marks;
-    uint64_t id;
-    uint32_t correlation, reserved;
-};
 struct ResourceData {  // of a callback about resources
     void *context, *stream;
     const void* described;  // of graphs: a GraphData
@@ -112,14 +60,6 @@ struct GraphData {
     void *graph, *original_graph;
     CUgraphNode node, original;
 };
-static_assert(offsetof(KernelRecord, registers) == 6 && offsetof(KernelRecord, start) == 16 &&
-                  offsetof(KernelRecord, grid) == 52 && offsetof(KernelRecord, static_shared) == 76 &&
-                  offsetof(KernelRecord, correlation) == 92 && offsetof(KernelRecord, name) == 104 &&
-                  offsetof(KernelRecord, graph_node) == 144 && offsetof(CopyRecord, bytes) == 8 &&
-                  offsetof(CopyRecord, correlation) == 44 && offsetof(CopyRecord, graph_node) == 64 &&
-                  offsetof(FillRecord, correlation) == 44 && offsetof(FillRecord, graph_node) == 64 &&
-                  offsetof(MarkRecord, id) == 8 && sizeof(MarkRecord) == 24,
-              "as cupti_activity.h has them");
 
 struct FreeBuffer {
     void operator()(uint8_t* p) const noexcept { std::free(p); }
@@ -149,89 +89,6 @@ void requested(uint8_t** buffer, size_t* size, size_t* most_records) {
     if (*buffer != nullptr) ++all.buffers;
 }
 
-std::string written(const char* mangled) {
-    if (mangled == nullptr) return "";
-    int status = 0;
-    const std::unique_ptr<char, decltype(&std::free)> text(
-        abi::__cxa_demangle(mangled, nullptr, nullptr, &status), &std::free);
-    return status == 0 && text != nullptr ? text.get() : mangled;
-}
-
-const char* direction_of(uint8_t kind) {
-    switch (kind) {  // CUpti_ActivityMemcpyKind
-        case 1:
-            return "copy to the device";
-        case 2:
-            return "copy to the host";
-        case 8:
-            return "copy on the device";
-        default:
-            return "copy";
-    }
-}
-
-template <class T>
-T head_of(const uint8_t* record) {
-    T made;
-    std::memcpy(&made, record, sizeof made);
-    return made;
-}
-
-void time_of(Seen& seen, uint64_t start, uint64_t end) {
-    seen.start_ns = static_cast<int64_t>(start);
-    seen.duration_ns = end > start ? static_cast<int64_t>(end - start) : 0;
-}
-
-void take(Trace& trace, const uint8_t* at) {
-    Record record;
-    Seen& seen = record.seen;
-    switch (head_of<int>(at)) {
-        case kind_kernel: {
-            const auto found = head_of<KernelRecord>(at);
-            seen.name = written(found.name);
-            for (int i = 0; i < 3; ++i) {
-                seen.grid[i] = static_cast<uint32_t>(found.grid[i]);
-                seen.block[i] = static_cast<uint32_t>(found.block[i]);
-            }
-            seen.registers = found.registers;
-            seen.shared_bytes = int64_t{found.static_shared} + found.dynamic_shared;
-            seen.local_bytes = found.local_bytes;
-            time_of(seen, found.start, found.end);
-            record.correlation = found.correlation;
-            record.graph_node = found.graph_node;
-            break;
-        }
-        case kind_copy: {
-            const auto found = head_of<CopyRecord>(at);
-            seen.kind = Seen::copy;
-            seen.name = direction_of(found.direction);
-            seen.bytes = static_cast<int64_t>(found.bytes);
-            time_of(seen, found.start, found.end);
-            record.correlation = found.correlation;
-            record.graph_node = found.graph_node;
-            break;
-        }
-        case kind_fill: {
-            const auto found = head_of<FillRecord>(at);
-            seen.kind = Seen::fill;
-            seen.name = "fill";
-            seen.bytes = static_cast<int64_t>(found.bytes);
-            time_of(seen, found.start, found.end);
-            record.correlation = found.correlation;
-            record.graph_node = found.graph_node;
-            break;
-        }
-        case kind_mark: {
-            const auto found = head_of<MarkRecord>(at);
-            if (found.marks == own_marks) trace.marks[found.correlation] = found.id;
-            return;
-        }
-        default:  // calls of the driver and the runtime: there so that launches get their marks
-            return;
-    }
-    trace.records.push_back(std::move(record));
-}
-
 void completed(void*, uint32_t, uint8_t* buffer, size_t, size_t valid) {
     const std::unique_ptr<uint8_t, FreeBuffer> held(buffer);
     Collector& all = collector();
@@ -240,7 +97,7 @@ void completed(void*, uint32_t, uint8_t* buffer, size_t, size_t valid) {
     if (all.functions == nullptr || buffer == nullptr) return;
     uint8_t* record = nullptr;
     while (valid > 0 && all.functions->cuptiActivityGetNextRecord(buffer, valid, &record) == 0)
-        take(all.trace, record);
+        add_record(all.trace, record);
     size_t dropped = 0;
     if (all.functions->cuptiActivityGetNumDroppedRecords(nullptr, 0, &dropped) == 0)
         all.trace.dropped += static_cast<int64_t>(dropped);

@@ -8,29 +8,13 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <mutex>
 #include <string>
-#include <vector>
 
+#include "backends/cuda/cupti_records.h"
 #include "backends/cuda/driver.h"
-#include "xpurt/observation.h"
 
 namespace xpurt::cuda {
-
-// A record as CUPTI gave it, before anything is known of the plan.
-struct Record {
-    Seen seen;
-    uint32_t correlation = 0;  // of the call of the driver or the runtime that it came from
-    uint64_t graph_node = 0;   // 0: not from a graph
-};
-
-struct Trace {
-    std::vector<Record> records;
-    std::map<uint32_t, uint64_t> marks;      // correlation to the id that was set for it
-    std::map<uint64_t, uint64_t> made_from;  // graph nodes: the one that ran, to the one that was captured
-    int64_t dropped = 0;
-};
 
 class CuptiSession {
   public:

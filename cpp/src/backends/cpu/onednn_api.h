@@ -1,0 +1,97 @@
+// cpu/onednn_api.h: oneDNN 3's C API: the values and functions that are used, and what must be given back.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+namespace xpurt::dnnl {
+
+// Values of its C headers (dnnl_types.h): part of its stable ABI.
+using Object = void*;  // every handle
+using Result = int;
+constexpr Result success = 0, unimplemented = 3;
+constexpr int cpu = 1, default_flags = 1, tag_any = 1, forward_inference = 96, convolution_auto = 3;
+constexpr int query_impl_info_str = 8, query_weights_md = 131, query_scratchpad_md = 136;
+constexpr int binary_add = 0x1fff0, scratchpad_user = 1;
+constexpr int arg_src = 1, arg_dst = 17, arg_weights = 33, arg_bias = 41, arg_scratchpad = 80;
+constexpr int arg_from = 1, arg_to = 17, arg_src_1 = 2, post_op_base = 32768;
+
+struct Argument {
+    int which;
+    Object memory;
+};
+
+struct Version {
+    int major, minor, patch;
+};
+
+// name, type
+#define XPURT_DNNL_FUNCTIONS(X)                                                                           \
+    X(dnnl_version, const Version*())                                                                     \
+    X(dnnl_engine_create, Result(Object*, int, size_t))                                                   \
+    X(dnnl_stream_create, Result(Object*, Object, unsigned))                                              \
+    X(dnnl_stream_wait, Result(Object))                                                                   \
+    X(dnnl_stream_destroy, Result(Object))                                                                \
+    X(dnnl_memory_desc_create_with_strides, Result(Object*, int, const int64_t*, int, const int64_t*))    \
+    X(dnnl_memory_desc_create_with_tag, Result(Object*, int, const int64_t*, int, int))                   \
+    X(dnnl_memory_desc_destroy, Result(Object))                                                           \
+    X(dnnl_memory_desc_equal, int(Object, Object))                                                        \
+    X(dnnl_memory_desc_get_size, size_t(Object))                                                          \
+    X(dnnl_memory_create, Result(Object*, Object, Object, void*))                                         \
+    X(dnnl_memory_set_data_handle, Result(Object, void*))                                                 \
+    X(dnnl_memory_destroy, Result(Object))                                                                \
+    X(dnnl_primitive_attr_create, Result(Object*))                                                        \
+    X(dnnl_primitive_attr_set_post_ops, Result(Object, Object))                                           \
+    X(dnnl_primitive_attr_set_scratchpad_mode, Result(Object, int))                                       \
+    X(dnnl_primitive_attr_destroy, Result(Object))                                                        \
+    X(dnnl_post_ops_create, Result(Object*))                                                              \
+    X(dnnl_post_ops_append_eltwise, Result(Object, int, float, float))                                    \
+    X(dnnl_post_ops_append_binary, Result(Object, int, Object))                                           \
+    X(dnnl_post_ops_destroy, Result(Object))                                                              \
+    X(dnnl_matmul_primitive_desc_create, Result(Object*, Object, Object, Object, Object, Object, Object)) \
+    X(dnnl_convolution_forward_primitive_desc_create,                                                     \
+      Result(Object*, Object, int, int, Object, Object, Object, Object, const int64_t*, const int64_t*,   \
+             const int64_t*, const int64_t*, Object))                                                     \
+    X(dnnl_reorder_primitive_desc_create, Result(Object*, Object, Object, Object, Object, Object))        \
+    X(dnnl_primitive_desc_query, Result(Object, int, int, void*))                                         \
+    X(dnnl_primitive_desc_query_md, Object(Object, int, int))                                             \
+    X(dnnl_primitive_desc_destroy, Result(Object))                                                        \
+    X(dnnl_primitive_create, Result(Object*, Object))                                                     \
+    X(dnnl_primitive_execute, Result(Object, Object, int, const Argument*))                               \
+    X(dnnl_primitive_destroy, Result(Object))                                                             \
+    X(omp_set_num_threads, void(int))
+
+// The library's functions, by name. Filled once the table of symbols is.
+struct Functions {
+#define XPURT_MEMBER(name, ...) std::add_pointer_t<__VA_ARGS__> name = nullptr;
+    XPURT_DNNL_FUNCTIONS(XPURT_MEMBER)
+#undef XPURT_MEMBER
+    Object engine = nullptr;  // the host processor; lives as long as the process
+};
+
+// Something of oneDNN's that must be given back.
+class Owned {
+  public:
+    using Free = Result (*)(Object);
+    Owned() = default;
+    explicit Owned(Free free) : free_(free) {}
+    Owned(Owned&& other) noexcept : object_(std::exchange(other.object_, nullptr)), free_(other.free_) {}
+    Owned& operator=(Owned&& other) noexcept {
+        std::swap(object_, other.object_);
+        std::swap(free_, other.free_);
+        return *this;
+    }
+    ~Owned() {
+        if (object_ != nullptr) free_(object_);
+    }
+    Object get() const noexcept { return object_; }
+    Object* out() noexcept { return &object_; }
+
+  private:
+    Object object_ = nullptr;
+    Free free_ = nullptr;
+};
+
+}  // namespace xpurt::dnnl

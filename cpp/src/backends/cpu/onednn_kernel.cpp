@@ -1,0 +1,334 @@
+// cpu/onednn_kernel.cpp: matrix products and convolutions by oneDNN 3.
+//
+// A call's words: "matmul" or "convolution". Its arguments are x, weight, then bias and residual where the
+// options say so, then the result; shapes and strides are those of the call's specs. Options: bias, residual,
+// weight_known (bools), act, and for a convolution stride, dilation, padding (begins, then ends), groups.
+//
+// The library chooses how weights should lie; one that is known before the run is brought there once, at the
+// first run.
+#include "backends/cpu/onednn_kernel.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace xpurt {
+namespace {
+
+class Buffer {  // 64-byte aligned
+  public:
+    Buffer() = default;
+    explicit Buffer(size_t size)
+        : bytes_(size == 0 ? nullptr : std::aligned_alloc(64, (size + 63) / 64 * 64)) {}
+    Buffer(Buffer&& other) noexcept : bytes_(std::exchange(other.bytes_, nullptr)) {}
+    Buffer& operator=(Buffer&& other) noexcept {
+        std::swap(bytes_, other.bytes_);
+        return *this;
+    }
+    ~Buffer() { std::free(bytes_); }
+    void* get() const noexcept { return bytes_; }
+
+  private:
+    void* bytes_ = nullptr;
+};
+
+Status failed(const KernelCall& call, const char* what, dnnl::Result result) {
+    if (result == dnnl::unimplemented)
+        return {Code::unsupported,
+                call.kernel + ": oneDNN has no implementation for these shapes and types (" + what + ")",
+                "Choose another kernel by policy."};
+    return {Code::call_failed, call.kernel + ": " + what + " returned " + std::to_string(result), ""};
+}
+
+int data_type(const std::string& dtype) {
+    if (dtype == "float32") return 3;
+    if (dtype == "bfloat16") return 2;
+    return dtype == "float16" ? 1 : 0;
+}
+
+struct Eltwise {
+    const char* name;
+    int kind;
+    float alpha, beta;
+};
+
+constexpr Eltwise eltwises[] = {
+    {"relu", 32, 0, 0},      {"relu6", 47, 0, 6},          {"gelu", 49, 0, 0},
+    {"gelu_tanh", 43, 0, 0}, {"silu", 44, 1, 0},           {"sigmoid", 41, 0, 0},
+    {"tanh", 33, 0, 0},      {"leaky_relu", 32, 0.01F, 0}, {"hardswish", 52, 1.0F / 6, 0.5F},
+};
+
+template <class T>
+T option(const KernelCall& call, const char* name, T otherwise) {
+    const auto found = call.options.find(name);
+    if (found == call.options.end()) return otherwise;
+    const T* const value = std::get_if<T>(&found->second);
+    return value != nullptr ? *value : otherwise;
+}
+
+using Dims = std::vector<int64_t>;
+
+struct Shape {
+    Dims dims, strides;
+};
+
+class OneDnnKernel final : public LibraryKernel {
+  public:
+    OneDnnKernel(const dnnl::Functions& f, int threads) : f_(f), threads_(threads) {}
+
+    Status prepare(const KernelCall& call) {
+        const bool convolution = call.symbol == "convolution";
+        bias_ = option(call, "bias", false);
+        residual_ = option(call, "residual", false);
+        known_ = option(call, "weight_known", false);
+        if (call.specs.size() != 3U + bias_ + residual_)
+            return {Code::invalid, call.kernel + ": the call names other arguments than its options", ""};
+        type_ = data_type(call.specs[0].dtype);
+        Shape x{call.specs[0].shape, call.specs[0].strides}, w{call.specs[1].shape, call.specs[1].strides};
+        Shape y{call.specs.back().shape, call.specs.back().strides};
+        if (convolution)
+            split_groups(w, option<int64_t>(call, "groups", 1));
+        else if (option(call, "transposed", false)) {  // a linear's weight: [n, k]
+            std::swap(w.dims[0], w.dims[1]);
+            std::swap(w.strides[0], w.strides[1]);
+            flatten(x);
+            flatten(y);
+        }
+        if (const Status made = describe(call, x, w, y); !made.ok()) return made;
+        dnnl::Owned attributes(f_.dnnl_primitive_attr_destroy);
+        if (const Status made = attribute(call, attributes); !made.ok()) return made;
+        dnnl::Owned primitive(f_.dnnl_primitive_desc_destroy);
+        dnnl::Result result;
+        if (convolution) {
+            const Dims stride = option(call, "stride", Dims{}), padding = option(call, "padding", Dims{});
+            Dims dilation = option(call, "dilation", Dims{});
+            for (int64_t& d : dilation) --d;  // oneDNN counts what lies between
+            const size_t n = stride.size();
+            if (dilation.size() != n || padding.size() != 2 * n || x.dims.size() != n + 2)
+                return {Code::invalid, call.kernel + ": stride, dilation and padding do not fit x", ""};
+            result = f_.dnnl_convolution_forward_primitive_desc_create(
+                primitive.out(), f_.engine, dnnl::forward_inference, dnnl::convolution_auto, x_.get(),
+                any_.get(), b_.get(), y_.get(), stride.data(), dilation.data(), padding.data(),
+                padding.data() + n, attributes.get());
+        } else {
+            result = f_.dnnl_matmul_primitive_desc_create(primitive.out(), f_.engine, x_.get(), any_.get(),
+                                                          b_.get(), y_.get(), attributes.get());
+        }
+        if (result != dnnl::success) return failed(call, convolution ? "convolution" : "matmul", result);
+        const char* name = nullptr;
+        f_.dnnl_primitive_desc_query(primitive.get(), dnnl::query_impl_info_str, 0, &name);
+        implementation_ = name != nullptr ? name : "";
+        if (implementation_.rfind("ref", 0) == 0 || implementation_.find(":ref") != std::string::npos)
+            return {Code::unsupported,
+                    call.kernel + ": oneDNN has only its reference implementation (" + implementation_ +
+                        ") for these shapes and types, which is hundreds of times slower than a real one",
+                    "Choose another kernel by policy."};
+        // Descriptors that the primitive owns; the scratchpad's and the weight's are needed for as long as it
+        // lives.
+        const dnnl::Object wanted =
+            f_.dnnl_primitive_desc_query_md(primitive.get(), dnnl::query_weights_md, 0);
+        const dnnl::Object pad =
+            f_.dnnl_primitive_desc_query_md(primitive.get(), dnnl::query_scratchpad_md, 0);
+        scratchpad_bytes_ = pad != nullptr ? f_.dnnl_memory_desc_get_size(pad) : 0;
+        reorders_ = known_ && f_.dnnl_memory_desc_equal(wanted, w_.get()) == 0;
+        weight_md_ = reorders_ ? wanted : w_.get();
+        pad_md_ = pad;
+        primitive_ = dnnl::Owned(f_.dnnl_primitive_destroy);
+        result = f_.dnnl_primitive_create(primitive_.out(), primitive.get());
+        if (result != dnnl::success) return failed(call, "dnnl_primitive_create", result);
+        description_ = std::move(primitive);
+        kernel_ = call.kernel;
+        return {};
+    }
+
+    Status execute(void* const* args, void*) const override {
+        f_.omp_set_num_threads(threads_);
+        std::unique_ptr<Frame> frame = take();
+        if (!frame) return {Code::call_failed, kernel_ + ": oneDNN could not make its memory objects", ""};
+        void* weight = args[1];
+        if (reorders_) {
+            const std::lock_guard<std::mutex> lock(mutex_);
+            if (reordered_from_ != args[1]) {  // a program's weights do not move; another binding would
+                if (!reorder(*frame, args[1]))
+                    return {Code::call_failed, kernel_ + ": its weight could not be reordered", ""};
+                reordered_from_ = args[1];
+            }
+            weight = reordered_.get();
+        }
+        size_t at = 2;
+        const auto set = [&](const dnnl::Owned& memory, void* data) {
+            f_.dnnl_memory_set_data_handle(memory.get(), data);
+        };
+        set(frame->x, args[0]);
+        set(frame->weight, weight);
+        if (bias_) set(frame->bias, args[at++]);
+        if (residual_) set(frame->residual, args[at++]);
+        set(frame->y, args[at]);
+        const dnnl::Result result =
+            f_.dnnl_primitive_execute(primitive_.get(), frame->stream.get(),
+                                      static_cast<int>(frame->arguments.size()), frame->arguments.data());
+        f_.dnnl_stream_wait(frame->stream.get());
+        give_back(std::move(frame));
+        if (result != dnnl::success)
+            return {Code::call_failed, kernel_ + ": oneDNN returned " + std::to_string(result), ""};
+        return {};
+    }
+
+    std::string implementation() const override { return implementation_; }
+
+  private:
+    // What one run at a time needs: handles to set, a stream, a scratchpad. Kept for the next run.
+    struct Frame {
+        dnnl::Owned stream, x, weight, bias, residual, y, scratchpad;
+        Buffer pad;
+        std::vector<dnnl::Argument> arguments;
+    };
+
+    static void flatten(Shape& s) {  // dense: all dims before the last are rows
+        const int64_t k = s.dims.empty() ? 1 : s.dims.back();
+        int64_t rows = 1;
+        for (size_t i = 0; i + 1 < s.dims.size(); ++i) rows *= s.dims[i];
+        s = {{rows, k}, {k, 1}};
+    }
+
+    static void split_groups(Shape& w, int64_t groups) {
+        if (groups == 1) return;
+        w.dims[0] /= groups;
+        w.dims.insert(w.dims.begin(), groups);
+        w.strides.insert(w.strides.begin(), w.strides[0] * w.dims[1]);
+    }
+
+    dnnl::Result descriptor(dnnl::Owned& to, const Shape& s) {
+        to = dnnl::Owned(f_.dnnl_memory_desc_destroy);
+        return f_.dnnl_memory_desc_create_with_strides(to.out(), static_cast<int>(s.dims.size()),
+                                                       s.dims.data(), type_, s.strides.data());
+    }
+
+    Status describe(const KernelCall& call, const Shape& x, const Shape& w, const Shape& y) {
+        dnnl::Result result = descriptor(x_, x);
+        if (result == dnnl::success) result = descriptor(w_, w);
+        if (result == dnnl::success) result = descriptor(y_, y);
+        if (result == dnnl::success && residual_) result = descriptor(r_, y);
+        if (result == dnnl::success && bias_) {
+            Shape b{Dims(y.dims.size(), 1), Dims(y.dims.size(), 1)};
+            const int64_t n = call.specs[2].shape[0];
+            if (call.symbol == "convolution")
+                b = {{n}, {1}};
+            else {
+                b.dims.back() = n;
+                std::fill(b.strides.begin(), b.strides.end() - 1, n);
+            }
+            result = descriptor(b_, b);
+        }
+        any_ = dnnl::Owned(f_.dnnl_memory_desc_destroy);
+        if (result == dnnl::success)
+            result = known_ ? f_.dnnl_memory_desc_create_with_tag(any_.out(), static_cast<int>(w.dims.size()),
+                                                                  w.dims.data(), type_, dnnl::tag_any)
+                            : descriptor(any_, w);
+        return result == dnnl::success ? Status{} : failed(call, "dnnl_memory_desc_create", result);
+    }
+
+    Status attribute(const KernelCall& call, dnnl::Owned& attributes) {
+        dnnl::Result result = f_.dnnl_primitive_attr_create(attributes.out());
+        if (result == dnnl::success)
+            result = f_.dnnl_primitive_attr_set_scratchpad_mode(attributes.get(), dnnl::scratchpad_user);
+        dnnl::Owned operations(f_.dnnl_post_ops_destroy);
+        if (result == dnnl::success) result = f_.dnnl_post_ops_create(operations.out());
+        if (result == dnnl::success && residual_)
+            result = f_.dnnl_post_ops_append_binary(operations.get(), dnnl::binary_add, r_.get());
+        const std::string act = option<std::string>(call, "act", "none");
+        if (result == dnnl::success && act != "none") {
+            const auto* const found = std::find_if(std::begin(eltwises), std::end(eltwises),
+                                                   [&](const Eltwise& e) { return act == e.name; });
+            if (found == std::end(eltwises))
+                return {Code::unsupported, call.kernel + ": no activation " + act, ""};
+            result =
+                f_.dnnl_post_ops_append_eltwise(operations.get(), found->kind, found->alpha, found->beta);
+        }
+        if (result == dnnl::success)
+            result = f_.dnnl_primitive_attr_set_post_ops(attributes.get(), operations.get());
+        return result == dnnl::success ? Status{} : failed(call, "its attributes", result);
+    }
+
+    bool memory(dnnl::Owned& to, dnnl::Object descriptor, void* data) const {
+        to = dnnl::Owned(f_.dnnl_memory_destroy);
+        return f_.dnnl_memory_create(to.out(), descriptor, f_.engine, data) == dnnl::success;
+    }
+
+    std::unique_ptr<Frame> take() const {
+        {
+            const std::lock_guard<std::mutex> lock(mutex_);
+            if (!frames_.empty()) {
+                std::unique_ptr<Frame> found = std::move(frames_.back());
+                frames_.pop_back();
+                return found;
+            }
+        }
+        auto made = std::make_unique<Frame>();
+        made->pad = Buffer(scratchpad_bytes_);
+        made->stream = dnnl::Owned(f_.dnnl_stream_destroy);
+        bool good =
+            f_.dnnl_stream_create(made->stream.out(), f_.engine, dnnl::default_flags) == dnnl::success;
+        const auto add = [&](dnnl::Owned& to, dnnl::Object descriptor, int which, void* data) {
+            good = good && memory(to, descriptor, data);
+            made->arguments.push_back({which, to.get()});
+        };
+        add(made->x, x_.get(), dnnl::arg_src, nullptr);
+        add(made->weight, weight_md_, dnnl::arg_weights, nullptr);
+        if (bias_) add(made->bias, b_.get(), dnnl::arg_bias, nullptr);
+        if (residual_) add(made->residual, r_.get(), dnnl::post_op_base | dnnl::arg_src_1, nullptr);
+        add(made->y, y_.get(), dnnl::arg_dst, nullptr);
+        if (scratchpad_bytes_ > 0) add(made->scratchpad, pad_md_, dnnl::arg_scratchpad, made->pad.get());
+        return good ? std::move(made) : nullptr;
+    }
+
+    void give_back(std::unique_ptr<Frame> frame) const {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        frames_.push_back(std::move(frame));
+    }
+
+    // Under the mutex. The weight as the primitive wants it.
+    bool reorder(const Frame& frame, void* from) const {
+        reordered_ = Buffer(f_.dnnl_memory_desc_get_size(weight_md_));
+        dnnl::Owned description(f_.dnnl_primitive_desc_destroy), primitive(f_.dnnl_primitive_destroy), source,
+            target;
+        if (reordered_.get() == nullptr || !memory(source, w_.get(), from) ||
+            !memory(target, weight_md_, reordered_.get()) ||
+            f_.dnnl_reorder_primitive_desc_create(description.out(), w_.get(), f_.engine, weight_md_,
+                                                  f_.engine, nullptr) != dnnl::success ||
+            f_.dnnl_primitive_create(primitive.out(), description.get()) != dnnl::success)
+            return false;
+        const dnnl::Argument arguments[] = {{dnnl::arg_from, source.get()}, {dnnl::arg_to, target.get()}};
+        const bool good =
+            f_.dnnl_primitive_execute(primitive.get(), frame.stream.get(), 2, arguments) == dnnl::success;
+        f_.dnnl_stream_wait(frame.stream.get());
+        return good;
+    }
+
+    const dnnl::Functions& f_;
+    const int threads_;
+    int type_ = 0;
+    bool bias_ = false, residual_ = false, known_ = false, reorders_ = false;
+    std::string kernel_, implementation_;
+    dnnl::Owned x_, w_, any_, b_, r_, y_, description_, primitive_;
+    dnnl::Object weight_md_ = nullptr, pad_md_ = nullptr;
+    size_t scratchpad_bytes_ = 0;
+    mutable std::mutex mutex_;  // guards what follows
+    mutable std::vector<std::unique_ptr<Frame>> frames_;
+    mutable Buffer reordered_;
+    mutable const void* reordered_from_ = nullptr;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<LibraryKernel>> make_onednn_kernel(const dnnl::Functions& functions,
+                                                          const KernelCall& call, int threads) {
+    auto kernel = std::make_unique<OneDnnKernel>(functions, threads);
+    if (Status made = kernel->prepare(call); !made.ok()) return made;
+    return std::unique_ptr<LibraryKernel>(std::move(kernel));
+}
+
+}  // namespace xpurt

@@ -1,0 +1,16 @@
+// cpu/onednn_kernel.h: one call computed by oneDNN.
+#pragma once
+
+#include <memory>
+
+#include "backends/cpu/onednn_api.h"
+#include "xpurt/kernel.h"
+
+namespace xpurt {
+
+// Makes the primitive that a call describes. `functions` outlive the kernel. Fails with unsupported where
+// oneDNN has no implementation for the shapes and types, or only its slow reference one.
+Result<std::unique_ptr<LibraryKernel>> make_onednn_kernel(const dnnl::Functions& functions,
+                                                          const KernelCall& call, int threads);
+
+}  // namespace xpurt

@@ -1,0 +1,148 @@
+// cuda/cupti_records.cpp: where CUPTI's records hold what.
+#include "backends/cuda/cupti_records.h"
+
+#include <cxxabi.h>
+
+#include <cstddef>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace xpurt::cuda {
+namespace {
+
+// The heads of CUPTI's records. It has a new layout of a kernel's record with almost every toolkit, and says
+// by its version which one it writes; all from CUDA 12.0's (CUpti_ActivityKernel8) to 13.5's (Kernel13) have
+// these fields at these places, as do all of a copy's and a fill's. Held against the headers of 12.9
+// and 13.5.
+struct KernelRecord {
+    int kind;
+    uint8_t cache, padding;
+    uint16_t registers;
+    uint32_t partitioned[2];
+    uint64_t start, end, completed;
+    uint32_t device, context, stream;
+    int32_t grid[3], block[3];
+    int32_t static_shared, dynamic_shared;
+    uint32_t local_bytes, local_total;
+    uint32_t correlation;
+    int64_t grid_id;
+    const char* name;
+    void* reserved;
+    uint64_t queued, submitted;
+    uint8_t launch[4];
+    uint32_t shared_executed;
+    uint64_t graph_node;
+};
+struct CopyRecord {
+    int kind;
+    uint8_t direction, from, to, flags;
+    uint64_t bytes, start, end;
+    uint32_t device, context, stream, correlation, runtime_correlation, padding;
+    void* reserved;
+    uint64_t graph_node;
+};
+struct FillRecord {
+    int kind;
+    uint32_t value;
+    uint64_t bytes, start, end;
+    uint32_t device, context, stream, correlation;
+    uint16_t flags, memory;
+    uint32_t padding;
+    void* reserved;
+    uint64_t graph_node;
+};
+struct MarkRecord {
+    int kind, marks;
+    uint64_t id;
+    uint32_t correlation, reserved;
+};
+static_assert(offsetof(KernelRecord, registers) == 6 && offsetof(KernelRecord, start) == 16 &&
+                  offsetof(KernelRecord, grid) == 52 && offsetof(KernelRecord, static_shared) == 76 &&
+                  offsetof(KernelRecord, correlation) == 92 && offsetof(KernelRecord, name) == 104 &&
+                  offsetof(KernelRecord, graph_node) == 144 && offsetof(CopyRecord, bytes) == 8 &&
+                  offsetof(CopyRecord, correlation) == 44 && offsetof(CopyRecord, graph_node) == 64 &&
+                  offsetof(FillRecord, correlation) == 44 && offsetof(FillRecord, graph_node) == 64 &&
+                  offsetof(MarkRecord, id) == 8 && sizeof(MarkRecord) == 24,
+              "as cupti_activity.h has them");
+
+std::string written(const char* mangled) {
+    if (mangled == nullptr) return "";
+    int status = 0;
+    const std::unique_ptr<char, decltype(&std::free)> text(
+        abi::__cxa_demangle(mangled, nullptr, nullptr, &status), &std::free);
+    return status == 0 && text != nullptr ? text.get() : mangled;
+}
+
+const char* direction_of(uint8_t kind) {
+    switch (kind) {  // CUpti_ActivityMemcpyKind
+        case 1:
+            return "copy to the device";
+        case 2:
+            return "copy to the host";
+        case 8:
+            return "copy on the device";
+        default:
+            return "copy";
+    }
+}
+
+void time_of(Seen& seen, uint64_t start, uint64_t end) {
+    seen.start_ns = static_cast<int64_t>(start);
+    seen.duration_ns = end > start ? static_cast<int64_t>(end - start) : 0;
+}
+
+}  // namespace
+
+void add_record(Trace& trace, const uint8_t* at) {
+    Record record;
+    Seen& seen = record.seen;
+    switch (head_of<int>(at)) {
+        case kind_kernel: {
+            const auto found = head_of<KernelRecord>(at);
+            seen.name = written(found.name);
+            for (int i = 0; i < 3; ++i) {
+                seen.grid[i] = static_cast<uint32_t>(found.grid[i]);
+                seen.block[i] = static_cast<uint32_t>(found.block[i]);
+            }
+            seen.registers = found.registers;
+            seen.shared_bytes = int64_t{found.static_shared} + found.dynamic_shared;
+            seen.local_bytes = found.local_bytes;
+            time_of(seen, found.start, found.end);
+            record.correlation = found.correlation;
+            record.graph_node = found.graph_node;
+            break;
+        }
+        case kind_copy: {
+            const auto found = head_of<CopyRecord>(at);
+            seen.kind = Seen::copy;
+            seen.name = direction_of(found.direction);
+            seen.bytes = static_cast<int64_t>(found.bytes);
+            time_of(seen, found.start, found.end);
+            record.correlation = found.correlation;
+            record.graph_node = found.graph_node;
+            break;
+        }
+        case kind_fill: {
+            const auto found = head_of<FillRecord>(at);
+            seen.kind = Seen::fill;
+            seen.name = "fill";
+            seen.bytes = static_cast<int64_t>(found.bytes);
+            time_of(seen, found.start, found.end);
+            record.correlation = found.correlation;
+            record.graph_node = found.graph_node;
+            break;
+        }
+        case kind_mark: {
+            const auto found = head_of<MarkRecord>(at);
+            if (found.marks == own_marks) trace.marks[found.correlation] = found.id;
+            return;
+        }
+        default:  // calls of the driver and the runtime: there so that launches get their marks
+            return;
+    }
+    trace.records.push_back(std::move(record));
+}
+
+}  // namespace xpurt::cuda
