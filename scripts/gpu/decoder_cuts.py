@@ -2,8 +2,9 @@
 
     python scripts/gpu/decoder_cuts.py --out benchmarks/results/cuda_decoder_cuts.json [--layers 8] [--size full] [PART ...]
 
-Parts: ``timeline`` (every launch of a token as CUPTI saw it: how long it ran, and how long after it the next one was done) and ``cuts`` (a token's time
-with other cuts, one product after another, each beginning from the best so far). The sizes are those of Qwen2.5-1.5B, by default in eight layers, which
+Parts: ``timeline`` (every launch of a token as CUPTI saw it: how long it ran, and how long after it the next one was done), ``cuts`` (a token's time
+with other cuts, one product after another, each beginning from the best so far) and ``attention`` (a token's time, and attention's launches on the
+timeline, with other cuts of attention). The sizes are those of Qwen2.5-1.5B, by default in eight layers, which
 are more than a second-level cache holds. Needs torch and transformers.
 """
 
@@ -12,8 +13,8 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-from collections.abc import Sequence
-from dataclasses import astuple
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, replace
 from typing import Any
 from unittest import mock
 
@@ -23,7 +24,7 @@ from decoders import in_bfloat16, qwen, sizes_of, token_of
 from gpu_machine import Report, arguments, run_parts
 from models import milliseconds, prepare
 
-from xpuruntime.kernels.cuda import gemv
+from xpuruntime.kernels.cuda import decode, decode_append, gemv
 from xpuruntime.kernels.cuda.gemv import Cut
 from xpuruntime.llm import Generator
 
@@ -96,15 +97,14 @@ def cuts(report: Report, asked: argparse.Namespace) -> Any:
     return found
 
 
-def timeline(report: Report, asked: argparse.Namespace) -> Any:
+def observed(ours: Generator) -> dict[str, Any]:
     """Every launch of a token: microseconds that it ran, and those from the end of the one before to its own end, by kernel."""
-    with opened(asked, made(asked), {}) as ours:
-        step = [np.array([[5]]), np.array([[CONTEXT]]), np.zeros(1, np.int64)]
-        for _ in range(3):
-            ours.decode.run_arrays(step)
-        seen = sorted(
-            (s for calls in ours.decode.observe(step).calls.values() for s in calls), key=lambda s: s.start_us
-        )
+    step = [np.array([[5]]), np.array([[CONTEXT]]), np.zeros(1, np.int64)]
+    for _ in range(3):
+        ours.decode.run_arrays(step)
+    seen = sorted(
+        (s for calls in ours.decode.observe(step).calls.values() for s in calls), key=lambda s: s.start_us
+    )
     rows: dict[str, list[tuple[float, float]]] = {}
     end = 0.0
     for s in seen:
@@ -113,21 +113,59 @@ def timeline(report: Report, asked: argparse.Namespace) -> Any:
         rows.setdefault(
             f"{s.name.rpartition('_')[0]} {s.grid[0]} of {s.block[0]}, {s.registers} registers", []
         ).append((s.time_us, turn))
-    found: dict[str, Any] = {
-        "layers": asked.layers,
-        "launches": len(seen),
-        "us": round(end, 1),
-        "kernels": {},
-    }
+    found: dict[str, Any] = {"launches": len(seen), "us": round(end, 1), "kernels": {}}
     for name, times in rows.items():
         ran, turns = (statistics.median(t) for t in zip(*times, strict=True))
         found["kernels"][name] = {"launches": len(times), "ran_us": round(ran, 2), "turn_us": round(turns, 2)}
-        print(f"   {len(times):3} x {turns:7.2f} us (ran {ran:7.2f})  {name}", flush=True)
-    print(f"   {len(seen)} launches in {end:.1f} us", flush=True)
     return found
 
 
-PARTS = {"timeline": timeline, "cuts": cuts}
+def timeline(report: Report, asked: argparse.Namespace) -> Any:
+    """Where a token's time goes."""
+    with opened(asked, made(asked), {}) as ours:
+        found = {"layers": asked.layers, **observed(ours)}
+    for name, times in found["kernels"].items():
+        print(
+            f"   {times['launches']:3} x {times['turn_us']:7.2f} us (ran {times['ran_us']:7.2f})  {name}",
+            flush=True,
+        )
+    print(f"   {found['launches']} launches in {found['us']:.1f} us", flush=True)
+    return found
+
+
+WAYS: dict[str, Callable[[decode.Cut, int], decode.Cut]] = {
+    "parts in memory": lambda cut, keys: cut,
+    "narrow": lambda cut, keys: replace(cut, narrow=True),
+    "narrow, warm": lambda cut, keys: replace(cut, narrow=True, warm=True),
+    "warm": lambda cut, keys: replace(cut, warm=True),
+    "8 of 5 warps": lambda cut, keys: replace(decode.clustered(cut, keys), narrow=True),
+    "8 of 5 warps, warm": lambda cut, keys: replace(decode.clustered(cut, keys), narrow=True, warm=True),
+    "8 of 9 warps, warm": lambda cut, keys: replace(decode.clustered(cut, keys, most=9), narrow=True, warm=True),
+    "8 of 3 warps, warm": lambda cut, keys: replace(decode.clustered(cut, keys, most=3), narrow=True, warm=True),
+    "4 of 9 warps, warm": lambda cut, keys: replace(decode.clustered(cut, keys, 4, 9), narrow=True, warm=True),
+    "8 of 5 warps, warm, 16 rows": lambda cut, keys: replace(decode.clustered(cut, keys), warm=True),
+}  # fmt: skip
+"""Cuts of attention, from the one by which parts meet in memory: blocks of a cluster and their warps; text run before its turn; up to eight rows apart."""
+
+
+def attention(report: Report, asked: argparse.Namespace) -> Any:
+    """A token's time with other cuts of attention."""
+    model, usual, found = made(asked), decode_append.cut_of, {}
+    for way, cut in WAYS.items():
+        with (
+            mock.patch.object(decode_append, "cut_of", lambda s, t, cut=cut: cut(usual(s, t), s.keys)),
+            opened(asked, model, {}) as ours,
+        ):
+            us = milliseconds(token_of(ours, CONTEXT, asked.device), asked.device, 0.1) * 1e3
+            name, times = next((n, t) for n, t in observed(ours)["kernels"].items() if "rope" in n)
+        found[way] = {"token_us": round(us, 1), "kernel": name, **times}
+        print(
+            f"   {way}: {us:.1f} us, {times['turn_us']} us a layer (ran {times['ran_us']}) {name}", flush=True
+        )
+    return {"layers": asked.layers, "ways": found}
+
+
+PARTS = {"timeline": timeline, "cuts": cuts, "attention": attention}
 
 
 def main(given: Sequence[str] | None = None) -> int:

@@ -71,8 +71,8 @@ static inline uint16_t narrow_f16(float x) {
     return (uint16_t)(((size - 0x38000000u + 0xfffu + ((size >> 13) & 1u)) >> 13) | sign);
 }
 
-enum State { RUNS, AT_WARP, AT_BLOCK, DONE };
-constexpr unsigned MOST = 1024;
+enum State { RUNS, AT_WARP, AT_BLOCK, AT_CLUSTER, DONE };
+constexpr unsigned MOST = 4096;  // threads that run at once: a block, or all of a cluster's
 constexpr size_t STACK = 64 << 10;
 struct Block {
     ucontext_t home, at[MOST];
@@ -81,17 +81,17 @@ struct Block {
     uint32_t wide[MOST][8];
     three index[MOST];
     char *stacks;
-    unsigned count, current;
+    unsigned char *shared;
+    unsigned count, blocks, current;
     void (*run)(void *);
     void *with;
 };
 static thread_local Block *block;
 
-// Shared memory whose size the launch gives: as much as any device has.
-static inline unsigned char *dynamic() {
-    static thread_local unsigned char room[228 << 10] __attribute__((aligned(1024)));
-    return room;
-}
+constexpr size_t ROOM = 228 << 10, CLUSTER = 8;  // shared memory of a block: as much as any device has; blocks of a cluster
+static inline unsigned rank() { return block->current / block->count; }
+// Shared memory whose size the launch gives.
+static inline unsigned char *dynamic() { return block->shared + rank() * ROOM; }
 static void enter() {
     block->run(block->with);
     block->state[block->current] = DONE;
@@ -113,35 +113,41 @@ static bool release(unsigned from, unsigned to, State at) {
         if (block->state[i] == at) block->state[i] = RUNS;
     return any;
 }
-static bool run_meeting(unsigned count, void (*run)(void *), void *with) {
+static bool run_meeting(unsigned count, unsigned blocks, void (*run)(void *), void *with) {
     if (!block) {
-        char *const room = (char *)mmap(nullptr, sizeof(Block) + MOST * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        block = (Block *)(room + MOST * STACK);
+        constexpr size_t before = MOST * STACK + CLUSTER * ROOM;
+        char *const room = (char *)mmap(nullptr, before + sizeof(Block), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        block = (Block *)(room + before);
         block->stacks = room;
+        block->shared = (unsigned char *)room + MOST * STACK;
     }
     Block &b = *block;
-    b.count = count, b.run = run, b.with = with;
-    for (unsigned i = 0; i < count; ++i) {
+    const unsigned all = count * blocks, first = blockIdx.x;
+    if (all > MOST || blocks > CLUSTER) return false;
+    b.count = count, b.blocks = blocks, b.run = run, b.with = with;
+    for (unsigned i = 0; i < all; ++i) {
         getcontext(&b.at[i]);
         b.at[i].uc_stack.ss_sp = b.stacks + i * STACK;
         b.at[i].uc_stack.ss_size = STACK;
         b.at[i].uc_link = nullptr;
         makecontext(&b.at[i], enter, 0);
         b.state[i] = RUNS;
-        b.index[i] = {i % blockDim.x, i / blockDim.x % blockDim.y, i / blockDim.x / blockDim.y};
+        b.index[i] = {i % count % blockDim.x, i % count / blockDim.x % blockDim.y, i % count / blockDim.x / blockDim.y};
     }
     for (;;) {
         bool ran = false;
-        for (unsigned i = 0; i < count; ++i)
+        for (unsigned i = 0; i < all; ++i)
             if (b.state[i] == RUNS) {
-                ran = true, b.current = i, threadIdx = b.index[i];
+                ran = true, b.current = i, threadIdx = b.index[i], blockIdx.x = first + i / count;
                 swapcontext(&b.home, &b.at[i]);
             }
         if (ran) continue;
         bool any = false;
-        for (unsigned w = 0; w < count; w += 32) any |= release(w, w + 32 < count ? w + 32 : count, AT_WARP);
-        if (any || release(0, count, AT_BLOCK)) continue;
-        for (unsigned i = 0; i < count; ++i)
+        for (unsigned from = 0; from < all; from += count)
+            for (unsigned w = 0; w < count; w += 32) any |= release(from + w, from + (w + 32 < count ? w + 32 : count), AT_WARP);
+        for (unsigned from = 0; !any && from < all; from += count) any = release(from, from + count, AT_BLOCK);
+        if (any || release(0, all, AT_CLUSTER)) continue;
+        for (unsigned i = 0; i < all; ++i)
             if (b.state[i] != DONE) return false;  // some wait for others that never come
         return true;
     }
@@ -152,7 +158,7 @@ template <class T> static inline T exchange(T v, unsigned lane) {  // another la
     memcpy(&block->slot[me], &v, sizeof v);
     meet(AT_WARP);
     T got;
-    memcpy(&got, &block->slot[from < block->count ? from : me], sizeof got);
+    memcpy(&got, &block->slot[from < block->count * block->blocks ? from : me], sizeof got);
     meet(AT_WARP);
     return got;
 }
@@ -180,14 +186,14 @@ template <class... A> struct Call {
     static void one(void *self) { ((const Call *)self)->go(typename up_to<sizeof...(A)>::type()); }
 };
 template <class... A>
-static bool launch(void (*f)(A...), three grid, three threads, bool meets, void *const *args, const void *params, int64_t begin, int64_t end) {
+static bool launch(void (*f)(A...), three grid, three threads, bool meets, unsigned cluster, void *const *args, const void *params, int64_t begin, int64_t end) {
     Call<A...> call = {f, args, (const uint64_t *)params};
     const unsigned count = threads.x * threads.y * threads.z;
     gridDim = grid, blockDim = threads;
     for (int64_t at = begin; at < end; ++at) {
         blockIdx = {(unsigned)(at % grid.x), (unsigned)(at / grid.x % grid.y), (unsigned)(at / grid.x / grid.y)};
-        if (meets) {
-            if (!run_meeting(count, Call<A...>::one, &call)) return false;
+        if (meets) {  // the first block of a cluster stands for all of them
+            if (at % cluster == 0 && !run_meeting(count, cluster, Call<A...>::one, &call)) return false;
             continue;
         }
         for (unsigned i = 0; i < count; ++i) {
@@ -200,12 +206,16 @@ static bool launch(void (*f)(A...), three grid, three threads, bool meets, void 
 
 }  // namespace host
 
+#define XPURT_CLUSTER_MEET() host::meet(host::AT_CLUSTER)
+#define XPURT_CLUSTER_BYTES host::ROOM
+#define XPURT_CLUSTER_RANK (int)host::rank()
 static inline void __syncthreads() { host::meet(host::AT_BLOCK); }
 static inline int __syncthreads_and(int v) {
     host::block->slot[host::block->current] = v != 0;
     host::meet(host::AT_BLOCK);
     int all = 1;
-    for (unsigned i = 0; i < host::block->count; ++i) all &= (int)host::block->slot[i];
+    const unsigned first = host::rank() * host::block->count;
+    for (unsigned i = 0; i < host::block->count; ++i) all &= (int)host::block->slot[first + i];
     host::meet(host::AT_BLOCK);
     return all;
 }
@@ -215,7 +225,7 @@ static inline bool __any_sync(unsigned, bool x) {
     host::block->slot[me] = x;
     host::meet(host::AT_WARP);
     bool any = false;
-    for (unsigned i = first; i < first + 32 && i < host::block->count; ++i) any |= host::block->slot[i] != 0;
+    for (unsigned i = first; i < first + 32 && i < host::block->count * host::block->blocks; ++i) any |= host::block->slot[i] != 0;
     host::meet(host::AT_WARP);
     return any;
 }

@@ -30,7 +30,9 @@ FLAGS = (
     "-lc",
     "-l:ld-linux-x86-64.so.2",
 )
-_LAUNCH = re.compile(r"// launch: grid (\d+) (\d+) (\d+), block (\d+) (\d+) (\d+), shared (\d+)")
+_LAUNCH = re.compile(
+    r"// launch: grid (\d+) (\d+) (\d+), block (\d+) (\d+) (\d+), shared (\d+)(?:, cluster (\d+))?"
+)
 _MEETS = re.compile(
     r"joined_|arrives_|__sync|__shfl|transposed<|rising\(|tensor::|TENSOR_|gemm|gemv|flash|simt|tiles|decode"
 )
@@ -91,12 +93,12 @@ def _wrapper(symbol: str, text: str, reports: bool) -> str:
     found = _LAUNCH.search(text)
     if found is None:
         raise BuildError("cuda on the host", "the kernel does not say how it is launched", got=symbol)
-    sizes = [int(g) for g in found.groups()]
+    sizes = [int(g or 1) for g in found.groups()]
     grid, block = (f"three{{{', '.join(map(str, s))}}}" for s in (sizes[:3], sizes[3:6]))
     meets = str(_MEETS.search(text) is not None).lower()
     lines = [
         f'extern "C" void {symbol}(void *const *args, const void *params, int64_t begin, int64_t end, void *scratch) {{',
-        f"  if (!host::launch(gpu_{symbol}, {grid}, {block}, {meets}, args, params, begin, end)) __builtin_trap();",
+        f"  if (!host::launch(gpu_{symbol}, {grid}, {block}, {meets}, {sizes[7]}, args, params, begin, end)) __builtin_trap();",
     ]
     if reports:
         lines += [

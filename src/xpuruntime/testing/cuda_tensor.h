@@ -48,6 +48,16 @@ static inline void matrices(u32 (&r)[4], u32 from, bool transposed) {
 static inline void load_matrices(u32 (&r)[4], u32 from) { matrices(r, from, false); }
 static inline void load_matrices_transposed(u32 (&r)[4], u32 from) { matrices(r, from, true); }
 
+static inline u32 turned(u32 pair) {
+    const unsigned me = host::block->current, first = me / 32 * 32, lane = me % 32;
+    host::block->wide[me][0] = pair;
+    host::meet(host::AT_WARP);
+    u32 two[2];
+    for (unsigned e = 0; e < 2; ++e) two[e] = host::block->wide[first + (lane % 4 * 2 + e) * 4 + lane / 8][0] >> lane / 4 % 2 * 16 & 0xffff;
+    host::meet(host::AT_WARP);
+    return two[0] | two[1] << 16;
+}
+
 template <class T> static inline void multiply(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     const unsigned me = host::block->current, first = me / 32 * 32, lane = me % 32;
     const u32 mine[6] = {a[0], a[1], a[2], a[3], b0, b1};

@@ -172,8 +172,9 @@ def emulate(
                 ctypes.c_long(value.nbytes),
             )
         pointers = (ctypes.c_void_p * len(stage.args))(*(places[a].ctypes.data for a in stage.args))
+        blocks = stage.options.get("cluster", (1,))[0]
         library.emulate(
-            getattr(library, f"launch{i}"), pointers, (ctypes.c_int * 3)(*grid), block, shared, 7 + i
+            getattr(library, f"launch{i}"), pointers, (ctypes.c_int * 3)(*grid), block, blocks, shared, 7 + i
         )
     assert not places["counters"].any()  # as they were
     return [from_memory(x, s) for x, s in zip(outputs, call.outputs, strict=True)]

@@ -50,12 +50,13 @@ struct Warp : Meeting {
 
 static std::vector<Thread> threads;
 static std::vector<Warp> warps;
-static Meeting block_meeting;
+static std::vector<Meeting> block_meetings;
+static Meeting cluster_meeting;
 static ucontext_t scheduler;
-static int current, count;
+static int current, count, cluster;  // threads of a block, blocks of a cluster, which run at once
 static unsigned long progress;
-static unsigned char *shared;
-static int shared_bytes;
+static unsigned char *memory, *shared;  // of a cluster's blocks, and of the one whose turn it is
+static int shared_bytes, apart;
 
 // Before the first thread of a launch waits for its turn, what the launches before write is not there: NaNs stand in its place.
 struct Late {
@@ -83,7 +84,10 @@ static void meet(Meeting &m, int people) {
     }
 }
 static Warp &warp() { return warps[current / 32]; }
-static void meet_warp() { meet(warp(), count - current / 32 * 32 < 32 ? count % 32 : 32); }
+static void meet_warp() { meet(warp(), count - current % count / 32 * 32 < 32 ? count % 32 : 32); }
+#define XPURT_CLUSTER_MEET() emulator::meet(emulator::cluster_meeting, emulator::count *emulator::cluster)
+#define XPURT_CLUSTER_BYTES emulator::apart
+#define XPURT_CLUSTER_RANK (emulator::current / emulator::count)
 
 static void wrong(const char *what) {
     fprintf(stderr, "emulator: %s\n", what);
@@ -110,11 +114,14 @@ static thread_local emulator::Three threadIdx, blockIdx, blockDim, gridDim;
 
 namespace emulator {
 
-static void run_block(unsigned seed) {
-    memset(shared, 0xff, shared_bytes);
-    block_meeting = {};
+// The blocks of a cluster from blockIdx on.
+static void run_cluster(unsigned seed) {
+    const int all = count * cluster, first_block = blockIdx.x;
+    memset(memory, 0xff, cluster * apart);
+    for (Meeting &m : block_meetings) m = {};
+    cluster_meeting = {};
     for (Warp &w : warps) w = {};
-    for (int i = 0; i < count; ++i) {
+    for (int i = 0; i < all; ++i) {
         Thread &t = threads[i];
         t.done = false;
         t.groups.clear();
@@ -125,15 +132,17 @@ static void run_block(unsigned seed) {
         t.context.uc_link = &scheduler;
         makecontext(&t.context, start, 0);
     }
-    for (int left = count, idle = 0; left > 0;) {
+    for (int left = all, idle = 0; left > 0;) {
         const unsigned long before = progress;
-        const int first = rand_r(&seed) % count;
+        const int first = rand_r(&seed) % all;
         left = 0;
-        for (int n = 0; n < count; ++n) {
-            const int i = (first + n) % count;
+        for (int n = 0; n < all; ++n) {
+            const int i = (first + n) % all;
             if (threads[i].done) continue;
             current = i;
-            threadIdx.x = i;
+            threadIdx.x = i % count;
+            blockIdx.x = first_block + i / count;
+            shared = memory + i / count * apart;
             swapcontext(&scheduler, &threads[i].context);
             left += !threads[i].done;
         }
@@ -150,7 +159,7 @@ static inline float widen_f16(uint16_t h) { _Float16 x; memcpy(&x, &h, 2); retur
 static inline uint16_t narrow_f16(float x) { const _Float16 y = (_Float16)x; uint16_t h; memcpy(&h, &y, 2); return h; }
 }  // namespace host
 
-#define __syncthreads() emulator::meet(emulator::block_meeting, emulator::count)
+#define __syncthreads() emulator::meet(emulator::block_meetings[emulator::current / emulator::count], emulator::count)
 #define __syncwarp(...) emulator::meet_warp()
 static inline float __uint_as_float(unsigned x) { float y; memcpy(&y, &x, 4); return y; }
 static inline unsigned __float_as_uint(float x) { unsigned y; memcpy(&y, &x, 4); return y; }
@@ -261,6 +270,17 @@ static void matrices(u32 (&r)[4], u32 from, bool transposed) {
 static void load_matrices(u32 (&r)[4], u32 from) { matrices(r, from, false); }
 static void load_matrices_transposed(u32 (&r)[4], u32 from) { matrices(r, from, true); }
 
+static u32 turned(u32 pair) {
+    emulator::Warp &w = emulator::warp();
+    const int lane = emulator::current % 32;
+    w.slot[lane][0] = pair;
+    emulator::meet_warp();
+    u32 two[2];
+    for (int e = 0; e < 2; ++e) two[e] = w.slot[(lane % 4 * 2 + e) * 4 + lane / 8][0] >> lane / 4 % 2 * 16 & 0xffff;
+    emulator::meet_warp();
+    return two[0] | two[1] << 16;
+}
+
 template <class T>
 static void multiply(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     emulator::Warp &w = emulator::warp();
@@ -314,24 +334,28 @@ extern "C" void arrives_late(void *at, const void *value, long bytes) {
     emulator::late.push_back({(unsigned char *)at, (const unsigned char *)value, bytes});
 }
 
-// Every block of the grid, one after the other.
-extern "C" void emulate(void (*kernel)(void **), void **args, const int *grid, int block, int bytes, unsigned seed) {
+// Every block of the grid, one cluster after the other.
+extern "C" void emulate(void (*kernel)(void **), void **args, const int *grid, int block, int blocks, int bytes, unsigned seed) {
     using namespace emulator;
     entry = kernel;
     arguments = args;
     count = block;
     shared_bytes = bytes;
-    shared = (unsigned char *)aligned_alloc(1024, (bytes + 2047) / 1024 * 1024);
+    cluster = blocks;
+    apart = (bytes + 2047) / 1024 * 1024;
+    memory = (unsigned char *)aligned_alloc(1024, blocks * apart);
     threads.clear();
-    threads.resize(block);
+    threads.resize(block * blocks);
     for (Thread &t : threads) t.stack.resize(128 * 1024);
-    warps.resize((block + 31) / 32);
+    warps.resize((block + 31) / 32 * blocks);
+    block_meetings.resize(blocks);
+    if (blocks > 1 && (block % 32 || grid[0] % blocks)) wrong("a cluster that is not whole");
     blockDim.x = block;
     blockDim.y = blockDim.z = 1;
     gridDim.x = grid[0], gridDim.y = grid[1], gridDim.z = grid[2];
     for (blockIdx.z = 0; blockIdx.z < grid[2]; ++blockIdx.z)
         for (blockIdx.y = 0; blockIdx.y < grid[1]; ++blockIdx.y)
-            for (blockIdx.x = 0; blockIdx.x < grid[0]; ++blockIdx.x) run_block(seed++);
+            for (int x = 0; x < grid[0]; x += blocks) blockIdx.x = x, run_cluster(seed++);
     if (!late.empty()) wrong("a launch never waits for its turn");
-    free(shared);
+    free(memory);
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...codegen.target import CodegenTarget
@@ -19,7 +19,18 @@ from .attention import LOG2E, arguments_of, logit_text, padded_size, place_text,
 from .heavy import TAGS, about, bytes_of, c_bool, constants, in_chunks, multiprocessors, shared_limit
 from .launch import Argument, Launch, cuda_stage
 
-__all__ = ["KERNELS", "ROWS", "WARPS", "Added", "Cut", "FlashDecode", "cut_for", "few_queries", "lowered_by"]
+__all__ = [
+    "KERNELS",
+    "ROWS",
+    "WARPS",
+    "Added",
+    "Cut",
+    "FlashDecode",
+    "clustered",
+    "cut_for",
+    "few_queries",
+    "lowered_by",
+]
 
 ROWS = 16
 """Rows (queries times heads of a group) of a block: those of one tensor-core product."""
@@ -34,7 +45,11 @@ _JOINED = 24
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Tile that holds a head, rows of a block, blocks of rows, splits of the keys and keys of each, tiles in shared memory."""
+    """Tile that holds a head, rows of a block, blocks of rows, splits of the keys and keys of each, tiles in shared memory.
+
+    warps: of a block. cluster: a task's blocks are one cluster, which joins their parts in shared memory. warm: a block runs through its
+    text once before its turn, so that the text is there when it counts.
+    """
 
     d: int
     rows: int
@@ -42,6 +57,10 @@ class Cut:
     splits: int
     share: int
     stages: int
+    warps: int = WARPS
+    cluster: bool = False
+    warm: bool = False
+    narrow: bool = False
 
     @property
     def group(self) -> int:
@@ -59,14 +78,35 @@ class Cut:
         return math.ceil(self.splits * self.rows * (math.ceil(dv / 4) + 0.5)) * 16
 
     @property
+    def tiles(self) -> int:
+        """Bytes of shared memory: the queries' tile, and each warp's tiles of keys and values."""
+        return 16 * self.d * 2 * (1 + 2 * self.warps * self.slots)
+
+    @property
+    def states(self) -> int:
+        """Where the warps' states begin: in the tiles' place, or, where tiles are needed once more, behind them."""
+        return self.tiles if self.cluster or self.warm else 0
+
+    @property
+    def inbox(self) -> int:
+        """Where begins what a cluster's blocks give each other."""
+        return max(self.tiles, self.states + self.warps * self.rows * (self.d + 4) * 4)
+
+    @property
+    def bounds(self) -> int:
+        """Where begins what the warps find of a mask."""
+        each = math.ceil(self.rows * self.d / 4 / self.splits)
+        return self.inbox + (2 * math.ceil((self.splits * each * 24 + 8) / 16) * 16 if self.cluster else 0)
+
+    @property
     def shared(self) -> int:
-        """Bytes: the queries' tile, and each warp's tiles of keys and values; afterwards the warps' states."""
-        return max(16 * self.d * 2 * (1 + 2 * WARPS * self.slots), WARPS * 16 * (self.d + 4) * 4)
+        """Bytes of shared memory, in whole chunks."""
+        return self.bounds + math.ceil(self.warps / 2) * 16
 
     @property
     def slots(self) -> int:
         """Tiles of keys that a warp has room for."""
-        return min(self.stages, math.ceil(self.share / (16 * WARPS)))
+        return min(self.stages, math.ceil(self.share / (16 * self.warps)))
 
 
 def cut_for(s: AttentionShape, target: CodegenTarget, least: int = _LEAST_SHARE) -> Cut:
@@ -83,6 +123,16 @@ def cut_for(s: AttentionShape, target: CodegenTarget, least: int = _LEAST_SHARE)
     splits = max(1, math.ceil(s.keys / share))
     stages = 3 if 2 * Cut(d, rows, row_blocks, splits, share, 3).shared <= shared_limit(target) else 2
     return Cut(d, rows, row_blocks, splits, share, stages)
+
+
+def clustered(cut: Cut, keys: int, splits: int = 8, most: int = 8) -> Cut:
+    """A task's blocks as one cluster of up to ``splits``, of up to ``most`` warps each."""
+    share = math.ceil(keys / splits / 16) * 16
+    splits = math.ceil(keys / share)
+    turns = math.ceil(share / 16 / most)
+    return replace(
+        cut, splits=splits, share=share, warps=math.ceil(share / 16 / turns), cluster=splits > 1, stages=3
+    )
 
 
 class FlashDecode:
@@ -138,7 +188,7 @@ def lowered_by(call: NodeCall, s: AttentionShape, cut: Cut, added: Added | None 
     """The one stage of a cut, and where its parts meet."""
     tasks = s.batch * s.kv_heads * cut.row_blocks
     stage = _stage(call, s, cut, tasks, added or Added())
-    if cut.splits == 1:
+    if cut.splits == 1 or cut.cluster:
         return Lowered((stage,))
     return Lowered((stage,), temps=(tasks * cut.part_bytes(s.dv),), counters=tasks * cut.counters * 4)
 
@@ -162,7 +212,7 @@ def _stage(call: NodeCall, s: AttentionShape, cut: Cut, tasks: int, added: Added
     same_mask = s.mask and not s.mask[1] and not s.mask[2] and not s.causal
     numbers = {
         "D": cut.d, "d": s.d, "dv": s.dv, "rows": cut.rows, "keys": s.keys, "SPLITS": cut.splits, "SHARE": cut.share, "GROUP": cut.group,
-        "WARPS": WARPS, "STAGES": cut.stages, "SLOTS": cut.slots, "k_row": s.k[2], "v_row": s.v[2], "MASK_ROWS": 1 if same_mask else cut.rows, "NEW": 0, **added.numbers,
+        "WARPS": cut.warps, "STAGES": cut.stages, "SLOTS": cut.slots, "STATES": cut.states, "INBOX": cut.inbox, "BOUNDS": cut.bounds, "k_row": s.k[2], "v_row": s.v[2], "MASK_ROWS": 1 if same_mask else cut.rows, "NEW": 0, **added.numbers,
     }  # fmt: skip
     special = bool(s.mask) or bool(s.softcap)
     scale = s.scale if s.softcap else s.scale * LOG2E
@@ -174,7 +224,17 @@ def _stage(call: NodeCall, s: AttentionShape, cut: Cut, tasks: int, added: Added
         "    int first;",
         f"    typedef {TAGS[dtype]} T;",
         constants("int", numbers),
-        constants("bool", {"MASKED": c_bool(special), "ALIGNED": c_bool(aligned), **added.flags}),
+        constants(
+            "bool",
+            {
+                "MASKED": c_bool(special),
+                "ALIGNED": c_bool(aligned),
+                "CLUSTER": c_bool(cut.cluster),
+                "WARM": c_bool(cut.warm),
+                "NARROW": c_bool(cut.narrow),
+                **added.flags,
+            },
+        ),
         *(place_text(n, steps) for n, steps in (("key", s.k), ("value", s.v))),
         f"    __device__ __forceinline__ static float scale() {{ return {scale!r}f; }}",
         f"    __device__ __forceinline__ int64_t q_at(int r) const {{ return {_row_text(s.q, s.queries, row)}; }}",
@@ -193,13 +253,15 @@ def _stage(call: NodeCall, s: AttentionShape, cut: Cut, tasks: int, added: Added
     ]
     if not s.softcap:  # scores are to base 2 already, so what is added must be too
         struct = [line.replace("(float)load<1>(", f"{LOG2E!r}f * (float)load<1>(") for line in struct]
+    meet = cut.splits > 1 and not cut.cluster
     body = [
         f"const int task = blockIdx.x / {cut.splits}, block = task % {cut.row_blocks};",
         f"const int head = task / {cut.row_blocks} % {s.kv_heads}, batch = task / {cut.row_blocks * s.kv_heads};",
         f"const auto *q0 = (const tensor::u16 *)q + (batch * {s.q[0]}ll + head * {s.q[1] * s.group}ll);",
         "const auto *k0 = (const tensor::u16 *)k + KERNEL_decode::key_at(batch, head);",
         "const auto *v0 = (const tensor::u16 *)v + KERNEL_decode::value_at(batch, head);",
-        f"flash_decode::Four *const to = {f'(flash_decode::Four *)parts + task * {cut.part_bytes(s.dv) // 16}ll' if cut.splits > 1 else 'nullptr'};",
+        f"flash_decode::Four *const to = {f'(flash_decode::Four *)parts + task * {cut.part_bytes(s.dv) // 16}ll' if meet else 'nullptr'};",
+        f"uint32_t *const counted = {f'counters + task * {cut.counters}' if meet else 'nullptr'};",
     ]
     values = f"{{{', '.join(a.name for a in held)}, block * {cut.rows}}}"
     if aligned:
@@ -211,17 +273,14 @@ def _stage(call: NodeCall, s: AttentionShape, cut: Cut, tasks: int, added: Added
         )
         body += [
             f"if (({' | '.join(f'(uint64_t){n}' for n in ('q', 'k', 'v', *added.rows))}) % 16 == 0)",
-            f"    flash_decode::part(q0, k0, v0, batch, head, {{to}}, KERNEL_decode{values});",
+            f"    flash_decode::part(q0, k0, v0, batch, head, {{to}}, counted, KERNEL_decode{values});",
             "else",
-            f"    flash_decode::part(q0, k0, v0, batch, head, {{to}}, KERNEL_anywhere{values});",
+            f"    flash_decode::part(q0, k0, v0, batch, head, {{to}}, counted, KERNEL_anywhere{values});",
         ]
     else:
-        body.append(f"flash_decode::part(q0, k0, v0, batch, head, {{to}}, KERNEL_decode{values});")
+        body.append(f"flash_decode::part(q0, k0, v0, batch, head, {{to}}, counted, KERNEL_decode{values});")
     shared = list(added.results)
-    if cut.splits > 1:
-        body.append(
-            f"flash_decode::joined({{to}}, counters + task * {cut.counters}, batch, head, KERNEL_decode{values});"
-        )
+    if meet:
         shared += [
             Argument("temp0", "parts", "float", True),
             Argument("counters", "counters", "uint32_t", True),
@@ -229,7 +288,7 @@ def _stage(call: NodeCall, s: AttentionShape, cut: Cut, tasks: int, added: Added
     return cuda_stage(
         f"decode_{s.batch}x{s.kv_heads * s.group}x{s.queries}x{s.keys}x{s.d}",
         about(call, f"{cut.rows} rows a block, keys in {cut.splits} parts of {cut.share}"), [q, *given, y, *shared], body,
-        Launch((tasks * cut.splits, 1, 1), (WARPS * 32, 1, 1), cut.shared + added.shared), before=struct, parts=added.parts | {"flash_decode"}, early=True, flops=s.flops,
+        Launch((tasks * cut.splits, 1, 1), (cut.warps * 32, 1, 1), cut.shared + added.shared, cluster=cut.splits if cut.cluster else 1), before=struct, parts=added.parts | {"flash_decode"}, early=True, flops=s.flops,
         bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
     )  # fmt: skip
 

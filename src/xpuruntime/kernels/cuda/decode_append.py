@@ -16,10 +16,10 @@ from ..kernel import Lowered, NodeCall, Operand
 from ..moves_stage import STATUS
 from ..product import sizes, strides_in
 from ..rope_append import PLACES, POSITIONS, stays
-from .decode import Added, cut_for, few_queries, lowered_by
+from .decode import Added, Cut, cut_for, few_queries, lowered_by
 from .heavy import argument, c_bool, in_chunks
 
-__all__ = ["KERNELS", "MOST_NEW"]
+__all__ = ["KERNELS", "MOST_NEW", "cut_of"]
 
 MOST_NEW = 8
 """New positions of a launch: more of them are worth a launch of their own."""
@@ -56,7 +56,7 @@ class RopeAttention:
         kept, in_place = stays(call, target), {1: 5, 2: 6}
         if s.empty:
             return Lowered(tuple(kept), in_place=in_place)
-        cut = cut_for(s, target, _LEAST_SHARE)
+        cut = cut_of(s, target)
         made = lowered_by(attention, s, cut, _added(call, s, cut.shared, cut.d))
         (stage,) = made.stages
         given = [call.tensor(i).spec for i in (0, 1, 2)] + [call.outputs[i] for i in (0, 1, 2)]
@@ -73,6 +73,11 @@ class RopeAttention:
             bytes=sum(spec.size_bytes or 0 for spec in given),
         )
         return replace(made, stages=(*kept, stage), in_place=in_place)
+
+
+def cut_of(s: AttentionShape, target: CodegenTarget) -> Cut:
+    """How a launch is cut."""
+    return cut_for(s, target, _LEAST_SHARE)
 
 
 def _attention_of(call: NodeCall) -> NodeCall:

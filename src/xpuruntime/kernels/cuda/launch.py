@@ -39,12 +39,15 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Blocks and threads of a call. ``least``: blocks of a multiprocessor that the compiler must leave registers for."""
+    """Blocks and threads of a call. ``least``: blocks of a multiprocessor that the compiler must leave registers for; ``cluster``: neighbouring
+    blocks (along x) that run at once and reach each other's shared memory, on sm_90 and later.
+    """
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     shared: int = 0
     least: int = 0
+    cluster: int = 1
 
     @classmethod
     def flat(cls, blocks: int, threads: int, shared: int = 0) -> Launch:
@@ -62,7 +65,8 @@ class Launch:
     def text(self) -> str:
         """As it stands above the function."""
         grid, block = (" ".join(map(str, sizes)) for sizes in (self.grid, self.block))
-        return f"// launch: grid {grid}, block {block}, shared {self.shared}"
+        cluster = f", cluster {self.cluster}" if self.cluster > 1 else ""
+        return f"// launch: grid {grid}, block {block}, shared {self.shared}{cluster}"
 
 
 def blocks_for(items: int, threads: int) -> int:
@@ -102,6 +106,8 @@ def cuda_stage(
         "",
     ]
     options = {"grid": list(launch.grid), "block": list(launch.block), "shared": launch.shared, "pdl": True}
+    if launch.cluster > 1:
+        options["cluster"] = [launch.cluster, 1, 1]
     return Stage(
         stem=stem,
         source="\n".join(lines),

@@ -20,6 +20,15 @@ template <int N> struct Few;
 template <> struct Few<1> { u16 at[1]; };
 template <> struct __align__(16) Few<8> { u16 at[8]; };
 template <int N> __device__ __forceinline__ Few<N> few(const u16 *from) { return *(const Few<N> *)from; }
+// What the launch before may be writing still when it is first looked at: from the second-level cache, so that no old line stays.
+template <int N> __device__ __forceinline__ Few<N> fresh_few(const u16 *from) {
+#if defined(__CUDACC_RTC__)
+    if constexpr (N == 8) return bitcast<Few<8>>(__ldcg((const uint4 *)from));
+    else return {{__ldcg(from)}};
+#else
+    return few<N>(from);
+#endif
+}
 
 template <class P, bool ANY> struct Appended {};
 template <class P> struct Appended<P, true> {
@@ -81,7 +90,7 @@ template <class P> struct Appended<P, true> {
     __device__ __forceinline__ static void turned(const u16 *x, unsigned char *shared, int t, int u, const Put &put) {
         if (u < PAIRS) {
             const u16 *const angles = (const u16 *)row_at(shared, 2, t) + u * W;
-            const Part low = few<W>(x + u * W), high = few<W>(x + P::HALF + u * W), c = few<W>(angles), s = few<W>(angles + P::HALF);
+            const Part low = fresh_few<W>(x + u * W), high = fresh_few<W>(x + P::HALF + u * W), c = few<W>(angles), s = few<W>(angles + P::HALF);
             Part a, b;
 #pragma unroll
             for (int i = 0; i < W; ++i) {
@@ -93,12 +102,12 @@ template <class P> struct Appended<P, true> {
             put(P::HALF + u * W, b);
         } else {
             const int e = 2 * P::HALF + (u - PAIRS) * W;
-            put(e, e < P::d ? few<W>(x + e) : Part{});
+            put(e, e < P::d ? fresh_few<W>(x + e) : Part{});
         }
     }
 
-    // The queries' tile, and the new rows that this block's split has; they are there after the next barrier.
-    __device__ __forceinline__ void turn(const u16 *q, unsigned char *shared, int batch, int head, const P &p) const {
+    // The queries' tile, and the new rows that this block's split has; they are there after the next barrier. `real`: caches are written.
+    __device__ __forceinline__ void turn(const u16 *q, unsigned char *shared, int batch, int head, bool real, const P &p) const {
         const Known &k = known();
         for (int i = threadIdx.x; i < QUERIES + (mine ? P::NEW * EACH : 0); i += THREADS) {
             if (i < QUERIES) {
@@ -109,7 +118,7 @@ template <class P> struct Appended<P, true> {
             }
             const int t = (i - QUERIES) / EACH, u = (i - QUERIES) % EACH, at = k.place[t];
             if (at < first || at >= last) continue;
-            bool writes = p.writes();
+            bool writes = real && p.writes();
 #pragma unroll
             for (int other = 0; other < P::NEW; ++other) writes &= other <= t || k.place[other] != at;  // the last of a place stays
             if (u < UNITS) {
@@ -120,7 +129,7 @@ template <class P> struct Appended<P, true> {
                 });
             } else {
                 const int e = (u - UNITS) * W;
-                const Part v = e < P::dv ? few<W>(p.value_of(batch, head, t) + e) : Part{};
+                const Part v = e < P::dv ? fresh_few<W>(p.value_of(batch, head, t) + e) : Part{};
                 store(row_at(shared, 1, t), e / 8, e, v);
                 if (writes && e < P::dv) *(Part *)(p.values_of(batch, head) + (long long)at * P::v_row + e) = v;
             }

@@ -1,4 +1,4 @@
-// needs: tiles arrive
+// needs: tiles arrive cluster
 // decode_join.cuh: parts of attention become one: for each row sums of weighted values, the largest logit and the sum of weights.
 //
 // The parts of a task (P::SPLITS of them, each by a block of its own) meet in memory. The last block to come joins them; where they are
@@ -17,7 +17,7 @@ __device__ __forceinline__ Four fresh_four(const Four *p) {
 #endif
 }
 template <class P> struct Parts {
-    static constexpr int FOURS = (P::dv + 3) / 4, STATES = P::SPLITS * P::rows * FOURS;
+    static constexpr int FOURS = (P::dv + 3) / 4, STATES = P::SPLITS * P::rows * FOURS, EACH = (P::rows * FOURS + P::SPLITS - 1) / P::SPLITS;
     Four *at;
 
     __device__ __forceinline__ Four *values(int split, int row) const { return at + (split * P::rows + row) * FOURS; }
@@ -32,10 +32,20 @@ __device__ __forceinline__ void keep_four(const Four &v, int batch, int head, in
         if (P::dv % 4 == 0 || at + e < P::dv) p.keep(batch, head, row, at + e, v.x[e]);
 }
 
-// The states of a block's warps (D sums, the largest logit, the sum of weights, 16 rows a warp) become the block's part, or the result.
+// What the blocks of a cluster give one of them: by split, for each of its EACH places four sums, and the largest logit and the sum of
+// weights of their row. One for what comes before the launch's turn, one for what counts.
+template <class P> struct Inbox {
+    static constexpr int EACH = Parts<P>::EACH;
+    Four sums[P::SPLITS * EACH];
+    State of[P::SPLITS * EACH];
+    Arrival all;
+};
+
+// The states of a block's warps (D sums, the largest logit, the sum of weights for each row) become the block's part, or the result. Blocks of
+// a cluster give each other's part to whoever joins it, `inbox` by split. Only what is `real` leaves the cluster.
 template <class P>
-__device__ __forceinline__ void merge_warps(const float *states, const Parts<P> &parts, int batch, int head, const P &p) {
-    constexpr int LINE = P::D + 4, FOURS = Parts<P>::FOURS;
+__device__ __forceinline__ void merge_warps(const float *states, Inbox<P> *inbox, const Parts<P> &parts, int batch, int head, bool real, const P &p) {
+    constexpr int LINE = P::D + 4, FOURS = Parts<P>::FOURS, EACH = Parts<P>::EACH;
     const int split = blockIdx.x % P::SPLITS;
 #pragma unroll 1
     for (int i = threadIdx.x; i < P::rows * FOURS; i += P::WARPS * 32) {
@@ -43,21 +53,25 @@ __device__ __forceinline__ void merge_warps(const float *states, const Parts<P> 
         float peak = TENSOR_HIDDEN, all = 0;
         Four sum = {};
 #pragma unroll
-        for (int w = 0; w < P::WARPS; ++w) peak = fmaxf(peak, states[(w * 16 + r) * LINE + P::D]);
+        for (int w = 0; w < P::WARPS; ++w) peak = fmaxf(peak, states[(w * P::rows + r) * LINE + P::D]);
         const float level = peak == TENSOR_HIDDEN ? 0 : peak;
 #pragma unroll
         for (int w = 0; w < P::WARPS; ++w) {
-            const float *const state = states + (w * 16 + r) * LINE;
+            const float *const state = states + (w * P::rows + r) * LINE;
             const float weight = tensor::exp2(state[P::D] - level);
             const Four v = *(const Four *)(state + at);
 #pragma unroll
             for (int e = 0; e < 4; ++e) sum.x[e] += v.x[e] * weight;
             all += state[P::D + 1] * weight;
         }
-        if (P::SPLITS > 1) {
+        if (P::CLUSTER) {
+            const int to = split * EACH + i % EACH;
+            cluster_send(inbox->sums[to].x, sum.x, &inbox->of[to].peak, peak, all, &inbox->all, i / EACH);
+        } else if (P::SPLITS > 1) {
+            if (!real) continue;
             parts.values(split, r)[at / 4] = sum;
             if (at == 0) *parts.state(split, r) = {peak, all};
-        } else {
+        } else if (real) {
 #pragma unroll
             for (int e = 0; e < 4; ++e) sum.x[e] = all == 0 ? 0 : sum.x[e] / all;
             keep_four(sum, batch, head, r, at, p);
@@ -65,10 +79,40 @@ __device__ __forceinline__ void merge_warps(const float *states, const Parts<P> 
     }
 }
 
+// What the blocks of a cluster have given this one becomes its share of the result.
+template <class P>
+__device__ __forceinline__ void joined_in_cluster(Inbox<P> *inbox, int batch, int head, bool real, const P &p) {
+    constexpr int FOURS = Parts<P>::FOURS, EACH = Parts<P>::EACH;
+    const int first = (int)(blockIdx.x % P::SPLITS) * EACH, left = P::rows * FOURS - first, count = left < 0 ? 0 : left < EACH ? left : EACH;
+    cluster_got(&inbox->all, count * P::SPLITS * (sizeof(Four) + sizeof(State)));
+#pragma unroll 1
+    for (int mine = threadIdx.x; mine < count; mine += P::WARPS * 32) {
+        const int i = first + mine;
+        float peak = TENSOR_HIDDEN, all = 0;
+        Four sum = {};
+#pragma unroll
+        for (int s = 0; s < P::SPLITS; ++s) peak = fmaxf(peak, inbox->of[s * EACH + mine].peak);
+        const float level = peak == TENSOR_HIDDEN ? 0 : peak;
+#pragma unroll
+        for (int s = 0; s < P::SPLITS; ++s) {
+            const State of = inbox->of[s * EACH + mine];
+            const Four given = inbox->sums[s * EACH + mine];
+            const float weight = tensor::exp2(of.peak - level);
+#pragma unroll
+            for (int e = 0; e < 4; ++e) sum.x[e] += given.x[e] * weight;
+            all += of.total * weight;
+        }
+        const float by = all == 0 ? 0 : 1 / all;
+#pragma unroll
+        for (int e = 0; e < 4; ++e) sum.x[e] = all == 0 ? 0 : sum.x[e] * by;
+        if (real) keep_four(sum, batch, head, i / FOURS, i % FOURS * 4, p);
+    }
+}
+
 // `count` parts (up to MOST), every `step`th from `first` on, become that of `first`, or (WHOLE) the result. A warp has MINE rows, a lane four
 // of a row's values, and the state of one part. All that fits is under way at once.
 template <class P, int MOST, bool WHOLE>
-__device__ __forceinline__ void join(const Parts<P> &parts, int first, int step, int count, int batch, int head, const P &p) {
+__device__ __forceinline__ void join(const Parts<P> &parts, int first, int step, int count, int batch, int head, bool real, const P &p) {
     constexpr int FOURS = Parts<P>::FOURS, MINE = (P::rows + P::WARPS - 1) / P::WARPS, FIT = 20 / MINE < 1 ? 1 : 20 / MINE,
                   TURNS = (MOST + FIT - 1) / FIT, AHEAD = (MOST + TURNS - 1) / TURNS;
     static_assert(FOURS <= 32 && MOST <= 32, "a lane has four values and one state");
@@ -101,7 +145,7 @@ __device__ __forceinline__ void join(const Parts<P> &parts, int first, int step,
 #pragma unroll
         for (int far = 16; far > 0; far /= 2) total[m] += __shfl_xor_sync(0xffffffffu, total[m], far);
         if (WHOLE) weight[m] = total[m] == 0 ? 0 : weight[m] / total[m];
-        else if (lane == 0 && warp + m * P::WARPS < P::rows) *parts.state(first, warp + m * P::WARPS) = {peak, total[m]};
+        else if (real && lane == 0 && warp + m * P::WARPS < P::rows) *parts.state(first, warp + m * P::WARPS) = {peak, total[m]};
     }
 #pragma unroll 1
     for (int from = 0; from < count; from += AHEAD) {
@@ -118,24 +162,25 @@ __device__ __forceinline__ void join(const Parts<P> &parts, int first, int step,
     }
 #pragma unroll
     for (int m = 0; m < MINE; ++m) {
-        if (warp + m * P::WARPS >= P::rows || lane >= FOURS) continue;
+        if (!real || warp + m * P::WARPS >= P::rows || lane >= FOURS) continue;
         if (WHOLE) keep_four(sum[m], batch, head, warp + m * P::WARPS, lane * 4, p);
         else parts.values(first, warp + m * P::WARPS)[lane] = sum[m];
     }
 }
 
-// Called by every block of a task once its part is written. `counters`: the task's, one for its groups and one for each.
+// Called by every block of a task once its part is written. `counters`: the task's, one for its groups and one for each. What is not `real`
+// counts and writes nothing, and runs through all of this.
 template <class P>
-__device__ __forceinline__ void joined(const Parts<P> &parts, unsigned *counters, int batch, int head, const P &p) {
+__device__ __forceinline__ void joined(const Parts<P> &parts, unsigned *counters, int batch, int head, bool real, const P &p) {
     constexpr int GROUPS = (P::SPLITS + P::GROUP - 1) / P::GROUP;
     if constexpr (GROUPS > 1) {
         const int group = (int)(blockIdx.x % P::SPLITS) / P::GROUP, first = group * P::GROUP;
         const int count = P::SPLITS - first < P::GROUP ? P::SPLITS - first : P::GROUP;
-        if (!arrives_last(counters + 1 + group, count)) return;
-        join<P, P::GROUP, false>(parts, first, 1, count, batch, head, p);
+        if (real && !arrives_last(counters + 1 + group, count)) return;
+        join<P, P::GROUP, false>(parts, first, 1, count, batch, head, real, p);
     }
-    if (arrives_last(counters, GROUPS > 1 ? GROUPS : P::SPLITS))
-        join<P, (GROUPS > 1 ? GROUPS : P::SPLITS), true>(parts, 0, GROUPS > 1 ? P::GROUP : 1, GROUPS > 1 ? GROUPS : P::SPLITS, batch, head, p);
+    if (real && !arrives_last(counters, GROUPS > 1 ? GROUPS : P::SPLITS)) return;
+    join<P, (GROUPS > 1 ? GROUPS : P::SPLITS), true>(parts, 0, GROUPS > 1 ? P::GROUP : 1, GROUPS > 1 ? GROUPS : P::SPLITS, batch, head, real, p);
 }
 
 }  // namespace flash_decode

@@ -1,4 +1,4 @@
-// needs: decode_join decode_append
+// needs: decode_join decode_append decode_rows
 // flash_decode.cuh: attention of few queries over many keys, whose time is that of reading keys and values once.
 // The keys are split over blocks (Flash-Decoding, Dao et al., 2023), whose parts then become one (decode_join.cuh). All query heads that share a
 // key head are rows of one block, so tensor cores compute up to 16 of them at once; a warp has 16 keys of its own at a time and copies
@@ -16,10 +16,20 @@ namespace flash_decode {
 using tensor::u16;
 using tensor::u32;
 
+// Zero, which no compiler knows: a loop from it on has one text for all its turns.
+__device__ __forceinline__ int known_late() {
+#if defined(__CUDACC_RTC__)
+    int zero;
+    asm volatile("mov.u32 %0, %%ctaid.z;" : "=r"(zero));
+    return zero;
+#else
+    return 0;
+#endif
+}
+
 // The keys of a split that a mask shows to any row: others are not read.
 template <class P>
-__device__ __forceinline__ void shown(int batch, int head, int &begin, int &end, const P &p) {
-    __shared__ int bounds[P::WARPS][2];
+__device__ __forceinline__ void shown(int batch, int head, int &begin, int &end, int (*bounds)[2], const P &p) {
     int first = end, last = begin;
     for (int key = begin + (int)threadIdx.x; key < end; key += P::WARPS * 32)
 #pragma unroll
@@ -45,13 +55,22 @@ __device__ __forceinline__ void shown(int batch, int head, int &begin, int &end,
     end = last;
 }
 
-// One part of a task, left in `parts`. Where there is but one, it is the result.
+// One part of a task, and its place among the others. Where there is but one, it is the result.
 template <class P>
-__device__ __forceinline__ void part(const u16 *q, const u16 *k, const u16 *v, int batch, int head, const Parts<P> &parts, const P &p) {
+__device__ __forceinline__ void part(
+    const u16 *q, const u16 *k, const u16 *v, int batch, int head, const Parts<P> &parts, unsigned *counters, const P &p
+) {
     TENSOR_SHARED(shared);
-    typedef typename P::T T;
-    constexpr int CH = P::D / 8, TILE = 16 * P::D * 2, STAGE = 2 * TILE, ON = P::D / 8, LOADS = 16 * CH / 32;
+    constexpr int CH = P::D / 8, TILE = 16 * P::D * 2, STAGE = 2 * TILE, LOADS = 16 * CH / 32;
     constexpr bool MORE = P::SHARE > (P::STAGES - 1) * P::WARPS * 16;  // than is under way from the beginning
+    constexpr bool APART = P::STATES > 0;  // states do not take the tiles' place
+    float *const states = (float *)(shared + P::STATES);
+    Inbox<P> *const inboxes = (Inbox<P> *)(shared + P::INBOX);
+    if constexpr (P::CLUSTER) {
+        if (threadIdx.x == 0)
+            for (int i = 0; i < 2; ++i) cluster_expects(&inboxes[i].all);
+        cluster_begin();
+    }
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int begin = blockIdx.x % P::SPLITS * P::SHARE, end = begin + P::SHARE < P::keys ? begin + P::SHARE : P::keys;
     Appended<P, (P::NEW > 0)> added;
@@ -64,7 +83,7 @@ __device__ __forceinline__ void part(const u16 *q, const u16 *k, const u16 *v, i
         }
         tensor::copies_commit();
     }
-    if (P::MASKED) shown<P>(batch, head, begin, end, p);
+    if (P::MASKED) shown<P>(batch, head, begin, end, (int(*)[2])(shared + P::BOUNDS), p);
     const int steps = end > begin ? ((end - begin + 15) / 16 - warp + P::WARPS - 1) / P::WARPS : 0;
 
     unsigned char *const own = shared + TILE + warp * P::SLOTS * STAGE;
@@ -89,111 +108,52 @@ __device__ __forceinline__ void part(const u16 *q, const u16 *k, const u16 *v, i
         if (s < steps) fetch(s);
         tensor::copies_commit();
     }
-    if constexpr (P::NEW > 0) {
-        added.prepare(shared, batch, p);
-        wait_for_turn();
-        added.turn(q, shared, batch, head, p);
-    }
-    tensor::copies_wait<P::STAGES - 1>();
-    __syncthreads();
-    const u32 base = tensor::place(shared), tile = tensor::place(own);
-    const u32 queries = tiles::rows_place<CH>(base, lane);
-    u32 fq[P::D / 16][4];
-#pragma unroll
-    for (int kk = 0; kk < P::D / 16; ++kk) tiles::rows16<CH>(fq[kk], queries, 0, kk * 2);
+    if constexpr (P::NEW > 0) added.prepare(shared, batch, p);
+    if constexpr (P::CLUSTER) cluster_begun();
 
-    float out[ON][4], most[2] = {TENSOR_HIDDEN, TENSOR_HIDDEN}, total[2] = {0, 0};
-#pragma unroll
-    for (int j = 0; j < ON; ++j)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) out[j][e] = 0;
-
-    for (int step = 0; step < steps; ++step) {
-        tensor::copies_wait<P::STAGES - 2>();
-        __syncwarp();  // this tile is there for all lanes, and all are done with the one whose place the next copy takes
-        if constexpr (MORE)
-            if (step + P::STAGES - 1 < steps) fetch(step + P::STAGES - 1);
-        tensor::copies_commit();
-        const u32 stage = tile + step % P::SLOTS * STAGE;
-        const u32 keys = tiles::columns_place<CH>(stage, lane), values = tiles::rows_place<CH>(stage + TILE, lane);
-        const int key0 = begin + (step * P::WARPS + warp) * 16;
-        if constexpr (P::NEW > 0) added.put(own + step % P::SLOTS * STAGE, shared, key0, end);
-        float s[2][4];
-#pragma unroll
-        for (int j = 0; j < 2; ++j)
-#pragma unroll
-            for (int e = 0; e < 4; ++e) s[j][e] = 0;
-#pragma unroll
-        for (int kk = 0; kk < P::D / 16; ++kk) {
-            u32 fk[4];
-            tiles::columns16<CH>(fk, keys, 0, kk * 2);
-            tensor::multiply<T>(s[0], fq[kk], fk[0], fk[1]);
-            tensor::multiply<T>(s[1], fq[kk], fk[2], fk[3]);
-        }
-        u32 weights[2][2];
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            const int row = half * 8 + lane / 4;
-            float peak = most[half];
-#pragma unroll
-            for (int j = 0; j < 2; ++j)
-#pragma unroll
-                for (int e = 0; e < 2; ++e) {
-                    float &x = s[j][half * 2 + e];
-                    const int key = key0 + j * 8 + lane % 4 * 2 + e;
-                    const bool there = key < end && row < P::rows && p.sees(row, key);
-                    x *= P::scale();
-                    if (P::MASKED && there) x = p.logit(x, batch, head, row, key);
-                    if (!there) x = TENSOR_HIDDEN;
-                    peak = fmaxf(peak, x);
-                }
-            peak = fmaxf(peak, __shfl_xor_sync(0xffffffffu, peak, 1));
-            peak = fmaxf(peak, __shfl_xor_sync(0xffffffffu, peak, 2));
-            const float level = peak == TENSOR_HIDDEN ? 0 : peak, shrink = tensor::exp2(most[half] - level);
-            most[half] = peak;
-            total[half] *= shrink;
-#pragma unroll
-            for (int j = 0; j < 2; ++j) {
-                const float a = tensor::exp2(s[j][half * 2] - level), b = tensor::exp2(s[j][half * 2 + 1] - level);
-                total[half] += a + b;
-                weights[j][half] = T::pack(a, b);
+    // `real`: its turn has come. What runs before that leaves nothing outside of the block, or its cluster.
+    const auto attend = [&](bool real) {
+        if constexpr (P::NEW > 0) added.turn(q, shared, batch, head, real, p);
+        else tensor::copies_wait<P::STAGES - 1>();
+        __syncthreads();
+        Rows<P, P::NARROW> sums;
+        sums.queries(tensor::place(shared), lane);
+        const u32 tile = tensor::place(own);
+        const int todo = real || steps < 1 ? steps : 1;
+#pragma unroll 1
+        for (int step = 0; step < todo; ++step) {
+            if (real) {
+                tensor::copies_wait<P::STAGES - 2>();
+                __syncwarp();  // this tile is there for all lanes, and all are done with the one whose place the next copy takes
+                if constexpr (MORE)
+                    if (step + P::STAGES - 1 < steps) fetch(step + P::STAGES - 1);
+                tensor::copies_commit();
             }
-#pragma unroll
-            for (int j = 0; j < ON; ++j) out[j][half * 2] *= shrink, out[j][half * 2 + 1] *= shrink;
+            const int at = step % P::SLOTS * STAGE, key0 = begin + (step * P::WARPS + warp) * 16;
+            if constexpr (P::NEW > 0) added.put(own + at, shared, key0, end);
+            sums.step(tile + at, tile + at + TILE, key0, end, batch, head, p);
         }
-        const u32 fp[4] = {weights[0][0], weights[0][1], weights[1][0], weights[1][1]};
-#pragma unroll
-        for (int j = 0; j < ON / 2; ++j) {
-            u32 fv[4];
-            tiles::across16<CH>(fv, values, 0, j * 2);
-            tensor::multiply<T>(out[2 * j], fp, fv[0], fv[1]);
-            tensor::multiply<T>(out[2 * j + 1], fp, fv[2], fv[3]);
+        if constexpr (!APART) {
+            tensor::copies_wait<0>();
+            __syncthreads();
         }
-    }
-    tensor::copies_wait<0>();
-    __syncthreads();
-
-    // The warps become one; their states take the tiles' place.
-    float *const states = (float *)shared;
-    constexpr int LINE = P::D + 4;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        const int row = half * 8 + lane / 4;
-        float *const state = states + (warp * 16 + row) * LINE;
-        float sum = total[half];
-        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-        if (row < P::rows) {
-#pragma unroll
-            for (int j = 0; j < ON; ++j) {
-                state[j * 8 + lane % 4 * 2] = out[j][half * 2];
-                state[j * 8 + lane % 4 * 2 + 1] = out[j][half * 2 + 1];
-            }
-            if (lane % 4 == 0) state[P::D] = most[half], state[P::D + 1] = sum;
+        sums.leave(states + warp * P::rows * (P::D + 4));
+        __syncthreads();
+        Inbox<P> *const inbox = inboxes + real;
+        merge_warps(states, inbox, parts, batch, head, real, p);
+        if constexpr (P::CLUSTER) joined_in_cluster(inbox, batch, head, real, p);
+        else if constexpr (P::SPLITS > 1) joined(parts, counters, batch, head, real, p);
+    };
+    if constexpr (!P::WARM) {
+        if constexpr (P::NEW > 0) wait_for_turn();
+        attend(true);
+    } else {
+#pragma unroll 1
+        for (int turn = known_late(); turn < 2; ++turn) {
+            if (turn == 1) wait_for_turn();
+            attend(turn == 1);
         }
     }
-    __syncthreads();
-    merge_warps(states, parts, batch, head, p);
 }
 
 }  // namespace flash_decode

@@ -60,6 +60,13 @@ __device__ __forceinline__ void load_matrices_transposed(u32 (&r)[4], u32 from) 
                  : "r"(from));
 }
 
+// An 8x8 matrix of 16-bit values whose rows the lanes hold, four lanes and two values each: its columns.
+__device__ __forceinline__ u32 turned(u32 pair) {
+    u32 r;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(r) : "r"(pair));
+    return r;
+}
+
 // d[16x8] += a[16x16] b[16x8], sums in float.
 template <class T>
 __device__ __forceinline__ void multiply(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1);

@@ -1,0 +1,73 @@
+// needs: prelude
+// cluster: blocks of one cluster (sm_90 on) lie beside each other and send values into each other's shared memory.
+//
+// What is sent is counted by a barrier of the block it goes to, which waits for as many bytes as it knows to come: no fence, no second
+// way through the memory that all blocks share (PTX ISA, "st.async", "mbarrier"). A block sends only after all have begun, and ends after
+// it has got all that is sent to it.
+
+#if defined(__CUDACC_RTC__)
+#define XPURT_CLUSTERED (SM >= 90)
+#else
+#define XPURT_CLUSTERED 0
+#endif
+
+struct __align__(8) Arrival { uint64_t word; };
+
+// By one thread: a barrier for one time.
+INLINE void cluster_expects(Arrival *arrival) {
+#if XPURT_CLUSTERED
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"((uint32_t)__cvta_generic_to_shared(arrival)) : "memory");
+#endif
+}
+// By all threads, and, some work later, the second half: all blocks have begun.
+INLINE void cluster_begin() {
+#if XPURT_CLUSTERED
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    __syncwarp();
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+}
+INLINE void cluster_begun() {
+#if XPURT_CLUSTERED
+    __syncwarp();
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+
+// Four and two values to where block `rank` has what this one has at `to` and `beside`: 24 bytes.
+INLINE void cluster_send(float *to, const float (&four)[4], float *beside, float a, float b, Arrival *arrival, unsigned rank) {
+#if XPURT_CLUSTERED
+    uint32_t there, barrier;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(barrier) : "r"((uint32_t)__cvta_generic_to_shared(arrival)), "r"(rank));
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"((uint32_t)__cvta_generic_to_shared(to)), "r"(rank));
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(there), "f"(four[0]),
+                 "f"(four[1]), "f"(four[2]), "f"(four[3]), "r"(barrier)
+                 : "memory");
+    there += (uint32_t)((char *)beside - (char *)to);
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(there), "f"(a), "f"(b), "r"(barrier)
+                 : "memory");
+#elif defined(XPURT_CLUSTER_BYTES)
+    const long long far = (long long)((int)rank - XPURT_CLUSTER_RANK) * XPURT_CLUSTER_BYTES;
+    memcpy((char *)to + far, four, sizeof four);
+    const float two[2] = {a, b};
+    memcpy((char *)beside + far, two, sizeof two);
+#endif
+}
+
+// By all threads: all `bytes` are there.
+INLINE void cluster_got(Arrival *arrival, uint32_t bytes) {
+#if XPURT_CLUSTERED
+    const uint32_t barrier = (uint32_t)__cvta_generic_to_shared(arrival);
+    if (threadIdx.x == 0)
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+    uint32_t done;
+    do
+        asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.acquire.cta.shared::cta.b64 p, [%1], 0;\nselp.u32 %0, 1, 0, p;\n}"
+                     : "=r"(done)
+                     : "r"(barrier)
+                     : "memory");
+    while (!done);
+#elif defined(XPURT_CLUSTER_MEET)
+    XPURT_CLUSTER_MEET();
+#endif
+}
