@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from xpuruntime.store import Store
+
 settings.register_profile("here", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "here")
@@ -94,3 +96,9 @@ def onnx_file() -> Callable[..., Path]:
         return models.export_onnx(name, folder / f"{'_'.join(words)}.onnx", **how)
 
     return export
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """An empty one."""
+    return Store(tmp_path / "store", limit=1 << 30, mode="rw")

@@ -7,6 +7,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+import numpy as np
+
 from xpuruntime.program.program import (
     Binary,
     BufferAllocation,
@@ -109,3 +111,9 @@ def chain(n: int = 64, *, grain: int = 1, batch: int = 1000, length: int = 2) ->
         recipes=(WeightTransformRecipe("w", f32("w", n), "w"),),
         binaries=(binary(),),
     )
+
+
+X = np.linspace(-1, 1, 64, dtype=np.float32)
+W = np.arange(64, dtype=np.float32)
+WANT = (X + W) * np.float32(0.5) + np.float32(3)
+"""An input of ``chain()``, a weight, and what it makes of them."""
