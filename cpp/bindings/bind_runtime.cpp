@@ -1,4 +1,4 @@
-// bindings/bind_runtime.cpp: memory, modules, backends and the executor.
+// bindings/bind_runtime.cpp: modules, backends, plans and the executor.
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
@@ -15,16 +15,12 @@
 #include "python_backend.h"
 #include "runtime_objects.h"
 #include "xpurt/executor.h"
-#include "xpurt/memory.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace xpurt::bindings {
 namespace {
-
-// ---- arrays
-// -----------------------------------------------------------------------------------------------------
 
 bool trust_arrays(nb::handle type, nb::handle probe, uintptr_t address, nb::handle descr, int64_t first_dim) {
     const auto* const fields = reinterpret_cast<const ArrayFields*>(probe.ptr());
@@ -36,45 +32,6 @@ bool trust_arrays(nb::handle type, nb::handle probe, uintptr_t address, nb::hand
     array_type = right ? reinterpret_cast<PyTypeObject*>(type.ptr()) : nullptr;
     return right;
 }
-
-// ---- blocks
-// -----------------------------------------------------------------------------------------------------
-
-// A block of host memory as a byte array; the block goes back to the pool with the last array over it.
-nb::object host_block(size_t bytes) {
-    void* const block = MemoryPool::host().allocate(bytes);
-    if (block == nullptr) throw std::bad_alloc();
-    nb::capsule owner(block, [](void* p) noexcept { MemoryPool::host().release(p); });
-    return nb::cast(nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(block, {bytes}, owner));
-}
-
-// Memory as a DLPack capsule, in any of its types. `strides` count elements.
-nb::object dlpack_capsule(uintptr_t address, const std::vector<size_t>& shape,
-                          const std::vector<int64_t>& strides, uint8_t code, uint8_t bits, nb::object owner) {
-    const nb::dlpack::dtype dtype{code, bits, 1};
-    return nb::cast(nb::ndarray<>(reinterpret_cast<void*>(address), shape.size(), shape.data(), owner,
-                                  strides.data(), dtype, nb::device::cpu::value, 0));
-}
-
-// A tensor of bfloat16 as the 16-bit words that it consists of, over the same memory: NumPy reads no bfloat16
-// by DLPack.
-nb::object bfloat_words(const nb::ndarray<nb::device::cpu>& tensor) {
-    if (tensor.dtype().code != static_cast<uint8_t>(nb::dlpack::dtype_code::Bfloat) || tensor.itemsize() != 2)
-        throw nb::type_error("bfloat_words: no tensor of bfloat16");
-    std::vector<size_t> shape;
-    std::vector<int64_t> strides;
-    for (size_t d = 0; d < tensor.ndim(); ++d) {
-        shape.push_back(tensor.shape(d));
-        strides.push_back(tensor.stride(d));
-    }
-    const nb::capsule owner(new nb::ndarray<nb::device::cpu>(tensor),
-                            [](void* p) noexcept { delete static_cast<nb::ndarray<nb::device::cpu>*>(p); });
-    return nb::cast(
-        nb::ndarray<nb::numpy, uint16_t>(tensor.data(), shape.size(), shape.data(), owner, strides.data()));
-}
-
-// ---- plan, weights, executor
-// --------------------------------------------------------------------------------------
 
 using PyPlace = std::tuple<int32_t, int64_t>;
 using PySpec = std::tuple<std::string, std::vector<int64_t>, std::vector<int64_t>>;
@@ -195,34 +152,6 @@ nb::object make_executor(std::shared_ptr<Backend> backend, const Plan& plan,
 }  // namespace
 
 void bind_runtime(nb::module_& m) {
-    nb::class_<MemoryStatistics>(m, "MemoryStatistics", "What a pool holds, in bytes, and what it has done.")
-        .def_ro("live_bytes", &MemoryStatistics::live_bytes)
-        .def_ro("peak_bytes", &MemoryStatistics::peak_bytes)
-        .def_ro("cached_bytes", &MemoryStatistics::cached_bytes)
-        .def_ro("allocations", &MemoryStatistics::allocations)
-        .def_ro("reuses", &MemoryStatistics::reuses);
-    m.def("host_block", &host_block, "bytes"_a,
-          "A block of the host's pool as a byte array, 64-byte aligned.",
-          nb::sig("def host_block(bytes: int) -> NDArray[numpy.uint8]"));
-    m.def(
-        "address",
-        [](const nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>& bytes) {
-            return reinterpret_cast<uintptr_t>(bytes.data());
-        },
-        "bytes"_a, nb::sig("def address(bytes: NDArray[numpy.uint8]) -> int"), "Where a byte array lies.");
-    m.def("dlpack_capsule", &dlpack_capsule, "address"_a, "shape"_a, "strides"_a, "code"_a, "bits"_a,
-          "owner"_a, "Memory as a DLPack capsule; owner keeps it alive.",
-          nb::sig("def dlpack_capsule(address: int, shape: Sequence[int], strides: Sequence[int], code: int, "
-                  "bits: int, "
-                  "owner: object) -> object"));
-    m.def("bfloat_words", &bfloat_words, "tensor"_a,
-          "The words of a bfloat16 tensor of any library, in place.",
-          nb::sig("def bfloat_words(tensor: object) -> NDArray[numpy.uint16]"));
-    m.def("host_memory", [] { return MemoryPool::host().statistics(); }, "Statistics of the host's pool.");
-    m.def(
-        "trim_host_memory", [] { return MemoryPool::host().trim(); }, NoGil(),
-        "Give cached blocks back to the system; returns how many bytes.");
-
     nb::enum_<MapBy>(m, "MapBy", "How object code gets a file to be mapped from.")
         .value("ANY", MapBy::any)
         .value("MEMFD", MapBy::memfd)

@@ -11,6 +11,7 @@ using NoGil = nanobind::call_guard<nanobind::gil_scoped_release>;
 void bind_libraries(nanobind::module_& m);
 void bind_devices(nanobind::module_& m);
 void bind_profiler(nanobind::module_& m);
+void bind_memory(nanobind::module_& m);
 void bind_runtime(nanobind::module_& m);
 void bind_cuda(nanobind::module_& m);
 void bind_host_kernels(nanobind::module_& m);

@@ -9,175 +9,17 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
-#include <functional>
 #include <map>
-#include <mutex>
-#include <set>
 #include <string>
 #include <vector>
 
-#include "simulated_watch.h"
+#include "simulated_device.h"
 
 namespace {
-
-using Work = std::function<void()>;
-struct Event;
-struct Stream;
-struct Mark {  // where an event was recorded: the stream is through when `count` works of it are done
-    Stream* stream = nullptr;
-    uint64_t count = 0;
-};
-struct Item {
-    Work work;
-    Mark wait{};
-};
-std::atomic<uint64_t> node_numbers{0};
-std::atomic<uint32_t> launches{0};
-simulated::Watcher* watcher = nullptr;  // who is told what is called and what runs
-
-struct Node {
-    void (*function)(void**, const unsigned*) = nullptr;
-    unsigned grid[3] = {1, 1, 1}, block[3] = {1, 1, 1}, shared = 0;
-    std::string name;
-    simulated::Kind kind = simulated::kernel;
-    size_t bytes = 0;
-    uint64_t number = 0;       // of a graph's node
-    uint32_t correlation = 0;  // of the call that launched it
-    std::vector<uint64_t> params;
-    Work other;  // instead of a kernel
-};
-struct Graph {
-    std::vector<Node*> nodes;
-    ~Graph() {
-        for (Node* node : nodes) delete node;
-    }
-};
-struct Exec {
-    std::map<Node*, Node> nodes;  // by the graph's own
-    std::vector<Node*> order;
-};
-struct Stream {
-    std::deque<Item> queue;
-    uint64_t put = 0, done = 0;
-    Graph* capturing = nullptr;
-    Node* last = nullptr;
-};
-struct Event {
-    Mark mark;
-};
-struct Kernel {
-    void (*function)(void**, const unsigned*);
-    int params;
-    std::string name;
-};
-struct Library {
-    void* handle;
-    std::map<std::string, Kernel*> kernels;
-};
-
-std::recursive_mutex mutex;
-std::set<Stream*> streams;
-auto& gone = *new std::vector<Stream*>;  // reachable until the end, so no leak
-std::map<uint64_t, size_t> blocks;
-struct Failure {
-    int result;
-    long after;  // calls that still succeed
-};
-std::map<std::string, Failure> failures;
-std::map<std::string, int> calls;
-Stream legacy;
-size_t limit = size_t{1} << 30, used = 0, high = 0, reserved = 0;
-thread_local std::vector<void*> contexts;
-char the_context;
-
-#define ENTER                                                      \
-    const std::lock_guard<std::recursive_mutex> lock(mutex);       \
-    ++calls[__func__];                                             \
-    if (const auto failing = failures.find(__func__);              \
-        failing != failures.end() && failing->second.after-- <= 0) \
-    return failing->second.result
-
-Stream& at(void* stream) { return stream == nullptr ? legacy : *static_cast<Stream*>(stream); }
-
-void drain(Stream& stream, uint64_t until) {
-    while (stream.done < until && !stream.queue.empty()) {
-        Item item = std::move(stream.queue.front());
-        stream.queue.pop_front();
-        if (item.wait.stream != nullptr) drain(*item.wait.stream, item.wait.count);
-        if (item.work) item.work();
-        ++stream.done;
-    }
-}
-
-void drain_all() {
-    drain(legacy, legacy.put);
-    for (Stream* stream : streams) drain(*stream, stream->put);
-}
-
-void run(const Node& node) {
-    if (watcher != nullptr && node.kind != simulated::nothing)
-        watcher->ran({node.kind, node.name.c_str(), node.grid, node.block, node.shared, node.bytes,
-                      node.correlation, node.number});
-    if (node.other) return node.other();
-    std::vector<uint64_t> values = node.params;
-    std::vector<void*> params;
-    for (uint64_t& value : values) params.push_back(&value);
-    node.function(params.data(), node.grid);
-}
-
-uint32_t called() {
-    const uint32_t correlation = ++launches;
-    if (watcher != nullptr) watcher->called(correlation);
-    return correlation;
-}
-
-void put(Stream& stream, Node node) {
-    if (stream.capturing != nullptr) {
-        node.number = ++node_numbers;
-        stream.last = new Node(std::move(node));
-        stream.capturing->nodes.push_back(stream.last);
-        return;
-    }
-    if (node.kind != simulated::nothing && node.correlation == 0) node.correlation = called();
-    stream.queue.push_back({[node = std::move(node)] { run(node); }});
-    ++stream.put;
-}
-
-void put_other(Stream& stream, Work work, simulated::Kind kind = simulated::nothing, size_t bytes = 0) {
-    Node node;
-    node.other = std::move(work);
-    node.kind = kind;
-    node.bytes = bytes;
-    put(stream, std::move(node));
-}
-
-// What a graph is launched as: nodes of its own, each made from one that was captured.
-void clone(Exec& to, const std::vector<Node*>& from) {
-    to.nodes.clear();
-    to.order = from;
-    for (Node* node : from) {
-        Node& made = to.nodes.emplace(node, *node).first->second;
-        made.number = ++node_numbers;
-        if (watcher != nullptr) watcher->cloned(&made, node);
-    }
-}
-
-template <class Params>
-void fill(Node& node, const Kernel& kernel, const Params& from, void** params) {
-    node.function = kernel.function;
-    node.name = kernel.name;
-    node.block[0] = from.blockDimX, node.block[1] = from.blockDimY, node.block[2] = from.blockDimZ;
-    node.shared = from.shared;
-    node.grid[0] = from.gridDimX, node.grid[1] = from.gridDimY, node.grid[2] = from.gridDimZ;
-    node.params.clear();
-    for (int i = 0; i < kernel.params; ++i) node.params.push_back(*static_cast<uint64_t*>(params[i]));
-}
 
 struct LaunchConfig {
     unsigned gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, shared;
