@@ -4,25 +4,15 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
-#include <iterator>
 #include <random>
 #include <thread>
 
 #include "doctest/doctest.h"
+#include "executor_case.h"
 
 using namespace xpurt;
 
 namespace {
-
-std::shared_ptr<const Module> kernels() {
-    static const std::shared_ptr<const Module> module = [] {
-        std::ifstream file(PROBES "/libprobe_kernels.so", std::ios::binary);
-        const std::vector<char> bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-        return load_module(bytes.data(), bytes.size()).value;
-    }();
-    return module;
-}
 
 // z = x + y.
 struct Adder {

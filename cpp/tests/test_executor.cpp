@@ -1,24 +1,16 @@
-// The executor: plans on the host and on the null device, contexts, states, cancelling, and that a run
-// allocates nothing.
+// The executor: plans on the host and on the null device, and that a run allocates nothing.
 #include "xpurt/executor.h"
 
 #include <malloc.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <atomic>
-#include <chrono>
 #include <cstdlib>
-#include <cstring>
-#include <fstream>
-#include <iterator>
 #include <new>
-#include <numeric>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "doctest/doctest.h"
+#include "executor_case.h"
 #include "xpurt/memory.h"
 
 namespace {
@@ -35,72 +27,6 @@ std::atomic<int64_t> news{0};
 [[gnu::noinline]] void operator delete(void* block, size_t) noexcept { std::free(block); }
 
 using namespace xpurt;
-
-namespace {
-
-std::shared_ptr<const Module> kernels() {
-    static const std::shared_ptr<const Module> module = [] {
-        std::ifstream file(PROBES "/libprobe_kernels.so", std::ios::binary);
-        const std::vector<char> bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-        return load_module(bytes.data(), bytes.size()).value;
-    }();
-    return module;
-}
-
-uint64_t bits(double value) {
-    uint64_t word = 0;
-    std::memcpy(&word, &value, sizeof word);
-    return word;
-}
-
-KernelCall call(std::string symbol, std::vector<Place> args, int64_t tasks) {
-    KernelCall made;
-    made.kernel = "test/" + symbol;
-    made.symbol = std::move(symbol);
-    made.args = std::move(args);
-    made.tasks = tasks;
-    return made;
-}
-
-// Slots: 0 arena, 1 input x, 2 output y, 3 weight w. y = (x + w) * 0.5 + 3, by way of the arena at byte 64.
-Plan chain(int64_t n, int64_t grain = 1) {
-    Plan plan;
-    plan.name = "chain";
-    plan.arena_bytes = 64 + 4 * n;
-    plan.inputs = plan.outputs = plan.fixed = 1;
-    plan.module = kernels();
-    plan.calls = {call("add", {{1, 0}, {3, 0}, {0, 64}}, n), call("scale", {{0, 64}, {2, 0}}, n)};
-    plan.calls[1].params = {bits(0.5), 3};
-    for (KernelCall& each : plan.calls) each.grain = grain;
-    return plan;
-}
-
-struct Arrays {
-    std::vector<float> x, w, y;
-    explicit Arrays(int64_t n)
-        : x(static_cast<size_t>(n)), w(static_cast<size_t>(n)), y(static_cast<size_t>(n)) {
-        std::iota(x.begin(), x.end(), 1.0f);
-        std::iota(w.begin(), w.end(), -7.0f);
-    }
-    bool right() const {
-        for (size_t i = 0; i < y.size(); ++i)
-            if (y[i] != (x[i] + w[i]) * 0.5f + 3) return false;
-        return true;
-    }
-};
-
-std::unique_ptr<Executor> make(const std::shared_ptr<Backend>& backend, Plan plan, int contexts = 2) {
-    auto made = Executor::create(backend, std::move(plan), contexts);
-    REQUIRE(made.status.ok());
-    return std::move(made.value);
-}
-
-Status run(Executor& executor, const Fixed& fixed, std::vector<Memory> in, std::vector<Memory> out,
-           int64_t* times = nullptr, EventRing* ring = nullptr) {
-    return executor.run({&fixed, in.data(), out.data(), times, ring});
-}
-
-}  // namespace
 
 TEST_CASE("a plan computes the same on any number of threads, in any batches") {
     for (const int threads : {1, 2, 5})
@@ -227,48 +153,6 @@ TEST_CASE("no tasks, no calls, and outputs that are handed through") {
     CHECK(make(cpu_backend(1), Plan{})->run({&*std::make_unique<Fixed>(std::vector<Memory>{}, false)}).ok());
 }
 
-TEST_CASE("threads share an executor: more callers than contexts, and more than workers") {
-    for (const int contexts : {1, 2, 8}) {
-        const auto executor = make(cpu_backend(2), chain(500), contexts);
-        std::atomic<int> wrong{0};
-        std::vector<std::thread> callers;
-        for (int c = 0; c < 5; ++c)
-            callers.emplace_back([&, c] {
-                Arrays a(500);
-                a.x[0] = static_cast<float>(c);
-                const Fixed fixed({a.w.data()}, false);
-                for (int i = 0; i < 200; ++i) {
-                    a.y[0] = -1;
-                    if (!run(*executor, fixed, {a.x.data()}, {a.y.data()}).ok() || !a.right()) ++wrong;
-                }
-            });
-        for (std::thread& caller : callers) caller.join();
-        CHECK(wrong == 0);
-        CHECK(executor->counters().runs == 1000);
-        CHECK(executor->counters().contexts <= contexts);
-    }
-}
-
-TEST_CASE("runs over states take turns") {
-    Plan plan;  // state = state + x
-    plan.inputs = plan.fixed = 1;
-    plan.module = kernels();
-    plan.calls = {call("add", {{2, 0}, {1, 0}, {2, 0}}, 64)};
-    const auto first = make(cpu_backend(1), plan, 4), second = make(cpu_backend(1), plan, 4);
-    std::vector<float> state(64, 0), one(64, 1);
-    const Fixed fixed({state.data()}, true);
-    Fixed shared({state.data()}, true);
-    shared.share_turn(fixed);
-    std::vector<std::thread> callers;
-    for (int c = 0; c < 4; ++c)
-        callers.emplace_back([&, c] {
-            for (int i = 0; i < 250; ++i)
-                (void)run(c % 2 == 0 ? *first : *second, c % 2 == 0 ? fixed : shared, {one.data()}, {});
-        });
-    for (std::thread& caller : callers) caller.join();
-    CHECK(state == std::vector<float>(64, 1000));
-}
-
 TEST_CASE("times and events of every call") {
     Plan plan = chain(64);
     plan.batch = 1;
@@ -333,60 +217,6 @@ TEST_CASE("an arena that no memory is left for is a status, and the next run tri
     for (int i = 0; i < 2; ++i)
         CHECK(run(*executor, fixed, {a.x.data()}, {a.y.data()}).code == Code::no_memory);
     CHECK(executor->counters().runs == 0);
-}
-
-TEST_CASE("a flag of its own ends a run, and no other one") {
-    Plan plan;
-    plan.outputs = 1;
-    plan.module = kernels();
-    for (int i = 0; i < 50; ++i) plan.calls.push_back(call("slow", {{1, 0}}, 1));
-    const auto executor = make(cpu_backend(1), plan, 2);
-    const Fixed none({}, false);
-    float mine = 0, other = 0;
-    Memory outputs[] = {&mine};
-    std::atomic<bool> stop{true};
-    Executor::Run doomed;
-    doomed.fixed = &none;
-    doomed.outputs = outputs;
-    doomed.stop = &stop;
-    std::thread beside([&] { CHECK(run(*executor, none, {}, {&other}).ok()); });
-    CHECK(executor->run(doomed).code == Code::cancelled);
-    beside.join();
-    stop.store(false);
-    CHECK(executor->run(doomed).ok());
-    CHECK(executor->counters().runs == 2);
-}
-
-TEST_CASE("cancel ends the runs in flight, close forbids further ones") {
-    Plan plan;
-    plan.outputs = 1;
-    plan.module = kernels();
-    for (int i = 0; i < 2000; ++i) plan.calls.push_back(call("slow", {{1, 0}}, 1));
-    const auto executor = make(cpu_backend(1), plan, 2);
-    const Fixed none({}, false);
-    for (const bool closing : {false, true}) {
-        std::atomic<int> cancelled{0};
-        std::vector<std::thread> callers;
-        for (int c = 0; c < 3; ++c)
-            callers.emplace_back([&] {
-                float y = 0;
-                if (run(*executor, none, {}, {&y}).code == Code::cancelled) ++cancelled;
-            });
-        // All three end: the one that waits for a context is let in after the first cancel and ends with the
-        // next.
-        while (cancelled < 3) {
-            std::this_thread::sleep_for(std::chrono::milliseconds(5));
-            closing ? executor->close() : executor->cancel();
-        }
-        for (std::thread& caller : callers) caller.join();
-        CHECK(cancelled == 3);
-    }
-    CHECK(executor->counters().contexts == 0);
-    float y = 0;
-    const Status after = run(*executor, none, {}, {&y});
-    CHECK(after.code == Code::cancelled);
-    CHECK(after.message.find("is closed") != std::string::npos);
-    executor->close();
 }
 
 TEST_CASE("the null device computes nothing and remembers every dispatch") {
@@ -460,33 +290,3 @@ TEST_CASE("kernels of a library run among generated ones") {
         CHECK(executor->counters().runs == (n == 8 ? 1 : 0));
     }
 }
-
-#if !defined(__SANITIZE_THREAD__)
-TEST_CASE("a forked child runs, even when the parent's contexts were all in use") {
-    const auto executor = make(cpu_backend(2), chain(5000), 1);
-    Arrays a(5000);
-    const Fixed fixed({a.w.data()}, false);
-    REQUIRE(run(*executor, fixed, {a.x.data()}, {a.y.data()}).ok());
-    std::atomic<bool> stop{false};
-    std::thread busy([&] {
-        Arrays b(5000);
-        const Fixed other({b.w.data()}, false);
-        while (!stop) (void)run(*executor, other, {b.x.data()}, {b.y.data()});
-    });
-    for (int i = 0; i < 10; ++i) {
-        const pid_t child = fork();
-        if (child == 0) {
-            alarm(20);
-            std::fill(a.y.begin(), a.y.end(), 0.0f);
-            const bool good = run(*executor, fixed, {a.x.data()}, {a.y.data()}).ok() && a.right();
-            _exit(good ? 0 : 1);
-        }
-        int status = 0;
-        waitpid(child, &status, 0);
-        REQUIRE(WIFEXITED(status));
-        CHECK(WEXITSTATUS(status) == 0);
-    }
-    stop = true;
-    busy.join();
-}
-#endif
