@@ -165,7 +165,42 @@ def attention(report: Report, asked: argparse.Namespace) -> Any:
     return {"layers": asked.layers, "ways": found}
 
 
-PARTS = {"timeline": timeline, "cuts": cuts, "attention": attention}
+WARM: dict[str, Callable[[Cut, int, int], bool]] = {
+    "none": lambda cut, n, k: False,
+    "queries, keys, values": lambda cut, n, k: n == 2048,
+    "output": lambda cut, n, k: n == k == 1536,
+    "down": lambda cut, n, k: k == 8960,
+    "gate and up": lambda cut, n, k: n == 8960,
+    "all": lambda cut, n, k: True,
+}
+"""Products whose text is run before their turn."""
+
+
+def warm(report: Report, asked: argparse.Namespace) -> Any:
+    """A token's time where products run their text before their turn."""
+    model, usual, found = made(asked), gemv.cut_for, {}
+    for name, rule in WARM.items():
+
+        def cut(m: int, n: int, k: int, dtype: Any, gated: bool = False, rule: Any = rule) -> Cut:
+            made = usual(m, n, k, dtype, gated)
+            return replace(made, warm=rule(made, n, k))
+
+        with (
+            mock.patch.object(gemv, "cut_for", cut),
+            Generator(
+                model, capacity=CONTEXT + 64, dtype="bfloat16", buckets=(64,), device=asked.device
+            ) as ours,
+        ):
+            us = milliseconds(token_of(ours, CONTEXT, asked.device), asked.device, 0.1) * 1e3
+            kernels = {
+                n: t["turn_us"] for n, t in observed(ours)["kernels"].items() if t["launches"] >= asked.layers
+            }
+        found[name] = {"token_us": round(us, 1), "turn_us": kernels}
+        print(f"   {name}: {us:.1f} us {kernels}", flush=True)
+    return {"layers": asked.layers, "warm": found}
+
+
+PARTS = {"timeline": timeline, "cuts": cuts, "attention": attention, "warm": warm}
 
 
 def main(given: Sequence[str] | None = None) -> int:

@@ -16,17 +16,6 @@ namespace flash_decode {
 using tensor::u16;
 using tensor::u32;
 
-// Zero, which no compiler knows: a loop from it on has one text for all its turns.
-__device__ __forceinline__ int known_late() {
-#if defined(__CUDACC_RTC__)
-    int zero;
-    asm volatile("mov.u32 %0, %%ctaid.z;" : "=r"(zero));
-    return zero;
-#else
-    return 0;
-#endif
-}
-
 // The keys of a split that a mask shows to any row: others are not read.
 template <class P>
 __device__ __forceinline__ void shown(int batch, int head, int &begin, int &end, int (*bounds)[2], const P &p) {
