@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from ...protocols import Array
-from .site import EPSILON, NotApplicableError, Site, Use
+from .onnx_edits import as_op, attribute, copy_of, forward, reshaped, shape_of, with_attribute, without_input
+from .site import EPSILON, Site, Use
 
 __all__ = ["OnnxForm"]
 
@@ -73,7 +74,7 @@ class OnnxForm:
 
         graph = shape_inference.infer_shapes(self.model, data_prop=True).graph
         values = [*graph.value_info, *graph.input, *graph.output]
-        return {v.name: _shape(v) for v in values if v.type.tensor_type.HasField("shape")}
+        return {v.name: shape_of(v) for v in values if v.type.tensor_type.HasField("shape")}
 
     @cached_property
     def _floats(self) -> set[str]:
@@ -96,7 +97,7 @@ class OnnxForm:
             root, before = self._root(node.input[0])
             if root and node.op_type == "Transpose" and before is None:
                 rank = len(self._tensors[root].dims)
-                return root, list(_attribute(node, "perm", list(range(rank))[::-1]))
+                return root, list(attribute(node, "perm", list(range(rank))[::-1]))
             return root, before
         return "", None
 
@@ -148,7 +149,7 @@ class OnnxForm:
 
     def _channel_axis(self, node: Any, rank: int) -> int:
         if node.op_type == "Gemm":
-            return 0 if _attribute(node, "transB", 0) else 1
+            return 0 if attribute(node, "transB", 0) else 1
         return {"Conv": 0, "ConvTranspose": 1}.get(node.op_type, rank - 1)
 
     def _heads(self, k: int, channels: int) -> int:
@@ -176,7 +177,7 @@ class OnnxForm:
     def with_array(self, weight: str, array: Array) -> Any:
         from onnx import numpy_helper
 
-        copy = self._copy()
+        copy = copy_of(self.model)
         tensor = next(t for t in copy.graph.initializer if t.name == weight)
         tensor.CopyFrom(numpy_helper.from_array(array, weight))
         return copy
@@ -191,10 +192,10 @@ class OnnxForm:
             yield from self._activations(k, node, where)
             yield from self._windows(k, node, where)
             if node.op_type.endswith("Normalization") and node.op_type != "LpNormalization":
-                old = _attribute(node, "epsilon", 1e-5)
+                old = attribute(node, "epsilon", 1e-5)
                 text = f"epsilon {old:g} is {EPSILON:g}"
                 yield Site(
-                    "change_epsilon", where, text, partial(self._with_attribute, k, "epsilon", EPSILON)
+                    "change_epsilon", where, text, partial(with_attribute, self.model, k, "epsilon", EPSILON)
                 )
 
     def _adds(self, k: int, node: Any, where: str) -> Iterator[Site]:
@@ -210,15 +211,18 @@ class OnnxForm:
             return
         for keep in (0, 1):
             text = f"gives its operand {node.input[keep]} without {node.input[1 - keep]}"
-            yield Site("drop_residual", where, text, partial(self._forward, k, keep))
+            yield Site("drop_residual", where, text, partial(forward, self.model, k, keep))
 
     def _masks(self, k: int, node: Any, where: str) -> Iterator[Site]:
         if node.op_type == "Attention":
             if len(node.input) > 3 and node.input[3]:
-                yield Site("drop_mask", where, "reads no mask", partial(self._without_input, k, 3))
-            if _attribute(node, "is_causal", 0):
+                yield Site("drop_mask", where, "reads no mask", partial(without_input, self.model, k, 3))
+            if attribute(node, "is_causal", 0):
                 yield Site(
-                    "drop_mask", where, "is not causal", partial(self._with_attribute, k, "is_causal", 0)
+                    "drop_mask",
+                    where,
+                    "is not causal",
+                    partial(with_attribute, self.model, k, "is_causal", 0),
                 )
         if node.op_type != "Softmax" or node.input[0] not in self._makers:
             return
@@ -233,12 +237,14 @@ class OnnxForm:
             ]
             if len(computed) == 1 and self._masks_something(mask.input[1 - computed[0]]):
                 text = f"gives the scores {mask.input[computed[0]]} without {mask.input[1 - computed[0]]}"
-                yield Site("drop_mask", mask.name or where, text, partial(self._forward, j, computed[0]))
+                yield Site(
+                    "drop_mask", mask.name or where, text, partial(forward, self.model, j, computed[0])
+                )
         if mask.op_type == "Where":
             scores = [p for p in (1, 2) if not self._is_constant(mask.input[p])]
             if len(scores) == 1:
                 text = f"gives {mask.input[scores[0]]} everywhere"
-                yield Site("drop_mask", mask.name or where, text, partial(self._forward, j, scores[0]))
+                yield Site("drop_mask", mask.name or where, text, partial(forward, self.model, j, scores[0]))
 
     def _masks_something(self, name: str) -> bool:
         """A mask that no input decides may be all zeros: exporters write it where attention has none."""
@@ -279,21 +285,23 @@ class OnnxForm:
                 "change_activation",
                 where,
                 f"{node.op_type} is {other}",
-                partial(self._as, k, other, attributes),
+                partial(as_op, self.model, k, other, attributes),
             )
         elif node.op_type == "Clip":
-            yield Site("change_activation", where, "Clip is Relu", partial(self._as, k, "Relu", {}))
+            yield Site("change_activation", where, "Clip is Relu", partial(as_op, self.model, k, "Relu", {}))
         elif node.op_type == "Gelu":
             words = [b"none", b"tanh"]
-            old = _attribute(node, "approximate", b"none")
+            old = attribute(node, "approximate", b"none")
             new = words[1 - words.index(old)]
             text = f"approximate {old.decode()} is {new.decode()}"
-            yield Site("change_activation", where, text, partial(self._with_attribute, k, "approximate", new))
+            yield Site(
+                "change_activation", where, text, partial(with_attribute, self.model, k, "approximate", new)
+            )
 
     def _windows(self, k: int, node: Any, where: str) -> Iterator[Site]:
         if node.op_type not in WINDOWS:
             return
-        pads = list(_attribute(node, "pads", []))
+        pads = list(attribute(node, "pads", []))
         half = len(pads) // 2
         if any(pads):
             axis = next(a for a, p in enumerate(pads) if p) % half
@@ -303,94 +311,11 @@ class OnnxForm:
             )  # one from the beginning to the end, or back where the beginning has none
             moved[axis], moved[axis + half] = pads[axis] - step, pads[axis + half] + step
             text = f"pads {pads} are {moved}"
-            yield Site("change_padding", where, text, partial(self._with_attribute, k, "pads", moved))
-        strides = list(_attribute(node, "strides", []))
+            yield Site("change_padding", where, text, partial(with_attribute, self.model, k, "pads", moved))
+        strides = list(attribute(node, "strides", []))
         if strides:
             other = [1 if s > 1 else 2 for s in strides]
             text = f"strides {strides} are {other}"
-            yield Site("change_stride", where, text, partial(self._reshaped, k, "strides", other))
-
-    # ── making ──
-
-    def _copy(self) -> Any:
-        return type(self.model).FromString(self.model.SerializeToString())
-
-    def _edited(self, k: int, edit: Callable[[Any], None]) -> Any:
-        copy = self._copy()
-        edit(copy.graph.node[k])
-        return copy
-
-    def _forward(self, k: int, keep: int) -> Any:
-        def edit(node: Any) -> None:
-            kept = node.input[keep]
-            node.op_type = "Identity"
-            del node.attribute[:]
-            del node.input[:]
-            node.input.append(kept)
-
-        return self._edited(k, edit)
-
-    def _as(self, k: int, op_type: str, attributes: dict[str, Any]) -> Any:
-        from onnx import helper
-
-        def edit(node: Any) -> None:
-            node.op_type = op_type
-            del node.input[1:]
-            del node.attribute[:]
-            node.attribute.extend(helper.make_attribute(n, v) for n, v in attributes.items())
-
-        return self._edited(k, edit)
-
-    def _without_input(self, k: int, position: int) -> Any:
-        def edit(node: Any) -> None:
-            node.input[position] = ""
-
-        return self._edited(k, edit)
-
-    def _with_attribute(self, k: int, name: str, value: Any) -> Any:
-        from onnx import helper
-
-        def edit(node: Any) -> None:
-            kept = [a for a in node.attribute if a.name != name]
-            del node.attribute[:]
-            node.attribute.extend([*kept, helper.make_attribute(name, value)])
-
-        return self._edited(k, edit)
-
-    def _reshaped(self, k: int, name: str, value: Any) -> Any:
-        """With an attribute that changes shapes: those written in the file go, and what follows must still fit."""
-        from onnx import shape_inference
-
-        copy = self._with_attribute(k, name, value)
-        del copy.graph.value_info[:]
-        try:
-            found = shape_inference.infer_shapes(
-                copy, check_type=True, strict_mode=True, data_prop=True
-            ).graph
-        except shape_inference.InferenceError as error:
-            raise NotApplicableError(f"the shapes do not fit any more: {error}") from error
-        flat = {v.name: _shape(v) for v in found.value_info}
-        name = copy.graph.node[k].output[0]
-        if flat.get(name) == self._shapes.get(name):
-            raise NotApplicableError("its result is as large as before, so no step is taken")
-        for node in copy.graph.node:  # inference does not look at what a Reshape holds
-            if node.op_type == "Reshape" and not _same_size(flat, node):
-                raise NotApplicableError(f"the shapes do not fit any more at {node.name}")
-        return copy
-
-
-def _same_size(shapes: dict[str, tuple[Any, ...]], node: Any) -> bool:
-    one, other = shapes.get(node.input[0]), shapes.get(node.output[0])
-    known = one is not None and other is not None and all(isinstance(d, int) for d in (*one, *other))
-    return not known or bool(np.prod(one or ()) == np.prod(other or ()))
-
-
-def _shape(value: Any) -> tuple[Any, ...]:
-    dims = value.type.tensor_type.shape.dim
-    return tuple(d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in dims)
-
-
-def _attribute(node: Any, name: str, default: Any) -> Any:
-    from onnx import helper
-
-    return next((helper.get_attribute_value(a) for a in node.attribute if a.name == name), default)
+            yield Site(
+                "change_stride", where, text, partial(reshaped, self.model, self._shapes, k, "strides", other)
+            )
