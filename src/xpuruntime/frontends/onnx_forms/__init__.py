@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from ...ir.tables import joined
 from . import activation, algebra, creation, layers, movement, norm, pointwise, pool
 from .pen import Form, Pen, Writing
 
@@ -12,7 +13,7 @@ __all__ = ["FORMS", "NEEDS", "Form", "Pen", "Writing"]
 
 _FILES = (pointwise, activation, algebra, movement, creation, pool, norm, layers)
 
-FORMS: Mapping[str, Form] = MappingProxyType({op: form for file in _FILES for op, form in file.FORMS.items()})
+FORMS: Mapping[str, Form] = joined("the form of", (file.FORMS for file in _FILES))
 
 NEEDS: Mapping[str, int] = MappingProxyType(
     {

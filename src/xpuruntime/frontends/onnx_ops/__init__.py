@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
+from ...ir.tables import joined
 from . import (
     activation,
     attention,
@@ -44,15 +44,5 @@ _FILES = (
     signal,
 )
 
-
-def _table() -> dict[str, Row]:
-    table: dict[str, Row] = {}
-    for file in _FILES:
-        for op, row in file.ROWS.items():
-            if table.setdefault(op, row) is not row:
-                raise ValueError(f"ONNX op {op!r} stands twice in the table")
-    return table
-
-
-TABLE: Mapping[str, Row] = MappingProxyType(_table())
+TABLE: Mapping[str, Row] = joined("ONNX op", (file.ROWS for file in _FILES))
 """Op of the default ONNX domain -> how it is lowered."""

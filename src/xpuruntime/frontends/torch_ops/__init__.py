@@ -7,8 +7,8 @@ NotLowered; the op is then decomposed where PyTorch can, and opaque with that re
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
+from ...ir.tables import joined
 from . import (
     activation,
     attention,
@@ -46,15 +46,5 @@ _FILES = (
     backward,
 )
 
-
-def _table() -> dict[str, Row]:
-    table: dict[str, Row] = {}
-    for file in _FILES:
-        for op, row in file.ROWS.items():
-            if table.setdefault(op, row) is not row:
-                raise ValueError(f"ATen op {op!r} stands twice in the table")
-    return table
-
-
-TABLE: Mapping[str, Row] = MappingProxyType(_table())
+TABLE: Mapping[str, Row] = joined("ATen op", (file.ROWS for file in _FILES))
 """ATen name, overload included (``add.Tensor``, ``mm``) -> how it is lowered."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
+from ..tables import joined
 from . import (
     activation,
     attention,
@@ -58,14 +58,4 @@ _FILES = (
     backward,
 )
 
-
-def _table() -> dict[str, Rule]:
-    table: dict[str, Rule] = {}
-    for file in _FILES:
-        for name, rule in file.RULES.items():
-            if table.setdefault(name, rule) is not rule:
-                raise ValueError(f"op {name!r} has two rules")
-    return table
-
-
-RULES: Mapping[str, Rule] = MappingProxyType(_table())
+RULES: Mapping[str, Rule] = joined("the rule of", (file.RULES for file in _FILES))

@@ -8,9 +8,9 @@ has a plain name (``rms_norm``, ``silu_mul``, ``quantize_linear``). ``opaque`` i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from ..schema import Call, Mismatch, Op, op
+from ..tables import joined
 from . import (
     activation,
     attention,
@@ -67,17 +67,9 @@ _FILES = (
     backward,
 )
 
-
-def _table() -> dict[str, Op]:
-    table = {"opaque": OPAQUE}
-    for file in _FILES:
-        for row in file.ROWS:
-            if table.setdefault(row.name, row) is not row:
-                raise ValueError(f"op {row.name!r} stands twice in the table")
-    return table
-
-
-OPS: Mapping[str, Op] = MappingProxyType(_table())
+OPS: Mapping[str, Op] = joined(
+    "op", ({row.name: row} for row in (OPAQUE, *(row for file in _FILES for row in file.ROWS)))
+)
 
 
 def aten_index() -> dict[str, str]:
