@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import sys
 from collections import Counter
@@ -15,6 +14,7 @@ from ..ir import Graph, Node
 from ..protocols import Array, ModelSource, NodeRef
 from ..store import Store
 from ..types import DType
+from .digests import kept_by_digest
 from .opened import open_known
 from .programs import is_program, open_program
 
@@ -115,32 +115,19 @@ def as_onnx(model: ModelSource) -> ModelSource:
             got=f"program {model.name!r}",
             do="Use engine='native', or open the model that it was compiled from.",
         )
-    return model if model.format != "graph" else _written(model.digest, _Held(model))
+    return model if model.format != "graph" else _written(model)
 
 
-class _Held:
-    """A model that does not enter a cache's key: its digest says all."""
-
-    def __init__(self, model: ModelSource) -> None:
-        self.model = model
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Held)
-
-    def __hash__(self) -> int:
-        return 0
-
-
-@functools.lru_cache(maxsize=2)
-def _written(digest: str, held: _Held) -> ModelSource:
+@kept_by_digest
+def _written(model: ModelSource) -> ModelSource:
     from ..frontends.onnx_writer import to_onnx
 
-    graph, weights = held.model.graph
+    graph, weights = model.graph
     if graph.states:
         raise ModelError(
-            f"model {held.model.name!r}",
+            f"model {model.name!r}",
             "keeps state from run to run, which ONNX cannot say",
             got=", ".join(s.name for s in graph.states),
             do="Use engine='native'.",
         )
-    return open_model(to_onnx(graph, weights), name=held.model.name)
+    return open_model(to_onnx(graph, weights), name=model.name)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...frontends.onnx import import_onnx
 from ...ir import Graph
 from ...protocols import Array, ModelSource
+from ..digests import kept_by_digest
 
 __all__ = ["NativeModel", "native_model"]
 
@@ -25,22 +25,9 @@ def native_model(model: ModelSource) -> NativeModel:
     """The model in the IR. Raises ModelError. The last few are kept: asking, building and loading follow one another."""
     if model.format == "graph":
         return NativeModel(*model.graph)
-    return _by_digest(model.digest, _Held(model))
+    return _imported(model)
 
 
-class _Held:
-    """A ModelSource that does not enter the cache's key: the digest says all."""
-
-    def __init__(self, model: ModelSource) -> None:
-        self.model = model
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Held)
-
-    def __hash__(self) -> int:
-        return 0
-
-
-@functools.lru_cache(maxsize=2)
-def _by_digest(digest: str, held: _Held) -> NativeModel:
-    return NativeModel(*import_onnx(held.model))
+@kept_by_digest
+def _imported(model: ModelSource) -> NativeModel:
+    return NativeModel(*import_onnx(model))
