@@ -18,7 +18,7 @@ from ..errors import ModelError, XpuError
 from ..ir import Graph
 from ..protocols import Array, ModelSource
 from .model_file import open_with
-from .onnx_file import Checked, check_onnx
+from .onnx_check import Checked, check_onnx
 from .onnx_lower import Lowering
 from .onnx_ops import NotLowered
 from .onnx_scope import Scope

@@ -9,9 +9,10 @@ from ..decisions import Reason, Support
 from ..errors import ModelError
 from ..ir import Graph
 from ..protocols import ModelSource
-from .onnx_file import check_onnx, dtype_table
+from .onnx_check import check_onnx
 from .onnx_opaque import captured
-from .onnx_types import Types, sub_graphs
+from .onnx_proto import dtype_table, sub_graphs
+from .onnx_types import Types
 
 __all__ = ["Original"]
 

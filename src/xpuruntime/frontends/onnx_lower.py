@@ -13,8 +13,8 @@ from .onnx_nodes import WHY, actual, attributes, defaults, schema_body, version,
 from .onnx_opaque import captured, encode
 from .onnx_ops import TABLE, NotLowered, Site
 from .onnx_ops.fold import fold
+from .onnx_proto import sub_graphs
 from .onnx_scope import Scope
-from .onnx_types import sub_graphs
 from .onnx_values import Mark, Values
 
 __all__ = ["OLDEST", "Lowering"]

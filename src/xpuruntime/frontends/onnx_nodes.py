@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .onnx_ops import NotLowered
+from .onnx_proto import sub_graphs
 from .onnx_tensors import tensor_array
-from .onnx_types import sub_graphs
 
 __all__ = ["WHY", "actual", "attributes", "defaults", "schema_body", "version", "without_absent"]
 

@@ -77,7 +77,7 @@ def decode(attributes: Mapping[str, Any]) -> list[Any]:
 
 def captured(node: Any) -> list[str]:
     """Names that a node's subgraphs read from outside, in order, each once."""
-    from .onnx_file import _reads
+    from .onnx_proto import reads
 
     own = set(node.input)
-    return [name for name in _reads(node) if name not in own]
+    return [name for name in reads(node) if name not in own]

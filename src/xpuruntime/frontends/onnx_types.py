@@ -6,13 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..types import DimLike, DType, TensorSpec, dim, parse_dim
+from .onnx_proto import sub_graphs
 
-__all__ = ["Types", "sub_graphs"]
-
-
-def sub_graphs(node: Any) -> list[Any]:
-    """The graphs in a node's attributes."""
-    return [g for a in node.attribute for g in ([a.g] if a.HasField("g") else []) + list(a.graphs)]
+__all__ = ["Types"]
 
 
 class Types:

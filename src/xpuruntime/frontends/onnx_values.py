@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from ..ir import MAX_CONST_ELEMENTS, Graph, GraphBuilder, Node, Value, Weight
+from ..ir import MAX_CONST_ELEMENTS, Graph, Node, Value, Weight
 from ..protocols import Array
 from ..types import Dim, DType, TensorSpec
+from .builder import Builder
 from .onnx_nodes import attributes
 from .onnx_ops import NotLowered
 from .onnx_ops.fold import LARGEST
@@ -20,7 +21,7 @@ from .onnx_scope import Scope, dense
 from .onnx_tensors import tensor_array, tensor_spec, whereabouts
 from .onnx_types import Types, all_names
 
-__all__ = ["Builder", "Mark", "Values"]
+__all__ = ["Mark", "Values"]
 
 Mark = tuple[int, int, int]
 """How many nodes, values and weights there were."""
@@ -33,24 +34,6 @@ _CONSTANT_KINDS: dict[str, Any] = {
     "value_strings": object,
 }
 _INDEX_TYPES = (DType.INT64, DType.INT32, DType.BOOL, DType.STRING)
-
-
-class Builder(GraphBuilder):
-    """Names of inner values follow the node they come from, and never take a name that the model uses."""
-
-    def __init__(self, name: str, reserved: set[str]) -> None:
-        super().__init__(name)
-        self.reserved, self.stem = reserved, ""
-
-    def fresh(self, stem: str) -> str:
-        """A name that neither the graph nor the model has."""
-        base = f"{self.stem}.{stem}" if self.stem else stem
-        while True:
-            number = self._counters.get(base, 0)
-            self._counters[base] = number + 1
-            name = f"{base}_{number}" if number else base
-            if name not in self.values and name not in self.reserved:
-                return name
 
 
 class Values:

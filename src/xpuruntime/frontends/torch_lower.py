@@ -8,34 +8,18 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import IrError
-from ..ir import GraphBuilder, Value, find_op
+from ..ir import Value, find_op
 from ..types import Dim, DimLike, TensorSpec
+from .builder import Builder
 from .torch_dims import Symbols, alike, dtype_of, spec_of
 from .torch_names import source_of
+from .torch_nodes import attribute, default, dense, is_number, listed, op_name, users
 from .torch_ops import FREE, TABLE, NotLowered, Ref, Site
 
-__all__ = ["Builder", "Lowering"]
+__all__ = ["Lowering", "Unknown"]
 
 _INLINED = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 _CONTROL_FLOW = ("cond", "while_loop", "map_impl", "scan", "associative_scan")
-
-
-class Builder(GraphBuilder):
-    """Names of inner values follow the node they come from, and never take a name that the program uses."""
-
-    def __init__(self, name: str, reserved: set[str]) -> None:
-        super().__init__(name)
-        self.reserved, self.stem = reserved, ""
-
-    def fresh(self, stem: str) -> str:
-        """A name that neither the graph nor the program has."""
-        base = f"{self.stem}.{stem}" if self.stem else stem
-        while True:
-            number = self._counters.get(base, 0)
-            self._counters[base] = number + 1
-            name = f"{base}_{number}" if number else base
-            if name not in self.values and name not in self.reserved:
-                return name
 
 
 class Unknown:
@@ -61,7 +45,7 @@ class Lowering:
         """Lower nodes in order; inputs and outputs of the program are its caller's business."""
         for node in nodes:
             if node.op == "get_attr":
-                self.values[node] = _attribute(node)
+                self.values[node] = attribute(node)
             elif node.op == "call_function":
                 self._call(node)
 
@@ -98,17 +82,17 @@ class Lowering:
             self.values[node] = self._item(node)
             return
         result = node.meta.get("val")
-        if _is_number(result) and str(target) == "aten._local_scalar_dense.default":
+        if is_number(result) and str(target) == "aten._local_scalar_dense.default":
             self._content(node)
             return
-        if _is_number(result):
+        if is_number(result):
             self.values[node] = self._number(node, result)
             return
         kind = getattr(target, "__name__", str(target))
         if kind in _INLINED:
             self._inline(node)
             return
-        op, domain = _op_name(target)
+        op, domain = op_name(target)
         if result is None:
             self.values[node] = None  # an assertion; it makes nothing
             return
@@ -139,13 +123,13 @@ class Lowering:
         if row is None:
             raise NotLowered("the op has no row in the table of ATen ops")
         site = Site(
-            self.b, op, self._arguments(node), self._specs(node), lambda i: _users(node, i), _dense(node)
+            self.b, op, self._arguments(node), self._specs(node), lambda i: users(node, i), dense(node)
         )
         mark = len(self.b.nodes)
         made = row(site)
         self._found(mark)
         for name, value in site.args.items():
-            if name not in site.read and name not in FREE and value != _default(node, name):
+            if name not in site.read and name not in FREE and value != default(node, name):
                 raise NotLowered(f"its argument {name} is {value}")
         results: list[str | None] = [made] if isinstance(made, str) else list(made)
         for i, value in enumerate(results):
@@ -155,7 +139,7 @@ class Lowering:
     def _checked(self, node: Any, position: int, value: str | None, theirs: TensorSpec | None) -> None:
         """The result is what PyTorch says it is: a row that errs is found here, and not in somebody's scores."""
         if value is None:
-            if _users(node, position):
+            if users(node, position):
                 raise NotLowered(f"its result {position} is not made")
             return
         ours = self.b.spec(value)
@@ -170,7 +154,7 @@ class Lowering:
 
     def _specs(self, node: Any) -> list[TensorSpec | None]:
         """Results as PyTorch infers them."""
-        return [None if v is None else spec_of(v, self.symbols) for v in _listed(node.meta["val"])]
+        return [None if v is None else spec_of(v, self.symbols) for v in listed(node.meta["val"])]
 
     def _found(self, mark: int) -> None:
         """Symbols that the new nodes bring in: counts of what an op finds become known, others depend on a tensor's content."""
@@ -253,7 +237,7 @@ class Lowering:
             self.values[inner] = self.values[outer]
         self.nodes(graph.nodes)
         (out,) = (n for n in graph.nodes if n.op == "output")
-        results = [self.values[v] if hasattr(v, "op") else v for v in _listed(out.args[0])]
+        results = [self.values[v] if hasattr(v, "op") else v for v in listed(out.args[0])]
         self.values[node] = results
 
     # ── opaque ──
@@ -267,7 +251,7 @@ class Lowering:
             _sort_out(name, value, inputs, attributes)
         several = not isinstance(node.meta["val"], torch.Tensor)
         outputs: list[tuple[str, TensorSpec | None]] = []
-        for i, value in enumerate(_listed(node.meta["val"])):
+        for i, value in enumerate(listed(node.meta["val"])):
             name = f"{node.name}.{i}" if several and i else node.name
             outputs.append((name if name not in self.b.values else self.b.fresh(name), self._spec(value)))
         made = self.b.opaque(
@@ -308,53 +292,3 @@ def _sort_out(name: str, value: Any, inputs: list[str | None], attributes: dict[
         attributes[name] = value
     else:
         attributes[name] = str(value)
-
-
-def _op_name(target: Any) -> tuple[str, str]:
-    """("add.Tensor", "aten") of an op; a function that is none has the domain ``torch``."""
-    name = (
-        target.name() if callable(getattr(target, "name", None)) else getattr(target, "__name__", str(target))
-    )
-    domain, _, op = str(name).rpartition("::")
-    return op, domain
-
-
-def _attribute(node: Any) -> Any:
-    value = node.graph.owning_module
-    for part in node.target.split("."):
-        value = getattr(value, part)
-    return value
-
-
-def _is_number(value: Any) -> bool:
-    return type(value).__name__ in ("SymInt", "SymBool", "SymFloat") or isinstance(value, bool | int | float)
-
-
-def _listed(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, tuple | list) else [value]
-
-
-def _users(node: Any, position: int) -> bool:
-    """Whether somebody reads a result: the node itself where it has one, else the getitem of that place."""
-    import torch
-
-    if isinstance(node.meta["val"], torch.Tensor):
-        return True
-    return any(u.target is operator.getitem and u.args[1] == position and u.users for u in node.users)
-
-
-def _dense(node: Any) -> frozenset[str]:
-    """Arguments whose tensors are the whole of their memory, in order."""
-    names = [a.name for a in node.target._schema.arguments]
-    given = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
-    tensors = {k: v.meta["val"] for k, v in given.items() if hasattr(v, "meta")}
-    return frozenset(
-        k
-        for k, t in tensors.items()
-        if hasattr(t, "is_contiguous") and t.is_contiguous() and t.storage_offset() == 0
-    )
-
-
-def _default(node: Any, name: str) -> Any:
-    (argument,) = (a for a in node.target._schema.arguments if a.name == name)
-    return argument.default_value if argument.has_default_value() else None

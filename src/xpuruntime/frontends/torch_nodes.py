@@ -1,0 +1,62 @@
+"""What an FX node says of itself: its op, its arguments' defaults, what its results are and who reads them."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+__all__ = ["attribute", "default", "dense", "is_number", "listed", "op_name", "users"]
+
+
+def op_name(target: Any) -> tuple[str, str]:
+    """("add.Tensor", "aten") of an op; a function that is none has the domain ``torch``."""
+    name = (
+        target.name() if callable(getattr(target, "name", None)) else getattr(target, "__name__", str(target))
+    )
+    domain, _, op = str(name).rpartition("::")
+    return op, domain
+
+
+def attribute(node: Any) -> Any:
+    """What a ``get_attr`` node gives: an attribute of the module that holds its graph."""
+    value = node.graph.owning_module
+    for part in node.target.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def is_number(value: Any) -> bool:
+    """A number of Python, or one of PyTorch's symbolic ones."""
+    return type(value).__name__ in ("SymInt", "SymBool", "SymFloat") or isinstance(value, bool | int | float)
+
+
+def listed(value: Any) -> list[Any]:
+    """Several results as they are, one as a list of one."""
+    return list(value) if isinstance(value, tuple | list) else [value]
+
+
+def users(node: Any, position: int) -> bool:
+    """Whether somebody reads a result: the node itself where it has one, else the getitem of that place."""
+    import torch
+
+    if isinstance(node.meta["val"], torch.Tensor):
+        return True
+    return any(u.target is operator.getitem and u.args[1] == position and u.users for u in node.users)
+
+
+def dense(node: Any) -> frozenset[str]:
+    """Arguments whose tensors are the whole of their memory, in order."""
+    names = [a.name for a in node.target._schema.arguments]
+    given = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+    tensors = {k: v.meta["val"] for k, v in given.items() if hasattr(v, "meta")}
+    return frozenset(
+        k
+        for k, t in tensors.items()
+        if hasattr(t, "is_contiguous") and t.is_contiguous() and t.storage_offset() == 0
+    )
+
+
+def default(node: Any, name: str) -> Any:
+    """An argument's default value by the op's schema; None without one."""
+    (argument,) = (a for a in node.target._schema.arguments if a.name == name)
+    return argument.default_value if argument.has_default_value() else None
