@@ -3,22 +3,16 @@
     <root>/v1/<kind>/<first two digits of key>/<key>      one file per entry
     <root>/v1/locks/<key>.lock                            held while one process builds what others wait for
 
-An entry is ``magic | header length | header JSON | payload``; the header holds the payload's length and sha256, the
-whole ingredients of the key, and the time it was made. It is written to a temporary file beside its place, synced, and
-renamed, so a reader sees a whole entry or none. A damaged entry is reported, removed and counts as absent.
+An entry (``entry_file``) is written to a temporary file beside its place, synced, and renamed, so a reader sees a whole entry or
+none. A damaged entry is reported, removed and counts as absent.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
-import hashlib
-import json
 import logging
-import mmap
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -26,53 +20,24 @@ from pathlib import Path
 from typing import Any
 
 from . import env
+from .entry_file import (
+    AGAIN,
+    TEMPORARY,
+    VERSION,
+    check_payload,
+    digest,
+    entry_parts,
+    mapped,
+    read_header,
+    store_error,
+    write_atomic,
+)
 from .errors import FormatError, PolicyError, StoreError
 
 __all__ = ["Entry", "Store", "digest", "write_atomic"]
 
-_MAGIC = b"XPUSTORE"
-_VERSION = 1
-_AGAIN = "Remove the file; it is built again when needed."
 _ABANDONED = 3600.0  # seconds after which a temporary file belongs to nobody: its writer was killed
-_TEMPORARY = ".tmp-"
 _log = logging.getLogger("xpuruntime.store")
-
-
-def digest(ingredients: Mapping[str, Any]) -> str:
-    """sha256 of the canonical JSON of a key's ingredients (plain data only; TypeError for anything else)."""
-    text = json.dumps(ingredients, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def write_atomic(path: Path, *parts: bytes | memoryview) -> None:
-    """Write a whole file or nothing: temporary file beside it, sync, rename. Raises StoreError."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=_TEMPORARY, dir=path.parent)
-        temporary = Path(name)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                for part in parts:
-                    file.write(part)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.chmod(0o644)
-            temporary.replace(path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise
-    except OSError as error:
-        raise _store_error(path, "cannot write", error) from error
-
-
-def _store_error(path: Path, what: str, error: OSError) -> StoreError:
-    advice = {
-        errno.ENOSPC: "Free disk space, or point XPU_CACHE_DIR at another disk.",
-        errno.EROFS: "Set XPU_CACHE_MODE=ro, or point XPU_CACHE_DIR at a writable folder.",
-        errno.EACCES: "Set XPU_CACHE_MODE=ro, or point XPU_CACHE_DIR at a writable folder.",
-    }.get(error.errno or 0, "Point XPU_CACHE_DIR at a writable folder, or set XPU_CACHE_MODE=off.")
-    return StoreError(f"store {path}", what, got=error.strerror or str(error), do=advice)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +92,7 @@ class Store:
 
     def path(self, kind: str, key: str) -> Path:
         """Where the entry lies or would lie."""
-        return self.root / f"v{_VERSION}" / kind / key[:2] / key
+        return self.root / f"v{VERSION}" / kind / key[:2] / key
 
     def get(self, kind: str, key: str) -> bytes | None:
         """The payload, checked against its checksum; None when absent. A damaged entry is removed, with a warning."""
@@ -139,7 +104,7 @@ class Store:
 
         It stays good after the entry was trimmed or replaced.
         """
-        return self._checked(kind, key, _mapped)
+        return self._checked(kind, key, mapped)
 
     def _checked(self, kind: str, key: str, read: Callable[[Any], bytes | memoryview]) -> memoryview | None:
         if self.mode == "off":
@@ -147,17 +112,17 @@ class Store:
         path = self.path(kind, key)
         try:
             with path.open("rb") as file:
-                header = _read_header(path, file.read(16), file)
+                header = read_header(path, file.read(16), file)
                 payload = memoryview(read(file))
-            _check_payload(path, header, payload)
+            check_payload(path, header, payload)
             if (header["kind"], header["key"]) != (kind, key):
                 raise FormatError(
-                    f"store entry {path}", "belongs to another key", got=header["key"], do=_AGAIN
+                    f"store entry {path}", "belongs to another key", got=header["key"], do=AGAIN
                 )
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise _store_error(path, "cannot read", error) from error
+            raise store_error(path, "cannot read", error) from error
         except FormatError as error:
             _log.warning("%s", error)
             if self.mode == "rw":
@@ -174,17 +139,7 @@ class Store:
         key = digest(ingredients)
         if self.mode != "rw":
             return key
-        header = {
-            "kind": kind,
-            "key": key,
-            "bytes": len(payload),
-            "sha256": hashlib.sha256(payload).hexdigest(),
-            "made": time.time(),
-            "ingredients": dict(ingredients),
-        }
-        text = json.dumps(header, sort_keys=True).encode()
-        head = _MAGIC + _VERSION.to_bytes(4, "little") + len(text).to_bytes(4, "little")
-        write_atomic(self.path(kind, key), head, text, payload)
+        write_atomic(self.path(kind, key), *entry_parts(kind, key, ingredients, payload))
         self.trim(keep=key)
         return key
 
@@ -193,7 +148,7 @@ class Store:
         found = []
         for path in self._files():
             with contextlib.suppress(OSError, FormatError), path.open("rb") as file:
-                header = _read_header(path, file.read(16), file)
+                header = read_header(path, file.read(16), file)
                 stat = path.stat()
                 found.append(
                     Entry(
@@ -214,24 +169,24 @@ class Store:
         for path in sorted(self._files()):
             try:
                 with path.open("rb") as file:
-                    header = _read_header(path, file.read(16), file)
-                    _check_payload(path, header, file.read())
+                    header = read_header(path, file.read(16), file)
+                    check_payload(path, header, file.read())
                 if self.path(header["kind"], header["key"]) != path:
                     raise FormatError(
-                        f"store entry {path}", "belongs to another key", got=header["key"], do=_AGAIN
+                        f"store entry {path}", "belongs to another key", got=header["key"], do=AGAIN
                     )
             except FormatError as error:
                 problems.append(error)
             except FileNotFoundError:  # another process trimmed it meanwhile
                 continue
             except OSError as error:
-                raise _store_error(path, "cannot read", error) from error
+                raise store_error(path, "cannot read", error) from error
         return problems
 
     def _files(self) -> Iterator[Path]:
         """Every entry's file. What a writer has under way is none of them."""
-        found = (self.root / f"v{_VERSION}").glob("*/??/*")
-        return (path for path in found if not path.name.startswith(_TEMPORARY))
+        found = (self.root / f"v{VERSION}").glob("*/??/*")
+        return (path for path in found if not path.name.startswith(TEMPORARY))
 
     def trim(self, limit: int | None = None, *, keep: str = "") -> list[Path]:
         """Remove least recently used files until the total is within the limit (0 removes all); what was removed.
@@ -241,10 +196,10 @@ class Store:
         limit = self.limit if limit is None else limit
         files = []
         now = time.time()
-        for path in (self.root / f"v{_VERSION}").glob("*/??/*"):
+        for path in (self.root / f"v{VERSION}").glob("*/??/*"):
             with contextlib.suppress(OSError):
                 stat = path.stat()
-                if not path.name.startswith(_TEMPORARY):
+                if not path.name.startswith(TEMPORARY):
                     files.append((stat.st_mtime, stat.st_size, path))
                 elif now - stat.st_mtime > _ABANDONED:
                     path.unlink()
@@ -270,12 +225,12 @@ class Store:
         if self.mode != "rw":
             yield
             return
-        path = self.root / f"v{_VERSION}" / "locks" / f"{key}.lock"
+        path = self.root / f"v{VERSION}" / "locks" / f"{key}.lock"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise _store_error(path, "cannot lock", error) from error
+            raise store_error(path, "cannot lock", error) from error
         try:
             _flock(handle, seconds)
             yield
@@ -317,41 +272,3 @@ def _user_folder() -> Path:
         raise StoreError(
             "store", "this user has no home folder", do="Set XPU_CACHE_DIR to a writable folder."
         ) from error
-
-
-def _read_header(path: Path, head: bytes, file: Any) -> dict[str, Any]:
-    who = f"store entry {path}"
-    if len(head) != 16 or head[:8] != _MAGIC:
-        raise FormatError(who, "is not a store entry", got=head[:8], do=_AGAIN)
-    version, length = int.from_bytes(head[8:12], "little"), int.from_bytes(head[12:16], "little")
-    if version != _VERSION:
-        raise FormatError(who, f"has format version {version}, this release reads {_VERSION}", do=_AGAIN)
-    if length > 1 << 24:
-        raise FormatError(who, "header is damaged", got=f"length {length}", do=_AGAIN)
-    try:
-        header = json.loads(file.read(length))
-        wanted = {"kind": str, "key": str, "bytes": int, "sha256": str, "made": float, "ingredients": dict}
-        if not all(isinstance(header[k], t) for k, t in wanted.items()):
-            raise TypeError("a field has the wrong type")
-        if digest(header["ingredients"]) != header["key"]:
-            raise ValueError("the key is not the digest of the ingredients")
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise FormatError(who, "header is damaged", got=error, do=_AGAIN) from error
-    return dict(header)
-
-
-def _mapped(file: Any) -> memoryview:
-    """What follows the file's place, as its own pages. Writable to whoever gets it, for some libraries take no other memory."""
-    here = file.tell()
-    if os.fstat(file.fileno()).st_size <= here:
-        return memoryview(b"")
-    return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))[here:]
-
-
-def _check_payload(path: Path, header: Mapping[str, Any], payload: bytes | memoryview) -> None:
-    if len(payload) != header["bytes"]:
-        raise FormatError(
-            f"store entry {path}", "is truncated", got=f"{len(payload)} of {header['bytes']} bytes", do=_AGAIN
-        )
-    if hashlib.sha256(payload).hexdigest() != header["sha256"]:
-        raise FormatError(f"store entry {path}", "does not match its checksum", do=_AGAIN)

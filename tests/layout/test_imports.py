@@ -18,8 +18,8 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "xpuruntime"
 
 # Leaves, in order: each may know those to its left.
 LEAVES = (
-    "errors", "env", "dims", "types", "casts", "targets", "decisions", "protocols", "plugins", "numerics", "store",
-    "tensor_files", "families", "vendor_folders", "registered",
+    "errors", "env", "dims", "types", "casts", "targets", "decisions", "evidence", "protocols", "plugins", "numerics",
+    "entry_file", "store", "tensor_files", "families", "vendor_folders", "registered",
 )  # fmt: skip
 CORE = "_core"  # the C++ core's Python module
 

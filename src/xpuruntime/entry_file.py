@@ -1,0 +1,134 @@
+"""One file of the store: written whole or not at all, and read with its checksum.
+
+``magic | header length | header JSON | payload``; the header holds the payload's length and sha256, the whole ingredients of the
+entry's key, and the time it was made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import mmap
+import os
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .errors import FormatError, StoreError
+
+__all__ = [
+    "AGAIN",
+    "TEMPORARY",
+    "VERSION",
+    "check_payload",
+    "digest",
+    "entry_parts",
+    "mapped",
+    "read_header",
+    "store_error",
+    "write_atomic",
+]
+
+_MAGIC = b"XPUSTORE"
+VERSION = 1
+AGAIN = "Remove the file; it is built again when needed."
+TEMPORARY = ".tmp-"
+
+
+def digest(ingredients: Mapping[str, Any]) -> str:
+    """sha256 of the canonical JSON of a key's ingredients (plain data only; TypeError for anything else)."""
+    text = json.dumps(ingredients, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def write_atomic(path: Path, *parts: bytes | memoryview) -> None:
+    """Write a whole file or nothing: temporary file beside it, sync, rename. Raises StoreError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=TEMPORARY, dir=path.parent)
+        temporary = Path(name)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                for part in parts:
+                    file.write(part)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.chmod(0o644)
+            temporary.replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+    except OSError as error:
+        raise store_error(path, "cannot write", error) from error
+
+
+def store_error(path: Path, what: str, error: OSError) -> StoreError:
+    """What the operating system said, with what to do about it."""
+    advice = {
+        errno.ENOSPC: "Free disk space, or point XPU_CACHE_DIR at another disk.",
+        errno.EROFS: "Set XPU_CACHE_MODE=ro, or point XPU_CACHE_DIR at a writable folder.",
+        errno.EACCES: "Set XPU_CACHE_MODE=ro, or point XPU_CACHE_DIR at a writable folder.",
+    }.get(error.errno or 0, "Point XPU_CACHE_DIR at a writable folder, or set XPU_CACHE_MODE=off.")
+    return StoreError(f"store {path}", what, got=error.strerror or str(error), do=advice)
+
+
+def read_header(path: Path, head: bytes, file: Any) -> dict[str, Any]:
+    """The header of an entry whose first 16 bytes are ``head``; the file stands behind them, and then behind the header. Raises FormatError."""
+    who = f"store entry {path}"
+    if len(head) != 16 or head[:8] != _MAGIC:
+        raise FormatError(who, "is not a store entry", got=head[:8], do=AGAIN)
+    version, length = int.from_bytes(head[8:12], "little"), int.from_bytes(head[12:16], "little")
+    if version != VERSION:
+        raise FormatError(who, f"has format version {version}, this release reads {VERSION}", do=AGAIN)
+    if length > 1 << 24:
+        raise FormatError(who, "header is damaged", got=f"length {length}", do=AGAIN)
+    try:
+        header = json.loads(file.read(length))
+        wanted = {"kind": str, "key": str, "bytes": int, "sha256": str, "made": float, "ingredients": dict}
+        if not all(isinstance(header[k], t) for k, t in wanted.items()):
+            raise TypeError("a field has the wrong type")
+        if digest(header["ingredients"]) != header["key"]:
+            raise ValueError("the key is not the digest of the ingredients")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise FormatError(who, "header is damaged", got=error, do=AGAIN) from error
+    return dict(header)
+
+
+def entry_parts(
+    kind: str, key: str, ingredients: Mapping[str, Any], payload: bytes
+) -> tuple[bytes, bytes, bytes]:
+    """What an entry's file holds, one after the other."""
+    header = {
+        "kind": kind,
+        "key": key,
+        "bytes": len(payload),
+        "sha256": hashlib.sha256(payload).hexdigest(),
+        "made": time.time(),
+        "ingredients": dict(ingredients),
+    }
+    text = json.dumps(header, sort_keys=True).encode()
+    head = _MAGIC + VERSION.to_bytes(4, "little") + len(text).to_bytes(4, "little")
+    return head, text, payload
+
+
+def mapped(file: Any) -> memoryview:
+    """What follows the file's place, as its own pages. Writable to whoever gets it, for some libraries take no other memory."""
+    here = file.tell()
+    if os.fstat(file.fileno()).st_size <= here:
+        return memoryview(b"")
+    return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))[here:]
+
+
+def check_payload(path: Path, header: Mapping[str, Any], payload: bytes | memoryview) -> None:
+    """Raises FormatError for a payload that is not the one that was written."""
+    if len(payload) != header["bytes"]:
+        raise FormatError(
+            f"store entry {path}", "is truncated", got=f"{len(payload)} of {header['bytes']} bytes", do=AGAIN
+        )
+    if hashlib.sha256(payload).hexdigest() != header["sha256"]:
+        raise FormatError(f"store entry {path}", "does not match its checksum", do=AGAIN)
