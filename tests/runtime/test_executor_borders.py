@@ -11,12 +11,7 @@ import numpy as np
 import pytest
 
 from xpuruntime.errors import InputError
-from xpuruntime.program.program import (
-    BufferKind,
-    CompiledProgram,
-    EntryPoint,
-    ExecutionPlan,
-)
+from xpuruntime.program.program import BufferKind, CompiledProgram, EntryPoint, ExecutionPlan
 from xpuruntime.runtime import DeviceBuffer, Executor
 from xpuruntime.types import DType, TensorSpec
 

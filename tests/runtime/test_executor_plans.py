@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from xpuruntime.errors import BuildError, FormatError, UnavailableError
-from xpuruntime.program.program import (
-    CompiledProgram,
-)
+from xpuruntime.program.program import CompiledProgram
 from xpuruntime.runtime import Executor
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from .. import env
@@ -13,13 +13,55 @@ from ..engines import engine_names
 from ..errors import PolicyError
 from ..policies import Policy, effective_policy, load_policy
 from ..policies.load import PolicyLike
+from ..protocols import Array
 from ..runtime.device import cpu
 from ..targets import DeviceId
 from ..types import DType
-from .attempt import find
-from .select import Ask
+from .attempt import Wanted, find
 
-__all__ = ["Effective", "effective_ask"]
+__all__ = ["Ask", "Effective", "effective_ask"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What the effective policy says, in the words of ``select``.
+
+    engine:   a name, ``auto`` (measure), or None (first of the built-in order). device: None for the built-in ones in order.
+    fallback: devices that may take over, in order; empty means that what was named must be had.
+    order:    device kind -> engines to try, in order.
+    examples: what to measure candidates on, by input name.
+    """
+
+    engine: str | None
+    device: DeviceId | None
+    precision: DType | None
+    permit: DType | None
+    fallback: tuple[DeviceId, ...]
+    threads: int | None
+    options: Mapping[str, Mapping[str, str]]
+    caching: bool
+    order: Mapping[str, Sequence[str]]
+    optimization: int
+    kernels: str = ""
+    compile_timeout_s: float | None = None
+    place: Mapping[str, str] = field(default_factory=dict)
+    examples: Mapping[str, Array] | None = None
+
+    def wanted(self, engine: str, device: DeviceId) -> Wanted:
+        """The candidate of that engine and device."""
+        options = tuple(sorted(self.options.get(engine, {}).items()))
+        return Wanted(
+            engine,
+            device,
+            self.precision,
+            self.permit,
+            self.threads,
+            options,
+            self.caching,
+            self.optimization,
+            self.kernels,
+            self.compile_timeout_s,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,84 +2,33 @@
 
 from __future__ import annotations
 
-import json
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from .. import env
-from ..decisions import Candidate, Decision, Reason, Support
+from ..decisions import Candidate, Decision, Reason
 from ..errors import (
     BuildError,
     BuildTimeout,
     DeviceUnavailable,
     EngineUnavailable,
-    InputError,
     PolicyError,
     PrecisionUnavailable,
-    StoreError,
     XpuError,
 )
-from ..protocols import Array, ModelSource
-from ..runtime.device import cpu
-from ..store import Store, digest
+from ..protocols import ModelSource
+from ..store import Store
 from ..targets import DeviceId
-from ..types import DType
-from .attempt import Loaded, Wanted, attempt, find
-from .auto import Contender, measure
+from .ask import Ask
+from .attempt import Loaded, Wanted, attempt
+from .auto_choice import measured_choice
 from .auto_mixed import chosen_mix, wanted_by
-from .examples import digest_of, measuring_feeds
 from .several import on_several
 
-__all__ = ["Ask", "Selection", "select"]
+__all__ = ["Selection", "select"]
 
-_log = logging.getLogger("xpuruntime.session")
 
 # Where nobody names a device. An NPU is not among them: it wants a model made for it, so it is never taken unasked.
 _DEVICES = (DeviceId("cuda"), DeviceId("cpu"))
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """What the effective policy says, in the words of this module.
-
-    engine:   a name, ``auto`` (measure), or None (first of the built-in order). device: None for ``_DEVICES`` in order.
-    fallback: devices that may take over, in order; empty means that what was named must be had.
-    order:    device kind -> engines to try, in order.
-    examples: what to measure candidates on, by input name.
-    """
-
-    engine: str | None
-    device: DeviceId | None
-    precision: DType | None
-    permit: DType | None
-    fallback: tuple[DeviceId, ...]
-    threads: int | None
-    options: Mapping[str, Mapping[str, str]]
-    caching: bool
-    order: Mapping[str, Sequence[str]]
-    optimization: int
-    kernels: str = ""
-    compile_timeout_s: float | None = None
-    place: Mapping[str, str] = field(default_factory=dict)
-    examples: Mapping[str, Array] | None = None
-
-    def wanted(self, engine: str, device: DeviceId) -> Wanted:
-        """The candidate of that engine and device."""
-        options = tuple(sorted(self.options.get(engine, {}).items()))
-        return Wanted(
-            engine,
-            device,
-            self.precision,
-            self.permit,
-            self.threads,
-            options,
-            self.caching,
-            self.optimization,
-            self.kernels,
-            self.compile_timeout_s,
-        )
 
 
 @dataclass(slots=True)
@@ -101,7 +50,7 @@ def select(model: ModelSource, ask: Ask, store: Store) -> Selection:
     elif ask.place:
         loaded, decision = None, Decision("engine", model.name, None)
     elif ask.engine == "auto":
-        loaded, decision, warnings = _measured(model, ask, candidates, store)
+        loaded, decision, warnings = measured_choice(model, ask, candidates, store)
     else:
         loaded, decision = _first(model, ask, candidates, store)
     fallback = [ask.wanted(e, d) for d in ask.fallback for e in ask.order.get(d.kind, ())]
@@ -180,105 +129,6 @@ def _fall_back(
             return outcome, Decision("engine", model.name, head, tuple(rejected))
         rejected.append(outcome)
     return None, Decision("engine", model.name, None, tuple(rejected))
-
-
-def _measured(
-    model: ModelSource, ask: Ask, candidates: Sequence[Wanted], store: Store
-) -> tuple[Loaded | None, Decision, list[str]]:
-    """The recorded choice, else the measured one, else the first that loads."""
-    ingredients = _record_key(model, ask, candidates)
-    recorded = _recorded(model, ask, candidates, store, ingredients)
-    if recorded is not None:
-        return *recorded, []
-    outcomes = [attempt(model, wanted, store) for wanted in candidates]
-    loaded = [o for o in outcomes if isinstance(o, Loaded)]
-    refused = tuple(o for o in outcomes if isinstance(o, Candidate))
-    if not loaded:
-        return None, Decision("engine", model.name, None, refused), []
-    if len(loaded) == 1:
-        head = Candidate(
-            loaded[0].wanted.name, Reason.ONLY_ONE, "the only one that can be had", facts=loaded[0].facts
-        )
-        return loaded[0], Decision("engine", model.name, head, refused), []
-    contenders = [Contender(o.wanted.name, o.executable, o.precision) for o in loaded]
-    try:
-        feeds, told = measuring_feeds(model, ask.examples)
-        decision, warnings = measure(model, contenders, feeds, env.get_seconds("XPU_AUTO_SECONDS"), told)
-    except (InputError, ValueError) as error:
-        decision, warnings = (
-            Decision("engine", model.name, None),
-            (f"no inputs could be made to measure with: {error}",),
-        )
-    if decision.chosen is None:
-        decision = _unmeasured(model, loaded, decision)
-    decision = Decision("engine", model.name, decision.chosen, (*decision.rejected, *refused))
-    if decision.chosen and decision.chosen.code is Reason.FASTEST and ask.caching:
-        _record(store, ingredients, decision)
-    best = next(o for o in loaded if decision.chosen and o.wanted.name == decision.chosen.name)
-    for other in loaded:
-        if other is not best:
-            other.executable.close()
-    return best, decision, list(warnings)
-
-
-def _unmeasured(model: ModelSource, loaded: Sequence[Loaded], failed: Decision) -> Decision:
-    """No candidate ran on the seeded inputs (a model may need inputs of a special kind): the built-in order decides."""
-    why = failed.rejected[0].reason if failed.rejected else "no inputs could be made"
-    text = f"first in the built-in order; measuring was not possible: {why}"
-    head = Candidate(loaded[0].wanted.name, Reason.DEFAULT, text, facts=loaded[0].facts)
-    rest = [
-        Candidate(
-            o.wanted.name, Reason.LOWER_PREFERENCE, f"loads too, stands after {head.name}", facts=o.facts
-        )
-        for o in loaded[1:]
-    ]
-    return Decision("engine", model.name, head, tuple(rest))
-
-
-def _record_key(model: ModelSource, ask: Ask, candidates: Sequence[Wanted]) -> dict[str, Any]:
-    """Everything that a measured choice depends on: model, candidates with their versions, options, processor, threads."""
-    versions = {}
-    for name in dict.fromkeys(w.engine for w in candidates):
-        plugin = find(name)
-        versions[name] = None if isinstance(plugin, Support) else plugin.version()
-    return {
-        "model": model.digest,
-        "candidates": [w.name for w in candidates],
-        "versions": versions,
-        "precision": ask.precision,
-        "permit": ask.permit,
-        "threads": ask.threads,
-        "options": {k: dict(v) for k, v in ask.options.items()},
-        "optimization": ask.optimization,
-        "kernels": ask.kernels,
-        "processor": cpu().model,
-        "inputs": digest_of(ask.examples),
-    }
-
-
-def _record(store: Store, ingredients: dict[str, Any], decision: Decision) -> None:
-    try:
-        store.put("auto", ingredients, json.dumps(decision.to_json()).encode())
-    except StoreError as error:  # a full disk must not stop a model that is already loaded
-        _log.warning("%s The model runs; the next start measures again.", error)
-
-
-def _recorded(
-    model: ModelSource, ask: Ask, candidates: Sequence[Wanted], store: Store, ingredients: dict[str, Any]
-) -> tuple[Loaded, Decision] | None:
-    payload = store.get("auto", digest(ingredients)) if ask.caching else None
-    if payload is None:
-        return None
-    past = Decision.from_json(json.loads(payload))
-    if past.chosen is None:
-        return None
-    wanted = next((w for w in candidates if w.name == past.chosen.name), None)
-    outcome = attempt(model, wanted, store) if wanted else None
-    if not isinstance(outcome, Loaded):
-        return None
-    text = f"measured before: {past.chosen.reason}"
-    head = Candidate(past.chosen.name, Reason.RECORDED, text, facts={**past.chosen.facts, **outcome.facts})
-    return outcome, Decision("engine", model.name, head, past.rejected)
 
 
 def _precision(model: ModelSource, ask: Ask, loaded: Loaded) -> tuple[Decision, list[str]]:
