@@ -48,15 +48,23 @@ def python(code: str, **variables: str) -> str:
     return done.stdout
 
 
-def test_a_listener_hears_ranges_and_marks(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def listener(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tool that writes what NVTX tells it; without it, or without NVTX, nothing can be heard."""
     compiler = shutil.which("c++")
     if compiler is None:
         pytest.skip("no C++ compiler")
     if "True" not in python("from xpuruntime.profiler import nvtx; print(nvtx.enable().loaded)"):
         pytest.skip("NVTX is not on this machine: pip install nvidia-nvtx")
-    source, listener, log = tmp_path / "listener.cpp", tmp_path / "liblistener.so", tmp_path / "log.txt"
+    folder = tmp_path_factory.mktemp("listener")
+    source, made = folder / "listener.cpp", folder / "liblistener.so"
     source.write_text(LISTENER)
-    subprocess.run([compiler, "-shared", "-fPIC", str(source), "-o", str(listener)], check=True)
+    subprocess.run([compiler, "-shared", "-fPIC", str(source), "-o", str(made)], check=True)
+    return made
+
+
+def test_a_listener_hears_ranges_and_marks(listener: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
     code = """
 from xpuruntime.profiler import nvtx
 early = nvtx.range("before enable").__enter__()
@@ -112,15 +120,10 @@ assert y[-1] == 8
 
 
 @pytest.mark.parametrize("level", ["runs", "calls"])
-def test_the_environment_gives_every_run_and_every_call_a_range(level: str, tmp_path: Path) -> None:
-    compiler = shutil.which("c++")
-    if compiler is None:
-        pytest.skip("no C++ compiler")
-    if "True" not in python("from xpuruntime.profiler import nvtx; print(nvtx.enable().loaded)"):
-        pytest.skip("NVTX is not on this machine: pip install nvidia-nvtx")
-    source, listener, log = tmp_path / "listener.cpp", tmp_path / "liblistener.so", tmp_path / "log.txt"
-    source.write_text(LISTENER)
-    subprocess.run([compiler, "-shared", "-fPIC", str(source), "-o", str(listener)], check=True)
+def test_the_environment_gives_every_run_and_every_call_a_range(
+    level: str, listener: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "log.txt"
     python(PROGRAM, NVTX_INJECTION64_PATH=str(listener), LISTENER_LOG=str(log), XPU_NVTX=level)
     lines = log.read_text(encoding="utf-8").splitlines()
     inner = [

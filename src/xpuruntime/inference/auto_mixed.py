@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from .. import __version__, env
 from ..compiler.partition import partition
@@ -22,6 +22,7 @@ from ..protocols import Array, ModelSource
 from ..runtime.device import cpu
 from ..store import Store, digest
 from ..targets import DeviceId
+from .ask import Ask
 from .attempt import Loaded, Wanted, attempt, find
 from .auto import Contender, measure
 from .examples import digest_of, measuring_feeds
@@ -39,30 +40,12 @@ MARGIN = 0.97
 """A mix must take at most this share of the best single engine's time."""
 
 
-class _Ask(Protocol):
-    """What is asked of ``select.Ask``."""
-
-    @property
-    def engine(self) -> str | None: ...
-    @property
-    def place(self) -> Mapping[str, str]: ...
-    @property
-    def kernels(self) -> str: ...
-    @property
-    def caching(self) -> bool: ...
-    @property
-    def order(self) -> Mapping[str, Sequence[str]]: ...
-    @property
-    def examples(self) -> Mapping[str, Array] | None: ...
-    def wanted(self, engine: str, device: DeviceId) -> Wanted: ...
-
-
 def wanted_by(place: Mapping[str, str]) -> bool:
     """Whether a policy leaves it to measuring."""
     return place.get("*") == WORD
 
 
-def chosen_mix(model: ModelSource, ask: _Ask, store: Store) -> tuple[Loaded | None, Decision, list[str]]:
+def chosen_mix(model: ModelSource, ask: Ask, store: Store) -> tuple[Loaded | None, Decision, list[str]]:
     """What was chosen, the decision with every candidate's time, warnings. None where no engine can be had."""
     place = {k: v for k, v in ask.place.items() if k != "*"}
     names = [ask.engine] if ask.engine not in (None, WORD) else []

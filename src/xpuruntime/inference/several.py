@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from ..decisions import Candidate, Decision, Reason, Support
 from ..errors import BuildError
 from ..protocols import ModelSource
 from ..store import Store
 from ..targets import DeviceId
+from .ask import Ask
 from .attempt import Loaded, Wanted, find
 from .mixed import forces_kernels, lacks_ops, mixed
 
 __all__ = ["on_several"]
 
 
-class _Ask(Protocol):
-    """What is asked of ``select.Ask``."""
-
-    @property
-    def engine(self) -> str | None: ...
-    @property
-    def place(self) -> Mapping[str, str]: ...
-    @property
-    def kernels(self) -> str: ...
-    @property
-    def order(self) -> Mapping[str, Sequence[str]]: ...
-    def wanted(self, engine: str, device: DeviceId) -> Wanted: ...
-
-
 def on_several(
     model: ModelSource,
-    ask: _Ask,
+    ask: Ask,
     loaded: Loaded | None,
     decision: Decision,
     fallback: Sequence[Wanted],
@@ -77,7 +63,7 @@ def on_several(
     return found, Decision("engine", model.name, Candidate(name, code, why, facts=facts), rejected)
 
 
-def _first(ask: _Ask) -> Wanted:
+def _first(ask: Ask) -> Wanted:
     """Who takes what nobody is placed on: the engine that was named, else the first of the built-in order that is installed."""
     for name in [ask.engine] if ask.engine not in (None, "auto") else ask.order.get("cpu", ()):
         plugin = find(str(name))
