@@ -89,8 +89,6 @@ STEPS: tuple[Step, ...] = (
     # by name only
     Step("decoder-cuts", 0, PYTHON, ("decoder_cuts.py",), 300, "cuda_decoder_cuts.json", "where a token's time goes, and with other cuts of its products"),
     Step("attention-sizes", 0, PYTHON, ("attention_sizes.py",), 90, "cuda_attention_sizes.json", "cuDNN's attention and ours right, and which is faster at which sizes"),
-    Step("long-sums", 0, PYTHON, ("long_sums.py",), 200, "cuda_long_sums.json", "float32 products of long k: parts of how many terms, and what they cost"),
-    Step("attention-sizes", 0, PYTHON, ("attention_sizes.py",), 90, "cuda_attention_sizes.json", "cuDNN's attention and ours right, and which is faster at which sizes"),
     Step("core-python", 0, PYTEST, ("tests/cpp", "tests/runtime", "tests/profiler"), 240, "core_python.json", "the core's Python tests"),
     Step("cpu-tests", 0, SHELL, ("python -m pytest -q -p no:cacheprovider tests/compiler tests/kernels tests/codegen tests/runtime",), 540, show="the native engine's tests on this processor"),
     Step("cpu-kernels", 0, SHELL, ("cd benchmarks && python kernels.py --dtype float32 bfloat16 --threads 1 2 --json " + FILE,), 540, "kernels_xeon.json", "our kernels beside oneDNN on this processor"),
@@ -140,7 +138,7 @@ def run(step: Step, results: Path, left: float) -> dict[str, Any]:
     print(f"\n== {step.name} (at most {limit:.0f} s): {step.show}", flush=True)
     environment = os.environ | ({"XPU_TEST_DEVICE": "cuda:0"} if "tests/native" in step.command else {})
     if step.kind != PYTHON:  # workers whose PyTorch has a thread for every core wait for each other
-        environment |= {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // WORKERS))}
+        environment |= {"OMP_NUM_THREADS": str(max(2, (os.cpu_count() or 1) // WORKERS))}
     out.unlink(missing_ok=True)
     started = time.perf_counter()
     # A group of its own, so that what it started ends with it.

@@ -82,68 +82,6 @@ def test_plain_products_need_no_second_stage() -> None:
     assert stage.options["out"] == "float32"
 
 
-def by_options(stage: Any, memory: dict[str, np.ndarray[Any, Any]]) -> None:
-    """What cublasLtMatmul makes of a stage's options, in float64: y = act(alpha a b + residual + bias), on flat memory."""
-    o, names = dict(stage.options), iter(stage.args)
-
-    def matrix(name: str, start: int, rows: int, columns: int, line: int, step: int, turned: bool) -> Any:
-        strides = (step, 1, line) if turned else (step, line, 1)
-        given = memory[name].reshape(-1)[start:]
-        return np.lib.stride_tricks.as_strided(
-            given, (o["batch"], rows, columns), [s * given.itemsize for s in strides]
-        )
-
-    m, n, k = o["m"], o["n"], o["k"]
-    a = matrix(next(names), o.get("a_from", 0), m, k, o["a_line"], o["a_step"], o["a_transposed"])
-    b = matrix(next(names), o.get("b_from", 0), k, n, o["b_line"], o["b_step"], o["b_transposed"])
-    y = o.get("alpha", 1.0) * (a.astype(np.float64) @ b)
-    if o.get("bias"):
-        y += memory[next(names)]
-    if o.get("residual"):
-        y += matrix(next(names), 0, m, n, o["r_line"], o["r_step"], False)
-    out = matrix(next(names), 0, m, n, o["y_line"], o["y_step"], False)
-    out[...] = np.maximum(y, 0) if o.get("act") == "relu" else y
-
-
-@pytest.mark.parametrize(("op", "shapes", "attrs", "want"), [
-    ("fused_linear", ((2, 5, 200), (40, 200), (40,), (2, 5, 40)), {"act": "relu"}, lambda x, w, b, r: np.maximum(x @ w.T + b + r, 0)),
-    ("fused_linear", ((2, 5, 200), (40, 200), (40,), None), {"act": "silu"}, lambda x, w, b: x @ w.T),
-    ("mm", ((5, 200), (200, 40)), {}, lambda a, b: a @ b),
-    ("bmm", ((3, 5, 200), (3, 200, 40)), {}, lambda a, b: a @ b),
-    ("addmm", ((40,), (5, 200), (200, 40)), {"alpha": 0.5}, lambda c, a, b: c + 0.5 * a @ b),
-])  # fmt: skip
-def test_a_long_float32_product_is_summed_in_parts(
-    op: str, shapes: Any, attrs: Any, want: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(libraries, "K_AT_ONCE", 64)
-    made = lowered(CublasLt(), op, *shapes, dtype="float32", **attrs)
-    products = [s for s in made.stages if s.library]
-    assert [s.options["k"] for s in products] == [64, 64, 64, 8]
-    assert sum(s.flops for s in products) == pytest.approx(
-        lowered(CublasLt(choice=1, on_request=True), op, *shapes, dtype="float32", **attrs).stages[0].flops
-    )
-    random = np.random.default_rng(0)
-    given = [random.standard_normal(s) for s in shapes if s is not None]
-    expected = want(*given)
-    memory = {f"in{i}": v for i, v in enumerate(given)}
-    memory["out0"] = memory["temp0"] = np.full(expected.shape, np.nan)
-    for stage in products:
-        by_options(stage, memory)
-    np.testing.assert_allclose(memory["out0"], expected, rtol=1e-12, atol=1e-12)
-
-
-def test_a_pinned_algorithm_and_16_bits_sum_in_one_call() -> None:
-    (pinned,) = lowered(CublasLt(on_request=True), "mm", (5, 3000), (3000, 40), dtype="float32").stages
-    (narrow,) = lowered(CublasLt(), "mm", (5, 3000), (3000, 40)).stages
-    assert (pinned.options["k"], narrow.options["k"]) == (3000, 3000)
-    parts = lowered(CublasLt(), "mm", (5, 3000), (3000, 40), dtype="float32").stages
-    assert [(s.options.get("a_from", 0), s.options["k"]) for s in parts] == [
-        (0, 1024),
-        (1024, 1024),
-        (2048, 952),
-    ]
-
-
 def test_what_is_refused_has_a_reason() -> None:
     def said(op: str, *operands: Any) -> str:
         graph, _, known = one_node(op, operands)

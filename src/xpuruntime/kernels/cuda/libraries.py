@@ -3,15 +3,11 @@
 What a library has no epilogue for is a second stage over its sums in float32 (float64 for float64), so there is one rounding either way.
 A library chooses its algorithm when a program is loaded (``cpp/src/backends/cuda/libraries``) and says which in the receipt; a row with
 ``algorithm`` or ``choice`` takes that one of cuBLASLt's list or refuses to load.
-
-A float32 product over a long k is the sum of several, each over a part of it: the library adds a product's terms one after the other, and what
-rounding does to such a sum grows with their number (N. J. Higham, "The accuracy of floating point summation", 1993: blocked summation).
 """
 
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,8 +35,6 @@ _FILES: Mapping[str, tuple[str, str]] = {
 _SYSTEM = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/local/lib")
 _DTYPES = (DType.FLOAT32, DType.FLOAT64, DType.BFLOAT16, DType.FLOAT16)
 _THREADS = 256
-K_AT_ONCE = 1024
-"""Terms that a float32 product of a library may sum in one call."""
 
 
 @functools.cache
@@ -82,12 +76,6 @@ class _Sides:
         b = _lines(p.k, p.n, *b_steps)
         return None if a is None or b is None else cls(*a, *b, a_step, b_step)
 
-    def part(self, start: int, k: int) -> dict[str, int]:
-        """Options for k terms from one on: how many, and the elements of both sides before them."""
-        a_from = start * (self.a_line if self.a_transposed else 1)
-        b_from = start * (1 if self.b_transposed else self.b_line)
-        return {"k": k} | ({"a_from": a_from, "b_from": b_from} if start else {})
-
 
 def _lines(rows: int, columns: int, row: int, column: int) -> tuple[int, bool] | None:
     """Elements from line to line, and whether the lines are the matrix's columns."""
@@ -106,10 +94,6 @@ class _Native:
     residual: int | None = None
     r_line: int = 0
     r_step: int = 0
-
-    def residual_of(self) -> tuple[str, int, int]:
-        """Argument, line and step of the residual; no argument where there is none."""
-        return ("" if self.residual is None else f"in{self.residual}", self.r_line, self.r_step)
 
 
 def _native(p: Product, dtype: DType) -> _Native | None:
@@ -190,11 +174,16 @@ class CublasLt:
         return _supported(call, "cublasLt")
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """One call, or one for each part of k; one stage more where the epilogue is not the library's."""
-        p, dtype = product_of(call).flat(), call.outputs[0].dtype
-        asked = {"algorithm": self.algorithm, "choice": self.choice}
-        parts = ((0, p.k),) if self.on_request or dtype is not DType.FLOAT32 else _parts_of(p.k)
-        return _lower(call, p, "cublasLt", "matmul", _native(p, dtype), asked, parts)
+        """One call; two stages where the epilogue is not the library's."""
+        p = product_of(call).flat()
+        return _lower(
+            call,
+            p,
+            "cublasLt",
+            "matmul",
+            _native(p, call.outputs[0].dtype),
+            {"algorithm": self.algorithm, "choice": self.choice},
+        )
 
 
 @dataclass(frozen=True)
@@ -212,59 +201,42 @@ class Cublas:
         """One call, or two stages."""
         p = product_of(call).flat()
         plain = not p.terms and p.act == "none"
-        return _lower(call, p, "cublas", "gemm", _Native() if plain else None, {}, ((0, p.k),))
-
-
-def _parts_of(k: int) -> tuple[tuple[int, int], ...]:
-    """First term and number of terms of each part of k: parts of equal size but for the last, that begin at multiples of 64."""
-    each = math.ceil(k / math.ceil(k / K_AT_ONCE) / 64) * 64
-    return tuple((start, min(each, k - start)) for start in range(0, k, each))
+        return _lower(call, p, "cublas", "gemm", _Native() if plain else None, {})
 
 
 def _lower(
-    call: NodeCall,
-    p: Product,
-    library: str,
-    word: str,
-    native: _Native | None,
-    more: Mapping[str, Any],
-    parts: tuple[tuple[int, int], ...],
+    call: NodeCall, p: Product, library: str, word: str, native: _Native | None, more: Mapping[str, Any]
 ) -> Lowered:
     sides = _Sides.of(p)
     assert sides is not None
     dtype = call.outputs[0].dtype
     wide = DType.FLOAT64 if dtype is DType.FLOAT64 else DType.FLOAT32
-    out = "temp0" if native is None else "out0"
     options: dict[str, Any] = {
-        "m": p.m, "n": p.n, "batch": p.batches, "a_line": sides.a_line, "b_line": sides.b_line, "y_line": p.n,
+        "m": p.m, "n": p.n, "k": p.k, "batch": p.batches, "a_line": sides.a_line, "b_line": sides.b_line, "y_line": p.n,
         "a_step": sides.a_step, "b_step": sides.b_step, "y_step": p.m * p.n, "a_transposed": sides.a_transposed,
-        "b_transposed": sides.b_transposed, "in": dtype.value, "out": wide.value if native is None else dtype.value, **more,
+        "b_transposed": sides.b_transposed, "in": dtype.value, **more,
     }  # fmt: skip
-    traffic = bytes_of([*(o.spec for o in call.tensors), call.outputs[0]])
-
-    def product(start: int, k: int) -> Stage:
-        part = options | sides.part(start, k)
-        args = [f"in{p.a}", f"in{p.b}"]
-        if native is not None:
-            part["alpha"] = float(p.alpha)
-            if start + k == p.k:
-                part |= {"act": p.act, "bias": native.bias is not None}
-                args += [f"in{native.bias}"] if native.bias is not None else []
-        residual, line, step = (
-            (out, p.n, p.m * p.n) if start else native.residual_of() if native else ("", 0, 0)
-        )
-        if residual:
-            part |= {"residual": True, "r_line": line, "r_step": step}
-            args.append(residual)
-        return Stage(
-            word, "", (*args, out), library=library, options=part, flops=2 * p.batches * p.m * p.n * k, bytes=traffic * k // p.k
-        )  # fmt: skip
-
-    stages = tuple(product(start, k) for start, k in parts)
-    if native is not None:
-        return Lowered(stages, (), accumulates=wide.value)
-    finish = _finish(call, p, "double" if wide is DType.FLOAT64 else "float")
-    return Lowered((*stages, finish), (p.batches * p.m * p.n * wide.bits // 8,), accumulates=wide.value)
+    args = [f"in{p.a}", f"in{p.b}"]
+    temps: tuple[int, ...] = ()
+    if native is None:
+        options["out"] = wide.value
+        out, temps = "temp0", (p.batches * p.m * p.n * wide.bits // 8,)
+    else:
+        options |= {"out": dtype.value, "alpha": float(p.alpha), "act": p.act}
+        options |= {"bias": native.bias is not None, "residual": native.residual is not None}
+        options |= {"r_line": native.r_line, "r_step": native.r_step}
+        args += [f"in{i}" for i in (native.bias, native.residual) if i is not None]
+        out = "out0"
+    first = Stage(
+        word, "", (*args, out), library=library, options=options, flops=2 * p.batches * p.m * p.n * p.k,
+        bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
+    )  # fmt: skip
+    stages = (
+        (first,)
+        if native is not None
+        else (first, _finish(call, p, "double" if wide is DType.FLOAT64 else "float"))
+    )
+    return Lowered(stages, temps, accumulates=wide.value)
 
 
 def _finish(call: NodeCall, p: Product, sums: str) -> Stage:

@@ -1,8 +1,7 @@
 // cuda/libraries/cublaslt.cpp: matrix products by cuBLASLt, with their epilogues and a choice of algorithm.
 //
 // A call's options are those of Gemm (vendor.h), and: algorithm (an id of the library's; -1: the first that
-// its heuristic names), workspace_bytes, a_from and b_from (elements before the part of a and b that is
-// multiplied). Arguments: a, b, then bias and residual where the options say so,
+// its heuristic names), workspace_bytes. Arguments: a, b, then bias and residual where the options say so,
 // then y.
 #include <algorithm>
 #include <cstring>
@@ -90,8 +89,6 @@ class LtKernel final : public StreamKernel {
     Status prepare(const KernelCall& call) {
         kernel_ = call.kernel;
         g_ = Gemm::of(call);
-        a_from_ = number(call, "a_from") * bytes_of_type(g_.in);
-        b_from_ = number(call, "b_from") * bytes_of_type(g_.in);
         const int in = cuda_type(g_.in), out = cuda_type(g_.out);
         if (in < 0 || out < 0)
             return {Code::invalid, call.kernel + ": no cuBLASLt type for " + g_.in + " or " + g_.out, ""};
@@ -135,8 +132,7 @@ class LtKernel final : public StreamKernel {
     }
 
     Status launch(void* const* args, void* workspace, CUstream stream) const override {
-        const void* a = static_cast<const char*>(args[0]) + a_from_;
-        const void* b = static_cast<const char*>(args[1]) + b_from_;
+        const void *a = args[0], *b = args[1];
         size_t at = 2;
         const void* bias = g_.bias ? args[at++] : nullptr;
         const void* residual = g_.residual ? args[at++] : args[at];
@@ -246,7 +242,6 @@ class LtKernel final : public StreamKernel {
     const Functions& f_;
     const lt::Handle handle_;
     Gemm g_{};
-    int64_t a_from_ = 0, b_from_ = 0;  // bytes
     Owned desc_, a_, b_, r_, y_;
     lt::Heuristic fast_{}, slow_{};
     bool slow_ok_ = false;
