@@ -7,13 +7,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ..decisions import Candidate, Decision, Reason, Support
-from ..errors import UnavailableError
+from ..errors import KernelRefused, UnavailableError
 from ..program.program import CompiledProgram, EntryPoint, ExecutionPlan
+from .binding import Bound, bind_plan
 
 if TYPE_CHECKING:
     from .backends.base import RuntimeBackend
 
-__all__ = ["choose_plan"]
+__all__ = ["choose_plan", "first_bound"]
 
 
 def choose_plan(
@@ -52,6 +53,25 @@ def choose_plan(
             decision=decision,
         )
     return chosen, decision
+
+
+def first_bound(
+    program: CompiledProgram, entry: EntryPoint, backend: RuntimeBackend, threads: int, contexts: int
+) -> tuple[ExecutionPlan, Decision, Bound]:
+    """The first alternative that runs here and that no library declines, bound. Raises UnavailableError, KernelRefused, BuildError."""
+    refused: dict[int, str] = {}
+    while True:
+        plan, decision = choose_plan(program, entry, backend, refused)
+        try:
+            bound = bind_plan(program, entry, plan, backend, threads, contexts)
+        except KernelRefused as error:
+            refused[next(i for i, p in enumerate(entry.plans) if p is plan)] = str(error.got)
+            try:
+                choose_plan(program, entry, backend, refused)
+            except UnavailableError:
+                raise error from None  # there is nothing else
+        else:
+            return plan, decision, bound
 
 
 def _judge(program: CompiledProgram, plan: ExecutionPlan, backend: RuntimeBackend) -> Support:

@@ -10,8 +10,6 @@ Safe from several threads. Each run in flight has an arena of its own; programs 
 
 from __future__ import annotations
 
-import threading
-import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,15 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _core, env
-from ..decisions import Decision
-from ..errors import InputError, KernelRefused, OutOfMemory, RunError, UnavailableError
-from ..program.program import CompiledProgram, EntryPoint, ExecutionPlan
+from ..errors import InputError, OutOfMemory, RunError
+from ..program.program import CompiledProgram, EntryPoint
 from ..targets import DeviceId
 from ..types import TensorSpec
+from .addresses import Addresses
 from .arguments import Arguments, dtype_of, lies_on_a_device
-from .binding import Bound, bind_plan
 from .buffer import DeviceBuffer, backend_of
-from .choice import choose_plan
+from .choice import first_bound
 from .device import cpu, open_library
 from .observed import Observed, read
 from .ranges import by_environment
@@ -67,14 +64,14 @@ class Executor:
         cores = cpu().usable_cores
         self.threads = threads or env.get_int("XPU_NUM_THREADS") or cores
         self._who = f"executor of {program.name!r}"
-        self.plan, self.decision, bound = self._ready(contexts or cores)
+        self.plan, self.decision, bound = first_bound(
+            program, self.entry, self.backend, self.threads, contexts or cores
+        )
         by_environment()
         self._core = bound.executor
-        self._weight_names, self._state_names = bound.weights, bound.states
         self.states = States(program, self.backend) if states is None else states
         self.states.fit(program, self._who)
-        self._binding = threading.Lock()
-        self._bound: weakref.WeakKeyDictionary[Weights, _core.Fixed] = weakref.WeakKeyDictionary()
+        self._addresses = Addresses(self._who, program, self.states, bound)
         self._weights: Weights | None = None
         self._fixed: _core.Fixed | None = None
         self._on_tensors: _core.TensorRun | None = None  # made by the first run on tensors
@@ -88,22 +85,6 @@ class Executor:
         # The core reads and writes NumPy's arrays itself.
         self._takes_arrays = self._on_host or self.backend.stages
 
-    def _ready(self, contexts: int) -> tuple[ExecutionPlan, Decision, Bound]:
-        """The first alternative that runs here and that no library declines. Raises UnavailableError, KernelRefused, BuildError."""
-        refused: dict[int, str] = {}
-        while True:
-            plan, decision = choose_plan(self.program, self.entry, self.backend, refused)
-            try:
-                bound = bind_plan(self.program, self.entry, plan, self.backend, self.threads, contexts)
-            except KernelRefused as error:
-                refused[next(i for i, p in enumerate(self.entry.plans) if p is plan)] = str(error.got)
-                try:
-                    choose_plan(self.program, self.entry, self.backend, refused)
-                except UnavailableError:
-                    raise error from None  # there is nothing else
-            else:
-                return plan, decision, bound
-
     # ── weights ──
 
     def bind(self, weights: Weights | Mapping[str, Any] | None) -> _core.Fixed:
@@ -113,32 +94,9 @@ class Executor:
         """
         if not isinstance(weights, Weights):
             weights = load_weights(weights, self.program, self.backend)
-        fixed = self._fixed_for(weights)
-        self._fixed, self._weights = (
-            fixed,
-            weights,
-        )  # weights are kept: _bound forgets those that nobody holds
+        fixed = self._addresses.of(weights)
+        self._fixed, self._weights = fixed, weights  # kept: addresses go with weights that nobody holds
         return fixed
-
-    def _fixed_for(self, weights: Weights) -> _core.Fixed:
-        """Addresses of weights and states for the core, found once for each Weights."""
-        with self._binding:
-            fixed = self._bound.get(weights)
-            if fixed is not None:
-                return fixed
-            if weights.program is not self.program and (
-                not self.program.digest or weights.program.digest != self.program.digest
-            ):
-                raise InputError(
-                    self._who, "takes weights of its own program", got=repr(weights), do="Call load_weights."
-                )
-            self.states.start(weights)
-            buffers = [weights[n] for n in self._weight_names] + [self.states[n] for n in self._state_names]
-            fixed = _core.Fixed([b.address for b in buffers], bool(self._state_names), buffers)
-            if self._state_names:
-                self.states.take_turns(fixed)
-            self._bound[weights] = fixed
-            return fixed
 
     # ── running ──
 

@@ -1,0 +1,45 @@
+"""What the core knows weights and states by: their addresses, found once for each ``Weights``."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+
+from .. import _core
+from ..errors import InputError
+from ..program.program import CompiledProgram
+from .binding import Bound
+from .states import States
+from .weights import Weights
+
+__all__ = ["Addresses"]
+
+
+class Addresses:
+    """Those of one bound plan. Safe from several threads; weights that nobody holds are forgotten."""
+
+    def __init__(self, who: str, program: CompiledProgram, states: States, bound: Bound) -> None:
+        self._who, self._program, self._states = who, program, states
+        self._weight_names, self._state_names = bound.weights, bound.states
+        self._lock = threading.Lock()
+        self._found: weakref.WeakKeyDictionary[Weights, _core.Fixed] = weakref.WeakKeyDictionary()
+
+    def of(self, weights: Weights) -> _core.Fixed:
+        """The weights, and the states that start from them. Raises InputError for weights of another program."""
+        with self._lock:
+            fixed = self._found.get(weights)
+            if fixed is not None:
+                return fixed
+            if weights.program is not self._program and (
+                not self._program.digest or weights.program.digest != self._program.digest
+            ):
+                raise InputError(
+                    self._who, "takes weights of its own program", got=repr(weights), do="Call load_weights."
+                )
+            self._states.start(weights)
+            buffers = [weights[n] for n in self._weight_names] + [self._states[n] for n in self._state_names]
+            fixed = _core.Fixed([b.address for b in buffers], bool(self._state_names), buffers)
+            if self._state_names:
+                self._states.take_turns(fixed)
+            self._found[weights] = fixed
+            return fixed
