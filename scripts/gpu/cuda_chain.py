@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
-import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,7 +22,7 @@ from xpuruntime.program.program import (
 from xpuruntime.runtime import CudaBackend, Executor
 from xpuruntime.types import DType, TensorSpec
 
-__all__ = ["call", "chain", "executor_of", "f32", "median_us", "program"]
+__all__ = ["call", "chain", "executor_of", "f32", "program"]
 
 TEXT = r"""
 extern "C" __global__ void add(float const *a, float const *b, float *y) {
@@ -100,14 +97,3 @@ def executor_of(made: CompiledProgram, **options: Any) -> tuple[Executor, np.nda
     executor = Executor(made, "cuda:0", **options)
     executor.bind({"w": w})
     return executor, w
-
-
-def median_us(run: Callable[[], Any], times: int) -> float:
-    for _ in range(20):
-        run()
-    spent = []
-    for _ in range(times):
-        start = time.perf_counter()
-        run()
-        spent.append(time.perf_counter() - start)
-    return round(statistics.median(spent) * 1e6, 2)

@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from cuda_chain import median_us
-from gpu_machine import Report, run_parts
+from gpu_machine import Report, called_us, run_parts
 
 import xpuruntime as xrt
 from xpuruntime.compiler import compile as compile_graph
@@ -43,7 +42,7 @@ def one_model(report: Report, name: str) -> dict[str, Any]:
         results = [next(iter(sess.run(given).values())) for _ in range(4)]
         receipt = sess.receipt()
         evidence = receipt.evidence["r0"]
-        run_us = median_us(lambda: sess.run(given), 200)
+        run_us = round(called_us(lambda: sess.run(given), 200), 2)
     scale = np.abs(want).max()
     errors = [float(np.abs(np.asarray(r, np.float64) - want).max() / scale) for r in results]
     report.check(
@@ -101,14 +100,14 @@ def session_tensors(report: Report, asked: argparse.Namespace) -> Any:
                 report.check(y.device.type == "cuda" and z < 1e-5, f"on the device: {float(z):.2e}")
         report.check(sess._executable.counters["sent"] == sent, "nothing crossed")
         x = image.cuda()
-        found["queue_us"] = median_us(lambda: sess.run({name: x}), 300)
+        found["queue_us"] = round(called_us(lambda: sess.run({name: x}), 300), 2)
         torch.cuda.synchronize()
 
         def waited() -> None:
             sess.run({name: x})
             torch.cuda.synchronize()
 
-        found["run_and_wait_us"] = median_us(waited, 300)
+        found["run_and_wait_us"] = round(called_us(waited, 300), 2)
         try:
             sess.run({name: x.double()})
             report.check(False, "another dtype must be refused")

@@ -12,13 +12,13 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import statistics
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gpu_machine import called_us
 
 import xpuruntime as xrt
 from xpuruntime import runtime
@@ -44,7 +44,7 @@ def one_model(path: Path) -> dict[str, Any]:
         feeds = sample_feeds(sess.input_info, symbols=None)
         names = [s.name for s in sess.output_info]
         reference = [sess.run(feeds)[n] for n in names]
-        cpu_ms = median_ms(lambda: sess.run(feeds), 20)
+        cpu_ms = round(called_us(lambda: sess.run(feeds), 20, first=3) / 1e3, 4)
     started = time.perf_counter()
     with xrt.InferenceSession(path, device="cuda:0", engine="onnxruntime") as sess:
         start_s = time.perf_counter() - started
@@ -54,7 +54,7 @@ def one_model(path: Path) -> dict[str, Any]:
             all(r.ok for r in results),
             f"{path.stem}: cuda:0 equals cpu, max|d|/max|ref| {max(r.max_rel for r in results):.2e}",
         )
-        cuda_ms = median_ms(lambda: sess.run(feeds), 200)
+        cuda_ms = round(called_us(lambda: sess.run(feeds), 200, first=3) / 1e3, 4)
         receipt = sess.receipt()
         evidence = receipt.evidence["r0"]
         print(receipt.text(rows=8))
@@ -80,18 +80,6 @@ def one_model(path: Path) -> dict[str, Any]:
         "strict": strict,
         "evidence": evidence.to_json(),
     }
-
-
-def median_ms(run: Any, times: int) -> float:
-    """Median wall time of a call in milliseconds, after three runs that are not counted."""
-    for _ in range(3):
-        run()
-    spent = []
-    for _ in range(times):
-        start = time.perf_counter()
-        run()
-        spent.append(time.perf_counter() - start)
-    return round(statistics.median(spent) * 1e3, 4)
 
 
 def onnxruntime_version() -> str:

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import argparse
 import re
-import statistics
 import sys
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from gpu_machine import Report, arguments, run_parts
+from gpu_machine import Report, arguments, called_us, run_parts
 from receipt_facts import changed, judge_seen, layers, near, opened, rows_of, seen_of
 
 import xpuruntime as xrt
@@ -236,12 +234,7 @@ def cost(report: Report, asked: argparse.Namespace) -> Any:
     name, feed = sess.input_info[0].name, x.numpy()
 
     def microseconds() -> float:
-        found = []
-        for _ in range(400):
-            start = time.perf_counter()
-            sess.run({name: feed})
-            found.append(time.perf_counter() - start)
-        return statistics.median(found) * 1e6
+        return called_us(lambda: sess.run({name: feed}), 400)
 
     microseconds()
     before = microseconds()

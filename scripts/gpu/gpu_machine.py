@@ -115,6 +115,17 @@ def arguments(doc: str | None, parts: Sequence[str] = ()) -> argparse.ArgumentPa
     return parser
 
 
+def called_us(work: Callable[[], Any], times: int, first: int = 20) -> float:
+    """Median microseconds of a call, by the host's clock, after ``first`` that are not counted."""
+    spent = []
+    for i in range(first + times):
+        begun = time.perf_counter()
+        work()
+        if i >= first:
+            spent.append(time.perf_counter() - begun)
+    return statistics.median(spent) * 1e6
+
+
 def queued_us(work: Callable[[], Any], each: int = 20, rounds: int = 9) -> float:
     """Median microseconds of one of ``each`` queued in a row on PyTorch's stream, after a few that warm up."""
     import torch
