@@ -20,6 +20,8 @@ from .heavy import TAGS, about, bytes_of, c_bool, constants, in_chunks, multipro
 from .launch import Argument, Launch, cuda_stage
 
 __all__ = [
+    "CLUSTER",
+    "CLUSTERS_FROM",
     "KERNELS",
     "ROWS",
     "WARPS",
@@ -37,6 +39,8 @@ ROWS = 16
 
 _MOST_ROWS = 64
 WARPS = 4
+CLUSTER, CLUSTERS_FROM = 8, 90
+"""Most blocks of a cluster that every device with clusters takes, and the first compute capability that has them."""
 _LEAST_SHARE = 64
 """Keys that are worth a block: 16 for each warp."""
 _JOINED = 24
@@ -125,7 +129,7 @@ def cut_for(s: AttentionShape, target: CodegenTarget, least: int = _LEAST_SHARE)
     return Cut(d, rows, row_blocks, splits, share, stages)
 
 
-def clustered(cut: Cut, keys: int, splits: int = 8, most: int = 8) -> Cut:
+def clustered(cut: Cut, keys: int, splits: int = CLUSTER, most: int = 8) -> Cut:
     """A task's blocks as one cluster of up to ``splits``, of up to ``most`` warps each."""
     share = math.ceil(keys / splits / 16) * 16
     splits = math.ceil(keys / share)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from ...codegen.cuda import CudaTarget
 from ...codegen.target import CodegenTarget
 from ...decisions import Reason, Support
 from ..attention_shape import AttentionShape
@@ -16,8 +17,8 @@ from ..kernel import Lowered, NodeCall, Operand
 from ..moves_stage import STATUS
 from ..product import sizes, strides_in
 from ..rope_append import PLACES, POSITIONS, stays
-from .decode import Added, Cut, cut_for, few_queries, lowered_by
-from .heavy import argument, c_bool, in_chunks
+from .decode import CLUSTER, CLUSTERS_FROM, Added, Cut, clustered, cut_for, few_queries, lowered_by
+from .heavy import argument, c_bool, in_chunks, shared_limit
 
 __all__ = ["KERNELS", "MOST_NEW", "cut_of"]
 
@@ -25,6 +26,8 @@ MOST_NEW = 8
 """New positions of a launch: more of them are worth a launch of their own."""
 _LEAST_SHARE = 128
 """Keys of a block: what it reads is there when its turn comes, so fewer parts to join are worth more than fewer keys of each."""
+_MOST_SHARE = 256
+"""Keys of a block of a cluster."""
 _MASK = 9
 
 
@@ -76,8 +79,21 @@ class RopeAttention:
 
 
 def cut_of(s: AttentionShape, target: CodegenTarget) -> Cut:
-    """How a launch is cut."""
-    return cut_for(s, target, _LEAST_SHARE)
+    """How a launch is cut: where a few blocks have all keys of a key head under way at once, they are a cluster."""
+    cut = cut_for(s, target, _LEAST_SHARE)
+    if (
+        not isinstance(target, CudaTarget)
+        or target.sm.number < CLUSTERS_FROM
+        or s.keys > CLUSTER * _MOST_SHARE
+    ):
+        return cut
+    made = replace(clustered(cut, s.keys, min(CLUSTER, cut.splits)), narrow=cut.rows <= 8)
+    return made if made.shared + _added_bytes(s, made.d) <= shared_limit(target) else cut
+
+
+def _added_bytes(s: AttentionShape, d: int) -> int:
+    """Shared memory of the new rows: key, value, cosines and sines of each."""
+    return 3 * s.queries * d * 2
 
 
 def _attention_of(call: NodeCall) -> NodeCall:
@@ -143,7 +159,7 @@ def _added(call: NodeCall, s: AttentionShape, tiles: int, d: int) -> Added:
         flags={"WIDE": c_bool(in_chunks(dtype, half, *rows))},
         members=members,
         rows=("new_k", "new_v", "cosines", "sines"),
-        shared=3 * s.queries * d * 2,
+        shared=_added_bytes(s, d),
         parts=frozenset({"movement"}),
     )  # fmt: skip
 
