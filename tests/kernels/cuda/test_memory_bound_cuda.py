@@ -122,14 +122,41 @@ def test_equal_columns_give_equal_bits() -> None:
 # ── rows of a table ──
 
 
-@pytest.mark.parametrize("width", [256, 64, 24, 10])
-def test_rows_of_a_table_go_by_packs(width: int) -> None:
+@pytest.mark.parametrize("width", [128, 64, 24, 10])
+def test_short_rows_of_a_table_go_by_packs(width: int) -> None:
     """Four, two or one pack a thread, by what a row is a multiple of."""
     rows = 4 * 8 * (1 << 15) // width
     index = rng.integers(-50, 50, rows)
     program = judged(lambda b, t, i: b.embedding(t, i), values((50, width), "bfloat16"), index)
-    apart = {256: "carry_apart<8, 4>", 64: "carry_apart<8, 4>", 24: "carry<8>", 10: "carry<8>"}
+    apart = {128: "carry_apart<8, 4>", 64: "carry_apart<8, 4>", 24: "carry<8>", 10: "carry<8>"}
     assert apart[width] in text_of(program)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "width", "block"),
+    [("bfloat16", 256, 256), ("bfloat16", 1536, 192), ("float32", 768, 192), ("uint8", 1536, 192), ("bfloat16", 2560, 160), ("float32", 9000, 256), ("float32", 8996, 256)],
+)  # fmt: skip
+def test_long_rows_of_a_table_have_blocks(dtype: str, width: int, block: int) -> None:
+    """One or several rows a block, or an equal part of one; where no part is equal, blocks lie over rows as they come."""
+    index = rng.integers(-50, 50, (3, 7))
+    program = judged(lambda b, t, i: b.embedding(t, i), values((50, width), dtype), index)
+    assert f", block {block} 1 1," in text_of(program)
+    assert "carry<" in text_of(program)
+
+
+def test_long_rows_along_any_dim() -> None:
+    """Selected, gathered by several lookups, of a part of a row; beside another move there are no blocks of their own."""
+    x = values((6, 20, 512))
+    index = rng.integers(-20, 20, 13)
+    program = judged(lambda b, x, i: b.index_select(x, i, dim=1), x, index)
+    assert ", block 256 1 1," in text_of(program)
+    program = judged(
+        lambda b, x, i: b.gather_nd(x, i), x, np.stack([rng.integers(0, n, 9) for n in (6, 20)], -1)
+    )
+    assert ", block 256 1 1," in text_of(program)
+    judged(
+        lambda b, x, i: b.embedding(b.slice(x, dim=1, start=3, end=387, step=1), i), values((20, 515)), index
+    )
 
 
 def test_rows_of_a_table_that_begins_anywhere() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...codegen.boxes import Move
-from .launch import blocks_for
+from .launch import WARP, blocks_for
 
 __all__ = ["Dim", "MoveShare"]
 
@@ -16,6 +16,8 @@ _TURNED_BYTES = 4
 _BUSY = 1 << 15
 _TOGETHER = 4
 """Packs of a thread where it must look up first where they lie: one wait for the place, then all of them are under way."""
+_ROW_PACKS = 32
+"""Packs of a row from which on blocks have whole rows, however few of them there are."""
 _LEAST_TILE = 8
 _LONGEST_CHECK = 1 << 16
 """Places that a block looks through to see whether they rise."""
@@ -40,14 +42,26 @@ def _joined(dims: Sequence[Dim]) -> list[Dim]:
     return kept
 
 
+def _of_rows(lanes: int, threads: int) -> int:
+    """Threads of a block whose rows take so many each: whole rows, of whole warps if possible, or an equal part of one. As many as are asked
+    for where there is no such number.
+    """
+    if lanes > threads:
+        parts = (n for n in range(threads, threads // 2, -WARP) if lanes % n == 0)
+        return next(parts, threads)
+    rows = range(threads // lanes, 0, -1)
+    return lanes * next((n for n in rows if lanes * n % WARP == 0), rows[0])
+
+
 class MoveShare:
     """The loops of one move of elements of ``item`` bytes. ``shared``: dims over threads, the last side by side; ``serial``: dims that one
     thread goes through; ``rising``: which of the two is settled on the device, by a look at the places; ``unit``: the dim along which the
     source lies side by side, where that is another one than the target's: the move goes by tiles, ``tile`` elements wide; ``width``: elements
-    that go together; ``packs``: how many times so many a thread has; ``threads`` of a block.
+    that go together; ``packs``: how many times so many a thread has; ``threads`` of a block, which are fewer than were asked for where the move
+    has the launch to itself (``alone``) and blocks of whole rows are then possible.
     """
 
-    def __init__(self, move: Move, item: int, threads: int, tile: int) -> None:
+    def __init__(self, move: Move, item: int, threads: int, tile: int, alone: bool = False) -> None:
         self.move, self.threads, self.tile = move, threads, tile
         box = move.target
         source = move.source.strides if move.source else (0,) * len(box.shape)
@@ -62,10 +76,17 @@ class MoveShare:
         if self.rising:
             self.shared, self.serial = [*self.serial, *self.shared], []
         self.unit = self._unit()
-        self.width = self._turned_width(item) if self.unit is not None else self._width(item)
-        self.packs = self._packs()
+        self.width, self.packs = 1, 1
         if self.unit is not None:
+            self.width = self._turned_width(item)
             self.tile *= self.width
+        elif alone and self._has_rows(_PACK_BYTES // item):
+            self.width = _PACK_BYTES // item
+            self.packs = self._packs()
+            self.threads = _of_rows(self.last.length // (self.width * self.packs), threads)
+        else:
+            self.width = self._width(item)
+            self.packs = self._packs()
 
     @property
     def last(self) -> Dim:
@@ -93,6 +114,13 @@ class MoveShare:
                 return i
         return None
 
+    def _has_rows(self, width: int) -> bool:
+        """Whether rows are read where lookups say, each long enough for threads of its own."""
+        last, reads = self.last, not any(x.writes for x in self.move.lookups)
+        if not self.move.lookups or not reads or last.steps[:2] != (1, 1) or any(last.steps[2:]):
+            return False
+        return last.length % width == 0 and last.length // width >= _ROW_PACKS
+
     def _turned_width(self, item: int) -> int:
         """Elements of a tile that go together: four bytes, where lengths and steps on both sides are multiples of them."""
         assert self.unit is not None
@@ -118,7 +146,7 @@ class MoveShare:
         """Packs of a thread, evenly apart along the last dim: several where lookups say where the source lies."""
         beside, rest = divmod(self.last.length, self.width)
         reads = bool(self.move.lookups) and not any(x.writes for x in self.move.lookups)
-        if self.unit is not None or self.width == 1 or rest or not reads or self.last.steps[1] != 1:
+        if self.width == 1 or rest or not reads or self.last.steps[1] != 1:
             return 1
         count, packs = math.prod(d.length for d in self.shared) // self.width, _TOGETHER
         while packs > 1 and (beside % packs or count // packs < _BUSY):

@@ -40,13 +40,14 @@ def cuda_moves_stage(
     blocks, lines = 0, list[str]()
     kept = [m for m in moves if not m.empty]
     for move in kept:
-        share = MoveShare(move, element_bytes(dtype), threads, tile)
+        share = MoveShare(move, element_bytes(dtype), threads, tile, alone=len(kept) == 1)
         body = [f"// {move.about}"] if move.about else []
         body += move_lines(share, kind, blocks)
         first, blocks = blocks, blocks + share.blocks
         if len(kept) > 1:
             body = [f"if (blockIdx.x >= {first} && blockIdx.x < {blocks}) {{", *indented(body), "}"]
         lines += body
+        threads = share.threads
     total = carried(kept) * element_bytes(dtype)
     stage = cuda_stage(
         stem, f"{stem}: {carried(kept)} elements of {dtype.value}", _arguments(kept, args, kind), lines,
