@@ -14,10 +14,11 @@ namespace {
 using Dims = std::vector<int64_t>;
 constexpr const char* path = PROBES "/libprobe_computing_cudnn.so";
 
-int plans() {
-    static const auto count = reinterpret_cast<int (*)()>(dlsym(dlopen(path, RTLD_NOW), "simulated_plans"));
-    return count();
+template <class F>
+F* probe(const char* name) {
+    return reinterpret_cast<F*>(dlsym(dlopen(path, RTLD_NOW), name));
 }
+int plans() { return probe<int()>("simulated_plans")(); }
 
 uint16_t narrow(float value) {  // to bfloat16, to the nearest
     uint32_t word;
@@ -189,6 +190,35 @@ TEST_CASE("convolution, residual, bias and a clipped relu in one graph") {
                     most = std::max(most, std::abs(std::clamp(sum, 0.0, 6.0) - double{y(n, o, r, c)}));
                 }
     CHECK(most < 2e-2);
+}
+
+TEST_CASE("relu keeps what is no number, and goes on without where the library has no word for that") {
+    Tensor x({1, 2, 1, 4}, channels_last, 1), w({3, 2, 1, 1}, channels_last, 2),
+        y({1, 3, 1, 4}, channels_last, 3);
+    x.data[2 * 1] = narrow(std::numeric_limits<float>::quiet_NaN());
+    x.data[2 * 2] = narrow(std::numeric_limits<float>::infinity());
+    const std::vector<Tensor*> tensors{&x, &w, &y};
+    KernelCall call = cudnn_call("conv", {"x", "w", "y"}, tensors);
+    call.options["stride"] = call.options["dilation"] = Dims{1, 1};
+    call.options["begin"] = call.options["end"] = Dims{0, 0};
+    const auto lost = [&](const char* act) {  // of the three that are none
+        call.options["act"] = std::string(act);
+        run(call, tensors);
+        int found = 0;
+        for (int64_t o = 0; o < 3; ++o) {
+            found += std::isnan(y(0, o, 0, 1)) ? 0 : 1;
+            const float most = std::string(act) == "relu" ? std::numeric_limits<float>::infinity() : 6;
+            CHECK(y(0, o, 0, 2) == (w(o, 0, 0, 0) > 0 ? most : 0));
+        }
+        return found;
+    };
+    CHECK(lost("relu") == 0);
+    CHECK(lost("relu6") == 0);
+    const auto knows_not = probe<void(int)>("simulated_knows_not");
+    knows_not(2);
+    call.options["workspace_bytes"] = int64_t{1} << 20;  // another call, so another plan
+    CHECK(lost("relu") == 3);
+    knows_not(-1);
 }
 
 TEST_CASE("equal calls share a plan while one of them lives, and the last plans are kept beyond that") {

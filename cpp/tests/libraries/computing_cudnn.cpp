@@ -45,6 +45,7 @@ struct Object {
 
 std::string reason;
 int plans = 0;
+int unknown_attribute = -1;
 
 struct Refused : std::runtime_error {
     using runtime_error::runtime_error;
@@ -118,6 +119,7 @@ float pointed(const Object& how, float x, float b, bool t, const Dims& place) {
             return std::log(x);
         case 100: {
             const auto upper = static_cast<float>(how.one<double>(4));
+            if (std::isnan(x)) return how.one<int>(2) == 1 ? x : 0;  // as the real one's engines
             return std::min(std::max(x, 0.0f), upper > 0 ? upper : INFINITY);
         }
         case 303:
@@ -303,6 +305,7 @@ void put(Object& object, int attribute, T value) {
 extern "C" {
 
 int simulated_plans() { return plans; }
+void simulated_knows_not(int attribute) { unknown_attribute = attribute; }
 
 size_t cudnnGetVersion() { return 91900; }
 int cudnnCreate(void** handle) { return *handle = &plans, 0; }
@@ -319,6 +322,7 @@ int cudnnBackendDestroyDescriptor(void* object) { return delete mine(object), 0;
 int cudnnBackendSetAttribute(void* object, int attribute, int type, int64_t count, const void* values) {
     return guarded([&] {
         constexpr int sizes[] = {8, 4, 1, 8, 4, 8, 8, 4, 4, 4, 4, 4, 4, 4, 4, 8, 4, 4, 4};
+        need(attribute != unknown_attribute, "no such attribute");
         need(!mine(object)->finished, "a finished descriptor is set");
         for (int64_t i = 0; type == 15 && i < count; ++i) {
             const Object* const given = static_cast<Object* const*>(values)[i];

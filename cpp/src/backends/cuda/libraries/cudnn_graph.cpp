@@ -124,6 +124,11 @@ CudnnGraph::Builder& CudnnGraph::Builder::set(int attribute, int type, int64_t c
     return *this;
 }
 
+CudnnGraph::Builder& CudnnGraph::Builder::wish(int attribute, int type, int64_t count, const void* values) {
+    if (!graph_.failed()) graph_.f_.cudnnBackendSetAttribute(object_.get(), attribute, type, count, values);
+    return *this;
+}
+
 dnn::Object CudnnGraph::Builder::keep() {
     if (!graph_.failed()) check(graph_.f_.cudnnBackendFinalize(object_.get()), "cudnnBackendFinalize");
     if (graph_.failed()) return nullptr;

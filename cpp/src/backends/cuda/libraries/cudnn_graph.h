@@ -24,14 +24,15 @@ using Object = void*;
 constexpr int success = 0, not_supported = 3000;
 // Types of attributes.
 constexpr int type_handle = 0, type_data = 1, type_bool = 2, type_int = 3, type_float = 4, type_double = 5,
-              type_pointer = 6, type_mode = 7, type_heuristic = 8, type_note = 11, type_pointwise = 14,
-              type_object = 15, type_reduction = 18;
+              type_pointer = 6, type_mode = 7, type_heuristic = 8, type_nan = 10, type_note = 11,
+              type_pointwise = 14, type_object = 15, type_reduction = 18;
 // Descriptors.
 constexpr int pointwise = 0, convolution = 1, engine = 2, config = 3, heuristic = 4, plan = 5,
               op_convolution = 10, op_pointwise = 13, graph = 15, pack = 16, tensor = 17, matmul = 18,
               op_matmul = 19, reduction = 21, op_reduction = 22;
 // Attributes.
-constexpr int pointwise_mode = 0, pointwise_math = 1, relu_upper = 4, relu_slope = 5, pointwise_axis = 9;
+constexpr int pointwise_mode = 0, pointwise_math = 1, pointwise_nan = 2, relu_upper = 4, relu_slope = 5,
+              pointwise_axis = 9;
 constexpr int conv_type = 100, conv_mode = 101, conv_dilation = 102, conv_stride = 103, conv_end = 104,
               conv_begin = 105, conv_dims = 106;
 constexpr int heuristic_mode = 200, heuristic_graph = 201, heuristic_results = 202;
@@ -47,7 +48,7 @@ constexpr int matmul_type = 1500, matmul_a = 1520, matmul_b = 1521, matmul_y = 1
 constexpr int reduction_operator = 1600, reduction_type = 1601, reduce_x = 1610, reduce_y = 1611,
               reduce_desc = 1612;
 // Values.
-constexpr int cross_correlation = 1;
+constexpr int cross_correlation = 1, keep_nan = 1;
 constexpr int mode_fallback = 2, mode_a = 3;
 constexpr int note_tensor_core = 0, note_down_convert = 1, note_reduced_sums = 2, note_undetermined = 4,
               note_winograd = 5, note_winograd_last = 8, notes = 10;
@@ -114,6 +115,8 @@ class CudnnGraph {
       public:
         Builder(CudnnGraph& graph, int kind);
         Builder& set(int attribute, int type, int64_t count, const void* values);
+        // The same where the library knows the attribute; its refusal is no failure.
+        Builder& wish(int attribute, int type, int64_t count, const void* values);
         Builder& object(int attribute, dnn::Object value) {
             return set(attribute, dnn::type_object, 1, &value);
         }
