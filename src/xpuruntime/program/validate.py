@@ -6,7 +6,6 @@ memory that it is given stands in its code, which is trusted as a shared library
 
 from __future__ import annotations
 
-import bisect
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePosixPath, PureWindowsPath
@@ -14,6 +13,7 @@ from pathlib import PurePosixPath, PureWindowsPath
 from ..errors import FormatError
 from ..types import TensorSpec
 from .kinds import MAX_SIZE
+from .overlaps import lives, share
 from .program import (
     Binary,
     BufferAllocation,
@@ -170,7 +170,7 @@ def _plan(
         broken += _in(f"call {i} ({call.kernel})", _call(call, buffers, known, len(program.binaries)))
     yield from broken
     if not broken:  # what follows trusts that names resolve
-        yield from _lives(entry, plan, buffers)
+        yield from lives(entry, plan, buffers)
 
 
 def _buffer(
@@ -258,76 +258,5 @@ def _call(
         if buffers[name].kind in (BufferKind.INPUT, BufferKind.WEIGHT):
             yield f"writes {name!r}, which is {buffers[name].kind}"
     for one, other in itertools.combinations((buffers[n] for n in call.outputs), 2):
-        if one.root == other.root and _share(one, other, buffers[one.root]):
+        if one.root == other.root and share(one, other, buffers[one.root]):
             yield f"writes two results over each other in {one.root!r}"
-
-
-def _share(a: BufferAllocation, b: BufferAllocation, root: BufferAllocation) -> bool:
-    """Whether two values in one root have an element in common. Parts of one larger value, with its strides, are boxes in it; else they are ranges."""
-    if not a.size_bytes or not b.size_bytes:
-        return False
-    if a.offset + a.spec.extent_bytes <= b.offset or b.offset + b.spec.extent_bytes <= a.offset:
-        return False
-    layout, width = a.spec.physical, a.spec.dtype.bits // 8
-    if b.spec.physical != layout or b.spec.dtype is not a.spec.dtype or not width:
-        return True
-    begin = root.offset if root.kind is BufferKind.SCRATCH else 0
-    boxes = []
-    for value in (a, b):
-        left, box = (value.offset - begin) // width, {}
-        for d in layout.order:
-            at, left = divmod(left, layout.strides[d])
-            extent = value.spec.shape[d]
-            if not isinstance(extent, int) or at + extent > layout.alloc[d]:
-                return True  # no box: it goes on in the next row
-            box[d] = at, at + extent
-        boxes.append(box)
-    return all(boxes[0][d][0] < boxes[1][d][1] and boxes[1][d][0] < boxes[0][d][1] for d in layout.order)
-
-
-# ── time ──
-
-
-def _lives(entry: EntryPoint, plan: ExecutionPlan, buffers: Mapping[str, BufferAllocation]) -> Iterator[str]:
-    """Scratch is written before it is read, lives as long as calls touch it, and overlaps nothing that lives at the same time."""
-    first: dict[str, int] = {}
-    last: dict[str, int] = {}
-    written = {
-        b.name for b in plan.buffers if b.kind in (BufferKind.INPUT, BufferKind.WEIGHT, BufferKind.STATE)
-    }
-    for i, call in enumerate(plan.calls):
-        for name in call.inputs:
-            root = buffers[name].root
-            if root not in written and buffers[name].size_bytes:
-                yield f"call {i} ({call.kernel}) reads {name!r} before anything writes it"
-        for name in (*call.inputs, *call.outputs):
-            root = buffers[name].root
-            first.setdefault(root, i)
-            last[root] = i
-        written |= {buffers[n].root for n in call.outputs}
-    for name in entry.output_buffers:
-        if buffers[name].root not in written and buffers[name].size_bytes:
-            yield f"nothing writes the output buffer {name!r}"
-    scratch = [b for b in plan.buffers if b.kind is BufferKind.SCRATCH and b.root == b.name]
-    for b in scratch:
-        if b.name in first and not (b.first <= first[b.name] and last[b.name] <= b.last):
-            yield f"buffer {b.name!r} lives from call {b.first} to {b.last}, but calls {first[b.name]} to {last[b.name]} touch it"
-    yield from _overlaps([b for b in scratch if b.size_bytes])
-
-
-def _overlaps(scratch: list[BufferAllocation]) -> Iterator[str]:
-    """Two places that overlap while both live, found in one sweep over time."""
-    ends = sorted(scratch, key=lambda b: b.last)
-    alive: list[tuple[int, int, str]] = []  # offset, end, name: none overlap each other
-    gone = 0
-    for b in sorted(scratch, key=lambda b: b.first):
-        while gone < len(ends) and ends[gone].last < b.first:
-            done = ends[gone]
-            del alive[bisect.bisect_left(alive, (done.offset, done.offset + done.size_bytes, done.name))]
-            gone += 1
-        at = bisect.bisect_left(alive, (b.offset, 0, ""))
-        for begin, end, name in alive[max(at - 1, 0) : at + 1]:
-            if begin < b.offset + b.size_bytes and b.offset < end:
-                yield f"buffers {name!r} and {b.name!r} overlap in the arena while both live"
-                return
-        alive.insert(at, (b.offset, b.offset + b.size_bytes, b.name))
