@@ -14,6 +14,7 @@ from ...errors import BuildError, RunError
 from ...protocols import Array, Artifact, EngineRequest, Evidence, ModelSource, RunContext
 from ...types import DType, TensorSpec
 from .build import CARRIERS, compile_model, computes_in, properties
+from .context import BoundContext, Context
 from .devices import core, short, vendor_name, version
 from .evidence import collect, inner_fallbacks, profile, steps
 
@@ -37,7 +38,7 @@ class OpenVinoExecutable:
         self._memory = artifact.blob  # an imported model may read its weights where they lie
         self._names = artifact.meta.get("original_names", {})
         self._who = f"openvino, model {model.name}"
-        self._free: deque[_Context] = deque()
+        self._free: deque[Context] = deque()
         self._renewing = threading.Lock()
         self._is_closed = False
         self.generation = 0
@@ -54,18 +55,18 @@ class OpenVinoExecutable:
         try:
             context = self._free.pop()
         except IndexError:
-            context = _Context(self)
+            context = Context(self)
         outputs = context.run(feeds)
         self._free.append(context)  # one that failed is dropped
         return outputs
 
     def context(self) -> RunContext:
         """A context with an infer request of its own: its run is ended between two layers."""
-        return _Context(self)
+        return Context(self)
 
     def bind_context(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> RunContext:
         """A context whose request reads and writes the given memory."""
-        return _Bound(self, dict(inputs), dict(outputs))
+        return BoundContext(self, dict(inputs), dict(outputs))
 
     # ── what contexts need ──
 
@@ -186,66 +187,6 @@ class OpenVinoExecutable:
 
     def _closed(self) -> NoReturn:
         raise RunError(self._who, "the session is closed", do="Make a new one.")
-
-
-class _Context:
-    """One infer request, of the compiled model that holds now."""
-
-    def __init__(self, executable: OpenVinoExecutable) -> None:
-        self._executable = executable
-        self._stopped = False
-        self._request, self._generation = self._fresh()
-
-    def _fresh(self) -> tuple[Any, int]:
-        return self._executable.request()
-
-    def run(self, feeds: dict[str, Array], watched: bool = False) -> Sequence[Array]:
-        """As the executable's."""
-        executable = self._executable
-        executable.ready(feeds)
-        while True:
-            if self._generation != executable.generation:
-                self._request, self._generation = self._fresh()
-            if self._stopped:
-                raise executable.failed(RuntimeError("the run was cancelled before it began"))
-            try:
-                outputs = self._once(feeds, watched)
-            except Exception as error:  # the binding raises RuntimeError and whatever its conversions raise
-                if self._stopped or self._generation == executable.generation:
-                    raise executable.failed(error) from error
-            else:
-                if self._stopped or self._generation == executable.generation:
-                    return outputs
-
-    def _once(self, feeds: dict[str, Array], watched: bool) -> Sequence[Array]:
-        return self._executable.infer(self._request, feeds, watched)
-
-    def stop(self) -> None:
-        """OpenVINO looks at this before each layer."""
-        self._stopped = True
-        self._executable.ending()
-        self._request.cancel()
-
-
-class _Bound(_Context):
-    """An infer request over fixed memory: a run converts and collects nothing."""
-
-    def __init__(
-        self, executable: OpenVinoExecutable, inputs: dict[str, Array], outputs: dict[str, Array]
-    ) -> None:
-        self._memory = inputs, outputs
-        super().__init__(executable)
-
-    def _fresh(self) -> tuple[Any, int]:
-        try:
-            return self._executable.bound_request(*self._memory)
-        except RuntimeError as error:  # the binding's, for memory that it does not take
-            raise self._executable.failed(error) from error
-
-    def _once(self, feeds: dict[str, Array], watched: bool) -> Sequence[Array]:
-        self._request.start_async()
-        self._request.wait()
-        return ()
 
 
 def _shared(array: Array, spec: TensorSpec) -> Any:

@@ -1,0 +1,73 @@
+"""One run at a time of a compiled OpenVINO model: an infer request, and one that is bound to the caller's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...protocols import Array
+
+if TYPE_CHECKING:
+    from .run import OpenVinoExecutable
+
+__all__ = ["BoundContext", "Context"]
+
+
+class Context:
+    """One infer request, of the compiled model that holds now."""
+
+    def __init__(self, executable: OpenVinoExecutable) -> None:
+        self._executable = executable
+        self._stopped = False
+        self._request, self._generation = self._fresh()
+
+    def _fresh(self) -> tuple[Any, int]:
+        return self._executable.request()
+
+    def run(self, feeds: dict[str, Array], watched: bool = False) -> Sequence[Array]:
+        """As the executable's."""
+        executable = self._executable
+        executable.ready(feeds)
+        while True:
+            if self._generation != executable.generation:
+                self._request, self._generation = self._fresh()
+            if self._stopped:
+                raise executable.failed(RuntimeError("the run was cancelled before it began"))
+            try:
+                outputs = self._once(feeds, watched)
+            except Exception as error:  # the binding raises RuntimeError and whatever its conversions raise
+                if self._stopped or self._generation == executable.generation:
+                    raise executable.failed(error) from error
+            else:
+                if self._stopped or self._generation == executable.generation:
+                    return outputs
+
+    def _once(self, feeds: dict[str, Array], watched: bool) -> Sequence[Array]:
+        return self._executable.infer(self._request, feeds, watched)
+
+    def stop(self) -> None:
+        """OpenVINO looks at this before each layer."""
+        self._stopped = True
+        self._executable.ending()
+        self._request.cancel()
+
+
+class BoundContext(Context):
+    """An infer request over fixed memory: a run converts and collects nothing."""
+
+    def __init__(
+        self, executable: OpenVinoExecutable, inputs: dict[str, Array], outputs: dict[str, Array]
+    ) -> None:
+        self._memory = inputs, outputs
+        super().__init__(executable)
+
+    def _fresh(self) -> tuple[Any, int]:
+        try:
+            return self._executable.bound_request(*self._memory)
+        except RuntimeError as error:  # the binding's, for memory that it does not take
+            raise self._executable.failed(error) from error
+
+    def _once(self, feeds: dict[str, Array], watched: bool) -> Sequence[Array]:
+        self._request.start_async()
+        self._request.wait()
+        return ()
