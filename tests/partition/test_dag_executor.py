@@ -16,7 +16,7 @@ from xpuruntime.compiler.partition import is_op_supported, partition
 from xpuruntime.compiler.partition_support import call_of
 from xpuruntime.decisions import Reason
 from xpuruntime.errors import EngineUnavailable, InputError, RunError
-from xpuruntime.inference import regions
+from xpuruntime.inference import region_runners, regions
 from xpuruntime.inference.partitioned import DAGExecutor
 from xpuruntime.ir import Graph, GraphBuilder, interp
 from xpuruntime.runtime.dag_executor import Schedule, Step
@@ -85,14 +85,14 @@ def test_regions_on_one_device_hand_over_the_memory_itself(monkeypatch: pytest.M
 
 def test_independent_regions_run_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
     meet = threading.Barrier(2, timeout=20)
-    call = regions.InterpreterRunner.call
+    call = region_runners.InterpreterRunner.call
 
     def meeting(self: Any, form: Any, arrays: Any) -> Any:
         if self.work.region.device in ("cpu:1", "cpu:2"):
             meet.wait()  # breaks, and fails the test, unless two regions are here at once
         return call(self, form, arrays)
 
-    monkeypatch.setattr(regions.InterpreterRunner, "call", meeting)
+    monkeypatch.setattr(region_runners.InterpreterRunner, "call", meeting)
     place = {
         **BRANCHES,
         "add": "interpreter on cpu:1",
@@ -131,14 +131,14 @@ def test_a_region_that_fails_goes_to_its_next_alternative(
     plan = partition(
         diamond(), lambda call: call.op != "tanh", others=("openvino", "onnxruntime"), absorb=False
     )
-    whole = getattr(regions.EngineRunner, moment)
+    whole = getattr(region_runners.EngineRunner, moment)
 
     def broken(self: Any, *rest: Any) -> Any:
         if self.work.region.engine == "openvino":
             raise RunError("openvino", "broke on purpose", got=moment)
         return whole(self, *rest)
 
-    monkeypatch.setattr(regions.EngineRunner, moment, broken)
+    monkeypatch.setattr(region_runners.EngineRunner, moment, broken)
     with DAGExecutor(plan, threads=1, parallel=1) as dag, caplog.at_level(logging.WARNING):
         for _ in range(2):
             got = dag.execute({"x": X})["y"]
@@ -160,7 +160,7 @@ def test_without_an_alternative_the_error_says_who_and_why(monkeypatch: pytest.M
     def broken(self: Any, graph: Any) -> Any:
         raise RunError("onnxruntime", "broke on purpose", do="Mend it.")
 
-    monkeypatch.setattr(regions.EngineRunner, "open", broken)
+    monkeypatch.setattr(region_runners.EngineRunner, "open", broken)
     plan = partition(diamond(), lambda call: call.op != "tanh", others=("onnxruntime",), absorb=False)
     with (
         DAGExecutor(plan, threads=1) as dag,

@@ -12,7 +12,7 @@ import xpuruntime as xrt
 from xpuruntime.decisions import Reason
 from xpuruntime.errors import EngineUnavailable, KernelUnavailable, PolicyError, RunTimeout
 from xpuruntime.frontends.onnx_writer import to_onnx
-from xpuruntime.inference import regions
+from xpuruntime.inference import region_runners
 
 ort = pytest.importorskip("onnxruntime")
 CPU = {"device": "cpu", "threads": 1}
@@ -160,13 +160,13 @@ def test_regions_of_open_sizes_are_confirmed() -> None:
 
 def test_a_run_that_takes_too_long_ends_before_its_next_region(case, monkeypatch: pytest.MonkeyPatch) -> None:
     model, want = case
-    call, slow = regions.InterpreterRunner.call, [0.3]
+    call, slow = region_runners.InterpreterRunner.call, [0.3]
 
     def sleeping(self, form, arrays):
         time.sleep(slow[0])
         return call(self, form, arrays)
 
-    monkeypatch.setattr(regions.InterpreterRunner, "call", sleeping)
+    monkeypatch.setattr(region_runners.InterpreterRunner, "call", sleeping)
     policy = {
         "version": 1,
         "execution": {"engine": "onnxruntime", "place": {"first": "interpreter"}, "run_timeout_s": 0.1},

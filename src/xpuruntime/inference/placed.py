@@ -13,7 +13,8 @@ from ..errors import EngineUnavailable, InputError, KernelUnavailable, XpuError
 from ..program.plan import Region
 from ..protocols import Array, Evidence
 from ..runtime.buffer import DeviceBuffer
-from .regions import Runner, Work, runner_of
+from .region_runners import runner_of
+from .regions import Runner, Work
 
 __all__ = ["Bring", "Placed"]
 
