@@ -135,25 +135,25 @@ def timeline(report: Report, asked: argparse.Namespace) -> Any:
 
 WAYS: dict[str, Callable[[decode.Cut, int], decode.Cut]] = {
     "parts in memory": lambda cut, keys: cut,
-    "narrow": lambda cut, keys: replace(cut, narrow=True),
-    "narrow, warm": lambda cut, keys: replace(cut, narrow=True, warm=True),
-    "warm": lambda cut, keys: replace(cut, warm=True),
-    "8 of 5 warps": lambda cut, keys: replace(decode.clustered(cut, keys), narrow=True),
-    "8 of 5 warps, warm": lambda cut, keys: replace(decode.clustered(cut, keys), narrow=True, warm=True),
-    "8 of 9 warps, warm": lambda cut, keys: replace(decode.clustered(cut, keys, most=9), narrow=True, warm=True),
-    "8 of 3 warps, warm": lambda cut, keys: replace(decode.clustered(cut, keys, most=3), narrow=True, warm=True),
-    "4 of 9 warps, warm": lambda cut, keys: replace(decode.clustered(cut, keys, 4, 9), narrow=True, warm=True),
-    "8 of 5 warps, warm, 16 rows": lambda cut, keys: replace(decode.clustered(cut, keys), warm=True),
+    "a tile at a time": lambda cut, keys: replace(decode.clustered(cut, keys), per=1),
+    "two tiles": lambda cut, keys: decode.clustered(cut, keys),
+    "two tiles, 96 registers": lambda cut, keys: replace(decode.clustered(cut, keys), least=4),
+    "a tile at a time, warm": lambda cut, keys: replace(decode.clustered(cut, keys), per=1, warm=True),
+    "two tiles, warm": lambda cut, keys: replace(decode.clustered(cut, keys), warm=True),
+    "two tiles, warm, 96 registers": lambda cut, keys: replace(decode.clustered(cut, keys), warm=True, least=4),
+    "7 blocks, two tiles, warm, 96 registers": lambda cut, keys: replace(decode.clustered(cut, keys, 7), warm=True, least=4),
 }  # fmt: skip
-"""Cuts of attention, from the one by which parts meet in memory: blocks of a cluster and their warps; text run before its turn; up to eight rows apart."""
+"""Cuts of attention, from the one by which parts meet in memory: 16 or 32 keys of a warp at once, text run before its turn, registers of a thread."""
 
 
 def attention(report: Report, asked: argparse.Namespace) -> Any:
     """A token's time with other cuts of attention."""
-    model, usual, found = made(asked), decode_append.cut_of, {}
+    model, found = made(asked), {}
     for way, cut in WAYS.items():
         with (
-            mock.patch.object(decode_append, "cut_of", lambda s, t, cut=cut: cut(usual(s, t), s.keys)),
+            mock.patch.object(
+                decode_append, "cut_of", lambda s, t, cut=cut: cut(decode.cut_for(s, t, 128), s.keys)
+            ),
             opened(asked, model, {}) as ours,
         ):
             us = milliseconds(token_of(ours, CONTEXT, asked.device), asked.device, 0.1) * 1e3
@@ -167,11 +167,9 @@ def attention(report: Report, asked: argparse.Namespace) -> Any:
 
 WARM: dict[str, Callable[[Cut, int, int], bool]] = {
     "none": lambda cut, n, k: False,
-    "queries, keys, values": lambda cut, n, k: n == 2048,
-    "output": lambda cut, n, k: n == k == 1536,
+    "queries, keys, values; output": lambda cut, n, k: n in (2048, 1536) and k == 1536,
     "down": lambda cut, n, k: k == 8960,
     "gate and up": lambda cut, n, k: n == 8960,
-    "all": lambda cut, n, k: True,
 }
 """Products whose text is run before their turn."""
 

@@ -65,6 +65,8 @@ class Cut:
     cluster: bool = False
     warm: bool = False
     narrow: bool = False
+    per: int = 1
+    least: int = 0
 
     @property
     def group(self) -> int:
@@ -84,7 +86,7 @@ class Cut:
     @property
     def tiles(self) -> int:
         """Bytes of shared memory: the queries' tile, and each warp's tiles of keys and values."""
-        return 16 * self.d * 2 * (1 + 2 * self.warps * self.slots)
+        return 16 * self.d * 2 * (1 + 2 * self.warps * self.slots * self.per)
 
     @property
     def states(self) -> int:
@@ -100,7 +102,7 @@ class Cut:
     def bounds(self) -> int:
         """Where begins what the warps find of a mask."""
         each = math.ceil(self.rows * self.d / 4 / self.splits)
-        return self.inbox + (2 * math.ceil((self.splits * each * 24 + 8) / 16) * 16 if self.cluster else 0)
+        return self.inbox + (math.ceil((self.splits * each * 24 + 8) / 16) * 16 if self.cluster else 0)
 
     @property
     def shared(self) -> int:
@@ -110,7 +112,7 @@ class Cut:
     @property
     def slots(self) -> int:
         """Tiles of keys that a warp has room for."""
-        return min(self.stages, math.ceil(self.share / (16 * self.warps)))
+        return min(self.stages, math.ceil(self.share / (16 * self.warps * self.per)))
 
 
 def cut_for(s: AttentionShape, target: CodegenTarget, least: int = _LEAST_SHARE) -> Cut:
@@ -130,12 +132,14 @@ def cut_for(s: AttentionShape, target: CodegenTarget, least: int = _LEAST_SHARE)
 
 
 def clustered(cut: Cut, keys: int, splits: int = CLUSTER, most: int = 8) -> Cut:
-    """A task's blocks as one cluster of up to ``splits``, of up to ``most`` warps each."""
+    """A task's blocks as one cluster of up to ``splits``, of up to ``most`` warps each; of up to eight rows a warp has two tiles of keys at once."""
     share = math.ceil(keys / splits / 16) * 16
-    splits = math.ceil(keys / share)
-    turns = math.ceil(share / 16 / most)
+    splits, tiles = math.ceil(keys / share), share // 16
+    narrow = cut.rows <= 8
+    per = 2 if narrow and tiles > most else 1
+    warps = math.ceil(tiles / per / math.ceil(tiles / per / most))
     return replace(
-        cut, splits=splits, share=share, warps=math.ceil(share / 16 / turns), cluster=splits > 1, stages=3
+        cut, splits=splits, share=share, warps=warps, cluster=splits > 1, stages=3, narrow=narrow, per=per
     )
 
 
@@ -216,7 +220,7 @@ def _stage(call: NodeCall, s: AttentionShape, cut: Cut, tasks: int, added: Added
     same_mask = s.mask and not s.mask[1] and not s.mask[2] and not s.causal
     numbers = {
         "D": cut.d, "d": s.d, "dv": s.dv, "rows": cut.rows, "keys": s.keys, "SPLITS": cut.splits, "SHARE": cut.share, "GROUP": cut.group,
-        "WARPS": cut.warps, "STAGES": cut.stages, "SLOTS": cut.slots, "STATES": cut.states, "INBOX": cut.inbox, "BOUNDS": cut.bounds, "k_row": s.k[2], "v_row": s.v[2], "MASK_ROWS": 1 if same_mask else cut.rows, "NEW": 0, **added.numbers,
+        "WARPS": cut.warps, "STAGES": cut.stages, "SLOTS": cut.slots, "PER": cut.per, "STATES": cut.states, "INBOX": cut.inbox, "BOUNDS": cut.bounds, "k_row": s.k[2], "v_row": s.v[2], "MASK_ROWS": 1 if same_mask else cut.rows, "NEW": 0, **added.numbers,
     }  # fmt: skip
     special = bool(s.mask) or bool(s.softcap)
     scale = s.scale if s.softcap else s.scale * LOG2E
@@ -236,6 +240,7 @@ def _stage(call: NodeCall, s: AttentionShape, cut: Cut, tasks: int, added: Added
                 "CLUSTER": c_bool(cut.cluster),
                 "WARM": c_bool(cut.warm),
                 "NARROW": c_bool(cut.narrow),
+                "ADDS": c_bool(not s.softcap),
                 **added.flags,
             },
         ),
@@ -292,7 +297,7 @@ def _stage(call: NodeCall, s: AttentionShape, cut: Cut, tasks: int, added: Added
     return cuda_stage(
         f"decode_{s.batch}x{s.kv_heads * s.group}x{s.queries}x{s.keys}x{s.d}",
         about(call, f"{cut.rows} rows a block, keys in {cut.splits} parts of {cut.share}"), [q, *given, y, *shared], body,
-        Launch((tasks * cut.splits, 1, 1), (cut.warps * 32, 1, 1), cut.shared + added.shared, cluster=cut.splits if cut.cluster else 1), before=struct, parts=added.parts | {"flash_decode"}, early=True, flops=s.flops,
+        Launch((tasks * cut.splits, 1, 1), (cut.warps * 32, 1, 1), cut.shared + added.shared, least=cut.least, cluster=cut.splits if cut.cluster else 1), before=struct, parts=added.parts | {"flash_decode"}, early=True, flops=s.flops,
         bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
     )  # fmt: skip
 

@@ -34,7 +34,7 @@ template <class P, bool ANY> struct Appended {};
 template <class P> struct Appended<P, true> {
     typedef typename P::T T;
     static constexpr int W = P::WIDE && P::ALIGNED ? 8 : 1, CH = P::D / 8, PAIRS = P::HALF / W, UNITS = PAIRS + (P::D - 2 * P::HALF) / W,
-                         THREADS = P::WARPS * 32, QUERIES = P::rows * UNITS, EACH = UNITS + P::D / W;
+                         THREADS = P::WARPS * 32;
     typedef Few<W> Part;
     struct Known {
         int place[P::NEW], spot[P::NEW];
@@ -106,46 +106,52 @@ template <class P> struct Appended<P, true> {
         }
     }
 
-    // The queries' tile, and the new rows that this block's split has; they are there after the next barrier. `real`: caches are written.
-    __device__ __forceinline__ void turn(const u16 *q, unsigned char *shared, int batch, int head, bool real, const P &p) const {
-        const Known &k = known();
-        for (int i = threadIdx.x; i < QUERIES + (mine ? P::NEW * EACH : 0); i += THREADS) {
-            if (i < QUERIES) {
-                const int r = i / UNITS;
-                turned(q + p.q_at(r), shared, p.token(r), i % UNITS,
-                       [&](int e, const Part &v) { store(shared, tiles::swizzled<CH>(r, e / 8), e, v); });
-                continue;
-            }
-            const int t = (i - QUERIES) / EACH, u = (i - QUERIES) % EACH, at = k.place[t];
-            if (at < first || at >= last) continue;
-            bool writes = real && p.writes();
+    __device__ __forceinline__ bool held(int at) const { return at >= first && at < last; }
+    // Whether new row t goes to the cache: of several for one place, the last does.
+    __device__ __forceinline__ bool kept(int t, const P &p) const {
+        bool kept = p.writes();
 #pragma unroll
-            for (int other = 0; other < P::NEW; ++other) writes &= other <= t || k.place[other] != at;  // the last of a place stays
-            if (u < UNITS) {
+        for (int other = 0; other < P::NEW; ++other) kept &= other <= t || known().place[other] != known().place[t];
+        return kept;
+    }
+
+    // The queries' tile, and the new rows that this block's split has; they are there after the next barrier. Queries and keys are turned alike
+    // and at once; values have other warps. `real`: caches are written.
+    __device__ __forceinline__ void turn(const u16 *q, unsigned char *shared, int batch, int head, bool real, const P &p) const {
+        constexpr int TURNED = (P::rows + P::NEW) * UNITS, BEHIND = (TURNED + 31) / 32 * 32, VALUES = P::D / W;
+        for (int i = threadIdx.x; i < BEHIND + P::NEW * VALUES; i += THREADS) {
+            const int r = i < TURNED ? i / UNITS : P::rows + (i - BEHIND) / VALUES;
+            const bool query = i < TURNED && r < P::rows;
+            const int t = query ? p.token(r) : r - P::rows, at = query ? 0 : known().place[t < 0 ? 0 : t];
+            if ((i >= TURNED && i < BEHIND) || (!query && !held(at))) continue;
+            const bool keeps = real && !query && kept(t, p);
+            if (i < TURNED) {
+                unsigned char *const to = query ? shared : row_at(shared, 0, t);
                 u16 *const cache = p.keys_of(batch, head) + (long long)at * P::k_row;
-                turned(p.key_of(batch, head, t), shared, t, u, [&](int e, const Part &v) {
-                    store(row_at(shared, 0, t), e / 8, e, v);
-                    if (writes && e < P::d) *(Part *)(cache + e) = v;
+                turned(query ? q + p.q_at(r) : p.key_of(batch, head, t), shared, t, i % UNITS, [&](int e, const Part &v) {
+                    store(to, query ? tiles::swizzled<CH>(r, e / 8) : e / 8, e, v);
+                    if (keeps && e < P::d) *(Part *)(cache + e) = v;
                 });
             } else {
-                const int e = (u - UNITS) * W;
+                const int e = (i - BEHIND) % VALUES * W;
                 const Part v = e < P::dv ? fresh_few<W>(p.value_of(batch, head, t) + e) : Part{};
                 store(row_at(shared, 1, t), e / 8, e, v);
-                if (writes && e < P::dv) *(Part *)(p.values_of(batch, head) + (long long)at * P::v_row + e) = v;
+                if (keeps && e < P::dv) *(Part *)(p.values_of(batch, head) + (long long)at * P::v_row + e) = v;
             }
         }
     }
 
-    // A warp's tiles of 16 keys from key0 on and their values, which have landed: new rows in the place of old ones.
+    // A warp's KEYS keys from key0 on and their values, which have landed: new rows in the place of old ones.
+    template <int KEYS>
     __device__ __forceinline__ void put(unsigned char *tile, unsigned char *shared, int key0, int end) const {
         if (!mine) return;
         const Known &k = known();
         const int lane = threadIdx.x % 32;
         for (int t = 0; t < P::NEW; ++t) {
             const int r = k.place[t] - key0;
-            if (r < 0 || r >= 16 || k.place[t] >= end) continue;
+            if (r < 0 || r >= KEYS || k.place[t] >= end) continue;
             for (int i = lane; i < 2 * CH; i += 32)
-                *(Few<8> *)(tile + i / CH * 16 * P::D * 2 + tiles::swizzled<CH>(r, i % CH) * 16) =
+                *(Few<8> *)(tile + i / CH * KEYS * P::D * 2 + tiles::swizzled<CH>(r, i % CH) * 16) =
                     *(const Few<8> *)(row_at(shared, i / CH, t) + i % CH * 16);
         }
         __syncwarp();

@@ -33,7 +33,7 @@ __device__ __forceinline__ void keep_four(const Four &v, int batch, int head, in
 }
 
 // What the blocks of a cluster give one of them: by split, for each of its EACH places four sums, and the largest logit and the sum of
-// weights of their row. One for what comes before the launch's turn, one for what counts.
+// weights of their row.
 template <class P> struct Inbox {
     static constexpr int EACH = Parts<P>::EACH;
     Four sums[P::SPLITS * EACH];
@@ -48,7 +48,7 @@ __device__ __forceinline__ void merge_warps(const float *states, Inbox<P> *inbox
     constexpr int LINE = P::D + 4, FOURS = Parts<P>::FOURS, EACH = Parts<P>::EACH;
     const int split = blockIdx.x % P::SPLITS;
 #pragma unroll 1
-    for (int i = threadIdx.x; i < P::rows * FOURS; i += P::WARPS * 32) {
+    for (int i = real ? threadIdx.x : threadIdx.x % 32; i < P::rows * FOURS; i += P::WARPS * 32) {
         const int r = i / FOURS, at = i % FOURS * 4;
         float peak = TENSOR_HIDDEN, all = 0;
         Four sum = {};
@@ -65,6 +65,7 @@ __device__ __forceinline__ void merge_warps(const float *states, Inbox<P> *inbox
             all += state[P::D + 1] * weight;
         }
         if (P::CLUSTER) {
+            if (!real) continue;
             const int to = split * EACH + i % EACH;
             cluster_send(inbox->sums[to].x, sum.x, &inbox->of[to].peak, peak, all, &inbox->all, i / EACH);
         } else if (P::SPLITS > 1) {
@@ -84,9 +85,9 @@ template <class P>
 __device__ __forceinline__ void joined_in_cluster(Inbox<P> *inbox, int batch, int head, bool real, const P &p) {
     constexpr int FOURS = Parts<P>::FOURS, EACH = Parts<P>::EACH;
     const int first = (int)(blockIdx.x % P::SPLITS) * EACH, left = P::rows * FOURS - first, count = left < 0 ? 0 : left < EACH ? left : EACH;
-    cluster_got(&inbox->all, count * P::SPLITS * (sizeof(Four) + sizeof(State)));
+    if (real) cluster_got(&inbox->all, count * P::SPLITS * (sizeof(Four) + sizeof(State)));
 #pragma unroll 1
-    for (int mine = threadIdx.x; mine < count; mine += P::WARPS * 32) {
+    for (int mine = real ? threadIdx.x : threadIdx.x % 32; mine < count; mine += P::WARPS * 32) {
         const int i = first + mine;
         float peak = TENSOR_HIDDEN, all = 0;
         Four sum = {};

@@ -50,14 +50,13 @@ __device__ __forceinline__ void part(
     const u16 *q, const u16 *k, const u16 *v, int batch, int head, const Parts<P> &parts, unsigned *counters, const P &p
 ) {
     TENSOR_SHARED(shared);
-    constexpr int CH = P::D / 8, TILE = 16 * P::D * 2, STAGE = 2 * TILE, LOADS = 16 * CH / 32;
-    constexpr bool MORE = P::SHARE > (P::STAGES - 1) * P::WARPS * 16;  // than is under way from the beginning
+    constexpr int CH = P::D / 8, KEYS = P::PER * 16, TILE = KEYS * P::D * 2, STAGE = 2 * TILE, LOADS = KEYS * CH / 32;
+    constexpr bool MORE = P::SHARE > (P::STAGES - 1) * P::WARPS * KEYS;  // than is under way from the beginning
     constexpr bool APART = P::STATES > 0;  // states do not take the tiles' place
     float *const states = (float *)(shared + P::STATES);
-    Inbox<P> *const inboxes = (Inbox<P> *)(shared + P::INBOX);
+    Inbox<P> *const inbox = (Inbox<P> *)(shared + P::INBOX);
     if constexpr (P::CLUSTER) {
-        if (threadIdx.x == 0)
-            for (int i = 0; i < 2; ++i) cluster_expects(&inboxes[i].all);
+        if (threadIdx.x == 0) cluster_expects(&inbox->all);
         cluster_begin();
     }
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -73,11 +72,11 @@ __device__ __forceinline__ void part(
         tensor::copies_commit();
     }
     if (P::MASKED) shown<P>(batch, head, begin, end, (int(*)[2])(shared + P::BOUNDS), p);
-    const int steps = end > begin ? ((end - begin + 15) / 16 - warp + P::WARPS - 1) / P::WARPS : 0;
+    const int steps = end > begin ? ((end - begin + KEYS - 1) / KEYS - warp + P::WARPS - 1) / P::WARPS : 0;
 
-    unsigned char *const own = shared + TILE + warp * P::SLOTS * STAGE;
+    unsigned char *const own = shared + 16 * P::D * 2 + warp * P::SLOTS * STAGE;
     const auto fetch = [&](int step) {
-        const int key0 = begin + (step * P::WARPS + warp) * 16;
+        const int key0 = begin + (step * P::WARPS + warp) * KEYS;
         unsigned char *const to = own + step % P::SLOTS * STAGE;
         const int c = lane % CH;
         const u16 *from_k = k + (long long)(key0 + lane / CH) * P::k_row, *from_v = v + (long long)(key0 + lane / CH) * P::v_row;
@@ -97,41 +96,49 @@ __device__ __forceinline__ void part(
         if (s < steps) fetch(s);
         tensor::copies_commit();
     }
+    Rows<P, P::NARROW> sums;
+    sums.look(begin + warp * KEYS, end, batch, head, p);
     if constexpr (P::NEW > 0) added.prepare(shared, batch, p);
     if constexpr (P::CLUSTER) cluster_begun();
 
-    // `real`: its turn has come. What runs before that leaves nothing outside of the block, or its cluster.
+    // `real`: its turn has come. What runs before that leaves nothing outside of the block; each warp has one piece of it.
     const auto attend = [&](bool real) {
-        if constexpr (P::NEW > 0) added.turn(q, shared, batch, head, real, p);
-        else tensor::copies_wait<P::STAGES - 1>();
-        __syncthreads();
-        Rows<P, P::NARROW> sums;
-        sums.queries(tensor::place(shared), lane);
-        const u32 tile = tensor::place(own);
-        const int todo = real || steps < 1 ? steps : 1;
+        const auto mine = [&](int piece) { return real || warp % 4 == piece; };
+        if (mine(0)) {
+            if constexpr (P::NEW > 0) added.turn(q, shared, batch, head, real, p);
+            else tensor::copies_wait<P::STAGES - 1>();
+        }
+        if (real) __syncthreads();
+        sums.begin();
+        if (mine(1)) {
+            sums.queries(tensor::place(shared));
+            const u32 tile = tensor::place(own);
+            const int todo = real || steps < 1 ? steps : 1;
 #pragma unroll 1
-        for (int step = 0; step < todo; ++step) {
-            if (real) {
-                tensor::copies_wait<P::STAGES - 2>();
-                __syncwarp();  // this tile is there for all lanes, and all are done with the one whose place the next copy takes
-                if constexpr (MORE)
-                    if (step + P::STAGES - 1 < steps) fetch(step + P::STAGES - 1);
-                tensor::copies_commit();
+            for (int step = 0; step < todo; ++step) {
+                if (real) {
+                    tensor::copies_wait<P::STAGES - 2>();
+                    __syncwarp();  // this tile is there for all lanes, and all are done with the one whose place the next copy takes
+                    if constexpr (MORE)
+                        if (step + P::STAGES - 1 < steps) fetch(step + P::STAGES - 1);
+                    tensor::copies_commit();
+                }
+                const int at = step % P::SLOTS * STAGE, key0 = begin + (step * P::WARPS + warp) * KEYS;
+                if constexpr (P::NEW > 0) added.template put<KEYS>(own + at, shared, key0, end);
+                sums.step(tile + at, tile + at + TILE, key0, end, batch, head, p);
             }
-            const int at = step % P::SLOTS * STAGE, key0 = begin + (step * P::WARPS + warp) * 16;
-            if constexpr (P::NEW > 0) added.put(own + at, shared, key0, end);
-            sums.step(tile + at, tile + at + TILE, key0, end, batch, head, p);
         }
         if constexpr (!APART) {
             tensor::copies_wait<0>();
             __syncthreads();
         }
-        sums.leave(states + warp * P::rows * (P::D + 4));
-        __syncthreads();
-        Inbox<P> *const inbox = inboxes + real;
-        merge_warps(states, inbox, parts, batch, head, real, p);
-        if constexpr (P::CLUSTER) joined_in_cluster(inbox, batch, head, real, p);
-        else if constexpr (P::SPLITS > 1) joined(parts, counters, batch, head, real, p);
+        if (mine(2)) sums.leave(states + warp * P::rows * (P::D + 4));
+        if (real) __syncthreads();
+        if (mine(2)) merge_warps(states, inbox, parts, batch, head, real, p);
+        if (mine(3)) {
+            if constexpr (P::CLUSTER) joined_in_cluster(inbox, batch, head, real, p);
+            else if constexpr (P::SPLITS > 1) joined(parts, counters, batch, head, real, p);
+        }
     };
     if constexpr (!P::WARM) {
         if constexpr (P::NEW > 0) wait_for_turn();
@@ -139,7 +146,10 @@ __device__ __forceinline__ void part(
     } else {
 #pragma unroll 1
         for (int turn = known_late(); turn < 2; ++turn) {
-            if (turn == 1) wait_for_turn();
+            if (turn == 1) {
+                __syncthreads();
+                wait_for_turn();
+            }
             attend(turn == 1);
         }
     }
