@@ -18,7 +18,7 @@ pytest.importorskip("onnxruntime")
 import xpuruntime as xrt  # noqa: E402
 from xpuruntime.decisions import Candidate, Decision, Reason  # noqa: E402
 from xpuruntime.numerics import compare_all  # noqa: E402
-from xpuruntime.profiler import blocks, figures  # noqa: E402
+from xpuruntime.profiler import blocks, drawing, figures  # noqa: E402
 from xpuruntime.profiler.blocks import duration, number, size  # noqa: E402
 from xpuruntime.profiler.html import Badge, Section, html_report  # noqa: E402
 from xpuruntime.workbench.bench import bench  # noqa: E402
@@ -191,8 +191,8 @@ def test_it_has_both_themes_prints_and_is_labelled(text: str) -> None:
     assert len(drawings) == sum(a[0] == "svg" and a[1] == "role" for a in page.attributes) > 0
     assert all(len(value) > 20 for _, _, value in drawings)
     # every colour of a drawing is a variable of the page
-    for drawing in re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL):
-        assert re.findall(r"#[0-9a-f]{6}\b", drawing) == []
+    for svg in re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL):
+        assert re.findall(r"#[0-9a-f]{6}\b", svg) == []
 
 
 def test_a_part_without_a_view_is_an_error(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_without_the_extra_the_install_line_is_told(monkeypatch: pytest.MonkeyPa
 
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda n, *a: None if n == "jinja2" else real(n, *a))
-    with pytest.raises(figures.ReportExtraMissing) as caught:
+    with pytest.raises(drawing.ReportExtraMissing) as caught:
         html_report(tmp_path / "x.html", "x", "y")
     assert str(caught.value) == (
         "[html report] needs jinja2, which the extra 'report' brings; got not installed. "

@@ -21,7 +21,7 @@ from ..decisions import Decision
 from ..program.plan import Plan
 from ..store import write_atomic
 from .blocks import Block, Columns, Facts, Figure, Fold, Heading, Listing, Picture, Prose, Table
-from .figures import distinct, require_report_extra
+from .drawing import distinct, require_report_extra
 from .measured_views import agreement_figure, agreement_table, bench_blocks
 from .receipt import Receipt
 from .receipt_views import receipt_blocks
