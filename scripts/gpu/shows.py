@@ -89,6 +89,8 @@ STEPS: tuple[Step, ...] = (
     # by name only
     Step("decoder-cuts", 0, PYTHON, ("decoder_cuts.py",), 300, "cuda_decoder_cuts.json", "where a token's time goes, and with other cuts of its products"),
     Step("attention-sizes", 0, PYTHON, ("attention_sizes.py",), 90, "cuda_attention_sizes.json", "cuDNN's attention and ours right, and which is faster at which sizes"),
+    Step("depthwise", 0, PYTHON, ("depthwise.py",), 120, "cuda_depthwise.json", "depthwise convolutions right, and beside cuDNN and PyTorch"),
+    Step("strangers", 0, PYTHON, ("strangers.py",), 400, "cuda_strangers.json", "models of other families: right beside PyTorch, and how fast"),
     Step("core-python", 0, PYTEST, ("tests/cpp", "tests/runtime", "tests/profiler"), 240, "core_python.json", "the core's Python tests"),
     Step("cpu-tests", 0, SHELL, ("python -m pytest -q -p no:cacheprovider tests/compiler tests/kernels tests/codegen tests/runtime",), 540, show="the native engine's tests on this processor"),
     Step("cpu-kernels", 0, SHELL, ("cd benchmarks && python kernels.py --dtype float32 bfloat16 --threads 1 2 --json " + FILE,), 540, "kernels_xeon.json", "our kernels beside oneDNN on this processor"),

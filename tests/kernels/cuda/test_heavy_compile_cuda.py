@@ -16,6 +16,7 @@ from xpuruntime.errors import BuildError
 from xpuruntime.ir import GraphBuilder
 from xpuruntime.kernels.cuda.attention import FlashV2, Naive
 from xpuruntime.kernels.cuda.conv import ImplicitGemm
+from xpuruntime.kernels.cuda.conv_depthwise import Depthwise
 from xpuruntime.kernels.cuda.decode import FlashDecode
 from xpuruntime.kernels.cuda.gemv import Gemv, NormLinear
 from xpuruntime.kernels.cuda.matmul import Generated
@@ -42,6 +43,8 @@ CALLS: tuple[tuple[Any, str, tuple[Any, ...], dict[str, Any]], ...] = (
     (FlashDecode(), "attention", (empty((1, 12, 1, 128)), *(empty((1, 2, 999, 128)),) * 2), {}),
     (Naive(), "attention", (empty((1, 2, 9, 40), "float64"),) * 3, {}),
     (ImplicitGemm(), "fused_convolution", (empty((2, 64, 9, 9)), empty((64, 64, 3, 3)), empty((64,))), CONV | {"act": "relu6"}),
+    (Depthwise(), "fused_convolution", (empty((32, 64, 56, 56)), empty((64, 1, 3, 3)), empty((64,))), CONV | {"groups": 64, "act": "silu"}),
+    (Depthwise(), "convolution", (empty((1, 64, 9, 9), "float32"), empty((64, 1, 3, 3), "float32")), CONV | {"groups": 64}),
     (ImplicitGemm(), "convolution", (empty((2, 3, 9, 9), "float32"), empty((8, 3, 3, 3), "float32")), CONV),
 )  # fmt: skip
 

@@ -1,4 +1,5 @@
-"""Convolutions on CUDA: ``conv/cudnn`` by cuDNN's graph API, ``conv/implicit_gemm`` by our own product (``templates/cuda/implicit_gemm.cuh``).
+"""Convolutions on CUDA: ``conv/cudnn`` by cuDNN's graph API, ``conv/implicit_gemm`` by our own product (``templates/cuda/implicit_gemm.cuh``),
+and before both ``conv/depthwise`` (``conv_depthwise``) where each channel has a filter of its own.
 
 Both like channels innermost. Filters that are known are packed at load as [filters, taps, channels]. Our own runs 16-bit floats on tensor
 cores where channels lie side by side, everything else in plain arithmetic; transposed convolutions are not its business.
@@ -19,16 +20,17 @@ from ...types import DType, TensorSpec
 from ..conv_call import FLOATS, OPS, act_of, stem_of, strides_of_weight, supported
 from ..conv_shape import ConvShape
 from ..kernel import Lowered, NodeCall, Packed, Stage
-from ..product import ACTIVATIONS, accumulator, offset_text
-from .heavy import MOST_BLOCKS_YZ, TAGS, about, argument, bytes_of, c_bool, constants, in_chunks, shared_limit
-from .launch import Argument, Launch, cuda_stage
+from ..product import accumulator, offset_text
+from .conv_depthwise import Depthwise
+from .conv_text import arguments_of, finish_text, window_text
+from .heavy import MOST_BLOCKS_YZ, TAGS, about, bytes_of, c_bool, constants, in_chunks, shared_limit
+from .launch import Launch, cuda_stage
 from .libraries import absent
 from .matmul import Tile, tile_for
 from .product_text import parts_of
 
 __all__ = ["KERNELS", "Cudnn", "ImplicitGemm", "tensor_stage"]
 
-_SPACE = ("d", "h", "w")
 _CUDNN_ACTS = ("none", "relu", "relu6", "leaky_relu", "tanh", "sigmoid", "gelu", "silu", "gelu_tanh")
 
 
@@ -43,66 +45,6 @@ def _packed(shape: ConvShape, spec: TensorSpec, line: int) -> Packed:
     if line > taps * c:
         steps.append(RecipeStep("pad", ("%2",), {"begin": [0, 0], "end": [0, line - taps * c]}))
     return Packed(tuple(steps), TensorSpec((o, line), spec.dtype))
-
-
-def _arguments(call: NodeCall) -> list[Argument]:
-    """x, the filters, bias and residual where there are any, the result."""
-    names = ("x", "filters", "bias", "residual")
-    found = [
-        argument(call.tensor(i).spec, f"in{i}", n)
-        for i, n in enumerate(names)
-        if call.optional(i) is not None
-    ]
-    return [*found, argument(call.outputs[0], "out0", "y", written=True)]
-
-
-def _window_text(s: ConvShape) -> list[str]:
-    """``KERNEL_shape``: sizes and strides as the template reads them."""
-    lists = {
-        "size": s.size,
-        "out": s.out,
-        "kernel": s.kernel,
-        "stride": s.stride,
-        "dilation": s.dilation,
-        "begin": s.begin,
-    }
-    numbers: dict[str, object] = {"channels": s.channels, "taps": s.taps, "pixels": s.pixels}
-    for name, values in lists.items():
-        numbers |= {f"{name}_{d}": v for d, v in zip(_SPACE, values, strict=True)}
-    strides = dict(zip(("x_n", "x_c", "x_d", "x_h", "x_w"), s.x, strict=True))
-    return ["struct KERNEL_shape {", constants("int", numbers), constants("long long", strides), "};"]
-
-
-def _finish_text(call: NodeCall, s: ConvShape, arguments: list[Argument], sums: str) -> list[str]:
-    """``KERNEL_finish``: bias, residual, activation; a row is a pixel, a column a filter of the group in blockIdx.z."""
-    rows = (s.images, *s.out)
-    given = [a for a in arguments if a.name in ("bias", "residual", "y")]
-    head = "    __device__ __forceinline__"
-    column = f"((int64_t)blockIdx.z * {s.filters} + column)" if s.groups > 1 else "(int64_t)column"
-    first = f"(int64_t)blockIdx.z * {s.filters * s.y[1]}" if s.groups > 1 else "0"
-
-    def place(strides: tuple[int, ...]) -> str:
-        return offset_text("(int64_t)row", rows, (strides[0], *strides[2:]))
-
-    lines = [
-        "struct KERNEL_finish {", *(f"    {a.text};" for a in given),
-        f"{head} tensor::u16 *line(int row) const {{ return (tensor::u16 *)y + ({place(s.y)} + {first}); }}",
-        f"{head} {sums} value(int row, int column, {sums} sum) const {{", f"        {sums} x = sum;",
-    ]  # fmt: skip
-    if any(a.name == "bias" for a in given):
-        lines.append(f"        x = x + ({sums})load<1>(bias + {column});")
-    if any(a.name == "residual" for a in given):
-        lines.append(f"        x = x + ({sums})load<1>(residual + ({place(s.r)} + {column} * {s.r[1]}));")
-    ctype = given[-1].ctype
-    return [
-        *lines,
-        f"        return {ACTIVATIONS[act_of(call)][0]};",
-        "    }",
-        f"{head} void keep(int row, int column, {sums} sum) const {{",
-        f"        store<1>(y + ({place(s.y)} + {column} * {s.y[1]}), (typename storage_<{ctype}>::compute)value(row, column, sum));",
-        "    }",
-        "};",
-    ]
 
 
 class ImplicitGemm:
@@ -153,7 +95,7 @@ def tensor_stage(
     """The product on tensor cores over filters in lines of ``line`` elements."""
     dtype = call.outputs[0].dtype
     t = tile_for(s.pixels, s.filters, s.groups, target) if tile is None else tile
-    arguments = _arguments(call)
+    arguments = arguments_of(call)
     aligned = in_chunks(dtype, s.channels, s.x[0], *s.x[2:])
     pairs = s.filters % 2 == 0 and not any(step % 2 for step in (s.y[0], *s.y[2:]))
     numbers = {
@@ -168,10 +110,10 @@ def tensor_stage(
         return f"gemm::run<{name}>(conv::Pixels<KERNEL_shape, {c_bool(fast)}>{{pixels}}, weights, {line}, finish);"
 
     before = [
-        *_window_text(s), "struct KERNEL_sizes {", f"    typedef {TAGS[dtype]} T;", constants("int", numbers), "};",
+        *window_text(s), "struct KERNEL_sizes {", f"    typedef {TAGS[dtype]} T;", constants("int", numbers), "};",
         f"struct KERNEL_gemm : KERNEL_sizes {{ {flags(True, pairs).strip()} }};",
         f"struct KERNEL_anywhere : KERNEL_sizes {{ {flags(False, False).strip()} }};",
-        *_finish_text(call, s, arguments, "float"),
+        *finish_text(call, s, arguments, "float"),
     ]  # fmt: skip
     group = "(int64_t)blockIdx.z * "
     body = [
@@ -196,7 +138,7 @@ def tensor_stage(
 
 def _plain_stage(call: NodeCall, s: ConvShape, line: int) -> Stage:
     """The product in plain arithmetic; ``line``: elements of a packed filter, 0 where filters are computed and lie as they come."""
-    arguments = _arguments(call)
+    arguments = arguments_of(call)
     sums, ctype, wtype = accumulator(call.outputs[0].dtype), arguments[0].ctype, arguments[1].ctype
     blocks_wide = math.ceil(s.pixels / 128) * math.ceil(s.filters / 128) * s.groups
     wide = sums != "double" and blocks_wide >= 132
@@ -211,11 +153,11 @@ def _plain_stage(call: NodeCall, s: ConvShape, line: int) -> Stage:
         first = f"(int64_t)blockIdx.z * {steps[5]}"
     numbers = {"TM": rows, "TN": columns, "m": s.pixels, "n": s.filters, "k": s.taps * s.channels}
     before = [
-        *_window_text(s), "struct KERNEL_simt {", f"    typedef {sums} C;", constants("int", numbers),
+        *window_text(s), "struct KERNEL_simt {", f"    typedef {sums} C;", constants("int", numbers),
         constants("bool", {"A_ALONG_K": c_bool(s.x[1] == 1), "B_ALONG_K": "true"}), "};",
         f"struct KERNEL_filters {{ const {wtype} *at; __device__ __forceinline__ {sums} operator()(int k, int column) const"
         f" {{ return ({sums})load<1>(at + ({place})); }} }};",
-        *_finish_text(call, s, arguments, sums),
+        *finish_text(call, s, arguments, sums),
     ]  # fmt: skip
     body = [
         f"const conv::Window<KERNEL_shape, {sums}, {ctype}> left = {{x + (int64_t)blockIdx.z * {s.channels * s.x[1]}}};",
@@ -284,7 +226,7 @@ class Cudnn:
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
         """One call."""
         s = ConvShape.of(call)
-        arguments = _arguments(call)
+        arguments = arguments_of(call)
         residual = call.optional(3) if call.op == "fused_convolution" else None
         c, o = s.channels, s.filters * s.groups
         kernel = s.kernel[1:]
@@ -315,4 +257,4 @@ def _strides(steps: tuple[int, ...], images: int, channels: int, space: tuple[in
     return [n or h * space[0], c or 1, h, w]
 
 
-KERNELS: tuple[Any, ...] = (Cudnn(), ImplicitGemm())
+KERNELS: tuple[Any, ...] = (Depthwise(), Cudnn(), ImplicitGemm())
