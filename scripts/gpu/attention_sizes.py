@@ -22,7 +22,7 @@ import torch
 from gpu_machine import Report, arguments, run_parts
 
 from xpuruntime.compiler import compile as compile_graph
-from xpuruntime.ir import GraphBuilder
+from xpuruntime.ir import Graph, GraphBuilder
 from xpuruntime.policies import KernelPolicy
 from xpuruntime.runtime import Executor
 from xpuruntime.runtime.backends.cuda import CudaBackend
@@ -121,19 +121,32 @@ def tensors(s: Sizes) -> list[torch.Tensor]:
     return [torch.randn(shape, device="cuda", dtype=getattr(torch, s.dtype)) for shape in shapes]
 
 
-def executor_of(s: Sizes, word: str, backend: CudaBackend) -> Executor:
-    """``layers`` nodes on one kernel, loaded; ``first`` and ``y`` are the results of the first and the last."""
+def graph_of(s: Sizes, layers: int) -> Graph:
+    """A row of nodes; ``first`` and ``y`` are the results of the first and the last."""
     b = GraphBuilder("layers")
     q, k, v = (
         b.input(n, f"{s.dtype}{[s.batch, h, s.positions, s.d]}")
         for n, h in zip("qkv", (s.heads, s.kv_heads, s.kv_heads), strict=True)
     )
-    for i in range(s.layers):
+    for i in range(layers):
         q = b.call("attention", q, k, v, causal=s.causal)
         if i == 0:
             b.output("first", q)
     b.output("y", q)
-    program = compile_graph(b.build(), target=backend.target, policy=KernelPolicy(attention=word), passes=3)
+    return b.build()
+
+
+def default_of(s: Sizes) -> str:
+    """The kernel that is taken where no policy names one."""
+    program = compile_graph(graph_of(s, 2), target="cuda:0", passes=3)
+    (kernel,) = {c.kernel for e in program.entries for p in e.plans for c in p.calls}
+    return kernel.partition("/")[2]
+
+
+def executor_of(s: Sizes, word: str, backend: CudaBackend) -> Executor:
+    """``layers`` nodes on one kernel, loaded."""
+    graph, policy = graph_of(s, s.layers), KernelPolicy(attention=word)
+    program = compile_graph(graph, target=backend.target, policy=policy, passes=3)
     ran = {c.kernel for e in program.entries for p in e.plans for c in p.calls}
     if f"attention/{word}" not in ran:
         raise RuntimeError(f"{s}: {word} was asked for, {', '.join(sorted(ran))} computes it")
@@ -208,7 +221,7 @@ def by_turns(works: dict[str, Callable[[], Any]], layers: int) -> dict[str, list
     return found
 
 
-def measured(s: Sizes, executors: dict[str, Executor]) -> dict[str, Any]:
+def measured(s: Sizes, executors: dict[str, Executor], default: str) -> dict[str, Any]:
     """Both kernels right and timed, PyTorch's beside."""
     given = tensors(s)
     inputs = dict(zip("qkv", given, strict=True))
@@ -231,7 +244,7 @@ def measured(s: Sizes, executors: dict[str, Executor]) -> dict[str, Any]:
     middle = {n: statistics.median(t) for n, t in times.items()}
     chose = [x for x in executors["cudnn"].implementations if x]
     return {
-        "case": str(s), "sizes": s._asdict(), "layers": s.layers, "chose": chose[:1], "error": errors,
+        "case": str(s), "sizes": s._asdict(), "layers": s.layers, "chose": chose[:1], "default": default, "error": errors,
         "ok": all(e <= TOLERANCE[s.dtype] for e in errors.values()),
         "us": {n: round(t, 2) for n, t in middle.items()},
         "from_to_us": {n: [round(min(t), 2), round(max(t), 2)] for n, t in times.items()},
@@ -249,6 +262,7 @@ def sizes(report: Report, asked: argparse.Namespace) -> list[dict[str, Any]]:
         made: dict[Sizes, dict[str, Future[Executor]]] = {
             s: {w: pool.submit(executor_of, s, w, backend) for w in s.words} for s in chosen
         }
+        defaults = {s: pool.submit(default_of, s) for s in chosen}
         while not all(f.done() for row in made.values() for f in row.values()):
             if time.time() - begin > asked.limit * 0.6:
                 for future in (f for row in made.values() for f in row.values()):
@@ -261,7 +275,10 @@ def sizes(report: Report, asked: argparse.Namespace) -> list[dict[str, Any]]:
             found.append({"case": str(s), "skipped": "out of time"})
             continue
         try:
-            row = measured(s, {w: f.result() for w, f in futures.items()})
+            row = measured(s, {w: f.result() for w, f in futures.items()}, defaults[s].result())
+            report.check(
+                row["default"] != "cudnn" or row["ours_over_cudnn"] > 1.02, f"{s}: the default is the faster"
+            )
         except Exception as error:
             row = {"case": str(s), "ok": False, "failed": f"{type(error).__name__}: {str(error)[:400]}"}
         finally:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from importlib.util import find_spec
 
 import pytest
 
 import xpuruntime as xrt
 from xpuruntime import ir
 from xpuruntime.decisions import Candidate
-from xpuruntime.errors import KernelUnavailable
+from xpuruntime.errors import BuildError, KernelUnavailable
 
 
 def graph() -> ir.Graph:
@@ -65,6 +67,40 @@ def pinned() -> None:
     assert compiled(policy=pin(10))[0] == "conv/cudnn[engine=10]"
     with pytest.raises(KernelUnavailable, match="cuDNN offers no engine 99 for this convolution, but 10"):
         compiled(policy=pin(99))
+
+
+def attention() -> None:
+    """What leads where it is faster is asked, too; a session goes by the library that is here, a program for elsewhere by ours."""
+    b = ir.GraphBuilder("encoder")
+    b.output("y", b.attention(*(b.input(name, "bfloat16[1, 2, 512, 64]") for name in "qkv")))
+    graph = b.build()
+
+    def kernel(target: str) -> str:
+        (call,) = xrt.compile(graph, target=target).entries[0].plans[0].calls
+        return call.kernel
+
+    there = "a" in os.environ["XPU_TEST_CUDNN"]
+    assert kernel("cuda") == kernel("cuda:0") == ("attention/cudnn" if there else "attention/flash_v2")
+    assert kernel("cuda:sm_90") == "attention/flash_v2"
+    if find_spec("onnx") is None:
+        return
+    import onnx
+
+    values = [
+        onnx.helper.make_tensor_value_info(n, onnx.TensorProto.BFLOAT16, [1, 2, 512, 64]) for n in "qkvy"
+    ]
+    node = onnx.helper.make_node("Attention", ["q", "k", "v"], ["y"])
+    model = onnx.helper.make_model(
+        onnx.helper.make_graph([node], "encoder", values[:3], values[3:]),
+        opset_imports=[onnx.helper.make_opsetid("", 23)],
+        ir_version=11,
+    )
+    if there:
+        with xrt.InferenceSession(model, device="cuda:0", engine="native") as session:
+            assert "attention/cudnn: attention" in str(session.receipt())
+    else:  # it chooses before it asks, and compiles again without what the library declines: a binary of ours, which the driver cannot load
+        with pytest.raises(BuildError, match="cuLibraryLoadData"):
+            xrt.InferenceSession(model, device="cuda:0", engine="native")
 
 
 def no_device() -> None:

@@ -40,6 +40,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("every_engine", "a10:0 a12:5 f8:! e3:"),
         ("pinned", "a10:0 e3:"),
         ("no_device", "a10:0"),
+        ("attention", "a2:0"),
+        ("attention", "f8:! e3:2"),
     ],
 )
 def test_cudnn_is_asked(case: str, engines: str, built: Path, tmp_path: Path) -> None:

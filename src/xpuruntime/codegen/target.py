@@ -45,6 +45,8 @@ class CodegenTarget(ABC):
     any_layout:  ops whose kernels go as fast whichever way values lie: nothing is brought into another order for them.
     place_alignment: bytes at whose multiples a value begins that the compiler lets lie in a larger one.
     libraries:   those of this machine where the target stands for it (``cpu``, ``cuda:0``): they are asked before one of their kernels is taken.
+    here:        whether code runs where it is compiled, so that libraries which are here are there, too: the target stands for this machine, or
+                 a session compiles, which does so again without what a library declines.
     """
 
     name: str = "custom"
@@ -54,6 +56,7 @@ class CodegenTarget(ABC):
     any_layout: frozenset[str] = frozenset()
     place_alignment: int = 1
     libraries: OwnLibraries | None = None
+    here: bool = False
 
     @abstractmethod
     def elementwise_kernel(self, kernel_name: str) -> tuple[str, str]:

@@ -38,4 +38,5 @@ def resolve_target(target: str | TargetConfig | CodegenTarget) -> CodegenTarget:
 def _own(target: CodegenTarget, kind: str, index: int = 0) -> CodegenTarget:
     """A target, made just now, that asks this machine's libraries."""
     target.libraries = own_libraries(kind, index)
+    target.here = True
     return target

@@ -33,7 +33,7 @@ FILES: Mapping[str, tuple[str, ...]] = {
     ),
     "": ("ported",),
 }  # fmt: skip
-"""Files of kernels by kind of target. Within an op an earlier row is preferred over a later one, unless a policy says otherwise."""
+"""Files of kernels by kind of target. Within an op an earlier row is preferred over a later one, unless that one leads at a call or a policy says otherwise."""
 
 
 @cache
@@ -67,5 +67,12 @@ def has_kernel(op: str, target: CodegenTarget) -> bool:
 
 def offers(call: NodeCall, target: CodegenTarget) -> Sequence[tuple[Kernel, Support]]:
     """Every kernel of the call's op, users' last, and whether it computes this call on the target."""
-    rows: tuple[Kernel, ...] = (*kernels_of(call.op, target.kind), *user_kernels(call.op, target.kind))
-    return [(kernel, kernel.supports(call, target)) for kernel in rows]
+    own = [(kernel, kernel.supports(call, target)) for kernel in kernels_of(call.op, target.kind)]
+    own.sort(key=lambda row: not (row[1] and _leads(row[0], call, target)))
+    return [*own, *((kernel, kernel.supports(call, target)) for kernel in user_kernels(call.op, target.kind))]
+
+
+def _leads(kernel: Kernel, call: NodeCall, target: CodegenTarget) -> bool:
+    """Whether a row is preferred over those before it."""
+    asked = getattr(kernel, "leads", None)
+    return asked is not None and bool(asked(call, target))

@@ -191,6 +191,7 @@ class Kernel(Protocol):
 
     A row may also say ``on_request = True``: only a policy that names it takes it, and ``asks`` says why (it changes results, it is a user's).
     One of a library may have ``pinned(word, values)``: the row that takes a certain algorithm (``policies.pins``).
+    One that is the fastest at some calls only may have ``leads(call, target)``: whether it is preferred over the rows before it.
     """
 
     name: str

@@ -14,6 +14,7 @@ from xpuruntime.codegen import cuda
 from xpuruntime.codegen.cuda import cuda_target
 from xpuruntime.codegen.target import CodegenTarget
 from xpuruntime.compiler import compile as compile_graph
+from xpuruntime.kernels.catalogue import offers
 from xpuruntime.kernels.cuda import libraries
 from xpuruntime.kernels.cuda.attention_cudnn import Cudnn
 from xpuruntime.kernels.kernel import NodeCall
@@ -105,3 +106,71 @@ def test_heads_inside_positions_are_read_where_they_lie() -> None:
     assert call.kernel == "attention/cudnn[engine=1]"
     assert call.options["q_strides"] == [33280, 64, 256, 1]
     assert call.options["k_strides"] == call.options["v_strides"] == [16640, 64, 128, 1]
+
+
+def at(
+    batch: int, heads: int, positions: int, d: int, keys: int = 0, kv_heads: int = 0, **attrs: Any
+) -> NodeCall:
+    k = (batch, kv_heads or heads, keys or positions, d)
+    return node((batch, heads, positions, d), k, d, **attrs)
+
+
+def first(call: NodeCall, level: str, here: bool) -> str:
+    """The preferred one of the kernels that compute a call."""
+    target = cuda_target(f"cuda:{level}")
+    target.here = here
+    return next(kernel.name for kernel, said in offers(call, target) if said)
+
+
+CUDNN, OURS = "attention/cudnn", "attention/flash_v2"
+
+
+@pytest.mark.parametrize(
+    ("call", "kernel"),
+    [
+        (at(1, 12, 512, 64), CUDNN),
+        (at(1, 12, 511, 64), OURS),
+        (at(32, 12, 197, 64), CUDNN),  # 768 blocks
+        (at(1, 12, 512, 64, keys=600), OURS),  # not measured
+        (at(1, 32, 2048, 128, kv_heads=8, causal=True), CUDNN),
+        (at(1, 32, 2048, 128, kv_heads=8, causal=True, dtype="float16"), CUDNN),
+        (at(1, 32, 1920, 128, kv_heads=8, causal=True), OURS),  # 480 blocks
+        (at(1, 16, 1024, 64, causal=True), OURS),
+        (at(1, 32, 4096, 96, causal=True), OURS),  # not measured
+        (at(1, 12, 1, 128, keys=1024, kv_heads=2), "attention/flash_decode"),
+        (at(8, 64, 1, 128, keys=4096, kv_heads=8), "attention/flash_decode"),
+    ],
+)
+def test_it_leads_where_it_was_measured_to_be_faster(call: NodeCall, kernel: str) -> None:
+    assert first(call, "sm_90", here=True) == kernel
+    # A program for machines that are not here must not need what they may lack, and other devices were not measured.
+    ours = OURS if kernel == CUDNN else kernel
+    assert (
+        first(call, "sm_90", here=False)
+        == first(call, "sm_80", here=True)
+        == first(call, "sm_100", here=True)
+        == ours
+    )
+
+
+def test_heads_that_ours_do_not_take_are_the_library_s_wherever_it_is_here() -> None:
+    for call in (at(1, 8, 256, 256, kv_heads=1, causal=True), at(1, 8, 1, 256, keys=100, kv_heads=1)):
+        assert first(call, "sm_80", here=True) == first(call, "sm_90", here=True) == CUDNN
+        assert first(call, "sm_90", here=False) == "attention/naive"
+
+
+def test_a_default_is_overruled_by_policy_and_needs_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    b = ir.GraphBuilder("encoder")
+    b.output("y", b.attention(*(b.input(name, "bfloat16[1, 12, 512, 64]") for name in "qkv")))
+    graph, target = b.build(), cuda_target("cuda:sm_90")
+    target.here = True
+
+    def kernel(policy: KernelPolicy | None = None) -> str:
+        (call,) = compile_graph(graph, target=target, policy=policy).entries[0].plans[0].calls
+        return call.kernel
+
+    assert kernel() == CUDNN
+    assert kernel(KernelPolicy(attention="flash_v2")) == OURS
+    assert kernel(KernelPolicy(rules=[{"op": "attention", "forbid": "cudnn"}])) == OURS  # type: ignore[list-item]
+    monkeypatch.setattr(libraries, "installed", lambda library: False)
+    assert kernel() == OURS

@@ -187,8 +187,11 @@ def load(artifact: Artifact, model: ModelSource, request: EngineRequest) -> Nati
 def compiled(model: ModelSource, request: EngineRequest, shapes: Mapping[str, int]) -> CompiledProgram:
     """The program of a model for one set of sizes. Raises BuildError, with the text of whoever failed."""
     from ...compiler import compile as compile_graph
+    from ...compiler.resolve import resolve_target
     from ...policies import ExecutionPolicy, Policy
 
+    target = resolve_target(target_of(request.device))
+    target.here = True
     execution = ExecutionPolicy(
         precision=None if request.precision is None else request.precision.value,
         optimization_level=request.optimization,
@@ -197,7 +200,7 @@ def compiled(model: ModelSource, request: EngineRequest, shapes: Mapping[str, in
         found = native_model(model)
         return compile_graph(
             found.graph,
-            target=target_of(request.device),
+            target=target,
             policy=Policy(kernel=kernel_policy(request), execution=execution),
             shapes=shapes,
             weights=found.weights,

@@ -1,20 +1,23 @@
 """``attention/cudnn``: the fused attention of cuDNN's graph API (``cpp/src/backends/cuda/libraries/cudnn_attention.cpp``).
 
-For many queries of 16-bit heads without a mask tensor; memory does not grow with the sequence. cuDNN chooses one of its engines when a
-program is loaded and says which in the receipt; ``{kernel: cudnn, engine: N}`` takes that one or refuses to load.
+For many queries of 16-bit heads without a mask tensor; memory does not grow with the sequence. The default where it was measured to be faster
+than our own (``leads``). cuDNN chooses one of its engines when a program is loaded and says which in the receipt; ``{kernel: cudnn, engine: N}`` takes that one or refuses to load.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...codegen.cuda import CudaTarget
 from ...codegen.target import CodegenTarget
 from ...decisions import Reason, Support
 from ..attention_shape import AttentionShape, supported
 from ..kernel import Lowered, NodeCall, Stage
 from ..product import sizes
+from .attention import HEAD_SIZES
 from .heavy import CHUNK_BYTES, TAGS, bytes_of, in_chunks
 from .libraries import absent
 
@@ -22,6 +25,9 @@ __all__ = ["KERNELS", "Cudnn"]
 
 _MOST_ELEMENTS = 256
 """Of a head: what its engines for compute capability 8.0 and later take (support matrix of cuDNN 9.19's graph API)."""
+
+_MEASURED_HEADS = (64, 128)
+_MANY_BLOCKS, _MANY_POSITIONS = 512, 512
 
 _SIZED = ("q", "k", "v")
 
@@ -55,6 +61,10 @@ class Cudnn:
         reason = _missing(s) or _misplaced(call, s)
         return Support.no(Reason.SHAPE_UNSUPPORTED, reason) if reason else found
 
+    def leads(self, call: NodeCall, target: CodegenTarget) -> bool:
+        """Where it is faster than ours, in a program that runs where it is compiled: others may run where the library is not."""
+        return target.here and _faster(AttentionShape.of(call), target)
+
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
         """One call."""
         s = AttentionShape.of(call)
@@ -71,6 +81,33 @@ class Cudnn:
             bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
         )  # fmt: skip
         return Lowered((stage,))
+
+
+def _faster(s: AttentionShape, target: CodegenTarget) -> bool:
+    """Whether it is faster than ours, by 51 sizes on an H200 (``benchmarks/results/cuda_attention_sizes.json``, ``scripts/gpu/attention_sizes.py``).
+
+    Heads of 64 and 128, as many keys as queries, bfloat16 and float16; ours over the library's time, where it leads and where it does not:
+
+        ======================  =====================  ==========================================
+                                it leads               it does not
+        ======================  =====================  ==========================================
+        512 positions, no mask  1.19 to 1.58
+        512 blocks              1.05 to 1.31, no mask  causal 0.62 to 1.24 (0.86 to 0.89 with 192
+                                1.11 to 1.58           and 256 blocks), no mask 0.53 to 1.14
+        ======================  =====================  ==========================================
+
+    A block is 128 queries of a head. Heads of 80 and 96 are 0.80 and 0.82 with 256 blocks and were not measured with more. Heads wider than ours
+    takes are 52 times as fast as on the plain kernel with 256 positions, and 337 times with 1,024.
+    """
+    wide = max(s.d, s.dv)
+    if wide > HEAD_SIZES[-1]:
+        return True
+    if not (isinstance(target, CudaTarget) and target.sm.wgmma):
+        return False
+    if s.queries != s.keys or s.d != s.dv or s.d not in _MEASURED_HEADS:
+        return False
+    blocks = s.batch * s.kv_heads * s.group * math.ceil(s.queries / 128)
+    return blocks >= _MANY_BLOCKS or (not s.causal and s.queries >= _MANY_POSITIONS)
 
 
 def _missing(s: AttentionShape) -> str:
