@@ -119,6 +119,16 @@ def test_sums_longer_than_a_block(dtype: str) -> None:
     judge_all([("linear", [x, w, None], "1", {}), ("matmul", [x, b], "", {})])
 
 
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("m", "n", "k"), [(48, 64, 768), (48, 64, 3072), (1, 1024, 3072)])
+def test_errors_of_long_sums_grow_with_the_root_of_their_length(m: int, n: int, k: int, target: str) -> None:
+    """A sum of k products of normal numbers is about sqrt(k): its error is 3 roundings of that, whatever k; one chain has 8 and 16."""
+    normal = np.random.default_rng(7)
+    a, b = (normal.standard_normal(shape).astype(np.float32) for shape in ((m, k), (k, n)))
+    error = judge("matmul", a, b, weights="1", target=target) - a.astype(np.float64) @ b
+    assert np.sqrt(np.mean(error**2)) < 3 * 2.0**-24 * np.sqrt(k)
+
+
 def test_activations_of_the_epilogue() -> None:
     x = array((3, 2, 9), "float32") * 3
     x[0, 0, 0] = np.nan
