@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -13,6 +15,7 @@ from xpuruntime.codegen.cuda import cuda_target
 from xpuruntime.codegen.toolchains_nvrtc import nvrtc_toolchain
 from xpuruntime.errors import BuildError, RunError
 from xpuruntime.ir import Graph, GraphBuilder, interp
+from xpuruntime.kernels.cuda import decode, decode_append
 from xpuruntime.kernels.cuda.decode_append import RopeAttention
 from xpuruntime.kernels.kernel import NodeCall
 from xpuruntime.numerics import compare, tolerance_for
@@ -80,6 +83,14 @@ CASES: tuple[dict[str, Any], ...] = (
 )
 
 
+Way = Callable[[decode.Cut, int], decode.Cut]
+WAYS: dict[str, Way] = {
+    "two tiles, before its turn": lambda c, k: replace(decode.clustered(c, k, most=2), warm=True),
+    "two blocks of sixteen rows": lambda c, k: replace(decode.clustered(c, k, 2), narrow=False, per=1),
+    "in memory, before its turn": lambda c, k: replace(c, warm=True),
+}
+
+
 def masks(new: int, capacity: int) -> list[Any]:
     """A window that holds the new places; one that hides them; numbers."""
     at = np.arange(capacity).reshape(1, 1, 1, -1)
@@ -90,9 +101,11 @@ def masks(new: int, capacity: int) -> list[Any]:
     ]
 
 
-def judged(call: NodeCall, graph: Graph, feeds: Feeds, old: Feeds, shift: int = 0) -> None:
+def judged(
+    call: NodeCall, graph: Graph, feeds: Feeds, old: Feeds, shift: int = 0, target: str = "cuda:sm_90"
+) -> None:
     """The launch on the emulator, which holds what it reads to the order of launches; caches are copied by launches before it."""
-    to = cuda_target("cuda:sm_90")
+    to = cuda_target(target)
     assert RopeAttention().supports(call, to)
     lowered = RopeAttention().lower(call, to)
     got = emulate(lowered, call, to, feeds | old, shift)
@@ -108,6 +121,34 @@ def judged(call: NodeCall, graph: Graph, feeds: Feeds, old: Feeds, shift: int = 
 def test_one_launch_turns_writes_and_attends(case: int, shift: int) -> None:
     graph, feeds, old = step(**CASES[case])
     judged(call_of(graph, {}), graph, feeds, old, shift)
+
+
+@pytest.mark.parametrize("case", [1, 5, 10])
+def test_without_clusters_parts_meet_in_memory(case: int) -> None:
+    graph, feeds, old = step(**CASES[case])
+    (stage,) = RopeAttention().lower(call_of(graph, {}), cuda_target("cuda:sm_80")).stages[-1:]
+    assert "cluster" not in stage.options
+    assert "counters" in stage.args
+    judged(call_of(graph, {}), graph, feeds, old, target="cuda:sm_80")
+
+
+def test_a_cluster_has_all_keys_of_a_head() -> None:
+    """Up to eight blocks, which need no memory to meet in; more keys than they have under way at once meet in memory."""
+    for capacity, blocks in ((100, 1), (1088, 8), (2048, 8), (2049, 0)):
+        graph, _, _ = step(d=128, capacity=capacity)
+        lowered = RopeAttention().lower(call_of(graph, {}), cuda_target("cuda:sm_90"))
+        (stage,) = lowered.stages[-1:]
+        assert stage.options.get("cluster") == ([blocks, 1, 1] if blocks > 1 else None), capacity
+        assert bool(lowered.counters) == (blocks == 0)
+
+
+@pytest.mark.parametrize("case", [1, 4, 6])
+@pytest.mark.parametrize("way", list(WAYS))
+def test_other_cuts_compute_the_same(monkeypatch: pytest.MonkeyPatch, way: str, case: int) -> None:
+    """What scripts/gpu/decoder_cuts.py measures."""
+    monkeypatch.setattr(decode_append, "cut_of", lambda s, t: WAYS[way](decode.cut_for(s, t, 128), s.keys))
+    graph, feeds, old = step(**CASES[case])
+    judged(call_of(graph, {}), graph, feeds, old)
 
 
 @pytest.mark.parametrize(("which", "new"), [(0, 1), (0, 3), (1, 1), (2, 3)])
