@@ -83,7 +83,7 @@ def test_columns_of_which_there_are_enough() -> None:
     """Blocks stand alone; what is written at every element keeps them alone too."""
     program = judged(lambda b, x: b.sum(x, dim=[0]), values((300, 6000)))
     assert kernels_of(program) == ["reduce/generated"]
-    assert "joined_column<32, 16>" in text_of(program)
+    assert "joined_column<32, 32>" in text_of(program)
     program = judged(lambda b, x: b.sum(x, dim=[0]), values((300, 6000), "bfloat16"))
     assert kernels_of(program) == ["reduce/generated"]
     assert "joined_columns<32, 16>" in text_of(program)

@@ -38,8 +38,8 @@ _MANY_ROWS = 1024
 _THREADS = 256
 _BLOCKS = 4 * FULL
 """Blocks that share few rows, all together."""
-_WIDER = 2
-"""Times as many threads as elsewhere in a block of rows beside each other that few blocks have."""
+_WIDER = 4, 2
+"""Times as many threads as elsewhere in a block of rows beside each other, where blocks are few: of one row a thread, of several."""
 _LEAST_PACKS = 4
 _LEAST_TURNS = 8
 """Packs of a thread along a row, elements of a thread across, that make a block worth its while."""
@@ -87,7 +87,7 @@ def _beside(share: RowShare, threads: int) -> RowShare:
     share = replace(share, x=x, y=y, width=width)
     if share.groups >= _BLOCKS or y < threads // x or elements < 2 * y * _LEAST_TURNS:
         return share
-    wide = replace(share, y=_WIDER * y)  # larger blocks leave fewer partial results
+    wide = replace(share, y=_WIDER[width > 1] * y)  # larger blocks leave fewer partial results
     turns, groups, least = elements // wide.y, wide.groups, _LEAST_TURNS
     if FULL < 2 * groups <= 3 * FULL:  # half of a device is busy as it is: parts must be worth their counters
         least *= 8
