@@ -135,15 +135,11 @@ def timeline(report: Report, asked: argparse.Namespace) -> Any:
 
 WAYS: dict[str, Callable[[decode.Cut, int], decode.Cut]] = {
     "parts in memory": lambda cut, keys: cut,
-    "a tile at a time": lambda cut, keys: replace(decode.clustered(cut, keys), per=1),
-    "two tiles": lambda cut, keys: decode.clustered(cut, keys),
-    "two tiles, 96 registers": lambda cut, keys: replace(decode.clustered(cut, keys), least=4),
-    "a tile at a time, warm": lambda cut, keys: replace(decode.clustered(cut, keys), per=1, warm=True),
-    "two tiles, warm": lambda cut, keys: replace(decode.clustered(cut, keys), warm=True),
-    "two tiles, warm, 96 registers": lambda cut, keys: replace(decode.clustered(cut, keys), warm=True, least=4),
-    "7 blocks, two tiles, warm, 96 registers": lambda cut, keys: replace(decode.clustered(cut, keys, 7), warm=True, least=4),
-}  # fmt: skip
-"""Cuts of attention, from the one by which parts meet in memory: 16 or 32 keys of a warp at once, text run before its turn, registers of a thread."""
+    "clusters, a tile at a time": lambda cut, keys: replace(decode.clustered(cut, keys), per=1),
+    "clusters, two tiles": lambda cut, keys: decode.clustered(cut, keys),
+    "clusters of 4, two tiles": lambda cut, keys: decode.clustered(cut, keys, 4),
+}
+"""Cuts of attention, from the one by which parts meet in memory: blocks of a cluster, tiles of 16 keys that a warp has at once."""
 
 
 def attention(report: Report, asked: argparse.Namespace) -> Any:
@@ -165,40 +161,7 @@ def attention(report: Report, asked: argparse.Namespace) -> Any:
     return {"layers": asked.layers, "ways": found}
 
 
-WARM: dict[str, Callable[[Cut, int, int], bool]] = {
-    "none": lambda cut, n, k: False,
-    "queries, keys, values; output": lambda cut, n, k: n in (2048, 1536) and k == 1536,
-    "down": lambda cut, n, k: k == 8960,
-    "gate and up": lambda cut, n, k: n == 8960,
-}
-"""Products whose text is run before their turn."""
-
-
-def warm(report: Report, asked: argparse.Namespace) -> Any:
-    """A token's time where products run their text before their turn."""
-    model, usual, found = made(asked), gemv.cut_for, {}
-    for name, rule in WARM.items():
-
-        def cut(m: int, n: int, k: int, dtype: Any, gated: bool = False, rule: Any = rule) -> Cut:
-            made = usual(m, n, k, dtype, gated)
-            return replace(made, warm=rule(made, n, k))
-
-        with (
-            mock.patch.object(gemv, "cut_for", cut),
-            Generator(
-                model, capacity=CONTEXT + 64, dtype="bfloat16", buckets=(64,), device=asked.device
-            ) as ours,
-        ):
-            us = milliseconds(token_of(ours, CONTEXT, asked.device), asked.device, 0.1) * 1e3
-            kernels = {
-                n: t["turn_us"] for n, t in observed(ours)["kernels"].items() if t["launches"] >= asked.layers
-            }
-        found[name] = {"token_us": round(us, 1), "turn_us": kernels}
-        print(f"   {name}: {us:.1f} us {kernels}", flush=True)
-    return {"layers": asked.layers, "warm": found}
-
-
-PARTS = {"timeline": timeline, "cuts": cuts, "attention": attention, "warm": warm}
+PARTS = {"timeline": timeline, "cuts": cuts, "attention": attention}
 
 
 def main(given: Sequence[str] | None = None) -> int:

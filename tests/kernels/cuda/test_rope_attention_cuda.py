@@ -85,9 +85,9 @@ CASES: tuple[dict[str, Any], ...] = (
 
 Way = Callable[[decode.Cut, int], decode.Cut]
 WAYS: dict[str, Way] = {
-    "two tiles, before its turn": lambda c, k: replace(decode.clustered(c, k, most=2), warm=True),
+    "two tiles": lambda c, k: decode.clustered(c, k, most=2),
     "two blocks of sixteen rows": lambda c, k: replace(decode.clustered(c, k, 2), narrow=False, per=1),
-    "in memory, before its turn": lambda c, k: replace(c, warm=True),
+    "in memory, narrow": lambda c, k: replace(c, narrow=c.rows <= 8),
 }
 
 

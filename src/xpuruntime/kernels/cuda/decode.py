@@ -20,19 +20,8 @@ from .heavy import TAGS, about, bytes_of, c_bool, constants, in_chunks, multipro
 from .launch import Argument, Launch, cuda_stage
 
 __all__ = [
-    "CLUSTER",
-    "CLUSTERS_FROM",
-    "KERNELS",
-    "ROWS",
-    "WARPS",
-    "Added",
-    "Cut",
-    "FlashDecode",
-    "clustered",
-    "cut_for",
-    "few_queries",
-    "lowered_by",
-]
+    "CLUSTER", "CLUSTERS_FROM", "KERNELS", "ROWS", "WARPS", "Added", "Cut", "FlashDecode", "clustered", "cut_for", "few_queries", "lowered_by",
+]  # fmt: skip
 
 ROWS = 16
 """Rows (queries times heads of a group) of a block: those of one tensor-core product."""
@@ -51,8 +40,8 @@ _JOINED = 24
 class Cut:
     """Tile that holds a head, rows of a block, blocks of rows, splits of the keys and keys of each, tiles in shared memory.
 
-    warps: of a block. cluster: a task's blocks are one cluster, which joins their parts in shared memory. warm: a block runs through its
-    text once before its turn, so that the text is there when it counts.
+    warps: of a block. cluster: a task's blocks are one cluster, which joins their parts in shared memory. narrow: rows are the right side of
+    products, up to eight of them; per: tiles of 16 keys that a warp then has at once.
     """
 
     d: int
@@ -63,10 +52,8 @@ class Cut:
     stages: int
     warps: int = WARPS
     cluster: bool = False
-    warm: bool = False
     narrow: bool = False
     per: int = 1
-    least: int = 0
 
     @property
     def group(self) -> int:
@@ -90,8 +77,8 @@ class Cut:
 
     @property
     def states(self) -> int:
-        """Where the warps' states begin: in the tiles' place, or, where tiles are needed once more, behind them."""
-        return self.tiles if self.cluster or self.warm else 0
+        """Where the warps' states begin: in the tiles' place, or, where blocks of a cluster wait for nothing they need not, behind them."""
+        return self.tiles if self.cluster else 0
 
     @property
     def inbox(self) -> int:
@@ -238,7 +225,6 @@ def _stage(call: NodeCall, s: AttentionShape, cut: Cut, tasks: int, added: Added
                 "MASKED": c_bool(special),
                 "ALIGNED": c_bool(aligned),
                 "CLUSTER": c_bool(cut.cluster),
-                "WARM": c_bool(cut.warm),
                 "NARROW": c_bool(cut.narrow),
                 "ADDS": c_bool(not s.softcap),
                 **added.flags,
@@ -297,7 +283,7 @@ def _stage(call: NodeCall, s: AttentionShape, cut: Cut, tasks: int, added: Added
     return cuda_stage(
         f"decode_{s.batch}x{s.kv_heads * s.group}x{s.queries}x{s.keys}x{s.d}",
         about(call, f"{cut.rows} rows a block, keys in {cut.splits} parts of {cut.share}"), [q, *given, y, *shared], body,
-        Launch((tasks * cut.splits, 1, 1), (cut.warps * 32, 1, 1), cut.shared + added.shared, least=cut.least, cluster=cut.splits if cut.cluster else 1), before=struct, parts=added.parts | {"flash_decode"}, early=True, flops=s.flops,
+        Launch((tasks * cut.splits, 1, 1), (cut.warps * 32, 1, 1), cut.shared + added.shared, cluster=cut.splits if cut.cluster else 1), before=struct, parts=added.parts | {"flash_decode"}, early=True, flops=s.flops,
         bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
     )  # fmt: skip
 

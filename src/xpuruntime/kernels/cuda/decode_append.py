@@ -87,7 +87,7 @@ def cut_of(s: AttentionShape, target: CodegenTarget) -> Cut:
         or s.keys > CLUSTER * _MOST_SHARE
     ):
         return cut
-    made = replace(clustered(cut, s.keys, min(CLUSTER, cut.splits)), per=1)
+    made = clustered(cut, s.keys, min(CLUSTER, cut.splits))
     return made if made.shared + _added_bytes(s, made.d) <= shared_limit(target) else cut
 
 

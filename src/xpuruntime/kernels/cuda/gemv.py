@@ -56,7 +56,6 @@ class Cut:
     ahead: int
     per: int = 1
     least: int = 4
-    warm: bool = False
 
     @property
     def threads(self) -> int:
@@ -241,7 +240,6 @@ def gemv_stage(call: NodeCall, cut: Cut) -> Stage:
         "STAGED": s.staged,
         "EARLY": known,
         "ALIGNED": s.aligned,
-        "WARM": cut.warm and known and cut.per == 1,
     }
     before = [
         "struct KERNEL_gemv {", f"    typedef {C_TYPES[s.dtype]} S;", f"    typedef {s.sums} A;", constants("int", numbers),

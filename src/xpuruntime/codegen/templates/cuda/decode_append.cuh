@@ -20,7 +20,7 @@ template <int N> struct Few;
 template <> struct Few<1> { u16 at[1]; };
 template <> struct __align__(16) Few<8> { u16 at[8]; };
 template <int N> __device__ __forceinline__ Few<N> few(const u16 *from) { return *(const Few<N> *)from; }
-// What the launch before may be writing still when it is first looked at: from the second-level cache, so that no old line stays.
+// What the launch before wrote: from the second-level cache, where it is.
 template <int N> __device__ __forceinline__ Few<N> fresh_few(const u16 *from) {
 #if defined(__CUDACC_RTC__)
     if constexpr (N == 8) return bitcast<Few<8>>(__ldcg((const uint4 *)from));
@@ -116,15 +116,15 @@ template <class P> struct Appended<P, true> {
     }
 
     // The queries' tile, and the new rows that this block's split has; they are there after the next barrier. Queries and keys are turned alike
-    // and at once; values have other warps. `real`: caches are written.
-    __device__ __forceinline__ void turn(const u16 *q, unsigned char *shared, int batch, int head, bool real, const P &p) const {
+    // and at once; values have other warps.
+    __device__ __forceinline__ void turn(const u16 *q, unsigned char *shared, int batch, int head, const P &p) const {
         constexpr int TURNED = (P::rows + P::NEW) * UNITS, BEHIND = (TURNED + 31) / 32 * 32, VALUES = P::D / W;
         for (int i = threadIdx.x; i < BEHIND + P::NEW * VALUES; i += THREADS) {
             const int r = i < TURNED ? i / UNITS : P::rows + (i - BEHIND) / VALUES;
             const bool query = i < TURNED && r < P::rows;
             const int t = query ? p.token(r) : r - P::rows, at = query ? 0 : known().place[t < 0 ? 0 : t];
             if ((i >= TURNED && i < BEHIND) || (!query && !held(at))) continue;
-            const bool keeps = real && !query && kept(t, p);
+            const bool keeps = !query && kept(t, p);
             if (i < TURNED) {
                 unsigned char *const to = query ? shared : row_at(shared, 0, t);
                 u16 *const cache = p.keys_of(batch, head) + (long long)at * P::k_row;

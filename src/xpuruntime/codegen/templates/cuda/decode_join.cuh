@@ -42,13 +42,13 @@ template <class P> struct Inbox {
 };
 
 // The states of a block's warps (D sums, the largest logit, the sum of weights for each row) become the block's part, or the result. Blocks of
-// a cluster give each other's part to whoever joins it, `inbox` by split. Only what is `real` leaves the cluster.
+// a cluster give each other's part to whoever joins it, `inbox` by split.
 template <class P>
-__device__ __forceinline__ void merge_warps(const float *states, Inbox<P> *inbox, const Parts<P> &parts, int batch, int head, bool real, const P &p) {
+__device__ __forceinline__ void merge_warps(const float *states, Inbox<P> *inbox, const Parts<P> &parts, int batch, int head, const P &p) {
     constexpr int LINE = P::D + 4, FOURS = Parts<P>::FOURS, EACH = Parts<P>::EACH;
     const int split = blockIdx.x % P::SPLITS;
 #pragma unroll 1
-    for (int i = real ? threadIdx.x : threadIdx.x % 32; i < P::rows * FOURS; i += P::WARPS * 32) {
+    for (int i = threadIdx.x; i < P::rows * FOURS; i += P::WARPS * 32) {
         const int r = i / FOURS, at = i % FOURS * 4;
         float peak = TENSOR_HIDDEN, all = 0;
         Four sum = {};
@@ -65,14 +65,12 @@ __device__ __forceinline__ void merge_warps(const float *states, Inbox<P> *inbox
             all += state[P::D + 1] * weight;
         }
         if (P::CLUSTER) {
-            if (!real) continue;
             const int to = split * EACH + i % EACH;
             cluster_send(inbox->sums[to].x, sum.x, &inbox->of[to].peak, peak, all, &inbox->all, i / EACH);
         } else if (P::SPLITS > 1) {
-            if (!real) continue;
             parts.values(split, r)[at / 4] = sum;
             if (at == 0) *parts.state(split, r) = {peak, all};
-        } else if (real) {
+        } else {
 #pragma unroll
             for (int e = 0; e < 4; ++e) sum.x[e] = all == 0 ? 0 : sum.x[e] / all;
             keep_four(sum, batch, head, r, at, p);
@@ -82,12 +80,12 @@ __device__ __forceinline__ void merge_warps(const float *states, Inbox<P> *inbox
 
 // What the blocks of a cluster have given this one becomes its share of the result.
 template <class P>
-__device__ __forceinline__ void joined_in_cluster(Inbox<P> *inbox, int batch, int head, bool real, const P &p) {
+__device__ __forceinline__ void joined_in_cluster(Inbox<P> *inbox, int batch, int head, const P &p) {
     constexpr int FOURS = Parts<P>::FOURS, EACH = Parts<P>::EACH;
     const int first = (int)(blockIdx.x % P::SPLITS) * EACH, left = P::rows * FOURS - first, count = left < 0 ? 0 : left < EACH ? left : EACH;
-    if (real) cluster_got(&inbox->all, count * P::SPLITS * (sizeof(Four) + sizeof(State)));
+    cluster_got(&inbox->all, count * P::SPLITS * (sizeof(Four) + sizeof(State)));
 #pragma unroll 1
-    for (int mine = real ? threadIdx.x : threadIdx.x % 32; mine < count; mine += P::WARPS * 32) {
+    for (int mine = threadIdx.x; mine < count; mine += P::WARPS * 32) {
         const int i = first + mine;
         float peak = TENSOR_HIDDEN, all = 0;
         Four sum = {};
@@ -106,14 +104,14 @@ __device__ __forceinline__ void joined_in_cluster(Inbox<P> *inbox, int batch, in
         const float by = all == 0 ? 0 : 1 / all;
 #pragma unroll
         for (int e = 0; e < 4; ++e) sum.x[e] = all == 0 ? 0 : sum.x[e] * by;
-        if (real) keep_four(sum, batch, head, i / FOURS, i % FOURS * 4, p);
+        keep_four(sum, batch, head, i / FOURS, i % FOURS * 4, p);
     }
 }
 
 // `count` parts (up to MOST), every `step`th from `first` on, become that of `first`, or (WHOLE) the result. A warp has MINE rows, a lane four
 // of a row's values, and the state of one part. All that fits is under way at once.
 template <class P, int MOST, bool WHOLE>
-__device__ __forceinline__ void join(const Parts<P> &parts, int first, int step, int count, int batch, int head, bool real, const P &p) {
+__device__ __forceinline__ void join(const Parts<P> &parts, int first, int step, int count, int batch, int head, const P &p) {
     constexpr int FOURS = Parts<P>::FOURS, MINE = (P::rows + P::WARPS - 1) / P::WARPS, FIT = 20 / MINE < 1 ? 1 : 20 / MINE,
                   TURNS = (MOST + FIT - 1) / FIT, AHEAD = (MOST + TURNS - 1) / TURNS;
     static_assert(FOURS <= 32 && MOST <= 32, "a lane has four values and one state");
@@ -146,7 +144,7 @@ __device__ __forceinline__ void join(const Parts<P> &parts, int first, int step,
 #pragma unroll
         for (int far = 16; far > 0; far /= 2) total[m] += __shfl_xor_sync(0xffffffffu, total[m], far);
         if (WHOLE) weight[m] = total[m] == 0 ? 0 : weight[m] / total[m];
-        else if (real && lane == 0 && warp + m * P::WARPS < P::rows) *parts.state(first, warp + m * P::WARPS) = {peak, total[m]};
+        else if (lane == 0 && warp + m * P::WARPS < P::rows) *parts.state(first, warp + m * P::WARPS) = {peak, total[m]};
     }
 #pragma unroll 1
     for (int from = 0; from < count; from += AHEAD) {
@@ -163,25 +161,24 @@ __device__ __forceinline__ void join(const Parts<P> &parts, int first, int step,
     }
 #pragma unroll
     for (int m = 0; m < MINE; ++m) {
-        if (!real || warp + m * P::WARPS >= P::rows || lane >= FOURS) continue;
+        if (warp + m * P::WARPS >= P::rows || lane >= FOURS) continue;
         if (WHOLE) keep_four(sum[m], batch, head, warp + m * P::WARPS, lane * 4, p);
         else parts.values(first, warp + m * P::WARPS)[lane] = sum[m];
     }
 }
 
-// Called by every block of a task once its part is written. `counters`: the task's, one for its groups and one for each. What is not `real`
-// counts and writes nothing, and runs through all of this.
+// Called by every block of a task once its part is written. `counters`: the task's, one for its groups and one for each.
 template <class P>
-__device__ __forceinline__ void joined(const Parts<P> &parts, unsigned *counters, int batch, int head, bool real, const P &p) {
+__device__ __forceinline__ void joined(const Parts<P> &parts, unsigned *counters, int batch, int head, const P &p) {
     constexpr int GROUPS = (P::SPLITS + P::GROUP - 1) / P::GROUP;
     if constexpr (GROUPS > 1) {
         const int group = (int)(blockIdx.x % P::SPLITS) / P::GROUP, first = group * P::GROUP;
         const int count = P::SPLITS - first < P::GROUP ? P::SPLITS - first : P::GROUP;
-        if (real && !arrives_last(counters + 1 + group, count)) return;
-        join<P, P::GROUP, false>(parts, first, 1, count, batch, head, real, p);
+        if (!arrives_last(counters + 1 + group, count)) return;
+        join<P, P::GROUP, false>(parts, first, 1, count, batch, head, p);
     }
-    if (real && !arrives_last(counters, GROUPS > 1 ? GROUPS : P::SPLITS)) return;
-    join<P, (GROUPS > 1 ? GROUPS : P::SPLITS), true>(parts, 0, GROUPS > 1 ? P::GROUP : 1, GROUPS > 1 ? GROUPS : P::SPLITS, batch, head, real, p);
+    if (arrives_last(counters, GROUPS > 1 ? GROUPS : P::SPLITS))
+        join<P, (GROUPS > 1 ? GROUPS : P::SPLITS), true>(parts, 0, GROUPS > 1 ? P::GROUP : 1, GROUPS > 1 ? GROUPS : P::SPLITS, batch, head, p);
 }
 
 }  // namespace flash_decode

@@ -5,7 +5,7 @@
 // fill the left side, the rows fill the right one, and no half of a product is thrown away.
 //
 // Both: look(first key, end of the keys) reads, before the launch's turn, what is added to logits, where a warp has one step and it can (HELD);
-// begin(), queries(place of the tile), step(tile of the keys, of the values, first key, end of the keys), leave(the warp's states in
+// begin(place of the queries' tile), step(tile of the keys, of the values, first key, end of the keys), leave(the warp's states in
 // shared memory: for each row D sums, the largest logit, the sum of weights).
 namespace flash_decode {
 
@@ -27,12 +27,10 @@ template <class P, bool NARROW> struct Rows {
 
     static_assert(P::PER == 1, "");
     __device__ __forceinline__ void look(int key0, int end, int batch, int head, const P &p) {}
-    __device__ __forceinline__ void queries(u32 tile) {
+    __device__ __forceinline__ void begin(u32 tile) {
         const u32 place = tiles::rows_place<CH>(tile, threadIdx.x % 32);
 #pragma unroll
         for (int kk = 0; kk < P::D / 16; ++kk) tiles::rows16<CH>(q[kk], place, 0, kk * 2);
-    }
-    __device__ __forceinline__ void begin() {
 #pragma unroll
         for (int j = 0; j < ON; ++j)
 #pragma unroll
@@ -127,13 +125,11 @@ template <class P> struct Rows<P, true> {
 #pragma unroll
             for (int e = 0; e < 4; ++e) more[a][e] = logit(0, a, e, key0, end, batch, head, p);
     }
-    __device__ __forceinline__ void queries(u32 tile) {
+    __device__ __forceinline__ void begin(u32 tile) {
         const int lane = threadIdx.x % 32;
         const u32 place = tile + tiles::swizzled<CH>(lane % 8, lane / 8) * 16;
 #pragma unroll
         for (int i = 0; i < P::D / 32; ++i) tensor::load_matrices(q[i], tiles::moved<CH>(place, 0, i * 4));
-    }
-    __device__ __forceinline__ void begin() {
 #pragma unroll
         for (int j = 0; j < ON; ++j)
 #pragma unroll

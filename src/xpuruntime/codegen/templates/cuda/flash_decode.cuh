@@ -1,14 +1,17 @@
 // needs: decode_join decode_append decode_rows
 // flash_decode.cuh: attention of few queries over many keys, whose time is that of reading keys and values once.
 // The keys are split over blocks (Flash-Decoding, Dao et al., 2023), whose parts then become one (decode_join.cuh). All query heads that share a
-// key head are rows of one block, so tensor cores compute up to 16 of them at once; a warp has 16 keys of its own at a time and copies
+// key head are rows of one block, so tensor cores compute up to 16 of them at once; a warp has 16 or 32 keys of its own at a time and copies
 // STAGES ahead, so that no warp waits for another until the end. A block runs through most of this text once, and a text that nothing has run
 // lately is fetched: loops stay loops where that costs little.
 //
 // P: T, D (size of a head, padded to 32, 64 or 128), d, dv, rows (of queries and heads, up to 16), keys, SPLITS, SHARE (keys of a
 //    split), GROUP (splits whose parts are joined first), WARPS, STAGES, SLOTS (tiles of a warp that there is room for: STAGES, or all that
-//    its share has), ALIGNED, k_row, v_row; MASKED (there are logits to change), MASK_ROWS (rows whose masks differ), q_at(row),
-//    sees(row, key), scale() (of exponents to base 2), logit(score, batch, head, row, key), keep(batch, head, row, at, value).
+//    its share has), PER (times 16: keys of a tile), STATES, INBOX, BOUNDS (where in shared memory the warps' states lie, 0 for the tiles'
+//    place, what a cluster's blocks give each other, and what the warps find of a mask), CLUSTER (a task's blocks are one cluster), NARROW
+//    (decode_rows.cuh), ADDS (a mask is all that changes a logit), ALIGNED, k_row, v_row; MASKED (there are logits to change), MASK_ROWS
+//    (rows whose masks differ), q_at(row), sees(row, key), scale() (of exponents to base 2), logit(score, batch, head, row, key),
+//    keep(batch, head, row, at, value).
 //    NEW (positions whose keys and values the launch itself puts into the caches, 0 for none) asks for what decode_append.cuh says. Such a
 //    launch reads the mask and old keys and values before its turn: the program is laid out so that they are there.
 namespace flash_decode {
@@ -52,7 +55,6 @@ __device__ __forceinline__ void part(
     TENSOR_SHARED(shared);
     constexpr int CH = P::D / 8, KEYS = P::PER * 16, TILE = KEYS * P::D * 2, STAGE = 2 * TILE, LOADS = KEYS * CH / 32;
     constexpr bool MORE = P::SHARE > (P::STAGES - 1) * P::WARPS * KEYS;  // than is under way from the beginning
-    constexpr bool APART = P::STATES > 0;  // states do not take the tiles' place
     float *const states = (float *)(shared + P::STATES);
     Inbox<P> *const inbox = (Inbox<P> *)(shared + P::INBOX);
     if constexpr (P::CLUSTER) {
@@ -101,58 +103,33 @@ __device__ __forceinline__ void part(
     if constexpr (P::NEW > 0) added.prepare(shared, batch, p);
     if constexpr (P::CLUSTER) cluster_begun();
 
-    // `real`: its turn has come. What runs before that leaves nothing outside of the block; each warp has one piece of it.
-    const auto attend = [&](bool real) {
-        const auto mine = [&](int piece) { return real || warp % 4 == piece; };
-        if (mine(0)) {
-            if constexpr (P::NEW > 0) added.turn(q, shared, batch, head, real, p);
-            else tensor::copies_wait<P::STAGES - 1>();
-        }
-        if (real) __syncthreads();
-        sums.begin();
-        if (mine(1)) {
-            sums.queries(tensor::place(shared));
-            const u32 tile = tensor::place(own);
-            const int todo = real || steps < 1 ? steps : 1;
+    if constexpr (P::NEW > 0) {
+        wait_for_turn();
+        added.turn(q, shared, batch, head, p);
+    } else tensor::copies_wait<P::STAGES - 1>();
+    __syncthreads();
+    sums.begin(tensor::place(shared));
+    const u32 tile = tensor::place(own);
 #pragma unroll 1
-            for (int step = 0; step < todo; ++step) {
-                if (real) {
-                    tensor::copies_wait<P::STAGES - 2>();
-                    __syncwarp();  // this tile is there for all lanes, and all are done with the one whose place the next copy takes
-                    if constexpr (MORE)
-                        if (step + P::STAGES - 1 < steps) fetch(step + P::STAGES - 1);
-                    tensor::copies_commit();
-                }
-                const int at = step % P::SLOTS * STAGE, key0 = begin + (step * P::WARPS + warp) * KEYS;
-                if constexpr (P::NEW > 0) added.template put<KEYS>(own + at, shared, key0, end);
-                sums.step(tile + at, tile + at + TILE, key0, end, batch, head, p);
-            }
-        }
-        if constexpr (!APART) {
-            tensor::copies_wait<0>();
-            __syncthreads();
-        }
-        if (mine(2)) sums.leave(states + warp * P::rows * (P::D + 4));
-        if (real) __syncthreads();
-        if (mine(2)) merge_warps(states, inbox, parts, batch, head, real, p);
-        if (mine(3)) {
-            if constexpr (P::CLUSTER) joined_in_cluster(inbox, batch, head, real, p);
-            else if constexpr (P::SPLITS > 1) joined(parts, counters, batch, head, real, p);
-        }
-    };
-    if constexpr (!P::WARM) {
-        if constexpr (P::NEW > 0) wait_for_turn();
-        attend(true);
-    } else {
-#pragma unroll 1
-        for (int turn = known_late(); turn < 2; ++turn) {
-            if (turn == 1) {
-                __syncthreads();
-                wait_for_turn();
-            }
-            attend(turn == 1);
-        }
+    for (int step = 0; step < steps; ++step) {
+        tensor::copies_wait<P::STAGES - 2>();
+        __syncwarp();  // this tile is there for all lanes, and all are done with the one whose place the next copy takes
+        if constexpr (MORE)
+            if (step + P::STAGES - 1 < steps) fetch(step + P::STAGES - 1);
+        tensor::copies_commit();
+        const int at = step % P::SLOTS * STAGE, key0 = begin + (step * P::WARPS + warp) * KEYS;
+        if constexpr (P::NEW > 0) added.template put<KEYS>(own + at, shared, key0, end);
+        sums.step(tile + at, tile + at + TILE, key0, end, batch, head, p);
     }
+    if constexpr (P::STATES == 0) {  // the states take the tiles' place
+        tensor::copies_wait<0>();
+        __syncthreads();
+    }
+    sums.leave(states + warp * P::rows * (P::D + 4));
+    __syncthreads();
+    merge_warps(states, inbox, parts, batch, head, p);
+    if constexpr (P::CLUSTER) joined_in_cluster(inbox, batch, head, p);
+    else if constexpr (P::SPLITS > 1) joined(parts, counters, batch, head, p);
 }
 
 }  // namespace flash_decode

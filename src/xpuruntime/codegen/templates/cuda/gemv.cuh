@@ -99,13 +99,12 @@ template <class P> struct Rows {
     typedef Sizes<P> Z;
     const S *x, *scale;
     A *staged;
-    int there = P::k;  // of a row of x; the rest is zero
 
     __device__ __forceinline__ A *piece(int row, int chunk, int i) const {
         return staged + ((row * Z::PIECES + i) * Z::CHUNKS + chunk) * Z::PIECE;
     }
     __device__ __forceinline__ void from_memory(A (&a)[Z::E], int row, int at) const {
-        Chunk<S>::open(a, read<P::ALIGNED, false>(x + (long long)row * P::x_row, at, P::WARM ? there : P::k));
+        Chunk<S>::open(a, read<P::ALIGNED, false>(x + (long long)row * P::x_row, at, P::k));
     }
     __device__ __forceinline__ void scaled(A (&a)[Z::E], const Quad &by) const {
         A g[Z::E];
@@ -130,7 +129,7 @@ template <class P> struct Rows {
         if constexpr (HELD)
 #pragma unroll
             for (int i = 0; i < MINE; ++i) by[i] = read<P::ALIGNED, false>(scale, (i * Z::THREADS + (int)threadIdx.x) * Z::E, P::k);
-        if (P::EARLY && !P::WARM) wait_for_turn();
+        if (P::EARLY) wait_for_turn();
         for (int row = 0; row < P::m; ++row) {
             A squares = 0;
 #pragma unroll
@@ -180,7 +179,8 @@ __device__ __forceinline__ void run(const typename P::S *x, const typename P::S 
     auto &shared = shared_of<Shared<A, P::STAGED ? P::m * Z::CHUNKS * E : 4, P::NORM ? P::m : 1, Z::WARPS, P::SPLIT, Z::VALUES>>();
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, part = warp % P::SPLIT;
     const int first = (part * 32 + lane) * E;
-    const int begin = ((int)blockIdx.x * P::GROUPS + warp / P::SPLIT) * P::PER, end = begin + P::PER < Z::ITEMS ? begin + P::PER : Z::ITEMS;
+    int item = ((int)blockIdx.x * P::GROUPS + warp / P::SPLIT) * P::PER;
+    const int end = item + P::PER < Z::ITEMS ? item + P::PER : Z::ITEMS;
 
     // The last item begins where its columns end with the weight's: some are then computed twice, and alike.
     const auto column_of = [&](int i) { return i * OWN < P::n - OWN ? i * OWN : P::n - OWN; };
@@ -193,27 +193,24 @@ __device__ __forceinline__ void run(const typename P::S *x, const typename P::S 
 
     if (!P::EARLY) wait_for_turn();
     Quad loaded[P::AHEAD][C];
-    if (begin < end) {
+    if (item < end) {
 #pragma unroll
         for (int s = 0; s < P::AHEAD; ++s)
 #pragma unroll
-            for (int c = 0; c < C; ++c) loaded[s][c] = fetch(begin, 0, s, c);
+            for (int c = 0; c < C; ++c) loaded[s][c] = fetch(item, 0, s, c);
     }
-    // `real`: its turn has come. What runs before that finds a row of zeros, and leaves nothing outside of the block.
-    const auto compute = [&](bool real) {
-    const Rows<P> rows = {x, scale, shared.staged, real ? P::k : 0};
+    const Rows<P> rows = {x, scale, shared.staged};
     if constexpr (P::NORM) rows.norm(shared.squares);
-    else if (P::EARLY && !P::WARM) wait_for_turn();
+    else if (P::EARLY) wait_for_turn();
 
     // Which result is this thread's: its lanes', or, of warps that share, one a thread of the first.
     const int value = P::SPLIT == 1 ? lane / Z::EACH : (int)threadIdx.x, row = value % Z::ROWS;
-    const bool writes = real && row < P::m && value < (P::GATED ? Z::VALUES / 2 : Z::VALUES) && (P::SPLIT > 1 || lane % Z::EACH == 0);
+    const bool writes = row < P::m && value < (P::GATED ? Z::VALUES / 2 : Z::VALUES) && (P::SPLIT > 1 || lane % Z::EACH == 0);
 
     A factor = 1;
     if constexpr (P::NORM)
         if (writes) factor = Rows<P>::factor(shared.squares[row]);
 
-    int item = begin;
 #pragma unroll 1
     for (; item < end; ++item) {
         const int column = column_of(item) + value / Z::ROWS;
@@ -223,8 +220,8 @@ __device__ __forceinline__ void run(const typename P::S *x, const typename P::S 
 #pragma unroll
         for (int i = 0; i < Z::VALUES; ++i) sums[i] = 0;
 #pragma unroll 1
-        for (int turn = 0; turn < (real ? Z::TURNS : 1); ++turn) {
-            const bool last = turn + 1 == Z::TURNS, more = real && (!last || item + 1 < end);
+        for (int turn = 0; turn < Z::TURNS; ++turn) {
+            const bool last = turn + 1 == Z::TURNS, more = !last || item + 1 < end;
             const int next = last ? item + 1 : item, next_turn = last ? 0 : turn + 1;
 #pragma unroll
             for (int s = 0; s < P::AHEAD; ++s) {
@@ -247,7 +244,7 @@ __device__ __forceinline__ void run(const typename P::S *x, const typename P::S 
         }
         A sum = spread(sums), through = 0;
         if constexpr (P::SPLIT > 1) {
-            const int room = (item + (P::WARM && real)) & 1;  // one is read while the other is written
+            const int room = item & 1;  // one is read while the other is written
             if (lane % Z::EACH == 0) shared.parts[room][part][lane / Z::EACH] = sum;
             __syncthreads();
             sum = 0;
@@ -262,17 +259,6 @@ __device__ __forceinline__ void run(const typename P::S *x, const typename P::S 
             finish.keep(row, column, sum * factor, through * factor, terms);
         }
     }
-    };
-    if constexpr (P::WARM) {
-#pragma unroll 1
-        for (int turn = known_late(); turn < 2; ++turn) {
-            if (turn == 1) {
-                __syncthreads();
-                wait_for_turn();
-            }
-            compute(turn == 1);
-        }
-    } else compute(true);
 }
 
 }  // namespace gemv

@@ -47,18 +47,6 @@ INLINE void wait_for_turn() {
 #endif
 }
 
-// Zero, which no compiler knows: a loop from it on has one text for all its turns. So a launch can run its text before its turn, once, for
-// nothing but that the text is there when it counts.
-INLINE int known_late() {
-#if defined(__CUDACC_RTC__)
-    int zero;
-    asm volatile("mov.u32 %0, %%ctaid.z;" : "=r"(zero));
-    return zero;
-#else
-    return 0;
-#endif
-}
-
 INLINE void in_turn() {
     let_next_come();
     wait_for_turn();
