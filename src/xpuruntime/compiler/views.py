@@ -6,6 +6,7 @@ wherever the kernels around take that.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,6 +16,7 @@ from ..types import Layout, TensorSpec
 
 __all__ = ["View", "free_views", "view_of"]
 
+_MOVES = ("permute", "slice", "split", "select")
 Works = Callable[[Node, Mapping[str, Layout]], str]
 """The name of the kernel that computes a node with values lying as the layouts say; empty when none does."""
 
@@ -76,9 +78,9 @@ def _parts(node: Node, x: TensorSpec) -> list[tuple[Sequence[int], int]] | None:
 
 
 def free_views(graph: Graph, layouts: dict[str, Layout], works: Works) -> None:
-    """Complete ``layouts`` so that permutes, slices and splits become views where the kernels around them allow it."""
+    """Complete ``layouts`` so that permutes, slices and splits become views where the kernels that read them, or views of them, allow it."""
     for node in graph.nodes:
-        if node.op not in ("permute", "slice", "split") or not isinstance(node.inputs[0], str):
+        if node.op not in _MOVES or not isinstance(node.inputs[0], str):
             continue
         x = node.inputs[0]
         if x in graph.weight_names or graph.values[x].spec is None:
@@ -86,23 +88,97 @@ def free_views(graph: Graph, layouts: dict[str, Layout], works: Works) -> None:
         if node.op == "permute":
             _written_permuted(graph, node, layouts, works)
         here = replace(graph.spec(x), layout=layouts.get(x)).physical
+        wanted = _lying(node, here, _sizes(graph.spec(x)))
         for value in node.outputs:
-            wanted = _lying(node, here)
-            if value.name in graph.kept or wanted is None or value.name in layouts:
-                continue
-            changed = {**layouts, value.name: wanted}
-            users = graph.users(value.name)
-            takes = all(works(u, layouts) == works(u, changed) != "" and not OPS[u.op].view for u in users)
-            if users and takes:
-                layouts[value.name] = wanted
+            found = None if wanted is None else _followed(graph, value.name, wanted, layouts, works)
+            layouts.update(found or {})
 
 
-def _lying(node: Node, here: Layout) -> Layout | None:
-    """How a result lies when nothing moves; None for a slice over which no layout can be laid."""
-    if node.op == "permute":
-        place = {d: i for i, d in enumerate(node.attrs["dims"])}
-        return Layout(tuple(place[d] for d in here.order), tuple(here.alloc[d] for d in node.attrs["dims"]))
-    return here if node.op == "split" or node.attrs["step"] == 1 else None
+def _followed(
+    graph: Graph, value: str, wanted: Layout, layouts: Mapping[str, Layout], works: Works
+) -> dict[str, Layout] | None:
+    """How a value and the views of it lie when it lies as is wanted; None where a kernel that reads one of them does not take that."""
+    users = graph.users(value)
+    if value in graph.kept or value in layouts or not users:
+        return None
+    found = {value: wanted}
+    for user in users:
+        now = {**layouts, **found}
+        if OPS[user.op].view:
+            lying = _lying(user, wanted, _sizes(graph.spec(value))) if user.inputs[0] == value else None
+            for made in user.outputs:
+                more = None if lying is None else _followed(graph, made.name, lying, now, works)
+                if more is None:
+                    return None
+                now |= more
+                found |= more
+        elif not works(user, layouts) == works(user, now) != "":
+            return None
+    return found
+
+
+def _lying(node: Node, here: Layout, sizes: tuple[int, ...]) -> Layout | None:
+    """How the results of a view lie when nothing moves; None for one over which no layout can be laid."""
+    match node.op:
+        case "permute":
+            place = {d: i for i, d in enumerate(node.attrs["dims"])}
+            return Layout(
+                tuple(place[d] for d in here.order), tuple(here.alloc[d] for d in node.attrs["dims"])
+            )
+        case "split":
+            return here
+        case "slice" if node.attrs["step"] == 1:
+            return here
+        case "select":
+            return _without(here, node.attrs["dim"])
+        case _ if OPS[node.op].view == "reshape":
+            return _regrouped(here, sizes, _sizes(node.spec))
+    return None
+
+
+def _without(here: Layout, dim: int) -> Layout | None:
+    """The layout of one index of a dim: the dim within it is padded by as much. None for the innermost."""
+    at = here.order.index(dim)
+    if at + 1 == len(here.order):
+        return None
+    alloc = list(here.alloc)
+    alloc[here.order[at + 1]] *= alloc[dim]
+    order = (d - (d > dim) for d in here.order if d != dim)
+    return Layout(tuple(order), tuple(a for d, a in enumerate(alloc) if d != dim))
+
+
+def _regrouped(here: Layout, sizes: tuple[int, ...], out: tuple[int, ...]) -> Layout | None:
+    """The layout of the same elements in other dims: each run of dims that others replace lies together, padded at its outermost alone."""
+    alloc, before = [1] * len(out), [list[int]() for _ in sizes]
+    i = o = 0
+    while i < len(sizes) and o < len(out):
+        first, made, have, want = i, [o], sizes[i], out[o]
+        i, o = i + 1, o + 1
+        while have != want:
+            if have < want and i < len(sizes):
+                have, i = have * sizes[i], i + 1
+            elif have > want and o < len(out):
+                want, made, o = want * out[o], [*made, o], o + 1
+            else:
+                return None
+        place = here.order.index(first)
+        inner = math.prod(out[d] for d in made[1:])
+        whole = here.alloc[first] * math.prod(sizes[first + 1 : i])
+        dense = all(here.alloc[d] == sizes[d] for d in range(first + 1, i))
+        if (
+            here.order[place : place + i - first] != tuple(range(first, i))
+            or not dense
+            or not inner
+            or whole % inner
+        ):
+            return None
+        for d in made[1:]:
+            alloc[d] = out[d]
+        alloc[made[0]] = whole // inner
+        before[first] = made
+    if any(s != 1 or here.alloc[d] != 1 for d, s in enumerate(sizes[i:], i)) or any(d != 1 for d in out[o:]):
+        return None
+    return Layout((*range(o, len(out)), *(d for place in here.order for d in before[place])), tuple(alloc))
 
 
 def _written_permuted(graph: Graph, node: Node, layouts: dict[str, Layout], works: Works) -> None:

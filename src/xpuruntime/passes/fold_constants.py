@@ -46,7 +46,9 @@ def run(graph: Graph, context: Context | None = None) -> Graph:
             editor.replace(node, "constant", value=Const(results[0]))
             return
         for value, array in zip(node.outputs, results, strict=True):
-            editor.forward(value.name, editor.insert(node, "constant", value=Const(array), name=value.name))
+            made = editor.insert(node, "constant", value=Const(array), name=value.name)
+            known[made] = array  # what reads it reads the new name
+            editor.forward(value.name, made)
 
     return graph.rewrite(rule)
 

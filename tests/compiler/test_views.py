@@ -1,0 +1,112 @@
+"""Views of views: where results lie when nothing moves, held to NumPy's strides, and what of it kernels take."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xpuruntime.compiler import compile as compile_graph
+from xpuruntime.compiler import views
+from xpuruntime.ir import Graph, GraphBuilder
+from xpuruntime.testing.native import check
+from xpuruntime.types import Layout
+
+
+@st.composite
+def lying(draw: Any) -> tuple[tuple[int, ...], Layout]:
+    """A shape and how it lies."""
+    sizes = tuple(draw(st.lists(st.integers(1, 6), min_size=1, max_size=4)))
+    order = tuple(draw(st.permutations(range(len(sizes)))))
+    pads = draw(st.lists(st.sampled_from([0, 0, 0, 1, 6]), min_size=len(sizes), max_size=len(sizes)))
+    return sizes, Layout(order, tuple(s + p for s, p in zip(sizes, pads, strict=True)))
+
+
+def memory_of(sizes: tuple[int, ...], layout: Layout, memory: Any) -> Any:
+    """The value as NumPy sees it."""
+    assert len(sizes) == len(layout.alloc)
+    return np.lib.stride_tricks.as_strided(memory, sizes, [s * memory.itemsize for s in layout.strides])
+
+
+@given(lying(), st.data())
+@settings(deadline=None, max_examples=300)
+def test_a_reshape_that_moves_nothing_lies_where_it_says(given: Any, data: Any) -> None:
+    sizes, layout = given
+    out: list[int] = []
+    left = math.prod(sizes)
+    while left > 1 and len(out) < 5:
+        out.append(data.draw(st.sampled_from([d for d in range(1, left + 1) if left % d == 0])))
+        left //= out[-1]
+    out.append(left)
+    made = views._regrouped(layout, sizes, tuple(out))
+    memory = np.arange(layout.elements)
+    want = memory_of(sizes, layout, memory).reshape(out)
+    if made is not None:
+        np.testing.assert_array_equal(memory_of(tuple(out), made, memory), want)
+    elif layout.order == tuple(range(len(sizes))) and layout.alloc == sizes:
+        pytest.fail("what is dense can be seen as any shape")
+
+
+@given(lying(), st.data())
+@settings(deadline=None, max_examples=200)
+def test_one_index_of_a_dim_lies_where_it_says(given: Any, data: Any) -> None:
+    sizes, layout = given
+    dim = data.draw(st.integers(0, len(sizes) - 1))
+    at = data.draw(st.integers(0, sizes[dim] - 1))
+    made = views._without(layout, dim)
+    assert (made is None) == (layout.order[-1] == dim)
+    if made is not None:
+        memory = np.arange(layout.elements)
+        start = at * layout.strides[dim]
+        np.testing.assert_array_equal(
+            memory_of(sizes[:dim] + sizes[dim + 1 :], made, memory[start:]),
+            memory_of(sizes, layout, memory).take(at, dim),
+        )
+
+
+def heads(way: str) -> Graph:
+    """Queries, keys and values out of one product, in the ways that models write it, and their attention."""
+    b = GraphBuilder("heads")
+    x, w = b.input("x", "float32[2, 9, 32]"), b.weight("w", "float32[96, 32]")
+    wide = b.call("linear", x, w, None)
+    if way == "split":
+        parts = b.call("split", wide, sizes=[32, 32, 32], dim=2)
+        q, k, v = (b.call("permute", b.call("view", p, size=[2, 9, 4, 8]), dims=[0, 2, 1, 3]) for p in parts)
+    elif way == "slice":
+        parts = [b.call("slice", wide, dim=2, start=32 * i, end=32 * (i + 1), step=1) for i in range(3)]
+        q, k, v = (b.call("permute", b.call("view", p, size=[2, 9, 4, 8]), dims=[0, 2, 1, 3]) for p in parts)
+    else:
+        turned = b.call("permute", b.call("view", wide, size=[2, 9, 3, 4, 8]), dims=[2, 0, 3, 1, 4])
+        q, k, v = (b.call("select", turned, dim=0, index=i) for i in range(3))
+    y = b.call("attention", q, k, v)
+    flat = b.call("view", b.call("permute", y, dims=[0, 2, 1, 3]), size=[2, 9, 32])
+    b.output("y", b.call("linear", flat, w, None))
+    return b.build()
+
+
+@pytest.mark.parametrize("way", ["split", "slice", "select"])
+@pytest.mark.parametrize("target", ["cpu", "cuda:sm_90"])
+def test_heads_of_one_product_are_not_moved(way: str, target: str) -> None:
+    program = compile_graph(heads(way), target=target, passes=0)
+    kernels = [c.kernel for c in program.entries[0].plans[0].calls]
+    assert [k.partition("/")[0] for k in kernels] == ["matmul", "attention", "matmul"], kernels
+
+
+@pytest.mark.parametrize("way", ["split", "slice", "select"])
+def test_heads_of_one_product_are_right(way: str) -> None:
+    random = np.random.default_rng(0)
+    x, w = (random.standard_normal(s).astype(np.float32) for s in ((2, 9, 32), (96, 32)))
+    check(heads(way), {"x": x}, weights={"w": w})
+
+
+def test_a_view_that_is_an_output_is_moved() -> None:
+    b = GraphBuilder("kept")
+    parts = b.call("split", b.input("x", "float32[4, 6]"), sizes=[2, 4], dim=1)
+    b.output("y", b.call("view", parts[1], size=[4, 2, 2]))
+    b.output("z", b.call("relu", parts[0]))
+    x = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
+    check(b.build(), {"x": x})
