@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import importlib.util
 import os
 import re
 import shutil
@@ -130,7 +131,27 @@ def inside() -> int:
     outputs = [executor.run_arrays([feeds(i)["x"]])[0] for i in range(3)]
     network = all(right(i, y) for i, y in enumerate(outputs))
     print("right network" if network else "WRONG network", flush=True)
-    return wrong + (not network)
+    return wrong + (not network) + sum(map(decoded, ("float32", "bfloat16")))
+
+
+def decoded(dtype: str) -> bool:
+    """Whether a decoder's prompt and the tokens after it are wrong; where there is no transformers, nothing is run."""
+    if importlib.util.find_spec("transformers") is None:
+        print(f"no transformers: decoder {dtype} not run", flush=True)
+        return False
+    from xpuruntime.llm import Generator
+    from xpuruntime.testing.decoders import logits_of, prompt, reference
+
+    model = reference("qwen2", hidden_size=256, head_dim=64, num_attention_heads=4)
+    tokens = prompt(20)
+    want = logits_of(model, tokens)
+    with Generator(model, capacity=256, buckets=(16,), dtype=dtype, device="cuda:0") as ours:
+        rows = [np.array(ours.read(tokens[:13])[0], np.float64)]
+        rows += [np.array(ours.steps.step([t], [13 + i])[0], np.float64) for i, t in enumerate(tokens[13:])]
+    far = float(np.abs(np.array(rows) - want[12:]).max() / np.abs(want).max())
+    wrong = not far <= (1e-4 if dtype == "float32" else 5e-2)
+    print(f"{'WRONG' if wrong else 'right'} decoder {dtype}: {far:.2g} from float32", flush=True)
+    return wrong
 
 
 def under(name: str, report: Report, asked: argparse.Namespace) -> Any:
