@@ -22,8 +22,10 @@ pytest.importorskip("onnxscript")
 pytest.importorskip("transformers")
 
 from xpuruntime.testing import models  # noqa: E402
+from xpuruntime.testing.under_test import named  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
+torch.backends.cudnn.allow_tf32 = False  # float32 in full, as ours is
 COUNT = 20
 MARKS = [pytest.mark.slow, pytest.mark.conformance]
 SMALL = [(n, "small") for n in models.MODELS]
@@ -52,15 +54,16 @@ def native(model: Any, feeds: dict[str, np.ndarray], **options: Any) -> np.ndarr
 
 
 def by_torch(module: Any, feeds: dict[str, np.ndarray], dtype: Any) -> np.ndarray:
-    """PyTorch's scores, example by example, computed in a dtype."""
-    module = module.to(dtype)
+    """PyTorch's scores, example by example, computed in a dtype; on the GPU that tests were told to run on, since its sums are other ones."""
+    there = named()
+    where = "cuda" if there and there.kind == "cuda" and torch.cuda.is_available() else "cpu"
+    module = module.to(where, dtype)
     rows = []
     with torch.inference_mode():
         for i in range(len(next(iter(feeds.values())))):
             tensors = [torch.from_numpy(v[i : i + 1]) for v in feeds.values()]
-            rows.append(
-                module(*(t.to(dtype) if t.is_floating_point() else t for t in tensors)).double().numpy()
-            )
+            given = (t.to(where, dtype) if t.is_floating_point() else t.to(where) for t in tensors)
+            rows.append(module(*given).double().cpu().numpy())
     return np.concatenate(rows)
 
 

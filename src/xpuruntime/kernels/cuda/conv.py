@@ -31,6 +31,9 @@ from .product_text import parts_of
 
 __all__ = ["KERNELS", "Cudnn", "ImplicitGemm", "tensor_stage"]
 
+_CLIPPED = frozenset(["relu", "relu6", "leaky_relu"])
+_FIRST = 4
+"""Channels of an image: the layer that reads it has no other fast kernel."""
 _CUDNN_ACTS = ("none", "relu", "relu6", "leaky_relu", "tanh", "sigmoid", "gelu", "silu", "gelu_tanh")
 
 
@@ -218,6 +221,12 @@ class Cudnn:
             and (s.channels % 8 or s.filters % 8)
         ):
             return no("groups of channels that are not in eights")
+        if (
+            call.outputs[0].dtype in TAGS
+            and act_of(call) in _CLIPPED
+            and (s.filters % 8 or (s.channels % 8 and s.channels > _FIRST))
+        ):
+            return no(f"its engines for channels that are not in eights make 0 of NaN in a {act_of(call)}")
         residual = call.optional(3) if call.op == "fused_convolution" else None
         if residual is not None and (residual.spec.shape != call.outputs[0].shape or s.r[1] != 1):
             return no("adds only a residual that lies as the result does")

@@ -25,6 +25,7 @@ LOOSE: dict[tuple[str, str], tuple[float, float, str]] = {
     ("nn.functional.adaptive_avg_pool3d", "float16"): (2e-2, 0.0, _HALF),
     ("interpolate.linear", "bfloat16"): (5e-2, 0.0, _HALF),
     ("interpolate.linear", "float16"): (1e-2, 0.0, _HALF),
+    ("interpolate.bicubic", "float16"): (1e-2, 0.0, _HALF),
     ("conv2d.backward", "float16"): (2e-2, 0.0, _HALF),
     ("avg_pool2d.backward", "bfloat16"): (5e-2, 0.0, _HALF),
     ("avg_pool2d.backward", "float16"): (1e-2, 0.0, _HALF),
