@@ -25,7 +25,6 @@ from xpuruntime.testing import models  # noqa: E402
 from xpuruntime.testing.under_test import named  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-torch.backends.cudnn.allow_tf32 = False  # float32 in full, as ours is
 COUNT = 20
 MARKS = [pytest.mark.slow, pytest.mark.conformance]
 SMALL = [(n, "small") for n in models.MODELS]
@@ -59,7 +58,7 @@ def by_torch(module: Any, feeds: dict[str, np.ndarray], dtype: Any) -> np.ndarra
     where = "cuda" if there and there.kind == "cuda" and torch.cuda.is_available() else "cpu"
     module = module.to(where, dtype)
     rows = []
-    with torch.inference_mode():
+    with torch.inference_mode(), torch.backends.cudnn.flags(allow_tf32=False):  # float32 in full, as ours is
         for i in range(len(next(iter(feeds.values())))):
             tensors = [torch.from_numpy(v[i : i + 1]) for v in feeds.values()]
             given = (t.to(where, dtype) if t.is_floating_point() else t.to(where) for t in tensors)
