@@ -174,7 +174,7 @@ def part(name: str) -> Callable[[Report, argparse.Namespace], Any]:
 
     def run(report: Report, asked: argparse.Namespace) -> Any:
         found = {}
-        for dtype in asked.dtypes.split(","):
+        for dtype in asked.dtypes:
             row = found[dtype] = judge(STRANGERS[name], dtype, asked)
             error = row["error"]
             limit = max(1e-5, 1.25 * error["torch"]) if dtype == "float32" else 1.25 * error["torch"]
@@ -187,6 +187,14 @@ def part(name: str) -> Callable[[Report, argparse.Namespace], Any]:
     return run
 
 
+def dtypes(text: str) -> list[str]:
+    """Names of dtypes, as the command line has them. Raises ArgumentTypeError for one that no session keeps its values in."""
+    names = text.split(",")
+    if unknown := [n for n in names if n not in ("float32", "float16", "bfloat16")]:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of float32, float16, bfloat16")
+    return names
+
+
 PARTS = {name: part(name) for name in STRANGERS}
 
 
@@ -195,7 +203,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = arguments(__doc__, tuple(PARTS))
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--size", default="full", choices=("full", "small"))
-    parser.add_argument("--dtypes", default="float32,float16")
+    parser.add_argument("--dtypes", default="float32,float16", type=dtypes, metavar="A,B")
     return run_parts(
         __doc__, PARTS, packages=("torch", "transformers"), given=given, parser=parser, before=prepare,
         gpu=lambda: torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none",

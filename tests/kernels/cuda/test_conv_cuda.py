@@ -100,3 +100,19 @@ def test_a_library_that_is_absent_is_a_reason(monkeypatch: pytest.MonkeyPatch) -
     said = libraries.CublasLt().supports(call_of(graph, known), cuda_target("cuda:sm_90"))
     assert said.reason == "cublasLt is not on this machine"
     assert said.do == "pip install nvidia-cublas"
+
+
+@pytest.mark.parametrize(("channels", "filters", "act", "dtype", "taken"), [
+    (34, 21, "relu", "float16", False), (34, 24, "relu6", "bfloat16", False), (32, 21, "leaky_relu", "float16", False),
+    (34, 21, "silu", "float16", True), (34, 21, "relu", "float32", True), (32, 24, "relu", "float16", True), (3, 24, "relu", "float16", True),
+])  # fmt: skip
+def test_relu_in_16_bits_over_odd_channels_is_not_cudnn_s(
+    channels: int, filters: int, act: str, dtype: str, taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xpuruntime.kernels.cuda.conv.absent", lambda library, package: None)
+    operands = [array(s, dtype) for s in ((2, channels, 5, 5), (filters, channels, 1, 1), (filters,))]
+    given = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1]}
+    graph, _, known = one_node("fused_convolution", operands, "1", act=act, **given)
+    said = Cudnn().supports(call_of(graph, known, innermost=True), cuda_target("cuda:sm_90"))
+    assert bool(said) == taken
+    assert taken or "make 0 of NaN" in str(said.reason)
