@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from xpuruntime.decisions import Reason, Support
+from xpuruntime.ir import Graph, GraphBuilder, Node
+from xpuruntime.passes import Context, recognise_mean
+
 
 def test_adaptive_pools_of_one_place(golden) -> None:
     golden(
@@ -42,3 +48,18 @@ def test_windows_as_large_as_the_input(golden) -> None:
         %c: float32[2, 8, 3, 3] = avg_pool(%x, kernel_size=[5, 6], {window}, padding=[1, 1], {plain})
         """,
     )
+
+
+def test_a_policy_that_names_a_kernel_of_pools_keeps_one() -> None:
+    b = GraphBuilder("pool")
+    b.output("y", b.call("adaptive_avg_pool", b.input("x", "float32[1, 4, 8, 8]"), output_size=[1, 1]))
+    graph = b.build()
+    asked = []
+
+    def refused(op: str, graph: Graph, nodes: Sequence[Node]) -> Support:
+        asked.append(op)
+        return Support.no(Reason.FORCED, "a pool of somebody's own")
+
+    assert recognise_mean.run(graph, Context(may_become=refused)) is graph
+    assert asked == ["mean"]
+    assert [n.op for n in recognise_mean.run(graph).nodes] == ["mean"]

@@ -18,10 +18,10 @@ _REDUCTIONS = {"adaptive_avg_pool": "mean", "avg_pool": "mean", "adaptive_max_po
 
 def run(graph: Graph, context: Context | None = None) -> Graph:
     """The graph with a reduction for each such pool whose policy leaves it to be one."""
-    may_fuse = (context or Context()).may_fuse
+    context = context or Context()
 
     def rule(editor: Editor, node: Node) -> None:
-        if node.op in _REDUCTIONS and _whole(editor, node) and may_fuse(graph, (node,)):
+        if node.op in _REDUCTIONS and _whole(editor, node) and _left(graph, node, context):
             rank = len(
                 node.attrs["output_size"] if "output_size" in node.attrs else node.attrs["kernel_size"]
             )
@@ -29,6 +29,10 @@ def run(graph: Graph, context: Context | None = None) -> Graph:
             editor.replace(node, _REDUCTIONS[node.op], node.inputs[0], dim=dims, keepdim=True)
 
     return graph.rewrite(rule)
+
+
+def _left(graph: Graph, node: Node, context: Context) -> bool:
+    return bool(context.may_fuse(graph, (node,)) and context.may_become(_REDUCTIONS[node.op], graph, (node,)))
 
 
 def _whole(editor: Editor, node: Node) -> bool:
