@@ -100,9 +100,10 @@ def _from_folder(folder: Path) -> Checkpoint:
 def _from_module(module: Any) -> Checkpoint:
     from ..frontends.torch import weights_of
 
-    config = DecoderConfig.from_json(module.config.to_dict())
     if getattr(module, "training", False):
         raise ModelError(type(module).__name__, "is in training mode", do="Call model.eval().")
+    config = DecoderConfig.from_json(module.config.to_dict())
+    config = replace(config, rotary=replace(config.rotary, given=_frequencies(module)))
     arrays = weights_of(module)
     known = config.shapes()
     if config.tied:
@@ -114,6 +115,16 @@ def _from_module(module: Any) -> Checkpoint:
         }  # one tensor under two names
     kept = {n: a for n, a in arrays.items() if n in known}
     return checked(Checkpoint(type(module).__name__, config, kept, _specs(kept)))
+
+
+def _frequencies(module: Any) -> tuple[float, ...]:
+    """The rotary frequencies that a module holds: where they were computed decides about their last bits. Empty where it has none, and where
+    converting the module rounded them to 16 bits, which is no part of the model.
+    """
+    held = getattr(getattr(getattr(module, "model", None), "rotary_emb", None), "inv_freq", None)
+    if held is None or held.element_size() < 4:
+        return ()
+    return tuple(map(float, held.detach().cpu().flatten().tolist()))
 
 
 def checked(checkpoint: Checkpoint) -> Checkpoint:
