@@ -70,6 +70,10 @@ def error(ours: np.ndarray, reference: np.ndarray) -> float:
     return float(np.abs(ours.astype(np.float64) - reference).max() / np.abs(reference).max())
 
 
+def rms(ours: np.ndarray, reference: np.ndarray) -> float:
+    return float(np.sqrt(np.square(ours.astype(np.float64) - reference).mean() / np.square(reference).mean()))
+
+
 @pytest.mark.parametrize(("name", "size"), ALL)
 def test_float32_is_pytorch_s(name: str, size: str, onnx_file: Callable[..., Path]) -> None:
     feeds = models.inputs(name, COUNT, size=size, seed=3)
@@ -91,7 +95,9 @@ def test_lower_precision_is_as_good_as_pytorch_s(
     theirs = by_torch(models.build(name, size)[0], feeds, getattr(torch, precision))
     policy = xrt.ExecutionPolicy(precision=precision)
     ours = native(onnx_file(name, size=size), feeds, exec_policy=policy)
-    assert error(ours, exact) <= 1.25 * error(theirs, exact)
+    assert rms(ours, exact) <= 1.25 * rms(theirs, exact)
+    # The largest of many roundings is a draw: with other inputs it is 0.7 to 1.4 of PyTorch's where the mean is 0.9 to 1.05.
+    assert error(ours, exact) <= 2 * error(theirs, exact)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
