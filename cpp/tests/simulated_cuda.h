@@ -43,10 +43,14 @@ inline std::shared_ptr<CudaBackend> backend() {
     return made.value;
 }
 
-inline std::shared_ptr<const Module> kernels(CudaBackend& on) {
-    std::ifstream file(PROBES "/libprobe_simulated_kernels.so", std::ios::binary);
+inline Result<std::shared_ptr<const Module>> load(CudaBackend& on, const char* path) {
+    std::ifstream file(path, std::ios::binary);
     const std::vector<char> bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-    auto loaded = on.load(bytes.data(), bytes.size());
+    return on.load(bytes.data(), bytes.size());
+}
+
+inline std::shared_ptr<const Module> kernels(CudaBackend& on) {
+    auto loaded = load(on, PROBES "/libprobe_simulated_kernels.so");
     REQUIRE(loaded.status.ok());
     return loaded.value;
 }

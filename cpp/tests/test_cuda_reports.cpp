@@ -86,3 +86,33 @@ TEST_CASE("a run in flight beside one whose report was taken away fails too: its
           "5000 is outside a dim of 1000");
     REQUIRE(run_host(*second, good.fixed, a).ok());
 }
+
+TEST_CASE("a run with nothing to report moves nothing to the host") {
+    const auto on = backend();
+    const auto executor = make(on, picking(*on), 1);
+    const Weight good = Weight::filled(*on, 1);
+    const auto x = on->block(4 * n, {}).value, y = on->block(4 * n, {}).value;
+    auto mine = std::move(on->stream().value);
+    const int before = calls("cuMemcpyDtoHAsync_v2");
+    for (int i = 0; i < 3; ++i)
+        REQUIRE(run_device(*executor, good.fixed, *x, *y, {true, mine->handle()}).ok());
+    REQUIRE(mine->synchronize().ok());
+    CHECK(on->reported().ok());
+    CHECK(calls("cuMemcpyDtoHAsync_v2") == before);
+}
+
+TEST_CASE("kernels that report where nobody looks any more are not loaded") {
+    const auto on = backend();
+    const Status status = load(*on, PROBES "/libprobe_former_kernels.so").status;
+    CHECK(status.message == "the kernels report what they cannot compute in an older version's way");
+    CHECK(status.advice == "Compile the model again.");
+}
+
+TEST_CASE("kernels that cannot be told where to report are not loaded") {
+    const auto on = backend();
+    fail("cuMemcpyHtoDAsync_v2", 2);
+    const Status status = load(*on, PROBES "/libprobe_simulated_kernels.so").status;
+    fail("cuMemcpyHtoDAsync_v2", 0);
+    CHECK(status.message.find("cuMemcpyHtoDAsync_v2") != std::string::npos);
+    CHECK(load(*on, PROBES "/libprobe_simulated_kernels.so").status.ok());
+}

@@ -1,8 +1,10 @@
 // Kernels for the simulated driver: y[i] = a[i] + b[i], and y[i] = x[i] * factor + shift. Each over grid[0]
 // elements. `pick` is y[i] = x[at[i]] of `size` elements, and reports as a GPU's kernels do.
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 namespace {
 float* floats(void* param) { return reinterpret_cast<float*>(*static_cast<uint64_t*>(param)); }
@@ -23,17 +25,18 @@ void scale(void** params, const unsigned* grid) {
         floats(params[1])[i] = floats(params[0])[i] * static_cast<float>(factor) + static_cast<float>(shift);
 }
 extern const int pick_params = 4;
-uint64_t xpurt_status[4] = {0, 0, 0, 0};
-extern const size_t xpurt_status_bytes = sizeof xpurt_status;
+uint64_t xpurt_report[2] = {0, 0};
+extern const size_t xpurt_report_bytes = sizeof xpurt_report;
 void pick(void** params, const unsigned* grid) {
     const auto size = static_cast<int64_t>(*static_cast<uint64_t*>(params[3]));
     for (unsigned i = 0; i < grid[0]; ++i) {
         const auto at = static_cast<int64_t>(floats(params[1])[i]);
         const bool fits = at >= 0 && at < size;
-        if (!fits && xpurt_status[0] == 0) {
-            xpurt_status[0] = 1;
-            xpurt_status[1] = static_cast<uint64_t>(at);
-            xpurt_status[2] = static_cast<uint64_t>(size);
+        if (!fits && std::exchange(xpurt_report[0], 1) == 0) {
+            auto* const words = reinterpret_cast<std::atomic<uint64_t>*>(xpurt_report[1]);
+            words[1] = static_cast<uint64_t>(at);
+            words[2] = static_cast<uint64_t>(size);
+            words[0] = 1;
         }
         floats(params[2])[i] = floats(params[0])[fits ? at : 0];
     }

@@ -42,6 +42,7 @@ static inline float __fdividef(float a, float b) { return a / b; }
 template <class T> static inline T __ldg(const T *p) { return *p; }
 template <class T> static inline T __ldcg(const T *p) { return *p; }
 static inline void __threadfence() { __sync_synchronize(); }
+static inline void __threadfence_system() { __sync_synchronize(); }
 template <class T> static inline T atomicCAS(T *p, T have, T want) { return __sync_val_compare_and_swap(p, have, want); }
 template <class T> static inline T atomicAdd(T *p, T more) {
     if constexpr ((T)0.5f == 0) return __sync_fetch_and_add(p, more);  // blocks of a launch may run on several threads

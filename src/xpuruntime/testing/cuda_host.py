@@ -76,8 +76,10 @@ class CudaHost(CudaTarget):
         """The translation unit: the stand-in for CUDA, then the texts as a GPU gets them, then the wrappers."""
         renamed = {f"gpu_{s}": re.sub(rf"\b{s}\b", f"gpu_{s}", text) for s, text in functions.items()}
         body = super().source(renamed, parts)
-        wrappers = [_wrapper(s, text, "xpurt_status" in body) for s, text in functions.items()]
-        return "\n".join([_own("cuda_host.h"), body, *wrappers])
+        reports = "xpurt_report" in body
+        words = ["static unsigned long long report_words[3];"] if reports else []
+        wrappers = [_wrapper(s, text, reports) for s, text in functions.items()]
+        return "\n".join([_own("cuda_host.h"), body, *words, *wrappers])
 
 
 def _own(file: str) -> str:
@@ -98,13 +100,14 @@ def _wrapper(symbol: str, text: str, reports: bool) -> str:
     meets = str(_MEETS.search(text) is not None).lower()
     lines = [
         f'extern "C" void {symbol}(void *const *args, const void *params, int64_t begin, int64_t end, void *scratch) {{',
+        *(["  xpurt_report[1] = (unsigned long long)report_words;"] if reports else []),
         f"  if (!host::launch(gpu_{symbol}, {grid}, {block}, {meets}, {sizes[7]}, args, params, begin, end)) __builtin_trap();",
     ]
     if reports:
         lines += [
-            "  if (xpurt_status[0]) {",
-            "    for (int i = 0; i < 3; ++i) ((int64_t *)scratch)[-1 - i] = (int64_t)xpurt_status[i];",
-            "    xpurt_status[0] = 0;",
+            "  if (report_words[0]) {",
+            "    for (int i = 0; i < 3; ++i) ((int64_t *)scratch)[-1 - i] = (int64_t)report_words[i];",
+            "    xpurt_report[0] = report_words[0] = 0;",
             "  }",
         ]
     return "\n".join([*lines, "}", ""])

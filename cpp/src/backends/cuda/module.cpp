@@ -8,14 +8,8 @@ namespace {
 
 class Cubin final : public Module {
   public:
-    Cubin(std::shared_ptr<Device> device, CUlibrary library) : device_(std::move(device)), library_(library) {
-        const Current current(*device_);
-        CUdeviceptr words = 0;
-        size_t bytes = 0;
-        if (device_->driver.cuLibraryGetGlobal(&words, &bytes, library_, Reports::symbol) == 0 &&
-            bytes >= Reports::bytes)
-            reports_ = std::make_shared<Reports>(device_, words);
-    }
+    Cubin(std::shared_ptr<Device> device, CUlibrary library)
+        : device_(std::move(device)), library_(library) {}
     ~Cubin() override {
         const Current current(*device_);
         device_->driver.cuLibraryUnload(library_);
@@ -26,6 +20,11 @@ class Cubin final : public Module {
         return device_->driver.cuLibraryGetKernel(&kernel, library_, name) == 0 ? kernel : nullptr;
     }
     const char* mapped_by() const noexcept override { return "cuda"; }
+    Status open_reports() {
+        auto opened = Reports::open(device_, library_);
+        reports_ = std::move(opened.value);
+        return std::move(opened.status);
+    }
     const std::shared_ptr<Reports>& reports() const noexcept { return reports_; }
 
   private:
@@ -71,7 +70,9 @@ Result<std::shared_ptr<const Module>> load_cubin(std::shared_ptr<Device> device,
                         std::to_string(device->capability) + "), or damaged: compile the model again.";
         return status;
     }
-    return std::shared_ptr<const Module>(std::make_shared<Cubin>(std::move(device), library));
+    const auto made = std::make_shared<Cubin>(std::move(device), library);
+    if (Status status = made->open_reports(); !status.ok()) return status;
+    return std::shared_ptr<const Module>(made);
 }
 
 std::shared_ptr<Reports> reports_of(const Module& module) {

@@ -2,7 +2,7 @@
 #include "backends/cuda/reports.h"
 
 #include <algorithm>
-#include <cstring>
+#include <new>
 #include <utility>
 
 #include "backends/cuda/run_state.h"
@@ -25,7 +25,48 @@ std::string who(const std::vector<const CudaRecording*>& recordings) {
     return text;
 }
 
+constexpr const char* symbol = "xpurt_report";
+constexpr const char* former = "xpurt_status";  // of programs made before the words lay on the host
+constexpr size_t words = 3;
+
 }  // namespace
+
+Result<std::shared_ptr<Reports>> Reports::open(std::shared_ptr<Device> device, CUlibrary library) {
+    const Driver& driver = device->driver;
+    const Current current(*device);
+    CUdeviceptr met = 0;
+    size_t bytes = 0;
+    if (driver.cuLibraryGetGlobal(&met, &bytes, library, symbol) != 0) {
+        if (driver.cuLibraryGetGlobal(&met, &bytes, library, former) != 0) return std::shared_ptr<Reports>();
+        return Status{Code::invalid, "the kernels report what they cannot compute in an older version's way",
+                      "Compile the model again."};
+    }
+    if (bytes != 2 * sizeof(uint64_t))
+        return Status{Code::invalid,
+                      "the kernels' report has " + std::to_string(bytes) + " bytes instead of 16",
+                      "Compile the model again."};
+    auto* const block = static_cast<Word*>(device->allocate_pinned(words * sizeof(Word)));
+    if (block == nullptr) return Status{Code::no_memory, "no page-locked memory for kernels' reports", ""};
+    for (size_t i = 0; i < words; ++i) new (block + i) Word(0);
+    std::shared_ptr<Reports> made(new Reports(device, met, block));
+    const auto address = reinterpret_cast<uint64_t>(block);  // one address space: it is the device's, too
+    Status status = device->check(
+        driver.cuMemcpyHtoDAsync_v2(met + sizeof address, &address, sizeof address, device->home),
+        "cuMemcpyHtoDAsync_v2");
+    if (status.ok()) status = device->check(driver.cuStreamSynchronize(device->home), "cuStreamSynchronize");
+    if (!status.ok()) return status;
+    return made;
+}
+
+Reports::~Reports() { device_->release_pinned(words_); }
+
+KernelStatus Reports::found() const noexcept {
+    KernelStatus found;
+    found.kind = static_cast<int64_t>(words_[0].load());
+    found.value = static_cast<int64_t>(words_[1].load());
+    found.limit = static_cast<int64_t>(words_[2].load());
+    return found;
+}
 
 uint64_t Reports::epoch() const {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -39,18 +80,15 @@ std::string Reports::last() const {
 
 Status Reports::take_away(std::string said) {
     const Current current(*device_);
-    Status status =
-        device_->check(device_->driver.cuMemsetD8Async(words_, 0, bytes, device_->home), "cuMemsetD8Async");
+    for (size_t i = 0; i < words; ++i) words_[i] = 0;
+    Status status = device_->check(device_->driver.cuMemsetD8Async(met_, 0, sizeof(uint64_t), device_->home),
+                                   "cuMemsetD8Async");
     if (status.ok())
         status = device_->check(device_->driver.cuStreamSynchronize(device_->home), "cuStreamSynchronize");
     const std::lock_guard<std::mutex> lock(mutex_);
     last_ = std::move(said);
     ++epoch_;  // after the words are gone: a run that begins from now on reports anew
     return status;
-}
-
-Watch::~Watch() {
-    if (landed_ != nullptr) device_->release_pinned(landed_);
 }
 
 void Watch::expect(const CudaRecording& recording) {
@@ -63,17 +101,10 @@ void Watch::expect(const CudaRecording& recording) {
     epoch_ = reports_->epoch();
 }
 
-Status Watch::queue(CUstream stream, bool left) {
+void Watch::queued(bool left) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (!expecting_) return {};
-    if (landed_ == nullptr) landed_ = static_cast<uint64_t*>(device_->allocate_pinned(Reports::bytes));
-    if (landed_ == nullptr) return {Code::no_memory, "no page-locked memory for kernels' reports", ""};
-    const Current current(*device_);
-    const CUresult result =
-        device_->driver.cuMemcpyDtoHAsync_v2(landed_, reports_->words(), Reports::bytes, stream);
-    queued_ = result == 0;
+    queued_ = expecting_;
     left_ = left;
-    return device_->check(result, "cuMemcpyDtoHAsync_v2");
 }
 
 Status Watch::look() {
@@ -94,11 +125,7 @@ Status Watch::look(CUevent done) {
 Status Watch::read() {
     if (!queued_) return {};
     queued_ = expecting_ = left_ = false;
-    if (landed_[0] != KernelStatus::fine) {
-        KernelStatus found;
-        found.kind = static_cast<int64_t>(landed_[0]);
-        found.value = static_cast<int64_t>(landed_[1]);
-        found.limit = static_cast<int64_t>(landed_[2]);
+    if (const KernelStatus found = reports_->found(); found.kind != KernelStatus::fine) {
         Status status = status_of(found, who(recordings_));
         if (Status gone = reports_->take_away(status.message); !gone.ok()) return gone;
         return status;

@@ -1,12 +1,13 @@
 // cuda/reports.h: what kernels report that they cannot compute: an index outside its dim and the like.
 //
-// A module whose kernels can meet such values has a global `xpurt_status` of four words: a KernelStatus's
-// kind (0: nothing yet), value and limit; the first report stays. Its runs bring the words to the host at
-// their end, in the order of their stream, and whoever waits for the run reads them. All runs over a module
-// share the words, so a run that was in flight while another's report was taken away fails with it: whether
-// it reported too cannot be known any more.
+// A module whose kernels can meet such values has a global `xpurt_report` of two words: whether one was met,
+// and where a KernelStatus's kind (0: nothing yet), value and limit go: page-locked memory, so that a run
+// with nothing to report moves nothing. Whoever waits for a run reads them; the first report stays. All runs
+// over a module share the words, so a run that was in flight while another's report was taken away fails with
+// it: whether it reported too cannot be known any more.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -19,23 +20,30 @@ namespace xpurt::cuda {
 
 struct CudaRecording;
 
-// The words of one module.
+// The words of one module, which is loaded as long as they are here.
 class Reports {
   public:
-    static constexpr const char* symbol = "xpurt_status";
-    static constexpr size_t bytes = 4 * sizeof(uint64_t);
+    // Null where the kernels of `library` report nothing.
+    static Result<std::shared_ptr<Reports>> open(std::shared_ptr<Device> device, CUlibrary library);
+    ~Reports();
 
-    Reports(std::shared_ptr<Device> device, CUdeviceptr words) : words_(words), device_(std::move(device)) {}
-
-    CUdeviceptr words() const noexcept { return words_; }
+    // What was reported; none: fine.
+    KernelStatus found() const noexcept;
     // Grows when a report was taken away; with what it said.
     uint64_t epoch() const;
     std::string last() const;
     Status take_away(std::string said);
 
   private:
-    const CUdeviceptr words_;
+    using Word = std::atomic<uint64_t>;
+    static_assert(sizeof(Word) == sizeof(uint64_t) && Word::is_always_lock_free, "kernels write them");
+
+    Reports(std::shared_ptr<Device> device, CUdeviceptr met, Word* words)
+        : device_(std::move(device)), met_(met), words_(words) {}
+
     const std::shared_ptr<Device> device_;
+    const CUdeviceptr met_;  // the module's global
+    Word* const words_;      // kind, value, limit
     mutable std::mutex mutex_;
     uint64_t epoch_ = 0;
     std::string last_;
@@ -45,12 +53,11 @@ class Reports {
 class Watch {
   public:
     explicit Watch(std::shared_ptr<Device> device) : device_(std::move(device)) {}
-    ~Watch();
 
     // Before a recording is launched.
     void expect(const CudaRecording& recording);
-    // After all launches of a run: the words follow in the order of the stream. `left`: nobody waits for it.
-    Status queue(CUstream stream, bool left);
+    // After all launches of a run. `left`: nobody waits for it.
+    void queued(bool left);
     // What was reported, when what was queued is done: the caller waited for it, or `done` says so.
     Status look();
     Status look(CUevent done);
@@ -62,8 +69,7 @@ class Watch {
     std::mutex mutex_;
     std::vector<const CudaRecording*> recordings_;
     std::shared_ptr<Reports> reports_;
-    uint64_t epoch_ = 0;          // when the first run that nobody has looked after began
-    uint64_t* landed_ = nullptr;  // page-locked
+    uint64_t epoch_ = 0;  // when the first run that nobody has looked after began
     bool expecting_ = false, queued_ = false, left_ = false;
 };
 

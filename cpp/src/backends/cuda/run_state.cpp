@@ -73,23 +73,22 @@ Status CudaState::end() {
         return {};
     }
     const Current current(*device_);
-    Status status = watch_.queue(current_, true);
+    watch_.queued(true);
     const CUresult result = device_->driver.cuEventRecord(done_, current_);
     in_flight_ = result == 0;
-    return status.ok() ? device_->check(result, "cuEventRecord") : status;
+    return device_->check(result, "cuEventRecord");
 }
 
 Status CudaState::synchronize() {
     const Current current(*device_);
-    const Status queued = watch_.queue(current_, false);
+    watch_.queued(false);
     Status status = device_->check(device_->driver.cuStreamSynchronize(current_), "cuStreamSynchronize");
     in_flight_ = false;
     if (status.ok())
         for (const Fetched& each : fetched_) std::memcpy(each.to, each.from, each.bytes);
     fetched_.clear();
     for (Staging& each : staging_) each.used = 0;
-    if (status.ok()) status = queued.ok() ? watch_.look() : queued;
-    return status;
+    return status.ok() ? watch_.look() : status;
 }
 
 // Page-locked memory until the next synchronize; null when there is none.

@@ -1,14 +1,18 @@
 // movement: runs of elements, and indices that tensors name.
 
 // What a kernel met that it cannot compute (KernelStatus of the core): kind, value, limit. The kernel goes on without touching anything
-// outside; who launched it reads this after the run. The first complaint stays.
+// outside; the first complaint stays. The words lie in the host's memory, where who launched it reads them after the run: a run that has
+// nothing to complain of moves nothing.
 enum : int64_t { INDEX_OUTSIDE = 1, DIVIDED_BY_ZERO = 2, DOES_NOT_FIT = 3 };
-extern "C" __device__ unsigned long long xpurt_status[4] = {0, 0, 0, 0};
+extern "C" __device__ unsigned long long xpurt_report[2] = {0, 0};  // whether somebody has complained; where the words lie
 
 static __device__ __noinline__ void fail(void *, int64_t kind, int64_t value, int64_t limit) {
-    if (atomicCAS(&xpurt_status[0], 0ull, (unsigned long long)kind)) return;
-    xpurt_status[1] = (unsigned long long)value;
-    xpurt_status[2] = (unsigned long long)limit;
+    if (atomicCAS(&xpurt_report[0], 0ull, 1ull)) return;
+    volatile unsigned long long *words = (volatile unsigned long long *)xpurt_report[1];
+    words[1] = (unsigned long long)value;
+    words[2] = (unsigned long long)limit;
+    __threadfence_system();  // whoever sees the kind sees what belongs to it
+    words[0] = (unsigned long long)kind;
 }
 
 // A place in a dim of `size`: negative ones count from its end; one outside is reported, and stands for 0.
