@@ -166,6 +166,7 @@ static inline unsigned __float_as_uint(float x) { unsigned y; memcpy(&y, &x, 4);
 template <class T>
 static inline T __ldcg(const T *p) { return *p; }
 static inline void __threadfence() {}
+static inline void __threadfence_system() {}
 template <class T>
 static inline T atomicAdd(T *p, T more) { const T old = *p; *p = old + more; return old; }
 template <class T>
