@@ -88,6 +88,7 @@ STEPS: tuple[Step, ...] = (
     Step("conformance-ops", 8, SHELL, (f"{XPU} conformance cuda:0 --suite ops --jobs {WORKERS} --json > {FILE}",), 420, "cuda_conformance_ops.json", "xpu conformance cuda: PyTorch's samples of its ops"),
     # by name only
     Step("decoder-cuts", 0, PYTHON, ("decoder_cuts.py",), 300, "cuda_decoder_cuts.json", "where a token's time goes, and with other cuts of its products"),
+    Step("decoder-sizes", 0, PYTHON, ("decoder_sizes.py",), 400, "cuda_decoder_sizes.json", "language models of other sizes: right beside PyTorch, and how fast a token is"),
     Step("attention-sizes", 0, PYTHON, ("attention_sizes.py",), 90, "cuda_attention_sizes.json", "cuDNN's attention and ours right, and which is faster at which sizes"),
     Step("depthwise", 0, PYTHON, ("depthwise.py",), 120, "cuda_depthwise.json", "depthwise convolutions right, and beside cuDNN and PyTorch"),
     Step("strangers", 0, PYTHON, ("strangers.py",), 400, "cuda_strangers.json", "models of other families: right beside PyTorch, and how fast"),
