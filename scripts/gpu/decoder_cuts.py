@@ -97,13 +97,17 @@ def cuts(report: Report, asked: argparse.Namespace) -> Any:
     return found
 
 
-def observed(ours: Generator) -> dict[str, Any]:
-    """Every launch of a token: microseconds that it ran, and those from the end of the one before to its own end, by kernel."""
-    step = [np.array([[5]]), np.array([[CONTEXT]]), np.zeros(1, np.int64)]
+def observed(ours: Generator, context: int = CONTEXT, batch: int = 1, length: int = 1) -> dict[str, Any]:
+    """Every launch of a token of ``batch`` texts, or of ``length`` of them: microseconds that it ran, and those from the end of the one before to its
+    own end, by kernel.
+    """
+    executor = ours.decode if length == 1 else ours.prefill[length]
+    places = np.broadcast_to(np.arange(length) + (context if length == 1 else 0), (batch, length)).copy()
+    step = [np.full((batch, length), 5), places, np.arange(1, batch + 1) * length - 1]
     for _ in range(3):
-        ours.decode.run_arrays(step)
+        executor.run_arrays(step)
     seen = sorted(
-        (s for calls in ours.decode.observe(step).calls.values() for s in calls), key=lambda s: s.start_us
+        (s for calls in executor.observe(step).calls.values() for s in calls), key=lambda s: s.start_us
     )
     rows: dict[str, list[tuple[float, float]]] = {}
     end = 0.0
@@ -124,13 +128,18 @@ def timeline(report: Report, asked: argparse.Namespace) -> Any:
     """Where a token's time goes."""
     with opened(asked, made(asked), {}) as ours:
         found = {"layers": asked.layers, **observed(ours)}
+    told(found)
+    return found
+
+
+def told(found: dict[str, Any]) -> None:
+    """Print what was observed."""
     for name, times in found["kernels"].items():
         print(
             f"   {times['launches']:3} x {times['turn_us']:7.2f} us (ran {times['ran_us']:7.2f})  {name}",
             flush=True,
         )
     print(f"   {found['launches']} launches in {found['us']:.1f} us", flush=True)
-    return found
 
 
 WAYS: dict[str, Callable[[decode.Cut, int], decode.Cut]] = {

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from decoder_cuts import observed, told
 from decoders import in_bfloat16, judged, peers
 from gpu_machine import Report, arguments, run_parts
 from models import milliseconds, prepare
@@ -134,7 +135,10 @@ def measured(name: str) -> Callable[[Report, argparse.Namespace], Any]:
                     runs |= {n: r for n, r in peers(model, tokens, asked, found).items() if n != "eager"}
                 rounds = [{n: milliseconds(run, device, 0.1) for n, run in runs.items()} for _ in range(3)]
                 found["decode_ms"] = {n: round(statistics.median(r[n] for r in rounds), 4) for n in runs}
-                found["calls_per_token"] = len(ours.decode.plan.calls)
+                found["timeline"] = {
+                    "token": observed(ours, size.context, size.batch),
+                    "prefill": observed(ours, 0, size.batch, size.context),
+                }
                 found["prefill_ms"] = {
                     "native": round(
                         milliseconds(lambda: ours.steps.read([tokens.tolist()] * size.batch), device, 0.1), 3
@@ -147,7 +151,9 @@ def measured(name: str) -> Callable[[Report, argparse.Namespace], Any]:
                     ),
                 }
         found["share"] = round(needed / found["decode_ms"]["native"] * 1e3 / rate, 3)
-        print(f"   {found}", flush=True)
+        for timeline in found["timeline"].values():
+            told(timeline)
+        print(f"   { {k: v for k, v in found.items() if k != 'timeline'} }", flush=True)
         for other, ms in found["decode_ms"].items():
             if other != "native":
                 report.show(
