@@ -41,13 +41,15 @@ _SHORT = 16
 """Steps up to which a warp goes through a whole row alone."""
 _LOADS = 12
 """16-byte loads of a thread that are under way."""
+_HELD = 8
+"""Loads under way that the 64 registers of a thread hold where a multiprocessor has four blocks; more are spilled."""
 _STAGED = 32 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
     """Rows of the weight that a group of warps reads at a time, warps of a group (which share k), groups of a block (1 where a group has several
-    warps), steps of reads under way, items of columns of a group, and how many items are brought into the cache before their turn.
+    warps), steps of reads under way, items of columns of a group, and blocks of a multiprocessor at least, which bounds a thread's registers.
     """
 
     columns: int
@@ -88,7 +90,8 @@ def cut_for(m: int, n: int, k: int, dtype: DType, gated: bool = False) -> Cut:
         key=lambda a: (math.ceil(each / a) * a - each, -a),
     )
     groups = _WARPS if split == 1 else 1
-    return Cut(columns, split, groups, ahead, max(1, items // (_BLOCKS * groups)), 3 if columns > 2 else 4)
+    least = 3 if columns > 2 or columns * ahead > _HELD else 4
+    return Cut(columns, split, groups, ahead, max(1, items // (_BLOCKS * groups)), least)
 
 
 @dataclass(frozen=True, slots=True)
