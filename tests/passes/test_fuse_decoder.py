@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from xpuruntime import ir
+from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.decisions import Reason, Support
 from xpuruntime.passes import Context, find_passes
 
@@ -248,3 +249,13 @@ def test_targets_without_the_kernels_and_policies_that_forbid(name: str, text: s
     for context in (bare, forbids):
         before, after = made(name, text, context)
         assert lines_of(after) == lines_of(before)
+
+
+@pytest.mark.parametrize(("target", "most"), [("cpu", 8), ("cuda:sm_90", 4)])
+def test_a_target_says_up_to_how_many_rows_it_pays(target: str, most: int) -> None:
+    for rows in (most, most + 1):
+        (entry,) = compile_graph(
+            graph(GATE.replace("ROWS", str(rows))), target=target, passes=["fuse_gate"]
+        ).entries
+        (plan,) = entry.plans
+        assert (len(plan.calls) == 1) == (rows == most)

@@ -43,6 +43,7 @@ class CodegenTarget(ABC):
     takes_fused: whether there are kernels for what passes make of a model: fused nodes, values that lie in other orders. Without, the
                  compiler keeps to the basic passes and to dense values.
     any_layout:  ops whose kernels go as fast whichever way values lie: nothing is brought into another order for them.
+    few_rows:    rows up to which a decoder's layer is one kernel with its norm or gate; beyond, other kernels read its weight faster.
     place_alignment: bytes at whose multiples a value begins that the compiler lets lie in a larger one.
     libraries:   those of this machine where the target stands for it (``cpu``, ``cuda:0``): they are asked before one of their kernels is taken.
     here:        whether code runs where it is compiled, so that libraries which are here are there, too: the target stands for this machine, or
@@ -54,6 +55,7 @@ class CodegenTarget(ABC):
     kind: str = ""
     takes_fused: bool = False
     any_layout: frozenset[str] = frozenset()
+    few_rows: int = 8
     place_alignment: int = 1
     libraries: OwnLibraries | None = None
     here: bool = False

@@ -72,6 +72,7 @@ class Demands:
             may_become=self._may_become,
             has_kernel=self._has_kernel,
             computes=self._computes,
+            few_rows=min((t.few_rows for t in self.targets), default=Context().few_rows),
             storage=self._storage,
             peek=lambda weight: self.weights.get(weight.name),
         )

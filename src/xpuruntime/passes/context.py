@@ -49,6 +49,7 @@ class Context:
     has_kernel: whether something computes the op as it is; ``decompose`` expands the others.
     computes:   whether a kernel computes this node, which the graph does not have yet: some fused ops have kernels for few shapes only.
     peek:       a weight's elements where somebody can tell; ``recognise_rope`` compares the halves of its tables. None: not known.
+    few_rows:   rows up to which a decoder's layer pays as one kernel with its norm or gate.
     storage:    the float dtype in which a node's result is kept, None: as the model says. ``cast_precision`` asks it.
     """
 
@@ -56,5 +57,6 @@ class Context:
     may_become: Callable[[str, Graph, Sequence[Node]], Support] = _any_op
     has_kernel: Callable[[str], bool] = _always
     computes: Callable[[Graph, Node], Support] = _any_node
+    few_rows: int = 8
     storage: Callable[[Node], DType | None] = _as_is
     peek: Callable[[Weight], NDArray[Any] | None] = _unseen

@@ -11,19 +11,16 @@ from ..ir import Editor, Graph, Node
 from .context import Context
 from .known import elements, known_values
 
-__all__ = ["FEW_ROWS", "few_rows", "run"]
-
-FEW_ROWS = 8
-"""Rows up to which decoders' fused layers pay."""
+__all__ = ["few_rows", "run"]
 
 
-def few_rows(node: Node) -> bool:
-    """Whether a layer's result has so few rows."""
+def few_rows(node: Node, most: int) -> bool:
+    """Whether a layer's result has so few rows of floats."""
     spec = node.outputs[0].spec
     count, width = elements(spec), spec.shape[-1] if spec is not None and spec.rank else 0
     if spec is None or not count or not isinstance(width, int) or not spec.dtype.is_float:
         return False
-    return count // width <= FEW_ROWS
+    return count // width <= most
 
 
 def run(graph: Graph, context: Context | None = None) -> Graph:
@@ -40,7 +37,12 @@ def run(graph: Graph, context: Context | None = None) -> Graph:
         if split is None or split.op != "split" or node.values != tuple(v.name for v in split.outputs):
             return
         layer = graph.producer(str(split.inputs[0]))
-        if layer is None or layer.op != "linear" or not few_rows(layer) or not set(layer.values[1:]) <= known:
+        if (
+            layer is None
+            or layer.op != "linear"
+            or not few_rows(layer, context.few_rows)
+            or not set(layer.values[1:]) <= known
+        ):
             return
         sizes, last = split.attrs["sizes"], layer.spec.rank - 1
         whole = len(sizes) == 2 and sizes[0] == sizes[1] and split.attrs["dim"] == last

@@ -23,7 +23,7 @@ def run(graph: Graph, context: Context | None = None) -> Graph:
     known = known_values(graph)
 
     def rule(editor: Editor, node: Node) -> None:
-        if node.op not in _LAYERS or not few_rows(node):
+        if node.op not in _LAYERS or not few_rows(node, context.few_rows):
             return
         if (
             not all(i is None or i in known for i in node.inputs[1:3])
