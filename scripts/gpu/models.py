@@ -54,6 +54,11 @@ def far(got: Any, want: np.ndarray[Any, Any]) -> float:
     return float(np.abs(np.asarray(got, np.float64) - want).max() / np.abs(want).max())
 
 
+def rms(got: Any, want: np.ndarray[Any, Any]) -> float:
+    """rms(d) / rms(ref): of roundings to 16 bits the mean says more than the largest, which is a draw."""
+    return float(np.sqrt(np.square(np.asarray(got, np.float64) - want).mean() / np.square(want).mean()))
+
+
 def session(module: Any, x: torch.Tensor, device: str, precision: str) -> tuple[xrt.InferenceSession, str]:
     """A native session on float32 inputs, and the name of its input."""
     policy = None if precision == "float32" else xrt.ExecutionPolicy(precision=precision)
