@@ -123,6 +123,54 @@ def test_flash_by_products_of_a_warpgroup(
     check(b.build(), feeds, passes="none", target=cuda_host(), kernels={"attention": "flash_v2"})
 
 
+def _kinds(queries: int, keys: int) -> dict[str, np.ndarray]:
+    row, key = np.arange(queries)[:, None], np.arange(keys)[None]
+    window = (key <= row + 200) & (key > row + 40)
+    return {
+        "causal": key <= row + 100,
+        "window": window,
+        "open": np.ones((queries, keys), bool),
+        "blind rows": (key <= row) & (row % 3 > 0),
+        "nothing": np.zeros((queries, keys), bool),
+        "one key of a block": key == 300 + row % 2,
+        "noise": rng.random((queries, keys)) < 0.5,
+        "far blocks": (key < 128) | (key >= 384) | (row < 0),
+    }
+
+
+@pytest.mark.parametrize("kind", list(_kinds(1, 1)))
+@pytest.mark.parametrize(("keys", "attrs"), [(528, {}), (520, {}), (512, {"softcap": 9.0})])
+def test_keys_that_no_query_of_a_block_sees_are_left_out(
+    kind: str, keys: int, attrs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 520 keys a query's flags do not begin at 16 bytes: the mask is asked key by key there."""
+    monkeypatch.setattr("xpuruntime.kernels.cuda.attention.wants_hopper", lambda s, target: True)
+    own, queries = ml_dtypes.bfloat16, 150
+    mask = np.stack([_kinds(queries, keys)[kind], _kinds(queries, keys)["noise"]])[:, None]
+    b = GraphBuilder("attention")
+    feeds = {
+        n: rng.standard_normal((2, 2 if n == "q" else 1, queries if n == "q" else keys, 64)).astype(own)
+        for n in "qkv"
+    } | {"mask": mask}
+    names = [b.input(n, f"{'bool' if n == 'mask' else 'bfloat16'}{list(a.shape)}") for n, a in feeds.items()]
+    b.output("y", b.attention(*names, **attrs))
+    check(b.build(), feeds, passes="none", target=cuda_host(), kernels={"attention": "flash_v2"})
+
+
+def test_where_a_mask_is_looked_through_first() -> None:
+    def looks(mask: np.ndarray, **attrs: Any) -> bool:
+        q = np.zeros((1, 16, 1024, 64), ml_dtypes.bfloat16)
+        graph, _, known = one_node("attention", [q, q, q, mask], **attrs)
+        (stage,) = FlashV2().lower(call_of(graph, known), cuda_target("cuda:sm_90")).stages
+        return "LOOKS = true" in stage.source
+
+    flags = np.ones((1024, 1024), bool)
+    assert looks(flags)
+    assert not looks(flags, causal=True)
+    assert not looks(flags[:1])  # the same for all queries: there is nothing to spare by blocks
+    assert not looks(np.zeros((1024, 1024), np.float32))
+
+
 def test_hopper_targets_take_its_products_where_there_are_queries_enough() -> None:
     def part(target: str, heads: int) -> frozenset[str]:
         shape = (1, heads, 1024, 128)

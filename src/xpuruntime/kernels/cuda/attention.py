@@ -7,7 +7,7 @@ blocks that nobody sees are never read. ``flash_decode`` (``decode.py``) is for 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...codegen.cuda import CudaTarget
@@ -159,6 +159,8 @@ class FlashV2:
 
 
 HOPPER_BLOCK = Block(128, 128, 8)
+_MOST_TILES = 4096
+"""Blocks of keys whose order shared memory has room for."""
 
 
 def wants_hopper(s: AttentionShape, target: CodegenTarget) -> bool:
@@ -167,6 +169,25 @@ def wants_hopper(s: AttentionShape, target: CodegenTarget) -> bool:
         return False
     blocks = math.ceil(s.queries / HOPPER_BLOCK.queries) * s.batch * s.kv_heads * s.group
     return s.queries > 64 and padded_size(max(s.d, s.dv)) >= 64 and 2 * blocks >= multiprocessors(target)
+
+
+def looks_first(s: AttentionShape) -> bool:
+    """Whether a mask is looked through for keys that nobody sees: flags, a query's side by side in pieces of 16 bytes, and keys of several blocks."""
+    tiles = math.ceil(s.keys / HOPPER_BLOCK.keys)
+    pieces = s.mask and s.mask[3] == 1 and s.mask[2] and not any(step % 16 for step in s.mask[:3])
+    return bool(pieces) and s.mask_type == "bool" and not s.causal and 1 < tiles <= _MOST_TILES
+
+
+def _sight_text(s: AttentionShape) -> list[str]:
+    """Where a head's flags lie, and a logit without them."""
+    return [
+        "    __device__ __forceinline__ const unsigned char *flags(int batch, int head) const {",
+        f"        return (const unsigned char *)mask + (batch * {s.mask[0]}ll + head * {s.mask[1]}ll);",
+        "    }",
+        "    __device__ __forceinline__ float open(float score) const {",
+        *logit_text(replace(s, mask=()), f"score * {s.scale!r}f", 1),
+        "    }",
+    ]
 
 
 def flash_stage(
@@ -192,7 +213,16 @@ def flash_stage(
         "D": d, "d": s.d, "dv": s.dv, "BM": b.queries, "BN": b.keys, "WARPS": b.warps, "queries": s.queries, "keys": s.keys,
         "group": s.group, "heads": heads, "offset": s.offset, "q_row": s.q[2], "k_row": s.k[2], "v_row": s.v[2], "y_row": s.y[2],
     }  # fmt: skip
-    flags = {"CAUSAL": s.causal, "PLAIN": plain, "ALIGNED": aligned, "PAIRS": aligned and pairs}
+    looks = special and looks_first(s)
+    flags = {
+        "CAUSAL": s.causal,
+        "PLAIN": plain,
+        "ALIGNED": aligned,
+        "PAIRS": aligned and pairs,
+        "LOOKS": looks,
+    }
+    if looks:
+        numbers |= {"TILES": math.ceil(s.keys / b.keys), "mask_row": s.mask[2]}
     mask = [a for a in arguments if a.name == "mask"]
     struct = [
         "struct KERNEL_flash {",
@@ -205,6 +235,7 @@ def flash_stage(
         "    __device__ __forceinline__ float logit(float score, int batch, int head, int query, int key) const {",
         *logit_text(s, f"score * {s.scale!r}f", 1),
         "    }",
+        *(_sight_text(s) if looks else []),
         "};",
     ]
     fields = f"{{{', '.join(a.name for a in mask)}}}"

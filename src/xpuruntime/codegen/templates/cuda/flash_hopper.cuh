@@ -1,8 +1,9 @@
-// needs: tiles hopper
+// needs: tiles hopper sight
 // flash_hopper.cuh: flash_v2 for Hopper's products of a warpgroup: two warpgroups of 64 queries each, keys 128 at a time. While the products
 // of one block of keys run, the softmax of the next is computed (the overlap within a warpgroup of FlashAttention-3, Shah et al., 2024).
 //
-// The struct P is flash_v2's; BM is 128, BN 128, WARPS 8, D 64 or 128.
+// The struct P is flash_v2's; BM is 128, BN 128, WARPS 8, D 64 or 128. Where it LOOKS, the mask (flags(batch, head)) is looked through first, and
+// open(score) is a logit that the mask does not hide.
 namespace flash_hopper {
 
 using tensor::u16;
@@ -41,21 +42,29 @@ __device__ __forceinline__ void forward(const u16 *q, const u16 *k, const u16 *v
         const int last = (row0 + BM < P::queries ? row0 + BM : P::queries) + P::offset;
         seen = last < seen ? (last > 0 ? last : 0) : seen;
     }
-    const int blocks = (seen + BN - 1) / BN;
+    int blocks = (seen + BN - 1) / BN;
+    fetch<BM, D, THREADS, P::ALIGNED>(shared, q, P::q_row, P::d, P::queries - row0);
+    const u16 *order = nullptr;
+    if constexpr (P::LOOKS) {
+        __shared__ u16 room[P::TILES + 1];
+        blocks = sight::blocks_seen<P, BM, BN, THREADS / 32>(p.flags(batch, head), row0, room);
+        order = room;
+    }
+    // The n-th block of keys that is seen: where it begins.
+    const auto key_of = [&](int n) { return (P::LOOKS ? order[n] & ~sight::OPEN : n) * BN; };
 
     // Queries, then two blocks of keys, then two of values.
     unsigned char *const keys = shared + Q_BYTES, *const values = keys + 2 * KV_BYTES;
     const auto fetch_keys = [&](int block) {
-        if (block < blocks)
-            fetch<BN, D, THREADS, P::ALIGNED>(keys + block % 2 * KV_BYTES, k + (long long)block * BN * P::k_row, P::k_row, P::d,
-                                              P::keys - block * BN);
+        if (block >= blocks) return;
+        const int at = key_of(block);
+        fetch<BN, D, THREADS, P::ALIGNED>(keys + block % 2 * KV_BYTES, k + (long long)at * P::k_row, P::k_row, P::d, P::keys - at);
     };
     const auto fetch_values = [&](int block) {
-        if (block < blocks)
-            fetch<BN, D, THREADS, P::ALIGNED>(values + block % 2 * KV_BYTES, v + (long long)block * BN * P::v_row, P::v_row, P::dv,
-                                              P::keys - block * BN);
+        if (block >= blocks) return;
+        const int at = key_of(block);
+        fetch<BN, D, THREADS, P::ALIGNED>(values + block % 2 * KV_BYTES, v + (long long)at * P::v_row, P::v_row, P::dv, P::keys - at);
     };
-    fetch<BM, D, THREADS, P::ALIGNED>(shared, q, P::q_row, P::d, P::queries - row0);
     fetch_keys(0);
     tensor::copies_commit();
     fetch_values(0);
@@ -89,9 +98,16 @@ __device__ __forceinline__ void forward(const u16 *q, const u16 *k, const u16 *v
     };
     // From scores to weights (still in s), maxima and sums; `shrink` is what earlier sums are worth now.
     const auto soften = [&](int block) {
-        const int key0 = block * BN;
+        const int key0 = key_of(block);
         const bool edge = key0 + BN > P::keys || (P::CAUSAL && key0 + BN - 1 > first + P::offset);
-        if (!P::PLAIN || edge) {
+        bool open = false;
+        if constexpr (P::LOOKS) {
+            open = order[block] & sight::OPEN;
+            if (open)
+#pragma unroll
+                for (int i = 0; i < SN * 4; ++i) s[i] = p.open(s[i]);
+        }
+        if (!open && (!P::PLAIN || edge)) {
 #pragma unroll
             for (int j = 0; j < SN; ++j)
 #pragma unroll
