@@ -174,7 +174,7 @@ def wants_hopper(s: AttentionShape, target: CodegenTarget) -> bool:
 def looks_first(s: AttentionShape) -> bool:
     """Whether a mask is looked through for keys that nobody sees: flags, a query's side by side in pieces of 16 bytes, and keys of several blocks."""
     tiles = math.ceil(s.keys / HOPPER_BLOCK.keys)
-    pieces = s.mask and s.mask[3] == 1 and s.mask[2] and not any(step % 16 for step in s.mask[:3])
+    pieces = s.mask and s.mask[3] == 1 and s.mask[2] and not any(size % 16 for size in (*s.mask[:3], s.keys))
     return bool(pieces) and s.mask_type == "bool" and not s.causal and 1 < tiles <= _MOST_TILES
 
 

@@ -12,27 +12,29 @@ struct alignas(16) Flags {
 static constexpr int OPEN = 0x8000;  // every query sees every key
 
 // The blocks of BN keys of which some query from row0 on sees a key, one after the other in `order`, with OPEN where that is so; gives their number.
-// P: queries, keys, and TILES blocks of keys, for which `order` has room and one more; mask_row, from one query's flags to the next's, is a multiple of 16.
+// P: queries, keys, and TILES blocks of keys, for which `order` has room and one more; keys and mask_row, from one query's flags to the next's, are multiples of 16.
 template <class P, int BM, int BN, int WARPS>
 __device__ __forceinline__ int blocks_seen(const unsigned char *mask, int row0, u16 *order) {
-    constexpr int PIECES = BN / 16;
-    const int lane = threadIdx.x % 32, rows = P::queries - row0 < BM ? P::queries - row0 : BM;
+    constexpr int PIECES = BN / 16, ROWS = 32 / PIECES, AHEAD = 8;
+    static_assert(BM % (ROWS * AHEAD) == 0, "rounds of loads go through the rows of a block");
+    const int lane = threadIdx.x % 32, last = P::queries - 1;
     const bool aligned = (unsigned long long)mask % 16 == 0;
     for (int block = threadIdx.x / 32; block < P::TILES; block += WARPS) {
-        bool some = !aligned, all = aligned;
-#pragma unroll 8
-        for (int i = aligned ? lane : rows * PIECES; i < rows * PIECES; i += 32) {
-            const int key = block * BN + i % PIECES * 16;
-            const unsigned char *const flags = mask + (long long)(row0 + i / PIECES) * P::mask_row + key;
-            if (key + 16 <= P::keys) {
-                const Flags four = *(const Flags *)flags;
+        const int key = block * BN + lane % PIECES * 16;
+        bool some = !aligned, all = aligned && key < P::keys;
+        if (all)
+            for (int row = lane / PIECES; row < BM; row += ROWS * AHEAD) {
+                Flags four[AHEAD];  // all of them are under way before one is looked at
 #pragma unroll
-                for (int e = 0; e < 4; ++e) some |= four.at[e] != 0, all &= four.at[e] == 0x01010101u;
-            } else {
-                all = false;
-                for (int e = 0; key + e < P::keys; ++e) some |= flags[e] != 0;
+                for (int i = 0; i < AHEAD; ++i) {
+                    const int at = row0 + row + i * ROWS;
+                    four[i] = *(const Flags *)(mask + (long long)(at < last ? at : last) * P::mask_row + key);
+                }
+#pragma unroll
+                for (int i = 0; i < AHEAD; ++i)
+#pragma unroll
+                    for (int e = 0; e < 4; ++e) some |= four[i].at[e] != 0, all &= four[i].at[e] == 0x01010101u;
             }
-        }
         some = __any_sync(0xffffffffu, some);
         all = !__any_sync(0xffffffffu, !all);
         if (lane == 0) order[block] = some ? all ? OPEN : 1 : 0;
