@@ -48,7 +48,8 @@ class Context:
     may_become: whether a node of this op may take the place of these: a kernel that a policy forces or prefers for one of them must compute it.
     has_kernel: whether something computes the op as it is; ``decompose`` expands the others.
     computes:   whether a kernel computes this node, which the graph does not have yet: some fused ops have kernels for few shapes only.
-    peek:       a weight's elements where somebody can tell; ``recognise_rope`` compares the halves of its tables. None: not known.
+    peek:       a weight's elements where somebody can tell; ``recognise_rope`` compares the halves of its tables, ``recognise_causal`` reads
+                masks. None: not known.
     few_rows:   rows up to which a decoder's layer pays as one kernel with its norm or gate.
     storage:    the float dtype in which a node's result is kept, None: as the model says. ``cast_precision`` asks it.
     """
