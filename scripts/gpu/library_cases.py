@@ -204,7 +204,7 @@ def cases() -> Iterator[Case]:
             yield conv((2, 64, 28, 28), (256, 64, 1, 1), dtype, word, "bias residual")
             yield conv((2, 3, 56, 56), (64, 3, 7, 7), dtype, word, stride=2)
             yield conv((2, 64, 28, 28), (128, 64, 1, 1), dtype, word, "", "none", stride=2)
-            yield conv((2, 32, 14, 14), (32, 1, 3, 3), dtype, word, "bias", "relu6", groups=32)
+            yield conv((2, 32, 14, 14), (32, 1, 3, 3), dtype, word, "bias", "silu", groups=32)
             yield conv((2, 64, 14, 14), (64, 16, 3, 3), dtype, word, "bias", "silu", groups=4)
         for batch in (1, 32):
             yield conv((batch, 64, 56, 56), (64, 64, 3, 3), "float16", word, time=True)
