@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from decoder_cuts import observed, told
-from decoders import in_bfloat16, judged, peers
+from decoders import in_bfloat16, judged, peers, token_of
 from gpu_machine import Report, arguments, run_parts
 from models import milliseconds, prepare
 
@@ -99,18 +99,6 @@ def copy_rate(device: str) -> float:
     return 2 * source.nbytes / milliseconds(lambda: target.copy_(source), device, 0.2) * 1e3
 
 
-def token_of(ours: Generator, size: Size, device: str) -> Callable[[], Any]:
-    """One token of every text at the context, on the device from its input to its logits."""
-    if device == "cpu":
-        return lambda: ours.steps.step([5] * size.batch, [size.context] * size.batch)
-    stream = torch.cuda.current_stream().cuda_stream
-    column = torch.ones((size.batch, 1), dtype=torch.int64, device=device)
-    values = (5 * column, size.context * column, torch.arange(size.batch, device=device))
-    given = {s.name: v for s, v in zip(ours.decode.entry.inputs, values, strict=True)}
-    out = ours.decode.run(given, stream=stream)
-    return lambda: ours.decode.run(given, out=out, stream=stream)
-
-
 def measured(name: str) -> Callable[[Report, argparse.Namespace], Any]:
     """The part of a size."""
 
@@ -126,7 +114,7 @@ def measured(name: str) -> Callable[[Report, argparse.Namespace], Any]:
         )  # fmt: skip
         with made as ours:
             first = ours.steps.read([tokens.tolist()] * size.batch)[0].astype(np.float64)
-            runs: dict[str, Callable[[], Any]] = {"native": token_of(ours, size, device)}
+            runs: dict[str, Callable[[], Any]] = {"native": token_of(ours, size.context, device, size.batch)}
             model.to(device)
             with torch.inference_mode():
                 given = torch.from_numpy(tokens[None]).to(device)
@@ -174,7 +162,14 @@ def main(given: Sequence[str] | None = None) -> int:
     """1 when a part fails or a limit is missed."""
     parser = arguments(__doc__, tuple(PARTS))
     parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--layers", type=int, default=0, help="fewer than the model has, to try this script")
+    parser.add_argument(
+        "--layers",
+        type=int,
+        default=0,
+        choices=range(1, 8),
+        metavar="1..7",
+        help="instead of the model's own, to try this script",
+    )
     return run_parts(
         __doc__, PARTS, packages=("torch", "transformers"), given=given, parser=parser,
         gpu=lambda: torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none", before=prepare,

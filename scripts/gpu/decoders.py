@@ -124,13 +124,13 @@ def full(report: Report, asked: argparse.Namespace) -> Any:
     return agreement(report, asked, sizes_of(asked)["num_hidden_layers"])
 
 
-def token_of(ours: Generator, context: int, device: str) -> Callable[[], Any]:
-    """One token at a context, on the device from its input to its logits."""
+def token_of(ours: Generator, context: int, device: str, batch: int = 1) -> Callable[[], Any]:
+    """One token of each text at a context, on the device from its input to its logits."""
     if device == "cpu":
-        return lambda: ours.steps.step([5], [context])
+        return lambda: ours.steps.step([5] * batch, [context] * batch)
     stream = torch.cuda.current_stream().cuda_stream
     names = [s.name for s in ours.decode.entry.inputs]
-    values = (torch.full((1, 1), 5), torch.full((1, 1), context), torch.zeros(1, dtype=torch.int64))
+    values = (torch.full((batch, 1), 5), torch.full((batch, 1), context), torch.arange(batch))
     there = {n: v.to(device) for n, v in zip(names, values, strict=True)}
     out = ours.decode.run(there, stream=stream)
     return lambda: ours.decode.run(there, out=out, stream=stream)

@@ -51,8 +51,8 @@ class Rotary:
     def frequencies(self, size: int) -> NDArray[np.float32]:
         """Radians per position of each pair, [size / 2].
 
-        In float32 as PyTorch has them: a last bit is 1e-5 radians after 200 positions, more than all sums of a decoder err by. NumPy's powers in
-        float32 are another library's; powers in float64, rounded once, are PyTorch's in 99.6% of them.
+        In float32 as PyTorch has them: a last bit is 1e-5 radians after 200 positions. NumPy's powers in float32 are another library's, which differ
+        in a fifth of them; powers in float64, rounded once, are PyTorch's in 99.6%.
         """
         if len(self.given) == size // 2:
             return np.array(self.given, np.float32)
