@@ -7,7 +7,7 @@ part: ``works`` is asked for every kernel around with the operand lying so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 
 from ..ir import Graph, Node
@@ -29,16 +29,23 @@ def place_concats(
     graph: Graph,
     layouts: dict[str, Layout],
     works: Callable[[Node, Mapping[str, Layout]], str],
+    known: Container[str] = (),
     alignment: int = 1,
 ) -> dict[str, Placement]:
     """Placements by value; ``layouts`` is completed with their strides.
 
     works: the name of the kernel that computes a node with values lying as these layouts say, empty when none does.
+    known: values that no kernel writes, since recipes make them.
     alignment: bytes at whose multiples an operand must begin to lie in the result.
     """
     placed: dict[str, Placement] = {}
     for node in reversed(graph.nodes):
-        if node.op != "cat" or node.outputs[0].spec is None or not node.spec.is_static:
+        if (
+            node.outputs[0].name in known
+            or node.op != "cat"
+            or node.outputs[0].spec is None
+            or not node.spec.is_static
+        ):
             continue
         whole = node.outputs[0].name
         base = placed.get(whole, Placement(whole, 0))
@@ -49,7 +56,8 @@ def place_concats(
                 continue
             spec = graph.spec(operand)
             offset = base.offset + start * lying.strides[dim] * spec.dtype.bits // 8
-            if offset % alignment == 0 and _may_move(graph, node, operand, layouts, lying):
+            aligned = offset % alignment == 0 and operand not in known
+            if aligned and _may_move(graph, node, operand, layouts, lying):
                 layout = Layout(lying.order, lying.alloc)
                 changed = {**layouts, operand: layout}
                 around = [

@@ -124,33 +124,36 @@ class _Lowerer:
             return self.chooser.usable(self._call(node, layouts))
 
         free_views(self.graph, self.layouts, works)
-        self.placements = place_concats(self.graph, self.layouts, works, self.chooser.target.place_alignment)
+        alignment = self.chooser.target.place_alignment
+        self.placements = place_concats(self.graph, self.layouts, works, self.known, alignment)
         for name in dict.fromkeys(p.within for p in self.placements.values()):
             self.memory.declare(name, self._kind(name), self.spec(name))
         for name, placement in self.placements.items():
             self.memory.alias(name, self.spec(name), placement.within, placement.offset)
 
     def _placed(self, node: Node) -> bool:
-        """A concatenation whose operands lie in it: those that do not are copied there one by one."""
-        if node.op != "cat" or not any(i in self.placements for i in node.values):
+        """Copy the operands of a concatenation that are not stored in it already; False where one kernel writes all of it."""
+        if node.op != "cat":
             return False
         whole, start = node.outputs[0].name, 0
         layout = self.spec(whole).physical
         step = layout.strides[node.attrs["dim"]] * node.spec.dtype.bits // 8
-        for at, operand in enumerate(node.values):
-            spec = self.graph.spec(operand)
-            here = self.placements.get(operand)
-            if here is None or not self._lies_in(operand, whole, start * step):
-                part = f"{whole}.{at}"
-                lying = replace(spec, layout=layout)
-                self.memory.alias(part, lying, whole, start * step)
-                self._copy(operand, part, None, lying, source_names(node))
-            start += int(spec.shape[node.attrs["dim"]])
-        return True
-
-    def _lies_in(self, operand: str, whole: str, offset: int) -> bool:
+        parts: list[tuple[str, int]] = []
+        for operand in node.values:
+            parts.append((operand, start * step))
+            start += int(self.graph.spec(operand).shape[node.attrs["dim"]])
         base = self.placements.get(whole, Placement(whole, 0))
-        return self.placements[operand] == Placement(base.within, base.offset + offset)
+        stored = [self.placements.get(v) == Placement(base.within, base.offset + at) for v, at in parts]
+        if not any(stored) and self.chooser.usable(self._call(node)):
+            return False
+        if whole not in self.memory:
+            self.memory.declare(whole, self._kind(whole), self.spec(whole))
+        for index, (operand, at) in enumerate(parts):
+            if not stored[index]:
+                part, spec = f"{whole}.{index}", replace(self.graph.spec(operand), layout=layout)
+                self.memory.alias(part, spec, whole, at)
+                self._copy(operand, part, None, spec, source_names(node))
+        return True
 
     def _call(self, node: Node, layouts: Layouts | None = None) -> NodeCall:
         """The node as kernels see it, with values lying as ``layouts`` says."""
