@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from xpuruntime.codegen.target import CodegenTarget
+from xpuruntime import CodegenTarget
 from xpuruntime.targets import TargetConfig
 
 KERNELS = Path(__file__).parent / "kernels"

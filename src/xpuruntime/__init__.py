@@ -40,6 +40,14 @@ _PUBLIC: dict[str, str] = {
     "is_op_supported": "compiler.partition",
     "load_weights": "runtime.weights",
     "partition": "compiler.partition",
+    # porting: the seams of compiler and runtime
+    "Backend": "protocols",
+    "BufferAllocation": "program.program",
+    "CodegenTarget": "codegen.target",
+    "DispatchStrategy": "protocols",
+    "ExecutionPlan": "program.program",
+    "KernelCall": "program.program",
+    "WeightTransformRecipe": "program.program",
     # kernels of users
     "Launch": "kernels.user",
     "Tasks": "kernels.user",
@@ -87,6 +95,7 @@ _MODULES = frozenset({"ops"})  # names of modules
 __all__ = ["__version__", *_PUBLIC]
 
 if TYPE_CHECKING:
+    from .codegen.target import CodegenTarget as CodegenTarget
     from .compiler.partition import PartitionPlan as PartitionPlan
     from .compiler.partition import is_op_supported as is_op_supported
     from .compiler.partition import partition as partition
@@ -131,7 +140,13 @@ if TYPE_CHECKING:
     from .profiler.receipt import Receipt as Receipt
     from .profiler.trace import profile as profile
     from .program.plan import Plan as Plan
+    from .program.program import BufferAllocation as BufferAllocation
     from .program.program import CompiledProgram as CompiledProgram
+    from .program.program import ExecutionPlan as ExecutionPlan
+    from .program.program import KernelCall as KernelCall
+    from .program.program import WeightTransformRecipe as WeightTransformRecipe
+    from .protocols import Backend as Backend
+    from .protocols import DispatchStrategy as DispatchStrategy
     from .runtime.backends import CpuBackend as CpuBackend
     from .runtime.backends import CudaBackend as CudaBackend
     from .runtime.backends import NullBackend as NullBackend

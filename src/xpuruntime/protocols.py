@@ -7,6 +7,7 @@ second process can skip ``build``. Values here are plain data: no vendor type cr
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -240,39 +241,48 @@ class DeviceBuffer(Protocol):
         ...
 
 
+@runtime_checkable
 class Backend(Protocol):
-    """A device driver, as the porting guide names its methods. ``runtime.backends.PythonBackend`` has all but the device's own verbs."""
+    """A device driver, as the porting guide names its methods; a base class for a driver that has all five of its own.
 
-    kind: str
+    ``runtime.PythonBackend`` has them for any device that can allocate, upload, download, prepare and submit.
+    """
 
+    @abstractmethod
     def allocate_buffer(
         self, data: Any, alloc_shape: tuple[int, ...] | None = None, spec: TensorSpec | None = None
     ) -> DeviceBuffer:
         """An array on the device: laid out as ``spec`` says, or padded to ``alloc_shape``, or dense."""
         ...
 
+    @abstractmethod
     def allocate_zeros(
         self, shape: tuple[int, ...], dtype: Any, alloc_shape: tuple[int, ...] | None = None
     ) -> DeviceBuffer:
         """Zeros on the device."""
         ...
 
+    @abstractmethod
     def execute(self, program: Any, inputs: Mapping[str, Any], weights: Any) -> Mapping[str, DeviceBuffer]:
         """Run a CompiledProgram once: outputs by name."""
         ...
 
+    @abstractmethod
     def create_executor(self, program: Any) -> Any:
-        """A CompiledProgram ready to run: an object with ``run(inputs, weights=)``."""
+        """A CompiledProgram ready to run: an object with ``run(inputs, weights)``."""
         ...
 
+    @abstractmethod
     def synchronize(self) -> None:
         """Return when everything submitted is done."""
         ...
 
 
+@runtime_checkable
 class DispatchStrategy(Protocol):
     """How a device's grid covers a kernel's tasks."""
 
+    @abstractmethod
     def compute_dispatch(
         self, call: Any, pipeline: Any
     ) -> tuple[tuple[int, int, int], tuple[int, int, int]] | None:

@@ -74,3 +74,11 @@ def test_the_table_of_engines_is_read_without_any_engine() -> None:
     loaded, mapped = after(program)
     assert [m for m in loaded if m.partition(".")[0] in VENDORS] == []
     assert [m for m in mapped if any(name in m for name in LIBRARIES)] == []
+
+
+@pytest.mark.parametrize("package", ["inference", "codegen"])
+def test_importing_a_package_of_lazy_names_loads_none_of_them(package: str) -> None:
+    loaded, mapped = after(f"import xpuruntime.{package}\n")
+    ours = [m for m in loaded if m.startswith("xpuruntime.")]
+    assert sorted(ours) == sorted([f"xpuruntime.{package}", "xpuruntime.lazy"])
+    assert [m for m in mapped if any(name in m for name in LIBRARIES)] == []

@@ -20,6 +20,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "xpuruntime"
 LEAVES = (
     "errors", "env", "dims", "types", "casts", "targets", "decisions", "evidence", "protocols", "plugins", "numerics",
     "entry_file", "store", "tensor_files", "families", "vendor_folders", "registered",
+    "lazy",
 )  # fmt: skip
 CORE = "_core"  # the C++ core's Python module
 
@@ -217,6 +218,31 @@ def test_nobody_imports_the_command_line() -> None:
     for module, path in modules():
         for found in imports(module, path.read_text(encoding="utf-8"), package=path.name == "__init__.py"):
             assert part_of(module) == "cli" or not found.imported.startswith("xpuruntime.cli"), str(found)
+
+
+def lazy_tables() -> dict[str, set[str]]:
+    """Package -> the names that it offers from a part above it (``lazy_names``): for users, never for our own modules."""
+    found: dict[str, set[str]] = {}
+    for module, path in modules():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "lazy_names":
+                table = ast.literal_eval(node.args[1])
+                found[module] = {
+                    n
+                    for n, defined in table.items()
+                    if part_of(defined[len("xpuruntime.") :]) != part_of(module)
+                }
+    return found
+
+
+def test_names_offered_from_above_are_not_imported_by_our_own_modules() -> None:
+    tables = lazy_tables()
+    assert tables["kernels"] == {"register_kernel", "verify_kernel"}
+    assert tables["runtime"] == {"Receipt", "Trace", "profile"}
+    offered = {f"xpuruntime.{package}.{name}" for package, names in tables.items() for name in names}
+    for module, path in modules():
+        for found in imports(module, path.read_text(encoding="utf-8"), package=path.name == "__init__.py"):
+            assert found.imported not in offered, str(found)
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,37 @@ def test_every_public_name_of_the_package_is_there(name: str) -> None:
         assert getattr(module, name) is value
 
 
+OFFERED = {
+    "inference": ("InferenceSession", "DAGExecutor", "kernel", "register_kernel"),
+    "policies": ("KernelPolicy", "ExecutionPolicy"),
+    "kernels": ("register_kernel", "verify_kernel", "Launch", "Tasks"),
+    "runtime": (
+        "Backend", "Device", "DeviceBuffer", "DispatchStrategy", "Executor", "NPUBuffer", "Receipt", "load_weights",
+        "profile",
+    ),
+    "program": (
+        "BufferAllocation", "CompiledProgram", "ExecutionPlan", "KernelCall", "WeightTransformRecipe",
+    ),
+    "codegen": ("CodegenTarget",),
+    "compiler": ("compile",),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("package", "name"), [(p, n) for p, names in OFFERED.items() for n in names])
+def test_a_package_offers_the_same_object_as_the_top_level(package: str, name: str) -> None:
+    module = importlib.import_module(f"xpuruntime.{package}")
+    assert getattr(module, name) is getattr(xpuruntime, name)
+    assert name in module.__all__
+    assert name in dir(module)
+
+
+@pytest.mark.parametrize("package", ["inference", "kernels", "runtime", "codegen"])
+def test_a_package_with_lazy_names_has_no_others(package: str) -> None:
+    module = importlib.import_module(f"xpuruntime.{package}")
+    with pytest.raises(AttributeError, match=f"module 'xpuruntime.{package}' has no attribute 'Sesion'"):
+        module.Sesion  # noqa: B018
+
+
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'xpuruntime' has no attribute 'InferenceSesion'"):
         xpuruntime.InferenceSesion  # noqa: B018

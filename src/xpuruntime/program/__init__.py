@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 from .plan import Plan, PlanNode, Region, Transfer
-from .program import CompiledProgram
+from .program import BufferAllocation, CompiledProgram, ExecutionPlan, KernelCall, WeightTransformRecipe
 
-__all__ = ["CompiledProgram", "Plan", "PlanNode", "Region", "Transfer"]
+__all__ = [
+    "BufferAllocation",
+    "CompiledProgram",
+    "ExecutionPlan",
+    "KernelCall",
+    "Plan",
+    "PlanNode",
+    "Region",
+    "Transfer",
+    "WeightTransformRecipe",
+]

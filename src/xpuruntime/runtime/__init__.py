@@ -1,10 +1,15 @@
 """Devices, buffers, weights, and the executor that runs programs on them. Reads programs without the compiler's world.
 
-Importing this package loads no vendor library and reads no device; the functions do, when called.
+Importing this package loads no vendor library and reads no device; the functions do, when called. Profiling is offered here, too
+(``profile``, ``Trace``, ``Receipt``); it is defined in ``profiler`` and loads on first use.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from ..lazy import lazy_names
+from ..protocols import Backend, DispatchStrategy
 from .backends import CpuBackend, CudaBackend, NullBackend, PythonBackend
 from .buffer import DeviceBuffer, NPUBuffer
 from .device import (
@@ -27,7 +32,12 @@ from .states import States
 from .stream import Event, Stream
 from .weights import Weights, load_weights
 
+if TYPE_CHECKING:
+    from ..profiler.receipt import Receipt
+    from ..profiler.trace import Trace, profile
+
 __all__ = [
+    "Backend",
     "Cache",
     "CpuBackend",
     "CpuFacts",
@@ -36,6 +46,7 @@ __all__ = [
     "CudaReport",
     "Device",
     "DeviceBuffer",
+    "DispatchStrategy",
     "Event",
     "Executor",
     "LibraryStatus",
@@ -45,13 +56,25 @@ __all__ = [
     "NPUBuffer",
     "NullBackend",
     "PythonBackend",
+    "Receipt",
     "States",
     "Status",
     "Stream",
+    "Trace",
     "Weights",
     "cpu",
     "cuda",
     "cuda_devices",
     "libraries",
     "load_weights",
+    "profile",
 ]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "Receipt": "xpuruntime.profiler.receipt",
+        "Trace": "xpuruntime.profiler.trace",
+        "profile": "xpuruntime.profiler.trace",
+    },
+)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from ..program.program import KernelCall
+from ..protocols import DispatchStrategy
 from ..targets import TargetConfig
 
 __all__ = ["LinearDispatch"]
 
 
-class LinearDispatch:
+class LinearDispatch(DispatchStrategy):
     """One thread a task, in groups of at most ``config.max_threadgroup_1d`` in a row (a DispatchStrategy)."""
 
     def __init__(self, config: TargetConfig) -> None:

@@ -129,8 +129,8 @@ class Executor:
     def run(
         self,
         inputs: Mapping[str, Any],
-        *,
         weights: Weights | Mapping[str, Any] | None = None,
+        *,
         out: Mapping[str, DeviceBuffer] | None = None,
         stream: int | None = None,
     ) -> dict[str, DeviceBuffer]:

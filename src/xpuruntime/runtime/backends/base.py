@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ... import _core
 from ...errors import DeviceUnavailable
 from ...program.program import Binary, CompiledProgram, ExecutionPlan
+from ...protocols import Backend
 from ...targets import DeviceId
 from ...types import DType, Layout, TensorSpec
 from ..buffer import DeviceBuffer
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["RuntimeBackend"]
 
 
-class RuntimeBackend(ABC):
+class RuntimeBackend(Backend):
     """A device driver. ``kind`` is the part of a plan's target before the colon: ``cpu``, ``npu-sim``.
 
     Handles of memory are whatever the device has: addresses on the host, objects elsewhere.
