@@ -47,6 +47,8 @@ class EvidenceRow:
     precision: the precision it computed in, as the vendor says; empty where the vendor does not say.
     time_us:   microseconds per run (median over the profiled runs), None where not measured.
     seen:      what the device's driver recorded for it, where it keeps a record.
+    activations, weights: element types of the two operands of a convolution or matrix product, as the vendor says; empty for other steps,
+               and where the vendor does not say.
     """
 
     nodes: tuple[str, ...]
@@ -56,11 +58,19 @@ class EvidenceRow:
     precision: str = ""
     time_us: float | None = None
     seen: tuple[SeenKernel, ...] = ()
+    activations: str = ""
+    weights: str = ""
+
+    @property
+    def in_integers(self) -> bool:
+        """True for a product of two integer operands."""
+        return bool(self.weights) and all("int" in t for t in (self.activations, self.weights))
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; ``seen`` only where there is any."""
+        """Plain data; ``seen``, ``activations`` and ``weights`` only where there are any."""
         made = {k: getattr(self, k) for k in ("nodes", "op", "device", "kernel", "precision", "time_us")}
         made["nodes"] = list(self.nodes)
+        made |= {k: v for k in ("activations", "weights") if (v := getattr(self, k))}
         return made | ({"seen": [s.to_json() for s in self.seen]} if self.seen else {})
 
 

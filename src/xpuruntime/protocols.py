@@ -36,6 +36,7 @@ __all__ = [
     "Executable",
     "ModelSource",
     "NodeRef",
+    "Products",
     "RunContext",
     "SeenKernel",
     "Stoppable",
@@ -59,6 +60,19 @@ class NodeRef:
 
 
 @dataclass(frozen=True, slots=True)
+class Products:
+    """Counts of a model's convolutions and matrix products, by the arithmetic that the model describes.
+
+    integer: ops on integers (QLinearConv, MatMulInteger). qdq: float ops between DequantizeLinear and QuantizeLinear, which an engine
+             may compute in integers. floats: all others, also those that only have quantized weights.
+    """
+
+    integer: int = 0
+    qdq: int = 0
+    floats: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSource:
     """A model as an engine may read it, already checked.
 
@@ -68,7 +82,8 @@ class ModelSource:
     digest:    sha256 over everything that decides the result: the file, its external data, its weights file.
     precision: the model's own floating-point precision: the float type of most of its weight elements; without float
                weights the widest float among its inputs, then outputs, else float32.
-    quantized: ``int8`` (``int4``, ``int16``) when the model itself computes on quantised values (QDQ, QLinear ops), else None.
+    quantized: ``int8`` (``int4``, ``int16``) when some of the model's products have both operands quantized (QDQ, QLinear ops), else None.
+    products:  counts of its convolutions and matrix products.
     functions: (domain, name) of ops that the model defines itself.
     files:     every file that the digest covers, ``path`` first.
     """
@@ -84,6 +99,7 @@ class ModelSource:
     precision: DType
     opsets: Mapping[str, int] = field(default_factory=dict)
     quantized: DType | None = None
+    products: Products = Products()
     functions: frozenset[tuple[str, str]] = frozenset()
     graph: Any = field(default=None, repr=False, compare=False)
     files: tuple[Path, ...] = field(default=(), repr=False, compare=False)

@@ -1,66 +1,171 @@
-"""precision="int8" without calibration data: weights only, close to the model, said in the plan."""
+"""The precision int8: integer arithmetic of quantized models, confirmed by evidence; on float models an error, or a fallback with one warning."""
 
 from __future__ import annotations
+
+import logging
 
 import numpy as np
 import pytest
 
 import xpuruntime as xrt
-from xpuruntime.errors import PrecisionUnavailable
+from xpuruntime.decisions import Reason
+from xpuruntime.errors import PrecisionUnavailable, StrictError
 from xpuruntime.frontends.model_file import open_model
-from xpuruntime.frontends.weights_int8 import quantise_weights
-from xpuruntime.testing.onnx_models import build_model
+from xpuruntime.protocols import Products
 from xpuruntime.types import DType
 
 onnx = pytest.importorskip("onnx", reason="the tests build models with onnx")
 pytest.importorskip("onnxruntime", reason="an engine is needed")
 pytest.importorskip("openvino", reason="two engines are needed")
 INT8 = xrt.ExecutionPolicy(precision="int8")
+VENDORS = ("onnxruntime", "openvino")
 
 
-@pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
-def test_weights_become_int8_and_the_plan_says_so(engine, path, x, expected) -> None:
-    with xrt.InferenceSession(path, device="cpu", engine=engine, exec_policy=INT8) as sess:
-        out = sess.run(input=x)["output"]
+def quantized_model(*, activations: bool = True) -> bytes:
+    """A convolution and a matrix product with int8 weights; with ``activations`` between QuantizeLinear and DequantizeLinear, too."""
+    make, array = onnx.helper.make_node, onnx.numpy_helper.from_array
+    rng = np.random.default_rng(0)
+    # Small weights: products on processors that saturate at 16 bits are exact, too.
+    weights = [
+        array(rng.integers(-40, 40, (16, 8, 3, 3)).astype(np.int8), "wq"),
+        array(rng.integers(-40, 40, (16, 24)).astype(np.int8), "mq"),
+        array(np.float32(0.02), "s"),
+        array(np.uint8(128), "z"),
+        array(np.int8(0), "z8"),
+    ]
+    nodes = [make("DequantizeLinear", [f"{w}q", "s", "z8"], [w], name=f"{w}_dequantize") for w in ("w", "m")]
+
+    def through(value: str) -> str:
+        if not activations:
+            return value
+        nodes.append(make("QuantizeLinear", [value, "s", "z"], [f"{value}_q"], name=f"{value}_quantize"))
+        nodes.append(
+            make("DequantizeLinear", [f"{value}_q", "s", "z"], [f"{value}_d"], name=f"{value}_dequantize")
+        )
+        return f"{value}_d"
+
+    nodes.append(make("Conv", [through("x"), "w"], ["c"], name="conv", pads=[1, 1, 1, 1]))
+    nodes.append(make("GlobalAveragePool", [through("c")], ["p"], name="pool"))
+    nodes.append(make("Flatten", [through("p")], ["f"], name="flatten"))
+    nodes.append(make("MatMul", [through("f"), "m"], ["h"], name="product"))
+    nodes.append(make("Identity", [through("h")], ["y"], name="out"))
+    info = onnx.helper.make_tensor_value_info
+    graph = onnx.helper.make_graph(
+        nodes, "quantized", [info("x", 1, [1, 8, 6, 6])], [info("y", 1, [1, 24])], weights
+    )
+    proto = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    onnx.checker.check_model(proto, full_check=True)
+    return proto.SerializeToString()
+
+
+X = np.random.default_rng(1).normal(size=(1, 8, 6, 6)).astype(np.float32)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("engine", [*VENDORS, "native", None])
+def test_int8_on_a_float_model_is_an_error_that_offers_kernels_by_their_words(engine, strict, path) -> None:
+    with pytest.raises(PrecisionUnavailable, match="is not quantized") as caught:
+        xrt.InferenceSession(path, device="cpu", engine=engine, exec_policy=INT8, strict=strict)
+    assert "kernel: {matmul: int8_weights}" in caught.value.do
+    assert "allow_fallback" in caught.value.do
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("engine", [*VENDORS, "native"])
+def test_allow_fallback_falls_back_in_precision_too_with_one_warning(
+    engine, strict, path, x, expected, caplog
+) -> None:
+    policy = xrt.ExecutionPolicy(precision="int8", allow_fallback="cpu")
+    with (
+        caplog.at_level(logging.WARNING),
+        xrt.InferenceSession(path, device="cpu", engine=engine, exec_policy=policy, strict=strict) as sess,
+    ):
+        np.testing.assert_allclose(sess.run(input=x)["output"], expected, atol=1e-5)
+        region, decision = sess.plan.regions[0], sess.plan.decision("precision")
+        assert (region.engine, region.precision) == (engine, "float32")
+        assert sess.receipt().confirmed
+    assert decision.chosen.code is Reason.FALLBACK
+    assert "is not quantized" in decision.rejected[0].reason
+    assert [r.levelname for r in caplog.records] == ["WARNING"]
+    assert caplog.text.rstrip().endswith("in float32")
+
+
+@pytest.mark.parametrize("demand", [None, INT8])
+@pytest.mark.parametrize("engine", VENDORS)
+def test_integer_kernels_of_a_vendor_are_confirmed_by_its_evidence(engine, demand) -> None:
+    more = {} if demand is None else {"exec_policy": demand, "strict": True}
+    with xrt.InferenceSession(quantized_model(), device="cpu", engine=engine, **more) as sess:
+        sess.run(x=X)
+        receipt = sess.receipt()
         assert sess.plan.regions[0].precision == "int8"
-        reason = sess.plan.decision("precision").chosen.reason
-    assert "2 weights are int8" in reason
-    assert "activations stay float32" in reason
-    error = np.abs(out - expected).max()
-    assert 0 < error < 0.02  # different numbers, the same model
+    assert receipt.confirmed
+    products = [r for e in receipt.evidence.values() for r in e.rows if r.weights]
+    assert [(r.activations, r.weights) for r in products] == [("uint8", "int8")] * 2
+    assert "2 products of uint8 activations and int8 weights" in receipt.text()
 
 
-def test_the_int8_values_are_within_half_a_step_of_the_weights(path, proto) -> None:
-    import onnx
-    from onnx import numpy_helper
-
-    source, count = quantise_weights(open_model(path))
-    assert count == 2
-    assert source.quantized is DType.INT8
-    made = {w.name: numpy_helper.to_array(w) for w in onnx.load_from_string(source.data).graph.initializer}
-    own = {w.name: numpy_helper.to_array(w) for w in proto.graph.initializer}
-    for name in ("w2",):
-        values, scale = made[f"{name}__int8"], made[f"{name}__scale"]
-        assert values.dtype == np.int8
-        assert scale.shape == (own[name].shape[1],)
-        assert np.abs(values * scale - own[name]).max() <= scale.max() / 2 * 1.0001
-    assert made["w3"].dtype == np.float32  # 640 elements: too small to gain
-
-
-def test_a_model_without_large_weights_says_why_not() -> None:
-    node = onnx.helper.make_node("Relu", ["x"], ["y"], name="relu")
-    proto = build_model([node], [("x", onnx.TensorProto.FLOAT, [2])], [("y", onnx.TensorProto.FLOAT, [2])])
-    with pytest.raises(PrecisionUnavailable, match="no convolution or matrix product"):
-        xrt.InferenceSession(proto, device="cpu", engine="onnxruntime", exec_policy=INT8)
+def test_evidence_of_float_kernels_refutes_int8_and_is_an_error_if_strict() -> None:
+    # Without its rewrites ONNX Runtime dequantizes and computes in floats.
+    policy = xrt.ExecutionPolicy(precision="int8", optimization_level=0)
+    with xrt.InferenceSession(
+        quantized_model(), device="cpu", engine="onnxruntime", exec_policy=policy
+    ) as sess:
+        sess.run(x=X)
+        receipt = sess.receipt()
+    assert not receipt.confirmed
+    assert "NOT r0: computed in int8: 2 products of float32 activations and float32 weights" in receipt.text()
+    with pytest.raises(StrictError, match="2 products of float32 activations and float32 weights"):
+        xrt.InferenceSession(
+            quantized_model(), device="cpu", engine="onnxruntime", exec_policy=policy, strict=True
+        )
 
 
-def test_a_quantised_model_is_taken_as_it_is(path) -> None:
-    source, _ = quantise_weights(open_model(path))
-    with xrt.InferenceSession(source.data, device="cpu", engine="onnxruntime", exec_policy=INT8) as sess:
-        assert sess.plan.regions[0].precision == "int8"
-        assert "weights are int8" not in sess.plan.decision("precision").chosen.reason
-    with xrt.InferenceSession(source.data, device="cpu", engine="onnxruntime") as sess:
-        assert sess.plan.regions[0].precision == "int8"  # the model's own
+def test_our_kernels_compute_quantized_products_in_floats_and_say_so() -> None:
+    with pytest.raises(PrecisionUnavailable, match="between DequantizeLinear and QuantizeLinear in float32"):
+        xrt.InferenceSession(quantized_model(), device="cpu", engine="native", exec_policy=INT8)
+    with xrt.InferenceSession(quantized_model(), device="cpu", engine="native", strict=True) as sess:
+        sess.run(x=X)
+        assert sess.plan.regions[0].precision == "float32"
+        assert "2 products of float32 activations and float32 weights" in sess.receipt().text()
+
+
+def test_without_an_engine_the_first_that_computes_in_integers_is_taken() -> None:
+    with xrt.InferenceSession(quantized_model(), device="cpu", exec_policy=INT8, strict=True) as sess:
+        assert sess.plan.regions[0].engine in VENDORS
+
+
+@pytest.mark.parametrize("engine", VENDORS)
+def test_quantized_weights_alone_are_no_integer_arithmetic(engine) -> None:
+    model = quantized_model(activations=False)
+    assert open_model(model).quantized is None
+    assert open_model(model).products == Products(floats=2)
+    with pytest.raises(PrecisionUnavailable, match="is not quantized"):
+        xrt.InferenceSession(model, device="cpu", engine=engine, exec_policy=INT8)
+    with xrt.InferenceSession(model, device="cpu", engine=engine) as sess:
+        sess.run(x=X)
+        assert sess.plan.regions[0].precision == "float32"
+        assert sess.receipt().confirmed
+
+
+def test_products_are_counted_by_the_arithmetic_that_the_model_describes() -> None:
+    source = open_model(quantized_model())
+    assert (source.quantized, source.products) == (DType.INT8, Products(qdq=2))
+
+
+def test_weights_in_few_bits_are_told_apart_from_activations() -> None:
+    import torch
+
+    module = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 32)).eval()
+    x = torch.zeros(1, 32)
+    with xrt.InferenceSession(
+        module,
+        engine="native",
+        device="cpu",
+        example_inputs=(x,),
+        kernel_policy=xrt.KernelPolicy(matmul="int8_weights"),
+    ) as sess:
+        sess.run([x])
+        assert "2 products of float32 activations and int8 weights" in sess.receipt().text()
 
 
 def test_fp16_is_used_where_the_engine_has_it(path, x, expected) -> None:

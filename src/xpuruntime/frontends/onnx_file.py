@@ -9,17 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ModelError
-from ..protocols import ModelSource, NodeRef
+from ..protocols import ModelSource, NodeRef, Products
 from ..types import DimLike, DType, TensorSpec, dim
 from .external_data import tensors
 from .onnx_check import check_onnx
+from .onnx_products import count_products
 from .onnx_proto import all_nodes, reads
 
 __all__ = ["read_onnx", "sha256_files"]
-
-_QUANTIZED_OPS = frozenset(
-    {"ConvInteger", "MatMulInteger", "DynamicQuantizeLinear", "DequantizeLinear", "QuantizeLinear"}
-)
 
 
 def read_onnx(data: bytes, who: str, name: str, path: Path | None = None) -> ModelSource:
@@ -34,7 +31,7 @@ def read_onnx(data: bytes, who: str, name: str, path: Path | None = None) -> Mod
     }
     inputs = tuple(_spec(v, who, dtypes, taken) for v in proto.graph.input if v.name not in weights)
     outputs = tuple(_spec(v, who, dtypes, taken) for v in proto.graph.output)
-    quantized = _quantized(proto, dtypes)
+    products = count_products(tuple(all_nodes(proto.graph)), weights)
     return ModelSource(
         name=checked.name,
         format="onnx",
@@ -54,7 +51,8 @@ def read_onnx(data: bytes, who: str, name: str, path: Path | None = None) -> Mod
             for n, node in zip(checked.names, proto.graph.node, strict=True)
         ),
         precision=_precision(proto, dtypes, inputs, outputs),
-        quantized=quantized,
+        quantized=_quantized(proto, dtypes, products),
+        products=products,
         opsets=checked.opsets,
         functions=frozenset((f.domain, f.name) for f in proto.functions),
         files=(path, *external) if path else (),
@@ -117,23 +115,13 @@ def _precision(
     return DType.FLOAT32
 
 
-def _quantized(proto: Any, dtypes: Mapping[int, DType]) -> DType | None:
-    """``int8`` (``int4``, ``int16``) when the model computes on quantised values: by the width of most quantised weight
-    elements, signed or not; int8 where only activations are quantised.
+def _quantized(proto: Any, dtypes: Mapping[int, DType], products: Products) -> DType | None:
+    """``int8`` (``int4``, ``int16``) when products have both operands quantized: by the width of most quantized weight elements, signed or
+    not; int8 where only activations are quantized.
     """
-    reads: set[str] = set()
-    found = False
-    for node in all_nodes(proto.graph):
-        if node.op_type in _QUANTIZED_OPS or node.op_type.startswith(
-            ("QLinear", "QGemm", "QAttention", "MatMulNBits")
-        ):
-            found = True
-            reads |= set(node.input)
-            if node.op_type == "MatMulNBits":
-                bits = next((a.i for a in node.attribute if a.name == "bits"), 4)
-                return DType.INT4 if bits == 4 else DType.INT8
-    if not found:
+    if not products.integer and not products.qdq:
         return None
+    reads = {value for node in all_nodes(proto.graph) for value in node.input}
     widths: Counter[int] = Counter()
     for name, kind, count in _weights(proto):
         if name in reads and kind in dtypes and dtypes[kind].is_integer and dtypes[kind].bits <= 16:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ModelError
-from ..protocols import ModelSource, NodeRef
+from ..protocols import ModelSource, NodeRef, Products
 from ..types import DimLike, DType, TensorSpec, dim
 from .onnx_file import sha256_files
 
@@ -54,6 +54,7 @@ def read_ir(path: Path, who: str, name: str) -> ModelSource:
             who, "OpenVINO cannot read it", got=" ".join(str(error).split())[:500], do=_AGAIN
         ) from error
     operations = list(model.get_ordered_ops())
+    products = _products(operations)
     taken: set[str] = set()
     inputs = tuple(_spec(p, who, taken) for p in model.inputs)
     return ModelSource(
@@ -66,7 +67,8 @@ def read_ir(path: Path, who: str, name: str) -> ModelSource:
         outputs=tuple(_spec(p, who, taken) for p in model.outputs),
         nodes=_nodes(operations),
         precision=_precision(operations, inputs),
-        quantized=_quantized(operations),
+        quantized=DType.INT8 if products.qdq else None,
+        products=products,
         files=(path, weights) if weights.is_file() else (path,),
     )
 
@@ -162,13 +164,22 @@ def _precision(operations: list[Any], inputs: tuple[TensorSpec, ...]) -> DType:
     return max(floats, key=lambda d: d.bits) if floats else DType.FLOAT32
 
 
-def _quantized(operations: list[Any]) -> DType | None:
-    """int8 where fake-quantise ops stand; int4 or int8 where weights are kept compressed."""
-    kinds = {
-        op.get_element_type().get_type_name()
-        for op in operations
-        if op.get_type_name() == "Constant" and op.get_byte_size() > 1024
-    }
-    if any(op.get_type_name() == "FakeQuantize" for op in operations) or kinds & {"i8", "u8"}:
-        return DType.INT8
-    return DType.INT4 if kinds & {"i4", "u4"} else None
+_PRODUCTS = frozenset(
+    {"Convolution", "ConvolutionBackpropData", "GroupConvolution", "GroupConvolutionBackpropData", "MatMul"}
+)
+_MOVERS = frozenset({"Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+
+
+def _products(operations: list[Any]) -> Products:
+    """Products between fake-quantize ops count as quantized; those of which only the weights are compressed as floats."""
+    products = [op for op in operations if op.get_type_name() in _PRODUCTS]
+    quantized = sum(_fake_quantized(op) for op in products)
+    return Products(qdq=quantized, floats=len(products) - quantized)
+
+
+def _fake_quantized(product: Any) -> bool:
+    """Whether what a product reads first is fake-quantized, through ops that only move values."""
+    op = product.input_value(0).get_node()
+    while op.get_type_name() in _MOVERS:
+        op = op.input_value(0).get_node()
+    return bool(op.get_type_name() == "FakeQuantize")

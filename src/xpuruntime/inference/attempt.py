@@ -13,14 +13,14 @@ from typing import Any
 from .. import __version__
 from ..decisions import Candidate, Reason, Support
 from ..engines import lookup
-from ..errors import BuildError, BuildTimeout, EngineUnavailable, ModelError, PrecisionUnavailable, StoreError
-from ..frontends.weights_int8 import quantise_weights
+from ..errors import BuildError, BuildTimeout, EngineUnavailable, ModelError, StoreError
 from ..plugins import EnginePlugin
 from ..protocols import Artifact, Engine, EngineRequest, Executable, ModelSource
 from ..store import Store, digest
 from ..targets import DeviceId
 from ..types import DType
 from .contexts import DEADLINES
+from .integers import in_integers
 from .kept import KeptShapes
 from .modules import as_onnx
 from .timeouts import build_within
@@ -35,7 +35,7 @@ _log = logging.getLogger("xpuruntime.session")
 class Wanted:
     """One candidate to try.
 
-    precision: what was demanded: None (the model's own), a float DType, or DType.INT8.
+    precision: what was demanded: None (the model's own), a float DType, or an integer one, which only quantized models have.
     permit:    a lower precision that is welcome where the engine has it (``fp16=True``), else the model's own is kept.
     caching:   whether the store may be read and written for it.
     kernels:   the KernelPolicy as JSON text; only engines whose kernels can be chosen see it.
@@ -63,7 +63,7 @@ class Wanted:
 class Loaded:
     """A candidate that loaded.
 
-    model:     the model that the engine was given (int8 weights or fixed shapes make it another than the user's).
+    model:     the model that the engine was given (fixed shapes make it another than the user's).
     precision: what it computes in, as the plan says it.
     precision_note: Support.no where ``permit`` could not be used, with the engine's reason.
     facts:     seconds of build and load, whether the artifact came from the store.
@@ -101,14 +101,9 @@ def attempt(model: ModelSource, wanted: Wanted, store: Store) -> Loaded | Candid
         return Candidate.rejected(wanted.name, installed)
     engine: Engine = plugin.load()
     try:
-        formed = (
-            model if model.format in plugin.formats and wanted.precision is not DType.INT8 else as_onnx(model)
-        )
-        source, quantised = _precise(formed, wanted)
+        source = model if model.format in plugin.formats else as_onnx(model)
     except ModelError as error:
         return Candidate(wanted.name, Reason.FORMAT_UNSUPPORTED, f"{error.what}: {error.got}", error.do)
-    except PrecisionUnavailable as error:
-        return Candidate(wanted.name, Reason.PRECISION_UNSUPPORTED, error.what, error.do)
     met: dict[str, tuple[str, str]] = {}
     if not plugin.chooses_kernels:
         given = dict(wanted.options)
@@ -116,6 +111,9 @@ def attempt(model: ModelSource, wanted: Wanted, store: Store) -> Loaded | Candid
         wanted = replace(wanted, options=tuple(sorted({**more, **given}.items())))
     request, note = _request(engine, source, wanted, wanted.kernels if plugin.chooses_kernels else "")
     support = engine.supports(source, request)
+    integers = in_integers(source, own_kernels=plugin.chooses_kernels)
+    if support and wanted.precision is not None and wanted.precision.is_integer:
+        support = integers
     if not support:
         return Candidate.rejected(wanted.name, support)
     try:
@@ -131,26 +129,21 @@ def attempt(model: ModelSource, wanted: Wanted, store: Store) -> Loaded | Candid
         return Candidate(wanted.name, Reason.TIMED_OUT, f"{error.what}: {error.got}", error.do)
     except BuildError as error:
         return Candidate(wanted.name, Reason.BUILD_FAILED, f"{error.what}: {error.got}", error.do)
-    precision = source.quantized or request.precision or source.precision
-    if quantised:
-        facts["int8_weights"] = quantised
+    own = source.quantized if integers else None
+    precision = own or request.precision or source.precision
     if met:
         facts["kernels_by_option"] = {family: list(kernel) for family, kernel in met.items()}
     return Loaded(wanted, source, executable, engine.version(), precision, note, facts)
-
-
-def _precise(model: ModelSource, wanted: Wanted) -> tuple[ModelSource, int]:
-    """The model whose own precision is the demanded int8, and how many weights had to be changed for that."""
-    if wanted.precision is not DType.INT8 or model.quantized is DType.INT8:
-        return model, 0
-    return quantise_weights(model)
 
 
 def _request(
     engine: Engine, model: ModelSource, wanted: Wanted, kernels: str
 ) -> tuple[EngineRequest, Support]:
     """The request, with the permitted precision where the engine has it."""
-    own = None if wanted.precision in (None, DType.INT8, model.precision) else wanted.precision
+    given = (
+        wanted.precision is None or wanted.precision.is_integer
+    )  # integers are the model's own, or not had
+    own = None if given or wanted.precision is model.precision else wanted.precision
     request = EngineRequest(
         wanted.device, own, wanted.threads, dict(wanted.options), wanted.optimization, kernels
     )

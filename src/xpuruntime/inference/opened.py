@@ -25,14 +25,14 @@ from ..errors import StoreError
 from ..frontends.fix_shapes import fix_shapes
 from ..frontends.model_file import open_model
 from ..plugins import package_version
-from ..protocols import ModelSource, NodeRef
+from ..protocols import ModelSource, NodeRef, Products
 from ..store import Store, digest
 from ..types import DType, TensorSpec
 
 __all__ = ["KIND", "fixed_known", "open_known"]
 
 KIND = "model"
-_FORMAT = 1
+_FORMAT = 2
 _SETTLED_S = 2.0
 _log = logging.getLogger("xpuruntime.session")
 
@@ -142,6 +142,7 @@ def _plain(model: ModelSource) -> dict[str, Any]:
         "precision": model.precision.value,
         "opsets": dict(model.opsets),
         "quantized": None if model.quantized is None else model.quantized.value,
+        "products": [model.products.integer, model.products.qdq, model.products.floats],
         "functions": sorted(map(list, model.functions)),
     }
 
@@ -160,6 +161,7 @@ def _source(known: Mapping[str, Any], kind: type[Any], **place: Any) -> Any:
         precision=DType(known["precision"]),
         opsets=known["opsets"],
         quantized=None if known["quantized"] is None else DType(known["quantized"]),
+        products=Products(*known["products"]),
         functions=frozenset((domain, name) for domain, name in known["functions"]),
         **place,
     )

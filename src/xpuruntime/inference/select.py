@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..decisions import Candidate, Decision, Reason
 from ..errors import (
@@ -53,23 +53,24 @@ def select(model: ModelSource, ask: Ask, store: Store) -> Selection:
         loaded, decision, warnings = measured_choice(model, ask, candidates, store)
     else:
         loaded, decision = _first(model, ask, candidates, store)
-    fallback = [ask.wanted(e, d) for d in ask.fallback for e in ask.order.get(d.kind, ())]
+    fallback = _fallbacks(ask, candidates)
     several = None if wanted_by(ask.place) else on_several(model, ask, loaded, decision, fallback, store)
     if several is not None:
         loaded, decision = several
     if loaded is None and fallback:
-        loaded, decision = _fall_back(model, decision, fallback, store)
+        untried = [w for w in fallback if w not in candidates]
+        loaded, decision = _fall_back(model, decision, untried, store)
         if loaded is not None:
             why = decision.rejected[0]
-            warnings.append(
-                f"{why.name} cannot be had ({why.reason}); {loaded.wanted.name} runs {model.name} instead"
-            )
+            instead = f"{loaded.wanted.name} runs {model.name} instead"
+            if loaded.wanted.precision is not ask.precision:
+                instead += f", in {loaded.precision.value}"
+            warnings.append(f"{why.name} cannot be had ({why.reason}); {instead}")
     if loaded is None:
         raise _unavailable(model, ask, decision)
-    precision, note = _precision(model, ask, loaded)
-    left = tuple(
-        w.name for w in fallback if w.name not in {loaded.wanted.name, *(c.name for c in decision.rejected)}
-    )
+    precision, note = _precision(model, ask, loaded, decision)
+    names = dict.fromkeys(w.name for w in fallback)
+    left = tuple(n for n in names if n not in {loaded.wanted.name, *(c.name for c in decision.rejected)})
     return Selection(loaded, [decision, precision], [*warnings, *note], left)
 
 
@@ -104,6 +105,18 @@ def _first(
     return None, Decision("engine", model.name, None, (*rejected, *_not_requested(ask)))
 
 
+def _fallbacks(ask: Ask, candidates: Sequence[Wanted]) -> list[Wanted]:
+    """What may take over, in order: the engines of the devices that ``allow_fallback`` names in the demanded precision, then, in the model's
+    own precision, what was asked for where such a device was, and those engines.
+    """
+    named = [ask.wanted(e, d) for d in ask.fallback for e in ask.order.get(d.kind, ())]
+    if ask.precision is None:
+        return named
+    kinds = {d.kind for d in ask.fallback}
+    same = [w for w in candidates if w.device.kind in kinds]
+    return [*named, *dict.fromkeys(replace(w, precision=None) for w in (*same, *named))]
+
+
 def _not_requested(ask: Ask) -> list[Candidate]:
     """Every other engine of the vocabulary, where the user named one."""
     if ask.engine is None:
@@ -117,10 +130,7 @@ def _fall_back(
 ) -> tuple[Loaded | None, Decision]:
     """The first fallback that loads. What the user asked for, and why it cannot be had, stays in front of the rejected."""
     rejected = [c for c in failed.rejected if c.code is not Reason.NOT_REQUESTED]
-    tried = {c.name for c in rejected}
     for wanted in fallback:
-        if wanted.name in tried:
-            continue
         outcome = attempt(model, wanted, store)
         if isinstance(outcome, Loaded):
             asked = rejected[0].name if rejected else "what was asked for"
@@ -131,14 +141,21 @@ def _fall_back(
     return None, Decision("engine", model.name, None, tuple(rejected))
 
 
-def _precision(model: ModelSource, ask: Ask, loaded: Loaded) -> tuple[Decision, list[str]]:
+def _precision(model: ModelSource, ask: Ask, loaded: Loaded, engine: Decision) -> tuple[Decision, list[str]]:
     """The decision on precision, and a warning where a permitted precision could not be used."""
-    name, own = loaded.precision.value, model.precision.value
+    name = loaded.precision.value
+    if ask.precision is not None and loaded.wanted.precision is None:
+        text = "the model's own: allow_fallback, and the demanded precision cannot be had"
+        head = Candidate(name, Reason.FALLBACK, text)
+        lacking = next((c for c in engine.rejected if c.code is Reason.PRECISION_UNSUPPORTED), None)
+        wished = Candidate(
+            ask.precision.value,
+            Reason.PRECISION_UNSUPPORTED,
+            lacking.reason if lacking else "no engine on the devices of allow_fallback has it",
+        )
+        return Decision("precision", model.name, head, (wished,)), []
     if ask.precision is not None:
-        weights = loaded.facts.get("int8_weights")
         text = "demanded by the policy"
-        if weights:
-            text += f"; {weights} weights are int8 with a scale per channel, activations stay {own} (no calibration data)"
         return Decision("precision", model.name, Candidate(name, Reason.REQUESTED, text)), []
     if ask.permit is not None and loaded.precision is ask.permit:
         return Decision("precision", model.name, Candidate(name, Reason.REQUESTED, "fp16=True")), []

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
+from ..decisions import Reason
 from ..errors import EngineUnavailable, StrictError
 from ..ir.bounds import Bounds, bounds_of
 from ..policies import ExecutionPolicy, KernelPolicy, Policy
@@ -23,7 +24,7 @@ from ..types import TensorSpec
 from .ask import effective_ask, half
 from .binding import IOBinding
 from .contexts import Contexts, contexts_limit
-from .examples import examples_of
+from .examples import examples_of, measuring_feeds
 from .feeds import Feeds, on_a_device
 from .futures import AsyncRuns
 from .like_onnxruntime import NodeArg, no_options, node_args, pick, policy_of
@@ -136,7 +137,7 @@ class InferenceSession:
         self._span = f"{selection.loaded.wanted.name}: {self._model.name}"
         warnings = (*selection.warnings, *self._inner_fallbacks())
         if effective.strict:
-            self._be_strict(selection, self._evidence())
+            self._be_strict(selection, self._evidence(self._strict_feeds(selection, examples)))
         if effective.run_timeout_s is not None and not self._contexts.stoppable:
             self.close()
             raise EngineUnavailable(
@@ -151,8 +152,14 @@ class InferenceSession:
     def _be_strict(self, selection: Selection, placement: Mapping[str, Evidence]) -> None:
         who = f"session({self._model.name!r})"
         precision = next(d for d in selection.decisions if d.question == "precision")
-        broken = [f"{c.name}: {c.reason}" for c in precision.rejected]
-        broken += [f"{f.claim}: {f.seen}" for f in confirm(self._plan, placement) if not f.ok]
+        admitted = precision.chosen is not None and precision.chosen.code is Reason.FALLBACK
+        broken = [] if admitted else [f"{c.name}: {c.reason}" for c in precision.rejected]
+        integers = self._loaded.precision.is_integer
+        broken += [
+            f"{f.claim}: {f.seen}"
+            for f in confirm(self._plan, placement)
+            if not f.ok or (integers and not f.said and f.claim.startswith("computed in "))
+        ]
         if broken:
             self.close()
             raise StrictError(
@@ -161,6 +168,14 @@ class InferenceSession:
                 got="; ".join(broken),
                 do="Change what is asked for, or drop strict to let it run with a warning.",
             )
+
+    def _strict_feeds(
+        self, selection: Selection, examples: Mapping[str, Array] | None
+    ) -> dict[str, Array] | None:
+        """Inputs of a run whose evidence shows which arithmetic a quantized model's products run in; None where placement is enough."""
+        if not selection.loaded.precision.is_integer:
+            return None
+        return measuring_feeds(selection.loaded.model, examples)[0]
 
     @property
     def input_info(self) -> tuple[TensorSpec, ...]:

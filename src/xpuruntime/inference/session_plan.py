@@ -40,6 +40,7 @@ def first_plan(
         precision=loaded.precision.value,
         threads=loaded.wanted.threads,
         alternatives=selection.alternatives,
+        float_products=loaded.model.products.floats if loaded.precision.is_integer else 0,
     )
     policy = effective.policy.kernel
     kernels: tuple[Decision, ...] = ()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..plugins import package_version
 from ..program.plan import Plan, Region
-from ..protocols import Evidence
+from ..protocols import Evidence, EvidenceRow
 from ..targets import DeviceId
 
 __all__ = ["Finding", "Receipt", "confirm"]
@@ -79,12 +80,33 @@ def _same_device(seen: DeviceId, wanted: DeviceId) -> bool:
 
 def _precision(region: Region, seen: Evidence) -> Finding:
     """Steps that compute in a narrower float than the plan says are a finding; data movement in integers is none."""
+    if region.precision.startswith("int"):
+        return _integers(region, seen)
     floats = sorted({row.precision for row in seen.rows if "float" in row.precision})
-    if region.precision == "int8" or not floats:
-        text = ", ".join(floats) or "the engine does not say"
-        return Finding(region.id, f"computed in {region.precision}", True, text, said=bool(floats))
+    if not floats:
+        return Finding(
+            region.id, f"computed in {region.precision}", True, "the engine does not say", said=False
+        )
     narrower = [f for f in floats if _WIDTH.get(f, 64) < _WIDTH.get(region.precision, 0)]
     return Finding(region.id, f"computed in {region.precision}", not narrower, ", ".join(floats))
+
+
+def _integers(region: Region, seen: Evidence) -> Finding:
+    """A quantized model's products run in integers, but for those that the model itself leaves in floats."""
+    products = [row for row in seen.rows if row.weights]
+    floats = sum(not row.in_integers for row in products)
+    ok = not products or (floats < len(products) and floats <= region.float_products)
+    text = "; ".join(_operands(products)) or "the engine does not say"
+    return Finding(region.id, f"computed in {region.precision}", ok, text, said=bool(products))
+
+
+def _operands(rows: Iterable[EvidenceRow]) -> list[str]:
+    """How many products have which types of activations and weights."""
+    counts = Counter((row.activations, row.weights) for row in rows if row.weights)
+    return [
+        f"{n} product{'s' if n > 1 else ''} of {a} activations and {w} weights"
+        for (a, w), n in sorted(counts.items())
+    ]
 
 
 _WIDTH = {"bfloat16": 16, "float16": 16, "float32": 32, "float64": 64}
@@ -167,6 +189,7 @@ def _evidence_text(region: str, evidence: Evidence, rows: int) -> list[str]:
     source = f"placement from the {evidence.placement_source}"
     source += f", times from a {evidence.time_source}" if evidence.time_source else ", no times"
     lines = [f"  {region}: {evidence.engine} {evidence.version}, {len(timed)} steps, {source}"]
+    lines += [f"    {line}" for line in _operands(evidence.rows)]
     for row in timed[:rows]:
         clock = (
             ""

@@ -21,7 +21,8 @@ _VERSION = 1
 class Region:
     """A connected part of the model with one engine.
 
-    precision:    what it computes in (``float32``; ``int8`` for a quantised model).
+    precision:    what it computes in (``float32``; ``int8`` for a quantized model).
+    float_products: of a quantized model, how many convolutions and matrix products the model itself leaves in floats.
     alternatives: ``engine on device`` in the order in which they would be taken if this one failed to load.
     inputs, outputs: values at its border, where a model has several regions; with one region they are the model's own.
     """
@@ -35,6 +36,7 @@ class Region:
     alternatives: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
+    float_products: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -205,9 +205,17 @@ def _attribute(
     for (key, durations), nodes in zip(spent.items(), sources, strict=True):
         provider, op = args[key].get("provider", CPU), key[1]
         time_us = typical(durations)
+        activations, weights = _operands(op, args[key])
         rows.append(
             EvidenceRow(
-                nodes, op, _device(provider, settings), f"{provider} {op}", _computed_in(args[key]), time_us
+                nodes,
+                op,
+                _device(provider, settings),
+                f"{provider} {op}",
+                _computed_in(args[key]),
+                time_us,
+                activations=activations,
+                weights=weights,
             )
         )
     launched = sorted({r.kernel.split(" ")[0] for r in rows if r.device != "cpu"})
@@ -239,6 +247,36 @@ def _sources(model: ModelSource, keys: Sequence[_Key], executed: Executed | None
 
 def _computed_in(detail: Mapping[str, Any]) -> str:
     """The element type of the first output, which is what the profiler says about precision."""
-    first: Mapping[str, Any] = next(iter(detail.get("output_type_shape") or []), {})
-    name = next(iter(first), "")
+    return _type(detail.get("output_type_shape"), 0)
+
+
+_QLINEAR = frozenset({"QGemm", "QLinearConv", "QLinearMatMul"})
+_INTEGER = frozenset({"ConvInteger", "DynamicQuantizeMatMul", "MatMulInteger", "MatMulIntegerToFloat"})
+_FLOAT = frozenset(
+    {"Conv", "ConvTranspose", "FusedConv", "FusedGemm", "FusedMatMul", "Gemm", "MatMul", "NhwcFusedConv"}
+)
+
+
+def _operands(op: str, detail: Mapping[str, Any]) -> tuple[str, str]:
+    """Element types of the activations and weights of a product; empty for other ops.
+
+    The profiler leaves out weights that were packed when the session was made; then their zero point, or the other operand, has their type.
+    """
+    listed = detail.get("input_type_shape") or ()
+    types = [_type(listed, i) for i in range(len(listed))]
+    integers = [t for t in types if "int" in t]
+    if op in _QLINEAR and len(integers) > 2:  # activations, their zero point, weights or theirs
+        return integers[0], integers[2]
+    if op in _INTEGER and integers:
+        # This op quantizes the activations that it reads.
+        return "uint8" if op == "DynamicQuantizeMatMul" else integers[0], integers[-1]
+    if op in _FLOAT and types:
+        return types[0], types[1] if len(types) > 1 else types[0]
+    return (types[0], "packed") if op == "MatMulNBits" and types else ("", "")
+
+
+def _type(tensors: Sequence[Mapping[str, Any]] | None, index: int) -> str:
+    """Our name of the element type of a tensor, as the profiler lists them; empty for one that it does not list."""
+    listed = tensors or ()
+    name = next(iter(listed[index]), "") if index < len(listed) else ""
     return _TYPES.get(name, name)

@@ -33,13 +33,15 @@ _HEAVY = {
     "LSTM": ("LSTMSequence", "LSTMCell", "RNNSeq", "TensorIterator"),
     "Softmax": ("Softmax", "ScaledDotProductAttention", "Subgraph"),
 }
+_FLOATS = frozenset({"f32", "f16", "bf16", "f64"})
+_PRODUCTS = frozenset({"Convolution", "Deconvolution", "FullyConnected", "GroupConvolution", "MatMul"})
 _MOVERS = frozenset({"Reorder", "Convert", "Transpose"})
 _SUFFIX = "/WithoutBiases"  # on the name of a convolution that was parted from its bias
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One node of the runtime model; ``reads`` names the runtime nodes before it."""
+    """One node of the runtime model; ``reads`` names the runtime nodes before it, ``types`` the element types that it reads."""
 
     name: str
     layer: str
@@ -47,6 +49,19 @@ class _Step:
     precision: str
     originals: str
     reads: tuple[str, ...]
+    types: tuple[str, ...] = ()
+
+    def computed_in(self) -> str:
+        """The precision, as the vendor says it. Of weights that are only stored in integers the primitive tells what is computed in."""
+        suffix = self.primitive.rpartition("_")[2]
+        kind = suffix if self.operands()[1] and suffix in _FLOATS else self.precision
+        return _PRECISIONS.get(kind, kind)
+
+    def operands(self) -> tuple[str, str]:
+        """Element types of the activations and weights of a product; empty for other layers."""
+        if self.layer not in _PRODUCTS or len(self.types) < 2:
+            return "", ""
+        return _PRECISIONS.get(self.types[0], self.types[0]), _PRECISIONS.get(self.types[1], self.types[1])
 
 
 def steps(compiled: Any) -> list[_Step]:
@@ -72,6 +87,7 @@ def steps(compiled: Any) -> list[_Step]:
                 said["runtimePrecision"],
                 said["originalLayersNames"],
                 tuple(made_of),
+                tuple(i.get_element_type().get_type_name() for i in op.input_values()),
             )
             found.append((order, step))
     return [s for _, s in sorted(found, key=lambda pair: pair[0])]
@@ -131,7 +147,7 @@ def collect(
     nodes, folded, missing = _sources(model, found, names, _ends(compiled))
     times: Sequence[float | None] = timed[0] if timed else [None] * len(found)
     rows = tuple(
-        EvidenceRow(n, s.layer, device, s.primitive, _PRECISIONS.get(s.precision, s.precision), t)
+        EvidenceRow(n, s.layer, device, s.primitive, s.computed_in(), t, (), *s.operands())
         for s, n, t in zip(found, nodes, times, strict=True)
     )
     said = [*notes]

@@ -266,7 +266,20 @@ def _row(
     """chosen: what a library says that it took for the call."""
     precision = plan.buffer(call.outputs[0]).spec.dtype.value if call.outputs else ""
     kernel = f"{call.kernel}: {call.symbol}" + (f" ({chosen})" if chosen else "")
-    return EvidenceRow(call.nodes, "+".join(call.ops), device, kernel, precision, time_us)
+    operands = _operands(call, plan) if call.kernel.partition("/")[0] in ("conv", "matmul") else ("", "")
+    return EvidenceRow(call.nodes, "+".join(call.ops), device, kernel, precision, time_us, (), *operands)
+
+
+def _operands(call: KernelCall, plan: ExecutionPlan) -> tuple[str, str]:
+    """Element types of the activations and weights of a product; empty for a call that only packs weights."""
+    if len(call.inputs) < 2:
+        return "", ""
+    activations, weights = (plan.buffer(name).spec.dtype for name in call.inputs[:2])
+    kernel = call.kernel.partition("/")[2]
+    if kernel.startswith("int4_weights"):  # two codes in a byte
+        return activations.value, "int4"
+    packed = activations.is_float and weights.is_integer and kernel != "int8_weights"
+    return activations.value, (activations if packed else weights).value
 
 
 def _others(plan: ExecutionPlan, observed: Observed) -> tuple[str, ...]:
