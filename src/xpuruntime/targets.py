@@ -62,7 +62,7 @@ class DeviceId:
 
 @dataclass(frozen=True, slots=True)
 class TargetConfig:
-    """Hardware parameters of generated code.
+    """Hardware parameters of generated code. The first word of ``name`` is the kind of device: ``cuda_gpu``, ``cpu_wide``.
 
     ``channel_alignment_bytes`` bytes, ``channel_tile`` and ``matmul_tile`` elements, ``max_threadgroup_*``
     threads, ``max_dispatches_per_batch`` kernel launches per submission.
@@ -77,6 +77,12 @@ class TargetConfig:
     max_threadgroup_3d_xy: int
     max_threadgroup_3d_z: int
     max_dispatches_per_batch: int
+
+    @property
+    def kind(self) -> str:
+        """The kind of device (a key of ``DEVICE_KINDS``) that the name begins with; empty where it begins with none."""
+        word = re.split(r"[^a-z]", self.name.lower(), maxsplit=1)[0]
+        return word if word in DEVICE_KINDS else ""
 
 
 CUDA_GPU = TargetConfig(

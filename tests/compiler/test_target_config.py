@@ -8,15 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+import xpuruntime as xrt
 from xpuruntime import ir
 from xpuruntime.codegen.cpp import cpu_target
 from xpuruntime.program.program import CompiledProgram
-from xpuruntime.targets import TargetConfig
+from xpuruntime.runtime.device import cuda
+from xpuruntime.targets import CUDA_GPU, TARGETS, TargetConfig
+from xpuruntime.testing.cuda_host import cuda_host
 from xpuruntime.testing.native import check, compile_native
 
 # A value of each field that differs from every CPU level's own.
 OTHER = {
-    "name": "another",
+    "name": "cpu_another",
     "channel_alignment_bytes": 64,
     "channel_tile": 16,
     "matmul_tile": 3,
@@ -72,3 +75,36 @@ def test_a_field_changes_the_program_and_nothing_else(field: str, network: Any) 
 def test_all_at_once(network: Any) -> None:
     graph, feeds, weights = network
     check(graph, feeds, weights=weights, target=TargetConfig(**OTHER), split=2)
+
+
+@pytest.mark.parametrize("name", [n for n, t in TARGETS.items() if t.kind == "cuda"])
+def test_a_gpu_s_sizes_make_a_cuda_program(name: str, network: Any, caplog: pytest.LogCaptureFixture) -> None:
+    graph, _, _ = network
+    program = xrt.compile(graph, target=TARGETS[name])
+    target = program.entries[0].plans[0].target
+    assert target.startswith("cuda:sm_")
+    assert {b.format for b in program.binaries} == {"cubin"}
+    if not cuda().devices:
+        assert f"code is generated for {target.removeprefix('cuda:')}" in caplog.text
+    assert shown(program) != shown(xrt.compile(graph, target=target)), "the sizes are used"
+
+
+def test_a_gpu_s_sizes_change_no_result(network: Any) -> None:
+    graph, feeds, weights = network
+    check(graph, feeds, weights=weights, target=cuda_host(config=CUDA_GPU))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("metal_gpu", "there is none for metal"),
+        ("webgpu", "there is none for webgpu"),
+        ("npu-sim:edge", "there is none for npu"),
+        ("another", "begins with no kind of device"),
+    ],
+)
+def test_sizes_for_what_no_code_is_generated_for_are_an_error(name: str, said: str, network: Any) -> None:
+    with pytest.raises(xrt.BuildError, match=said) as caught:
+        xrt.compile(network[0], target=replace(CUDA_GPU, name=name))
+    assert f"TargetConfig {name!r}" in str(caught.value)
+    assert "CodegenTarget" in caught.value.do

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
@@ -19,7 +20,9 @@ from .cpp import ordered_parts, part_text
 from .sm import LEVELS, SmLevel, sm_level
 from .target import CodegenTarget
 
-__all__ = ["CONFIG", "CudaTarget", "cuda_part", "cuda_target"]
+__all__ = ["CONFIG", "CudaTarget", "cuda_part", "cuda_target", "sized_target"]
+
+_log = logging.getLogger("xpuruntime.compiler")
 
 CONFIG: TargetConfig = replace(CUDA_GPU, name="cuda", channel_alignment_bytes=1, max_threadgroup_1d=256)
 """The porting guide's sizes, but channels are packed, which is what the libraries' fast paths want, and blocks are of 256 threads."""
@@ -135,6 +138,22 @@ def cuda_target(text: str = "cuda") -> CudaTarget:
             "target", "no such CUDA target", got=repr(text), do=f"{hint}Name one of cuda, {_known()}."
         )
     return CudaTarget(LEVELS[name] if index is None else _own_level(index))
+
+
+def sized_target(config: TargetConfig) -> CudaTarget:
+    """Code with these sizes for this machine's first GPU; on a machine without one for the least compute capability, with a warning."""
+    try:
+        return CudaTarget(_own_level(0), config)
+    except DeviceUnavailable as error:
+        least = next(iter(LEVELS.values()))
+        _log.warning(
+            "target %s: code is generated for %s (%s). For other GPUs name one of %s.",
+            config.name,
+            least.name,
+            error.got,
+            _known(),
+        )
+        return CudaTarget(least, config)
 
 
 def _known() -> str:

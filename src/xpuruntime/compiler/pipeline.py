@@ -69,7 +69,7 @@ def compile(  # noqa: A001  - the specification's name
 
     model:   a graph, or several by entry-point name: they share weights and states by name.
     target:  ``cpu`` (the best instruction set of this machine), ``cuda``, ``cuda:1`` (its GPUs), ``cpu:x86-64-v3``, ``cuda:sm_90`` ..., a
-             TargetConfig, or a CodegenTarget; several are alternatives: the first that a machine can run is taken there. The libraries under
+             TargetConfig (sizes for the processor or the GPU, as its name says), or a CodegenTarget; several are alternatives: the first that a machine can run is taken there. The libraries under
              ``cpu`` and ``cuda`` are asked whether they compute what is chosen for them; where one declines, another kernel is taken.
     policy:  as in InferenceSession: which kernels, which precision, which level of optimisation.
     shapes:  what symbolic dims stand for: one set, or several, each an entry point of its own.

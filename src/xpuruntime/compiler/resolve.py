@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..codegen.cpp import CppTarget, cpu_target
-from ..codegen.cuda import cuda_target
+from ..codegen.cuda import cuda_target, sized_target
 from ..codegen.own_libraries import own_libraries
 from ..codegen.target import CodegenTarget
 from ..errors import BuildError
@@ -13,14 +13,14 @@ __all__ = ["resolve_target"]
 
 
 def resolve_target(target: str | TargetConfig | CodegenTarget) -> CodegenTarget:
-    """``cpu``, ``cpu:x86-64-v3``, ``cuda``, ``cuda:1``, ``cuda:sm_90``, a TargetConfig (this machine's processor with these sizes), or a target as it is.
+    """``cpu``, ``cpu:x86-64-v3``, ``cuda``, ``cuda:1``, ``cuda:sm_90``, a TargetConfig (sizes for the kind of device that it names), or a target as it is.
 
     What names no level stands for this machine's own device, whose libraries are then asked. Raises BuildError, DeviceUnavailable.
     """
     if isinstance(target, CodegenTarget):
         return target
     if isinstance(target, TargetConfig):
-        return CppTarget(cpu_target("cpu").isa, target)
+        return _sized(target)
     if isinstance(target, str) and target.partition(":")[0] == "cpu":
         return _own(cpu_target(target), "cpu") if target == "cpu" else cpu_target(target)
     if isinstance(target, str) and target.partition(":")[0] == "cuda":
@@ -32,6 +32,21 @@ def resolve_target(target: str | TargetConfig | CodegenTarget) -> CodegenTarget:
         "no code generator for this target",
         got=repr(target),
         do="Name cpu or cpu:LEVEL (x86-64-v2, x86-64-v3, x86-64-v4 ...), cuda or cuda:LEVEL (sm_80, sm_90 ...), or hand in a CodegenTarget.",
+    )
+
+
+def _sized(config: TargetConfig) -> CodegenTarget:
+    """Return this machine's processor or GPU with other sizes. Raises BuildError for a kind of device that no code is generated for."""
+    if config.kind == "cpu":
+        return CppTarget(cpu_target("cpu").isa, config)
+    if config.kind == "cuda":
+        return sized_target(config)
+    what = f"there is none for {config.kind}" if config.kind else "its name begins with no kind of device"
+    raise BuildError(
+        "compile",
+        f"a TargetConfig sizes the code of a code generator, and {what}",
+        got=f"TargetConfig {config.name!r}",
+        do="Begin its name with cpu or cuda, or hand in a CodegenTarget for the device (docs/porting.md).",
     )
 
 
