@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 from emulated import call_of, judge, one_node
 
-from xpuruntime.codegen.cuda import cuda_target
+from xpuruntime.codegen.cuda import CudaTarget, cuda_target
+from xpuruntime.compiler import compile as compile_graph
+from xpuruntime.ir import GraphBuilder
 from xpuruntime.kernels.cuda import libraries
 from xpuruntime.kernels.cuda.conv import Cudnn, ImplicitGemm
+from xpuruntime.program.program import Binary
 
 rng = np.random.default_rng(17)
 
@@ -92,6 +95,38 @@ def test_what_cudnn_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     refused = Cudnn().supports(call_of(graph, known), target)
     assert refused.reason == "takes channels that lie side by side"
+
+
+def test_cudnn_s_residuals_have_the_strides_of_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A result that is stored in a concatenation has other strides than a residual that is not (dla34, nextvit, nasnet)."""
+    monkeypatch.setattr("xpuruntime.kernels.cuda.conv.absent", lambda library, package: None)
+    monkeypatch.setattr(
+        CudaTarget,
+        "assemble",
+        lambda self, f, parts: Binary(self.name, "cubin", (self.name,), tuple(f), b"none"),
+    )
+    b = GraphBuilder("residual")
+    x, w = b.input("x", "float32[2, 16, 8, 8]"), b.weight("w", "float32[16, 16, 1, 1]")
+    conv = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1]}
+    shortcut = b.call("convolution", x, w, None, **conv)
+    left = b.call("relu", b.call("add", b.call("convolution", b.call("relu", x), w, None, **conv), shortcut))
+    right = b.call("relu", b.call("convolution", left, w, None, **conv))
+    b.output(
+        "y",
+        b.call(
+            "convolution",
+            b.call("cat", right, left, dim=1),
+            b.weight("v", "float32[8, 32, 1, 1]"),
+            None,
+            **conv,
+        ),
+    )
+    program = compile_graph(b.build(), target="cuda:sm_90")
+    calls = [c.options for c in program.entries[0].plans[0].calls if c.library == "cudnn"]
+    residuals = [o for o in calls if o["residual"]]
+    assert len(calls) == 4
+    assert residuals
+    assert all(o["r_strides"] == o["y_strides"] for o in residuals), residuals
 
 
 def test_a_library_that_is_absent_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -228,8 +228,11 @@ class Cudnn:
         ):
             return no(f"its engines for channels that are not in eights make 0 of NaN in a {act_of(call)}")
         residual = call.optional(3) if call.op == "fused_convolution" else None
-        if residual is not None and (residual.spec.shape != call.outputs[0].shape or s.r[1] != 1):
-            return no("adds only a residual that lies as the result does")
+        if residual is None:
+            return found
+        if residual.spec.shape != call.outputs[0].shape or _strides_of(s, s.r) != _strides_of(s, s.y):
+            # Its engines in plain float32 read the residual with the result's strides (issue 15).
+            return no("adds only a residual that has the result's shape and strides")
         return found
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
@@ -242,15 +245,15 @@ class Cudnn:
         begin, end = pads(call.attrs["padding"], s.rank)
         lead = (1,) * (2 - s.rank)
         options: dict[str, Any] = {
-            "x_shape": [s.images, c * s.groups, *s.size[1:]], "x_strides": _strides(s.x, s.images, c * s.groups, s.size[1:]),
+            "x_shape": [s.images, c * s.groups, *s.size[1:]], "x_strides": _strides(s.x, c * s.groups, s.size[1:]),
             "w_shape": [o, c, *kernel], "w_strides": [kernel[0] * kernel[1] * c, 1, kernel[1] * c, c],
-            "y_shape": [s.images, o, *s.out[1:]], "y_strides": _strides(s.y, s.images, o, s.out[1:]),
+            "y_shape": [s.images, o, *s.out[1:]], "y_strides": _strides_of(s, s.y),
             "stride": list(s.stride[1:]), "dilation": list(s.dilation[1:]), "begin": [*(0 for _ in lead), *begin],
             "end": [*(0 for _ in lead), *end], "bias": call.optional(2) is not None, "residual": residual is not None,
             "act": act_of(call), "in": call.outputs[0].dtype.value, "engine": self.engine,
         }  # fmt: skip
         if residual is not None:
-            options["r_strides"] = _strides(s.r, s.images, o, s.out[1:])
+            options["r_strides"] = _strides_of(s, s.r)
         stage = Stage(
             "conv", "", tuple(a.ref for a in arguments), library="cudnn", options=options, flops=s.flops(2),
             bytes=bytes_of([*(t.spec for t in call.tensors), call.outputs[0]]),
@@ -258,7 +261,12 @@ class Cudnn:
         return Lowered((stage,), weights={1: _packed(s, call.tensor(1).spec, s.taps * c)})
 
 
-def _strides(steps: tuple[int, ...], images: int, channels: int, space: tuple[int, ...]) -> list[int]:
+def _strides_of(s: ConvShape, steps: tuple[int, ...]) -> list[int]:
+    """Strides of the result or of the residual."""
+    return _strides(steps, s.filters * s.groups, s.out[1:])
+
+
+def _strides(steps: tuple[int, ...], channels: int, space: tuple[int, ...]) -> list[int]:
     """Strides of n, c, h, w; those of dims of extent 1 as a dense value would have them, which is what cuDNN recognises layouts by."""
     n, c, _, h, w = steps
     w = w or channels
