@@ -48,6 +48,17 @@ def test_a_concatenation_that_is_known_is_no_buffer_of_another() -> None:
     check(b.build(), {"x": image(2, 3)}, weights={"w": image(2, 2), "v": image(2, 1)})
 
 
+def test_the_next_content_of_a_state_is_not_overwritten() -> None:
+    """What is copied into a state after the run is needed until then."""
+    b = GraphBuilder("state")
+    x, s = b.input("x", "float32[4]"), b.state("s", "float32[4]")
+    following = b.call("relu", s)
+    b.set_state("s", following)
+    more = b.call("add", following, s)
+    b.output("y", b.call("cat", b.call("relu", x), b.call("exp", more), dim=0))
+    check(b.build(), {"x": image(4)}, states={"s": image(4)}, passes="none")
+
+
 @st.composite
 def concatenations(draw: Any) -> Graph:
     """Values of one shape but for the dim of the concatenations, in any nesting."""

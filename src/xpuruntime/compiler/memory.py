@@ -98,6 +98,9 @@ class Memory:
     def reuse(self, uses: Sequence[Use]) -> None:
         """Let results take the memory of operands that nothing reads afterwards."""
         last = {root: span[1] for root, span in self._lives(uses).items()}
+        for value in self._updates:
+            if value in self._values:  # read after every call, to be copied into its state
+                last[self._values[value].root] = len(uses)
         for at, use in enumerate(uses):
             for out, operand in use.in_place.items():
                 o, i = self._values[out], self._values[operand]
