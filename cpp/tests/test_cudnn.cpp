@@ -60,6 +60,7 @@ KernelCall cudnn_call(const char* symbol, const std::vector<const char*>& names,
     made.options["in"] = std::string("bfloat16");
     for (size_t i = 0; i < tensors.size(); ++i) {
         made.args.push_back({static_cast<int32_t>(i) + 1, 0});
+        made.specs.push_back({"bfloat16", tensors[i]->shape, tensors[i]->strides});
         if (names[i] == nullptr) continue;
         made.options[std::string(names[i]) + "_shape"] = tensors[i]->shape;
         made.options[std::string(names[i]) + "_strides"] = tensors[i]->strides;
@@ -245,27 +246,28 @@ TEST_CASE("an engine is pinned, and what cannot be had is said") {
     Attention a(6, 6, heads_outside);
     KernelCall call = a.call();
     const auto said = [&](const KernelCall& of) { return executor_of(on, {of}).status.message; };
+    const std::string contradiction = "kernel test/attention: the call contradicts its buffers: ";
     call.options["engine"] = int64_t{1};
     CHECK(run(call, a.tensors()) == "cudnnBackendExecute engine 1, configuration 3, workspace 0");
     call.options["engine"] = int64_t{7};
     CHECK(said(call) == "test/attention: cuDNN offers no engine 7 for this attention, but 1, 2, 5, 9");
     call = a.call();
-    call.options["v_shape"] = Dims{2, 2, 7, 8};
-    CHECK(said(call) ==
-          "test/attention: cuDNN refuses the attention: cudnnBackendFinalize of descriptor 19: "
-          "CUDNN_STATUS_BAD_PARAM: shapes of a product do not fit");
+    call.options["v_shape"] = Dims{2, 2, 5, 8};
+    CHECK(said(call) == contradiction + "q, k, v and y are not those of one attention");
     call = a.call();
     call.options["q_strides"] = Dims{1, 2};
     CHECK(said(call) ==
-          "test/attention: cuDNN refuses the attention: cudnnBackendFinalize of descriptor 17: "
-          "CUDNN_STATUS_BAD_PARAM: _nbDims != _nbStrides");
+          contradiction +
+              "q (argument 0) has shape [2, 4, 6, 16] and strides [1, 2], which no library takes");
     call = a.call();
     call.args[2].offset = 8;
     CHECK(said(call) ==
           "test/attention: cuDNN refuses the attention: an operand starts at no multiple of 16 bytes");
     call = a.call();
     call.args.pop_back();
-    CHECK(said(call) == "test/attention: the call names other arguments than its options");
+    CHECK(said(call) ==
+          contradiction +
+              "its options name 4 arguments, the last its result; it has 3, of which 3 are inputs");
     call.symbol = "norm";
     CHECK(said(call) == "test/attention: cuDNN computes no norm here");
     call = a.call();
@@ -285,4 +287,58 @@ TEST_CASE("addresses that a plan was not made for are refused") {
     order.fixed = &fixed, order.inputs = inputs, order.outputs = &out;
     const Status status = made.value->run(order);
     CHECK(status.message.find("cuDNN's plan needs addresses that are multiples of 16") != std::string::npos);
+}
+
+TEST_CASE("no option leads outside of a buffer, and no option is written as another's text") {
+    Tensor x({2, 3, 6, 5}, channels_last, 1), w({4, 3, 3, 3}, channels_last, 2),
+        bias({1, 1, 1, 4}, heads_outside, 3), residual({2, 4, 3, 5}, channels_last, 4),
+        y({2, 4, 3, 5}, channels_last, 5);
+    KernelCall good = cudnn_call("conv", {"x", "w", nullptr, "r", "y"}, {&x, &w, &bias, &residual, &y});
+    good.options["bias"] = good.options["residual"] = true;
+    good.options["stride"] = Dims{2, 1};
+    good.options["dilation"] = good.options["begin"] = good.options["end"] = Dims{1, 1};
+    const auto on = backend();
+    const auto said = [&](const KernelCall& of) { return executor_of(on, {of}).status.message; };
+    CHECK(said(good).empty());
+    const int before = plans();
+    const auto refuses = [&](const char* name, const Option& value, const char* why) {
+        KernelCall forged = good;
+        forged.options[name] = value;
+        CAPTURE(name);
+        CHECK(said(forged).find(why) != std::string::npos);
+    };
+    refuses("x_strides", Dims{1000, 1, 15, 3}, "x (argument 0) reaches over");
+    refuses("x_strides", Dims{-90, 1, 15, 3}, "which no library takes");
+    refuses("x_strides", Dims{int64_t{1} << 62, int64_t{1} << 62, 15, 3}, "which no library takes");
+    refuses("w_strides", Dims{27, 1, 9, 400}, "weight (argument 1) reaches over");
+    refuses("r_strides", Dims{60, 1, 20, 5}, "residual (argument 3) reaches over");
+    refuses("y_strides", Dims{60, 1, 20, 5}, "y (argument 4) reaches over");
+    refuses("y_shape", Dims{2, 4, 3, 500}, "do not make y");
+    refuses("w_shape", Dims{4, 0, 3, 3}, "do not make y");
+    refuses("stride", Dims{0, 1}, "is out of range");
+    refuses("begin", Dims{-1, 1}, "is out of range");
+    refuses("dilation", Dims{1}, "do not fit x");
+    refuses("in", std::string("float32"), "its buffer holds bfloat16");
+    refuses("bias", false, "its options name 4 arguments");
+    for (const size_t argument : {0U, 1U, 2U, 3U, 4U}) {  // a buffer of one element
+        KernelCall forged = good;
+        forged.specs[argument] = {"bfloat16", {1}, {1}};
+        CHECK(said(forged).find("reaches over") != std::string::npos);
+    }
+    KernelCall forged = good;
+    forged.specs[2] = {"bfloat16", {-4}, {1}};
+    CHECK(said(forged).find("bias (argument 2) reaches over") != std::string::npos);
+    forged = good;
+    forged.specs.clear();
+    CHECK(said(forged).find("its options name 5 arguments") != std::string::npos);
+    CHECK(plans() == before);  // the library was not asked
+
+    KernelCall one = good, other = good;
+    one.options["a"] = std::string("");
+    one.options["b"] = std::string("1");
+    other.options["a"] = std::string(";b 1");
+    const auto lives = executor_of(on, {one});
+    const int made = plans();
+    CHECK(said(other).empty());
+    CHECK(plans() == made + 1);
 }

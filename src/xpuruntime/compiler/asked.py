@@ -21,8 +21,8 @@ def declined(target: CodegenTarget, kernel: str, call: NodeCall, lowered: Lowere
         asked = KernelCall(
             kernel,
             stage.stem,
-            stage.args,
-            (),
+            stage.args[:-1],
+            stage.args[-1:],
             tasks=stage.tasks,
             grain=stage.grain,
             scratch_bytes=stage.scratch_bytes,

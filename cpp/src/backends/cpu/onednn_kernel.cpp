@@ -15,6 +15,8 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/operands.h"
+
 namespace xpurt {
 namespace {
 
@@ -61,19 +63,19 @@ constexpr Eltwise eltwises[] = {
     {"tanh", 33, 0, 0},      {"leaky_relu", 32, 0.01F, 0}, {"hardswish", 52, 1.0F / 6, 0.5F},
 };
 
-template <class T>
-T option(const KernelCall& call, const char* name, T otherwise) {
-    const auto found = call.options.find(name);
-    if (found == call.options.end()) return otherwise;
-    const T* const value = std::get_if<T>(&found->second);
-    return value != nullptr ? *value : otherwise;
-}
-
-using Dims = std::vector<int64_t>;
-
 struct Shape {
     Dims dims, strides;
 };
+
+// x [..., m, k], w [..., k, n] and y [..., m, n]: dims before those are y's or 1.
+Status check_matmul(const KernelCall& call, const Dims& x, const Dims& w, const Dims& y) {
+    const size_t rank = y.size();
+    bool good = rank >= 2 && rank <= 6 && x.size() == rank && w.size() == rank;
+    if (good) good = x[rank - 2] == y[rank - 2] && w[rank - 1] == y[rank - 1] && x[rank - 1] == w[rank - 2];
+    for (size_t i = 0; good && i + 2 < rank; ++i)
+        good = (x[i] == y[i] || x[i] == 1) && (w[i] == y[i] || w[i] == 1) && (x[i] == y[i] || w[i] == y[i]);
+    return good ? Status{} : inconsistent(call, "x and weight are no matrices whose product is y");
+}
 
 class OneDnnKernel final : public LibraryKernel {
   public:
@@ -81,38 +83,72 @@ class OneDnnKernel final : public LibraryKernel {
 
     Status prepare(const KernelCall& call) {
         const bool convolution = call.symbol == "convolution";
+        if (!convolution && call.symbol != "matmul")
+            return {Code::unsupported, call.kernel + ": oneDNN computes no " + call.symbol + " here",
+                    "Choose another kernel by policy."};
         bias_ = option(call, "bias", false);
         residual_ = option(call, "residual", false);
         known_ = option(call, "weight_known", false);
-        if (call.specs.size() != 3U + bias_ + residual_)
-            return {Code::invalid, call.kernel + ": the call names other arguments than its options", ""};
-        type_ = data_type(call.specs[0].dtype);
+        if (Status status = check_arguments(call, 3U + bias_ + residual_); !status.ok()) return status;
+        const std::string& dtype = call.specs[0].dtype;
+        type_ = data_type(dtype);
+        if (type_ == 0) return inconsistent(call, "oneDNN has no type for " + dtype);
+        for (const ArgumentSpec& spec : call.specs)
+            if (spec.dtype != dtype)
+                return inconsistent(call, "its arguments are " + dtype + " and " + spec.dtype);
         Shape x{call.specs[0].shape, call.specs[0].strides}, w{call.specs[1].shape, call.specs[1].strides};
         Shape y{call.specs.back().shape, call.specs.back().strides};
-        if (convolution)
-            split_groups(w, option<int64_t>(call, "groups", 1));
-        else if (option(call, "transposed", false)) {  // a linear's weight: [n, k]
+        const int64_t groups = option<int64_t>(call, "groups", 1);
+        const bool transposed = !convolution && option(call, "transposed", false);
+        if (transposed && (x.dims.empty() || y.dims.empty() || w.dims.size() != 2))
+            return inconsistent(call, "a linear layer takes rows, and a weight of two dims");
+        // Before shapes are multiplied: dims whose product is no number are refused here.
+        if (Status status = check_operands(call, {{"x", 0, dtype, x.dims, x.strides},
+                                                  {"weight", 1, dtype, w.dims, w.strides},
+                                                  {"y", call.specs.size() - 1, dtype, y.dims, y.strides}});
+            !status.ok())
+            return status;
+        Window window;
+        if (convolution) {
+            const Dims padding = option(call, "padding", Dims{});
+            const auto half = padding.begin() + static_cast<std::ptrdiff_t>(padding.size() / 2);
+            window = {option(call, "stride", Dims{}),
+                      option(call, "dilation", Dims{}),
+                      {padding.begin(), half},
+                      {half, padding.end()}};
+            if (Status status = check_convolution(call, x.dims, w.dims, y.dims, window, groups); !status.ok())
+                return status;
+            split_groups(w, groups);
+        } else if (transposed) {  // a linear's weight: [n, k]
             std::swap(w.dims[0], w.dims[1]);
             std::swap(w.strides[0], w.strides[1]);
             flatten(x);
             flatten(y);
         }
+        if (!convolution)
+            if (Status status = check_matmul(call, x.dims, w.dims, y.dims); !status.ok()) return status;
+        const int64_t filters = convolution ? call.specs.back().shape[1] : y.dims.back();
+        if (Status status = check_operands(call, {{"x", 0, dtype, x.dims, x.strides},
+                                                  {"weight", 1, dtype, w.dims, w.strides},
+                                                  {"y", call.specs.size() - 1, dtype, y.dims, y.strides}});
+            !status.ok())
+            return status;
+        if (bias_ && (call.specs[2].shape != Dims{filters} || call.specs[2].strides != Dims{1}))
+            return inconsistent(call, "its bias is not [" + std::to_string(filters) + "]");
+        if (const ArgumentSpec& r = call.specs[2U + bias_];
+            residual_ && (r.shape != call.specs.back().shape || r.strides != call.specs.back().strides))
+            return inconsistent(call, "its residual does not have the shape and strides of its result");
         if (const Status made = describe(call, x, w, y); !made.ok()) return made;
         dnnl::Owned attributes(f_.dnnl_primitive_attr_destroy);
         if (const Status made = attribute(call, attributes); !made.ok()) return made;
         dnnl::Owned primitive(f_.dnnl_primitive_desc_destroy);
         dnnl::Result result;
         if (convolution) {
-            const Dims stride = option(call, "stride", Dims{}), padding = option(call, "padding", Dims{});
-            Dims dilation = option(call, "dilation", Dims{});
-            for (int64_t& d : dilation) --d;  // oneDNN counts what lies between
-            const size_t n = stride.size();
-            if (dilation.size() != n || padding.size() != 2 * n || x.dims.size() != n + 2)
-                return {Code::invalid, call.kernel + ": stride, dilation and padding do not fit x", ""};
+            for (int64_t& d : window.dilation) --d;  // oneDNN counts what lies between
             result = f_.dnnl_convolution_forward_primitive_desc_create(
                 primitive.out(), f_.engine, dnnl::forward_inference, dnnl::convolution_auto, x_.get(),
-                any_.get(), b_.get(), y_.get(), stride.data(), dilation.data(), padding.data(),
-                padding.data() + n, attributes.get());
+                any_.get(), b_.get(), y_.get(), window.stride.data(), window.dilation.data(),
+                window.begin.data(), window.end.data(), attributes.get());
         } else {
             result = f_.dnnl_matmul_primitive_desc_create(primitive.out(), f_.engine, x_.get(), any_.get(),
                                                           b_.get(), y_.get(), attributes.get());

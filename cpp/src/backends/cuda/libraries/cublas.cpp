@@ -51,11 +51,11 @@ class CublasKernel final : public StreamKernel {
     Status prepare(const KernelCall& call) {
         kernel_ = call.kernel;
         g_ = Gemm::of(call);
-        if (call.args.size() != 3 || g_.bias || g_.residual || g_.act != "none")
+        if (call.symbol != "gemm" || g_.bias || g_.residual || g_.act != "none")
             return {Code::invalid, call.kernel + ": cuBLAS multiplies two matrices and does no more", ""};
         if (cuda_type(g_.in) < 0 || cuda_type(g_.out) < 0)
             return {Code::invalid, call.kernel + ": no cuBLAS type for " + g_.in + " or " + g_.out, ""};
-        return {};
+        return g_.check(call);
     }
 
     Status launch(void* const* args, void* workspace, CUstream stream) const override {

@@ -40,6 +40,8 @@ struct Heuristic {
 
 }  // namespace lt
 
+constexpr int64_t most_workspace = int64_t{1} << 40;
+
 // name, version that introduced it, type.
 #define XPURT_LT_SYMBOLS(X)                                                                           \
     X(cublasLtGetVersion, size_t())                                                                   \
@@ -92,8 +94,13 @@ class LtKernel final : public StreamKernel {
         const int in = cuda_type(g_.in), out = cuda_type(g_.out);
         if (in < 0 || out < 0)
             return {Code::invalid, call.kernel + ": no cuBLASLt type for " + g_.in + " or " + g_.out, ""};
-        if (call.args.size() != 3U + g_.bias + g_.residual)
-            return {Code::invalid, call.kernel + ": the call names other arguments than its options", ""};
+        if (call.symbol != "matmul")
+            return {Code::unsupported, call.kernel + ": cuBLASLt computes no " + call.symbol + " here", ""};
+        if (Status status = g_.check(call); !status.ok()) return status;
+        const int64_t workspace = number(call, "workspace_bytes", int64_t{32} << 20);
+        if (workspace < 0 || workspace > most_workspace)
+            return inconsistent(call,
+                                "its workspace of " + std::to_string(workspace) + " bytes is out of range");
         desc_ = Owned(f_.cublasLtMatmulDescDestroy);
         int result = f_.cublasLtMatmulDescCreate(desc_.out(), g_.compute(), g_.wide() ? 1 : 0);
         const auto set = [&](int attribute, const void* value, size_t size) {
@@ -122,11 +129,11 @@ class LtKernel final : public StreamKernel {
             result = g_.residual ? layout(r_, out, g_.n, g_.m, g_.r_line, g_.r_step)
                                  : layout(r_, out, g_.n, g_.m, g_.y_line, g_.y_step);
         if (result != lt::success) return failed(call, "a descriptor", result);
+        const auto bytes = static_cast<uint64_t>(workspace);
         const int64_t pinned = number(call, "algorithm", -1), choice = number(call, "choice");
-        const auto workspace = static_cast<uint64_t>(number(call, "workspace_bytes", int64_t{32} << 20));
-        if (Status chosen = choose(call, pinned, choice, workspace, 16, fast_); !chosen.ok()) return chosen;
+        if (Status chosen = choose(call, pinned, choice, bytes, 16, fast_); !chosen.ok()) return chosen;
         // Buffers that start between 16-byte addresses are rare; an algorithm for them need not exist.
-        slow_ok_ = choose(call, -1, 0, workspace, static_cast<uint32_t>(bytes_of_type(g_.in)), slow_).ok();
+        slow_ok_ = choose(call, -1, 0, bytes, static_cast<uint32_t>(bytes_of_type(g_.in)), slow_).ok();
         describe();
         return {};
     }

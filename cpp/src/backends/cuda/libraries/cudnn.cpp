@@ -14,21 +14,22 @@ namespace {
 struct Word {
     const char* symbol;
     const char* what;
+    CudnnCheck check;
     CudnnBuild build;
-    size_t least, most;  // arguments
 };
 constexpr Word words[] = {
-    {"conv", "convolution", build_convolution, 3, 5},
-    {"attention", "attention", build_attention, 4, 4},
+    {"conv", "convolution", check_convolution_call, build_convolution},
+    {"attention", "attention", check_attention_call, build_attention},
 };
 
-// Calls of equal text compute with one plan.
+// Calls of equal text compute with one plan. Names and strings are written with their length, so that no
+// option can be written as the text of others.
 std::string text_of_options(const KernelCall& call, const std::vector<int64_t>& alignment) {
     std::string text = call.symbol;
     const auto add = [&](const auto& value) {
         using T = std::decay_t<decltype(value)>;
         if constexpr (std::is_same_v<T, std::string>) {
-            text += " " + value;
+            text += " " + std::to_string(value.size()) + ":" + value;
         } else if constexpr (std::is_same_v<T, double>) {
             char bits[40];
             std::snprintf(bits, sizeof bits, " %a", value);
@@ -46,7 +47,7 @@ std::string text_of_options(const KernelCall& call, const std::vector<int64_t>& 
         }
     };
     for (const auto& [name, value] : call.options) {
-        text += ";" + name;
+        text += ";" + std::to_string(name.size()) + ":" + name;
         std::visit(add_all, value);
     }
     text += ";aligned";
@@ -93,9 +94,7 @@ class Cudnn final : public StreamLibrary {
                           ""};
         const auto in = option<std::string>(call, "in", "float32");
         if (cudnn_type(in) < 0) return Status{Code::invalid, call.kernel + ": no cuDNN type for " + in, ""};
-        if (call.args.size() < word->least || call.args.size() > word->most)
-            return Status{Code::invalid, call.kernel + ": the call names other arguments than its options",
-                          ""};
+        if (Status status = word->check(call, in); !status.ok()) return status;
         CudnnShared* shared = nullptr;
         {
             const std::lock_guard<std::mutex> lock(mutex_);

@@ -18,6 +18,23 @@ constexpr size_t least_version = 91002;
 
 }  // namespace
 
+Status check_attention_call(const KernelCall& call, const std::string& in) {
+    const Dims none;
+    const auto dims = [&](const char* name) { return option(call, name, none); };
+    if (Status status = check_arguments(call, 4); !status.ok()) return status;
+    const Dims q = dims("q_shape"), k = dims("k_shape"), v = dims("v_shape"), y = dims("y_shape");
+    if (Status status = check_operands(call, {{"q", 0, in, q, dims("q_strides")},
+                                              {"k", 1, in, k, dims("k_strides")},
+                                              {"v", 2, in, v, dims("v_strides")},
+                                              {"y", 3, in, y, dims("y_strides")}});
+        !status.ok())
+        return status;
+    const bool good = q.size() == 4 && k.size() == 4 && v.size() == 4 && y.size() == 4 && k[0] == q[0] &&
+                      v[0] == q[0] && q[1] % k[1] == 0 && v[1] == k[1] && v[2] == k[2] && k[3] == q[3] &&
+                      y == Dims{q[0], q[1], q[2], v[3]};
+    return good ? Status{} : inconsistent(call, "q, k, v and y are not those of one attention");
+}
+
 void build_attention(CudnnGraph& graph, const KernelCall& call, size_t version) {
     if (version < least_version) return graph.fail("it is older than 9.10.2");
     // Its kernels load 16 bytes at a time whatever the descriptors say: 9.19 makes plans for 8, too.

@@ -24,6 +24,28 @@ constexpr Activation activations[] = {
 
 }  // namespace
 
+Status check_convolution_call(const KernelCall& call, const std::string& in) {
+    const Dims none;
+    const auto dims = [&](const char* name) { return option(call, name, none); };
+    const bool bias = option(call, "bias", false), residual = option(call, "residual", false);
+    if (Status status = check_arguments(call, 3U + bias + residual); !status.ok()) return status;
+    const Dims x = dims("x_shape"), w = dims("w_shape"), y = dims("y_shape");
+    if (x.size() < 3 || w.size() < 3) return inconsistent(call, "it has no shapes of images");
+    const int64_t groups = w[1] < 1 ? 0 : x[1] / w[1];
+    if (Status status = check_convolution(
+            call, x, w, y, {dims("stride"), dims("dilation"), dims("begin"), dims("end")}, groups);
+        !status.ok())
+        return status;
+    const size_t last = call.specs.size() - 1;
+    Status status = check_operands(call, {{"x", 0, in, x, dims("x_strides")},
+                                          {"weight", 1, in, w, dims("w_strides")},
+                                          {"y", last, in, y, dims("y_strides")}});
+    if (status.ok() && bias) status = check_operands(call, {{"bias", 2, in, {y[1]}, {1}}});
+    if (status.ok() && residual)
+        status = check_operands(call, {{"residual", last - 1, in, y, dims("r_strides")}});
+    return status;
+}
+
 // What comes out of one step is the next one's x; the last one's is y.
 void build_convolution(CudnnGraph& graph, const KernelCall& call, size_t) {
     const Dims none;

@@ -85,8 +85,6 @@ struct CudnnFunctions {
     }
 };
 
-using Dims = std::vector<int64_t>;
-
 // cuDNN's word for a dtype; -1 where it has none.
 int cudnn_type(const std::string& dtype);
 
@@ -194,6 +192,11 @@ class CudnnPlan {
     int64_t workspace_ = 0;
     std::string implementation_;
 };
+
+// The call's options against its buffers, in `in`.
+using CudnnCheck = Status (*)(const KernelCall& call, const std::string& in);
+Status check_convolution_call(const KernelCall& call, const std::string& in);
+Status check_attention_call(const KernelCall& call, const std::string& in);
 
 // What a call's word computes: builds its graph. What cuDNN has no word for is a failure of the graph.
 using CudnnBuild = void (*)(CudnnGraph& graph, const KernelCall& call, size_t version);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "backends/cuda/stream.h"
+#include "runtime/operands.h"
 #include "xpurt/library.h"
 
 namespace xpurt::cuda {
@@ -35,13 +36,6 @@ const Functions* functions_of(Library& library, Status* why) {
     return filled = new Functions(library);
 }
 
-template <class T>
-T option(const KernelCall& call, const char* name, T otherwise) {
-    const auto found = call.options.find(name);
-    if (found == call.options.end()) return otherwise;
-    const T* const value = std::get_if<T>(&found->second);
-    return value != nullptr ? *value : otherwise;
-}
 inline int64_t number(const KernelCall& call, const char* name, int64_t otherwise = 0) {
     return option<int64_t>(call, name, otherwise);
 }
@@ -115,6 +109,29 @@ struct Gemm {
             option<std::string>(call, "out", "float32"),
             option<std::string>(call, "act", "none"),
         };
+    }
+    // Its sizes are the library's, and its matrices lie inside the call's buffers: a, b, then bias and
+    // residual where there are any, then y.
+    Status check(const KernelCall& call) const {
+        constexpr int64_t most = 2147483647;  // sizes are handed over in 32 bits
+        if (Status status = check_arguments(call, 3U + bias + residual); !status.ok()) return status;
+        for (const int64_t size : {m, n, k, batch})
+            if (size < 1 || size > most) return inconsistent(call, "a size is not between 1 and 2^31 - 1");
+        for (const int64_t line : {a_line, b_line, y_line, r_line})
+            if (line < 0 || line > most) return inconsistent(call, "a line is not between 0 and 2^31 - 1");
+        const size_t last = call.specs.size() - 1;
+        const auto matrix = [&](const char* name, size_t argument, const std::string& dtype, int64_t rows,
+                                int64_t columns, int64_t line, int64_t step) {
+            return Operand{name, argument, dtype, {batch, rows, columns}, {step, line, 1}};
+        };
+        Status status = check_operands(
+            call, {matrix("a", 0, in, a_transposed ? k : m, a_transposed ? m : k, a_line, a_step),
+                   matrix("b", 1, in, b_transposed ? n : k, b_transposed ? k : n, b_line, b_step),
+                   matrix("y", last, out, m, n, y_line, y_step)});
+        if (status.ok() && bias) status = check_operands(call, {{"bias", 2, out, {n}, {1}}});
+        if (status.ok() && residual)
+            status = check_operands(call, {matrix("residual", last - 1, out, m, n, r_line, r_step)});
+        return status;
     }
     bool wide() const { return in == "float64"; }
     // CUBLAS_COMPUTE_64F or CUBLAS_COMPUTE_32F, which does not take TF32 by itself.
