@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -27,12 +28,21 @@ ONLY_PROCESSORS = {
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """``XPU_TEST_DEVICE=cuda:0 pytest tests/native tests/kernels``: native tests on that device; ``XPU_TEST_TARGET`` is its code, where it does not say."""
+    """``XPU_TEST_LEVEL=x86-64-v2 pytest ...``: as on a processor of that level, which must not be above this machine's.
+    ``XPU_TEST_DEVICE=cuda:0 pytest tests/native tests/kernels``: native tests on that device; ``XPU_TEST_TARGET`` is its code, where it does not say."""
     where = os.environ.get("XPU_TEST_DEVICE", "")
     if where:
         from xpuruntime.testing.under_test import name_device
 
         name_device(where, os.environ.get("XPU_TEST_TARGET") or None)
+    highest = os.environ.get("XPU_TEST_LEVEL", "")
+    if highest:
+        from xpuruntime.codegen.isa import LEVELS
+
+        if highest not in LEVELS:
+            raise pytest.UsageError(f"XPU_TEST_LEVEL is one of {', '.join(LEVELS)}; got {highest!r}")
+        if lacking := _lacking(highest):
+            raise pytest.UsageError(f"XPU_TEST_LEVEL={highest}: this processor lacks {lacking}")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -40,6 +50,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if {item.path.name, getattr(item, "originalname", "")} & ONLY_PROCESSORS:
                 item.add_marker(pytest.mark.skip(reason="about kernels that only processors have"))
+        return
+    for item in items:
+        for level in _levels_of(item):
+            if _lacking(level):
+                item.add_marker(
+                    pytest.mark.skip(reason=f"runs code of {level}, and this processor is below it")
+                )
+
+
+def _levels_of(item: pytest.Item) -> set[str]:
+    """Instruction-set levels whose code a test runs: those of its ``level`` marks and of its parameters."""
+    from xpuruntime.codegen.isa import LEVELS
+
+    levels = {mark.args[0] for mark in item.iter_markers("level")}
+    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    named = {p.removeprefix("cpu:") for p in parameters if isinstance(p, str) and p.startswith("cpu:")}
+    return levels | named & LEVELS.keys()
+
+
+@functools.cache
+def _lacking(level: str) -> str:
+    """Instruction sets of a level that this processor lacks, or that the system does not grant."""
+    from xpuruntime import _core
+    from xpuruntime.codegen.isa import LEVELS
+
+    return ", ".join(_core.missing_requirements(sorted(LEVELS[level].features)))
 
 
 @pytest.fixture(autouse=True)

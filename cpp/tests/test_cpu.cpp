@@ -143,4 +143,27 @@ TEST_CASE("the level is the compiler's") {
                                                                                : 1;
     CHECK(level == "x86-64-v" + std::to_string(expected));
 }
+
+TEST_CASE("the tests' mask lowers the level and takes the flags above it") {
+    const CpuFacts whole = cpu_facts();
+    if (whole.level == "x86-64-v1") return;
+    const auto have = [](const CpuFacts& facts, const char* flag) {
+        return std::count(facts.flags.begin(), facts.flags.end(), flag) == 1;
+    };
+    REQUIRE(setenv("XPU_TEST_LEVEL", "x86-64-v2", 1) == 0);
+    const CpuFacts lowered = cpu_facts();
+    REQUIRE(setenv("XPU_TEST_LEVEL", "x86-64-v4+amx", 1) == 0);
+    const CpuFacts highest = cpu_facts();
+    REQUIRE(setenv("XPU_TEST_LEVEL", "no such level", 1) == 0);
+    const CpuFacts none = cpu_facts();
+    unsetenv("XPU_TEST_LEVEL");
+    CHECK(lowered.level == "x86-64-v2");
+    CHECK(have(lowered, "sse4.2"));
+    CHECK(!have(lowered, "avx"));
+    CHECK(highest.level == whole.level);
+    CHECK(have(highest, "avx2") == have(whole, "avx2"));
+    CHECK(have(highest, "amx-bf16") == have(whole, "amx-bf16"));
+    CHECK(none.flags.empty());
+    CHECK(cpu_facts().flags == whole.flags);
+}
 #endif

@@ -67,13 +67,6 @@ SPECIAL = (
 )
 
 
-def here() -> list[str]:
-    from xpuruntime import _core
-
-    have = frozenset(_core.cpu_facts().flags)
-    return [name for name in LEVELS if cpu_target(name).isa.features <= have]
-
-
 def points(dtype: Any, near: bool) -> Any:
     """Angles beyond 1e4 are left to their own test: long doubles do not reduce them exactly everywhere."""
     rng = np.random.default_rng(0)
@@ -89,7 +82,7 @@ def points(dtype: Any, near: bool) -> Any:
     return flat[~(np.isfinite(flat) & (np.abs(flat) > 1e4))] if near else flat
 
 
-@pytest.fixture(scope="module", params=here())
+@pytest.fixture(scope="module", params=LEVELS)
 def functions(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     """All functions of one level, as vectors (``_v``) and scalars (``_s``)."""
     target = cpu_target(request.param)

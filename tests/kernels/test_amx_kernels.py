@@ -25,17 +25,12 @@ from xpuruntime.testing.tiles import EmulatedTiles
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 LEVEL = "cpu:x86-64-v4+amx"
-LACKS = _core.missing_requirements(["avx512bf16"])
 LACKS_TILES = _core.missing_requirements(["amx-tile", "amx-bf16"])
 
-pytestmark = pytest.mark.skipif(bool(LACKS), reason="this machine computes no bfloat16")
+pytestmark = pytest.mark.level("x86-64-v4+bf16")
 TARGETS = [
     pytest.param(EmulatedTiles(), id="emulated"),
-    pytest.param(
-        cpu_target(LEVEL),
-        id="amx",
-        marks=pytest.mark.skipif(bool(LACKS_TILES), reason="this machine has no tiles"),
-    ),
+    pytest.param(cpu_target(LEVEL), id="amx", marks=pytest.mark.level("x86-64-v4+amx")),
 ]
 OWN = EmulatedTiles() if LACKS_TILES else cpu_target(LEVEL)
 """The real tiles where they are there."""
@@ -303,6 +298,6 @@ def test_a_machine_without_tiles_says_so_before_anything_runs() -> None:
         Executor(program)
 
 
-@pytest.mark.skipif(bool(LACKS_TILES), reason="this machine has no tiles")
+@pytest.mark.level("x86-64-v4+amx")
 def test_a_machine_with_tiles_takes_them() -> None:
     assert cpu_target().name == LEVEL

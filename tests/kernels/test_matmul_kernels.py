@@ -177,6 +177,7 @@ def test_any_shape(m: int, n: int, k: int, weights: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("tile", [1, 2, 5, 8, 14, 40])
+@pytest.mark.level("x86-64-v3")
 def test_the_register_tile_is_the_targets_and_any_is_right(tile: int) -> None:
     level = LEVELS["x86-64-v3"]
     target = CppTarget(level, dataclasses.replace(level.config, matmul_tile=tile))

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from xpuruntime import _core, runtime
+from xpuruntime.codegen.cpp import cpu_target
 from xpuruntime.runtime import device
 
 
@@ -43,6 +44,7 @@ def test_cpu_counts_are_the_operating_systems() -> None:
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="flags of x86-64")
+@pytest.mark.skipif("XPU_TEST_LEVEL" in os.environ, reason="the mask of the tests hides flags")
 def test_cpu_flags_are_the_kernels() -> None:
     facts = runtime.cpu()
     cpuinfo = Path("/proc/cpuinfo").read_text()
@@ -52,6 +54,17 @@ def test_cpu_flags_are_the_kernels() -> None:
         assert (ours in facts.flags) == (kernels in words), ours
     assert facts.level in {f"x86-64-v{n}" for n in (1, 2, 3, 4)}
     assert (facts.level == "x86-64-v4") <= ("avx512vl" in facts.flags)
+
+
+@pytest.mark.level("x86-64-v2")
+def test_the_mask_of_the_tests_lowers_what_is_detected_and_what_may_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XPU_TEST_LEVEL", "x86-64-v2")
+    facts = runtime.cpu()
+    assert (facts.level, "sse4.2" in facts.flags, "avx" in facts.flags) == ("x86-64-v2", True, False)
+    assert cpu_target().name == "cpu:x86-64-v2"
+    assert _core.missing_requirements(["sse4.2", "avx2"]) == ["avx2"]
 
 
 def test_affinity_is_looked_at_anew() -> None:
