@@ -36,7 +36,7 @@ EXIT_CODES = {
         "RunCancelled",
     },
     9: {"StoreError", "FormatError"},
-    70: {"XpuError"},
+    70: {"XpuError", "InternalError"},
 }
 
 

@@ -85,6 +85,7 @@ _PUBLIC: dict[str, str] = {
     "KernelUnavailable": "errors",
     "StrictError": "errors",
     "BuildError": "errors",
+    "InternalError": "errors",
     "RunError": "errors",
     "StoreError": "errors",
     "FormatError": "errors",
@@ -109,6 +110,7 @@ if TYPE_CHECKING:
     from .errors import EngineUnavailable as EngineUnavailable
     from .errors import FormatError as FormatError
     from .errors import InputError as InputError
+    from .errors import InternalError as InternalError
     from .errors import KernelUnavailable as KernelUnavailable
     from .errors import ModelError as ModelError
     from .errors import PolicyError as PolicyError

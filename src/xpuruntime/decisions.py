@@ -31,6 +31,7 @@ class Reason(enum.StrEnum):
     DTYPE_UNSUPPORTED = "dtype_unsupported"
     OPTION_UNKNOWN = "option_unknown"
     BUILD_FAILED = "build_failed"
+    INTERNAL_ERROR = "internal_error"
     RUN_FAILED = "run_failed"
     TIMED_OUT = "timed_out"
     WRONG_RESULT = "wrong_result"
@@ -65,6 +66,7 @@ REASONS: dict[Reason, str] = {
     Reason.DTYPE_UNSUPPORTED: "the candidate cannot take this element type",
     Reason.OPTION_UNKNOWN: "an option handed to the candidate is not one that it knows",
     Reason.BUILD_FAILED: "the vendor failed to compile the model; its text is repeated",
+    Reason.INTERNAL_ERROR: "xpuruntime's own code failed; the text names the folder of a reproduction",
     Reason.RUN_FAILED: "the vendor failed while running; its text is repeated",
     Reason.TIMED_OUT: "the bounded time ran out",
     Reason.WRONG_RESULT: "its outputs disagree with the reference or with the other candidates",

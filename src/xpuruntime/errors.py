@@ -12,6 +12,7 @@
     │   └── KernelUnavailable
     ├── StrictError               strict=True and the evidence does not confirm the plan
     ├── BuildError                an engine could not turn the model into an artifact
+    │   ├── InternalError         our own code failed; names the folder of a reproduction
     │   ├── KernelRefused         libraries decline calls of a program that is loaded; carries which, and why
     │   └── BuildTimeout          it took longer than compile_timeout_s and was stopped; a TimeoutError too
     ├── RunError                  an engine failed while running
@@ -41,6 +42,7 @@ __all__ = [
     "EngineUnavailable",
     "FormatError",
     "InputError",
+    "InternalError",
     "IrError",
     "KernelRefused",
     "KernelUnavailable",
@@ -156,6 +158,33 @@ class BuildError(XpuError):
     """A vendor refused to compile the model; its own text is in ``got``."""
 
     exit_code = 8
+
+
+class InternalError(BuildError):
+    """Our own code failed. The model and the request may be right.
+
+    parts:  what failed, from the outside in: ``pass fuse_conv``, ``kernel matmul/tiled`` ...
+    folder: where a reproduction is stored; ``""`` where none could be written.
+    """
+
+    exit_code = 70
+
+    def __init__(
+        self,
+        who: str,
+        what: str,
+        *,
+        got: object = None,
+        do: str = "",
+        decision: Decision | None = None,
+        parts: tuple[str, ...] = (),
+        folder: str = "",
+    ) -> None:
+        super().__init__(who, what, got=got, do=do, decision=decision)
+        self.parts, self.folder = parts, folder
+
+    def to_json(self) -> dict[str, object]:
+        return {**super().to_json(), "parts": list(self.parts), "reproduction": self.folder or None}
 
 
 class KernelRefused(BuildError):

@@ -23,6 +23,7 @@ import typer
 
 from .. import env
 from ..errors import StoreError, XpuError
+from ..faults import as_known
 from .exit_codes import ExitCode
 
 __all__ = ["Answer", "plain", "verb"]
@@ -170,16 +171,10 @@ def _guard(as_json: bool, stdout: TextIO | None) -> Iterator[None]:
         except (typer.Exit, typer.Abort, typer.BadParameter):
             raise
         except Exception as error:
-            document = {
-                "error": "InternalError",
-                "who": "xpu",
-                "what": f"a fault in xpuruntime: {type(error).__name__}: {error}",
-                "got": None,
-                "do": "Run it again with XPU_DEBUG=1 and report what it prints.",
-                "exit_code": int(ExitCode.INTERNAL),
-            }
-            _report(document, error, as_json, stdout)
-            raise typer.Exit(ExitCode.INTERNAL) from error
+            known = as_known(error, "xpu")
+            known.__cause__ = error
+            _report(known.to_json(), known, as_json, stdout)
+            raise typer.Exit(known.exit_code) from error
 
 
 def _debug_level() -> int:

@@ -22,7 +22,9 @@ __all__ = ["compile"]
 
 @verb
 def compile(  # noqa: A001  - the verb's name
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="An .onnx file, or a graph saved as .json.")],
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="An .onnx file, or a graph as .json or .txt.")
+    ],
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="FILE.npubin", help="Default: the model's name, here."),
@@ -51,6 +53,7 @@ def compile(  # noqa: A001  - the verb's name
         ),
     ] = None,
     embed: Annotated[bool, typer.Option(help="Put the weights into the program.")] = True,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Compile and write nothing.")] = False,
     as_json: options.AsJson = False,
 ) -> Answer:
     """Compile a model into a program that runs without the model, without PyTorch or ONNX, and without a compiler."""
@@ -69,6 +72,7 @@ def compile(  # noqa: A001  - the verb's name
             shapes=buckets or options.sizes(shape),
             passes=passes,
             embed=embed,
+            dry_run=dry_run,
         )
     seconds = time.perf_counter() - begun
     return Answer(report.to_json() | {"seconds": round(seconds, 3)}, lambda: _show(report, seconds))
@@ -76,7 +80,8 @@ def compile(  # noqa: A001  - the verb's name
 
 def _show(report: ProgramReport, seconds: float) -> None:
     p = report.program
-    say(f"{report.path}: {p.name}, {size_text(report.size_bytes)}, compiled in {seconds:.1f} s")
+    written = f"{report.path}: {p.name}, {size_text(report.size_bytes)}" if report.size_bytes else p.name
+    say(f"{written}, compiled in {seconds:.1f} s")
     for entry in p.entries:
         for plan in entry.plans:
             kernels = ", ".join(f"{n} {k}" for k, n in Counter(c.kernel for c in plan.calls).most_common())
@@ -86,4 +91,5 @@ def _show(report: ProgramReport, seconds: float) -> None:
     say(
         f"  weights: {size_text(sum(r.spec.size_bytes or 0 for r in p.recipes))} in {many(len(p.recipes), 'buffer')}"
     )
-    say(f"see more: xpu inspect {report.path}")
+    if report.size_bytes:
+        say(f"see more: xpu inspect {report.path}")

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from ..errors import BuildError
 
-__all__ = ["FLAGS", "Toolchain", "cxx_toolchain"]
+__all__ = ["FLAGS", "TextRefused", "Toolchain", "cxx_toolchain"]
 
 # Freestanding code that needs no library at all. NaN, infinities and signed zeros keep their meaning; integers wrap;
 # a product and a sum may become one FMA; floating-point flags and errno are nobody's business.
@@ -46,6 +46,13 @@ FLAGS: tuple[str, ...] = (
 # Every symbol must be found in the text itself.
 _LINK = ("-Wl,-z,defs", "-Wl,--build-id=none", "-s")
 _SECONDS = 600
+
+
+_TRIVIAL = "int nothing;"
+
+
+class TextRefused(BuildError):
+    """A compiler that works refuses a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +88,27 @@ class Toolchain:
                     got=f"{error}",
                     do="Set CXX to a working compiler.",
                 ) from error
-            if done.returncode != 0:
-                raise BuildError(
-                    who,
-                    f"{self.version} refuses the generated text",
-                    got=_head(done.stderr),
-                    do="Set CXX to another compiler, or report it with the text (xpu inspect --source).",
-                )
-            return library.read_bytes()
+            if done.returncode == 0:
+                return library.read_bytes()
+            works = done.returncode > 0 and source != _TRIVIAL and self._works(flags, who)
+            raise (TextRefused if works else BuildError)(
+                who,
+                f"{self.version} refuses the generated text"
+                if done.returncode > 0
+                else f"{self.version} was ended by signal {-done.returncode}",
+                got=_head(done.stderr),
+                do="Set CXX to another compiler."
+                if done.returncode > 0
+                else "Free memory, or set CXX to another compiler.",
+            )
+
+    def _works(self, flags: tuple[str, ...], who: str) -> bool:
+        """Whether the compiler makes anything of a text without content, under the same flags."""
+        try:
+            self._build(_TRIVIAL, flags, who)
+        except BuildError:
+            return False
+        return True
 
 
 def cxx_toolchain(architecture: str = "") -> Toolchain:
@@ -152,7 +172,7 @@ _MACHINES = {62: "x86_64", 183: "aarch64"}  # e_machine of an ELF file, from the
 def _makes_code_for(command: tuple[str, ...]) -> str:
     """The architecture of what a compiler builds, ``""`` for one that builds nothing: a driver starts even where its linker is not there."""
     try:
-        made = Toolchain(command, "").build("int nothing;")
+        made = Toolchain(command, "").build(_TRIVIAL)
     except BuildError:
         return ""
     machine = int.from_bytes(made[18:20], "little")

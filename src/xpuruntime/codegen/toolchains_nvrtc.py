@@ -14,6 +14,7 @@ from .. import _core, env
 from ..errors import BuildError, StoreError
 from ..store import Store, digest
 from ..vendor_folders import vendor_folders
+from .toolchains import TextRefused
 
 __all__ = ["NVRTC_FLAGS", "Nvrtc", "nvrtc_toolchain"]
 
@@ -67,11 +68,12 @@ class Nvrtc:
             return kept
         status, cubin, _ = _core.nvrtc_compile(source, name, arch, flags)
         if not status.ok:
-            raise BuildError(
+            works, _, _ = _core.nvrtc_compile("", name, arch, flags)
+            raise (TextRefused if works.ok else BuildError)(
                 who,
                 f"{self.name} refuses the text for {arch}",
                 got=_said(status.message),
-                do=status.advice or "Mend the kernel's text, or report it (xpu inspect --source).",
+                do=status.advice or "Mend the kernel's text.",
             )
         _keep(store, ingredients, cubin)
         return cubin

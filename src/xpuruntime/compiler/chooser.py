@@ -6,6 +6,7 @@ a tenth of a millisecond (all of ResNet-50's candidates 5 ms, of BERT's 35 ms, b
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
@@ -13,9 +14,12 @@ from typing import NamedTuple, TypeAlias
 from ..codegen.target import CodegenTarget
 from ..decisions import Candidate, Decision, Reason, Support
 from ..errors import BuildError, KernelUnavailable
+from ..faults import as_error, is_fault, part
 from ..ir import Graph, Node
 from ..ir.family import source_names
+from ..kernels.catalogue import answer, failed
 from ..kernels.kernel import Kernel, Lowered, NodeCall
+from ..kernels.user import UserKernel
 from ..policies import KernelPolicy, Offer, choose
 from ..policies.pins import parted
 from .asked import declined
@@ -27,9 +31,7 @@ __all__ = ["Chooser", "Chosen", "OffersOf", "workspace_of"]
 OffersOf: TypeAlias = Callable[[NodeCall, CodegenTarget], Sequence[tuple[Kernel, Support]]]
 """The catalogue: every kernel of a node's op with its answer, in order of preference."""
 
-# What a kernel may raise while it writes its code; anything else is no defect of one kernel.
-_DEFECTS = (ArithmeticError, LookupError, TypeError, ValueError, AssertionError)
-
+_log = logging.getLogger("xpuruntime.compiler")
 
 Rows: TypeAlias = dict[str, tuple[Kernel, Support]]
 Pin: TypeAlias = Callable[[str, Mapping[str, int]], Kernel]
@@ -72,9 +74,11 @@ class Chooser:
         return next((k.name for k, s in self.offers(call, self.target) if s), "")
 
     def choose(self, node: Node, call: NodeCall) -> Chosen:
-        """The kernel for a node. Raises KernelUnavailable (with the decision), BuildError where it fails to write its code.
+        """The kernel for a node. Raises KernelUnavailable (with the decision); InternalError where a forced kernel, or the only one, fails to
+        write its code, and BuildError where that is a user's.
 
-        A kernel whose library says that it does not compute the node (``CodegenTarget.libraries``) is passed over, and the decision says why.
+        A kernel whose own code fails is passed over, and so is one whose library says that it does not compute the node
+        (``CodegenTarget.libraries``); the decision says why.
         """
         rows = self._with_pins(
             {k.name.partition("/")[2]: (k, s) for k, s in self.offers(call, self.target)}, call
@@ -87,6 +91,9 @@ class Chooser:
                 do="Use a vendor engine for this model.",
             )
         code = {name: _code(kernel, call, self.target) for name, (kernel, support) in rows.items() if support}
+        faults = {n: e for n, e in code.items() if isinstance(e, Exception) and not _is_users(rows[n][0])}
+        for name, error in faults.items():
+            rows[name] = rows[name][0], failed(error)
         measured = self.times.of(call, self.target.name)
         known = all(v in self.graph.values for v in node.values)  # a copy may read what the graph has not
         facts = facts_of(
@@ -94,7 +101,13 @@ class Chooser:
         )
         while True:
             offers = [_offer(n, k, s, code.get(n), measured.get(n)) for n, (k, s) in rows.items()]
-            chosen, decision = choose(self.policy, facts, offers)
+            try:
+                chosen, decision = choose(self.policy, facts, offers)
+            except KernelUnavailable as no:
+                for name, error in faults.items():
+                    if rows[name][1].reason in str(no.got):
+                        raise as_error(error, f"compile for {self.target.name}") from error
+                raise
             kernel, made = rows[chosen][0], code[chosen]
             why = declined(self.target, kernel.name, call, made) if isinstance(made, Lowered) else ""
             if not why:
@@ -103,12 +116,19 @@ class Chooser:
             self.declined.append(f"{kernel.name} {node.name}")
         key = (decision.question, chosen, *(f"{c.name}: {c.reason}" for c in decision.rejected))
         self._decisions.setdefault(key, []).append(decision)
+        for name in faults:
+            _log.warning(
+                "%s: %s; %s computes it instead",
+                ", ".join(source_names(node)),
+                rows[name][1].reason,
+                kernel.name,
+            )
         if not isinstance(made, Lowered):
             raise BuildError(
                 f"kernel {kernel.name} for {node.op} %{node.name}",
                 "failed while it wrote its code",
                 got=f"{type(made).__name__}: {made}",
-                do="This is a defect of the kernel; forbid it in a policy to go on, and report it.",
+                do="Mend the kernel, or forbid it in a policy to go on.",
             ) from made
         assert decision.chosen is not None  # else there was no name to choose
         return Chosen(kernel, made, decision.chosen.reason)
@@ -120,7 +140,7 @@ class Chooser:
             pin: Pin | None = getattr(rows[plain][0], "pinned", None) if plain in rows else None
             if pin is not None:
                 made = pin(name, values)
-                more[name] = made, made.supports(call, self.target)
+                more[name] = made, answer(made, call, self.target)
         return rows | more
 
     def decided(self) -> list[Decision]:
@@ -136,11 +156,18 @@ def _kernels_named(layer: KernelPolicy) -> Iterator[str]:
 
 
 def _code(kernel: Kernel, call: NodeCall, target: CodegenTarget) -> Lowered | Exception:
-    """The node as the kernel's code. A kernel that fails is an error only where it is chosen."""
+    """The node as the kernel's code, or what went wrong: an error only where nothing else is left or it is forced."""
     try:
-        return kernel.lower(call, target)
-    except _DEFECTS as error:
+        with part(f"kernel {kernel.name}"):
+            return kernel.lower(call, target)
+    except Exception as error:
+        if not is_fault(error) or isinstance(error, MemoryError):
+            raise
         return error
+
+
+def _is_users(kernel: Kernel) -> bool:
+    return isinstance(kernel, UserKernel)
 
 
 def _offer(

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from ..codegen.target import CodegenTarget
 from ..errors import BuildError
+from ..faults import part
 from ..kernels.kernel import Built, Unit
 from ..program.program import Binary, ExecutionPlan, KernelCall
 from .calls import Call, Lowering
@@ -69,12 +70,13 @@ class Code:
 
 def plan_of(lowering: Lowering, code: Code) -> ExecutionPlan:
     """The execution plan of one entry point on one target; its functions go into ``code``. Raises BuildError."""
-    buffers, arena = lowering.memory.done([c.use for c in lowering.calls])
+    with part("memory planning"):
+        buffers, arena = lowering.memory.done([c.use for c in lowering.calls])
 
     def named(name: str) -> str:
         return lowering.renamed.get(name, name)
 
-    calls = tuple(_call(c, code, named) for c in lowering.calls)
+    calls = tuple(_emitted(c, code, named) for c in lowering.calls)
     buffers = tuple(replace(b, name=named(b.name), root=named(b.root)) for b in buffers)
     used = {n for c in calls for n in (*c.inputs, *c.outputs)} | {*lowering.inputs, *lowering.outputs}
     used |= {s.name for s in lowering.graph.states}
@@ -87,6 +89,17 @@ def plan_of(lowering: Lowering, code: Code) -> ExecutionPlan:
         arena_bytes=arena,
         batch=max(1, code.target.config.max_dispatches_per_batch),
     )
+
+
+def _emitted(call: Call, code: Code, named: Callable[[str], str]) -> KernelCall:
+    """``_call``; what goes wrong in it is the kernel's."""
+    with part(emitted_part(call.kernel, call.nodes)):
+        return _call(call, code, named)
+
+
+def emitted_part(kernel: str, nodes: Sequence[str]) -> str:
+    """A kernel's name in reports, with the nodes of the model that its code is for."""
+    return f"kernel {kernel} for {', '.join(nodes[:3]) or 'no node of the model'}"
 
 
 def _call(call: Call, code: Code, named: Callable[[str], str]) -> KernelCall:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..codegen.target import CodegenTarget
+from ..faults import part
 from ..ir import Graph, Node
 from ..ir.attributes import Attrs
 from ..ir.family import source_names
@@ -45,7 +46,8 @@ def lower(
 
     Raises KernelUnavailable (with the decision) where no kernel computes a node or the one that a policy forces cannot be had.
     """
-    return _Lowerer(graph, layouts, Chooser(graph, target, policy, offers, phase, times)).run()
+    with part(f"lowering to {target.name}"):
+        return _Lowerer(graph, layouts, Chooser(graph, target, policy, offers, phase, times)).run()
 
 
 class _Lowerer:
@@ -69,14 +71,16 @@ class _Lowerer:
                 self.memory.update(state.name, state.next)
         for node in self.graph.nodes:
             self.known.take(node)
-        self._place()
+        with part("memory planning"):
+            self._place()
         for node in self.graph.nodes:
             if node.outputs[0].name in self.known or self._view(node) or self._placed(node):
                 continue
             self._kernel(node)
         self._count()
         outputs, renamed = self._outputs()  # they may show what a state was before this run
-        self.memory.reuse([c.use for c in self.calls])
+        with part("memory planning"):
+            self.memory.reuse([c.use for c in self.calls])
         self.calls = [c for c in self.calls if not (c.stage.copies and self._in_place(c))]
         self._states()
         self.calls = in_turn(self.calls, self.memory)

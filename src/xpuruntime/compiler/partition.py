@@ -11,12 +11,14 @@ the others that may take it, in order.
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..decisions import Candidate, Decision, Reason, Support
 from ..errors import EngineUnavailable
+from ..faults import contained, foreign
 from ..ir import Graph, Node
 from ..ir.family import source_names
 from ..policies import KernelPolicy, Policy, load_policy
@@ -33,6 +35,7 @@ __all__ = ["Costs", "PartitionPlan", "Supports", "TransferOp", "is_op_supported"
 OTHERS = ("onnxruntime", "openvino")
 
 
+@contained("partition")
 def partition(
     model: Model,
     demands: Supports | Policy | KernelPolicy | Mapping[str, Any] | str | None = None,
@@ -66,7 +69,7 @@ def partition(
     supports: Supports | None = None
     kernels = KernelPolicy()
     if callable(demands):
-        supports = demands
+        supports = _own(demands)
     elif demands is not None:
         policy = load_policy(demands)
         kernels = policy.kernel
@@ -78,6 +81,17 @@ def partition(
     wanted = Wanted(engine, rest, dict(place or {}), kernels, supports, target)
     rates = costs if isinstance(costs, Costs) else Costs(measured=costs or {})
     return _Partitioner(graph, wanted, rates, request).run(absorb)
+
+
+def _own(supports: Supports) -> Supports:
+    """The user's function; its errors stay his."""
+
+    @functools.wraps(supports)
+    def asked(*args: Any) -> Any:
+        with foreign():
+            return supports(*args)
+
+    return asked
 
 
 class _Partitioner:

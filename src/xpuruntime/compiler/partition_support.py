@@ -8,10 +8,12 @@ from ..codegen.target import CodegenTarget
 from ..decisions import Reason, Support
 from ..errors import IrError, KernelUnavailable, XpuError
 from ..families import family_of_aten, family_of_onnx
+from ..faults import is_fault
 from ..ir import OPS, Graph, Node
 from ..ir.graph import Output, Value
 from ..ir.symbols import substitute
 from ..kernels import has_kernel, offers
+from ..kernels.catalogue import failed
 from ..kernels.kernel import NodeCall, Operand
 from ..passes import run_passes
 from ..passes.decompose import EXPANSIONS
@@ -93,7 +95,10 @@ def _remembered(call: NodeCall, target: CodegenTarget) -> Support:
     if call.op == "opaque" or key not in _REMEMBERED:
         if len(_REMEMBERED) >= _MOST:
             _REMEMBERED.clear()
-        _REMEMBERED[key] = _call(call, target)
+        answer = _call(call, target)
+        if answer.code is Reason.INTERNAL_ERROR:
+            return answer
+        _REMEMBERED[key] = answer
     return _REMEMBERED[key]
 
 
@@ -120,6 +125,10 @@ def _call(call: NodeCall, target: CodegenTarget) -> Support:
         return Support.no(Reason.OP_UNSUPPORTED, _why(error))
     except ValueError as error:  # a sample size that the op's own arithmetic has no room for
         return Support.no(Reason.SHAPE_UNSUPPORTED, str(error))
+    except Exception as error:
+        if not is_fault(error):
+            raise
+        return failed(error)
     return Support.yes()
 
 

@@ -18,20 +18,22 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from .. import __version__
 from ..codegen.target import CodegenTarget
+from ..codegen.toolchains import TextRefused
 from ..decisions import Decision
-from ..errors import BuildError, IrError
+from ..errors import BuildError, FormatError, IrError, XpuError
+from ..faults import Subject, contained, foreign, part
 from ..ir import Graph, specialize, verify
 from ..ir.bounds import bounds_of, outside, span
 from ..kernels import offers
 from ..kernels.user import named_digests
-from ..passes import find_passes, run_passes
-from ..passes.layout import assign_layouts
+from ..passes import find_passes, laid_out, run_passes
 from ..policies import Policy, load_policy
 from ..program.program import Binary, CompiledProgram, EntryPoint, ExecutionPlan
+from ..program.validate import validate
 from ..targets import TargetConfig
 from .calls import Lowering
 from .demands import Demands
-from .emit import Code, plan_of
+from .emit import Code, emitted_part, plan_of
 from .lower import lower
 from .resolve import resolve_target
 from .times import KernelTimes
@@ -81,21 +83,48 @@ def compile(  # noqa: A001  - the specification's name
              fastest of those that were all measured is taken.
 
     The same model, policy, target and compiler (and the same answers of libraries) give the same program, byte for byte.
-    Raises BuildError, KernelUnavailable (with its decision), PolicyError, IrError for a symbol without a value.
+    Raises BuildError, KernelUnavailable (with its decision), PolicyError, IrError for a symbol without a value; InternalError, with the folder
+    of a reproduction, where our own code fails.
     """
+    subject = Subject()
+    with contained("compile", subject):
+        return _compile(model, target, policy, shapes, passes, phase, weights, watch, times, subject)
+
+
+def _compile(
+    model: Model | Mapping[str, Graph],
+    target: Target | Sequence[Target],
+    policy: Any,
+    shapes: Mapping[str, int] | Sequence[Mapping[str, int]],
+    passes: Sequence[str] | str | int | None,
+    phase: str,
+    weights: Mapping[str, Any] | None,
+    watch: Callable[[str, Graph], None] | None,
+    times: KernelTimes | Mapping[str, Any] | str | PathLike[str] | None,
+    subject: Subject,
+) -> CompiledProgram:
+    """``compile``; ``subject`` learns what a reproduction needs."""
     begun = time.perf_counter()
     demands, measured = load_policy(policy), KernelTimes.load(times)
     level = demands.execution.optimization_level
     targets = [resolve_target(t) for t in _listed(target)]
+    subject.policy, subject.targets = demands, tuple(t.name for t in targets)
     usual = 3 if all(t.takes_fused for t in targets) else 1
     usual = usual if level is None else level
+    passes = passes if passes is None or isinstance(passes, str | int) else list(passes)
     steps = find_passes(usual if passes is None else passes, usual)
-    rewrites, laid_out = [s.name for s in steps], any(s.physical for s in steps)
+    rewrites, physical = [s.name for s in steps], any(s.physical for s in steps)
     asked = Demands(demands, targets, phase, weights or {})
-    entries = _entries(model, shapes)
-    graphs = {
-        name: run_passes(g, rewrites, context=asked.context(), watch=watch) for name, g in entries.items()
-    }
+    entries = _entries(model, shapes, subject)
+    subject.words = (
+        ()
+        if passes is None
+        else ("--passes", str(passes) if isinstance(passes, str | int) else ",".join(passes))
+    )
+    graphs: dict[str, Graph] = {}
+    for name, entry in entries.items():
+        _take(subject, entry)
+        graphs[name] = run_passes(entry, rewrites, context=asked.context(), watch=_watched(watch))
     lowered: list[Lowering] = []
     binaries: list[Binary] = []
     plans: dict[str, list[ExecutionPlan]] = {name: [] for name in graphs}
@@ -103,20 +132,22 @@ def compile(  # noqa: A001  - the specification's name
     for t in targets:
         code = Code(t, len(binaries))
         for name, graph in graphs.items():
+            _take(subject, entries[name])
             laid, layouts = (
-                assign_layouts(graph, t.config.channel_alignment_bytes, t.any_layout)
-                if laid_out and t.takes_fused
+                laid_out(graph, t.config.channel_alignment_bytes, t.any_layout)
+                if physical and t.takes_fused
                 else (graph, {})
             )
             lowering = lower(laid, layouts, t, demands.kernel, offers, phase=phase, times=measured)
             plans[name].append(plan_of(lowering, code))
             borders[name] = lowering.inputs, lowering.outputs
             lowered.append(lowering)
-        binaries += code.binaries()
+        with part(f"code generation for {t.name}", ours=(TextRefused,)):
+            binaries += _assembled(code, [p for mine in plans.values() for p in mine])
     first = next(iter(graphs.values()))
     names = ", ".join(t.name for t in targets)
     _log.info("compiled %s for %s in %.2f s", first.name, names, time.perf_counter() - begun)
-    return CompiledProgram(
+    program = CompiledProgram(
         name=first.name,
         entries=tuple(_entry(name, graphs[name], borders[name], plans[name]) for name in graphs),
         weights=_by_name(w for low in lowered for w in low.known.weights),
@@ -129,10 +160,52 @@ def compile(  # noqa: A001  - the specification's name
         ),
         facts={"xpuruntime": __version__},
     )
+    with part("emit", ours=(FormatError,)):
+        validate(program, f"program {first.name!r}", "")
+    return program
+
+
+def _assembled(code: Code, plans: Sequence[ExecutionPlan]) -> list[Binary]:
+    """The binaries. Where a compiler refuses the text, its words name a function, and that the kernel."""
+    try:
+        return code.binaries()
+    except TextRefused as error:
+        log = str(error.got)
+        for call in (c for p in plans for c in p.calls if c.symbol in log):
+            with part(emitted_part(call.kernel, call.nodes), ours=(TextRefused,)):
+                raise
+        raise
+
+
+def _take(subject: Subject, graph: Graph) -> None:
+    """From here on faults are about this graph. It may break a law itself, where it was made by hand: then that is the error."""
+
+    def excuse() -> XpuError | None:
+        try:
+            verify(graph)
+        except XpuError as error:
+            return error
+        return None
+
+    subject.graph, subject.excuse = graph, excuse
+
+
+def _watched(watch: Callable[[str, Graph], None] | None) -> Callable[[str, Graph], None] | None:
+    """The user's function; its errors stay his."""
+    if watch is None:
+        return None
+
+    def watched(name: str, graph: Graph) -> None:
+        with foreign():
+            watch(name, graph)
+
+    return watched
 
 
 def _entries(
-    model: Model | Mapping[str, Graph], shapes: Mapping[str, int] | Sequence[Mapping[str, int]]
+    model: Model | Mapping[str, Graph],
+    shapes: Mapping[str, int] | Sequence[Mapping[str, int]],
+    subject: Subject,
 ) -> dict[str, Graph]:
     """Static graphs by entry-point name."""
     if isinstance(model, Mapping) and model and all(isinstance(g, Graph) for g in model.values()):
@@ -143,6 +216,8 @@ def _entries(
     made = {}
     for name, graph in graphs.items():
         for bucket in buckets:
+            _take(subject, graph)
+            subject.words = tuple(w for k, v in bucket.items() for w in ("--shape", f"{k}={v}"))
             _check_bounds(graph, bucket)
             static = specialize(graph, bucket)
             if static is not graph:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ..errors import ModelError, XpuError
+from ..faults import contained
 from ..ir import Graph
 from ..protocols import Array, ModelSource
 from .model_file import open_with
@@ -46,6 +47,7 @@ def load_onnx(
     return import_onnx(model, name=name, bind=bind).graph
 
 
+@contained("import_onnx", kind=ModelError)
 def import_onnx(
     model: str | os.PathLike[str] | bytes | ModelSource | object,
     *,

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..errors import IrError
+from ..faults import is_fault
 from ..ir import Source
 from ..types import DType, TensorSpec
 from .onnx_nodes import WHY, actual, attributes, defaults, schema_body, version, without_absent
@@ -55,7 +56,9 @@ class Lowering:
                     self.v.deciding |= self.v.roots(no.value)
             except IrError as error:
                 reason = f"{error.what}{'' if error.got is None else f' ({error.got})'}"
-            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            except Exception as error:
+                if not is_fault(error) or isinstance(error, MemoryError):
+                    raise
                 reason = f"its attributes or operands do not fit the op ({type(error).__name__}: {error})"
             self.v.undo(mark)
             if not self._inlined(node, domain, scope, mark):

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import ModelError
+from ..faults import contained
 from ..ir import Graph, save_weights
 from ..protocols import Array
 from .torch_export import decomposed, exported, find_torch, speaker
@@ -43,6 +44,7 @@ def extract_ir(
     return import_torch(model, example_inputs, model_name=model_name, dynamic_shapes=dynamic_shapes).graph
 
 
+@contained("extract_ir", kind=ModelError)
 def import_torch(
     model: Any, example_inputs: Any = None, *, model_name: str = "", dynamic_shapes: Any = None
 ) -> TorchImport:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import IrError
+from ..faults import is_fault, recorded
 from ..ir import Value, find_op
 from ..types import Dim, DimLike, TensorSpec
 from .builder import Builder
@@ -105,6 +106,10 @@ class Lowering:
                 reason = no.reason
             except IrError as error:
                 reason = f"{error.what}{'' if error.got is None else f' ({error.got})'}"
+            except Exception as error:
+                if not is_fault(error) or isinstance(error, MemoryError):
+                    raise
+                reason = f"a fault of xpuruntime: its lowering failed with {recorded(error).text}"
             else:
                 self._name(node, made, mark)
                 return

@@ -13,7 +13,16 @@ from typing import Any
 from .. import __version__
 from ..decisions import Candidate, Reason, Support
 from ..engines import lookup
-from ..errors import BuildError, BuildTimeout, EngineUnavailable, ModelError, StoreError
+from ..errors import (
+    BuildError,
+    BuildTimeout,
+    EngineUnavailable,
+    InternalError,
+    ModelError,
+    OutOfMemory,
+    StoreError,
+)
+from ..faults import contained
 from ..plugins import EnginePlugin
 from ..protocols import Artifact, Engine, EngineRequest, Executable, ModelSource
 from ..store import Store, digest
@@ -93,6 +102,17 @@ def attempt(model: ModelSource, wanted: Wanted, store: Store) -> Loaded | Candid
     """Load the candidate, or say why it cannot be had. Raises EngineUnavailable for a name that nobody knows: a typing
     error must not become a fallback.
     """
+    try:
+        with contained(f"{wanted.name}, model {model.name}"):
+            return _attempt(model, wanted, store)
+    except InternalError as error:
+        facts = {"parts": list(error.parts), "reproduction": error.folder}
+        return Candidate(wanted.name, Reason.INTERNAL_ERROR, error.what, error.do, facts=facts)
+    except OutOfMemory as error:
+        return Candidate(wanted.name, Reason.BUILD_FAILED, f"{error.what}: {error.got}", error.do)
+
+
+def _attempt(model: ModelSource, wanted: Wanted, store: Store) -> Loaded | Candidate:
     plugin = find(wanted.engine)
     if isinstance(plugin, Support):
         return Candidate.rejected(wanted.name, plugin)
@@ -127,6 +147,8 @@ def attempt(model: ModelSource, wanted: Wanted, store: Store) -> Loaded | Candid
         )
     except BuildTimeout as error:
         return Candidate(wanted.name, Reason.TIMED_OUT, f"{error.what}: {error.got}", error.do)
+    except InternalError:
+        raise
     except BuildError as error:
         return Candidate(wanted.name, Reason.BUILD_FAILED, f"{error.what}: {error.got}", error.do)
     own = source.quantized if integers else None
@@ -176,6 +198,8 @@ def _obtain(
                 executable = _keeping(engine.load(_unpack(name, blob), model, request), store, ingredients)
                 _log.debug("%s: artifact of %s taken from %s", model.name, name, store.path("artifact", key))
                 return executable, {"from_store": True, "load_s": round(time.perf_counter() - start, 4)}
+            except InternalError:
+                raise
             except (BuildError, ValueError) as error:  # whole by its checksum, yet the vendor refuses it
                 _log.warning("%s The kept artifact is built again.", error)
         if seconds is None or not plugin.compiles_in_build:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..errors import XpuError
+from ..faults import contained
 from ..frontends.onnx import load_onnx
 from ..ir import Graph, Node
 from ..ir.family import family_of
@@ -39,15 +40,16 @@ def node_details(model: ModelSource) -> dict[str, NodeDetail]:
     if model.format not in ("onnx", "graph"):
         return {}
     try:
-        graph = load_onnx(model) if model.graph is None else model.graph[0]
+        with contained(f"plan of {model.name}"):
+            graph = load_onnx(model) if model.graph is None else model.graph[0]
+            by_source: dict[str, list[Node]] = defaultdict(list)
+            for node in graph:
+                for source in node.sources:
+                    by_source[source.name].append(node)
+            return {name: _detail(graph, nodes) for name, nodes in by_source.items() if name}
     except XpuError as error:
         _log.info("no node details for %s: %s", model.name, error)
         return {}
-    by_source: dict[str, list[Node]] = defaultdict(list)
-    for node in graph:
-        for source in node.sources:
-            by_source[source.name].append(node)
-    return {name: _detail(graph, nodes) for name, nodes in by_source.items() if name}
 
 
 def _detail(graph: Graph, nodes: list[Node]) -> NodeDetail:

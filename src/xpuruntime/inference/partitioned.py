@@ -27,6 +27,7 @@ from ..compiler import compile as compile_graph
 from ..compiler.partition import PartitionPlan
 from ..decisions import Decision
 from ..errors import RunError
+from ..faults import contained
 from ..frontends.onnx_cut import Original
 from ..ir import Graph, bind
 from ..profiler.receipt import Receipt
@@ -66,6 +67,7 @@ class DAGExecutor:
     Raises EngineUnavailable (with the region's decision) when no alternative is left.
     """
 
+    @contained("DAGExecutor")
     def __init__(
         self,
         plan: PartitionPlan,
@@ -131,6 +133,7 @@ class DAGExecutor:
 
     # ── weights ──
 
+    @contained("DAGExecutor.load_weights")
     def load_weights(self, source: Mapping[str, Any] | str | os.PathLike[str] | None = None) -> None:
         """Give every region its weights, once: arrays by name, a safetensors file, or a folder in which the graph's own files lie
         (None: the working folder). Raises InputError for one that is missing or has another type than the graph's.

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..decisions import Candidate, Decision, Reason
-from ..errors import EngineUnavailable, InputError, KernelUnavailable, XpuError
+from ..errors import EngineUnavailable, InputError, InternalError, KernelUnavailable, XpuError
+from ..faults import as_known
 from ..program.plan import Region
 from ..protocols import Array, Evidence
 from ..runtime.buffer import DeviceBuffer
@@ -53,8 +54,8 @@ class Placed:
                     runner.load(self._weights)
             except InputError:
                 raise
-            except XpuError as error:
-                self.fall(error, Reason.BUILD_FAILED)
+            except Exception as error:
+                self.fall(as_known(error, str(self.work.graph.name)), Reason.BUILD_FAILED)
                 continue
             self.runner = runner
             return
@@ -68,8 +69,8 @@ class Placed:
                 self.runner.load(self._weights)
             except InputError:
                 raise
-            except XpuError as error:
-                self.fall(error, Reason.BUILD_FAILED)
+            except Exception as error:
+                self.fall(as_known(error, str(self.work.graph.name)), Reason.BUILD_FAILED)
                 self.open()
 
     def run(self, values: Mapping[str, Any], symbols: Mapping[str, int], bring: Bring) -> Sequence[Any]:
@@ -83,10 +84,10 @@ class Placed:
                 return runner.run(bring(values, runner.on_device), symbols)
             except InputError:
                 raise
-            except XpuError as error:
+            except Exception as error:
                 with self._lock:
                     if self.runner is runner:  # else another thread has been here
-                        self.fall(error, Reason.RUN_FAILED)
+                        self.fall(as_known(error, str(self.work.graph.name)), Reason.RUN_FAILED)
                         self.open()
 
     def fall(self, error: XpuError, code: Reason) -> None:
@@ -94,11 +95,12 @@ class Placed:
         region = self.work.region
         name = f"{region.engine} on {region.device}"
         text = error.what if error.got is None else f"{error.what}: {error.got}"
+        code = Reason.INTERNAL_ERROR if isinstance(error, InternalError) else code
         self.rejected.append(Candidate(name, code, text, error.do))
         told = {c.name for c in self.rejected}
         left = [c for c in self.decision.rejected if c.name not in told]
         if not region.alternatives:
-            own = code is Reason.RUN_FAILED or isinstance(error, KernelUnavailable)
+            own = code is Reason.RUN_FAILED or isinstance(error, KernelUnavailable | InternalError)
             if own and len(self.rejected) == 1:
                 raise error
             decision = Decision("engine", region.id, None, (*self.rejected, *left))

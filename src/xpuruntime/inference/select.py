@@ -11,6 +11,7 @@ from ..errors import (
     BuildTimeout,
     DeviceUnavailable,
     EngineUnavailable,
+    InternalError,
     PolicyError,
     PrecisionUnavailable,
     XpuError,
@@ -175,6 +176,7 @@ _ERRORS: dict[Reason, type[XpuError]] = {
     Reason.PRECISION_UNSUPPORTED: PrecisionUnavailable,
     Reason.OPTION_UNKNOWN: PolicyError,
     Reason.BUILD_FAILED: BuildError,
+    Reason.INTERNAL_ERROR: InternalError,
     Reason.TIMED_OUT: BuildTimeout,
 }
 
@@ -203,4 +205,7 @@ def _unavailable(model: ModelSource, ask: Ask, decision: Decision) -> XpuError:
     what = what.rstrip(".")
     got = ", ".join(f"{c.name}: {c.code.value}" for c in tried)
     do = telling.do or "Name another engine or device, or add allow_fallback='cpu'."
+    if kind is InternalError:
+        parts, folder = tuple(telling.facts.get("parts", ())), telling.facts.get("reproduction", "")
+        return InternalError(who, what, got=got, do=do, decision=decision, parts=parts, folder=folder)
     return kind(who, what, got=got, do=do, decision=decision)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, overload
 
 from ..decisions import Reason
 from ..errors import EngineUnavailable, StrictError
+from ..fault_reports import report_folders, reports_into
+from ..faults import contained
 from ..ir.bounds import Bounds, bounds_of
 from ..policies import ExecutionPolicy, KernelPolicy, Policy
 from ..profiler import trace
@@ -73,6 +75,7 @@ class InferenceSession:
     A session may be used by several threads at once. A run that takes longer than the policy's ``run_timeout_s`` is ended. Close it, or use it as a context manager, to free the engine early.
     """
 
+    @contained("InferenceSession")
     def __init__(
         self,
         model: str | os.PathLike[str] | bytes | ModelProto | nn.Module | ExportedProgram,
@@ -108,12 +111,13 @@ class InferenceSession:
         )
         store = Store(cache_dir)
         kept = store if effective.ask.caching else Store(mode="off")
-        self._model = open_any(model, example_inputs, dynamic_shapes, kept)
-        source = self._model
-        if effective.static_shape:
-            source = fixed_known(self._model, effective.fixed_shapes, kept)
-        examples = examples_of(source, example_inputs)
-        selection = select(source, replace(effective.ask, examples=examples), store)
+        with reports_into(*report_folders(store)):
+            self._model = open_any(model, example_inputs, dynamic_shapes, kept)
+            source = self._model
+            if effective.static_shape:
+                source = fixed_known(self._model, effective.fixed_shapes, kept)
+            examples = examples_of(source, example_inputs)
+            selection = select(source, replace(effective.ask, examples=examples), store)
         self._loaded = selection.loaded
         self._executable = selection.loaded.executable
         self._on_tensors = getattr(self._executable, "run_tensors", None)

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..errors import BuildError, BuildTimeout
+from ..fault_reports import report_folders, reports_into
 from ..plugins import load_dotted
 from ..protocols import Artifact, EngineRequest, ModelSource
 
@@ -43,7 +44,7 @@ def call_within(function: str, arguments: tuple[Any, ...], seconds: float, who: 
     Raises BuildTimeout after ``seconds``, BuildError when the child dies or the arguments cannot be sent, and what the function raises.
     """
     try:
-        work = pickle.dumps((function, arguments), protocol=pickle.HIGHEST_PROTOCOL)
+        work = pickle.dumps((function, arguments, report_folders()), protocol=pickle.HIGHEST_PROTOCOL)
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         do = "Drop compile_timeout_s, or give the model as a file."
         raise BuildError(who, "cannot be sent to a process that can be stopped", got=error, do=do) from error
@@ -132,11 +133,12 @@ def _child() -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     outcome: tuple[bool, Any]
     try:
-        function, arguments = pickle.loads(work)
+        function, arguments, reports = pickle.loads(work)
         call = load_dotted(function)
         begin.write(b"begins\n")
         begin.flush()
-        outcome = True, call(*arguments)
+        with reports_into(*reports):
+            outcome = True, call(*arguments)
     except Exception as error:
         outcome = False, error
         begin.write(b"failed\n")

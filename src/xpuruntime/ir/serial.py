@@ -114,7 +114,7 @@ def _attr_out(value: Any) -> Any:
 
 
 def load(path: str | os.PathLike[str], *, verify: bool = True) -> Graph:
-    """Read what ``save`` wrote; verified unless told otherwise. Raises FormatError (damaged, newer, not a graph) or IrError."""
+    """Read what ``save`` wrote, or the text form; verified unless told otherwise. Raises FormatError (damaged, newer, not a graph) or IrError."""
     who = f"graph file {os.fspath(path)}"
     try:
         if Path(path).stat().st_size > MAX_BYTES:
@@ -122,6 +122,10 @@ def load(path: str | os.PathLike[str], *, verify: bool = True) -> Graph:
         text = Path(path).read_bytes()
     except OSError as error:
         raise FormatError(who, "cannot be read", got=error.strerror, do="Check the path.") from error
+    if text.startswith(b"graph "):
+        from .text import parse
+
+        return parse(text.decode("utf-8", "replace"), verify=verify)
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:

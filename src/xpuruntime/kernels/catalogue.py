@@ -16,7 +16,8 @@ from functools import cache
 from importlib.util import find_spec
 
 from ..codegen.target import CodegenTarget
-from ..decisions import Support
+from ..decisions import Reason, Support
+from ..faults import is_fault, part, recorded
 from .kernel import Kernel, NodeCall
 from .user import user_kernels
 
@@ -67,9 +68,27 @@ def has_kernel(op: str, target: CodegenTarget) -> bool:
 
 def offers(call: NodeCall, target: CodegenTarget) -> Sequence[tuple[Kernel, Support]]:
     """Every kernel of the call's op, users' last, and whether it computes this call on the target."""
-    own = [(kernel, kernel.supports(call, target)) for kernel in kernels_of(call.op, target.kind)]
+    own = [(kernel, answer(kernel, call, target)) for kernel in kernels_of(call.op, target.kind)]
     own.sort(key=lambda row: not (row[1] and _leads(row[0], call, target)))
-    return [*own, *((kernel, kernel.supports(call, target)) for kernel in user_kernels(call.op, target.kind))]
+    return [*own, *((kernel, answer(kernel, call, target)) for kernel in user_kernels(call.op, target.kind))]
+
+
+def answer(kernel: Kernel, call: NodeCall, target: CodegenTarget) -> Support:
+    """Whether a kernel computes a call. One that fails over the question does not, and the reason says so."""
+    try:
+        with part(f"kernel {kernel.name}"):
+            return kernel.supports(call, target)
+    except Exception as error:
+        if not is_fault(error):
+            raise
+        return failed(error)
+
+
+def failed(error: Exception) -> Support:
+    """The answer of a kernel whose own code failed; a reproduction is written."""
+    fault = recorded(error)
+    stored = f"; reproduction: {fault.folder}" if fault.folder else ""
+    return Support.no(Reason.INTERNAL_ERROR, f"a fault of xpuruntime: {fault.sentence}{stored}")
 
 
 def _leads(kernel: Kernel, call: NodeCall, target: CodegenTarget) -> bool:

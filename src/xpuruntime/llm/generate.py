@@ -20,6 +20,7 @@ from typing import Any, overload
 import numpy as np
 
 from ..errors import InputError
+from ..faults import contained, foreign
 from ..inference.native.places import own_target
 from ..program.program import CompiledProgram
 from ..protocols import Array
@@ -49,6 +50,7 @@ class Generator:
     Raises ModelError, BuildError, PolicyError.
     """
 
+    @contained("Generator")
     def __init__(
         self,
         model: Any,
@@ -124,6 +126,7 @@ class Generator:
     def generate(
         self, prompt: Sequence[Prompt], *, on_piece: Callable[[str], object] | None = None, **options: Any
     ) -> list[Completion]: ...
+    @contained("Generator.generate")
     def generate(
         self,
         prompt: Prompt | Sequence[Prompt],
@@ -162,7 +165,8 @@ class Generator:
                 first, started = time.perf_counter(), True
             parts[row].append(piece.text)
             if on_piece is not None and piece.text:
-                on_piece(piece.text)
+                with foreign():
+                    on_piece(piece.text)
             finish[row] = piece.finish
             if piece.finish != "stop":
                 made[row].append(piece.token)

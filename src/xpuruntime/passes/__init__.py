@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from ..errors import IrError
+from ..faults import part
 from ..ir import Graph, verify
 from ..types import DType
 from . import (
@@ -48,7 +49,7 @@ from . import (
 from .context import Context
 from .selection import LEVELS, chosen_names
 
-__all__ = ["LEVELS", "PASSES", "Context", "Pass", "find_passes", "run_passes"]
+__all__ = ["LEVELS", "PASSES", "Context", "Pass", "apply", "find_passes", "laid_out", "run_passes"]
 
 Run: TypeAlias = Callable[[Graph, Context | None], Graph]
 
@@ -145,13 +146,27 @@ def run_passes(
     for step in find_passes(which):
         if step.physical:
             continue
-        graph = step.run(graph, context)
+        graph = apply(step, graph, context)
         done.append(step.name)
         if check:
             _verify(graph, done)
         if watch is not None:
             watch(step.name, graph)
     return graph
+
+
+def apply(step: Pass, graph: Graph, context: Context | None) -> Graph:
+    """The graph after one pass. What goes wrong in it is reported under its name; an IrError of its own rewriting, too."""
+    with part(f"pass {step.name}", ours=(IrError,)):
+        return step.run(graph, context)
+
+
+def laid_out(
+    graph: Graph, alignment: int, agnostic: frozenset[str] = frozenset()
+) -> tuple[Graph, layout.Layouts]:
+    """What the pass ``layout`` does for a target: the graph with its conversions, and where values lie in memory."""
+    with part("pass layout", ours=(IrError,)):
+        return layout.assign_layouts(graph, alignment, agnostic)
 
 
 def in_context(context: Context | None, precision: DType | None) -> Context:

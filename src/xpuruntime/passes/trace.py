@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..ir import Graph, Node, is_view
 from ..types import DType
-from . import find_passes
+from . import apply, find_passes
 from .context import Context
 from .known import known_values
 
@@ -50,7 +50,7 @@ def trace_passes(
     context = in_context(context, precision)
     traces = [PassTrace("model", "as it came", dispatches(graph), len(graph), len(graph), "")]
     for step in find_passes(which):
-        after = step.run(graph, context)
+        after = apply(step, graph, context)
         traces.append(
             PassTrace(step.name, step.meaning, dispatches(after), len(graph), len(after), _diff(graph, after))
         )

@@ -30,11 +30,13 @@ def compile_model(
     shapes: Mapping[str, int] | Sequence[Mapping[str, int]] = (),
     passes: Sequence[str] | str | int | None = None,
     embed: bool = True,
+    dry_run: bool = False,
 ) -> ProgramReport:
-    """Compile an ONNX model, or a graph saved as JSON, and write the program; gives it back as a reader sees it.
+    """Compile an ONNX model, or a graph saved as JSON or text, and write the program; gives it back as a reader sees it.
 
     output: the program's file; by default the model's name with ``.npubin`` in the current folder.
     embed:  whether weights go into the program; otherwise it names the files that they lie in, and must lie beside the model.
+    dry_run: write nothing. Weights are then not needed.
     Other parameters and errors as ``compile``; ModelError, too, for a model that cannot be read, or cannot be named from there.
     """
     source = Path(model)
@@ -43,6 +45,8 @@ def compile_model(
     program = compile_graph(
         graph, target=target, policy=policy, shapes=shapes, passes=passes, weights=weights
     )
+    if dry_run:
+        return ProgramReport(path, 0, program)
     if (
         not embed
         and path.absolute().parent.resolve() != source.absolute().parent.resolve()
@@ -78,7 +82,7 @@ def trace_model(
 
 
 def _opened(path: Path) -> tuple[Graph, Mapping[str, Array]]:
-    if path.suffix.lower() == ".json":
+    if path.suffix.lower() in (".json", ".txt"):
         graph = Graph.load(path)
         return graph, open_weights(graph, path.parent)
     return import_onnx(path)

@@ -7,6 +7,7 @@ from typing import Any
 
 from ... import __version__, _core
 from ...errors import InputError, IrError, StoreError
+from ...faults import contained
 from ...ir import Graph
 from ...ir.build import GraphBuilder
 from ...policies import Policy
@@ -28,6 +29,7 @@ _log = logging.getLogger("xpuruntime.ops")
 _HOST, _CUDA = 1, 2  # DLPack's kDLCPU and kDLCUDA
 
 
+@contained("ops")
 def prepare(
     table: _core.Ops, op: str, asked: Any, attributes: tuple[Any, ...], operands: tuple[Any, ...]
 ) -> Explained:
