@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,8 @@ def test_a_model_on_the_meta_device_is_the_same_graph() -> None:
     graph_of_none, weights = import_torch(empty, {"input_ids": tokens.to("meta")})
     assert not opaque(graph)
     assert [(n.op, n.spec) for n in graph_of_none] == [(n.op, n.spec) for n in graph]
-    assert graph_of_none.weights == graph.weights
+    assert graph_of_none.weights == tuple(replace(w, data="") for w in graph.weights)
+    assert [w.name for w in graph.weights if w.data] == ["model.rotary_emb.inv_freq"]
     assert [o.name for o in graph.outputs] == ["logits"]
     names = {w.name for w in graph.weights}
     assert "model.embed_tokens.weight" in names

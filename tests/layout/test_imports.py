@@ -20,7 +20,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "xpuruntime"
 LEAVES = (
     "errors", "env", "dims", "types", "casts", "targets", "decisions", "evidence", "protocols", "plugins", "numerics",
     "entry_file", "store", "fault_reports", "faults", "tensor_files", "families", "vendor_folders", "registered",
-    "lazy",
+    "lazy", "checkpoints",
 )  # fmt: skip
 CORE = "_core"  # the C++ core's Python module
 

@@ -74,7 +74,7 @@ class Demands:
             computes=self._computes,
             few_rows=min((t.few_rows for t in self.targets), default=Context().few_rows),
             storage=self._storage,
-            peek=lambda weight: self.weights.get(weight.name),
+            peek=lambda weight: weight.array() if weight.data else self.weights.get(weight.name),
         )
 
     def _has_kernel(self, op: str) -> bool:

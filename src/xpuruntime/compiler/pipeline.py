@@ -158,7 +158,7 @@ def _compile(
         digest=_digest(
             graphs, demands, targets, phase, measured, [d for low in lowered for d in low.declined]
         ),
-        facts={"xpuruntime": __version__},
+        facts={"xpuruntime": __version__} | _aliases(graphs.values()),
     )
     with part("emit", ours=(FormatError,)):
         validate(program, f"program {first.name!r}", "")
@@ -200,6 +200,15 @@ def _watched(watch: Callable[[str, Graph], None] | None) -> Callable[[str, Graph
             watch(name, graph)
 
     return watched
+
+
+def _aliases(graphs: Iterable[Graph]) -> dict[str, Any]:
+    """Names beside its own by which a checkpoint may hold a weight; nothing where there are none."""
+    names: dict[str, list[str]] = {}
+    for graph in graphs:
+        for name, others in graph.metadata.get("aliases", {}).items():
+            names[name] = list(dict.fromkeys([*names.get(name, []), *others]))
+    return {"aliases": names} if names else {}
 
 
 def _entries(

@@ -91,7 +91,9 @@ class KnownValues:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.refs: dict[str, WeightRef] = {
-            w.name: WeightRef(w.name, w.spec, w.file, w.format, w.key, w.offset, w.digest)
+            w.name: WeightRef(
+                w.name, w.spec, w.file, w.format, w.key, w.offset, w.digest, w.content() if w.data else None
+            )
             for w in graph.weights
         }
         self._weights = dict(self.refs)

@@ -161,6 +161,8 @@ def _tensor(weight: Weight, weights: WeightSource | None, types: Types) -> Any:
         array = weights(weight)
     elif weights is not None and weight.name in weights:
         array = weights[weight.name]
+    if array is None and weight.data:
+        array = weight.array()
     if array is not None:
         return numpy_helper.from_array(array, weight.name)
     spec = weight.spec

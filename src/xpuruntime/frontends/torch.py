@@ -6,7 +6,8 @@
 
 Ops are lowered by the table in ``torch_ops``; composite ops that have a row there stay whole, all others are taken apart by PyTorch's
 own decompositions to core ATen. What has no exact form is an ``opaque`` node with its reason. Buffers that the model changes become
-states. No weight is read: a model on the meta device becomes the same graph. Every node keeps its FX name, ATen op, module path, and
+states. No parameter is read: a model on the meta device becomes the same graph,
+but for the data of what no checkpoint holds. Every node keeps its FX name, ATen op, module path, and
 line of code.
 """
 
@@ -22,6 +23,7 @@ from ..errors import ModelError
 from ..faults import contained
 from ..ir import Graph, save_weights
 from ..protocols import Array
+from .torch_checkpoints import saved_names
 from .torch_export import decomposed, exported, find_torch, speaker
 from .torch_ops import TABLE
 from .torch_program import Import
@@ -58,8 +60,10 @@ def import_torch(
                     also be a text, its name. Every other dim is fixed to the example's.
 
     Inputs are named as forward's parameters; outputs ``output``, or ``output_0`` ... for several, or by their keys or fields. Weights have
-    the module's own names; two names of one tensor are one weight. A state ``<buffer>.state`` starts from the weight ``<buffer>``.
-    ``graph.metadata``: ``torch`` (version), ``ranges`` ([smallest, largest] by symbol), ``specialized`` (dims asked to be dynamic that the model
+    the module's own names; two names of one tensor are one weight. What no checkpoint of the module holds (buffers that are not persistent,
+    tensors that ``forward`` makes) travels in the graph, up to 16 MiB each. A state ``<buffer>.state`` starts from the weight ``<buffer>``.
+    ``graph.metadata``: ``aliases`` (further names of a weight's tensor, in the module and in its checkpoints, by the
+    weight's name, where there are any), ``torch`` (version), ``ranges`` ([smallest, largest] by symbol), ``specialized`` (dims asked to be dynamic that the model
     fixes).
     Raises EngineUnavailable without PyTorch 2.6 or later; InputError for example inputs of another kind; ModelError for a model that PyTorch
     cannot export, that is in training mode and behaves differently in it, or that changes its inputs in place.
@@ -67,10 +71,11 @@ def import_torch(
     torch = find_torch()
     name = model_name or _name_of(model)
     who = speaker(name)
+    saved: dict[str, str] = {}
     if isinstance(model, torch.export.ExportedProgram):
         program = model
     elif isinstance(model, torch.nn.Module):
-        program = exported(model, example_inputs, dynamic_shapes, who)
+        program, saved = exported(model, example_inputs, dynamic_shapes, who), saved_names(model)
         if model.training:
             _refuse_training(program, who)
     else:
@@ -82,7 +87,7 @@ def import_torch(
         )
     whole = set(TABLE)
     while True:
-        attempt = Import(decomposed(program, whole, who), name, dynamic_shapes)
+        attempt = Import(decomposed(program, whole, who), name, dynamic_shapes, saved)
         graph = attempt.graph(who)
         refused = attempt.lowering.refused & whole
         if not refused:
@@ -121,7 +126,12 @@ def save_ir(graph: Graph, weights: Mapping[str, Array], path: str | os.PathLike[
     """
     path = Path(path)
     file = path.with_suffix(".safetensors")
-    missing = [w.name for w in graph.weights if w.name not in weights]
+    held = {
+        w.name: weights[w.name] if w.name in weights else w.array()
+        for w in graph.weights
+        if w.name in weights or w.data
+    }
+    missing = [w.name for w in graph.weights if w.name not in held]
     if missing:
         raise ModelError(
             f"graph {graph.name!r}",
@@ -129,9 +139,9 @@ def save_ir(graph: Graph, weights: Mapping[str, Array], path: str | os.PathLike[
             got=", ".join(missing[:5]),
             do="Give their arrays by name.",
         )
-    written = save_weights({w.name: weights[w.name] for w in graph.weights}, file)
+    written = save_weights(held, file)
     refs = tuple(
-        replace(w, file=file.name, format="safetensors", key=w.name, digest=written[w.name].digest)
+        replace(w, file=file.name, format="safetensors", key=w.name, digest=written[w.name].digest, data="")
         for w in graph.weights
     )
     saved = graph.replace(weights=refs)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from ..errors import ModelError
-from ..ir import MAX_CONST_ELEMENTS, Graph
+from ..ir import MAX_CONST_ELEMENTS, Graph, Weight
 from ..types import Dim
 from .builder import Builder
 from .torch_dims import Symbols, spec_of
@@ -18,14 +19,17 @@ from .torch_weights import identity, to_array
 
 __all__ = ["Import"]
 
+_MAX_EMBEDDED = 16 << 20  # bytes of one tensor that travels in the graph
 _CHANGES = ("BUFFER_MUTATION", "PARAMETER_MUTATION")
 
 
 class Import:
     """One attempt: a decomposed program, and the graph that it becomes."""
 
-    def __init__(self, program: Any, name: str, dynamic_shapes: Any) -> None:
-        self.program, self.shapes = program, dynamic_shapes
+    def __init__(
+        self, program: Any, name: str, dynamic_shapes: Any, saved: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        self.program, self.shapes, self.saved = program, dynamic_shapes, saved
         self.nodes = list(program.graph.nodes)
         self.b = Builder(name, {n.name for n in self.nodes})
         self.symbols = Symbols()
@@ -59,6 +63,7 @@ class Import:
         self.b.metadata.update(
             {
                 "torch": str(torch.__version__),
+                **self._aliases(),
                 "ranges": self.symbols.ranges(self.program.range_constraints),
                 "specialized": self._specialized(placeholders),
             }
@@ -139,10 +144,24 @@ class Import:
 
     def _declare(self, target: str, node: Any, tensor: Any) -> str:
         name = self._free(target, node.name)
-        self.b.weight(name, spec_of(node.meta["val"], self.symbols), key=target)
+        held = target not in self.program.state_dict and _embeddable(tensor)
+        data = Weight.encoded(to_array(tensor, target)) if held else ""
+        self.b.weight(name, spec_of(node.meta["val"], self.symbols), key=target, data=data)
         self.tensors[name] = tensor
         self.names[target] = name
         return name
+
+    def _aliases(self) -> dict[str, Any]:
+        """Further names of each weight's tensor: in the module, where weights are tied, and in a checkpoint of it."""
+        named: dict[object, list[str]] = {}
+        for target, tensor in self.program.state_dict.items():
+            named.setdefault(identity(tensor), []).append(target)
+        aliases: dict[str, list[str]] = {}
+        for first, *others in named.values():
+            names = [*others, *(self.saved[n] for n in (first, *others) if n in self.saved)]
+            if names and first in self.names:
+                aliases[self.names[first]] = names
+        return {"aliases": aliases} if aliases else {}
 
     def _free(self, *wanted: str) -> str:
         """The first of the names that no value has."""
@@ -213,7 +232,13 @@ def _symbol(val: Any, axis: int) -> Any:
     return expr if expr is not None and expr.is_Symbol else None
 
 
+def _has_elements(tensor: Any) -> bool:
+    return not tensor.is_meta and type(tensor).__name__ != "FakeTensor"
+
+
 def _small(tensor: Any) -> bool:
-    return (
-        not tensor.is_meta and type(tensor).__name__ != "FakeTensor" and tensor.numel() <= MAX_CONST_ELEMENTS
-    )
+    return _has_elements(tensor) and tensor.numel() <= MAX_CONST_ELEMENTS
+
+
+def _embeddable(tensor: Any) -> bool:
+    return _has_elements(tensor) and 0 < tensor.numel() * tensor.element_size() <= _MAX_EMBEDDED

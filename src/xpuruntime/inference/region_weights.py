@@ -3,42 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from ..checkpoints import Source
 from ..errors import InputError
 from ..ir import Graph, Weight, open_weights
 from ..protocols import Array
-from ..tensor_files import read_safetensors
+from ..runtime.buffer import host_array
 from ..types import DType, TensorSpec
 
 __all__ = ["WeightArrays"]
 
 
 class WeightArrays(Mapping[str, Array]):
-    """Arrays by name from a mapping, a safetensors file, or a folder (None: the working one) in which the graph's own files lie."""
+    """Arrays by name from a mapping, a checkpoint, or a folder (None: the working one) that holds the graph's own files."""
 
     def __init__(self, who: str, graph: Graph, source: Any) -> None:
         self._who, self._refs = who, {w.name: w for w in graph.weights}
-        self._given: Mapping[str, Any] = {}
-        self._files: Mapping[str, Array] | None = None
-        if isinstance(source, Mapping):
-            self._given = source
-        elif source is not None and not Path(source).is_dir():
-            self._given = read_safetensors(source)
-        else:
-            self._files = open_weights(graph, source or ".")
+        self._source = Source(who, source, graph.weights, graph.metadata.get("aliases"))
+        from_files = source is None or self._source.folder is not None
+        self._files = open_weights(graph, self._source.folder or ".") if from_files else None
 
     def __getitem__(self, name: str) -> Array:
         ref = self._refs[name]
-        for key in (name, ref.key):
-            if key and key in self._given:
-                return np.asarray(self._given[key])
+        given = self._source.find(ref)
+        if given is not None:
+            return host_array(given)
+        if ref.data:
+            return ref.array()
         if self._files is not None and ref.file:
             return self._files[name]
-        got = f"{len(self._given)} arrays, none called {name!r}"
+        got = f"{len(self._source.arrays)} arrays, none called {name!r}"
         raise InputError(
             self._who, f"lacks the weight {name!r}", got=got, do=f"Hand in {ref.spec} by that name."
         )

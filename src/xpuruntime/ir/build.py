@@ -98,7 +98,7 @@ class GraphBuilder:
         return name
 
     def weight(self, name: str, spec: TensorSpec | str, **where: Any) -> str:
-        """A constant that lies elsewhere; keywords as ``Weight``: file, format, key, offset, digest."""
+        """A constant that lies elsewhere; keywords as ``Weight``: file, format, key, offset, digest, data."""
         self.weights.append(Weight(self._declare(name, spec), **where))
         return name
 

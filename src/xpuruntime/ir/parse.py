@@ -123,7 +123,8 @@ class _Reader(Cursor):
     def weight(self) -> Weight:
         value = self.declare(self.typed())
         return Weight(
-            value, **self.facts({"file": str, "format": str, "key": str, "offset": int, "digest": str})
+            value,
+            **self.facts({"file": str, "format": str, "key": str, "offset": int, "digest": str, "data": str}),
         )
 
     def state(self) -> State:

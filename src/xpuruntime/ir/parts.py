@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import IrError
-from ..types import TensorSpec
+from ..tensor_files import pack_bits, unpack_bits
+from ..types import DType, TensorSpec
 from .attributes import Attrs
 
 __all__ = ["Input", "Node", "Output", "Source", "State", "Value", "Weight", "known_spec"]
@@ -104,6 +110,7 @@ class Weight:
     file:   path of the file, relative to the graph's own; empty: whoever runs the graph hands the array in by name.
     format: ``safetensors`` (``key`` names the tensor) or ``raw`` (little-endian, dense, at ``offset``).
     digest: sha256 of the elements' bytes (row-major, little-endian) where known.
+    data:   the elements themselves (row-major, little-endian, sub-byte types packed) as base64, for what no checkpoint holds.
     """
 
     value: Value
@@ -112,6 +119,7 @@ class Weight:
     key: str = ""
     offset: int = 0
     digest: str = ""
+    data: str = ""
 
     @property
     def name(self) -> str:
@@ -122,6 +130,32 @@ class Weight:
     def spec(self) -> TensorSpec:
         """The value's spec."""
         return known_spec(self.value)
+
+    @staticmethod
+    def encoded(array: NDArray[Any]) -> str:
+        """Return an array as ``data`` holds it."""
+        dtype = DType.of(array.dtype)
+        flat = pack_bits(array, dtype) if dtype.bits < 8 else np.ascontiguousarray(array)
+        return base64.b64encode(flat.tobytes()).decode()
+
+    def content(self) -> bytes:
+        """Return the bytes of ``data``. Raises IrError where they are no base64 or of another size than the spec's."""
+        try:
+            data = base64.b64decode(self.data, validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise IrError(f"weight %{self.name}", "holds data that is no base64", got=str(error)) from error
+        if len(data) != self.spec.size_bytes:
+            got = f"{len(data)} bytes for {self.spec}"
+            raise IrError(f"weight %{self.name}", "holds data of another size", got=got)
+        return data
+
+    def array(self) -> NDArray[Any]:
+        """Return the elements of ``data``, read-only. Raises IrError as ``content``."""
+        data, spec = self.content(), self.spec
+        shape = tuple(int(d) for d in spec.shape if isinstance(d, int))
+        if spec.dtype.bits < 8:
+            return unpack_bits(np.frombuffer(data, np.uint8), spec.dtype, shape)
+        return np.frombuffer(data, spec.dtype.numpy).reshape(shape)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ VERSION = 1
 MAX_BYTES = 1 << 30
 
 _SOURCE = ("name", "op", "module", "file", "line")
-_WEIGHT = ("file", "format", "key", "offset", "digest")
+_WEIGHT = ("file", "format", "key", "offset", "digest", "data")
 
 
 # ── out ──

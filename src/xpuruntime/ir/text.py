@@ -84,7 +84,7 @@ def _key(name: str) -> str:
 def _weight_text(weight: Weight) -> str:
     facts = [
         f"{k}={attr_text(getattr(weight, k))}"
-        for k in ("file", "format", "key", "offset", "digest")
+        for k in ("file", "format", "key", "offset", "digest", "data")
         if getattr(weight, k)
     ]
     return " ".join([value_text(weight.value), *facts])

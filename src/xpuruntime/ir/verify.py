@@ -120,6 +120,11 @@ def _specs(graph: Graph) -> Iterator[IrError]:
     for weight in graph.weights:
         if weight.value.spec is None or not weight.value.spec.is_static:
             yield IrError(f"weight %{weight.name}", "must have a static shape", got=weight.value.spec)
+        elif weight.data:
+            try:
+                weight.content()
+            except IrError as error:
+                yield error
 
 
 def _ops(graph: Graph) -> Iterator[IrError]:

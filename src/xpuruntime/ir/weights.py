@@ -46,6 +46,8 @@ class WeightFiles(Mapping[str, NDArray[Any]]):
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         w = self._weights[name]
+        if w.data:
+            return w.array()
         return self._files.read(name, w.spec, file=w.file, form=w.format, key=w.key, offset=w.offset)
 
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
+from ..checkpoints import Source
 from ..errors import InputError
 from ..program.program import CompiledProgram, WeightRef, WeightTransformRecipe
 from ..program.recipe_check import weights_of
-from ..tensor_files import TensorFiles, element_digest, read_safetensors
+from ..tensor_files import TensorFiles, element_digest
 from ..types import DType, TensorSpec
-from .buffer import DeviceBuffer, backend_of
+from .buffer import DeviceBuffer, backend_of, host_array
 from .layouts import flat_bytes
 from .recipes import recipe_bytes, run_recipe
 
@@ -56,8 +55,10 @@ def load_weights(
 ) -> Weights:
     """Read a model's weights, run the program's recipes, and keep the results on a device.
 
-    source: a safetensors file (memory-mapped); a folder below which the program's own file names are looked up; arrays by name; or None
-            where the program holds its weights. Arrays that the program holds itself need no source.
+    source: a checkpoint, memory-mapped: a safetensors file, the index of its shards, or a folder with either (what ``save_pretrained`` writes);
+            a folder below which the program's own file names are looked up; arrays or tensors by name; or None where the program holds
+            its weights. Arrays that the program holds itself need no source. Names may differ by one prefix (``model.``), and a tied
+            weight may have any of its names.
     shared: what other programs of this model loaded from the same source (for other shapes): a buffer that one of them made by the
             same recipe of the same arrays is taken, not made again.
     check:  hold each array that a recipe reads to the digest of its elements, where the program states one (``extract_ir`` and ``ir.save_weights`` do). A
@@ -100,17 +101,11 @@ class _Arrays(Mapping[str, NDArray[Any]]):
         self._unproved = {w.name for w in program.weights if w.digest and w.data is None} if check else set()
         self._refs = {w.name: w for w in program.weights}
         self._who = f"weights of program {program.name!r}"
-        self._given: Mapping[str, Any] = {}
-        self._files = TensorFiles(program.folder or ".")
-        self._from_files = source is None
-        if isinstance(source, Mapping):
-            self._given = source
-        elif source is not None:
-            path = Path(source)
-            if path.is_dir():
-                self._files, self._from_files = TensorFiles(path), True
-            else:
-                self._given = read_safetensors(path)
+        read = {name for recipe in program.recipes for name in weights_of(recipe)}
+        asked = [w for w in program.weights if w.name in read]
+        self._source = Source(self._who, source, asked, program.facts.get("aliases"))
+        self._from_files = source is None or self._source.folder is not None
+        self._files = TensorFiles(self._source.folder or program.folder or ".")
 
     def __contains__(self, name: object) -> bool:
         return name in self._refs
@@ -123,9 +118,9 @@ class _Arrays(Mapping[str, NDArray[Any]]):
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         ref = self._refs[name]
-        for key in (name, ref.key):
-            if key and key in self._given:
-                return self._proved(ref, self._checked(ref, np.asarray(self._given[key])))
+        given = self._source.find(ref)
+        if given is not None:
+            return self._proved(ref, self._checked(ref, host_array(given)))
         if ref.data is not None:
             return ref.array()
         if self._from_files and ref.file:
@@ -136,7 +131,8 @@ class _Arrays(Mapping[str, NDArray[Any]]):
         raise InputError(
             self._who,
             f"lack {name!r}",
-            got=f"{len(self._given)} arrays, none called {name!r}" + (f" or {ref.key!r}" if ref.key else ""),
+            got=f"{len(self._source.arrays)} arrays, none called {name!r}"
+            + (f" or {ref.key!r}" if ref.key else ""),
             do=f"Hand in {ref.spec} by that name.",
         )
 

@@ -119,6 +119,8 @@ def _start(
 
 
 def _load(weight: Weight, weights: Weights | None) -> Array:
+    if weight.data and (callable(weights) or weights is None or weight.name not in weights):
+        return weight.array()
     if callable(weights):
         return weights(weight)
     if weights is None or weight.name not in weights:

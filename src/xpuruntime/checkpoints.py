@@ -1,0 +1,217 @@
+"""Checkpoints as frameworks save them: one safetensors file or shards with an index, under names that may differ in a prefix.
+
+arrays = read_checkpoint("Qwen2.5-0.5B")                      # a folder, model.safetensors or model.safetensors.index.json
+array = Source("weights", "Qwen2.5-0.5B", weights).find(weight)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from .errors import FormatError, InputError
+from .tensor_files import read_safetensors
+from .types import DType, TensorSpec
+
+__all__ = ["Source", "Wanted", "WeightLike", "match_names", "read_checkpoint"]
+
+_INDEX = ".safetensors.index.json"
+_MAX_INDEX = 100 << 20
+
+
+class WeightLike(Protocol):
+    """A weight of a graph or of a program, as far as finding its array goes. ``data``: its own elements, None or empty where it has none."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def key(self) -> str: ...
+    @property
+    def file(self) -> str: ...
+    @property
+    def spec(self) -> TensorSpec: ...
+    @property
+    def data(self) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One weight of a model. ``names``: its own name, then those of the same tensor elsewhere: tied weights, and what its checkpoints call it."""
+
+    names: tuple[str, ...]
+    spec: TensorSpec
+
+
+class Source:
+    """Where a model's arrays come from: a checkpoint's path, arrays by name, or None for the weights' own files and data.
+
+    aliases: further names of a weight's tensor, by the weight's name; read from files, so anything else is passed over.
+    In a folder, a weight that names a file of its own is looked up there, and the others in the checkpoint that the folder holds.
+    """
+
+    def __init__(self, who: str, source: Any, weights: Iterable[WeightLike], aliases: Any = None) -> None:
+        asked = [w for w in weights if not _held(w)]
+        self.arrays: Mapping[str, Any] = {}
+        self.folder: Path | None = None
+        self._saved = False
+        if isinstance(source, Mapping):
+            self.arrays = source
+        elif source is not None:
+            path = Path(source)
+            if path.is_dir():
+                self.folder, asked = path, [w for w in asked if not w.file]
+            if asked or self.folder is None:
+                self.arrays, self._saved = read_checkpoint(path), True
+        wanted = [Wanted(_names(w, aliases), w.spec) for w in asked]
+        self._keys = match_names(who, wanted, self.arrays) if self.arrays else {}
+
+    def find(self, weight: WeightLike) -> Any:
+        """Return the array or tensor of a weight, of whatever type it has there; None where the source has none."""
+        for key in (self._keys.get(weight.name, weight.name), weight.key):
+            array = self.arrays.get(key) if key else None
+            # A checkpoint may keep what the model makes by itself, in another type; the model's own is used then.
+            if array is not None and not (self._saved and _held(weight) and not _fits(array, weight.spec)):
+                return array
+        return None
+
+
+def _held(weight: WeightLike) -> bool:
+    return weight.data is not None and weight.data != ""
+
+
+def _names(weight: WeightLike, aliases: Any) -> tuple[str, ...]:
+    others = aliases.get(weight.name, ()) if isinstance(aliases, Mapping) else ()
+    others = [n for n in others if isinstance(n, str)] if isinstance(others, list | tuple) else []
+    return tuple(dict.fromkeys([weight.name, *([weight.key] if weight.key else []), *others]))
+
+
+def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
+    """Return every tensor of a checkpoint by name, memory-mapped and read-only.
+
+    path: a safetensors file; the index of its shards (``model.safetensors.index.json``); or a folder that holds either.
+    Raises FormatError for a file that is missing, damaged, or outside the folder of its index.
+    """
+    path = Path(path)
+    if path.is_dir():
+        path = _main_file(path)
+    if not path.name.endswith(_INDEX):
+        return read_safetensors(path)
+    arrays: dict[str, NDArray[Any]] = {}
+    for file in sorted(set(_shards(path).values())):
+        arrays |= read_safetensors(path.parent / file)
+    missing = [name for name in _shards(path) if name not in arrays]
+    if missing:
+        raise FormatError(
+            f"checkpoint {path}", "names a tensor that no shard has", got=", ".join(missing[:3])
+        )
+    return arrays
+
+
+def _main_file(folder: Path) -> Path:
+    """The index of a folder, or its only safetensors file."""
+    for pattern in (f"*{_INDEX}", "*.safetensors"):
+        files = sorted(folder.glob(pattern))
+        preferred = [f for f in files if f.name.startswith("model.")]
+        if len(files) == 1 or len(preferred) == 1:
+            return (preferred or files)[0]
+        if files:
+            names = ", ".join(f.name for f in files[:4])
+            raise FormatError(
+                f"checkpoint {folder}", "holds several models", got=names, do="Give the path of one."
+            )
+    names = ", ".join(sorted(f.name for f in folder.iterdir())[:6]) or "an empty folder"
+    raise FormatError(
+        f"checkpoint {folder}",
+        "holds no safetensors",
+        got=names,
+        do="Save it with save_pretrained(folder), or give another folder.",
+    )
+
+
+def _shards(index: Path) -> dict[str, str]:
+    """Tensor name -> file name."""
+    who = f"checkpoint {index}"
+    try:
+        if index.stat().st_size > _MAX_INDEX:
+            raise FormatError(who, "has an index over 100 MiB", got=f"{index.stat().st_size} bytes")
+        found = json.loads(index.read_bytes())["weight_map"]
+    except OSError as error:
+        raise FormatError(who, "cannot be read", got=error.strerror, do="Check the path.") from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise FormatError(who, "has a damaged index", got=str(error)[:200]) from error
+    if not isinstance(found, dict) or not all(isinstance(f, str) for f in found.values()):
+        raise FormatError(who, "has a damaged index", got="a weight_map that is no map of names to files")
+    for file in found.values():
+        if Path(file).name != file:
+            raise FormatError(who, "names a file outside its folder", got=file[:200])
+    return found
+
+
+def match_names(who: str, wanted: Iterable[Wanted], arrays: Mapping[str, Any]) -> dict[str, str]:
+    """Return the checkpoint's name of each wanted weight that is there, by the weight's own name.
+
+    A weight is found by one of its names. Where some are missing, one prefix may be added to all names or taken from them (``model.`` of a
+    base model in a larger one), if then every weight is there in its shape and dtype. Raises InputError where two prefixes would do.
+    """
+    wanted = list(wanted)
+    direct = {w.names[0]: next((n for n in w.names if n in arrays), "") for w in wanted}
+    missing = [w for w in wanted if not direct[w.names[0]]]
+    if not missing:
+        return direct
+    fitting = {}
+    for strip, add in _prefixes(missing[0].names, arrays):
+        keys = _renamed(wanted, arrays, strip, add)
+        if keys is not None:
+            fitting[strip, add] = keys
+    if len({tuple(k.values()) for k in fitting.values()}) > 1:
+        listed = " or ".join(repr(add or f"without {strip!r}") for strip, add in fitting)
+        raise InputError(
+            who,
+            "fit the checkpoint under several prefixes",
+            got=listed,
+            do="Hand in the arrays by name.",
+        )
+    for keys in fitting.values():
+        return keys
+    return {name: key for name, key in direct.items() if key}
+
+
+def _prefixes(names: Iterable[str], arrays: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """(what to take away, what to add) that would bring one of the names to a name of the checkpoint."""
+    for name in names:
+        parts = name.split(".")
+        for i in range(len(parts)):
+            strip, rest = ".".join([*parts[:i], ""]) if i else "", ".".join(parts[i:])
+            for key in arrays:
+                if key == rest and strip:
+                    yield strip, ""
+                elif key.endswith("." + rest):
+                    yield strip, key[: -len(rest)]
+
+
+def _renamed(
+    wanted: Iterable[Wanted], arrays: Mapping[str, Any], strip: str, add: str
+) -> dict[str, str] | None:
+    """Every weight's name in the checkpoint under one prefix; None where one is missing or of another type."""
+    keys = {}
+    for w in wanted:
+        renamed = (add + n.removeprefix(strip) for n in w.names if n.startswith(strip))
+        key = next((n for n in renamed if n in arrays and _fits(arrays[n], w.spec)), None)
+        if key is None:
+            return None
+        keys[w.names[0]] = key
+    return keys
+
+
+def _fits(array: Any, spec: TensorSpec) -> bool:
+    try:
+        dtype = DType.of(array.dtype)
+    except (TypeError, ValueError):
+        dtype = DType(str(array.dtype).removeprefix("torch."))
+    return tuple(array.shape) == spec.shape and dtype is spec.dtype
