@@ -54,7 +54,7 @@ def test_a_flipped_bit_anywhere_never_changes_what_is_read(store: Store) -> None
         (lambda b: b[:16] + b"[" * (len(b) - 16), "header is damaged"),
         (lambda b: b.replace(b'"m.onnx"', b'"n.onnx"'), "the key is not the digest of the ingredients"),
         (lambda b: b[:-1], "is truncated; got 1023 of 1024 bytes"),
-        (lambda b: b + b"more", "is truncated; got 1028 of 1024 bytes"),
+        (lambda b: b + b"more", "is longer than it says; got 1028 of 1024 bytes"),
         (lambda b: b[:-1] + b"\0", "does not match its checksum"),
     ],
 )

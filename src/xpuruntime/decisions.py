@@ -142,10 +142,11 @@ class Candidate:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Candidate:
-        """The inverse of ``to_json``. Raises ValueError for an unknown code."""
-        return cls(
-            data["name"], Reason(data["code"]), data["reason"], data.get("do", ""), data.get("facts", {})
-        )
+        """The inverse of ``to_json``. Raises ValueError for an unknown code and for fields of other types, KeyError."""
+        name, reason, do, facts = data["name"], data["reason"], data.get("do", ""), data.get("facts", {})
+        if not (all(type(text) is str for text in (name, reason, do)) and isinstance(facts, Mapping)):
+            raise ValueError("a candidate has name, reason and do as text, and facts as an object")
+        return cls(name, Reason(data["code"]), reason, do, facts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +187,10 @@ class Decision:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Decision:
-        """The inverse of ``to_json``."""
+        """The inverse of ``to_json``. Raises ValueError, KeyError."""
         chosen = data["chosen"]
+        if not (type(data["question"]) is str and type(data["subject"]) is str):
+            raise ValueError("a decision has question and subject as text")
         return cls(
             data["question"],
             data["subject"],

@@ -6,37 +6,31 @@ entry's key, and the time it was made.
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import hashlib
 import json
 import mmap
 import os
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .errors import FormatError, StoreError
+from .errors import FormatError
 
 __all__ = [
     "AGAIN",
-    "TEMPORARY",
+    "MAGIC",
     "VERSION",
     "check_payload",
     "digest",
     "entry_parts",
     "mapped",
     "read_header",
-    "store_error",
-    "write_atomic",
 ]
 
-_MAGIC = b"XPUSTORE"
+MAGIC = b"XPUSTORE"
 VERSION = 1
 AGAIN = "Remove the file; it is built again when needed."
-TEMPORARY = ".tmp-"
 
 
 def digest(ingredients: Mapping[str, Any]) -> str:
@@ -45,42 +39,13 @@ def digest(ingredients: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def write_atomic(path: Path, *parts: bytes | memoryview) -> None:
-    """Write a whole file or nothing: temporary file beside it, sync, rename. Raises StoreError."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=TEMPORARY, dir=path.parent)
-        temporary = Path(name)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                for part in parts:
-                    file.write(part)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.chmod(0o644)
-            temporary.replace(path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise
-    except OSError as error:
-        raise store_error(path, "cannot write", error) from error
-
-
-def store_error(path: Path, what: str, error: OSError) -> StoreError:
-    """What the operating system said, with what to do about it."""
-    advice = {
-        errno.ENOSPC: "Free disk space, or point XPU_CACHE_DIR at another disk.",
-        errno.EROFS: "Set XPU_CACHE_MODE=ro, or point XPU_CACHE_DIR at a writable folder.",
-        errno.EACCES: "Set XPU_CACHE_MODE=ro, or point XPU_CACHE_DIR at a writable folder.",
-    }.get(error.errno or 0, "Point XPU_CACHE_DIR at a writable folder, or set XPU_CACHE_MODE=off.")
-    return StoreError(f"store {path}", what, got=error.strerror or str(error), do=advice)
-
-
 def read_header(path: Path, head: bytes, file: Any) -> dict[str, Any]:
-    """The header of an entry whose first 16 bytes are ``head``; the file stands behind them, and then behind the header. Raises FormatError."""
+    """Return the header of an entry whose first 16 bytes are ``head``; the file is read on from there, to the payload. Raise FormatError.
+
+    The file's size must be what the header says, so a file without an end or with a hole is refused before it is read.
+    """
     who = f"store entry {path}"
-    if len(head) != 16 or head[:8] != _MAGIC:
+    if len(head) != 16 or head[:8] != MAGIC:
         raise FormatError(who, "is not a store entry", got=head[:8], do=AGAIN)
     version, length = int.from_bytes(head[8:12], "little"), int.from_bytes(head[12:16], "little")
     if version != VERSION:
@@ -96,6 +61,10 @@ def read_header(path: Path, head: bytes, file: Any) -> dict[str, Any]:
             raise ValueError("the key is not the digest of the ingredients")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FormatError(who, "header is damaged", got=error, do=AGAIN) from error
+    size = os.fstat(file.fileno()).st_size - 16 - length
+    if size != header["bytes"]:
+        what = "is truncated" if size < header["bytes"] else "is longer than it says"
+        raise FormatError(who, what, got=f"{size} of {header['bytes']} bytes", do=AGAIN)
     return dict(header)
 
 
@@ -112,7 +81,7 @@ def entry_parts(
         "ingredients": dict(ingredients),
     }
     text = json.dumps(header, sort_keys=True).encode()
-    head = _MAGIC + VERSION.to_bytes(4, "little") + len(text).to_bytes(4, "little")
+    head = MAGIC + VERSION.to_bytes(4, "little") + len(text).to_bytes(4, "little")
     return head, text, payload
 
 
@@ -126,9 +95,5 @@ def mapped(file: Any) -> memoryview:
 
 def check_payload(path: Path, header: Mapping[str, Any], payload: bytes | memoryview) -> None:
     """Raises FormatError for a payload that is not the one that was written."""
-    if len(payload) != header["bytes"]:
-        raise FormatError(
-            f"store entry {path}", "is truncated", got=f"{len(payload)} of {header['bytes']} bytes", do=AGAIN
-        )
     if hashlib.sha256(payload).hexdigest() != header["sha256"]:
         raise FormatError(f"store entry {path}", "does not match its checksum", do=AGAIN)

@@ -3,40 +3,40 @@
     <root>/v1/<kind>/<first two digits of key>/<key>      one file per entry
     <root>/v1/locks/<key>.lock                            held while one process builds what others wait for
 
-An entry (``entry_file``) is written to a temporary file beside its place, synced, and renamed, so a reader sees a whole entry or
+An entry (``entry_file``) is written to a temporary file in its folder, synced, and renamed, so a reader sees a whole entry or
 none. A damaged entry is reported, removed and counts as absent.
+
+Entries hold native code, so the store is trusted like code: folders and files must belong to this user or to root, and nobody else
+may write them. A store that cannot be trusted, read or written costs time, never a session: it is reported once, and left alone.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import logging
 import os
+import re
+import stat
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, TypeVar
 
 from . import env
-from .entry_file import (
-    AGAIN,
-    TEMPORARY,
-    VERSION,
-    check_payload,
-    digest,
-    entry_parts,
-    mapped,
-    read_header,
-    store_error,
-    write_atomic,
-)
+from .entry_file import AGAIN, MAGIC, VERSION, check_payload, digest, entry_parts, mapped, read_header
 from .errors import FormatError, PolicyError, StoreError
+from .files import TEMPORARY, open_regular, store_error, untrusted, write_atomic
 
 __all__ = ["Entry", "Store", "digest", "write_atomic"]
 
+_T = TypeVar("_T")
 _ABANDONED = 3600.0  # seconds after which a temporary file belongs to nobody: its writer was killed
+_NO_FILE = (errno.EISDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO)  # a folder, a link, a pipe, a socket
+_KEY = re.compile(r"[0-9a-f]{64}")
 _log = logging.getLogger("xpuruntime.store")
 
 
@@ -79,6 +79,7 @@ class Store:
         self.root = _expand(root) if root else env.get_path("XPU_CACHE_DIR") or _user_folder()
         self.limit = env.get_bytes("XPU_CACHE_BYTES") if limit is None else limit
         self.mode = mode or env.get("XPU_CACHE_MODE")
+        self._useless = False  # reported, and from then on left alone
         if self.mode not in ("rw", "ro", "off"):
             raise PolicyError(
                 "store",
@@ -95,23 +96,53 @@ class Store:
         return self.root / f"v{VERSION}" / kind / key[:2] / key
 
     def get(self, kind: str, key: str) -> bytes | None:
-        """The payload, checked against its checksum; None when absent. A damaged entry is removed, with a warning."""
-        found = self._checked(kind, key, lambda file: file.read())
-        return None if found is None else bytes(found)
+        """Return the payload, checked against its checksum; None when absent. A damaged entry is removed, with a warning."""
+        payload = self._checked(kind, key, lambda file: file.read())
+        return None if payload is None else bytes(payload)
 
     def view(self, kind: str, key: str) -> memoryview | None:
-        """As ``get``, without a copy: the payload lies in the file's own pages, mapped privately (writing changes no file).
+        """As ``get``, without a copy: the payload is the file's own pages, mapped privately (writing changes no file).
 
         It stays good after the entry was trimmed or replaced.
         """
         return self._checked(kind, key, mapped)
 
-    def _checked(self, kind: str, key: str, read: Callable[[Any], bytes | memoryview]) -> memoryview | None:
+    def recall(self, kind: str, key: str, parse: Callable[[bytes], _T]) -> _T | None:
+        """Return what ``parse`` makes of the payload; None when absent. An entry that it cannot parse is removed, with a warning."""
+        payload = self.get(kind, key)
+        if payload is None:
+            return None
+        try:
+            return parse(payload)
+        except Exception as error:  # whole by its checksum, so whoever wrote it was another release, or wrong
+            self.forget(kind, key, f"cannot be parsed; got {type(error).__name__}: {error}")
+            return None
+
+    def forget(self, kind: str, key: str, why: str) -> None:
+        """Remove an entry that cannot be used, with a warning that says why."""
+        path = self.path(kind, key)
+        _log.warning("store entry %s %s. It is built again.", path, why)
+        self._remove(path)
+
+    def _remove(self, path: Path) -> None:
+        if self.mode == "rw":
+            with contextlib.suppress(OSError):
+                if stat.S_ISDIR(path.lstat().st_mode):
+                    path.rmdir()
+                else:
+                    path.unlink()
+
+    def _checked(
+        self, kind: str, key: str, read: Callable[[BinaryIO], bytes | memoryview]
+    ) -> memoryview | None:
         if self.mode == "off":
             return None
         path = self.path(kind, key)
         try:
-            with path.open("rb") as file:
+            self._trust(path)
+            with open_regular(path, follow=False) as file:
+                if why := untrusted(os.fstat(file.fileno())):
+                    raise FormatError(f"store entry {path}", why, do=AGAIN)
                 header = read_header(path, file.read(16), file)
                 payload = memoryview(read(file))
             check_payload(path, header, payload)
@@ -121,54 +152,107 @@ class Store:
                 )
         except FileNotFoundError:
             return None
-        except OSError as error:
-            raise store_error(path, "cannot read", error) from error
+        except StoreError as error:
+            self._report(error)
+            return None
         except FormatError as error:
             _log.warning("%s", error)
-            if self.mode == "rw":
-                with contextlib.suppress(OSError):
-                    path.unlink()
+            self._remove(path)
+            return None
+        except MemoryError as error:
+            _log.warning("%s", _no_entry(path, error))
+            return None
+        except OSError as error:
+            if error.errno in _NO_FILE:
+                _log.warning("%s", _no_entry(path, error))
+                self._remove(path)
+            else:
+                self._report(store_error(path, "cannot read", error))
             return None
         if self.mode == "rw":
             with contextlib.suppress(OSError):
-                os.utime(path)
+                os.utime(path, follow_symlinks=False)
         return payload
 
+    def _folders(self, path: Path) -> list[Path]:
+        """The root and the folders in it that lead to a file."""
+        return [f for f in reversed(path.parents) if f.is_relative_to(self.root)]
+
+    def _trust(self, path: Path) -> None:
+        """Raise StoreError where somebody else could have put the file there, OSError where its folders do not exist."""
+        for folder in self._folders(path):
+            self._judge(folder)
+
+    def _judge(self, folder: Path) -> None:
+        if why := untrusted(folder.stat()):
+            raise StoreError(
+                f"store {self.root}",
+                f"is not used: {'its folder' if folder == self.root else folder} {why}",
+                do="It holds native code, so nobody else may write it: `chmod -R go-w` it, or set XPU_CACHE_DIR to a folder of "
+                "your own. Users who share a cache need one each, or one that root fills and all others only read.",
+            )
+
+    def _report(self, error: StoreError) -> None:
+        """Warn, once in a process for each store, that it is of no use; nothing is written to it any more."""
+        self._useless = True
+        with _REPORTING:
+            known = self.root in _REPORTED
+            _REPORTED.add(self.root)
+        _log.log(logging.DEBUG if known else logging.WARNING, "%s Going on without the store.", error)
+
     def put(self, kind: str, ingredients: Mapping[str, Any], payload: bytes) -> str:
-        """Keep a payload under the digest of its ingredients; gives the key back. Raises StoreError (full disk, no rights)."""
+        """Keep a payload under the digest of its ingredients and return the key. Raise StoreError (full disk, no rights).
+
+        A store that was reported as useless keeps nothing.
+        """
         key = digest(ingredients)
-        if self.mode != "rw":
+        if self.mode != "rw" or self._useless:
             return key
-        write_atomic(self.path(kind, key), *entry_parts(kind, key, ingredients, payload))
+        path = self.path(kind, key)
+        self._prepare(path)
+        write_atomic(path, *entry_parts(kind, key, ingredients, payload), private=True)
         self.trim(keep=key)
         return key
+
+    def _prepare(self, path: Path) -> None:
+        """Make the folders of a file, for this user alone. Raise StoreError."""
+        try:
+            self.root.parent.mkdir(parents=True, exist_ok=True)
+            for folder in self._folders(path):
+                with contextlib.suppress(FileExistsError):
+                    folder.mkdir(0o700)
+                self._judge(folder)
+        except OSError as error:
+            raise store_error(path, "cannot write", error) from error
 
     def entries(self) -> list[Entry]:
         """Every readable entry, most recently used first. Payloads are not read."""
         found = []
         for path in self._files():
-            with contextlib.suppress(OSError, FormatError), path.open("rb") as file:
+            with contextlib.suppress(OSError, FormatError), open_regular(path, follow=False) as file:
                 header = read_header(path, file.read(16), file)
-                stat = path.stat()
+                facts = os.fstat(file.fileno())
                 found.append(
                     Entry(
                         header["kind"],
                         header["key"],
                         path,
-                        stat.st_size,
+                        facts.st_size,
                         header["made"],
-                        stat.st_mtime,
+                        facts.st_mtime,
                         header["ingredients"],
                     )
                 )
         return sorted(found, key=lambda e: -e.used)
 
     def verify(self) -> list[FormatError]:
-        """Read every entry wholly; one FormatError for each damaged one. Removes nothing."""
+        """Read every entry wholly; one FormatError for each that is damaged or cannot be trusted. Removes nothing."""
         problems = []
         for path in sorted(self._files()):
             try:
-                with path.open("rb") as file:
+                with open_regular(path, follow=False) as file:
+                    if why := untrusted(os.fstat(file.fileno())):
+                        raise FormatError(f"store entry {path}", why, do=AGAIN)
                     header = read_header(path, file.read(16), file)
                     check_payload(path, header, file.read())
                 if self.path(header["kind"], header["key"]) != path:
@@ -180,70 +264,152 @@ class Store:
             except FileNotFoundError:  # another process trimmed it meanwhile
                 continue
             except OSError as error:
-                raise store_error(path, "cannot read", error) from error
+                if error.errno not in _NO_FILE:
+                    raise store_error(path, "cannot read", error) from error
+                problems.append(_no_entry(path, error))
         return problems
 
+    def distrust(self) -> str:
+        """Return why the store cannot be trusted; empty when it can, and when it does not exist."""
+        try:
+            self._trust(self.root / f"v{VERSION}" / "entry")
+        except FileNotFoundError:
+            return ""
+        except (OSError, StoreError) as error:
+            return str(error)
+        return ""
+
     def _files(self) -> Iterator[Path]:
-        """Every entry's file. What a writer has under way is none of them."""
-        found = (self.root / f"v{VERSION}").glob("*/??/*")
-        return (path for path in found if not path.name.startswith(TEMPORARY))
+        """Every entry's file, by its name. What a writer has under way is none of them, nor is what is behind a link."""
+        for name, path in self._below():
+            if _KEY.fullmatch(name) and name[:2] == path.parent.name:
+                yield path
+
+    def _below(self) -> Iterator[tuple[str, Path]]:
+        """Everything at the depth of entries, without following a link below the root."""
+
+        def folders(folder: Path) -> Iterator[Path]:
+            with contextlib.suppress(OSError), os.scandir(folder) as found:
+                yield from [folder / e.name for e in found if e.is_dir(follow_symlinks=False)]
+
+        version = self.root / f"v{VERSION}"
+        if version.is_symlink():
+            return
+        for shard in [s for kind in folders(version) for s in folders(kind) if len(s.name) == 2]:
+            with contextlib.suppress(OSError), os.scandir(shard) as found:
+                yield from [(e.name, shard / e.name) for e in found]
 
     def trim(self, limit: int | None = None, *, keep: str = "") -> list[Path]:
-        """Remove least recently used files until the total is within the limit (0 removes all); what was removed.
+        """Remove least recently used entries until the total is within the limit, and return what was removed.
 
-        A temporary file that is an hour old was left by a killed writer: it goes in any case.
+        0 removes all, and lock files that nobody holds. What no store wrote stays. A temporary file that is an hour old was left by
+        a killed writer: it is removed in any case.
         """
         limit = self.limit if limit is None else limit
         files = []
         now = time.time()
-        for path in (self.root / f"v{VERSION}").glob("*/??/*"):
+        for name, path in self._below():
             with contextlib.suppress(OSError):
-                stat = path.stat()
-                if not path.name.startswith(TEMPORARY):
-                    files.append((stat.st_mtime, stat.st_size, path))
-                elif now - stat.st_mtime > _ABANDONED:
-                    path.unlink()
+                facts = path.lstat()
+                if name.startswith(TEMPORARY):
+                    if stat.S_ISREG(facts.st_mode) and now - facts.st_mtime > _ABANDONED:
+                        path.unlink()
+                elif _KEY.fullmatch(name) and name[:2] == path.parent.name and stat.S_ISREG(facts.st_mode):
+                    files.append((facts.st_mtime, facts.st_size, path))
         total = sum(size for _, size, _ in files)
         removed = []
         for _, size, path in sorted(files):
             if total <= limit:
                 break
-            if path.name == keep:
+            if path.name == keep or not _is_entry(path):
                 continue
             with contextlib.suppress(OSError):
                 path.unlink()
                 removed.append(path)
             total -= size
+        if limit == 0:
+            self._remove_locks()
         return removed
+
+    def _remove_locks(self) -> None:
+        folder = self.root / f"v{VERSION}" / "locks"
+        if folder.is_symlink():
+            return
+        for path in folder.glob("*.lock"):
+            with contextlib.suppress(OSError):
+                handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held: somebody builds
+                    path.unlink()
+                finally:
+                    os.close(handle)
 
     @contextlib.contextmanager
     def lock(self, key: str, seconds: float | None = None) -> Iterator[None]:
         """Hold the key's lock, so that several processes build one thing once. The kernel frees it if the holder dies.
 
-        seconds: how long to wait for it; None: as long as it takes. Raises TimeoutError.
+        seconds: how long to wait for it; None: as long as it takes. Raise TimeoutError. Where no lock can be made nothing is kept
+        either, so the block runs without one, after a warning.
         """
-        if self.mode != "rw":
+        if self.mode != "rw" or self._useless:
             yield
             return
         path = self.root / f"v{VERSION}" / "locks" / f"{key}.lock"
+        end = None if seconds is None else time.monotonic() + seconds
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise store_error(path, "cannot lock", error) from error
+            self._prepare(path)
+            handle = _locked(path, end, seconds)
+        except TimeoutError:
+            raise
+        except (StoreError, OSError) as error:
+            self._report(error if isinstance(error, StoreError) else store_error(path, "cannot lock", error))
+            yield
+            return
         try:
-            _flock(handle, seconds)
             yield
         finally:
             os.close(handle)
 
 
-def _flock(handle: int, seconds: float | None) -> None:
+_REPORTED: set[Path] = set()
+_REPORTING = threading.Lock()
+
+
+def _is_entry(path: Path) -> bool:
+    """Return True for a file that begins like an entry."""
+    try:
+        with open_regular(path, follow=False) as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
+
+
+def _no_entry(path: Path, error: BaseException) -> FormatError:
+    said = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return FormatError(f"store entry {path}", "cannot be read", got=said, do=AGAIN)
+
+
+def _locked(path: Path, end: float | None, seconds: float | None) -> int:
+    """Return the open file that holds the lock. Raise TimeoutError, OSError."""
+    while True:
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        handle = os.open(path, flags, 0o600)
+        try:
+            _flock(handle, end, seconds)
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(handle), path.lstat()):
+                    return handle
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)  # it was cleared away while this process waited
+
+
+def _flock(handle: int, end: float | None, seconds: float | None) -> None:
     """Take the lock; with a limit by asking again and again, for the kernel's own wait has none."""
-    if seconds is None:
+    if end is None:
         fcntl.flock(handle, fcntl.LOCK_EX)
         return
-    end = time.monotonic() + seconds
     while True:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

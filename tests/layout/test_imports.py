@@ -18,9 +18,9 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "xpuruntime"
 
 # Leaves, in order: each may know those to its left.
 LEAVES = (
-    "errors", "env", "dims", "types", "casts", "targets", "decisions", "evidence", "protocols", "plugins", "numerics",
-    "entry_file", "store", "fault_reports", "faults", "tensor_files", "families", "vendor_folders", "registered",
-    "lazy", "checkpoints",
+    "printable", "errors", "env", "dims", "types", "casts", "targets", "decisions", "evidence", "protocols", "plugins", "numerics",
+    "files", "children", "entry_file", "store", "fault_reports", "faults", "tensor_files", "families", "vendor_folders", "vendor_imports",
+    "registered", "lazy", "checkpoints",
 )  # fmt: skip
 CORE = "_core"  # the C++ core's Python module
 

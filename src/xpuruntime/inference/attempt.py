@@ -200,8 +200,8 @@ def _obtain(
                 return executable, {"from_store": True, "load_s": round(time.perf_counter() - start, 4)}
             except InternalError:
                 raise
-            except (BuildError, ValueError) as error:  # whole by its checksum, yet the vendor refuses it
-                _log.warning("%s The kept artifact is built again.", error)
+            except Exception as error:  # whole by its checksum, yet the engine refuses it
+                store.forget("artifact", key, f"is refused by {name}; got {type(error).__name__}: {error}")
         if seconds is None or not plugin.compiles_in_build:
             artifact = engine.build(model, request)
         else:
@@ -298,7 +298,7 @@ def _pack(artifact: Artifact) -> bytes:
 
 
 def _unpack(engine: str, payload: bytes | memoryview) -> Artifact:
-    """The inverse of ``_pack``, without a copy of the blob. Raises ValueError."""
+    """Return the inverse of ``_pack``, without a copy of the blob. Raise ValueError, RecursionError."""
     end = 8 + int.from_bytes(payload[:8], "little")
     if end > len(payload):
         raise ValueError(

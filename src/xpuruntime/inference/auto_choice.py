@@ -107,11 +107,10 @@ def _record(store: Store, ingredients: dict[str, Any], decision: Decision) -> No
 def _recorded(
     model: ModelSource, ask: Ask, candidates: Sequence[Wanted], store: Store, ingredients: dict[str, Any]
 ) -> tuple[Loaded, Decision] | None:
-    payload = store.get("auto", digest(ingredients)) if ask.caching else None
-    if payload is None:
+    if not ask.caching:
         return None
-    past = Decision.from_json(json.loads(payload))
-    if past.chosen is None:
+    past = store.recall("auto", digest(ingredients), lambda payload: Decision.from_json(json.loads(payload)))
+    if past is None or past.chosen is None:
         return None
     wanted = next((w for w in candidates if w.name == past.chosen.name), None)
     outcome = attempt(model, wanted, store) if wanted else None

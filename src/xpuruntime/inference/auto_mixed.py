@@ -174,23 +174,33 @@ def _record(store: Store, key: Mapping[str, Any], decision: Decision, loaded: Lo
 def _recorded(
     model: ModelSource, wanted: Sequence[Wanted], store: Store, key: Mapping[str, Any]
 ) -> tuple[Loaded, Decision] | None:
-    payload = store.get("auto", digest(key))
-    if payload is None:
+    record = store.recall("auto", digest(key), _parsed)
+    if record is None or record[0].chosen is None:
         return None
-    kept = json.loads(payload)
-    past = Decision.from_json(kept["decision"])
-    if past.chosen is None:
-        return None
-    if kept["homes"] is None:
-        again = next((w for w in wanted if w.name == past.chosen.name), None)
+    past, homes = record
+    assert past.chosen is not None
+    chosen = past.chosen.name
+    if homes is None:
+        again = next((w for w in wanted if w.name == chosen), None)
         outcome = attempt(model, again, store) if again else None
+    elif set(homes.values()) <= {w.engine for w in wanted}:
+        outcome = _again(model, wanted[0], homes, key["place"], store)
     else:
-        outcome = _again(model, wanted[0], kept["homes"], key["place"], store)
+        outcome = None
     if not isinstance(outcome, Loaded):
         return None
     text = f"measured before: {past.chosen.reason}"
     head = Candidate(past.chosen.name, Reason.RECORDED, text, facts={**past.chosen.facts, **_told(outcome)})
     return outcome, Decision("engine", model.name, head, past.rejected)
+
+
+def _parsed(payload: bytes) -> tuple[Decision, dict[str, str] | None]:
+    """Return a record's decision and homes. Raise anything for what is no record."""
+    record = json.loads(payload)
+    homes = record["homes"]
+    if homes is not None and not (homes and all(type(e) is str for e in homes.values())):
+        raise ValueError("homes must name an engine for each node")
+    return Decision.from_json(record["decision"]), homes
 
 
 def _again(

@@ -47,19 +47,15 @@ def open_known(model: Any, store: Store) -> ModelSource:
     if identity is None:
         return open_model(model)
     key = {"file": [str(path.absolute()), *identity], **_readers()}
-    known = _recall(store, key)
-    if known is not None and all(_identity(path.parent / n) == i for n, i in known["further"].items()):
-        files = (path, *(path.parent / n for n in known["further"]))
-        found: ModelSource = _source(
-            known["source"], ModelSource, name=path.stem, path=path, data=None, files=files
-        )
-        return found
+    known = store.recall(KIND, digest(key), lambda payload: _of_file(json.loads(payload), path))
+    if known is not None and all(_identity(f) == i for f, i in known[1].items()):
+        return known[0]
     source = open_model(model)
     further = {f.relative_to(path.parent).as_posix(): _identity(f) for f in source.files[1:]}
     seen = [identity, *further.values()]
     whole = source.path == path and _identity(path) == identity and None not in seen
     if whole and all(began - max(i[3], i[4]) / 1e9 > _SETTLED_S for i in seen if i):
-        _keep(store, key, {"source": _plain(source), "further": further})
+        _keep(store, key, source, further)
     return source
 
 
@@ -69,14 +65,19 @@ def fixed_known(model: ModelSource, sizes: Mapping[str, int | Sequence[int]], st
         return fix_shapes(model, sizes)
     asked = {n: s if isinstance(s, int) else list(s) for n, s in sizes.items()}
     key = {"fixed": asked, "of": model.digest, **_readers()}
-    known = _recall(store, key)
+    known: _Deferred | None = store.recall(
+        KIND,
+        digest(key),
+        lambda payload: _source(
+            json.loads(payload)["source"], _Deferred, name=model.name, path=None, data=None
+        ),
+    )
     if known is not None:
-        found: _Deferred = _source(known["source"], _Deferred, name=model.name, path=None, data=None)
-        found.postpone(lambda: fix_shapes(model, sizes).data or b"")
-        return found
+        known.postpone(lambda: fix_shapes(model, sizes).data or b"")
+        return known
     source = fix_shapes(model, sizes)
     if source is not model:
-        _keep(store, key, {"source": _plain(source), "further": {}})
+        _keep(store, key, source, {})
     return source
 
 
@@ -114,19 +115,23 @@ def _identity(path: Path) -> list[int] | None:
     return [s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns]
 
 
-def _recall(store: Store, key: Mapping[str, Any]) -> dict[str, Any] | None:
-    try:
-        payload = store.get(KIND, digest(key))
-    except StoreError as error:  # the model can be opened without
-        _log.debug("%s", error)
-        return None
-    known: dict[str, Any] | None = None if payload is None else json.loads(payload)
-    return known
+def _of_file(record: Mapping[str, Any], path: Path) -> tuple[ModelSource, dict[Path, list[int]]]:
+    """Return what a record says of a file, and the identities of the further files that it speaks of. Raise anything."""
+    further = {path.parent / str(n): list(i) for n, i in record["further"].items()}
+    known = _source(
+        record["source"], ModelSource, name=path.stem, path=path, data=None, files=(path, *further)
+    )
+    return known, further
 
 
-def _keep(store: Store, key: Mapping[str, Any], record: Mapping[str, Any]) -> None:
+def _keep(store: Store, key: Mapping[str, Any], model: ModelSource, further: Mapping[str, Any]) -> None:
+    """Keep a record, where it can be read back: a dim's name may be longer than a spec's text can be."""
+    known = _plain(model)
     try:
-        store.put(KIND, key, json.dumps(record).encode())
+        _source(known | {"nodes": []}, ModelSource, name="", path=None, data=None)
+        store.put(KIND, key, json.dumps({"source": known, "further": further}).encode())
+    except ValueError as error:
+        _log.debug("model %s: the next start reads it again; %s", model.name, error)
     except StoreError as error:  # a full disk must not stop a model that is already open
         _log.debug("%s The next start reads the model again.", error)
 

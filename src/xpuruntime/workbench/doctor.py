@@ -180,6 +180,8 @@ def _store(cache_dir: Path | None) -> Iterator[Check]:
     except (PolicyError, StoreError, OSError) as error:
         yield Check("store", "store", "fail", str(error), getattr(error, "do", ""))
         return
+    if why := store.distrust():
+        yield Check("store", "trust", "fail", why, f"Run: chmod -R go-w {store.root}")
     size = sum(e.bytes_ for e in entries) / 2**20
     yield Check(
         "store",
@@ -199,7 +201,8 @@ def _writable(store: Store) -> Check:
     if store.mode != "rw":
         return Check("store", "writing", "info", f"mode {store.mode}: nothing is written")
     try:
-        store.root.mkdir(parents=True, exist_ok=True)
+        store.root.parent.mkdir(parents=True, exist_ok=True)
+        store.root.mkdir(0o700, exist_ok=True)
         with tempfile.TemporaryFile(dir=store.root) as file:
             file.write(b"x")
     except OSError as error:

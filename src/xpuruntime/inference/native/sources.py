@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
-from ...errors import FormatError, InputError, KernelRefused, XpuError
+from ...errors import InputError, KernelRefused, XpuError
 from ...ir import bind
 from ...program.program import CompiledProgram
 from ...protocols import EngineRequest, ModelSource
@@ -97,7 +97,7 @@ class Compiled:
             if blob is not None:
                 try:
                     program = CompiledProgram.from_bytes(blob)
-                except FormatError as error:  # whole by its checksum, yet of another release
+                except Exception as error:  # whole by its checksum, yet of another release
                     _log.warning("%s It is compiled again.", error)
                 else:
                     self.stored += 1

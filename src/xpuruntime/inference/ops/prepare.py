@@ -106,9 +106,9 @@ def program_of(graph: Graph, device: DeviceId, policy: Policy) -> tuple[Compiled
         **compiler_facts(),
         **({"user_kernels": users} if (users := named_digests(policy.kernel)) else {}),
     }
-    kept = store.get("artifact", digest(ingredients))
+    kept = store.recall("artifact", digest(ingredients), CompiledProgram.from_bytes)
     if kept is not None:
-        return CompiledProgram.from_bytes(kept), "store"
+        return kept, "store"
     program = compile_graph(graph, target=own_target(device), policy=kernels)
     try:
         store.put("artifact", ingredients, program.to_bytes())
