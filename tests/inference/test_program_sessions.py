@@ -42,9 +42,9 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A program for two and for five rows, called as no program is."""
+    """A program for two and for five rows."""
     graph, weights = rows()
-    path = tmp_path_factory.mktemp("programs") / "model.bin"
+    path = tmp_path_factory.mktemp("programs") / "Two.NPUBIN"
     xrt.compile(graph, shapes=[{"n": n} for n in SIZES]).save(path, weights)
     return path
 
@@ -137,6 +137,23 @@ def test_a_damaged_program_is_refused(one: Path, tmp_path: Path) -> None:
         xrt.InferenceSession(bad)
     with pytest.raises(xrt.FormatError, match="cannot be read"):
         xrt.InferenceSession(tmp_path / "none.npubin")
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "model", "model.xml", "model.npubin.onnx", "model.bin"])
+def test_only_a_file_that_is_called_a_program_is_run_as_one(one: Path, tmp_path: Path, name: str) -> None:
+    """Its native code would run: a model that somebody handed over must not be able to."""
+    pytest.importorskip("onnx")
+    path = tmp_path / name
+    path.write_bytes(one.read_bytes())
+    for ask in ({}, {"engine": "native"}, {"engine": "auto"}):
+        with pytest.raises(xrt.ModelError, match="is a compiled program, which runs native code") as error:
+            xrt.InferenceSession(path, **ask)
+        assert "rename it to .npubin" in str(error.value)
+    link = tmp_path / "link.onnx"
+    link.symlink_to(one)
+    for model in (link, one.read_bytes()):
+        with pytest.raises(xrt.ModelError, match="is a compiled program"):
+            xrt.InferenceSession(model)
 
 
 def test_a_program_needs_neither_torch_nor_onnx_nor_a_compiler(one: Path) -> None:

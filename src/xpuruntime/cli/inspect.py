@@ -59,9 +59,9 @@ def inspect(
     """Show inputs, outputs, ops, parameters, and which engine takes the model here and why another does not; of a compiled program
     its kernels, memory, binaries and decisions.
     """
-    from ..inference.programs import is_program
+    from ..inference.programs import holds_program
 
-    if is_program(model):
+    if holds_program(model):
         if passes:
             raise typer.BadParameter("--passes is for models; a program was compiled already")
         from . import inspect_program

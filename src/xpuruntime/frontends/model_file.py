@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ModelError
+from ..files import open_regular
 from ..protocols import ModelSource
 
 __all__ = ["open_model", "open_with"]
 
 _TAKES = "Hand over a path to an .onnx file or to an OpenVINO .xml file, the bytes of an ONNX file, or an onnx.ModelProto."
+_PROGRAM = b"XPUPROG\n"  # program.file.MAGIC, which models may not import
 _OTHER_FORMATS = {
     ".pt": "torch",
     ".pth": "torch",
@@ -97,23 +99,48 @@ def _open_path(path: Path, name: str, read: Callable[[bytes, str, str, Path | No
             got=path.name,
             do=f"Export it to ONNX first. {_TAKES}",
         )
-    if path.suffix.lower() == ".xml" or _looks_like_xml(path):
+    head = _head(path, who)
+    if head.startswith(_PROGRAM):
+        raise _a_program(who, repr(path.name))
+    if path.suffix.lower() == ".xml" or _looks_like_xml(head):
         from .openvino_file import read_ir
 
         return read_ir(path, who, name or path.stem)
     return read(path.read_bytes(), who, name or path.stem, path)
 
 
-def _looks_like_xml(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(64).lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"<?xml", b"<net"))
+def _head(path: Path, who: str) -> bytes:
+    """Return the first bytes of the file. Raise ModelError."""
+    try:
+        with open_regular(path) as file:
+            return file.read(64)
+    except OSError as error:
+        raise ModelError(
+            who, "cannot be read", got=error.strerror or error, do="Check the path; it must be a plain file."
+        ) from error
+
+
+def _looks_like_xml(head: bytes) -> bool:
+    return head[:64].lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"<?xml", b"<net"))
+
+
+def _a_program(who: str, got: str) -> ModelError:
+    """Return the error for a compiled program that is called a model: programs run native code, models do not."""
+    return ModelError(
+        who,
+        "is a compiled program, which runs native code, and its name does not end in .npubin",
+        got=got,
+        do="If you trust it like a shared library, rename it to .npubin; else fetch the model again.",
+    )
 
 
 def _open_bytes(data: bytes, name: str, read: Callable[[bytes, str, str, Path | None], Any]) -> Any:
     who = f"model {name!r}" if name else "model in memory"
     if not data:
         raise ModelError(who, "is empty", got="0 bytes", do=_TAKES)
-    if data.lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"<?xml", b"<net")):
+    if data.startswith(_PROGRAM):
+        raise _a_program(who, f"{len(data)} bytes")
+    if _looks_like_xml(data):
         raise ModelError(
             who,
             "is OpenVINO XML without its weights",

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from ..files import open_regular
 from ..program.file import MAGIC
 from ..program.program import CompiledProgram, EntryPoint, WeightRef
 from ..program.segment import Segment
@@ -17,22 +18,27 @@ from ..types import DType, TensorSpec, dim
 DOMAIN = "xpuruntime"
 """Of the nodes of programs: their ops are called as in the IR."""
 
-__all__ = ["DOMAIN", "buckets_of", "is_program", "open_program"]
+SUFFIX = ".npubin"
+
+__all__ = ["DOMAIN", "SUFFIX", "buckets_of", "holds_program", "is_program", "open_program"]
 
 
 def is_program(model: object) -> bool:
-    """A CompiledProgram, or a file that is one by its name or by its first bytes."""
+    """Return True for a CompiledProgram and for a path that ends in ``.npubin``.
+
+    The content decides nothing: a program runs native code, so a file is one only if its name says so.
+    """
     if isinstance(model, CompiledProgram):
         return True
-    if not isinstance(model, str | os.PathLike):
-        return False
-    path = Path(os.fspath(model))
-    if path.suffix.lower() == ".npubin":
+    return isinstance(model, str | os.PathLike) and Path(os.fspath(model)).suffix.lower() == SUFFIX
+
+
+def holds_program(path: str | os.PathLike[str]) -> bool:
+    """Return True for a file that is a program by its name or by its first bytes. For whoever shows it, and never runs it."""
+    if is_program(path):
         return True
     try:
-        if not path.is_file():  # a pipe can be read once only
-            return False
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.read(len(MAGIC)) == MAGIC
     except (OSError, ValueError):
         return False  # whoever opens it next says why
