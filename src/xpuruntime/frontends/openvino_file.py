@@ -10,6 +10,7 @@ from typing import Any
 from ..errors import ModelError
 from ..protocols import ModelSource, NodeRef, Products
 from ..types import DimLike, DType, TensorSpec, dim
+from ..vendor_imports import vendor
 from .onnx_file import sha256_files
 
 __all__ = ["read_ir"]
@@ -39,7 +40,7 @@ def read_ir(path: Path, who: str, name: str) -> ModelSource:
     weights = path.with_suffix(".bin")
     _check_weights(head, weights, who)
     try:
-        import openvino
+        openvino = vendor("openvino")
     except ImportError as error:
         raise ModelError(
             who,

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..types import DType
+from ..vendor_imports import vendor
 
 __all__ = ["VENDORS", "ort_session", "vendor_outputs"]
 
@@ -30,7 +31,7 @@ def vendor_outputs(engine: str, model: Any, feeds: Mapping[str, Any]) -> list[An
 
 def ort_session(model: Any) -> Any:
     """ONNX Runtime's own session on the CPU, quiet."""
-    import onnxruntime
+    onnxruntime = vendor("onnxruntime")
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
@@ -42,7 +43,7 @@ def ort_session(model: Any) -> Any:
 
 def _onnxruntime(model: Any, feeds: dict[str, Any]) -> list[Any]:
     """By arrays; by OrtValues where NumPy lacks the type (bfloat16, float8), which is ONNX Runtime's own way for them."""
-    import onnxruntime
+    onnxruntime = vendor("onnxruntime")
 
     sess = ort_session(model)
     kinds = [v.type for v in (*model.graph.input, *model.graph.output)]
@@ -75,7 +76,7 @@ def _onnxruntime(model: Any, feeds: dict[str, Any]) -> list[Any]:
 
 def _openvino(model: Any, feeds: dict[str, Any]) -> list[Any]:
     """In the model's own precision, which is not OpenVINO's default."""
-    import openvino
+    openvino = vendor("openvino")
 
     core = openvino.Core()
     compiled = core.compile_model(

@@ -20,6 +20,7 @@ from typing import Any
 from ...decisions import Reason, Support
 from ...protocols import DeviceFact
 from ...targets import DeviceId
+from ...vendor_imports import vendor
 
 __all__ = ["BY_NAME_ONLY", "CPU", "PROVIDER_DEVICES", "available", "devices", "ort", "short", "usable"]
 
@@ -68,7 +69,7 @@ BY_NAME_ONLY = frozenset(
 @functools.cache
 def ort() -> Any:
     """The vendor's module; imported on first use."""
-    import onnxruntime
+    onnxruntime = vendor("onnxruntime")
 
     if hasattr(onnxruntime, "disable_telemetry_events"):
         onnxruntime.disable_telemetry_events()

@@ -11,6 +11,7 @@ from ...decisions import Reason, Support
 from ...errors import BuildError
 from ...protocols import Artifact, EngineRequest, ModelSource
 from ...types import DType
+from ...vendor_imports import vendor
 from . import devices
 from .devices import capabilities, core, short, vendor_name, version
 from .evidence import original_names
@@ -185,7 +186,7 @@ def fingerprint(request: EngineRequest) -> dict[str, str]:
 
 def core_version() -> str:
     """The whole build string: two builds of one version may write different blobs."""
-    import openvino
+    openvino = vendor("openvino")
 
     return str(openvino.get_version())
 

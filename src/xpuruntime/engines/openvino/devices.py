@@ -15,6 +15,7 @@ from typing import Any
 from ...decisions import Reason, Support
 from ...protocols import DeviceFact
 from ...targets import DeviceId
+from ...vendor_imports import vendor
 
 __all__ = ["DEVICES", "core", "devices", "short", "usable", "vendor_name", "version"]
 
@@ -25,14 +26,14 @@ DEVICES: dict[str, str] = {"cpu": "CPU", "auto": "AUTO", "gpu": "GPU", "npu": "N
 @functools.cache
 def core() -> Any:
     """The process's one ``openvino.Core``; imported on first use."""
-    import openvino
+    openvino = vendor("openvino")
 
     return openvino.Core()
 
 
 def version() -> str:
     """The vendor's version, for example ``2026.4.1``."""
-    import openvino
+    openvino = vendor("openvino")
 
     return str(openvino.get_version()).partition("-")[0]
 
@@ -76,7 +77,8 @@ _DRIVER = "Install the device's driver, choose device='cpu', or allow a fallback
 def _refusal(name: str, options: tuple[tuple[str, str], ...]) -> str:
     """What OpenVINO says when a one-node model is compiled for the device; empty when it compiles."""
     import numpy as np
-    import openvino
+
+    openvino = vendor("openvino")
 
     ops: Any = getattr(openvino, "opset13", None) or importlib.import_module(
         "openvino.runtime.opset13"

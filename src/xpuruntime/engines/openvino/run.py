@@ -13,6 +13,7 @@ import numpy as np
 from ...errors import BuildError, RunError
 from ...protocols import Array, Artifact, EngineRequest, Evidence, ModelSource, RunContext
 from ...types import DType, TensorSpec
+from ...vendor_imports import vendor
 from .build import CARRIERS, compile_model, computes_in, properties
 from .context import BoundContext, Context
 from .devices import core, short, vendor_name, version
@@ -191,7 +192,7 @@ class OpenVinoExecutable:
 
 def _shared(array: Array, spec: TensorSpec) -> Any:
     """A tensor over the array's own memory."""
-    import openvino
+    openvino = vendor("openvino")
 
     if spec.dtype in CARRIERS:
         return openvino.Tensor(
@@ -224,7 +225,7 @@ def _imported(blob: bytes | memoryview, device: str, asked: Mapping[str, Any]) -
     """``import_model``. Of a kept blob OpenVINO uses the file's pages where they lie, which takes a third of the time; releases that want a
     stream get a copy.
     """
-    import openvino
+    openvino = vendor("openvino")
 
     if isinstance(blob, memoryview) and not blob.readonly:
         tensor = openvino.Tensor(np.frombuffer(blob, np.uint8), shared_memory=True)
@@ -245,7 +246,7 @@ def _infer_carried(
     feeds: dict[str, Array],
 ) -> list[Array]:
     """Run with element types that NumPy does not have: their bits cross in a carrier of the same width."""
-    import openvino
+    openvino = vendor("openvino")
 
     kept = []
     for i, spec in feed:

@@ -1,0 +1,38 @@
+"""Vendors' packages, imported without what they do unasked: no analytics host is asked for, no identity is written to the user's home."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import threading
+from typing import Any
+
+__all__ = ["vendor"]
+
+_ABSENT = object()
+_IMPORTING = threading.Lock()
+
+# Set before the package is imported, and left: its own code reads it when it likes. A user's own value stays.
+_ENVIRONMENT = {"onnxruntime": {"ORT_DISABLE_TELEMETRY": "1"}}
+# Modules that the import does not find. Their absence is a case that the package provides for.
+_WITHOUT = {"openvino": ("openvino_telemetry",)}
+
+
+def vendor(name: str) -> Any:
+    """Return a vendor's package, imported on first use. Raise ImportError."""
+    if name in sys.modules and sys.modules[name] is not None:
+        return importlib.import_module(name)  # which waits where another thread is importing it
+    for variable, value in _ENVIRONMENT.get(name, {}).items():
+        os.environ.setdefault(variable, value)
+    with _IMPORTING:
+        hidden = {m: sys.modules.get(m, _ABSENT) for m in _WITHOUT.get(name, ())}
+        sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
+        try:
+            return importlib.import_module(name)
+        finally:
+            for module, before in hidden.items():
+                if before is _ABSENT:
+                    del sys.modules[module]
+                else:
+                    sys.modules[module] = before  # type: ignore[assignment]
