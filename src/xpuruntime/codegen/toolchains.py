@@ -13,11 +13,10 @@ import platform
 import shlex
 import shutil
 import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 
+from ..children import environment, python, run, scratch
 from ..errors import BuildError
 
 __all__ = ["FLAGS", "TextRefused", "Toolchain", "cxx_toolchain"]
@@ -75,12 +74,12 @@ class Toolchain:
             ) from error
 
     def _build(self, source: str, flags: tuple[str, ...], who: str) -> bytes:
-        with tempfile.TemporaryDirectory(prefix="xpu-codegen-") as folder:
-            text, library = Path(folder) / "kernels.cpp", Path(folder) / "kernels.so"
+        with scratch("xpu-codegen-") as folder:
+            text, library = folder / "kernels.cpp", folder / "kernels.so"
             text.write_text(source, encoding="utf-8")
             command = [*self.command, *FLAGS, *flags, *_LINK, "-o", str(library), str(text)]
             try:
-                done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+                done = run(command, _SECONDS, environment(TMPDIR=str(folder)))
             except (OSError, subprocess.TimeoutExpired) as error:
                 raise BuildError(
                     who,
@@ -141,7 +140,16 @@ def cxx_toolchain(architecture: str = "") -> Toolchain:
 
 
 def _from_environment() -> tuple[str, ...]:
-    return tuple(shlex.split(os.environ.get("CXX", "")))
+    named = os.environ.get("CXX", "")
+    try:
+        return tuple(shlex.split(named))
+    except ValueError as error:  # a quotation mark without its partner
+        raise BuildError(
+            "environment CXX",
+            f"is no command: {error}",
+            got=repr(named),
+            do="Unset it or set it to a C++ compiler.",
+        ) from error
 
 
 def _cross(architecture: str) -> str:
@@ -152,7 +160,7 @@ def _cross(architecture: str) -> str:
 def _candidates(architecture: str) -> list[tuple[str, ...]]:
     named = _from_environment()
     found = [named] if named else []
-    zig: tuple[str, ...] = (sys.executable, "-m", "ziglang", "c++")
+    zig: tuple[str, ...] = (*python("-m", "ziglang"), "c++")
     if architecture == platform.machine():
         known: list[tuple[str, ...]] = [("g++",), ("clang++",)]
     else:
@@ -182,9 +190,7 @@ def _makes_code_for(command: tuple[str, ...]) -> str:
 def _version(command: tuple[str, ...]) -> str:
     """The first line of ``--version``; empty when the command does not work."""
     try:
-        done = subprocess.run(
-            [*command, "--version"], capture_output=True, text=True, timeout=60, check=False
-        )
+        done = run([*command, "--version"], 60)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     lines = done.stdout.strip().splitlines()

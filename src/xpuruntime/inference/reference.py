@@ -6,16 +6,15 @@ session's process. ``python -m xpuruntime.inference.reference MODEL IN.npz OUT.n
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..children import python, run, scratch
 from ..decisions import Reason, Support
 from ..protocols import Array, ModelSource
 
@@ -49,17 +48,13 @@ def _in_a_process(
     model: ModelSource, feeds: Mapping[str, Array], seconds: float
 ) -> tuple[list[Array] | None, Support]:
     """Raises subprocess.TimeoutExpired, OSError."""
-    with tempfile.TemporaryDirectory(prefix="xpu-reference-") as folder:
+    with scratch("xpu-reference-") as folder:
         path = model.path or Path(folder, "model.onnx")
         if model.path is None:
             path.write_bytes(model.data or b"")
         source, result = Path(folder, "in.npz"), Path(folder, "out.npz")
         _save(source, [feeds[s.name] for s in model.inputs])
-        command = [sys.executable, "-m", __name__, str(path), str(source), str(result)]
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-        done = subprocess.run(
-            command, timeout=seconds, capture_output=True, text=True, env=environment, check=False
-        )
+        done = run(python("-m", __name__, str(path.absolute()), str(source), str(result)), seconds)
         if done.returncode:
             last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
             return None, Support.no(

@@ -15,12 +15,12 @@ import pickle
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from ..children import environment, python, scratch
 from ..errors import BuildError, BuildTimeout
 from ..fault_reports import report_folders, reports_into
 from ..plugins import load_dotted
@@ -48,7 +48,7 @@ def call_within(function: str, arguments: tuple[Any, ...], seconds: float, who: 
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         do = "Drop compile_timeout_s, or give the model as a file."
         raise BuildError(who, "cannot be sent to a process that can be stopped", got=error, do=do) from error
-    with tempfile.TemporaryDirectory(prefix="xpu-build-") as folder, _started(folder) as child:
+    with scratch("xpu-build-") as folder, _started(folder) as child:
         assert child.stdin is not None
         assert child.stdout is not None
         sending = threading.Thread(target=_send, args=(child.stdin, work), daemon=True)
@@ -65,7 +65,7 @@ def call_within(function: str, arguments: tuple[Any, ...], seconds: float, who: 
                 who, "took longer than compile_timeout_s and was ended", got=f"{seconds} s", do=do
             ) from None
         try:
-            fine, value = pickle.loads((Path(folder) / "result").read_bytes())
+            fine, value = pickle.loads((folder / "result").read_bytes())
         except (OSError, EOFError, pickle.UnpicklingError) as error:
             got = f"exit code {child.returncode}: {_said(folder)}"
             raise BuildError(who, "its process died", got=got, do="Choose another engine.") from error
@@ -75,21 +75,17 @@ def call_within(function: str, arguments: tuple[Any, ...], seconds: float, who: 
 
 
 @contextlib.contextmanager
-def _started(folder: str) -> Iterator[subprocess.Popen[bytes]]:
+def _started(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A child that waits for its work. When this is left, its whole group is gone."""
-    environment = {
-        **os.environ,
-        "TMPDIR": folder,  # what a killed compiler leaves behind goes with the folder
-        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
-        "_BUILD_FOLDER_OF_XPURUNTIME": folder,
-    }
-    with (Path(folder) / "stderr").open("wb") as log:
+    # What a killed compiler leaves behind is removed with the folder.
+    env = environment(TMPDIR=str(folder), _BUILD_FOLDER_OF_XPURUNTIME=str(folder))
+    with (folder / "stderr").open("wb") as log:
         child = subprocess.Popen(
-            [sys.executable, "-c", _MAIN],
+            python("-c", _MAIN),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
-            env=environment,
+            env=env,
             start_new_session=True,
         )
     try:
@@ -118,8 +114,8 @@ def _line_within(child: subprocess.Popen[bytes], seconds: float) -> bool:
     return bool(ready) and bool(child.stdout.readline())
 
 
-def _said(folder: str) -> str:
-    text = (Path(folder) / "stderr").read_text(errors="replace").split()
+def _said(folder: Path) -> str:
+    text = (folder / "stderr").read_text(errors="replace").split()
     return " ".join(text)[-500:] or "nothing said"
 
 

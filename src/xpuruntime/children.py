@@ -1,0 +1,116 @@
+"""Child processes and their temporary folders: none imports from the current folder, and none leaves anything behind."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+__all__ = ["environment", "python", "run", "scratch"]
+
+_SETTLED_S = 60.0  # a folder that is younger may not be locked yet by the process that made it
+
+
+def python(*arguments: str) -> list[str]:
+    """Return the command of a fresh interpreter. ``-P``: a file called numpy.py in the current folder is not numpy."""
+    return [sys.executable, "-P", *arguments]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Return the environment of a child: this process's, its import path without the current folder, and ``more``."""
+    paths = [p for p in sys.path if Path(p).is_absolute()]
+    return {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(paths), **more}
+
+
+def run(
+    command: Sequence[str], seconds: float, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end and return its texts and exit code. Raise OSError, subprocess.TimeoutExpired.
+
+    It leads a process group, which is killed when this is left by an exception: a compiler's own children end with it.
+    """
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env=environment() if env is None else env,
+        start_new_session=True,
+    ) as child:
+        try:
+            out, err = child.communicate(timeout=seconds)
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(child.pid, signal.SIGKILL)
+            raise
+    return subprocess.CompletedProcess(command, child.returncode, out, err)
+
+
+@contextlib.contextmanager
+def scratch(prefix: str) -> Iterator[Path]:
+    """A temporary folder, removed at the end, by SIGTERM too. Those of processes that were killed are removed at the beginning."""
+    _sweep(prefix)
+    with _sigterm_unwinds():
+        folder = Path(tempfile.mkdtemp(prefix=prefix))
+        try:
+            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX)  # held until this process ends, however it ends
+                yield folder
+            finally:
+                os.close(handle)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Terminated(BaseException):
+    """SIGTERM arrived."""
+
+
+@contextlib.contextmanager
+def _sigterm_unwinds() -> Iterator[None]:
+    """Let SIGTERM leave this block like an exception, then end the process as it would have. A handler of the user's own stays."""
+    own = threading.current_thread() is threading.main_thread()
+    if not own or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def leave(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise _Terminated
+
+    signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    except _Terminated:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _sweep(prefix: str) -> None:
+    """Remove this user's folders of that prefix whose process is gone."""
+    before = time.time() - _SETTLED_S
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        with contextlib.suppress(OSError):
+            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                facts = os.fstat(handle)
+                if facts.st_uid == os.geteuid() and facts.st_mtime < before:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(handle)
