@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .printable import line
+
 __all__ = ["REASONS", "Candidate", "Decision", "Reason", "Support"]
 
 
@@ -172,7 +174,7 @@ class Decision:
         for c in self.rejected:
             stop = "" if c.reason.endswith((".", "!", "?")) else "."
             lines.append(f"  not {c.name} ({c.code.value}): {c.reason}" + (f"{stop} {c.do}" if c.do else ""))
-        return "\n".join(lines)
+        return "\n".join(map(line, lines))
 
     __str__ = explain
 

@@ -29,6 +29,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
+from .printable import text
+
 if TYPE_CHECKING:
     from .decisions import Decision
 
@@ -81,11 +83,11 @@ class XpuError(Exception):
         super().__init__(who, what)
 
     def __str__(self) -> str:
-        text = f"[{self.who}] {self.what}"
+        said = f"[{self.who}] {self.what}"
         if self.got is not None:
-            text += f"; got {self.got}"
-        text += "." if not text.endswith((".", "!", "?")) else ""
-        return f"{text} {self.do}" if self.do else text
+            said += f"; got {self.got}"
+        said += "." if not said.endswith((".", "!", "?")) else ""
+        return text(f"{said} {self.do}" if self.do else said, "    ")
 
     def to_json(self) -> dict[str, object]:
         """The error as plain data, for ``--json``."""

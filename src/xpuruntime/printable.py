@@ -1,1 +1,50 @@
-"""Text."""
+r"""Names in text that people read: a name from a file must not move a terminal's cursor, nor begin a line of its own.
+
+Control characters (C0, C1, line ends of every kind), marks that turn the direction of writing, and halves of surrogate pairs
+(bytes of a file name that are not UTF-8) are written as Python escapes: ``\x1b``, ``\u202e``, ``\udcff``.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+
+__all__ = ["as_json", "line", "logger", "text"]
+
+_TURNING = "\u2028\u2029\u202a-\u202e\u2066-\u2069"
+_LINE = re.compile(f"[\x00-\x1f\x7f-\x9f{_TURNING}\ud800-\udfff]")
+_TEXT = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_TURNING}\ud800-\udfff]")  # keeps tabs and line feeds
+_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def line(value: object) -> str:
+    """Return a value's text as one line without control characters."""
+    return _LINE.sub(_escape, str(value))
+
+
+def text(value: object, indent: str | None = None) -> str:
+    """Return a value's text without control characters but tabs and line feeds. indent: what the second and all further lines begin with."""
+    clean = _TEXT.sub(_escape, str(value))
+    return clean if indent is None else clean.replace("\n", "\n" + indent)
+
+
+def as_json(document: str) -> str:
+    """Return a JSON document with the same meaning, its strings without characters that a terminal obeys or that UTF-8 cannot hold."""
+    return _TEXT.sub(lambda m: f"\\u{ord(m[0]):04x}", document)
+
+
+def logger(name: str) -> logging.Logger:
+    """Return the logger of that name. Its messages hold no control characters, and their further lines are indented."""
+    found = logging.getLogger(name)
+    found.addFilter(_clean)
+    return found
+
+
+def _clean(record: logging.LogRecord) -> bool:
+    record.msg, record.args = text(record.getMessage(), "    "), ()
+    return True
+
+
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return _SHORT.get(match[0]) or (f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}")

@@ -30,6 +30,7 @@ from . import env
 from .entry_file import AGAIN, MAGIC, VERSION, check_payload, digest, entry_parts, mapped, read_header
 from .errors import FormatError, PolicyError, StoreError
 from .files import TEMPORARY, open_regular, store_error, untrusted, write_atomic
+from .printable import logger
 
 __all__ = ["Entry", "Store", "digest", "write_atomic"]
 
@@ -37,7 +38,7 @@ _T = TypeVar("_T")
 _ABANDONED = 3600.0  # seconds after which a temporary file belongs to nobody: its writer was killed
 _NO_FILE = (errno.EISDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO)  # a folder, a link, a pipe, a socket
 _KEY = re.compile(r"[0-9a-f]{64}")
-_log = logging.getLogger("xpuruntime.store")
+_log = logger("xpuruntime.store")
 
 
 @dataclass(frozen=True, slots=True)

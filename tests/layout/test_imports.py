@@ -248,7 +248,7 @@ def test_names_offered_from_above_are_not_imported_by_our_own_modules() -> None:
 @pytest.mark.parametrize(
     ("module", "text", "says"),
     [
-        ("types", "from .store import Store", "leaf types may know errors, env, dims, not store"),
+        ("types", "from .store import Store", "leaf types may know printable, errors, env, dims, not store"),
         ("policies.load", "from ..ir import graph", "policies.load may know leaves only, not ir.graph"),
         ("runtime.executor", "def f():\n    from ..compiler import pipeline", "not compiler.pipeline"),
         (

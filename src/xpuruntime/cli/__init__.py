@@ -14,6 +14,9 @@ def main() -> None:
         sys.stderr is None
     ):  # it was closed at the start: what is said there goes nowhere, and the verb still works
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a name may hold what the stream's encoding does not
+            stream.reconfigure(errors="backslashreplace")
     try:
         from .app import app
 

@@ -21,7 +21,7 @@ from typing import Any, ParamSpec, TextIO
 
 import typer
 
-from .. import env
+from .. import env, printable
 from ..errors import StoreError, XpuError
 from ..faults import as_known
 from .exit_codes import ExitCode
@@ -78,7 +78,8 @@ def plain(value: Any) -> Any:
 
 
 def _print_json(document: Mapping[str, Any], stdout: TextIO) -> None:
-    stdout.write(json.dumps(plain(document), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    text = json.dumps(plain(document), indent=2, ensure_ascii=False, allow_nan=False)
+    stdout.write(printable.as_json(text) + "\n")
     stdout.flush()
 
 
@@ -202,7 +203,7 @@ def _logging() -> Iterator[None]:
 class _Lower(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         head, colon, rest = super().format(record).partition(":")
-        return head.lower() + colon + rest
+        return printable.text(head.lower() + colon + rest, "    ")
 
 
 def _report(document: Mapping[str, Any], error: Exception, as_json: bool, stdout: TextIO | None) -> None:
@@ -217,6 +218,7 @@ def _report(document: Mapping[str, Any], error: Exception, as_json: bool, stdout
         lines.append(f"  got: {document['got']}")
     if document["do"]:
         lines.append(f"  do:  {document['do']}")
+    lines = [printable.text(said, "       ") for said in lines]
     decision = getattr(error, "decision", None)
     if decision is not None:
         lines += ["  " + line for line in decision.explain().splitlines()]

@@ -9,7 +9,7 @@ import typer
 
 from . import options
 from .answer import Answer, verb
-from .console import say, table
+from .console import page, say, table
 from .exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def verify(cache_dir: options.CacheDir = None, as_json: options.AsJson = False) 
 
     def show() -> None:
         for problem in problems:
-            say(str(problem))
+            page(str(problem))
         say(f"{count} readable entries in {store.root}, {len(problems)} damaged")
 
     return Answer(document, show, ExitCode.NO if problems else ExitCode.OK)

@@ -7,10 +7,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from .. import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["note", "out", "progress", "say", "sentences", "table", "warn"]
+__all__ = ["note", "out", "page", "progress", "say", "sentences", "table", "warn"]
 
 _PIPE_WIDTH = 200  # a pipe has no width; tables there are not squeezed
 
@@ -31,8 +33,13 @@ def out() -> Console:
 
 
 def say(text: str = "") -> None:
-    """Plain lines on stdout, as they are: no markup, no wrapping."""
-    sys.stdout.write(text + "\n")
+    """Print one plain line on stdout: no markup, no wrapping, no control characters."""
+    sys.stdout.write(printable.line(text) + "\n")
+
+
+def page(text: str) -> None:
+    """Print lines that were made one by one, so that no name in them holds a line end."""
+    sys.stdout.write(printable.text(text) + "\n")
 
 
 def sentences(*parts: str) -> str:
@@ -42,12 +49,12 @@ def sentences(*parts: str) -> str:
 
 def note(text: str) -> None:
     """A remark on stderr."""
-    sys.stderr.write(text + "\n")
+    sys.stderr.write(printable.text(text) + "\n")
 
 
 def warn(text: str) -> None:
     """A warning on stderr, one line."""
-    sys.stderr.write(f"warning: {text}\n")
+    sys.stderr.write(f"warning: {printable.line(text)}\n")
 
 
 def table(
@@ -65,7 +72,7 @@ def table(
     for column in columns:
         grid.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
     for row in rows:
-        grid.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
+        grid.add_row(*(Text("" if cell is None else printable.line(cell)) for cell in row))
     console = out()
     console.print(grid)
     console.print()
@@ -78,6 +85,7 @@ def progress(text: str) -> Iterator[Callable[[str], None]]:
         yield lambda _: None
         return
     from rich.console import Console
+    from rich.text import Text
 
-    with Console(stderr=True).status(text) as status:
-        yield lambda now: status.update(now)
+    with Console(stderr=True).status(Text(printable.line(text))) as status:
+        yield lambda now: status.update(Text(printable.line(now)))

@@ -46,7 +46,8 @@ def _show(found: Inventory) -> None:
             right=("memory", "SMs"),
         )
     else:
-        say(f"CUDA devices: none. {sentences(found.cuda.status.message, found.cuda.status.advice)}\n")
+        say(f"CUDA devices: none. {sentences(found.cuda.status.message, found.cuda.status.advice)}")
+        say()
     lines: list[tuple[str, str, str, str]] = []
     for engine in found.engines:
         title = f"{engine.name} {engine.version or ''}".rstrip()

@@ -10,7 +10,7 @@ import typer
 from ..errors import UnavailableError
 from . import options
 from .answer import Answer, verb
-from .console import progress, say
+from .console import page, progress
 from .exit_codes import ExitCode
 
 __all__ = ["explain"]
@@ -62,7 +62,7 @@ def explain(
         "plan": plan.to_json(),
         "error": None,
     }
-    return Answer(document, lambda: say(plan.explain(nodes=nodes)))
+    return Answer(document, lambda: page(plan.explain(nodes=nodes)))
 
 
 def _refused(error: UnavailableError) -> Answer:
@@ -77,8 +77,8 @@ def _refused(error: UnavailableError) -> Answer:
     }
 
     def show() -> None:
-        say(decision.explain())
-        say(str(error))
+        page(decision.explain())
+        page(str(error))
 
     return Answer(document, show, ExitCode(error.exit_code))
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .. import printable
 from . import options
 from .answer import Answer, verb
-from .console import note, progress, say
+from .console import note, page, progress, say
 
 if TYPE_CHECKING:
     from ..llm.generate import Completion
@@ -107,7 +108,7 @@ def generate(
 
     def show() -> None:
         if not shown:
-            say(answer.text)
+            page(answer.text)
         note(
             f"{answer.prompt_tokens} tokens read in {answer.prefill_s:.2f} s, {len(answer.tokens)} written at"
             f" {answer.tokens_per_second:.1f}/s ({answer.finish})"
@@ -144,5 +145,5 @@ def _dispatches(model: str, capacity: int | None, target: str, precision: str) -
 
 
 def _write(text: str) -> None:
-    sys.stdout.write(text)
+    sys.stdout.write(printable.text(text))
     sys.stdout.flush()

@@ -9,7 +9,7 @@ import typer
 
 from . import options
 from .answer import Answer, verb
-from .console import progress, say, sentences, table
+from .console import page, progress, say, sentences, table
 
 if TYPE_CHECKING:
     from ..workbench.inspection import Inspection, Parameters
@@ -94,7 +94,7 @@ def _passes(model: str, shapes: dict[str, int], diffs: bool, which: str | int) -
     with progress(f"running the passes on {model}"):
         traces = trace_model(model, shapes=shapes, passes=which)
     document = {"model": model, "passes": [asdict(t) for t in traces]}
-    return Answer(document, lambda: say(trace_table(traces, diffs=diffs).rstrip()))
+    return Answer(document, lambda: page(trace_table(traces, diffs=diffs).rstrip()))
 
 
 def _plan(path: Path, nodes: bool) -> Answer:
@@ -106,7 +106,7 @@ def _plan(path: Path, nodes: bool) -> Answer:
     except (OSError, UnicodeDecodeError) as error:
         raise FormatError(f"plan {path}", "cannot be read", got=error, do="Check the path.") from error
     plan = Plan.from_json(_only_plan(text))
-    return Answer(plan.to_json(), lambda: say(plan.explain(nodes=nodes)))
+    return Answer(plan.to_json(), lambda: page(plan.explain(nodes=nodes)))
 
 
 def _only_plan(text: str) -> Any:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .answer import Answer
-from .console import note, say, table
+from .console import note, page, say, table
 
 if TYPE_CHECKING:
     from ..program.program import EntryPoint, ExecutionPlan
@@ -39,7 +39,7 @@ def answer(path: str, *, buffers: bool, source: str, export: Path | None, entry:
 def _show_source(texts: list[dict[str, str]]) -> None:
     for text in texts:
         say(f"// {text['symbol']} ({text['target']})")
-        say(text["text"])
+        page(text["text"])
 
 
 def _show(report: ProgramReport, buffers: bool, export: Path | None, entry: str) -> None:

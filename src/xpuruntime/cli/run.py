@@ -10,7 +10,7 @@ import typer
 
 from . import options
 from .answer import Answer, verb
-from .console import note, progress, say, table
+from .console import note, page, progress, say, table
 
 if TYPE_CHECKING:
     from ..workbench.outputs import OutputSummary
@@ -102,7 +102,7 @@ def run(
     def show() -> None:
         _show(document, found)
         if written is not None:
-            say(written.text())
+            page(written.text())
 
     return Answer(document, show)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
@@ -28,6 +27,7 @@ from ..kernels import offers
 from ..kernels.user import named_digests
 from ..passes import find_passes, laid_out, run_passes
 from ..policies import Policy, load_policy
+from ..printable import logger
 from ..program.program import Binary, CompiledProgram, EntryPoint, ExecutionPlan
 from ..program.validate import validate
 from ..targets import TargetConfig
@@ -40,7 +40,7 @@ from .times import KernelTimes
 
 __all__ = ["Model", "compile"]
 
-_log = logging.getLogger("xpuruntime.compiler")
+_log = logger("xpuruntime.compiler")
 
 Model: TypeAlias = "Graph | Mapping[str, Any] | str | PathLike[str]"
 """A graph, its JSON form, or the path of a saved one (``ir.save``)."""

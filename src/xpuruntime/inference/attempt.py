@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from ..errors import (
 )
 from ..faults import contained
 from ..plugins import EnginePlugin
+from ..printable import logger
 from ..protocols import Artifact, Engine, EngineRequest, Executable, ModelSource
 from ..store import Store, digest
 from ..targets import DeviceId
@@ -37,7 +37,7 @@ from .vendor_kernels import met_by_options
 
 __all__ = ["Loaded", "Wanted", "attempt", "find"]
 
-_log = logging.getLogger("xpuruntime.session")
+_log = logger("xpuruntime.session")
 
 
 @dataclass(frozen=True, slots=True)

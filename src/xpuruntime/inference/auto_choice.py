@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Sequence
 from typing import Any
 
 from .. import env
 from ..decisions import Candidate, Decision, Reason, Support
 from ..errors import InputError, StoreError
+from ..printable import logger
 from ..protocols import ModelSource
 from ..runtime.device import cpu
 from ..store import Store, digest
@@ -20,7 +20,7 @@ from .examples import digest_of, measuring_feeds
 
 __all__ = ["measured_choice"]
 
-_log = logging.getLogger("xpuruntime.session")
+_log = logger("xpuruntime.session")
 
 
 def measured_choice(

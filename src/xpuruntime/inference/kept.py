@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from ..errors import BuildTimeout, StoreError
+from ..printable import logger
 from ..store import Store, digest
 
 __all__ = ["KeptShapes"]
 
-_log = logging.getLogger("xpuruntime.session")
+_log = logger("xpuruntime.session")
 
 
 class KeptShapes:

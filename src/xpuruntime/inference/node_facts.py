@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,12 +12,13 @@ from ..frontends.onnx import load_onnx
 from ..ir import Graph, Node
 from ..ir.family import family_of
 from ..ir.named_dims import Dims, named_dims
+from ..printable import logger
 from ..protocols import ModelSource
 from ..types import TensorSpec
 
 __all__ = ["NodeDetail", "node_details"]
 
-_log = logging.getLogger("xpuruntime.session")
+_log = logger("xpuruntime.session")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import json
-import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +24,7 @@ from ..errors import StoreError
 from ..frontends.fix_shapes import fix_shapes
 from ..frontends.model_file import open_model
 from ..plugins import package_version
+from ..printable import logger
 from ..protocols import ModelSource, NodeRef, Products
 from ..store import Store, digest
 from ..types import DType, TensorSpec
@@ -34,7 +34,7 @@ __all__ = ["KIND", "fixed_known", "open_known"]
 KIND = "model"
 _FORMAT = 2
 _SETTLED_S = 2.0
-_log = logging.getLogger("xpuruntime.session")
+_log = logger("xpuruntime.session")
 
 
 def open_known(model: Any, store: Store) -> ModelSource:

@@ -13,7 +13,6 @@ device the memory itself is handed over. Regions that do not wait for each other
 from __future__ import annotations
 
 import functools
-import logging
 import os
 import threading
 from collections import Counter
@@ -30,6 +29,7 @@ from ..errors import RunError
 from ..faults import contained
 from ..frontends.onnx_cut import Original
 from ..ir import Graph, bind
+from ..printable import logger
 from ..profiler.receipt import Receipt
 from ..program.plan import Plan
 from ..program.program import CompiledProgram
@@ -50,7 +50,7 @@ from .regions import Work
 
 __all__ = ["DAGExecutor"]
 
-_log = logging.getLogger("xpuruntime.session")
+_log = logger("xpuruntime.session")
 
 
 class DAGExecutor:

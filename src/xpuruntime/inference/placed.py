@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,6 +10,7 @@ from typing import Any
 from ..decisions import Candidate, Decision, Reason
 from ..errors import EngineUnavailable, InputError, InternalError, KernelUnavailable, XpuError
 from ..faults import as_known
+from ..printable import logger
 from ..program.plan import Region
 from ..protocols import Array, Evidence
 from ..runtime.buffer import DeviceBuffer
@@ -19,7 +19,7 @@ from .regions import Runner, Work
 
 __all__ = ["Bring", "Placed"]
 
-_log = logging.getLogger("xpuruntime.session")
+_log = logger("xpuruntime.session")
 
 Bring = Callable[[Mapping[str, Any], bool], Mapping[str, Any]]
 """Values to where a region is: in the device's memory (True) or the host's."""

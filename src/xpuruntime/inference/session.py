@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -16,6 +15,7 @@ from ..fault_reports import report_folders, reports_into
 from ..faults import contained
 from ..ir.bounds import Bounds, bounds_of
 from ..policies import ExecutionPolicy, KernelPolicy, Policy
+from ..printable import logger
 from ..profiler import trace
 from ..profiler.receipt import Receipt, confirm
 from ..program.plan import Plan
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = ["InferenceSession"]
 
-_log = logging.getLogger("xpuruntime.session")
+_log = logger("xpuruntime.session")
 
 
 class InferenceSession:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ..decisions import Decision
+from ..printable import text as printable_text
 from ..program.plan import Plan
 from ..store import write_atomic
 from .blocks import Block, Columns, Facts, Figure, Fold, Heading, Listing, Picture, Prose, Table
@@ -101,6 +102,7 @@ def html_report(
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=_clean,
     )
     numbers = itertools.count()
     environment.filters["data_uri"] = _data_uri
@@ -199,3 +201,8 @@ def _versions(sections: Sequence[Section]) -> Mapping[str, str]:
     for section in sections:
         look(section.parts)
     return found
+
+
+def _clean(value: Any) -> Any:
+    """Return a template's value without control characters; what is markup already stays."""
+    return printable_text(value) if type(value) is str else value

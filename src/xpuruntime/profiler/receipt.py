@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..plugins import package_version
+from ..printable import line
 from ..program.plan import Plan, Region
 from ..protocols import Evidence, EvidenceRow
 from ..targets import DeviceId
@@ -33,7 +34,7 @@ class Finding:
 
     def __str__(self) -> str:
         mark = ("ok " if self.said else "-- ") if self.ok else "NOT"
-        return f"{mark} {self.region}: {self.claim}: {self.seen}"
+        return line(f"{mark} {self.region}: {self.claim}: {self.seen}")
 
 
 def confirm(plan: Plan, evidence: Mapping[str, Evidence]) -> tuple[Finding, ...]:
@@ -178,7 +179,7 @@ class Receipt:
             f"  {self.coverage:.0%} of {len(self.plan.nodes)} model nodes are named by a step that ran"
         )
         lines.append("  " + ", ".join(f"{k} {v}" for k, v in self.versions.items()))
-        return "\n".join(lines)
+        return "\n".join(map(line, lines))
 
     __str__ = text
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from ..printable import line
 from .plan import Plan
 
 __all__ = ["explain", "summary"]
@@ -22,13 +23,13 @@ def summary(plan: Plan) -> str:
         if region.alternatives:
             lines.append(f"      if it fails: {', then '.join(region.alternatives)}")
     lines += [f"  warning: {w}" for w in plan.warnings]
-    return "\n".join(lines)
+    return "\n".join(map(line, lines))
 
 
 def explain(plan: Plan, *, nodes: bool = False) -> str:
     """The summary, what was asked for, inputs and outputs, every decision with its rejected candidates, transfers."""
     asked = ", ".join(f"{k}={v}" for k, v in plan.request.items() if v not in (None, "", {}, []))
-    lines = [summary(plan), f"  asked for: {asked or 'nothing in particular'}"]
+    lines = [*summary(plan).splitlines(), f"  asked for: {asked or 'nothing in particular'}"]
     lines += [f"  input  {s.name}: {s}" for s in plan.inputs]
     lines += [f"  output {s.name}: {s}" for s in plan.outputs]
     lines.append("decisions")
@@ -49,4 +50,4 @@ def explain(plan: Plan, *, nodes: bool = False) -> str:
             + (f"  = {n.lowered}" if n.lowered else "")
             for n in plan.nodes
         ]
-    return "\n".join(lines)
+    return "\n".join(map(line, lines))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +14,7 @@ import numpy as np
 from ... import __version__, _core
 from ...decisions import Decision
 from ...errors import KernelRefused, RunError
+from ...printable import logger
 from ...program.program import CompiledProgram, ExecutionPlan, KernelCall
 from ...protocols import Array, EngineRequest, Evidence, EvidenceRow, ModelSource, RunContext
 from ...runtime.device import Device
@@ -30,7 +30,7 @@ from .tensors import run_on_tensors
 
 __all__ = ["NativeExecutable", "times_of"]
 
-_log = logging.getLogger("xpuruntime.session")
+_log = logger("xpuruntime.session")
 _PROFILED_RUNS = 5
 _ANY_NUMBER = 1024  # of runs in flight: sessions have the bound
 _NOTHING = Observed()

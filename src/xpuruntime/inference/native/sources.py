@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
 from ...errors import InputError, KernelRefused, XpuError
 from ...ir import bind
+from ...printable import logger
 from ...program.program import CompiledProgram
 from ...protocols import EngineRequest, ModelSource
 from ...types import TensorSpec
@@ -20,7 +20,7 @@ from .refusals import kernel_policy, without
 
 __all__ = ["Compiled", "Given", "Programs"]
 
-_log = logging.getLogger("xpuruntime.session")
+_log = logger("xpuruntime.session")
 _COMPILE = "xpuruntime.inference.native.engine:compiled_bytes"
 CompileFor = Callable[[EngineRequest, Mapping[str, int]], CompiledProgram]
 Found = tuple[CompiledProgram, str]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from ... import __version__, _core
@@ -11,6 +10,7 @@ from ...faults import contained
 from ...ir import Graph
 from ...ir.build import GraphBuilder
 from ...policies import Policy
+from ...printable import logger
 from ...program.program import CompiledProgram
 from ...runtime.arrays import dlpack_words
 from ...runtime.device import Device
@@ -25,7 +25,7 @@ from .rows import ROWS
 
 __all__ = ["device_of", "graph_of", "prepare", "program_of"]
 
-_log = logging.getLogger("xpuruntime.ops")
+_log = logger("xpuruntime.ops")
 _HOST, _CUDA = 1, 2  # DLPack's kDLCPU and kDLCUDA
 
 
