@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xpuruntime.decisions import REASONS, Candidate, Decision, Reason, Support, first_advice
+from xpuruntime.printable import line
 
 TEXT = st.text(min_size=1, max_size=20)
 FACTS = st.dictionaries(
@@ -63,9 +64,9 @@ def test_a_decision_survives_json(decision: Decision) -> None:
 def test_explain_names_every_candidate_with_its_code(decision: Decision) -> None:
     text = decision.explain()
     for candidate in (*decision.rejected, *([decision.chosen] if decision.chosen else [])):
-        assert candidate.name in text
+        assert line(candidate.name) in text
         assert candidate.code.value in text
-        assert candidate.reason in text
+        assert line(candidate.reason) in text
     assert str(decision) == text
     assert ("nothing could be had" in text) or decision.chosen is not None
 

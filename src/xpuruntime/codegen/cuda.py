@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import difflib
 import functools
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
 
 from ..errors import DeviceUnavailable
+from ..printable import logger
 from ..program.program import Binary
 from ..targets import CUDA_GPU, TargetConfig
 from .cpp import ordered_parts, part_text
@@ -22,7 +22,7 @@ from .target import CodegenTarget
 
 __all__ = ["CONFIG", "CudaTarget", "cuda_part", "cuda_target", "sized_target"]
 
-_log = logging.getLogger("xpuruntime.compiler")
+_log = logger("xpuruntime.compiler")
 
 CONFIG: TargetConfig = replace(CUDA_GPU, name="cuda", channel_alignment_bytes=1, max_threadgroup_1d=256)
 """The porting guide's sizes, but channels are packed, which is what the libraries' fast paths want, and blocks are of 256 threads."""
