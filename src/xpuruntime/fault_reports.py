@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import logging
 import os
 import platform
 import re
@@ -28,6 +27,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from .printable import logger
 from .store import Store
 
 __all__ = ["MAX_BYTES", "MOST", "report_folders", "reports_into", "write_report"]
@@ -37,7 +37,7 @@ MAX_BYTES = 16 * 2**20
 _NAME = re.compile(r"[0-9a-f]{16}")
 _PACKAGES = ("xpuruntime", "numpy", "ml_dtypes", "torch", "onnx", "onnxruntime", "openvino")
 _FOLDERS: ContextVar[tuple[Path, ...]] = ContextVar("reports_folders", default=())
-_log = logging.getLogger("xpuruntime.faults")
+_log = logger("xpuruntime.faults")
 
 
 @contextlib.contextmanager

@@ -12,7 +12,6 @@ XpuErrors and KeyboardInterrupt pass. A MemoryError becomes an OutOfMemory, and 
 from __future__ import annotations
 
 import contextlib
-import logging
 import traceback
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
@@ -23,12 +22,13 @@ from typing import Any
 
 from .errors import BuildError, InternalError, OutOfMemory, XpuError
 from .fault_reports import write_report
+from .printable import logger
 
 __all__ = ["Fault", "Subject", "as_error", "as_known", "contained", "foreign", "is_fault", "part", "recorded"]
 
 _PARTS, _OURS, _FOREIGN = "_xpuruntime_parts", "_xpuruntime_ours", "_xpuruntime_foreign"
 _PACKAGE = str(Path(__file__).parent)
-_log = logging.getLogger("xpuruntime.faults")
+_log = logger("xpuruntime.faults")
 
 
 @dataclass(slots=True)

@@ -6,7 +6,6 @@ a tenth of a millisecond (all of ResNet-50's candidates 5 ms, of BERT's 35 ms, b
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
@@ -22,6 +21,7 @@ from ..kernels.kernel import Kernel, Lowered, NodeCall
 from ..kernels.user import UserKernel
 from ..policies import KernelPolicy, Offer, choose
 from ..policies.pins import parted
+from ..printable import logger
 from .asked import declined
 from .demands import facts_of
 from .times import KernelTimes
@@ -31,7 +31,7 @@ __all__ = ["Chooser", "Chosen", "OffersOf", "workspace_of"]
 OffersOf: TypeAlias = Callable[[NodeCall, CodegenTarget], Sequence[tuple[Kernel, Support]]]
 """The catalogue: every kernel of a node's op with its answer, in order of preference."""
 
-_log = logging.getLogger("xpuruntime.compiler")
+_log = logger("xpuruntime.compiler")
 
 Rows: TypeAlias = dict[str, tuple[Kernel, Support]]
 Pin: TypeAlias = Callable[[str, Mapping[str, int]], Kernel]
