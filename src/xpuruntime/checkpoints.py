@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from .errors import FormatError, InputError
+from .files import read_regular
 from .tensor_files import read_safetensors
 from .types import DType, TensorSpec
 
@@ -140,7 +141,7 @@ def _shards(index: Path) -> dict[str, str]:
     try:
         if index.stat().st_size > _MAX_INDEX:
             raise FormatError(who, "has an index over 100 MiB", got=f"{index.stat().st_size} bytes")
-        found = json.loads(index.read_bytes())["weight_map"]
+        found = json.loads(read_regular(index))["weight_map"]
     except OSError as error:
         raise FormatError(who, "cannot be read", got=error.strerror, do="Check the path.") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import FormatError, ModelError
+from .files import open_regular
 from .store import write_atomic
 from .types import DType, TensorSpec
 
@@ -62,8 +63,8 @@ def read_safetensors(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
     """Every tensor of a safetensors file by name, memory-mapped and read-only. Raises FormatError."""
     who, path = f"weights file {os.fspath(path)}", Path(path)
     try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
             length = int.from_bytes(file.read(8), "little")
             if size < 8 or length > min(_MAX_HEADER, size - 8):
                 raise FormatError(who, "is not a safetensors file, or truncated", got=f"{size} bytes")

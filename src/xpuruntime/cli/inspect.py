@@ -97,12 +97,16 @@ def _passes(model: str, shapes: dict[str, int], diffs: bool, which: str | int) -
     return Answer(document, lambda: page(trace_table(traces, diffs=diffs).rstrip()))
 
 
+_MOST_PLAN = 1 << 30
+
+
 def _plan(path: Path, nodes: bool) -> Answer:
     from ..errors import FormatError
+    from ..files import read_regular
     from ..program.plan import Plan
 
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_regular(path, _MOST_PLAN).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise FormatError(f"plan {path}", "cannot be read", got=error, do="Check the path.") from error
     plan = Plan.from_json(_only_plan(text))

@@ -22,6 +22,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ..errors import FormatError
+from ..files import read_regular
 from ..kernels.kernel import NodeCall, Operand
 from ..types import TensorSpec
 
@@ -92,7 +93,7 @@ class KernelTimes:
         if isinstance(source, str | os.PathLike):
             who = f"kernel times {Path(source).name!r}"
             try:
-                data = json.loads(Path(source).read_text(encoding="utf-8"))
+                data = json.loads(read_regular(source).decode("utf-8"))
             except (OSError, ValueError, RecursionError) as error:
                 raise FormatError(who, "cannot be read", got=error, do="Check the path.") from error
         if not isinstance(data, Mapping) or data.get("format") != FORMAT or data.get("version") != VERSION:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ModelError
+from ..files import open_regular
 from ..protocols import ModelSource, NodeRef, Products
 from ..types import DimLike, DType, TensorSpec, dim
 from ..vendor_imports import vendor
@@ -36,8 +37,10 @@ _NOT_NODES = frozenset({"Parameter", "Result", "Constant"})
 
 def read_ir(path: Path, who: str, name: str) -> ModelSource:
     """The checked source of an IR. Raises ModelError (see ``open_model``)."""
-    head = path.read_bytes()
     weights = path.with_suffix(".bin")
+    head = _plain(path, who)
+    if weights.exists():
+        _plain(weights, who, 0)
     _check_weights(head, weights, who)
     try:
         openvino = vendor("openvino")
@@ -72,6 +75,18 @@ def read_ir(path: Path, who: str, name: str) -> ModelSource:
         products=products,
         files=(path, weights) if weights.is_file() else (path,),
     )
+
+
+def _plain(path: Path, who: str, most: int = -1) -> bytes:
+    """Return at most so many bytes of a plain file, all of it by default. Raise ModelError: a pipe would block OpenVINO for ever."""
+    try:
+        with open_regular(path) as file:
+            return file.read(most)
+    except OSError as error:
+        do = "Its .xml and .bin must be plain files."
+        raise ModelError(
+            who, "cannot be read", got=f"{path.name!r}: {error.strerror or error}", do=do
+        ) from error
 
 
 def _check_weights(head: bytes, weights: Path, who: str) -> None:

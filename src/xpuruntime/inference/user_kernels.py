@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..errors import KernelUnavailable
+from ..files import read_regular
 from ..kernels.user import Body, OfCall, UserKernel, checked
 from ..kernels.user_host import HostBody
 from ..kernels.user_text import TextBody
@@ -149,7 +150,7 @@ def _text(source: str | PathLike[str], name: str, kind: str) -> tuple[str, str]:
         )
     path = Path(source)
     try:
-        return path.read_text(encoding="utf-8"), path.name
+        return read_regular(path).decode("utf-8"), path.name
     except (OSError, UnicodeDecodeError) as error:
         raise KernelUnavailable(
             f"kernel {name}", "has a source that cannot be read", got=f"{path}: {error}"

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import FormatError, IrError
+from ..files import open_regular
 from ..store import write_atomic
 from ..types import Dim, DType, TensorSpec, parse_dim
 from .attributes import MAX_CONST_ELEMENTS, MAX_DEPTH, NAN, Attrs, Const, canonical
@@ -117,9 +118,10 @@ def load(path: str | os.PathLike[str], *, verify: bool = True) -> Graph:
     """Read what ``save`` wrote, or the text form; verified unless told otherwise. Raises FormatError (damaged, newer, not a graph) or IrError."""
     who = f"graph file {os.fspath(path)}"
     try:
-        if Path(path).stat().st_size > MAX_BYTES:
-            raise FormatError(who, "is over 1 GiB", do="Weights belong beside the graph, not in it.")
-        text = Path(path).read_bytes()
+        with open_regular(path) as file:
+            if os.fstat(file.fileno()).st_size > MAX_BYTES:
+                raise FormatError(who, "is over 1 GiB", do="Weights belong beside the graph, not in it.")
+            text = file.read()
     except OSError as error:
         raise FormatError(who, "cannot be read", got=error.strerror, do="Check the path.") from error
     if text.startswith(b"graph "):

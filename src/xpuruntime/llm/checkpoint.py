@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ModelError
+from ..files import read_regular
 from ..protocols import Array
 from ..tensor_files import read_safetensors
 from ..types import DType, TensorSpec
@@ -157,10 +158,13 @@ def _stops(data: Mapping[str, Any]) -> tuple[int, ...]:
     return () if stops is None else tuple(stops) if isinstance(stops, list) else (int(stops),)
 
 
+_MOST_JSON = 64 << 20
+
+
 def _json(path: Path) -> dict[str, Any]:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        data = json.loads(read_regular(path, _MOST_JSON).decode("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(
             f"language model {path.parent}", f"has no readable {path.name}", got=error
         ) from error

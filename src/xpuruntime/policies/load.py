@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from ..errors import PolicyError
+from ..files import open_regular
 from . import document
 from .execution_policy import ExecutionPolicy
 from .kernel_policy import KernelPolicy
@@ -113,7 +114,7 @@ def read_document(path: Path) -> tuple[Any, document.Lines]:
             who, "has an unknown suffix", got=repr(path.suffix), do="Name it .yaml, .yml or .json."
         )
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             raw = file.read(document.MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
