@@ -164,3 +164,13 @@ def test_what_a_killed_process_left_is_removed_by_the_next(
     with children.scratch("xpu-codegen-") as fresh:
         assert [p.name for p in folder.iterdir()] == [fresh.name]
     assert list(folder.iterdir()) == []
+
+
+def test_a_compiler_that_is_no_command_is_a_named_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    from xpuruntime.codegen.toolchains import cxx_toolchain
+    from xpuruntime.errors import BuildError
+
+    for text in ('"x', "g++ 'no end", "g++ \\"):
+        monkeypatch.setenv("CXX", text)
+        with pytest.raises(BuildError, match=r"\[environment CXX\] is no command"):
+            cxx_toolchain()

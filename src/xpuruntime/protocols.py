@@ -86,6 +86,7 @@ class ModelSource:
     products:  counts of its convolutions and matrix products.
     functions: (domain, name) of ops that the model defines itself.
     files:     every file that the digest covers, ``path`` first.
+    plan_only: a compiled program that is explained, not run: none of its native code is loaded.
     """
 
     name: str
@@ -103,6 +104,7 @@ class ModelSource:
     functions: frozenset[tuple[str, str]] = frozenset()
     graph: Any = field(default=None, repr=False, compare=False)
     files: tuple[Path, ...] = field(default=(), repr=False, compare=False)
+    plan_only: bool = field(default=False, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

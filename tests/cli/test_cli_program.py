@@ -174,3 +174,59 @@ def test_a_program_of_another_name_is_known_by_its_first_bytes(xpu, program: Pat
     (tmp_path / "m.bin").write_bytes(program.read_bytes())
     assert "turned: program of 1 entry point" in xpu("inspect", tmp_path / "m.bin").stdout
     assert xpu("inspect", tmp_path / "m.bin", "--passes").code == 2
+
+
+CONSTRUCTOR = """
+#include <stdio.h>
+#include <stdlib.h>
+__attribute__((constructor)) static void at_load() { FILE* f = fopen(getenv("RAN"), "w"); if (f) fclose(f); }
+extern "C" void nothing() {}
+"""
+
+
+def test_explaining_a_program_runs_none_of_its_code(
+    xpu, program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its object code has a constructor, which dlopen runs."""
+    import dataclasses
+    import shutil
+    import subprocess
+
+    import xpuruntime as xrt
+
+    if not shutil.which("g++"):
+        pytest.skip("needs g++")
+    (tmp_path / "c.cpp").write_text(CONSTRUCTOR)
+    command = ["g++", "-shared", "-fPIC", "-o", str(tmp_path / "c.so"), str(tmp_path / "c.cpp")]
+    subprocess.run(command, check=True)
+    monkeypatch.setenv("RAN", str(tmp_path / "ran"))
+    good = xrt.CompiledProgram.load(program)
+    evil = dataclasses.replace(
+        good,
+        binaries=tuple(dataclasses.replace(b, data=(tmp_path / "c.so").read_bytes()) for b in good.binaries),
+    )
+    path = tmp_path / "evil.npubin"
+    evil.save(path)
+    for flags in ((), ("--nodes",), ("--strict",), ("--engine", "native"), ("--engine", "auto"), ("--json",)):
+        done = xpu("explain", path, *flags)
+        assert done.code == 0, done.stderr
+        assert not (tmp_path / "ran").exists()
+    assert done.json["plan"]["regions"][0]["engine"] == "native"
+    assert xpu("inspect", path).code == 0
+    assert not (tmp_path / "ran").exists()
+    with pytest.raises(xrt.XpuError), xrt.InferenceSession(path):  # which lacks the kernels
+        pass
+    assert (tmp_path / "ran").exists(), "so the test would have seen it"
+
+
+def test_a_program_that_this_machine_cannot_run_is_explained(xpu, program: Path, tmp_path: Path) -> None:
+    import dataclasses
+
+    import xpuruntime as xrt
+
+    good = xrt.CompiledProgram.load(program)
+    foreign = tuple(dataclasses.replace(b, requires=("another-instruction-set",)) for b in good.binaries)
+    dataclasses.replace(good, binaries=foreign).save(tmp_path / "foreign.npubin")
+    done = xpu("explain", tmp_path / "foreign.npubin")
+    assert done.code == 6
+    assert "this machine lacks another-instruction-set" in done.stdout + done.stderr

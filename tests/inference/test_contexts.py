@@ -177,3 +177,10 @@ def test_deadlines_of_runs_that_ended_in_time_are_swept() -> None:
 def test_the_limit_is_a_positive_integer(wrong) -> None:
     with pytest.raises(PolicyError, match="contexts must be a positive integer"):
         contexts_limit(wrong)
+
+
+def test_more_contexts_than_threads_can_serve_are_refused() -> None:
+    assert contexts_limit(1024) == 1024
+    for number in (1025, 10**6, 2**70):
+        with pytest.raises(PolicyError, match=r"contexts must be a positive integer.* Give 1 to 1024"):
+            contexts_limit(number)

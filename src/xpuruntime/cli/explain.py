@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -47,7 +48,7 @@ def explain(
         compile_timeout_s=compile_timeout,
     )
     try:
-        with progress(f"planning {model}"), setup.open(model) as session:
+        with progress(f"planning {model}"), setup.open(_to_plan(model)) as session:
             plan = session.plan
     except UnavailableError as error:
         if error.decision is None:
@@ -63,6 +64,13 @@ def explain(
         "error": None,
     }
     return Answer(document, lambda: page(plan.explain(nodes=nodes)))
+
+
+def _to_plan(model: str) -> Any:
+    """Return the model; a compiled program as one whose native code is not loaded."""
+    from ..inference.programs import is_program, open_program
+
+    return replace(open_program(model), plan_only=True) if is_program(model) else model
 
 
 def _refused(error: UnavailableError) -> Answer:

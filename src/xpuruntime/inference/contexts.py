@@ -25,13 +25,15 @@ __all__ = ["DEADLINES", "Contexts", "Deadlines", "contexts_limit"]
 
 _TIMED_OUT, _CANCELLED = "timed out", "cancelled"
 
+_MOST = 1024  # each may need a thread and an arena of its own, and closing looks at each whenever one ends
+
 
 def contexts_limit(given: int | None) -> int:
     """How many runs may be in progress. Raises PolicyError."""
     if given is None:
         return cpu().usable_cores
-    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-        do = "Give 1 or more."
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= _MOST:
+        do = f"Give 1 to {_MOST}."
         raise PolicyError("session", "contexts must be a positive integer", got=repr(given), do=do)
     return given
 

@@ -62,7 +62,7 @@ class InferenceSession:
     strict:        what a vendor does behind one's back is an error: inner fallback, or evidence against the plan.
     cache_dir:     folder of the store; default XPU_CACHE_DIR.
     threads:       CPU threads; default XPU_NUM_THREADS, else every core this process may use.
-    contexts:       how many runs may be in progress at a time, others wait; default: every core this process may use.
+    contexts:       how many runs may be in progress at a time (at most 1024), others wait; default: every core this process may use.
     sess_options, providers, provider_options: as ONNX Runtime's own session takes them (``like_onnxruntime`` says what they mean here).
     example_inputs, dynamic_shapes: what a PyTorch module is traced with, as ``extract_ir`` takes them. Wherever engines are measured, they are
                    measured on ``example_inputs``: for a file, tensors by input name or in its order. Without them inputs are seeded.

@@ -21,6 +21,7 @@ from ..programs import buckets_of
 from .executable import NativeExecutable
 from .model import native_model
 from .places import device_facts, reaches, target_of
+from .planned import PlannedProgram
 from .refusals import kernel_policy
 from .sources import Compiled, Given
 
@@ -165,9 +166,11 @@ def build(model: ModelSource, request: EngineRequest) -> Artifact:
     return Artifact("native", compiled(model, request, {}).to_bytes(), True)
 
 
-def load(artifact: Artifact, model: ModelSource, request: EngineRequest) -> NativeExecutable:
+def load(artifact: Artifact, model: ModelSource, request: EngineRequest) -> NativeExecutable | PlannedProgram:
     """Make it runnable. Raises BuildError."""
     if model.format == "program":
+        if model.plan_only:
+            return PlannedProgram(model, request)
         return NativeExecutable(model, request, Given(model.graph, buckets_of(model.graph)))
     program = None
     if artifact.blob:
