@@ -18,8 +18,8 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from .. import __version__
 from ..codegen.target import CodegenTarget
 from ..codegen.toolchains import TextRefused
-from ..decisions import Decision
-from ..errors import BuildError, FormatError, IrError, XpuError
+from ..decisions import Decision, Reason
+from ..errors import BuildError, FormatError, IrError, PolicyError, XpuError
 from ..faults import Subject, contained, foreign, part
 from ..ir import Graph, specialize, verify
 from ..ir.bounds import bounds_of, outside, span
@@ -27,6 +27,7 @@ from ..kernels import offers
 from ..kernels.user import named_digests
 from ..passes import find_passes, laid_out, run_passes
 from ..policies import Policy, load_policy
+from ..policies.vocabulary import PHASES, PHASES_NOT_IMPLEMENTED
 from ..printable import logger
 from ..program.program import Binary, CompiledProgram, EntryPoint, ExecutionPlan
 from ..program.validate import validate
@@ -105,6 +106,7 @@ def _compile(
 ) -> CompiledProgram:
     """``compile``; ``subject`` learns what a reproduction needs."""
     begun = time.perf_counter()
+    _check_phase(phase)
     demands, measured = load_policy(policy), KernelTimes.load(times)
     level = demands.execution.optimization_level
     targets = [resolve_target(t) for t in _listed(target)]
@@ -209,6 +211,14 @@ def _aliases(graphs: Iterable[Graph]) -> dict[str, Any]:
         for name, others in graph.metadata.get("aliases", {}).items():
             names[name] = list(dict.fromkeys([*names.get(name, []), *others]))
     return {"aliases": names} if names else {}
+
+
+def _check_phase(phase: str) -> None:
+    """Raises PolicyError for a phase that no rule could name, and for one that nothing of this release runs in."""
+    if phase in PHASES:
+        return
+    absent = f" ({Reason.NOT_IMPLEMENTED.value} in this release)" if phase in PHASES_NOT_IMPLEMENTED else ""
+    raise PolicyError("compile", f"no such phase{absent}", got=repr(phase), do=f"Known: {', '.join(PHASES)}.")
 
 
 def _entries(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from ..decisions import Reason
 from ..env import parse_bytes
 from ..targets import DEVICE_KINDS, DeviceId
 from ..types import DType
@@ -27,6 +28,7 @@ __all__ = [
     "integer",
     "kernel_name",
     "mapping",
+    "not_implemented",
     "option",
     "pattern",
     "seconds",
@@ -90,14 +92,23 @@ def text(value: object, path: FieldPath) -> str:
     return value
 
 
+def not_implemented(path: FieldPath, what: str, got: object, known: Iterable[str]) -> Problem:
+    """A word that is known, and that this release implements nothing for; ``known``: those that it does."""
+    return Problem(
+        path, f"{what} ({Reason.NOT_IMPLEMENTED.value})", got=shown(got), do=f"It has: {', '.join(known)}."
+    )
+
+
 def word(
-    known: Iterable[str], what: str, normal: Callable[[str], str] = str
+    known: Iterable[str], what: str, normal: Callable[[str], str] = str, absent: Iterable[str] = ()
 ) -> Callable[[object, FieldPath], str]:
-    """A check for one of the known words; ``normal`` maps spellings to the canonical one."""
-    words = tuple(known)
+    """A check for one of the known words; ``normal`` maps spellings to the canonical one. ``absent``: words that this release implements nothing for."""
+    words, absent = tuple(known), tuple(absent)
 
     def check(value: object, path: FieldPath) -> str:
         name = normal(value) if isinstance(value, str) else value
+        if name in absent:
+            raise not_implemented(path, f"this release has no {what} {name!r}", value, words)
         if name not in words:
             do = f"{nearest(value, words)}Known: {', '.join(words)}."
             raise Problem(path, f"no such {what}", got=shown(value), do=do)
@@ -114,9 +125,11 @@ DTYPE_ALIASES = {
 DTYPE_NAMES = tuple(d.value for d in DType)
 
 
-def dtype_word(known: Iterable[str], what: str) -> Callable[[object, FieldPath], str]:
+def dtype_word(
+    known: Iterable[str], what: str, absent: Iterable[str] = ()
+) -> Callable[[object, FieldPath], str]:
     """As ``word``, with the short names of dtypes understood."""
-    return word(known, what, lambda name: DTYPE_ALIASES.get(name, name))
+    return word(known, what, lambda name: DTYPE_ALIASES.get(name, name), absent)
 
 
 DEVICE_TEXT = re.compile(rf"({'|'.join(DEVICE_KINDS)})(:[0-9]{{1,4}})?")

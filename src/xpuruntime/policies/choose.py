@@ -22,6 +22,7 @@ from ..errors import KernelUnavailable, PolicyError
 from .kernel_policy import KernelPolicy
 from .pins import plain_kernel
 from .rule import NodeFacts, Rule
+from .vocabulary import KERNELS_NOT_IMPLEMENTED
 
 __all__ = ["Offer", "choose"]
 
@@ -85,8 +86,13 @@ def choose(policy: KernelPolicy, facts: NodeFacts, offers: Sequence[Offer]) -> t
     left = [o for o in offers if o.name not in out]
     strangers = dict.fromkeys([*([demands.use[0]] if demands.use else ()), *demands.prefer])
     for name in strangers.keys() - by_name.keys():
-        reason = f"no kernel of this name computes {facts.family} here, though {(demands.prefer.get(name) or demands.use[1])} asks for it"  # type: ignore[index]
-        out[name] = Candidate(name, Reason.NOT_APPLICABLE, reason)
+        who = demands.prefer.get(name) or (demands.use[1] if demands.use else "")
+        if plain_kernel(name) in KERNELS_NOT_IMPLEMENTED.get(facts.family, ()):
+            reason = f"this release has no such kernel of {facts.family}, though {who} asks for it"
+            out[name] = Candidate(name, Reason.NOT_IMPLEMENTED, reason)
+        else:
+            reason = f"no kernel of this name computes {facts.family} here, though {who} asks for it"
+            out[name] = Candidate(name, Reason.NOT_APPLICABLE, reason)
     chosen = _pick(left, len(offers), demands)
     rejected = [
         out.get(name) or _passed_over(by_name[name], chosen, demands)

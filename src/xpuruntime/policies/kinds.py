@@ -10,7 +10,16 @@ from ..targets import DEVICE_KINDS
 from . import checks, pins
 from .expression import MAX_CHARS
 from .record import FieldPath, Kind
-from .vocabulary import ENGINE_ALIASES, ENGINES, KERNELS, PHASES, PRECISIONS
+from .vocabulary import (
+    ENGINE_ALIASES,
+    ENGINES,
+    KERNELS,
+    KERNELS_NOT_IMPLEMENTED,
+    PHASES,
+    PHASES_NOT_IMPLEMENTED,
+    PRECISIONS,
+    PRECISIONS_NOT_IMPLEMENTED,
+)
 
 __all__ = [
     "BOOLEAN",
@@ -35,6 +44,7 @@ __all__ = [
     "SIZE",
     "kernel_preference",
     "kernels_of",
+    "without_kernel",
 ]
 
 
@@ -73,14 +83,26 @@ _DTYPE_SCHEMA = {"enum": [*checks.DTYPE_NAMES, *checks.DTYPE_ALIASES]}
 
 
 def kernels_of(families: Iterable[str]) -> tuple[str, ...]:
-    """Known kernel names of any of the families, each once."""
+    """Names of the kernels of any of the families, each once."""
     return tuple(dict.fromkeys(k for f in families for k in KERNELS.get(f, ())))
 
 
+def without_kernel(families: Iterable[str]) -> tuple[str, ...]:
+    """Words of the families that no kernel of any of them has in this release, each once."""
+    families = tuple(families)
+    words = (k for f in families for k in KERNELS_NOT_IMPLEMENTED.get(f, ()))
+    return tuple(dict.fromkeys(k for k in words if k not in kernels_of(families)))
+
+
 def _kernel_schema(families: Iterable[str]) -> dict[str, Any]:
+    families = tuple(families)
     known = kernels_of(families)
     return {
-        "anyOf": [{"enum": list(known)}, _DOTTED_SCHEMA, *(_pins_schema(k) for k in known if k in pins.PINS)]
+        "anyOf": [
+            {"enum": [*known, *without_kernel(families)]},
+            _DOTTED_SCHEMA,
+            *(_pins_schema(k) for k in known if k in pins.PINS),
+        ]
     }
 
 
@@ -133,7 +155,7 @@ DTYPES = Kind(
     checks.several(checks.dtype_word(checks.DTYPE_NAMES, "dtype")), _list_schema(_DTYPE_SCHEMA), one_or_list
 )
 PRECISION = Kind(
-    checks.dtype_word(PRECISIONS, "precision"),
+    checks.dtype_word(PRECISIONS, "precision", PRECISIONS_NOT_IMPLEMENTED),
     {"enum": [*PRECISIONS, *(a for a, d in checks.DTYPE_ALIASES.items() if d in PRECISIONS)]},
     _same,
 )
@@ -141,7 +163,9 @@ OPS = Kind(
     checks.several(checks.word(FAMILIES, "op family")), _list_schema({"enum": [*FAMILIES]}), one_or_list
 )
 PHASE_LIST = Kind(
-    checks.several(checks.word(PHASES, "phase")), _list_schema({"enum": [*PHASES]}), one_or_list
+    checks.several(checks.word([*PHASES, *PHASES_NOT_IMPLEMENTED], "phase")),
+    _list_schema({"enum": [*PHASES, *PHASES_NOT_IMPLEMENTED]}),
+    one_or_list,
 )
 KERNEL = Kind(checks.kernel_name, _kernel_schema(KERNELS), pins.shown_kernel)
 KERNEL_LIST = Kind(checks.several(checks.kernel_name), _list_schema(_kernel_schema(KERNELS)), _plain_kernels)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from .. import registered as of_users
+from .checks import not_implemented
 from .execution_policy import ExecutionPolicy
 from .kernel_policy import KernelPolicy
-from .kinds import kernels_of
+from .kinds import kernels_of, without_kernel
 from .pins import plain_kernel
 from .policy import Policy
 from .record import FieldPath, Problem
-from .vocabulary import ENGINES, KERNELS, REGION_RUNNERS, nearest
+from .vocabulary import ENGINES, KERNELS, PHASES, REGION_RUNNERS, nearest
 
 __all__ = ["check_names"]
 
@@ -20,21 +21,19 @@ _OWN = "One of your own must be registered in the process that compiles; compile
 
 
 def check_names(policy: Policy, *, kernels: Iterable[str] = (), engines: Iterable[str] = ()) -> None:
-    """Raises Problem for the first kernel or engine that is neither built in, nor given here, nor registered, nor dotted (a third party's).
+    """Raises Problem for the first kernel or engine that is neither built in, nor given here, nor registered, nor dotted (a third party's), and for
+    a demand or a phase that has nothing but words which this release does not implement.
 
     A kernel that is not built in makes the modules be imported that register kernels: PolicyError when one of them fails.
     """
-    for path, word, families in _kernel_names(policy.kernel, ("kernel",)):
-        name = plain_kernel(word)
-        built_in = kernels_of(families)
-        if name in built_in:
-            continue
-        of_users.load_plugins()
-        known = tuple(dict.fromkeys((*built_in, *kernels, *of_users.kernel_words())))
-        if name not in known and "." not in name:
-            of = f" of {' or '.join(families)}" if len(families) < len(KERNELS) else ""
-            do = f"{nearest(name, known)}Known{of}: {', '.join(known) or 'none'}. {_OWN}"
-            raise Problem(path, f"no such kernel{of}", got=repr(name), do=do)
+    extra = tuple(kernels)
+    for path, words, families in _kernel_names(policy.kernel, ("kernel",)):
+        _check_kernels(path, [plain_kernel(w) for w in words], families, extra)
+    for path, phases in _phases(policy.kernel, ("kernel",)):
+        if phases and not set(phases) & PHASES.keys():
+            raise not_implemented(
+                path, "nothing of this release runs in this phase", ", ".join(phases), PHASES
+            )
     known_engines = tuple(dict.fromkeys((*ENGINES, *engines)))  # a built-in engine registers itself too
     for path, name in _engine_names(policy.execution, ("execution",)):
         _check_engine(path, name, known_engines)
@@ -45,24 +44,52 @@ def check_names(policy: Policy, *, kernels: Iterable[str] = (), engines: Iterabl
         )
 
 
+def _check_kernels(
+    path: FieldPath, names: list[str], families: tuple[str, ...], extra: tuple[str, ...]
+) -> None:
+    """Words of one demand. One that has no kernel yet is passed over where another one has."""
+    built_in, absent = kernels_of(families), without_kernel(families)
+    if all(name in built_in for name in names):
+        return
+    of_users.load_plugins()
+    known = tuple(dict.fromkeys((*built_in, *extra, *of_users.kernel_words())))
+    of = f" of {' or '.join(families)}" if len(families) < len(KERNELS) else ""
+    there = [name for name in names if name in known or "." in name]
+    for name in names:
+        if name not in there and name not in absent:
+            do = f"{nearest(name, known)}Known{of}: {', '.join(known) or 'none'}. {_OWN}"
+            raise Problem(path, f"no such kernel{of}", got=repr(name), do=do)
+    if not there:
+        what = f"this release has no such kernel{of}"
+        raise not_implemented(path, what, names[0] if len(names) == 1 else names, known)
+
+
 def _check_engine(path: FieldPath, name: str, known: tuple[str, ...]) -> None:
     if name not in known:
         do = f"{nearest(name, known)}Known: {', '.join(known)}."
         raise Problem(path, "no such engine", got=repr(name), do=do)
 
 
-def _kernel_names(policy: KernelPolicy, at: FieldPath) -> Iterator[tuple[FieldPath, str, tuple[str, ...]]]:
+def _kernel_names(
+    policy: KernelPolicy, at: FieldPath
+) -> Iterator[tuple[FieldPath, Sequence[str], tuple[str, ...]]]:
     for family, names in policy.preferences():
-        for name in names:
-            yield (*at, family), name, (family,)
+        yield (*at, family), names, (family,)
     for i, rule in enumerate(policy.rules):
         families = tuple(rule.op) or tuple(KERNELS)
         demands = {"use": [rule.use] if rule.use else [], "prefer": rule.prefer, "forbid": rule.forbid}
         for key, named in demands.items():
-            for name in named:
-                yield (*at, "rules", i, key), name, families
+            if named:
+                yield (*at, "rules", i, key), named, families
     for i, layer in enumerate(policy.under):
         yield from _kernel_names(layer, (*at, "under", i))
+
+
+def _phases(policy: KernelPolicy, at: FieldPath) -> Iterator[tuple[FieldPath, Sequence[str]]]:
+    for i, rule in enumerate(policy.rules):
+        yield (*at, "rules", i, "phase"), rule.phase
+    for i, layer in enumerate(policy.under):
+        yield from _phases(layer, (*at, "under", i))
 
 
 def _engine_names(policy: ExecutionPolicy, at: FieldPath) -> Iterator[tuple[FieldPath, str]]:

@@ -17,15 +17,19 @@ __all__ = [
     "ENGINES",
     "ENGINE_ALIASES",
     "KERNELS",
+    "KERNELS_NOT_IMPLEMENTED",
     "PHASES",
+    "PHASES_NOT_IMPLEMENTED",
     "PRECISIONS",
+    "PRECISIONS_NOT_IMPLEMENTED",
     "REGION_RUNNERS",
     "dims_of_family",
     "nearest",
 ]
 
-# "ported": the kernel that another target's author brings for an op, see docs/porting.md.
-_EVERYWHERE = ("generated", "naive", "ported")
+# "generated" is ours; "ported" is the kernel that another target's author brings for an op, see docs/porting.md.
+_USUAL = ("generated", "ported")
+_WITH_NAIVE = ("generated", "naive", "ported")
 
 # Families without a row here have no kernels to choose among: control flow, losses.
 KERNELS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -39,30 +43,47 @@ KERNELS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "int4_weights_128",
             "int8_weights",
             "onednn",
-            *_EVERYWHERE,
+            *_WITH_NAIVE,
         ),
-        "conv": ("cudnn", "deformed", "depthwise", "implicit_gemm", "onednn", *_EVERYWHERE),
-        "attention": ("flash", "flash_v2", "flash_decode", "cudnn", *_EVERYWHERE),
-        "norm": ("cudnn", "onednn", *_EVERYWHERE),
-        "softmax": ("cudnn", "onednn", *_EVERYWHERE),
-        "activation": _EVERYWHERE,
-        "elementwise": ("narrow", "strided", *_EVERYWHERE),
-        "reduce": _EVERYWHERE,
-        "pool": ("cudnn", "onednn", "places", "regions", *_EVERYWHERE),
-        "embedding": _EVERYWHERE,
-        "create": ("fill", *_EVERYWHERE),
-        "data_movement": ("strided", *_EVERYWHERE),
-        "search": _EVERYWHERE,
-        "rope": _EVERYWHERE,
-        "quantize": _EVERYWHERE,
-        "resize": _EVERYWHERE,
-        "rnn": ("cudnn", *_EVERYWHERE),
-        "random": _EVERYWHERE,
-        "signal": _EVERYWHERE,
-        "other": _EVERYWHERE,
+        "conv": ("cudnn", "deformed", "depthwise", "implicit_gemm", "onednn", *_WITH_NAIVE),
+        "attention": ("flash", "flash_v2", "flash_decode", "cudnn", "naive", "ported"),
+        "norm": _WITH_NAIVE,
+        "softmax": _USUAL,
+        "activation": _USUAL,
+        "elementwise": ("narrow", "strided", *_USUAL),
+        "reduce": _USUAL,
+        "pool": ("places", "regions", *_USUAL),
+        "embedding": _USUAL,
+        "create": ("fill", *_USUAL),
+        "data_movement": ("strided", *_USUAL),
+        "search": _USUAL,
+        "rope": _USUAL,
+        "quantize": _USUAL,
+        "resize": _USUAL,
+        "rnn": _USUAL,
+        "random": _USUAL,
+        "signal": _USUAL,
+        "other": _USUAL,
     }
 )
+"""Words by family, each of a kernel that the catalogue has or that a vendor engine has an option for (a test holds the two together)."""
 assert KERNELS.keys() <= FAMILIES.keys()
+
+_LIBRARIES = {
+    "attention": ("generated",),
+    "norm": ("cudnn", "onednn"),
+    "softmax": ("cudnn", "onednn"),
+    "pool": ("cudnn", "onednn"),
+    "rnn": ("cudnn",),
+}
+KERNELS_NOT_IMPLEMENTED: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        family: (*_LIBRARIES.get(family, ()), *(() if "naive" in words else ("naive",)))
+        for family, words in KERNELS.items()
+        if family in _LIBRARIES or "naive" not in words
+    }
+)
+"""Words of the field by family that this release has no kernel for. A policy that has nothing but them is refused when it is read."""
 
 ENGINES: tuple[str, ...] = ("native", "onnxruntime", "tensorrt", "openvino", "qnn")
 REGION_RUNNERS: tuple[str, ...] = ("torch", "interpreter")
@@ -74,10 +95,15 @@ PHASES: Mapping[str, str] = MappingProxyType(
         "inference": "any run that trains nothing; prefill and decode are part of it",
         "prefill": "a language model reads its prompt",
         "decode": "a language model writes one token",
+    }
+)
+PHASES_NOT_IMPLEMENTED: Mapping[str, str] = MappingProxyType(
+    {
         "train_forward": "the forward half of a training step",
         "train_backward": "the backward half of a training step",
     }
 )
+"""Phases that nothing of this release runs in."""
 
 PRECISIONS: Mapping[str, str] = MappingProxyType(
     {
@@ -89,14 +115,14 @@ PRECISIONS: Mapping[str, str] = MappingProxyType(
                 DType.FLOAT32,
                 DType.FLOAT16,
                 DType.BFLOAT16,
-                DType.FLOAT8_E4M3FN,
-                DType.FLOAT8_E5M2,
                 DType.INT8,
                 DType.INT4,
             )
         },
     }
 )
+PRECISIONS_NOT_IMPLEMENTED: tuple[str, ...] = (DType.FLOAT8_E4M3FN.value, DType.FLOAT8_E5M2.value)
+"""Precisions that nothing of this release computes in."""
 
 _COMMON_DIMS = {
     "rank": "number of dims of the first input",
