@@ -195,6 +195,8 @@ class _Lowerer:
         return BufferKind.SCRATCH
 
     def _emit(self, node: Node, kernel: str, lowered: Lowered, because: str) -> None:
+        if all(v.spec is not None and v.spec.size_bytes == 0 for v in node.outputs):
+            return  # results without elements are made by nobody
         temps = [self._temp(size) for size in lowered.temps]
         self.counters = max(self.counters, lowered.counters)
         names: dict[str, str] = {f"out{i}": v.name for i, v in enumerate(node.outputs)} | {

@@ -71,7 +71,7 @@ def _steps(call: NodeCall, f: Sequence[str], hidden: int) -> list[str]:
             f"const auto i = {i};",
             f"const auto forget = {forget};",
             f"c[u] = forget * c[u] + i * {f[1]}({cut}(gates[{3 * h} + u]));",
-            f"next[u] = {f[0]}({cut}(gates[{h} + u]{see[1]})) * {f[2]}({cut}(c[u]));",
+            f"next[u] = {f[0]}({cut}(gates[{h} + u]{see[1]})) * {f[2]}(c[u]);",
         ]
     return [  # gru: z and r are done, `given` holds what comes from h
         f"const auto fresh = {f[1]}({cut}(gates[{2 * h} + u] + given[u]));",

@@ -183,16 +183,16 @@ def _text(call: NodeCall, names: Sequence[str], numbers: tuple[int, ...]) -> tup
     fields = {"given": 0, "panels": 1}
     optional = [("rest", "beside1" if call.op == "gru" else None)]
     optional += [(n, f"in{at}" if call.optional(at) else None) for n, at in (("h0", 5), ("c0", 6))]
+    lengths = call.optional(4)
+    optional.append(("lengths", None if lengths is None else "in4"))
     outs = [(n, f"out{i}" if i < len(call.outputs) else None) for i, n in enumerate(("y", "h", "c"))]
-    for name, arg in (*optional, *outs):
+    for name, arg in (*optional, *outs):  # results after operands
         if arg is not None:
             fields[name] = len(args)
             args.append(arg)
-    lengths = call.optional(4)
     counts = "(const int64_t *)nullptr"
     if lengths is not None:
-        counts = f"(const {storage(lengths.spec.dtype)} *)args[{len(args)}]"
-        args.append("in4")
+        counts = f"(const {storage(lengths.spec.dtype)} *)args[{fields['lengths']}]"
     order = ("given", "panels", "rest", "h0", "c0", "y", "h", "c")
     values = ", ".join(
         "nullptr" if n not in fields else f"({'' if n in 'yhc' else 'const '}{kind} *)args[{fields[n]}]" for n in order

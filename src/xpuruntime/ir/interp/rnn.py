@@ -60,7 +60,9 @@ class _Cell:
     option: bool  # GRU: linear_before_reset; LSTM: input_forget
 
     def cut(self, x: Array) -> Array:
-        """Within plus and minus clip, which holds for the input of every activation."""
+        """Within plus and minus clip, which holds for the inputs of gates. ONNX leaves open whether an LSTM's cell state is cut, too, on its way to
+        the output; ONNX Runtime and OpenVINO do not.
+        """
         return x if self.clip is None else np.clip(x, -self.clip, self.clip)
 
 
@@ -91,7 +93,7 @@ def _lstm_step(cell: _Cell, x: Array, h: Array, c: Array) -> tuple[Array, Array]
     i = f(cell.cut(i + see_i * c))
     forget = 1 - i if cell.option else f(cell.cut(forget + see_f * c))
     c = forget * c + i * g(cell.cut(new))
-    return f(cell.cut(o + see_o * c)) * last(cell.cut(c)), c
+    return f(cell.cut(o + see_o * c)) * last(c), c
 
 
 def _scan(
