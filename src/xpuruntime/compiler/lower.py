@@ -287,12 +287,12 @@ class _Lowerer:
     def _outputs(self) -> tuple[tuple[str, ...], dict[str, str]]:
         """The buffer of each output: the value's own where a kernel wrote it there, else a copy."""
         renamed: dict[str, str] = {}
-        names = []
+        names: dict[str, None] = {}
         for output in self.graph.outputs:
             value, name = output.value, f"{output.name}.out"
             while name in self.memory or name in self.graph.values or name in names:
                 name += "_"
-            names.append(name)
+            names[name] = None
             if (
                 value in self.memory
                 and self.memory.root(value) == value

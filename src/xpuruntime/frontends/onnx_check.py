@@ -11,6 +11,7 @@ from ..errors import ModelError
 from ..types import DType
 from .external_data import check_tensors
 from .onnx_proto import all_nodes, dtype_table, names_in, node_names, reads
+from .onnx_size import check_functions
 
 __all__ = ["Checked", "check_onnx"]
 
@@ -37,6 +38,7 @@ def check_onnx(data: bytes, who: str, name: str, path: Path | None = None) -> Ch
     proto, onnx = _parse(data, who)
     opsets = _opsets(proto, onnx, who)
     dtypes = dtype_table(onnx)
+    check_functions(proto, who)
     external = check_tensors(proto, who, path.parent if path else None, dtypes)
     _check_ops(proto, onnx, who, opsets)
     names = node_names(proto.graph.node)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import IrError
 from ..faults import is_fault
-from ..ir import Source
+from ..ir import Source, Value
 from ..types import DType, TensorSpec
 from .onnx_nodes import WHY, actual, attributes, defaults, schema_body, version, without_absent
 from .onnx_opaque import captured, encode
@@ -102,23 +102,25 @@ class Lowering:
     def _bind_outputs(self, node: Any, scope: Scope, made: list[str | None], start: int) -> None:
         """Give results the names that the model has for them."""
         used: set[str] = set()
+        new = {v.name for n in self.v.b.nodes[start:] for v in n.outputs}
+        renamed: dict[str, str] = {}
         for index, output in enumerate(node.output):
             if not output:
                 continue
             value = made[index] if index < len(made) else None
             if value is None:
                 raise NotLowered(f"its output {index} ({output!r}) is not made")
-            own = value not in used and any(
-                v.name == value for n in self.v.b.nodes[start:] for v in n.outputs
-            )
-            if not own:
+            value = renamed.get(value, value)
+            if value in used or value not in new:
                 value = str(self.v.b.clone(value))
             wanted = scope.prefix + output
             if wanted not in self.v.b.values:
-                self.v.rename(value, wanted, start)
+                self.v.b.values[wanted] = Value(wanted, self.v.b.values.pop(value).spec)
+                renamed[value] = wanted
                 value = wanted
             used.add(value)
             scope.values[output] = value
+        self.v.rename(renamed, start)
         for made_node in self.v.b.nodes[start:]:
             self.v.learn(made_node)
 

@@ -136,14 +136,15 @@ class Values:
             self.known.pop(name, None)
             self.unknown.pop(name, None)
 
-    def rename(self, old: str, new: str, start: int) -> None:
-        """Rename a value that a node from ``start`` on makes."""
-        self.b.values[new] = Value(new, self.b.values.pop(old).spec)
+    def rename(self, names: Mapping[str, str], start: int) -> None:
+        """Write the new names of values into the nodes from ``start`` on, which make them. ``values`` has them already."""
+        if not names:
+            return
         for i in range(start, len(self.b.nodes)):
             n = self.b.nodes[i]
-            if old in n.inputs or any(v.name == old for v in n.outputs):
-                outputs = tuple(self.b.values[new] if v.name == old else v for v in n.outputs)
-                inputs = tuple(new if v == old else v for v in n.inputs)
+            outputs = tuple(self.b.values[names[v.name]] if v.name in names else v for v in n.outputs)
+            inputs = tuple(v if v is None else names.get(v, v) for v in n.inputs)
+            if (inputs, outputs) != (n.inputs, n.outputs):
                 self.b.nodes[i] = Node(n.op, inputs, n.attrs, outputs, n.sources)
 
     def learn(self, node: Node) -> None:

@@ -72,7 +72,8 @@ def collect(
     if told:
         rows = list(told.rows)
         notes += told.notes
-    missing = [n.name for n in model.nodes if n.name not in {s for r in rows for s in r.nodes}]
+    shown = {s for r in rows for s in r.nodes}
+    missing = [n.name for n in model.nodes if n.name not in shown]
     if told and told.folded:
         notes.append(f"computed once when loading, as they depend on no input: {_some(told.folded)}")
         missing = [m for m in missing if m not in told.folded]
