@@ -78,7 +78,8 @@ struct Operands {
 };
 
 // Numbers, flags and rows of them, by their bits; each kind has its own mark in front.
-void add_attribute(Signature& signature, PyObject* value) {
+void add_attribute(Signature& signature, PyObject* value, int depth = 0) {
+    constexpr int deepest = 8;  // of rows in rows: no op has more than two
     enum : uint64_t { none = 1, flag, integer, real, row };
     if (value == Py_None) return signature.add(none);
     if (PyBool_Check(value)) {
@@ -100,10 +101,11 @@ void add_attribute(Signature& signature, PyObject* value) {
     }
     if (!PyTuple_Check(value))
         throw nb::type_error("an attribute is a number, a flag, a tuple of those or None");
+    if (depth > deepest) throw nb::type_error("an attribute is nested too deeply");
     const Py_ssize_t size = PyTuple_Size(value);
     signature.add(row);
     signature.add(static_cast<uint64_t>(size));
-    for (Py_ssize_t i = 0; i < size; ++i) add_attribute(signature, PyTuple_GetItem(value, i));
+    for (Py_ssize_t i = 0; i < size; ++i) add_attribute(signature, PyTuple_GetItem(value, i), depth + 1);
 }
 
 class Ops {

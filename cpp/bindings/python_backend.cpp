@@ -48,6 +48,7 @@ class PythonBackend final : public Backend {
   public:
     explicit PythonBackend(nb::object driver) { driver_.object = std::move(driver); }
     const char* name() const noexcept override { return "python"; }
+    bool has_addresses() const noexcept override { return false; }
 
     Result<Memory> allocate(size_t bytes) override {
         Memory memory = nullptr;

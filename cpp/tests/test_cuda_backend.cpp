@@ -279,7 +279,7 @@ TEST_CASE("programs that no device takes are refused before they run") {
     Plan plan = chain(*on, n);
     plan.calls[0].symbol = "absent";
     CHECK(Executor::create(on, plan, 1).status.message == "the program's CUBIN has no absent");
-    CHECK(on->load("no", 2).status.message == "the program's binary is no CUBIN");
+    CHECK(on->load("no", 2).status.message == "the program's binary is no CUBIN: its header is cut");
     CHECK(cuda_backend(3, driver()).status.message == "there is no cuda:3");
 }
 

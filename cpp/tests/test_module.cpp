@@ -51,9 +51,28 @@ TEST_CASE("what is no object code for this machine is refused before the loader 
     CHECK(other.status.message.find("machine 243") != std::string::npos);
 }
 
+TEST_CASE("object code that is cut is refused at every length") {
+    const std::vector<char> whole = kernels();
+    for (size_t size = 1; size < whole.size(); size += size < 600 ? 1 : whole.size() / 97) {
+        const std::vector<char> bytes(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(size));
+        for (const MapBy how : {MapBy::memfd, MapBy::file}) {
+            const auto cut = load_module(bytes.data(), bytes.size(), how);
+            CAPTURE(size);
+            CHECK(cut.status.code == Code::invalid);
+        }
+    }
+    std::vector<char> bytes = whole;
+    for (const size_t field : {32U, 40U}) {  // e_phoff, e_shoff: behind the end, by wrapping around
+        std::memset(bytes.data() + field, 0xff, 8);
+        const auto cut = load_module(bytes.data(), bytes.size());
+        CHECK(cut.status.message.find("headers reach behind its end") != std::string::npos);
+        bytes = whole;
+    }
+}
+
 TEST_CASE("the loader's refusal is a status with its text") {
     std::vector<char> bytes = kernels();
-    bytes.resize(200);  // a good header and nothing behind it
+    bytes[56] = bytes[57] = 0;  // e_phnum: a whole object without segments
     const auto cut = load_module(bytes.data(), bytes.size());
     CHECK(cut.status.code == Code::unreadable);
     CHECK(cut.status.message.find("the loader refused object code") != std::string::npos);

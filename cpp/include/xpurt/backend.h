@@ -92,6 +92,8 @@ class Backend {
     // `queues()` says so, and then the executor opens a state for each context, begins and ends every run
     // with it, and brings arrays of the host there and back.
     virtual bool queues() const noexcept { return false; }
+    // Whether Memory is an address, so that two of them tell whether they overlap.
+    virtual bool has_addresses() const noexcept { return true; }
     // Whether a submission fills Bindings::observation.
     virtual bool observes() const noexcept { return false; }
     virtual Result<std::unique_ptr<RunState>> open() { return std::unique_ptr<RunState>(); }

@@ -118,10 +118,12 @@ class Executor {
 
     Executor(std::shared_ptr<Backend> backend, Plan plan, int contexts);
     Status prepare();
+    static bool take(Slot& slot) noexcept;
     Slot* try_acquire() noexcept;
     Slot& acquire();
     void release(Slot& slot) noexcept;
     Status make(Slot& slot);
+    Status check_overlap(const Run& run) const;
     Status run_in(Context& context, const Run& run);
     Status submit(Context& context, const Run& run);
     Status make_borders(Context& context);

@@ -18,6 +18,7 @@ enum class Code {
     call_failed,     // the driver, or a kernel's library, returned an error
     unsupported,     // this machine lacks what a binary asks for
     invalid,         // a program that contradicts itself, or not a program at all
+    overlapping,     // an output's memory is also that of an input or of another output
     no_memory,       // no memory of the size asked for
     cancelled,       // somebody called cancel() or close()
 };

@@ -23,6 +23,8 @@ const char* code_name(Code code) noexcept {
             return "unsupported";
         case Code::invalid:
             return "invalid";
+        case Code::overlapping:
+            return "overlapping";
         case Code::no_memory:
             return "no_memory";
         case Code::cancelled:

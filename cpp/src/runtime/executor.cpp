@@ -115,12 +115,15 @@ Status Executor::prepare() {
     return {};
 }
 
-Executor::Slot* Executor::try_acquire() noexcept {
+bool Executor::take(Slot& slot) noexcept {
     const unsigned mine = fork_generation() + 1;
-    for (int i = 0; i < slot_count_; ++i) {
-        unsigned held = slots_[i].owner.load(std::memory_order_relaxed);
-        if (held != mine && slots_[i].owner.compare_exchange_strong(held, mine)) return &slots_[i];
-    }
+    unsigned held = slot.owner.load(std::memory_order_relaxed);
+    return held != mine && slot.owner.compare_exchange_strong(held, mine);
+}
+
+Executor::Slot* Executor::try_acquire() noexcept {
+    for (int i = 0; i < slot_count_; ++i)
+        if (take(slots_[i])) return &slots_[i];
     return nullptr;
 }
 
@@ -180,6 +183,7 @@ Status Executor::run(const Run& run) {
     if (run.fixed->memory().size() != static_cast<size_t>(plan_.fixed))
         return invalid("the plan reads " + std::to_string(plan_.fixed) + " weights and states, " +
                        std::to_string(run.fixed->memory().size()) + " are bound");
+    if (Status status = check_overlap(run); !status.ok()) return status;
     std::unique_lock<std::mutex> lock;
     if (Fixed::Turn* const turn = run.fixed->turn(); turn != nullptr) {
         lock = std::unique_lock<std::mutex>(turn->mutex);
@@ -195,6 +199,43 @@ Status Executor::run(const Run& run) {
     if (!held.slot.context)
         if (Status status = make(held.slot); !status.ok()) return status;
     return run_in(*held.slot.context, run);
+}
+
+// Kernels read inputs while they write outputs, so an output has memory of its own.
+Status Executor::check_overlap(const Run& run) const {
+    struct Range {
+        uintptr_t begin, end;
+        size_t border;
+    };
+    const size_t inputs = static_cast<size_t>(plan_.inputs),
+                 total = inputs + static_cast<size_t>(plan_.outputs);
+    if (plan_.border_bytes.size() != total || !(run.host || backend_->has_addresses())) return {};
+    thread_local std::vector<Range> ranges;
+    ranges.clear();
+    for (size_t i = 0; i < total; ++i) {
+        const auto begin = reinterpret_cast<uintptr_t>(i < inputs ? run.inputs[i] : run.outputs[i - inputs]);
+        if (plan_.border_bytes[i] > 0)
+            ranges.push_back({begin, begin + static_cast<uintptr_t>(plan_.border_bytes[i]), i});
+    }
+    std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
+    const auto name = [&](size_t i) {
+        return i < inputs ? "input " + std::to_string(i) : "output " + std::to_string(i - inputs);
+    };
+    const Range *input = nullptr, *output = nullptr;  // that reach furthest so far
+    for (const Range& range : ranges) {
+        const bool is_output = range.border >= inputs;
+        const Range* other = output != nullptr && output->end > range.begin              ? output
+                             : is_output && input != nullptr && input->end > range.begin ? input
+                                                                                         : nullptr;
+        if (other != nullptr)
+            return {Code::overlapping,
+                    name(is_output ? range.border : other->border) + " shares memory with " +
+                        name(is_output ? other->border : range.border),
+                    "Give every output memory of its own."};
+        const Range*& furthest = is_output ? output : input;
+        if (furthest == nullptr || range.end > furthest->end) furthest = &range;
+    }
+    return {};
 }
 
 Status Executor::run_in(Context& context, const Run& run) {
@@ -325,11 +366,14 @@ void Executor::close() {
     const std::lock_guard<std::mutex> lock(closing_);
     closed_.store(true);
     cancel();
-    for (int i = 0; i < slot_count_; ++i) {  // each is kept until all are here
-        Slot& slot = acquire();
+    const auto forget = [&](Slot& slot) {
         if (slot.context) contexts_.fetch_sub(1, std::memory_order_relaxed);
         slot.context.reset();
-    }
+    };
+    int busy = 0;
+    for (int i = 0; i < slot_count_; ++i)  // each is kept until all are here
+        take(slots_[i]) ? forget(slots_[i]) : void(++busy);
+    for (; busy > 0; --busy) forget(acquire());
     for (int i = 0; i < slot_count_; ++i) release(slots_[i]);
 }
 

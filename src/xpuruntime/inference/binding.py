@@ -20,6 +20,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..protocols import Array, Bindable, Executable, RunContext
+from ..runtime.overlap import first_overlap
 from ..types import DType, TensorSpec
 from .contexts import Contexts
 from .feeds import Feeds
@@ -164,6 +165,7 @@ class IOBinding:
                 )
             if self._bound is None:
                 self._feeds.check_bounds(self._inputs)
+                self._check_apart()
                 self._bound = self._bind()
             if self._bound is None:
                 self._run_unbound()
@@ -174,6 +176,15 @@ class IOBinding:
                 if self._bound.stopped:  # the next run makes another
                     self._bound = None
             return self._inputs
+
+    def _check_apart(self) -> None:
+        outputs = {n: a for n, a in self._outputs.items() if a is not None}
+        inputs = {n: a for n, a in self._inputs.items() if a.dtype != object}
+        shared = first_overlap(inputs, outputs) if outputs else None
+        if shared is not None:
+            raise InputError(
+                self._who, f"{shared[0]} shares memory with {shared[1]}", do="Bind it to memory of its own."
+            )
 
     def _bind(self) -> _Watched | None:
         """A context over all memory, where the engine has such and every output's size is known."""

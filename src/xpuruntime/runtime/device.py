@@ -58,7 +58,7 @@ class _Json:
 class Status(_Json):
     """Whether something worked, and if not, why and what to do.
 
-    ``code`` is one of ok, not_loaded, not_found, unreadable, symbol_missing, no_device, call_failed, unsupported, invalid, no_memory,
+    ``code`` is one of ok, not_loaded, not_found, unreadable, symbol_missing, no_device, call_failed, unsupported, invalid, overlapping, no_memory,
     cancelled.
     """
 

@@ -32,7 +32,10 @@ from .states import States
 from .tensor_run import tensor_run
 from .weights import Weights, load_weights
 
-__all__ = ["Executor"]
+__all__ = ["MAX_CONTEXTS", "Executor"]
+
+MAX_CONTEXTS = 65_536
+"""The most runs of one executor or session at a time."""
 
 
 class Executor:
@@ -41,7 +44,7 @@ class Executor:
     device:   a Device, its name, or a backend; the host by default.
     threads:  threads of the host under the kernels; ``XPU_NUM_THREADS``, or every core this process may use.
     entry:    which entry point; the first by default.
-    contexts: how many runs may be in flight; each that is takes ``arena_bytes``. By default the cores this process may use.
+    contexts: how many runs may be in flight (at most ``MAX_CONTEXTS``); each that is takes ``arena_bytes``. By default the cores this process may use.
     states:   those of another executor of this program, to share them.
 
     ``decision`` says which alternative was taken and why the others were not; ``plan`` is it. Raises UnavailableError when this
@@ -62,6 +65,13 @@ class Executor:
         self.entry: EntryPoint = program.entry(entry)
         self.backend = backend_of(device)
         cores = cpu().usable_cores
+        if contexts is not None and not 0 <= contexts <= MAX_CONTEXTS:
+            raise InputError(
+                f"executor of {program.name!r}",
+                "has another number of contexts than it can have",
+                got=contexts,
+                do=f"Give 1 to {MAX_CONTEXTS}.",
+            )
         self.threads = threads or env.get_int("XPU_NUM_THREADS") or cores
         self._who = f"executor of {program.name!r}"
         self.plan, self.decision, bound = first_bound(
@@ -295,6 +305,13 @@ class Executor:
             raise InputError(self._who, f"takes {want}", got=f"{len(inputs)} and {len(made)}")
         for array, spec in zip(made, self._outputs, strict=True):
             self._arguments.fit(TensorSpec(array.shape, dtype_of(array)), spec, f"out array {spec.name!r}")
+            if not array.dtype.isnative:
+                raise InputError(
+                    self._who,
+                    f"out array {spec.name!r} has the other byte order than this machine",
+                    got=array.dtype.str,
+                    do="Hand in an array of native byte order.",
+                )
             if not array.flags.c_contiguous or not array.flags.writeable or not array.flags.aligned:
                 raise InputError(
                     self._who, f"out array {spec.name!r} must be C-contiguous, aligned and writeable"
@@ -344,6 +361,10 @@ class Executor:
                 self._who, f"times must be {calls} int64 in a row", got=f"{times.dtype}{list(times.shape)}"
             )
 
-    def _failed(self, status: _core.Status) -> RunError:
+    def _failed(self, status: _core.Status) -> RunError | InputError:
+        if status.code == "overlapping":
+            return InputError(
+                self._who, "writes outputs to memory of their own", got=status.message, do=status.advice
+            )
         kind = OutOfMemory if status.code == "no_memory" else RunError
         return kind(self._who, "failed while running", got=status.message, do=status.advice)

@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "backends/cpu/instruction_sets.h"
+#include "base/elf.h"
 #include "base/text.h"
 #include "xpurt/kernel.h"
 
@@ -145,6 +146,8 @@ Result<std::shared_ptr<const Module>> load_module(const void* bytes, size_t size
                       "object code is for ELF machine " + std::to_string(header.e_machine) + ", this is " +
                           std::to_string(machine),
                       "Compile the model for this architecture."};
+    if (const std::string damage = elf_damage(bytes, size); !damage.empty())
+        return Status{Code::invalid, "object code is not whole: " + damage, "Compile the model again."};
     const auto* const text = static_cast<const char*>(bytes);
     if (how == MapBy::file) return from_file(text, size);
     auto module = from_memfd(text, size);

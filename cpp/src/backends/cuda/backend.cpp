@@ -3,6 +3,7 @@
 #include <mutex>
 
 #include "backends/cuda/run_state.h"
+#include "base/elf.h"
 #include "xpurt/cuda.h"
 
 namespace xpurt {
@@ -81,11 +82,9 @@ class Backend final : public CudaBackend {
     // ---- kernels
 
     Result<std::shared_ptr<const Module>> load(const void* bytes, size_t size) override {
-        constexpr char elf[] =
-            "\x7f"
-            "ELF";
-        if (size < 64 || std::char_traits<char>::compare(static_cast<const char*>(bytes), elf, 4) != 0)
-            return Status{Code::unreadable, "the program's binary is no CUBIN", "Compile the model again."};
+        if (const std::string damage = elf_damage(bytes, size); !damage.empty())
+            return Status{Code::unreadable, "the program's binary is no CUBIN: " + damage,
+                          "Compile the model again."};
         return load_cubin(device_, bytes);
     }
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ...errors import InputError
 from ...policies import with_policy as use
 from .calls import CAPACITY, call, clear, counters
 from .explained import Explained, Wanted
@@ -146,4 +147,7 @@ def explain(op: str, *operands: Any, policy: Any = None, **attributes: Any) -> E
 
 
 def _pair(value: int | Sequence[int]) -> tuple[int, ...]:
-    return (value, value) if isinstance(value, int) else tuple(value)
+    try:
+        return (value, value) if isinstance(value, int) else tuple(value)
+    except TypeError as error:
+        raise InputError("ops.conv2d", "takes one number or two", got=type(value).__name__) from error

@@ -51,7 +51,15 @@ def clear() -> None:
 def call(op: str, attributes: tuple[Any, ...], operands: tuple[Any, ...], out: Any, policy: Any) -> Any:
     """The result of an op. Raises as the functions of this package say."""
     asked = current_policy() if policy is None else asked_policy(policy)
-    made = _run(_NUMBERS[op], asked, attributes, operands, out)
+    try:
+        made = _run(_NUMBERS[op], asked, attributes, operands, out)
+    except (TypeError, OverflowError) as error:  # of attributes; what operands lack is an answer
+        raise InputError(
+            f"ops.{op}",
+            "cannot read its attributes",
+            got=error,
+            do="Give numbers of 64 bits, or tuples of them.",
+        ) from error
     return made if type(made) not in _UNSETTLED else _settle(op, asked, attributes, operands, out)
 
 
