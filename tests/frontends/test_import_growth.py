@@ -125,7 +125,7 @@ def test_functions_that_expand_without_end_are_refused_before_anything_expands_t
     [("f", "f")], [("f", "f", "f")], [("f", "g", "g"), ("g", "h", "Relu"), ("h", "f", "f")],
 ])  # fmt: skip
 def test_functions_that_call_themselves_are_refused(functions: list[tuple[str, ...]]) -> None:
-    with pytest.raises(ModelError, match="has a function that calls itself: 'f'.*'f'.*-> 'f'"):
+    with pytest.raises(ModelError, match=r"has a function that calls itself: 'f'.*'f'.*-> 'f'"):
         load_onnx(calling(*(function(*f) for f in functions)))
 
 
