@@ -143,7 +143,7 @@ class Values:
         for i in range(start, len(self.b.nodes)):
             n = self.b.nodes[i]
             outputs = tuple(self.b.values[names[v.name]] if v.name in names else v for v in n.outputs)
-            inputs = tuple(v if v is None else names.get(v, v) for v in n.inputs)
+            inputs = tuple(names.get(v, v) if isinstance(v, str) else v for v in n.inputs)
             if (inputs, outputs) != (n.inputs, n.outputs):
                 self.b.nodes[i] = Node(n.op, inputs, n.attrs, outputs, n.sources)
 
