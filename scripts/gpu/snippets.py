@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -24,13 +23,11 @@ from gpu_machine import Report, run_parts
 ROOT = Path(__file__).resolve().parents[2]
 sys.path += [str(ROOT), str(ROOT / "tests" / "layout")]
 
-from test_specification_native import GUIDE, MAPPED, README, arrays, blocks  # noqa: E402
+from spec_blocks import BLOCKS, arrays, linear_graph  # noqa: E402
 
 import xpuruntime as xrt  # noqa: E402
 from xpuruntime.codegen.cuda import cuda_target  # noqa: E402
-from xpuruntime.codegen.target import CodegenTarget  # noqa: E402
-from xpuruntime.compiler import compile as compile_program  # noqa: E402
-from xpuruntime.ir import Graph, GraphBuilder, interp, save  # noqa: E402
+from xpuruntime.ir import Graph, interp, save  # noqa: E402
 from xpuruntime.program.program import Binary, KernelCall  # noqa: E402
 from xpuruntime.runtime import PythonBackend  # noqa: E402
 from xpuruntime.tensor_files import write_safetensors  # noqa: E402
@@ -98,12 +95,9 @@ class CupyBackend(PythonBackend):
 
 
 @contextmanager
-def folder() -> Iterator[Graph]:
+def folder(input_name: str = "input") -> Iterator[Graph]:
     """A folder of its own with the model that the examples expect."""
-    b = GraphBuilder("guide")
-    x = b.input("input", "float32[4, 16]")
-    b.output("output", b.relu(b.linear(x, b.weight("w", "float32[8, 16]"))))
-    graph, before = b.build(), Path.cwd()
+    graph, before = linear_graph(input_name), Path.cwd()
     with tempfile.TemporaryDirectory() as path:
         save(graph, Path(path) / "model_ir.json")
         os.chdir(path)
@@ -122,15 +116,14 @@ def near(report: Report, got: Any, want: np.ndarray[Any, Any], what: str) -> flo
 
 def guide(report: Report, asked: argparse.Namespace) -> Any:
     """Steps 1, 2 and 5 of the porting guide, with its own target and a driver by CuPy (steps 3 and 4)."""
-    steps = blocks(GUIDE)
     with folder() as graph:
         feeds, weights = arrays(graph)
         names: dict[str, Any] = {
-            "TargetConfig": xrt.TargetConfig, "CodegenTarget": CodegenTarget, "CudaBackend": CupyBackend,
-            "compile_program": compile_program, "inputs": feeds, "weights": weights,
+            "TargetConfig": xrt.TargetConfig, "CodegenTarget": xrt.CodegenTarget, "CudaBackend": CupyBackend,
+            "xpuruntime": xrt, "inputs": feeds, "weights": weights,
         }  # fmt: skip
-        for step in ("Step 1", "Step 2", "Step 5"):
-            exec(steps[step], names)
+        for step in ("guide Step 1", "guide Step 2", "guide Step 5"):
+            exec(BLOCKS[step], names)
         want = interp.run(graph, feeds, weights=weights)["output"]
         return near(report, names["outputs"]["output"].to_numpy(), want, "the guide's steps by CuPy")
 
@@ -142,10 +135,10 @@ def guide_own(report: Report, asked: argparse.Namespace) -> Any:
     with folder() as graph:
         feeds, weights = arrays(graph)
         names: dict[str, Any] = {
-            "CudaCodegenTarget": cuda_target, "CudaBackend": CudaBackend, "compile_program": compile_program,
+            "CudaCodegenTarget": cuda_target, "CudaBackend": CudaBackend, "xpuruntime": xrt,
             "inputs": feeds, "weights": weights,
         }  # fmt: skip
-        exec(blocks(GUIDE)["Step 5"], names)
+        exec(BLOCKS["guide Step 5"], names)
         want = interp.run(graph, feeds, weights=weights)["output"]
         return near(report, names["outputs"]["output"].to_numpy(), want, "step 5 on CudaBackend")
 
@@ -153,25 +146,26 @@ def guide_own(report: Report, asked: argparse.Namespace) -> Any:
 def readme(report: Report, asked: argparse.Namespace) -> Any:
     """The NPU Simulation README's examples 2, 3a and 3b on the device: its backend's name is CudaBackend."""
     mapped = {
-        "CpuBackend": "CudaBackend",
-        'compile_program("model_ir.json"': 'compile_program("model_ir.json", target="cuda"',
+        "MetalBackend": "CudaBackend",
+        'compile("model_ir.json"': 'compile("model_ir.json", target="cuda"',
         "Device()": 'Device("cuda:0")',
     }
-    examples = blocks(README)
-    for heading, code in examples.items():
+    examples = {key: BLOCKS[f"readme {key}"] for key in ("2", "3a", "3b")}
+    for key, code in examples.items():
         for theirs, ours in mapped.items():
             code = code.replace(theirs, ours)
-        examples[heading] = code
+        examples[key] = code
     with folder() as graph:
         feeds, weights = arrays(graph)
         write_safetensors(weights, "model.safetensors")
         want = interp.run(graph, feeds, weights=weights)["output"]
-        exec(examples["2"], {"compile_program": compile_program})
+        exec(examples["2"], {})
         names: dict[str, Any] = {"input_data": feeds["input"]}
         exec(examples["3a"], names)
         found = {"3a": near(report, names["result"], want, "example 3a")}
+    with folder("x") as graph:
         names = {"ir_dict": graph.to_json(), "weights_dict": weights, "input_array": feeds["input"]}
-        exec(examples["3b"].replace('"x": input_array', '"input": input_array'), names)
+        exec(examples["3b"], names)
         found["3b"] = near(report, names["result"]["output"], want, "example 3b")
         names["dag"].close()
         return found
@@ -184,9 +178,7 @@ def inference(report: Report, asked: argparse.Namespace) -> Any:
 
     from examples.small_model import small_model
 
-    text = (GUIDE.parent / "gpukit_design_specification.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"^#+ 7\.3\.? .*?^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    example = example.replace("import gpukit as gk", "import xpuruntime as gk")
+    example = BLOCKS["design 7.3"]
     x = np.random.default_rng(0).standard_normal((1, 3, 32, 32)).astype(np.float32)
     with folder():
         onnx.save(small_model(), "model.onnx")
@@ -208,7 +200,6 @@ def inference(report: Report, asked: argparse.Namespace) -> Any:
 
 
 PARTS = {"guide": guide, "guide_own": guide_own, "readme": readme, "inference": inference}
-assert MAPPED  # the names that the tests map, and no others
 
 
 def _gpu() -> str:

@@ -1,13 +1,13 @@
-"""The specification's examples run as they are written; only the names of the deviation table are mapped.
+"""The specification's inference examples on the machine at hand.
 
-On a machine without the device an example ends in the named error, with advice. With device and engine changed to what
-is there, the same text runs, and its numbers are those of `onnx.reference`.
+Without the device an example ends in the named error, with advice. With device and engine changed to what is there, the same text runs, and
+its numbers are those of `onnx.reference`. `test_specification_blocks.py` runs every block as it is written.
 """
 
 from __future__ import annotations
 
 import logging
-import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,28 +21,10 @@ onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 pytest.importorskip("openvino")
 
-SPEC = Path(__file__).parent / "spec"
-NAMES = {"import gpukit as gk": "import xpuruntime as gk"}  # the deviation table, as far as these examples go
+sys.path.insert(0, str(Path(__file__).parent))
+from spec_blocks import BLOCKS  # noqa: E402
 
-
-def snippets() -> dict[str, str]:
-    """Section number -> its example, mapped."""
-    found = {}
-    for path in (SPEC / "gpukit_design_specification.md", SPEC / "xpuruntime_architecture.md"):
-        text = path.read_text(encoding="utf-8")
-        for heading, body in re.findall(
-            r"^#+ (\d+(?:\.\d+)*)\.? .*?^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL
-        ):
-            for theirs, ours in NAMES.items():
-                body = body.replace(theirs, ours)
-            found[f"{path.stem} {heading}"] = body
-    return found
-
-
-EXAMPLES = snippets()
-INFERENCE = "gpukit_design_specification 7.3"
-OPENVINO_NPU = "gpukit_design_specification 10.3"
-QNN_NPU = "gpukit_design_specification 11.3"
+INFERENCE, OPENVINO_NPU, QNN_NPU = "design 7.3", "design 10.3", "design 11.3"
 
 
 @pytest.fixture(scope="module")
@@ -79,33 +61,12 @@ def run(example: str, names: dict[str, Any], changes: dict[str, str]) -> np.ndar
     return value  # type: ignore[no-any-return]
 
 
-def test_every_example_is_there() -> None:
-    sections = ["7.3", "8.1", "9", "10.3", "11.3"]
-    assert list(EXAMPLES) == [f"gpukit_design_specification {s}" for s in sections] + [
-        "xpuruntime_architecture 4.1"
-    ]
-
-
 # As written
-
-
-def test_policies_run_as_they_are_written(names: dict[str, Any]) -> None:
-    kernel = eval(EXAMPLES["gpukit_design_specification 8.1"].strip(), names)
-    assert kernel == xrt.KernelPolicy(matmul="cublasLt", conv="cudnn", attention="flash_v2")
-    execution = eval(EXAMPLES["gpukit_design_specification 9"].strip(), names)
-    assert (execution.target, execution.precision, execution.static_shape) == ("npu", "int8", True)
-    assert "cpu" in execution.allow_fallback
-
-
-def test_a_policy_saved_and_loaded_as_written_is_the_same(names: dict[str, Any]) -> None:
-    exec(EXAMPLES["xpuruntime_architecture 4.1"], names)
-    assert names["policy"] == xrt.KernelPolicy(matmul="cublasLt", attention="flash_v2")
-    assert Path("policy.json").is_file()
 
 
 def test_tensorrt_as_written_says_what_to_use_instead(names: dict[str, Any]) -> None:
     with pytest.raises(xrt.EngineUnavailable, match="tensorrt") as caught:
-        exec(EXAMPLES[INFERENCE], names)
+        exec(BLOCKS[INFERENCE], names)
     assert caught.value.do
     assert caught.value.decision is not None
     assert caught.value.decision.chosen is None
@@ -117,7 +78,7 @@ def test_the_intel_npu_as_written_repeats_the_vendor_s_reason(names: dict[str, A
     if "NPU" in openvino.Core().available_devices:
         pytest.skip("this machine has an NPU: the example runs")
     with pytest.raises(xrt.DeviceUnavailable, match="OpenVINO lists no NPU here") as caught:
-        exec(EXAMPLES[OPENVINO_NPU], names)
+        exec(BLOCKS[OPENVINO_NPU], names)
     assert "allow_fallback='cpu'" in caught.value.do
 
 
@@ -125,7 +86,7 @@ def test_qualcomm_as_written_falls_back_with_one_warning(
     names: dict[str, Any], model: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        value = run(EXAMPLES[QNN_NPU], names, {})
+        value = run(BLOCKS[QNN_NPU], names, {})
     assert len([r for r in caplog.records if r.levelno >= logging.WARNING]) == 1
     assert "qnn on npu cannot be had" in caplog.text
     assert names["sess"].plan.regions[0].device == "cpu"
@@ -141,7 +102,7 @@ def test_qualcomm_as_written_falls_back_with_one_warning(
 def test_inference_with_what_is_there(engine: str, names: dict[str, Any], model: Path) -> None:
     import openvino
 
-    value = run(EXAMPLES[INFERENCE], names, {'"cuda:0"': '"cpu"', '"tensorrt"': f'"{engine}"'})
+    value = run(BLOCKS[INFERENCE], names, {'"cuda:0"': '"cpu"', '"tensorrt"': f'"{engine}"'})
     # OpenVINO computes in float16 on processors that do.
     has = engine == "openvino" and "FP16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     computed = xrt.DType.FLOAT16 if has else xrt.DType.FLOAT32
@@ -158,8 +119,8 @@ def test_inference_with_what_is_there(engine: str, names: dict[str, Any], model:
 def test_npu_examples_with_what_is_there(engine: str, names: dict[str, Any], model: Path) -> None:
     # The model is not quantized: int8 is had nowhere, so it is an error, or falls back with the rest.
     with pytest.raises(xrt.PrecisionUnavailable, match="is not quantized"):
-        run(EXAMPLES[OPENVINO_NPU], names, {'"npu"': '"cpu"', '"openvino"': f'"{engine}"'})
-    value = run(EXAMPLES[QNN_NPU], names, {'"npu"': '"cpu"', '"qnn"': f'"{engine}"'})
+        run(BLOCKS[OPENVINO_NPU], names, {'"npu"': '"cpu"', '"openvino"': f'"{engine}"'})
+    value = run(BLOCKS[QNN_NPU], names, {'"npu"': '"cpu"', '"qnn"': f'"{engine}"'})
     assert names["sess"].plan.regions[0].precision == "float32"
     result = compare("out", value, reference(model, names["x"]), tolerance_for(xrt.DType.FLOAT32))
     assert result.ok, result
