@@ -4,6 +4,7 @@
 #include <cstring>
 #include <memory>
 
+#include "runtime/wrong_kernel.h"
 #include "xpurt/backend.h"
 #include "xpurt/memory.h"
 #include "xpurt/thread_pool.h"
@@ -100,7 +101,7 @@ class CpuBackend final : public Backend {
             auto made = library->prepare(call, threads());
             if (!made.status.ok()) return made.status;
             kernel->library = std::move(made.value);
-            return std::unique_ptr<Prepared>(std::move(kernel));
+            return finished(std::move(kernel), call);
         }
         kernel->module = module;
         void* const address = module ? module->symbol(call.symbol.c_str()) : nullptr;
@@ -108,7 +109,7 @@ class CpuBackend final : public Backend {
             return Status{Code::symbol_missing, "the program's object code has no " + call.symbol,
                           "Compile the model again."};
         kernel->function = reinterpret_cast<KernelFunction>(address);
-        return std::unique_ptr<Prepared>(std::move(kernel));
+        return finished(std::move(kernel), call);
     }
 
     Result<std::unique_ptr<Recording>> record(const std::vector<RecordedCall>& calls) override {
@@ -159,6 +160,12 @@ class CpuBackend final : public Backend {
     Status synchronize(RunState*) override { return {}; }
 
   private:
+    static std::unique_ptr<Prepared> finished(std::unique_ptr<CpuKernel> kernel, const KernelCall& call) {
+        if (const Fault fault = fault_of(call); fault != Fault::none)
+            kernel->library = made_wrong(fault, call, kernel->function, std::move(kernel->library));
+        return kernel;
+    }
+
     struct Team {
         ThreadPool& pool;
         const bool mine;
