@@ -83,6 +83,7 @@ _execution = _fields(
         st.sampled_from(sorted(DEVICE_KINDS)), _some(st.sampled_from(ENGINES)), max_size=2
     ),
     place=st.dictionaries(_line, st.sampled_from(ENGINES), max_size=3),
+    self_check=st.sampled_from(["first_open", "always", "off"]),
     strict=st.booleans(),
 )
 _policies = st.builds(lambda k, e: Policy(kernel=k, execution=e), _kernel, _execution)

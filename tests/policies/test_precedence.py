@@ -25,6 +25,7 @@ VALUES = {
     "engine": ("native", "onnxruntime", "openvino", "qnn", "tensorrt"),
     "precision": ("model", "float32", "float16", "bfloat16", "int8"),
     "strict": (True, False, True, False, True),
+    "self_check": ("always", "off", "always", "off", "first_open"),
     "run_timeout_s": (1.0, 2.0, 3.0, 4.0, 5.0),
     "allow_fallback": (("cpu",), ("npu",), (), ("gpu",), ("cuda:0",)),
 }

@@ -12,6 +12,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -319,10 +320,15 @@ def _digest(
         __version__,
         phase,
         {name: g.digest for name, g in graphs.items()},
-        policy.to_dict(),
+        _deciding(policy).to_dict(),
         [[t.name, repr(t.config)] for t in targets],
         *([times.digest] if times.calls else []),
         *([users] if (users := named_digests(policy.kernel)) else []),
         *([list(declined)] if declined else []),
     ]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _deciding(policy: Policy) -> Policy:
+    """The policy without what decides nothing about a program: how a session that runs it is checked."""
+    return Policy(kernel=policy.kernel, execution=replace(policy.execution, self_check=None))

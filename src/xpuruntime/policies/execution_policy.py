@@ -57,6 +57,10 @@ class ExecutionPolicy(FileForm):
         kinds.PLACES,
         "engines for parts of the model: {conv: native, /head/*: onnxruntime}, by node, op or op family; also torch and interpreter",
     )
+    self_check: str | None = of_kind(
+        kinds.SELF_CHECK,
+        "compare a session with an independent reference: first_open (once per model, device and versions), always or off",
+    )
     strict: bool | None = of_kind(
         kinds.BOOLEAN, "an error where an engine falls back inside itself or evidence differs"
     )

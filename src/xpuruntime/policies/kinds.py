@@ -19,6 +19,7 @@ from .vocabulary import (
     PHASES_NOT_IMPLEMENTED,
     PRECISIONS,
     PRECISIONS_NOT_IMPLEMENTED,
+    SELF_CHECKS,
 )
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "PRECISION",
     "REASON",
     "SECONDS",
+    "SELF_CHECK",
     "SHAPES",
     "SIZE",
     "kernel_preference",
@@ -136,6 +138,7 @@ def kernel_preference(family: str) -> Kind:
 BOOLEAN = Kind(checks.boolean, {"type": "boolean"}, _same)
 LEVEL = Kind(checks.integer(0, 3), {"type": "integer", "minimum": 0, "maximum": 3}, _same)
 SECONDS = Kind(checks.seconds, {"type": "number", "exclusiveMinimum": 0, "maximum": 1e6}, _same)
+SELF_CHECK = Kind(checks.word(SELF_CHECKS, "word of self_check"), {"enum": [*SELF_CHECKS]}, _same)
 SIZE = Kind(
     checks.size,
     {

@@ -23,6 +23,7 @@ __all__ = [
     "PRECISIONS",
     "PRECISIONS_NOT_IMPLEMENTED",
     "REGION_RUNNERS",
+    "SELF_CHECKS",
     "dims_of_family",
     "nearest",
 ]
@@ -88,6 +89,8 @@ KERNELS_NOT_IMPLEMENTED: Mapping[str, tuple[str, ...]] = MappingProxyType(
 ENGINES: tuple[str, ...] = ("native", "onnxruntime", "tensorrt", "openvino", "qnn")
 REGION_RUNNERS: tuple[str, ...] = ("torch", "interpreter")
 """What may run a region and is no engine for a whole model: PyTorch's own operators, and the reference interpreter."""
+SELF_CHECKS: tuple[str, ...] = ("first_open", "always", "off")
+"""When a session is compared with an independent reference."""
 ENGINE_ALIASES: Mapping[str, str] = MappingProxyType({"onnxrt": "onnxruntime"})
 
 PHASES: Mapping[str, str] = MappingProxyType(
