@@ -34,6 +34,7 @@ EXIT_CODES = {
         "RunError",
         "RunTimeout",
         "RunCancelled",
+        "WrongResult",
     },
     9: {"StoreError", "FormatError"},
     70: {"XpuError", "InternalError"},

@@ -52,6 +52,8 @@ class Reason(enum.StrEnum):
     FALLBACK = "fallback"
     DEFAULT = "default"
     ONLY_ONE = "only_one"
+    CHECKED = "checked"
+    NOT_CHECKED = "not_checked"
 
 
 REASONS: dict[Reason, str] = {
@@ -86,6 +88,8 @@ REASONS: dict[Reason, str] = {
     Reason.FALLBACK: "what was asked for cannot be had, and the policy allows this instead",
     Reason.DEFAULT: "first usable one in the built-in order",
     Reason.ONLY_ONE: "no other candidate exists",
+    Reason.CHECKED: "its outputs were compared with an independent reference and agree",
+    Reason.NOT_CHECKED: "it is used without a comparison of its outputs with a reference",
 }
 
 

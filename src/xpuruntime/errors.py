@@ -13,6 +13,7 @@
     ├── StrictError               strict=True and the evidence does not confirm the plan
     ├── BuildError                an engine could not turn the model into an artifact
     │   ├── InternalError         our own code failed; names the folder of a reproduction
+    │   ├── WrongResult           its outputs disagree with an independent reference (``self_check``)
     │   ├── KernelRefused         libraries decline calls of a program that is loaded; carries which, and why
     │   └── BuildTimeout          it took longer than compile_timeout_s and was stopped; a TimeoutError too
     ├── RunError                  an engine failed while running
@@ -58,6 +59,7 @@ __all__ = [
     "StoreError",
     "StrictError",
     "UnavailableError",
+    "WrongResult",
     "XpuError",
 ]
 
@@ -204,6 +206,10 @@ class KernelRefused(BuildError):
 
 class BuildTimeout(BuildError, TimeoutError):
     """Building took longer than ``compile_timeout_s``; whatever was at it has been ended."""
+
+
+class WrongResult(BuildError):
+    """A program was compiled and its outputs disagree with an independent reference, so it is not used (``self_check``)."""
 
 
 class RunError(XpuError):

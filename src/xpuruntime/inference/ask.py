@@ -18,6 +18,7 @@ from ..runtime.device import cpu
 from ..targets import DeviceId
 from ..types import DType
 from .attempt import Wanted, find
+from .self_check import SelfCheck
 
 __all__ = ["Ask", "Effective", "effective_ask"]
 
@@ -29,7 +30,7 @@ class Ask:
     engine:   a name, ``auto`` (measure), or None (first of the built-in order). device: None for the built-in ones in order.
     fallback: devices that may take over, in order; empty means that what was named must be had.
     order:    device kind -> engines to try, in order.
-    examples: what to measure candidates on, by input name.
+    examples: what to measure candidates on, by input name. check: how outputs are compared with a reference.
     """
 
     engine: str | None
@@ -46,6 +47,7 @@ class Ask:
     compile_timeout_s: float | None = None
     place: Mapping[str, str] = field(default_factory=dict)
     examples: Mapping[str, Array] | None = None
+    check: SelfCheck = field(default_factory=lambda: SelfCheck("first_open"), compare=False)
 
     def wanted(self, engine: str, device: DeviceId) -> Wanted:
         """The candidate of that engine and device."""
@@ -61,6 +63,7 @@ class Ask:
             self.optimization,
             self.kernels,
             self.compile_timeout_s,
+            self.check,
         )
 
 
@@ -111,6 +114,7 @@ def effective_ask(
         else "",
         compile_timeout_s=execution.compile_timeout_s,
         place=execution.place or {},
+        check=SelfCheck(execution.self_check or "first_open"),
     )
     fields = execution.set_fields()
     request = {

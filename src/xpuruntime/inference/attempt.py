@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .. import __version__
@@ -32,10 +32,11 @@ from .contexts import DEADLINES
 from .integers import in_integers
 from .kept import KeptShapes
 from .modules import as_onnx
+from .self_check import ADVICE, SelfCheck, Verdict, checked_on_opening
 from .timeouts import build_within
 from .vendor_kernels import met_by_options
 
-__all__ = ["Loaded", "Wanted", "attempt", "find"]
+__all__ = ["Loaded", "Wanted", "attempt", "checked", "find"]
 
 _log = logger("xpuruntime.session")
 
@@ -49,6 +50,7 @@ class Wanted:
     caching:   whether the store may be read and written for it.
     kernels:   the KernelPolicy as JSON text; only engines whose kernels can be chosen see it.
     compile_timeout_s: seconds after which its compiler is ended; decides nothing about what is built.
+    check:     how its outputs are compared with a reference before it is used; decides nothing about what is built either.
     """
 
     engine: str
@@ -61,6 +63,7 @@ class Wanted:
     optimization: int = 3
     kernels: str = ""
     compile_timeout_s: float | None = None
+    check: SelfCheck | None = field(default=None, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -76,6 +79,7 @@ class Loaded:
     precision: what it computes in, as the plan says it.
     precision_note: Support.no where ``permit`` could not be used, with the engine's reason.
     facts:     seconds of build and load, whether the artifact came from the store.
+    key:       everything that decides what was built. verdict: what comparing its outputs found; None: nobody asked.
     """
 
     wanted: Wanted
@@ -85,6 +89,8 @@ class Loaded:
     precision: DType
     precision_note: Support
     facts: dict[str, Any]
+    key: Mapping[str, Any] = field(default_factory=dict)
+    verdict: Verdict | None = None
 
 
 def find(engine: str) -> EnginePlugin | Support:
@@ -155,7 +161,24 @@ def _attempt(model: ModelSource, wanted: Wanted, store: Store) -> Loaded | Candi
     precision = own or request.precision or source.precision
     if met:
         facts["kernels_by_option"] = {family: list(kernel) for family, kernel in met.items()}
-    return Loaded(wanted, source, executable, engine.version(), precision, note, facts)
+    key = artifact_key(plugin.name, engine, source, request) if wanted.check is not None else {}
+    loaded = Loaded(wanted, source, executable, engine.version(), precision, note, facts, key)
+    return checked(loaded, store) if plugin.name == "native" else loaded
+
+
+def checked(loaded: Loaded, store: Store) -> Loaded | Candidate:
+    """The candidate with the verdict on its outputs; closed and rejected where they are wrong."""
+    wanted, check = loaded.wanted, loaded.wanted.check
+    if check is None or loaded.verdict is not None:
+        return loaded
+    kept = store if wanted.caching else Store(mode="off")
+    verdict = checked_on_opening(
+        loaded.model, loaded.executable, wanted.engine, loaded.precision, loaded.key, check, kept
+    )
+    if verdict.wrong:
+        loaded.executable.close()
+        return Candidate(wanted.name, Reason.WRONG_RESULT, verdict.text, ADVICE)
+    return replace(loaded, verdict=verdict)
 
 
 def _request(

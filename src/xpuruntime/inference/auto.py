@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..decisions import Candidate, Decision, Reason, Support
-from ..errors import XpuError
+from ..errors import WrongResult, XpuError
 from ..numerics import compare, compare_all, tolerance_for
 from ..protocols import Array, Executable, ModelSource
 from ..types import DType
@@ -82,6 +82,8 @@ def measure(
 def _first_run(c: Contender, feeds: dict[str, Array], told: str) -> None:
     try:
         c.feeds, c.outputs = feeds, c.executable.run(feeds)
+    except WrongResult as error:
+        c.no = Support.no(Reason.WRONG_RESULT, f"{error.what}: {error.got}", do=error.do)
     except XpuError as error:  # the native engine compiles a new shape when it meets it, which may fail, too
         c.no = Support.no(Reason.RUN_FAILED, f"failed on {told}: {error.got or error.what}")
 

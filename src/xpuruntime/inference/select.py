@@ -14,13 +14,14 @@ from ..errors import (
     InternalError,
     PolicyError,
     PrecisionUnavailable,
+    WrongResult,
     XpuError,
 )
 from ..protocols import ModelSource
 from ..store import Store
 from ..targets import DeviceId
 from .ask import Ask
-from .attempt import Loaded, Wanted, attempt
+from .attempt import Loaded, Wanted, attempt, checked
 from .auto_choice import measured_choice
 from .auto_mixed import chosen_mix, wanted_by
 from .several import on_several
@@ -51,13 +52,18 @@ def select(model: ModelSource, ask: Ask, store: Store) -> Selection:
     elif ask.place:
         loaded, decision = None, Decision("engine", model.name, None)
     elif ask.engine == "auto":
-        loaded, decision, warnings = measured_choice(model, ask, candidates, store)
+        loaded, decision, warnings = _measured(model, ask, candidates, store)
     else:
         loaded, decision = _first(model, ask, candidates, store)
     fallback = _fallbacks(ask, candidates)
     several = None if wanted_by(ask.place) else on_several(model, ask, loaded, decision, fallback, store)
     if several is not None:
         loaded, decision = several
+        outcome = checked(loaded, store)
+        if isinstance(outcome, Candidate):
+            loaded, decision = None, Decision("engine", model.name, None, (outcome, *decision.rejected))
+        else:
+            loaded = outcome
     if loaded is None and fallback:
         untried = [w for w in fallback if w not in candidates]
         loaded, decision = _fall_back(model, decision, untried, store)
@@ -72,7 +78,24 @@ def select(model: ModelSource, ask: Ask, store: Store) -> Selection:
     precision, note = _precision(model, ask, loaded, decision)
     names = dict.fromkeys(w.name for w in fallback)
     left = tuple(n for n in names if n not in {loaded.wanted.name, *(c.name for c in decision.rejected)})
-    return Selection(loaded, [decision, precision], [*warnings, *note], left)
+    found = [] if loaded.verdict is None else [loaded.verdict.decision(model.name)]
+    loaded = replace(loaded, wanted=replace(loaded.wanted, check=None))  # which holds the user's module
+    return Selection(loaded, [decision, precision, *found], [*warnings, *note], left)
+
+
+def _measured(
+    model: ModelSource, ask: Ask, candidates: Sequence[Wanted], store: Store
+) -> tuple[Loaded | None, Decision, list[str]]:
+    """The fastest candidate whose outputs are right, also beside an independent reference; those that are not are out, and the rest is measured."""
+    wrong: list[Candidate] = []
+    while True:
+        loaded, decision, warnings = measured_choice(model, ask, candidates, store)
+        outcome = None if loaded is None else checked(loaded, store)
+        decision = replace(decision, rejected=(*decision.rejected, *wrong))
+        if not isinstance(outcome, Candidate):
+            return outcome, decision, warnings
+        wrong.append(outcome)
+        candidates = [c for c in candidates if c.name != outcome.name]
 
 
 def _candidates(ask: Ask) -> list[Wanted]:
@@ -177,6 +200,7 @@ _ERRORS: dict[Reason, type[XpuError]] = {
     Reason.OPTION_UNKNOWN: PolicyError,
     Reason.BUILD_FAILED: BuildError,
     Reason.INTERNAL_ERROR: InternalError,
+    Reason.WRONG_RESULT: WrongResult,
     Reason.TIMED_OUT: BuildTimeout,
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -35,6 +36,7 @@ from .modules import open_any
 from .node_facts import NodeDetail, node_details
 from .opened import fixed_known
 from .select import Selection, select
+from .self_check import QUESTION, SelfCheck
 from .session_plan import REGION, detailed, first_plan
 
 if TYPE_CHECKING:
@@ -97,6 +99,7 @@ class InferenceSession:
         example_inputs: Any = None,
         dynamic_shapes: Any = None,
     ) -> None:
+        began = time.perf_counter()
         theirs, their_threads = policy_of(
             sess_options, providers, provider_options, engine_named=bool(engine or backend)
         )
@@ -117,7 +120,11 @@ class InferenceSession:
             if effective.static_shape:
                 source = fixed_known(self._model, effective.fixed_shapes, kept)
             examples = examples_of(source, example_inputs)
-            selection = select(source, replace(effective.ask, examples=examples), store)
+            module = (
+                model if self._model.format == "graph" and not hasattr(model, "graph_signature") else None
+            )
+            check = SelfCheck(effective.ask.check.word, module, example_inputs, examples, began)
+            selection = select(source, replace(effective.ask, examples=examples, check=check), store)
         self._loaded = selection.loaded
         self._executable = selection.loaded.executable
         self._on_tensors = getattr(self._executable, "run_tensors", None)
@@ -292,7 +299,9 @@ class InferenceSession:
         own = getattr(self._executable, "decisions", None)
         if own is None:
             return self.plan
-        return replace(self.plan, decisions=(*self._chosen, *own))
+        later = {d.question for d in own} & {QUESTION}  # a check that waited for shapes
+        chosen = (d for d in self._chosen if d.question not in later)
+        return replace(self.plan, decisions=(*chosen, *own))
 
     def _evidence(self, feeds: dict[str, Array] | None = None) -> dict[str, Evidence]:
         """What the engine of each region says ran."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -34,7 +36,12 @@ _log = logger("xpuruntime.session")
 _PROFILED_RUNS = 5
 _ANY_NUMBER = 1024  # of runs in flight: sessions have the bound
 _NOTHING = Observed()
+_NO_FEEDS: Mapping[str, Any] = MappingProxyType({})
 _KEPT_SHAPES = 16  # programs of a session with open shapes; the engine option shape_buckets says otherwise
+
+
+Examine: TypeAlias = "Callable[[Executor, Mapping[str, tuple[int, ...]], Mapping[str, Any], float], Decision]"
+"""Looks at a program of new shapes before its first run: executor, shapes, the run's inputs, and when its making began."""
 
 
 class NativeExecutable:
@@ -57,6 +64,8 @@ class NativeExecutable:
         self._closed = False
         self._declined: dict[str, None] = {}  # what libraries declined, a sentence each
         self._observed: weakref.WeakKeyDictionary[Executor, Observed] = weakref.WeakKeyDictionary()
+        self._examine: Examine | None = None
+        self._examined: weakref.WeakKeyDictionary[Executor, Decision] = weakref.WeakKeyDictionary()
         self._static = programs.only is not None
         if programs.only is not None:
             self._only = self._last = self._open((), *programs.only, {})
@@ -116,9 +125,21 @@ class NativeExecutable:
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
-        """Those of the program that ran last."""
+        """Those of the program that ran last, and what examining it found."""
         last = self._last
-        return () if last is None else last.program.decisions
+        if last is None:
+            return ()
+        found = self._examined.get(last)
+        return last.program.decisions if found is None else (*last.program.decisions, found)
+
+    @property
+    def only(self) -> Executor | None:
+        """The executor of a model with static shapes."""
+        return self._only
+
+    def examine_with(self, examine: Examine) -> None:
+        """Have the program of each set of shapes examined before its first run. What ``examine`` raises, the run raises."""
+        self._examine = examine
 
     def context(self) -> RunContext:
         """A context with a flag of its own: its run is ended between two kernels."""
@@ -193,12 +214,19 @@ class NativeExecutable:
         with self._compiling:
             found = self._buckets.get(key)
             if found is None and not self._closed:
-                shapes = {n: feeds[n].shape for n in self._order}
-                found = self._open(key, *self._programs.find(shapes), shapes)
+                shapes = {n: tuple(feeds[n].shape) for n in self._order}
+                began = time.perf_counter()
+                found = self._open(key, *self._programs.find(shapes), shapes, feeds, began)
             return found
 
     def _open(
-        self, key: Shapes, program: CompiledProgram, entry: str, shapes: Mapping[str, tuple[int, ...]]
+        self,
+        key: Shapes,
+        program: CompiledProgram,
+        entry: str,
+        shapes: Mapping[str, tuple[int, ...]],
+        feeds: Mapping[str, Any] = _NO_FEEDS,
+        began: float = 0.0,
     ) -> Executor:
         executor = self._ready(program, entry, shapes)
         program, source = executor.program, self._programs.weights
@@ -207,6 +235,8 @@ class NativeExecutable:
             weights = load_weights(source, program, self._device, shared=list(held))
             held.add(weights)
         executor.bind(weights)
+        if self._examine is not None:
+            self._examined[executor] = self._examine(executor, shapes, feeds, began)
         self._states = executor.states
         self._buckets.put(key, executor)
         return executor

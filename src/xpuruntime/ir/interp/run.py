@@ -28,6 +28,7 @@ def run(
     weights: Weights | None = None,
     states: MutableMapping[str, Array] | None = None,
     watch: Watch | None = None,
+    exact: bool = False,
 ) -> dict[str, Array]:
     """Outputs by name, in the graph's order.
 
@@ -36,15 +37,18 @@ def run(
     states:  contents of states by name; read before and updated after the run. A state that is not there starts from its
              ``init`` weight, or from zeros.
     watch:   called with each node and its results as they are made.
+    exact:   keep every float in float64 from node to node, and in the outputs: what the graph means, before any rounding. A model's own casts
+             still round.
 
     Raises InputError for a feed that does not fit, IrError for a node that cannot be computed (opaque ones, bad indices).
     """
     symbols: dict[str, int] = {}
-    values = dict(_start(graph, feeds, weights, states, symbols))
+    kept = _in_float64 if exact else _as_is
+    values = {name: kept(array) for name, array in _start(graph, feeds, weights, states, symbols)}
     left = Counter(name for node in graph.nodes for name in dict.fromkeys(node.values))
     left.update(graph.kept)
     for node in graph.nodes:
-        results = evaluate(node, values, symbols)
+        results = tuple(map(kept, evaluate(node, values, symbols)))
         if watch is not None:
             watch(node, results)
         for value, array in zip(node.outputs, results, strict=True):
@@ -59,6 +63,16 @@ def run(
     if states is not None:
         states.update({s.name: values[s.next] for s in graph.states if s.next is not None})
     return {o.name: values[o.value] for o in graph.outputs}
+
+
+def _as_is(array: Array) -> Array:
+    return array
+
+
+def _in_float64(array: Array) -> Array:
+    if array.dtype == object or not DType.of(array.dtype).is_float:
+        return array.astype(np.complex128) if array.dtype.kind == "c" else array
+    return array.astype(np.float64)
 
 
 def trace(

@@ -1,0 +1,248 @@
+"""A session's outputs compared with an independent reference, within a share of the time that opening it took."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from ...decisions import Reason
+from ...engines import lookup
+from ...errors import XpuError
+from ...ir import Graph, family_of
+from ...ir.symbols import bind
+from ...numerics import Comparison, compare, tolerance_for
+from ...profiler import trace
+from ...protocols import Array, ModelSource
+from ...store import Store
+from ...types import DType
+from ..conditioning import MARGIN, sensitivity, widened
+from ..native.model import native_model
+from .record import keep, recall
+from .references import EngineReference, Interpreter, Module, OutOfTime, Reference
+from .verdict import Verdict
+from .work import Work, free_bytes, work_of
+
+__all__ = ["LEAST_S", "MOST_S", "SHARE", "SelfCheck", "Subject", "verdict_of"]
+
+SHARE, MOST_S = 0.1, 2.0
+"""A check takes at most this share of the time that opening took, and never longer than this many seconds."""
+LEAST_S = 0.1
+"""Seconds that a check may take however short the opening was."""
+_SUSPECT_S = 10.0
+"""More seconds for the reference's own distance, once outputs differ by more than is usual: a verdict against a session must be sure."""
+_USUAL = 0.1
+"""Share of the tolerance table that right engines of one precision stay within; four times a smaller distance is no limit."""
+
+_log = logging.getLogger("xpuruntime.session")
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class SelfCheck:
+    """What a session asks for, and what it has at hand.
+
+    word:      of the policy: ``first_open``, ``always`` or ``off``.
+    module:    the ``nn.Module`` that it was given; ``arguments``: the example inputs that it is called with.
+    examples:  the same as arrays by input name; None: seeded ones are made.
+    began:     when the opening began, by ``time.perf_counter``.
+    """
+
+    word: str
+    module: Any = None
+    arguments: Any = None
+    examples: Mapping[str, Array] | None = None
+    began: float = field(default_factory=time.perf_counter)
+
+    @property
+    def seconds(self) -> float:
+        """How long the check may take that begins now."""
+        if self.word == "always":
+            return MOST_S
+        return min(MOST_S, max(LEAST_S, SHARE * (time.perf_counter() - self.began)))
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is checked.
+
+    run:       outputs for inputs by name; leaves the session as it is.
+    precision: what it computes in.
+    key:       everything that decides what it computes; a verdict holds for it.
+    feeds, told: inputs, and their name in a sentence; ``example``: whether they are the session's example inputs.
+    locate:    names the first value that differs; None where values cannot be looked at.
+    """
+
+    model: ModelSource
+    engine: str
+    precision: DType
+    run: Callable[[dict[str, Array]], Sequence[Array]]
+    key: Mapping[str, Any]
+    feeds: dict[str, Array]
+    told: str
+    example: bool
+    locate: Callable[[Mapping[str, Array]], str] | None = None
+
+
+def verdict_of(subject: Subject, check: SelfCheck, store: Store) -> Verdict:
+    """The verdict on a session; a kept one where the policy says ``first_open``. Raises nothing that a reference or the model raises."""
+    if check.word == "off":
+        return Verdict.none("self_check is off")
+    if check.word == "first_open" and (known := recall(store, subject.key)) is not None:
+        _log.debug("%s: self_check: taken from the store: %s", subject.model.name, known.text)
+        return known
+    verdict, settled = _compared(subject, check)
+    _log.debug("%s: self_check: %s (%s)", subject.model.name, verdict.text, verdict.by)
+    if settled:
+        keep(store, subject.key, verdict)
+    return verdict
+
+
+def _compared(subject: Subject, check: SelfCheck) -> tuple[Verdict, bool]:
+    """The verdict, and whether it is one to keep: a reference ran."""
+    seconds = check.seconds
+    deadline = time.perf_counter() + seconds
+    try:
+        graph = native_model(subject.model).graph
+        work = work_of(graph, bind(graph.input_specs, {n: a.shape for n, a in subject.feeds.items()}))
+    except XpuError as error:
+        return Verdict.none(f"the model has no form in the IR: {error.what}"), False
+    if drawn := _draws(graph):
+        return Verdict.none(f"{drawn} draws random numbers"), False
+    why_not: list[str] = []
+    ours: Sequence[Array] | None = None
+    for reference in _at_hand(subject, check, graph):
+        if reason := _unaffordable(reference, work, seconds):
+            why_not.append(reason)
+            continue
+        try:
+            if ours is None:
+                ours = _timed("session", subject.run, dict(subject.feeds))
+        except XpuError as error:
+            return Verdict.none(f"the model does not run on {subject.told}: {error.got or error.what}"), False
+        try:
+            return _against(reference, subject, ours, deadline), True
+        except OutOfTime:
+            why = f"{reference.name} was stopped after the {seconds:.2g} s that are allowed"
+            return Verdict.none("; ".join((*why_not, why))), True
+        except Exception as error:  # whatever a module or a vendor raises says nothing about the session
+            why_not.append(
+                f"{reference.name} fails: {str(error).splitlines()[0][:200] if str(error) else error!r}"
+            )
+    return Verdict.none("; ".join(why_not) or "no reference is at hand"), False
+
+
+def _draws(graph: Graph) -> str:
+    """The first node whose result is another one each run."""
+    return next(
+        (n.name for n in graph.nodes if family_of(n) == "random" and n.attrs.get("train") is not False), ""
+    )
+
+
+def _at_hand(subject: Subject, check: SelfCheck, graph: Graph) -> Iterator[Reference]:
+    model = subject.model
+    if check.module is not None and subject.example and Module.fits(check.module):
+        yield Module(model, check.module, check.arguments)
+    if model.format == "onnx":
+        for name in ("onnxruntime", "openvino"):
+            if name != subject.engine and EngineReference.loaded(name):
+                yield EngineReference(lookup(name), model)
+    if all(n.op != "opaque" for n in graph.nodes):
+        yield Interpreter(model)
+
+
+def _unaffordable(reference: Reference, work: Work, seconds: float) -> str:
+    took, needed, free = reference.seconds(work), reference.bytes(work), free_bytes()
+    if took > seconds:
+        return f"{reference.name} would take about {took:.2g} s, and {seconds:.2g} s are allowed"
+    if needed > free // 2:
+        return f"{reference.name} needs about {needed >> 20} MiB, and {free >> 20} MiB are free"
+    return ""
+
+
+def _timed(who: str, call: Callable[..., _Result], *arguments: Any) -> _Result:
+    """Call, as a span of the event log."""
+    return trace.timed(f"self_check: {who}", call, *arguments)
+
+
+# ── the comparison ──
+
+
+def _against(reference: Reference, subject: Subject, ours: Sequence[Array], deadline: float) -> Verdict:
+    """Raises OutOfTime, and what the reference raises."""
+    same = subject.precision is subject.model.precision
+    table = tolerance_for(subject.precision, subject.model.precision)
+    own: list[Array] | None = None
+    exact: list[Array] | None = None
+    if reference.rounds:
+        own = _timed(reference.name, reference.outputs, subject.feeds, deadline)
+        exact = _exact(reference, subject, deadline)
+    else:
+        exact = _timed(reference.name, reference.exact, subject.feeds, deadline)
+    truth = exact if exact is not None else own
+    assert truth is not None
+    least = table * _USUAL if exact is not None and reference.rounds and same else table
+    limits = [least] * len(truth)
+    found = _compare(subject, ours, truth, limits)
+    if all(c.ok for c in found):
+        return _right(reference, subject, found)
+    limits = _limits(reference, subject, ours, own, exact, limits, same=same)
+    found = _compare(subject, ours, truth, limits)
+    if all(c.ok for c in found):
+        return _right(reference, subject, found)
+    wrong = next(c for c in found if not c.ok)
+    text = f"output {wrong.name!r} disagrees with {reference.name} on {subject.told}: {wrong.reason}"
+    if subject.locate is not None:
+        text += f"; {_timed('bisection', subject.locate, subject.feeds)}"
+    return Verdict(Reason.WRONG_RESULT, reference.name, text)
+
+
+def _exact(reference: Reference, subject: Subject, deadline: float) -> list[Array] | None:
+    try:
+        return _timed(f"{reference.name} in float64", reference.exact, subject.feeds, deadline)
+    except Exception:  # out of time, or a module that is not made for float64: its distance is unknown
+        return None
+
+
+def _limits(
+    reference: Reference,
+    subject: Subject,
+    ours: Sequence[Array],
+    own: list[Array] | None,
+    exact: list[Array] | None,
+    least: Sequence[float],
+    *,
+    same: bool,
+) -> list[float]:
+    """Per output: four times the reference's own distance from float64; where that is unknown, more than the table only where the model
+    amplifies rounding.
+    """
+    names = [s.name for s in subject.model.outputs]
+    if same and exact is not None:
+        try:
+            if own is None:
+                until = time.perf_counter() + _SUSPECT_S
+                own = _timed(reference.name, reference.outputs, subject.feeds, until)
+            distances = _compare(subject, own, exact, [0.0] * len(names))
+            return [max(limit, MARGIN * c.max_rel) for limit, c in zip(least, distances, strict=True)]
+        except Exception:  # then it is unknown
+            own = None
+    moves = widened(least[0], sensitivity(subject.run, names, subject.feeds, ours))
+    return [moves[n] for n in names]
+
+
+def _compare(
+    subject: Subject, ours: Sequence[Array], truth: Sequence[Array], limits: Sequence[float]
+) -> list[Comparison]:
+    names = [s.name for s in subject.model.outputs]
+    return [compare(*row) for row in zip(names, ours, truth, limits, strict=True)]
+
+
+def _right(reference: Reference, subject: Subject, found: Sequence[Comparison]) -> Verdict:
+    worst = max(found, key=lambda c: c.max_rel, default=None)
+    text = f"the outputs agree with it on {subject.told}"
+    if worst is not None:
+        text += f": max|d|/max|ref| is {worst.max_rel:.2g} at most, {worst.tolerance:.2g} is allowed"
+    return Verdict(Reason.CHECKED, reference.name, text)

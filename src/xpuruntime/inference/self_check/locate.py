@@ -1,0 +1,221 @@
+"""The first value of a program that differs from the interpreter's, found by bisection over the plan's calls.
+
+A probe runs the plan up to one call, with that call's result in memory of its own, and compares the result with the value of the same name
+that the interpreter computes from the graph as it was imported. Passes keep the name of every value that they keep, so both name one thing.
+Nothing is compiled for it: a probe is the program itself, cut short.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ...errors import XpuError
+from ...ir import Graph, Node, interp
+from ...ir.symbols import bind
+from ...numerics import compare, tolerance_for
+from ...program.program import BufferAllocation, BufferKind, ExecutionPlan, KernelCall
+from ...protocols import Array
+from ...runtime.executor import Executor
+from ...types import DType, TensorSpec
+from ..native.model import NativeModel
+from .references import Interpreter, OutOfTime, interpreter_bytes
+from .work import free_bytes, work_of
+
+__all__ = ["first_wrong"]
+
+_SECONDS = 60.0
+"""Longest time for the interpreter here: somebody waits to know what is wrong, not to begin to work."""
+
+
+def first_wrong(source: NativeModel, executor: Executor, feeds: Mapping[str, Array]) -> str:
+    """A clause that names the first node that differs, its kernel and its line; or why none can be named. Never raises an XpuError."""
+    try:
+        probes = _Probes(source, executor, feeds)
+        at = probes.first()
+    except OutOfTime:
+        return f"no node is named: {Interpreter.name} took over {_SECONDS:.0f} s"
+    except (XpuError, ValueError, MemoryError) as error:
+        return f"no node is named: {error}"
+    if at is None:
+        return "no node is named: every value of the plan that can be compared is right by itself"
+    return probes.told(at)
+
+
+class _Probes:
+    """A program's calls, and what their results should be."""
+
+    def __init__(self, source: NativeModel, executor: Executor, feeds: Mapping[str, Array]) -> None:
+        self.graph, self.executor = source.graph, executor
+        self.plan: ExecutionPlan = executor.plan
+        self.buffers = {b.name: b for b in self.plan.buffers}
+        self.arrays = [feeds[s.name] for s in executor.entry.inputs]
+        self.distances: dict[int, str] = {}
+        self.right: set[int] = set()
+        self.names = self._names()
+        self.values = self._values(source, feeds)
+        self._follow_copies()
+        self.last_writer = {n: i for i, call in enumerate(self.plan.calls) for n in call.outputs}
+        self.known = [i for i in range(len(self.plan.calls)) if self._compared(i)]
+        self.before = self._dependencies()
+
+    # ── what values should be ──
+
+    def _names(self) -> dict[str, str]:
+        """The graph's value of each buffer that a call writes."""
+        names = {n: n for call in self.plan.calls for n in call.outputs}
+        given = zip(self.executor.entry.output_buffers, self.graph.outputs, strict=True)
+        return names | {buffer: output.value for buffer, output in given}
+
+    def _values(self, source: NativeModel, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """By buffer. Raises OutOfTime, ValueError for more than fits into memory, IrError."""
+        graph: Graph = source.graph
+        sizes = bind(graph.input_specs, {n: a.shape for n, a in feeds.items()})
+        work, free = work_of(graph, sizes), free_bytes()
+        kept = sum(self.buffers[n].size_bytes for n in self.names if n in self.buffers)
+        if interpreter_bytes(work) + kept > free // 2:
+            raise ValueError(f"{Interpreter.name} needs more than the {free >> 20} MiB that are free")
+        wanted = set(self.names.values())
+        deadline = time.perf_counter() + _SECONDS
+        values: dict[str, Array] = {}
+
+        def watch(node: Node, results: tuple[Array, ...]) -> None:
+            if time.perf_counter() > deadline:
+                raise OutOfTime
+            values.update((v.name, a) for v, a in zip(node.outputs, results, strict=True) if v.name in wanted)
+
+        interp.run(graph, feeds, weights=source.weights, states={}, watch=watch)
+        found = {buffer: values[name] for buffer, name in self.names.items() if name in values}
+        borders = zip(self.executor.entry.input_buffers, self.arrays, strict=True)
+        return found | dict(borders)
+
+    def _follow_copies(self) -> None:
+        """A copy into another layout has no name in the model; it is the value that it copies."""
+        for call in self.plan.calls:
+            read = [n for n in call.inputs if n in self.values]
+            if set(call.ops) <= {"clone", "contiguous"} and len(read) == len(call.outputs) == 1:
+                self.values.setdefault(call.outputs[0], self.values[read[0]])
+
+    def _compared(self, at: int) -> list[str]:
+        """Results of a call that are complete after it: a value may be made in parts, such as a transposed convolution's phases."""
+        names = (n for n in self.plan.calls[at].outputs if self.last_writer[n] == at)
+        return list(filter(self._comparable, names))
+
+    def _comparable(self, name: str) -> bool:
+        buffer, value = self.buffers.get(name), self.values.get(name)
+        if buffer is None or value is None or buffer.spec.dtype.bits < 8:
+            return False
+        root = self.buffers[buffer.root]
+        return root.kind in (BufferKind.SCRATCH, BufferKind.OUTPUT) and value.shape == buffer.spec.shape
+
+    # ── bisection ──
+
+    def _dependencies(self) -> list[frozenset[int]]:
+        """For each call every earlier one whose result it uses or completes, directly or not."""
+        writers: dict[str, list[int]] = {}
+        before: list[frozenset[int]] = []
+        for i, call in enumerate(self.plan.calls):
+            direct = [w for n in call.inputs for w in writers.get(self._root(n), ())]
+            direct += [w for w in range(i) if set(call.outputs) & set(self.plan.calls[w].outputs)]
+            before.append(frozenset(direct).union(*(before[w] for w in direct)))
+            for n in call.outputs:
+                writers.setdefault(self._root(n), []).append(i)
+        return before
+
+    def _root(self, name: str) -> str:
+        return self.buffers[name].root if name in self.buffers else name
+
+    def first(self) -> int | None:
+        """The call whose result differs while all that it uses is right; None where none differs."""
+        wrong = next((i for i in reversed(self.known) if self.differs(i)), None)
+        if wrong is None:
+            return None
+        while left := [i for i in self.known if i in self.before[wrong] and i not in self.right]:
+            middle = min(left, key=lambda i: abs(2 * sum(j in self.before[i] for j in left) + 1 - len(left)))
+            if self.differs(middle):
+                wrong = middle
+            else:
+                self.right |= {middle, *self.before[middle]}
+        return wrong
+
+    def differs(self, at: int) -> bool:
+        """Whether a call's result is not what it should be."""
+        for name in self._compared(at):
+            got, want = self._result(at, name), self.values[name]
+            limit = tolerance_for(DType.of(got.dtype), DType.of(want.dtype))
+            found = compare(name, got, want, limit)
+            if not found.ok:
+                self.distances[at] = found.reason
+                return True
+        return False
+
+    def _result(self, at: int, name: str) -> Array:
+        """A value as it is right after its call."""
+        entry, plan = self.executor.entry, self.plan
+        buffer = self.buffers[name]
+        root = self.buffers[buffer.root]
+        outputs, borders, buffers, start = entry.outputs, entry.output_buffers, plan.buffers, buffer.offset
+        if root.kind is BufferKind.SCRATCH:
+            start -= root.offset
+            buffers = tuple([_moved(b, root) for b in plan.buffers])
+        if root.name not in borders:
+            outputs = (*outputs, TensorSpec((root.size_bytes,), DType.UINT8, root.name))
+            borders = (*borders, root.name)
+        cut = replace(plan, calls=plan.calls[: at + 1], buffers=buffers)
+        probe = replace(entry, outputs=outputs, output_buffers=borders, plans=(cut,))
+        program = replace(self.executor.program, entries=(probe,))
+        with Executor(program, self.executor.backend, threads=self.executor.threads, contexts=1) as executor:
+            executor.bind(self.executor.weights)
+            memory = executor.run_arrays(self.arrays)[borders.index(root.name)]
+        return _logical(memory, start, buffer.spec)
+
+    # ── words ──
+
+    def told(self, at: int) -> str:
+        """The call as its user knows it."""
+        call = self.plan.calls[at]
+        names = self._nodes(call)
+        node = names[-1] if names else None
+        if node is None:  # a copy that no node of the model asks for
+            read = next((n for n in call.inputs if n in self.values), "")
+            where = f"the copy of {self.names.get(read, read)!r} into another layout"
+        else:
+            where = f"node {node.name!r} ({'+'.join(call.ops)}"
+            where += f"; the fused nodes {', '.join(n.name for n in names)})" if len(names) > 1 else ")"
+        text = f"the first that differs is {where}, computed by kernel {call.kernel} ({call.symbol})"
+        if unseen := [
+            self.plan.calls[i] for i in sorted(self.before[at] - self.right) if i not in self.known
+        ]:
+            what = ", ".join(f"{c.kernel} for {', '.join(c.nodes)}" for c in unseen[:3])
+            text += f", or what it uses, whose values cannot be compared ({what})"
+        place = next((s for n in reversed(names) for s in n.sources if s.file), None)
+        if place is not None:
+            text += f", from {place.file}:{place.line}" + (f" in {place.module}" if place.module else "")
+        return f"{text}: {self.distances[at]}"
+
+    def _nodes(self, call: KernelCall) -> Sequence[Node]:
+        by_source = {s.name: n for n in self.graph.nodes for s in n.sources if s.name}
+        by_name = {v.name: n for n in self.graph.nodes for v in n.outputs}
+        found = (by_name.get(n) or by_source.get(n) for n in call.nodes)
+        return list(dict.fromkeys(n for n in found if n is not None))
+
+
+def _moved(buffer: BufferAllocation, root: BufferAllocation) -> BufferAllocation:
+    """A buffer after the root has left the arena."""
+    if buffer.root != root.name:
+        return buffer
+    kind = BufferKind.OUTPUT if buffer.name == root.name else buffer.kind
+    return replace(buffer, kind=kind, offset=buffer.offset - root.offset)
+
+
+def _logical(memory: Array, start: int, spec: TensorSpec) -> Array:
+    """The value in a block of bytes, by its layout."""
+    raw = memory.reshape(-1).view(np.uint8)[start : start + spec.extent_bytes]
+    elements = np.frombuffer(raw.tobytes(), spec.dtype.numpy)
+    size = elements.itemsize
+    strides = tuple(s * size for s in spec.physical.strides)
+    shape = tuple(int(d) for d in spec.shape if isinstance(d, int))
+    return np.lib.stride_tricks.as_strided(elements, shape, strides)

@@ -1,0 +1,124 @@
+"""Checks where sessions are opened: of a program that is loaded, and of programs of open shapes when they are compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ...decisions import Decision
+from ...errors import InputError, WrongResult
+from ...ir.symbols import bind
+from ...protocols import Array, Executable, ModelSource
+from ...runtime.device import cpu
+from ...runtime.executor import Executor
+from ...store import Store
+from ...types import DType
+from ..examples import measuring_feeds
+from ..native.executable import NativeExecutable
+from ..native.model import native_model
+from ..recipe import sample_feeds
+from .check import SelfCheck, Subject, verdict_of
+from .locate import first_wrong
+from .verdict import Verdict
+
+__all__ = ["ADVICE", "checked_on_opening"]
+
+ADVICE = (
+    "Name another engine or allow a fallback, and report it: the fault is xpuruntime's. "
+    "self_check='always' compares again, 'off' runs it as it is."
+)
+
+
+def checked_on_opening(
+    model: ModelSource,
+    executable: Executable,
+    engine: str,
+    precision: DType,
+    key: Mapping[str, Any],
+    check: SelfCheck,
+    store: Store,
+) -> Verdict:
+    """The verdict on a session that has just been loaded. One with open shapes is checked later, when their programs are compiled.
+
+    key: everything that decides what the engine builds.
+    """
+    if model.format == "program":
+        return Verdict.none("a compiled program has no reference")
+    key = {"artifact": dict(key), "processor": cpu().model}
+    if isinstance(executable, NativeExecutable):
+        if executable.only is None:
+            if check.word == "off":
+                return Verdict.none("self_check is off")
+            executable.examine_with(_examining(model, precision, key, check, store))
+            return Verdict.none(
+                "shapes are open: the program of each set of shapes is checked when it is compiled"
+            )
+        run, locate = _twin_run(executable.only), _locating(model, executable.only)
+    else:
+        run, locate = executable.run, None
+    try:
+        feeds, told = measuring_feeds(model, check.examples)
+    except InputError as error:
+        return Verdict.none(f"no inputs could be made: {error.what}")
+    example = check.examples is not None
+    subject = Subject(model, engine, precision, run, key, feeds, told, example, locate)
+    return verdict_of(subject, check, store)
+
+
+def _examining(
+    model: ModelSource, precision: DType, key: Mapping[str, Any], check: SelfCheck, store: Store
+) -> Callable[[Executor, Mapping[str, tuple[int, ...]], Mapping[str, Any], float], Decision]:
+    """What a session with open shapes calls for the program of new shapes, before its first run.
+
+    The module is not asked: it was given inputs of other shapes. Raises WrongResult.
+    """
+    check = replace(check, module=None, arguments=None, examples=None)
+
+    def examine(
+        executor: Executor, shapes: Mapping[str, tuple[int, ...]], given: Mapping[str, Any], began: float
+    ) -> Decision:
+        sizes = bind(native_model(model).graph.input_specs, shapes)
+        feeds, told = dict(given), "the inputs of the run"
+        if not all(
+            isinstance(v, np.ndarray) for v in feeds.values()
+        ):  # on a device, perhaps still being written
+            feeds, told = sample_feeds(model.inputs, symbols=sizes), "seeded inputs"
+        subject = Subject(
+            model,
+            "native",
+            precision,
+            _twin_run(executor),
+            {**key, "shapes": dict(sorted(sizes.items()))},
+            feeds,
+            told,
+            False,
+            _locating(model, executor),
+        )
+        verdict = verdict_of(subject, replace(check, began=began), store)
+        if verdict.wrong:
+            raise WrongResult(
+                f"native, model {model.name}",
+                f"computes something wrong for inputs of {', '.join(f'{n} {list(s)}' for n, s in shapes.items())}",
+                got=verdict.text,
+                do=ADVICE,
+            )
+        return verdict.decision(model.name)
+
+    return examine
+
+
+def _twin_run(executor: Executor) -> Callable[[dict[str, Array]], Sequence[Array]]:
+    """Runs that leave the executor's states, counters and memory as they are."""
+
+    def run(feeds: dict[str, Array]) -> Sequence[Array]:
+        with executor.twin() as twin:
+            return twin.run_arrays([feeds[s.name] for s in twin.entry.inputs])
+
+    return run
+
+
+def _locating(model: ModelSource, executor: Executor) -> Callable[[Mapping[str, Array]], str]:
+    return lambda feeds: first_wrong(native_model(model), executor, feeds)

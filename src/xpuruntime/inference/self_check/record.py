@@ -1,0 +1,52 @@
+"""What a check found, in the store: a second opening of the same model on the same device by the same versions runs no reference."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from ...decisions import Reason
+from ...errors import StoreError
+from ...store import Store, digest
+from .verdict import Verdict
+
+__all__ = ["KIND", "keep", "recall"]
+
+KIND = "self_check"
+_FORMAT = 1
+_CODES = (Reason.CHECKED, Reason.NOT_CHECKED, Reason.WRONG_RESULT)
+_log = logging.getLogger("xpuruntime.session")
+
+
+def recall(store: Store, ingredients: Mapping[str, Any]) -> Verdict | None:
+    """The verdict; None where there is none, or one that this release does not read."""
+    try:
+        payload = store.get(KIND, digest(_key(ingredients)))
+    except StoreError as error:  # the check can be made again
+        _log.debug("%s", error)
+        return None
+    if payload is None:
+        return None
+    try:
+        known = json.loads(payload)
+        code = Reason(known["code"])
+        fine = code in _CODES and all(isinstance(known[k], str) for k in ("by", "text"))
+        return Verdict(code, known["by"], known["text"], recorded=True) if fine else None
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        _log.warning("The kept result of a self_check is not readable and counts as absent: %s", error)
+        return None
+
+
+def keep(store: Store, ingredients: Mapping[str, Any], verdict: Verdict) -> None:
+    """Keep it. A full disk must not stop a session that is open."""
+    record = {"code": verdict.code.value, "by": verdict.by, "text": verdict.text}
+    try:
+        store.put(KIND, _key(ingredients), json.dumps(record).encode())
+    except StoreError as error:
+        _log.warning("%s The model runs; the next start checks it again.", error)
+
+
+def _key(ingredients: Mapping[str, Any]) -> dict[str, Any]:
+    return {"self_check": _FORMAT, **ingredients}

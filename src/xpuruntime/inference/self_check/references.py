@@ -1,0 +1,230 @@
+"""References that are at hand for a model: each computes the outputs in a way that shares nothing with our passes and kernels."""
+
+from __future__ import annotations
+
+import copy
+import random
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import numpy as np
+
+from ...ir import Graph, Node, interp
+from ...plugins import EnginePlugin
+from ...protocols import Array, Engine, EngineRequest, ModelSource
+from ...targets import DeviceId
+from ..native.model import native_model
+from .work import Work
+
+__all__ = ["EngineReference", "Interpreter", "Module", "OutOfTime", "Reference", "interpreter_bytes"]
+
+
+class OutOfTime(Exception):
+    """A reference run met its bound."""
+
+
+class Reference(Protocol):
+    """What outputs are compared with.
+
+    name:    for decisions: ``the PyTorch module``.
+    rounds:  whether ``outputs`` rounds inside an op as any engine of its precision does, so that its distance from ``exact`` is typical.
+    """
+
+    name: str
+    rounds: bool
+
+    def seconds(self, work: Work) -> float:
+        """About how long ``outputs`` takes, to decide whether to begin."""
+        ...
+
+    def bytes(self, work: Work) -> int:
+        """About how much memory it takes at its peak."""
+        ...
+
+    def outputs(self, feeds: Mapping[str, Array], deadline: float) -> list[Array]:
+        """In the reference's own precision, in the model's order. Raises OutOfTime, and whatever goes wrong."""
+        ...
+
+    def exact(self, feeds: Mapping[str, Array], deadline: float) -> list[Array] | None:
+        """In float64; None where it cannot. Raises OutOfTime, and whatever goes wrong."""
+        ...
+
+
+class Interpreter:
+    """The interpreter of the IR, on the graph as it was imported, before any pass."""
+
+    name = "the reference interpreter"
+    rounds = False  # it computes every op in float64
+
+    def __init__(self, model: ModelSource) -> None:
+        self._model = native_model(model)
+        self._outputs = [s.name for s in model.outputs]
+
+    def seconds(self, work: Work) -> float:
+        """NumPy in float64, with copies between types."""
+        return work.flops / 3e9 + work.traffic / 4e8 + work.nodes * 1e-3
+
+    def bytes(self, work: Work) -> int:
+        """Everything is kept twice as wide."""
+        return interpreter_bytes(work)
+
+    def outputs(self, feeds: Mapping[str, Array], deadline: float) -> list[Array]:
+        """Each op in float64, rounded to its type."""
+        return self._run(feeds, deadline, exact=False)
+
+    def exact(self, feeds: Mapping[str, Array], deadline: float) -> list[Array] | None:
+        """Without rounding between ops."""
+        return self._run(feeds, deadline, exact=True)
+
+    def _run(self, feeds: Mapping[str, Array], deadline: float, *, exact: bool) -> list[Array]:
+        def watch(node: Node, results: tuple[Array, ...]) -> None:
+            if time.perf_counter() > deadline:
+                raise OutOfTime
+
+        graph: Graph = self._model.graph
+        found = interp.run(graph, feeds, weights=self._model.weights, states={}, watch=watch, exact=exact)
+        return list(found.values())
+
+
+def interpreter_bytes(work: Work) -> int:
+    """Bytes that the interpreter takes at its peak: values and weights in float64, and what one op needs beside them."""
+    return 2 * work.weights + 6 * work.peak
+
+
+class Module:
+    """The PyTorch module that the session was given, on the inputs that it was traced with."""
+
+    name = "the PyTorch module"
+    rounds = True
+
+    def __init__(self, model: ModelSource, module: Any, arguments: Any) -> None:
+        self._count = len(model.outputs)
+        self._module, self._arguments = getattr(module, "_orig_mod", module), arguments
+
+    @staticmethod
+    def fits(module: Any) -> bool:
+        """Whether running a copy of it is running it: hooks are somebody else's code, which would see the run."""
+        return not any(
+            getattr(part, hooks, None)
+            for part in module.modules()
+            for hooks in ("_forward_hooks", "_forward_pre_hooks")
+        )
+
+    def seconds(self, work: Work) -> float:
+        """PyTorch on one thread; the bound ends it between two ops in any case."""
+        return work.flops / 2e10 + work.traffic / 2e9 + work.nodes * 3e-4
+
+    def bytes(self, work: Work) -> int:
+        """Parameters are shared."""
+        return 3 * work.peak
+
+    def outputs(self, feeds: Mapping[str, Array], deadline: float) -> list[Array]:
+        """In the module's own precision."""
+        return self._run({}, self._arguments, deadline)
+
+    def exact(self, feeds: Mapping[str, Array], deadline: float) -> list[Array] | None:
+        """With parameters, buffers and inputs in float64."""
+        torch: Any = sys.modules["torch"]  # whoever has a module has imported it
+
+        def wide(value: Any) -> Any:
+            return value.double() if torch.is_tensor(value) and value.is_floating_point() else value
+
+        tensors = {**dict(self._module.named_parameters()), **dict(self._module.named_buffers())}
+        return self._run(
+            {name: wide(t.detach()) for name, t in tensors.items()},
+            torch.utils._pytree.tree_map(wide, self._arguments),
+            deadline,
+        )
+
+    def _run(self, tensors: Mapping[str, Any], arguments: Any, deadline: float) -> list[Array]:
+        torch: Any = sys.modules["torch"]
+        tree = torch.utils._pytree
+
+        class Bounded(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[misc]
+            def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                if time.perf_counter() > deadline:
+                    raise OutOfTime
+                return func(*args, **(kwargs or {}))
+
+        # What forward changes is the copy's; nothing writes to parameters, so those are shared.
+        shared = {id(p): p for p in self._module.parameters()}
+        module = copy.deepcopy(self._module, shared)
+        arguments = tree.tree_map(lambda v: v.clone() if torch.is_tensor(v) else v, arguments)
+        named = dict(arguments) if isinstance(arguments, Mapping) else {}
+        listed: tuple[Any, ...] = ()
+        if not named:
+            listed = tuple(arguments) if isinstance(arguments, Sequence) else (arguments,)
+        with _random_kept(torch, module), torch.no_grad(), Bounded():
+            found = (
+                torch.func.functional_call(module, dict(tensors), listed, named)
+                if tensors
+                else module(*listed, **named)
+            )
+        leaves = [t for t in tree.tree_leaves(found) if torch.is_tensor(t)]
+        if len(leaves) != self._count:
+            raise ValueError(f"it gives {len(leaves)} tensors, the model has {self._count} outputs")
+        return [_array(t) for t in leaves]
+
+
+def _array(tensor: Any) -> Array:
+    tensor = tensor.detach().cpu()
+    if str(tensor.dtype) in ("torch.bfloat16",):
+        tensor = tensor.float()
+    return np.asarray(tensor.resolve_conj().resolve_neg())
+
+
+@contextmanager
+def _random_kept(torch: Any, module: Any) -> Iterator[None]:
+    """Every generator that a module may draw from, as it was."""
+    devices = {t.device for t in (*module.parameters(), *module.buffers()) if t.device.type == "cuda"}
+    python, numpy = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=sorted(d.index for d in devices)):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+
+
+class EngineReference:
+    """A vendor's engine on the CPU, where this process has imported it already."""
+
+    rounds = True
+
+    def __init__(self, plugin: EnginePlugin, model: ModelSource) -> None:
+        self.name = plugin.name
+        self._plugin, self._model = plugin, model
+
+    @staticmethod
+    def loaded(name: str) -> bool:
+        """Whether this process has imported the vendor's package."""
+        return name in sys.modules
+
+    def seconds(self, work: Work) -> float:
+        """It loads the model first."""
+        return work.flops / 2e10 + (work.traffic + 4 * work.weights) / 2e9 + work.nodes * 1e-4 + 0.02
+
+    def bytes(self, work: Work) -> int:
+        """Weights twice: read, and packed."""
+        return 2 * work.weights + 3 * work.peak
+
+    def outputs(self, feeds: Mapping[str, Array], deadline: float) -> list[Array]:
+        """In the model's own precision."""
+        engine: Engine = self._plugin.load()
+        request = EngineRequest(DeviceId("cpu"), None, 1, {}, 3, "")
+        if not (answer := engine.supports(self._model, request)):
+            raise ValueError(answer.reason)
+        executable = engine.load(engine.build(self._model, request), self._model, request)
+        try:
+            if time.perf_counter() > deadline:
+                raise OutOfTime
+            return list(executable.run(dict(feeds)))
+        finally:
+            executable.close()
+
+    def exact(self, feeds: Mapping[str, Array], deadline: float) -> list[Array] | None:
+        """Vendors compute in the model's types."""
+        return None

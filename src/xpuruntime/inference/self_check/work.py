@@ -1,0 +1,70 @@
+"""How much a graph computes, moves and keeps: enough to say before a run whether it fits into a bound."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...compiler.partition_cost import flops_of, traffic_of
+from ...ir import Graph, specialize
+from ...runtime.device import cpu
+
+__all__ = ["Work", "free_bytes", "work_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """flops, traffic (bytes read and written) and nodes of one run; bytes of weights; peak: most bytes of values at a time."""
+
+    flops: int
+    traffic: int
+    nodes: int
+    weights: int
+    peak: int
+
+
+def work_of(graph: Graph, sizes: Mapping[str, int]) -> Work:
+    """Of a run of the graph at these sizes of its symbols."""
+    static = specialize(graph, dict(sizes)) if graph.symbols else graph
+    bytes_of = {n: v.spec.size_bytes or 0 for n, v in static.values.items() if v.spec is not None}
+    left = Counter(name for node in static.nodes for name in dict.fromkeys(node.values))
+    left.update(static.kept)
+    borders = {v.name for v in static.inputs}
+    live = peak = sum(bytes_of.get(n, 0) for n in borders)
+    weights = {w.name for w in static.weights}
+    for node in static.nodes:
+        live += sum(bytes_of.get(v.name, 0) for v in node.outputs)
+        peak = max(peak, live)
+        for name in dict.fromkeys(node.values):
+            left[name] -= 1
+            if not left[name] and name not in weights:
+                live -= bytes_of.get(name, 0)
+    return Work(
+        flops=sum(flops_of(static, n) for n in static.nodes),
+        traffic=sum(traffic_of(static, n) for n in static.nodes),
+        nodes=len(static.nodes),
+        weights=sum(bytes_of.get(n, 0) for n in weights),
+        peak=peak,
+    )
+
+
+def free_bytes() -> int:
+    """Memory that this process may still take without pushing anybody out."""
+    free = (cpu().memory_limit_bytes or cpu().memory_bytes) - _resident()
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        line = next((text for text in lines if text.startswith("MemAvailable:")), "")
+        free = min(free, int(line.split()[1]) * 1024)
+    return max(free, 0)
+
+
+def _resident() -> int:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf(
+            "SC_PAGE_SIZE"
+        )
+    return 0
