@@ -31,6 +31,7 @@ from ..policies import Policy, load_policy
 from ..policies.vocabulary import PHASES, PHASES_NOT_IMPLEMENTED
 from ..printable import logger
 from ..program.program import Binary, CompiledProgram, EntryPoint, ExecutionPlan
+from ..program.told import fitted
 from ..program.validate import validate
 from ..targets import TargetConfig
 from .calls import Lowering
@@ -163,6 +164,7 @@ def _compile(
         ),
         facts={"xpuruntime": __version__} | _aliases(graphs.values()),
     )
+    program = fitted(program)
     if all(b.data for b in binaries):  # a target may leave assembling to its caller
         with part("emit", ours=(FormatError,)):
             validate(program, f"program {first.name!r}", "")

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
+from ..printable import line
 
 __all__ = ["EVENT_DTYPE", "EventKind", "EventRing", "Span", "now_ns"]
 
@@ -85,7 +86,7 @@ class EventRing:
     def _id(self, name: str) -> int:
         number = self._ids.get(name)
         if number is None:
-            number = self._ids[name] = self._core.intern(name)
+            number = self._ids[name] = self._core.intern(line(name))
         return number
 
     def record(self, kind: EventKind, name: str, *, step: int = -1, payload: int = 0) -> bool:

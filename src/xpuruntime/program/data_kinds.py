@@ -47,9 +47,10 @@ def _read_number(value: Any, _: Reading) -> int | float:
 def _write_number(value: Any, _: Writing) -> Any:
     if type(value) not in (int, float):
         raise Bad(f"must be a number, got {short(value)}")
-    return _float_out(value) if type(value) is float else value
+    return _float_out(value) if type(value) is float else _read_number(value, _NOTHING)
 
 
+_NOTHING = Reading(())
 NUMBER = Kind(_read_number, _write_number, {"anyOf": [{"type": "number"}, _BEYOND_SCHEMA]})
 
 
@@ -59,7 +60,9 @@ NUMBER = Kind(_read_number, _write_number, {"anyOf": [{"type": "number"}, _BEYON
 def _plain_out(value: Any, depth: int = 0) -> Any:
     if depth > MAX_DEPTH:
         raise Bad(f"nests over {MAX_DEPTH} deep")
-    if value is None or type(value) in (bool, int, str):
+    if type(value) is str:
+        return TEXT.read(value, _NOTHING)
+    if value is None or type(value) in (bool, int):
         return value
     if type(value) is float:
         return _float_out(value)
@@ -68,7 +71,7 @@ def _plain_out(value: Any, depth: int = 0) -> Any:
     if isinstance(value, Mapping):
         if not all(type(k) is str for k in value):
             raise Bad("keys must be text")
-        made = {k: _plain_out(v, depth + 1) for k, v in value.items()}
+        made = {TEXT.read(k, _NOTHING): _plain_out(v, depth + 1) for k, v in value.items()}
         return {"map": made} if list(made) in (["float"], ["map"]) else made
     raise Bad(f"must be plain data, got {short(value)}")
 
@@ -150,6 +153,7 @@ def _write_spec(spec: TensorSpec, _: Writing) -> dict[str, Any]:
         data["name"] = spec.name
     if spec.layout is not None:
         data |= {"order": list(spec.layout.order), "alloc": list(spec.layout.alloc)}
+    _read_spec(data, _NOTHING)  # what the reader refuses is not written
     return data
 
 

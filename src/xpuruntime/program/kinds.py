@@ -79,6 +79,10 @@ class Kind:
     schema: Mapping[str, Any]
 
 
+_NOTHING = Reading(())
+"""For writers, which refuse what their reader would."""
+
+
 def _as_is(value: Any, _: Writing) -> Any:
     return value
 
@@ -99,7 +103,10 @@ def integer(least: int, most: int) -> Kind:
             raise Bad(f"must be an integer from {least} to {most}, got {short(value)}")
         return value
 
-    return Kind(read, _as_is, {"type": "integer", "minimum": least, "maximum": most})
+    def write(value: Any, _: Writing) -> Any:
+        return read(value, _NOTHING)
+
+    return Kind(read, write, {"type": "integer", "minimum": least, "maximum": most})
 
 
 def text(least: int = 0, most: int = MAX_TEXT) -> Kind:
@@ -114,7 +121,10 @@ def text(least: int = 0, most: int = MAX_TEXT) -> Kind:
             raise Bad(f"is no valid text: {short(value)}") from error
         return value
 
-    return Kind(read, _as_is, {"type": "string", "minLength": least, "maxLength": most})
+    def write(value: Any, _: Writing) -> str:
+        return read(str(value), _NOTHING) if isinstance(value, str) else read(value, _NOTHING)
+
+    return Kind(read, write, {"type": "string", "minLength": least, "maxLength": most})
 
 
 TEXT = text()
@@ -153,6 +163,8 @@ def listed(kind: Kind, least: int = 0, most: int = MAX_ITEMS) -> Kind:
         return tuple(_at(f"[{i}]", kind.read, v, context) for i, v in enumerate(value))
 
     def write(value: Sequence[Any], writing: Writing) -> list[Any]:
+        if not least <= len(value) <= most:
+            raise Bad(f"must have {least} to {most} items, got {len(value)}")
         return [_at(f"[{i}]", kind.write, v, writing) for i, v in enumerate(value)]
 
     return Kind(read, write, {"type": "array", "items": kind.schema, "minItems": least, "maxItems": most})
@@ -167,7 +179,7 @@ def mapping(kind: Kind) -> Kind:
         return {TEXT.read(k, context): _at(k, kind.read, v, context) for k, v in value.items()}
 
     def write(value: Mapping[str, Any], writing: Writing) -> dict[str, Any]:
-        return {k: _at(k, kind.write, v, writing) for k, v in value.items()}
+        return {TEXT.write(k, writing): _at(k, kind.write, v, writing) for k, v in value.items()}
 
     return Kind(read, write, {"type": "object", "additionalProperties": kind.schema})
 

@@ -221,13 +221,27 @@ def _inner(session: Any) -> Callable[..., Sequence[Array]]:
     return call
 
 
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def named_bytes(model: ModelSource) -> tuple[str | bytes, str]:
     """What to hand to ONNX Runtime: the original file, unless nodes lack a name of their own. Then the same model with those
     names filled in, so that placement and times can be told apart, and the folder of its external data.
     """
     as_is: str | bytes = str(model.path) if model.path is not None else model.data or b""
+    folder = ""
+    if model.path is not None and not _is_utf8(
+        str(model.path)
+    ):  # which ONNX Runtime's binding takes no other name for
+        as_is, parent = model.path.read_bytes(), str(model.path.parent.resolve())
+        folder = parent if _is_utf8(parent) else ""
     if not any(_filled_in(i, ref.name, ref.op) for i, ref in enumerate(model.nodes)):
-        return as_is, ""
+        return as_is, folder
     import onnx
 
     if model.path is not None:
@@ -235,7 +249,7 @@ def named_bytes(model: ModelSource) -> tuple[str | bytes, str]:
     else:
         proto = onnx.ModelProto.FromString(model.data or b"")
     if all(node.name == ref.name for node, ref in zip(proto.graph.node, model.nodes, strict=True)):
-        return as_is, ""
+        return as_is, folder
     for node, ref in zip(proto.graph.node, model.nodes, strict=True):
         node.name = ref.name
     return proto.SerializeToString(), str(model.path.parent.resolve()) if model.path is not None else ""

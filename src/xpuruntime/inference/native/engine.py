@@ -163,7 +163,7 @@ def build(model: ModelSource, request: EngineRequest) -> Artifact:
     found = native_model(model)
     if found.graph.symbols:
         return Artifact("native", b"", False)
-    return Artifact("native", compiled(model, request, {}).to_bytes(), True)
+    return Artifact("native", compiled_bytes(model, request, {}), True)
 
 
 def load(artifact: Artifact, model: ModelSource, request: EngineRequest) -> NativeExecutable | PlannedProgram:
@@ -217,5 +217,13 @@ def compiled(model: ModelSource, request: EngineRequest, shapes: Mapping[str, in
 
 
 def compiled_bytes(model: ModelSource, request: EngineRequest, shapes: Mapping[str, int]) -> bytes:
-    """``compiled`` as the bytes of its file, so that a process of its own can do it."""
-    return compiled(model, request, shapes).to_bytes()
+    """``compiled`` as the bytes of its file, so that a process of its own can do it. Raise BuildError."""
+    program = compiled(model, request, shapes)
+    try:
+        return program.to_bytes()
+    except FormatError as error:
+        raise BuildError(
+            f"native, model {model.name}",
+            f"makes a program that no file holds: {error.what}",
+            do="Use a vendor engine for this model.",
+        ) from error
