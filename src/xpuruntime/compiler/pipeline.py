@@ -115,7 +115,7 @@ def _compile(
     subject.policy, subject.targets = demands, tuple(t.name for t in targets)
     usual = 3 if all(t.takes_fused for t in targets) else 1
     usual = usual if level is None else level
-    passes = passes if passes is None or isinstance(passes, str | int) else list(passes)
+    passes = list(passes) if isinstance(passes, Iterable) and not isinstance(passes, str) else passes
     steps = find_passes(usual if passes is None else passes, usual)
     rewrites, physical = [s.name for s in steps], any(s.physical for s in steps)
     asked = Demands(demands, targets, phase, weights or {})
@@ -219,9 +219,10 @@ def _aliases(graphs: Iterable[Graph]) -> dict[str, Any]:
 
 def _check_phase(phase: str) -> None:
     """Raises PolicyError for a phase that no rule could name, and for one that nothing of this release runs in."""
-    if phase in PHASES:
+    if isinstance(phase, str) and phase in PHASES:
         return
-    absent = f" ({Reason.NOT_IMPLEMENTED.value} in this release)" if phase in PHASES_NOT_IMPLEMENTED else ""
+    later = isinstance(phase, str) and phase in PHASES_NOT_IMPLEMENTED
+    absent = f" ({Reason.NOT_IMPLEMENTED.value} in this release)" if later else ""
     raise PolicyError("compile", f"no such phase{absent}", got=repr(phase), do=f"Known: {', '.join(PHASES)}.")
 
 
@@ -235,7 +236,7 @@ def _entries(
         graphs = {str(name): g for name, g in model.items() if isinstance(g, Graph)}
     else:
         graphs = {"main": _graph(model)}
-    buckets = [shapes] if isinstance(shapes, Mapping) else list(shapes) or [{}]
+    buckets = _buckets(shapes)
     made = {}
     for name, graph in graphs.items():
         for bucket in buckets:
@@ -249,6 +250,24 @@ def _entries(
             _check_static(static)
             made["_".join([name, *(f"{k}{v}" for k, v in live.items() if len(buckets) > 1)])] = static
     return made
+
+
+def _buckets(shapes: Any) -> list[Mapping[str, int]]:
+    """The sets of sizes. Raises IrError for what is none."""
+    found = [shapes] if isinstance(shapes, Mapping) else shapes
+    if isinstance(found, Sequence) and not isinstance(found, str | bytes):
+        wrong = [b for b in found if not isinstance(b, Mapping) or not all(map(_is_size, b.items()))]
+        if not wrong:
+            return list(found) or [{}]
+        shapes = wrong[0]
+    raise IrError(
+        "compile", "shapes are sizes by symbol, or several such sets", got=repr(shapes), do="Give {'n': 3}."
+    )
+
+
+def _is_size(item: tuple[Any, Any]) -> bool:
+    name, size = item
+    return isinstance(name, str) and isinstance(size, int) and not isinstance(size, bool)
 
 
 def _graph(model: Any) -> Graph:
@@ -290,7 +309,9 @@ def _check_static(graph: Graph) -> None:
 
 def _listed(target: Target | Sequence[Target]) -> list[Target]:
     """One target or several; what is no sequence is left for ``resolve_target`` to refuse by name."""
-    if isinstance(target, Sequence) and not isinstance(target, str):
+    if isinstance(target, Sequence) and not isinstance(target, str | bytes):
+        if not target:
+            raise BuildError("compile", "needs a target", got=repr(target), do="Name cpu, cuda:sm_90 ...")
         return list(target)
     return [target]
 

@@ -152,6 +152,8 @@ def _engine(engine: str | None, backend: str | None) -> str | None:
             do="Give one of them.",
         )
     name = engine or backend
+    if not isinstance(name, str | None):
+        raise PolicyError("session", "engine is a name", got=repr(name), do="Give 'native', 'auto' ...")
     if name is None or name.strip().lower() == "auto":
         return None if name is None else "auto"
     found = find(name)

@@ -7,7 +7,7 @@ a policy has a word for them; others are an error, for nothing that is asked for
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,6 +81,7 @@ def policy_of(
     the engine unless one is named. Raises PolicyError.
     """
     fields: dict[str, Any] = {}
+    _check_providers(providers, provider_options)
     if providers:
         names = [p if isinstance(p, str) else p[0] for p in providers]
         options = [{} if isinstance(p, str) else dict(p[1]) for p in providers]
@@ -105,6 +106,24 @@ def policy_of(
                 fields["engine_options"] = {"onnxruntime": {**named, **options[0]}}
     threads = _read_options(sess_options, fields) if sess_options is not None else None
     return (ExecutionPolicy(**fields) if fields else None), threads
+
+
+def _check_providers(providers: Any, provider_options: Any) -> None:
+    """Raises PolicyError for what ONNX Runtime's own session would not take."""
+
+    def listed(value: Any, fine: Callable[[Any], bool]) -> bool:
+        return not value or (isinstance(value, list | tuple) and all(map(fine, value)))
+
+    def is_provider(p: Any) -> bool:
+        pair = isinstance(p, list | tuple) and len(p) == 2 and isinstance(p[1], Mapping)
+        return isinstance(p, str) or (pair and isinstance(p[0], str))
+
+    if not listed(providers, is_provider):
+        do = "Give ['CPUExecutionProvider'], or pairs of a name and its options."
+        raise PolicyError(_WHO, "providers are names", got=repr(providers), do=do)
+    if not listed(provider_options, lambda o: isinstance(o, Mapping)):
+        do = "Give one mapping for each provider."
+        raise PolicyError(_WHO, "provider_options are mappings", got=repr(provider_options), do=do)
 
 
 _LEVELS = {

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
 from ..decisions import Reason
-from ..errors import EngineUnavailable, StrictError
+from ..errors import EngineUnavailable, InputError, StrictError
 from ..fault_reports import report_folders, reports_into
 from ..faults import contained
 from ..ir.bounds import Bounds, bounds_of
@@ -284,6 +284,13 @@ class InferenceSession:
             return {**inputs, **named}
         # One bare tensor for a model with one input is what a newcomer writes, and means one thing only.
         bare = hasattr(inputs, "__dlpack__") and len(self._input_info) == 1
+        if not bare and (not isinstance(inputs, Iterable) or isinstance(inputs, str | bytes)):
+            raise InputError(
+                self._feeds.who,
+                "takes inputs by name, or a list in the model's order",
+                got=type(inputs).__name__,
+                do=f"Give {{{', '.join(f'{s.name!r}: ...' for s in self._input_info)}}}.",
+            )
         return {**self._feeds.named([inputs] if bare else list(inputs)), **named}
 
     def receipt(self, *, times: bool = True) -> Receipt:

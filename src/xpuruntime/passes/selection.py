@@ -27,7 +27,18 @@ def chosen_names(which: Iterable[str] | str | int, table: Sequence[tuple[str, in
     """
     if isinstance(which, int):
         return _of_level(which, table)
-    words = [w.strip() for w in (which.split(",") if isinstance(which, str) else which)]
+    listed = (
+        which.split(",")
+        if isinstance(which, str)
+        else list(which)
+        if isinstance(which, Iterable)
+        else [which]
+    )
+    if not all(isinstance(w, str) for w in listed):
+        raise IrError(
+            "passes", "are a level, or names of passes", got=repr(which), do="Give 3, 'all' or ['cse']."
+        )
+    words = [w.strip() for w in listed]
     levels = [w for w in words if w in LEVELS or w.lstrip("+-").isdigit()]
     names = [w for w in words if w not in levels]
     for word in names:
