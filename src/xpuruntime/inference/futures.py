@@ -6,6 +6,7 @@ at any time before that: a run that waits is never started, one in progress is e
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,10 +24,16 @@ class AsyncRuns:
         self._contexts = contexts
         self._threads: ThreadPoolExecutor | None = None
         self._starting = threading.Lock()
+        self._process = os.getpid()
         self._pending: set[Future[Any]] = set()
 
     def start(self, run: Callable[[Future[Any]], Any]) -> Future[Any]:
         """``run(future)`` in the background; it hands the future to the contexts as its token."""
+        if (
+            self._process != os.getpid()
+        ):  # after a fork: the parent's threads are not here, and its lock may be held
+            self._process, self._starting = os.getpid(), threading.Lock()
+            self._threads, self._pending = None, set()
         with self._starting:
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(self._contexts.limit, thread_name_prefix="xpu-run")

@@ -19,7 +19,7 @@ from ..files import read_regular
 from ..protocols import Array
 from ..tensor_files import read_safetensors
 from ..types import DType, TensorSpec
-from .config import DecoderConfig
+from .config import DecoderConfig, read_stops
 from .text import Text, open_text
 
 __all__ = ["Checkpoint", "open_checkpoint", "read_config"]
@@ -79,7 +79,10 @@ def _from_folder(folder: Path) -> Checkpoint:
         more = _stops(_json(folder / "generation_config.json"))
         config = replace(config, stops=tuple(dict.fromkeys((*config.stops, *more))))
     if (folder / _INDEX).is_file():
-        files = {str(k): str(v) for k, v in _json(folder / _INDEX).get("weight_map", {}).items()}
+        named = _json(folder / _INDEX).get("weight_map")
+        if not isinstance(named, dict):
+            raise ModelError(f"language model {folder}", f"has no weight_map in {_INDEX}")
+        files = {str(k): str(v) for k, v in named.items()}
     elif (folder / _WHOLE).is_file():
         files = dict.fromkeys(read_safetensors(folder / _WHOLE), _WHOLE)
     else:
@@ -154,8 +157,7 @@ def _specs(arrays: Mapping[str, Array]) -> dict[str, TensorSpec]:
 
 
 def _stops(data: Mapping[str, Any]) -> tuple[int, ...]:
-    stops = data.get("eos_token_id")
-    return () if stops is None else tuple(stops) if isinstance(stops, list) else (int(stops),)
+    return read_stops(data.get("eos_token_id"))
 
 
 _MOST_JSON = 64 << 20

@@ -10,7 +10,7 @@ from ..errors import ModelError
 from ..types import DType
 from .rotary import Rotary
 
-__all__ = ["FAMILIES", "DecoderConfig"]
+__all__ = ["FAMILIES", "DecoderConfig", "read_stops"]
 
 FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "llama": {},
@@ -19,6 +19,8 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
 }
 """What each ``model_type`` takes for granted."""
 
+_MOST_LAYERS, _MOST_HEADS, _MOST_WIDTH, _MOST_WORDS = 4096, 1 << 16, 1 << 24, (1 << 31) - 1
+"""Above every decoder that is known; what is above is a damaged file."""
 _DTYPES = {"float32": DType.FLOAT32, "bfloat16": DType.BFLOAT16, "float16": DType.FLOAT16}
 
 
@@ -50,34 +52,53 @@ class DecoderConfig:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> DecoderConfig:
-        """From the content of ``config.json`` (``PretrainedConfig.to_dict()`` gives the same). Raises ModelError for what is not computed here."""
+        """From the content of ``config.json`` (``PretrainedConfig.to_dict()`` gives the same). Raises ModelError for what is not computed here,
+        and for values of another type or out of range.
+        """
+        try:
+            return cls._from(data)
+        except (AttributeError, TypeError, ValueError, KeyError, ArithmeticError) as error:
+            got = f"{type(error).__name__}: {error}"[:200]
+            raise ModelError("language model", "has a config that cannot be read", got=got) from error
+
+    @classmethod
+    def _from(cls, data: Mapping[str, Any]) -> DecoderConfig:
         family = str(data.get("model_type", ""))
         if family not in FAMILIES:
             do = f"Families that are: {', '.join(FAMILIES)}."
             raise ModelError("language model", "is of no known family", got=repr(family), do=do)
         facts = {**data, **FAMILIES[family]}
         _refuse(facts)
-        heads, hidden = int(facts["num_attention_heads"]), int(facts["hidden_size"])
+        heads, hidden = (
+            _size(facts, "num_attention_heads", _MOST_HEADS),
+            _size(facts, "hidden_size", _MOST_WIDTH),
+        )
         bias = bool(facts.get("attention_bias", False))
         stops = facts.get("eos_token_id")
         dtype = str(facts.get("dtype") or facts.get("torch_dtype") or "float32").removeprefix("torch.")
+        kv_heads = _size(facts, "num_key_value_heads", heads, heads)
+        if heads % kv_heads:
+            raise _wrong("num_key_value_heads", kv_heads, f"a divisor of {heads}")
+        eps = facts.get("rms_norm_eps", 1e-6)
+        if isinstance(eps, bool) or not isinstance(eps, int | float) or not 0 <= eps < 1:
+            raise _wrong("rms_norm_eps", eps, "a number from 0 to 1")
         return cls(
             family=family,
-            vocab=int(facts["vocab_size"]),
+            vocab=_size(facts, "vocab_size", _MOST_WORDS),
             hidden=hidden,
-            layers=int(facts["num_hidden_layers"]),
+            layers=_size(facts, "num_hidden_layers", _MOST_LAYERS),
             heads=heads,
-            kv_heads=int(facts.get("num_key_value_heads") or heads),
-            head_dim=int(facts.get("head_dim") or hidden // heads),
-            inner=int(facts["intermediate_size"]),
-            eps=float(facts.get("rms_norm_eps", 1e-6)),
+            kv_heads=kv_heads,
+            head_dim=_size(facts, "head_dim", _MOST_WIDTH, hidden // heads),
+            inner=_size(facts, "intermediate_size", _MOST_WIDTH),
+            eps=float(eps),
             rotary=Rotary.from_json(facts),
-            max_positions=int(facts.get("max_position_embeddings", 2048)),
+            max_positions=_size(facts, "max_position_embeddings", _MOST_WORDS, 2048),
             qkv_bias=bias,
             out_bias=bool(facts.get("out_bias", bias)),
             mlp_bias=bool(facts.get("mlp_bias", False)),
             tied=bool(facts.get("tie_word_embeddings", False)),
-            stops=() if stops is None else tuple(stops) if isinstance(stops, list | tuple) else (int(stops),),
+            stops=read_stops(stops),
             dtype=_DTYPES.get(dtype, DType.FLOAT32),
         )
 
@@ -106,6 +127,32 @@ class DecoderConfig:
         if not self.tied:
             found["lm_head.weight"] = (self.vocab, h)
         return found
+
+
+def read_stops(stops: Any) -> tuple[int, ...]:
+    """Tokens that end a text: none, one or several. Raises ModelError."""
+    found = () if stops is None else tuple(stops) if isinstance(stops, list | tuple) else (stops,)
+    for stop in found:
+        if isinstance(stop, bool) or not isinstance(stop, int) or not -1 <= stop <= _MOST_WORDS:
+            raise _wrong("eos_token_id", stop, "tokens")
+    return found
+
+
+def _size(facts: Mapping[str, Any], name: str, most: int, otherwise: int | None = None) -> int:
+    """A whole number from 1 to ``most``; ``otherwise`` where it is absent or null."""
+    value = facts.get(name)
+    if value is None:
+        value = otherwise
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise _wrong(name, value, f"a whole number from 1 to {most}")
+    return value
+
+
+def _wrong(name: str, got: Any, want: str) -> ModelError:
+    do = "Fetch the checkpoint's config.json again."
+    return ModelError("language model", f"has a {name} that is not {want}", got=repr(got)[:80], do=do)
 
 
 def _refuse(facts: Mapping[str, Any]) -> None:

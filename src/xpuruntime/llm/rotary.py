@@ -39,7 +39,7 @@ class Rotary:
         if kind not in ("default", "linear", "llama3"):
             do = "default, linear and llama3 are known."
             raise ModelError("rotary positions", "are scaled in a way not computed here", got=kind, do=do)
-        return cls(
+        made = cls(
             base=float(facts.get("rope_theta") or data.get("rope_theta") or 10000.0),
             kind=kind,
             factor=float(facts.get("factor", 1.0)),
@@ -47,6 +47,12 @@ class Rotary:
             high=float(facts.get("high_freq_factor", 4.0)),
             original=int(facts.get("original_max_position_embeddings", 8192)),
         )
+        sizes = (made.base, made.factor, made.low, made.high, made.original)
+        if not all(math.isfinite(v) and v > 0 for v in sizes) or (kind == "llama3" and made.low >= made.high):
+            raise ModelError(
+                "rotary positions", "are given by numbers that are not finite and positive", got=sizes
+            )
+        return made
 
     def frequencies(self, size: int) -> NDArray[np.float32]:
         """Radians per position of each pair, [size / 2].

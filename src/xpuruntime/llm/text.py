@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError, ModelError, UnavailableError
+from .template import render
 
 __all__ = ["Text", "TextStream", "open_text"]
 
@@ -32,23 +33,7 @@ class Text:
             raise InputError(
                 "chat", "needs a chat template, and this model has none", do="Give a plain prompt."
             )
-        try:
-            from jinja2 import TemplateError
-            from jinja2.sandbox import ImmutableSandboxedEnvironment
-        except ImportError as error:
-            raise UnavailableError("chat template", "needs Jinja2", do="pip install jinja2") from error
-
-        def refuse(message: str) -> None:
-            raise TemplateError(message)
-
-        world = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-        world.globals["raise_exception"] = refuse
-        try:
-            text = world.from_string(self.template).render(
-                messages=[dict(m) for m in messages], add_generation_prompt=True, tools=None, **self.facts
-            )
-        except TemplateError as error:
-            raise InputError("chat", "does not fit the model's template", got=error) from error
+        text = render(self.template, messages, self.facts)
         return self.encode(text, special=False)
 
 
@@ -94,10 +79,15 @@ def open_text(folder: Path) -> Text | None:
     except Exception as error:  # the package raises bare exceptions
         raise ModelError(f"tokenizer {file}", "cannot be read", got=error) from error
     template = facts.pop("chat_template", "")
-    if isinstance(template, list):  # several by name
-        template = next((t["template"] for t in template if t.get("name") == "default"), "")
-    if (folder / "chat_template.jinja").is_file():
-        template = (folder / "chat_template.jinja").read_text(encoding="utf-8")
+    try:
+        if isinstance(template, list):  # several by name
+            template = next((t["template"] for t in template if t.get("name") == "default"), "")
+        if (folder / "chat_template.jinja").is_file():
+            template = (folder / "chat_template.jinja").read_text(encoding="utf-8")
+        if not isinstance(template, str | None):
+            raise TypeError(f"a template is text, not {type(template).__name__}")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"tokenizer {file}", "has a chat template that cannot be read", got=error) from error
     return Text(tokenizer, str(template or ""), facts)
 
 
