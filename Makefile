@@ -1,5 +1,5 @@
 # One word each; every word is a script of the same name. VENV=.venv PYTHON=python3 can be set.
-.PHONY: help setup develop test test-cpp test-sanitize test-min test-core conformance fuzz lint check demo bench clean
+.PHONY: help setup develop test test-cpp test-sanitize test-min test-core test-all conformance fuzz lint check demo bench bench-check clean
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*##/\1\t/p' Makefile
 setup:  ## .venv with everything pinned and the package as a wheel
@@ -16,6 +16,8 @@ test-min:  ## the engines' tests with the oldest supported vendors
 	@scripts/test-min
 test-core:  ## the core alone in an empty environment, on each Python that is here
 	@scripts/test-core
+test-all:  ## the Python tests under each instruction-set level of this machine
+	@scripts/test-all
 conformance:  ## foreign suites as a whole: PyTorch's op samples, the onnx package's cases
 	@scripts/conformance
 fuzz: setup  ## ten minutes of coverage-guided fuzzing of everything that reads files
@@ -28,5 +30,7 @@ demo:  ## real models on every engine of this machine
 	@scripts/demo
 bench: setup  ## measure this machine into benchmarks/results
 	@scripts/bench
+bench-check: setup  ## the bounds on times, which no test asserts; wants a quiet machine
+	@scripts/bench-check
 clean:  ## remove what was built; keep .venv
 	rm -rf build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -185,7 +185,6 @@ def test_a_holder_that_is_killed_frees_its_lock(store: Store) -> None:
     with python(HOLD, str(store.root)) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        started = time.monotonic()
         waiter = python(HOLD, str(store.root))
         time.sleep(0.3)
         assert waiter.poll() is None
@@ -193,7 +192,6 @@ def test_a_holder_that_is_killed_frees_its_lock(store: Store) -> None:
         with waiter:
             assert waiter.stdout is not None
             assert waiter.stdout.readline() == "held\n"
-            assert time.monotonic() - started < 30
             waiter.kill()
 
 

@@ -1,4 +1,5 @@
-"""``python -m examples.demo``: real models on every engine of this machine. Exits with 1 when an answer is wrong or engines disagree."""
+"""``python -m examples.demo``: real models on every engine of this machine. Exits with 1 when an answer is wrong
+or our own engine is off; another engine that is off is named."""
 
 from __future__ import annotations
 

@@ -66,6 +66,7 @@ def write(story: Story, path: Path) -> Path:
 
 def _summary(story: Story, series: Series) -> Section:
     parts: list[Block] = [Prose(f"✗ {fault}", "bad") for fault in story.faults()]
+    parts += [Prose(f"! {finding}") for finding in story.findings()]
     parts += [Prose(f"Not here: {c.name} ({c.code.value}): {c.reason} {c.do}", "dim") for c in story.absent]
     names = list(story.engines)
     rows = []
@@ -93,7 +94,7 @@ def _summary(story: Story, series: Series) -> Section:
         head = Cell(chapter.model.title, chapter.model.task, href=chapter.model.name)
         rows.append((head, right, worst, *times, verdict))
     columns = ("model", "answers right", "largest difference", *(f"{n}, median" for n in names), "fastest")
-    caption = "Largest difference: max |d| / max |ref| between engines, over all outputs and inputs. Median: time of one run."
+    caption = "Largest difference: max |d| / max |ref| of any engine against float64, over all outputs, on the input on which the engines differ most. Median: time of one run."
     parts.append(Table(columns, tuple(rows), frozenset(columns[1:-1]), caption))
     pairs = [(c.model.name, p) for c in story.chapters for p in c.pairs]
     benches = [(c.model.name, c.bench) for c in story.chapters]
@@ -122,11 +123,11 @@ def _chapter(chapter: Chapter, series: Series) -> Section:
     parts += [Prose(f"Not {c.name} ({c.code.value}): {c.reason} {c.do}", "dim") for c in chapter.refused]
     parts += [Heading("Speed"), chapter.bench]
     if chapter.pairs:
-        caption = f"Worst of {len(chapter.said)} inputs."
+        caption = f"The one of {len(chapter.said)} inputs on which the engines differ most."
         table = agreement_table([(model.name, p) for p in chapter.pairs], series)
         parts += [Heading("Agreement"), Table(table.columns, table.rows, table.right, caption)]
     parts += [Heading("Plan and receipt"), list(chapter.receipts.values())]
-    right = chapter.right == chapter.answers and chapter.agrees
+    right = not chapter.faults()
     badge = Badge(f"{'✓' if right else '✗'} {chapter.right} of {chapter.answers} right", right)
     text = f"{model.task.capitalize()}. Weights from {model.source}, {model.licence}."
     return Section(model.title, parts, text, badge, model.name)

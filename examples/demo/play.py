@@ -1,4 +1,4 @@
-"""Play the demo through: build the models, run them on every engine, hold the engines against each other, measure."""
+"""Play the demo through: build the models, run them on every engine, hold the engines against float64, measure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 
 import xpuruntime as xrt
 from examples.zoo import DATA, MODELS, ZooModel, read_page
-from xpuruntime.numerics import Comparison, compare_all, tolerance_for
+from xpuruntime.inference.conditioning import sensitivity, widened
+from xpuruntime.numerics import compare, compare_all, tolerance_for
 from xpuruntime.runtime.device import cpu
 from xpuruntime.workbench.bench import bench
 from xpuruntime.workbench.compare import Pair
@@ -18,6 +19,7 @@ from xpuruntime.workbench.contenders import Contender, field_of
 from xpuruntime.workbench.inputs import Inputs, save_outputs
 from xpuruntime.workbench.setup import Setup
 
+from .reference import exact_outputs
 from .story import Asked, Chapter, Reading, Story
 
 Say = Callable[[str], None]
@@ -93,7 +95,8 @@ def _chapter(
                 field.drop(contender, error, named)
                 continue
             receipts[contender.name] = contender.session.receipt()
-        pairs = _pairs([c for c in field.contenders if c.name in raw], raw)
+        say(f"{model.title}: in float64, to judge them by")
+        pairs = _pairs([c for c in field.contenders if c.name in raw], raw, path, feeds)
         refused = tuple(field.rejected)
     said = tuple(
         (sample, {engine: model.interpret(outputs[k], sample) for engine, outputs in raw.items()})
@@ -114,24 +117,44 @@ def _chapter(
     return Chapter(model, path, said, receipts, pairs, speed, refused)
 
 
-def _pairs(contenders: Sequence[Contender], raw: dict[str, list[Outputs]]) -> tuple[Pair, ...]:
-    """Every engine but the first, held against the first: per output the sample on which they differ most."""
-    if len(contenders) < 2:
+def _pairs(
+    contenders: Sequence[Contender], raw: dict[str, list[Outputs]], path: Path, feeds: Sequence[Outputs]
+) -> tuple[Pair, ...]:
+    """Every engine against float64, on the sample on which the engines differ most. The tolerance of an output is that of the
+    engine's precision, or more where the model amplifies rounding: four times what float32 itself is off, or four times the shift
+    of an output when the inputs move by their last bit, by the engine that shows the least.
+    """
+    if not contenders:
         return ()
-    first, *others = contenders
+    sample = max(range(len(feeds)), key=lambda k: _spread([raw[c.name][k] for c in contenders]))
+    exact = exact_outputs(path, feeds[sample])
+    moved = [_sensitivity(c, feeds[sample], raw[c.name][sample]) for c in contenders]
+    shifts = {name: max(own, min(each[name] for each in moved)) for name, own in exact.rounding.items()}
     pairs = []
-    for other in others:
-        limit = tolerance_for(first.precision, other.precision)
-        turns = [
-            compare_all(list(mine), list(mine.values()), [theirs[name] for name in mine], limit)
-            for mine, theirs in zip(raw[other.name], raw[first.name], strict=True)
-        ]
-        pairs.append(Pair(other.name, first.name, limit, tuple(map(_worst, zip(*turns, strict=True)))))
+    for contender in contenders:
+        base = tolerance_for(contender.precision)
+        limits = widened(base, shifts)
+        outputs = raw[contender.name][sample].items()
+        each = tuple(compare(name, array, exact.outputs[name], limits[name]) for name, array in outputs)
+        pairs.append(Pair(contender.name, "float64", base, each))
     return tuple(pairs)
 
 
-def _worst(of_samples: Sequence[Comparison]) -> Comparison:
-    return max(of_samples, key=lambda c: (not c.ok, c.max_rel))
+def _sensitivity(contender: Contender, feeds: Outputs, outputs: Outputs) -> dict[str, float]:
+    return sensitivity(contender.outputs, list(outputs), feeds, list(outputs.values()))
+
+
+def _spread(outputs: Sequence[Outputs]) -> float:
+    """Largest max|d|/max|ref| of any engine against the first."""
+    first, *others = outputs
+    return max(
+        (
+            c.max_rel
+            for o in others
+            for c in compare_all(list(o), list(o.values()), [first[n] for n in o], 0.0)
+        ),
+        default=0.0,
+    )
 
 
 def _readings(chapters: Sequence[Chapter], engines: Sequence[str], setup: Setup) -> tuple[Reading, ...]:

@@ -53,6 +53,8 @@ def _head(console: Console, story: Story, report: Path) -> None:
     console.print(Text(f"{'✗' if faults else '✓'} {story.answer}", "bold red" if faults else "bold green"))
     for fault in faults:
         console.print(Text(f"  ✗ {fault}", "red"))
+    for finding in story.findings():
+        console.print(Text(f"  ! {finding}", "yellow"))
     console.print(Text(f"  {story.speed}"))
     for c in story.absent:
         _indented(console, f"not here: {c.name} ({c.code.value}): {c.reason} {c.do}", "yellow", 2)
@@ -119,12 +121,7 @@ def _misread(text: str, truth: str) -> str:
 
 
 def _agreement(console: Console, story: Story) -> None:
-    if len(story.engines) < 2:
-        _title(console, "Do the engines agree?")
-        _indented(console, "One engine is here, so there is nothing to compare with.", by=2)
-        return
-    first = next(iter(story.engines))
-    _title(console, f"Do the engines agree with {first}? (worst input of each output)")
+    _title(console, "Do the engines agree with float64? (on the input on which they differ most)")
     right = ("max|d|", "max|d|/max|ref|", "tolerance", "cosine")
     table = _table("model", "output", "engine", *right, "verdict", right=right)
     for chapter in story.chapters:

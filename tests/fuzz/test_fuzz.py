@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -19,9 +18,7 @@ CRASHERS = Path(__file__).with_name("crashers")
 
 @pytest.mark.parametrize("path", sorted(CRASHERS.glob("*/*")), ids=lambda p: f"{p.parent.name}-{p.name[:12]}")
 def test_what_once_crashed_is_an_error_of_ours(path: Path) -> None:
-    start = time.perf_counter()
     fuzz_targets.run(path.parent.name, path.read_bytes())
-    assert time.perf_counter() - start < fuzz_targets.LIMIT_S
 
 
 @pytest.mark.parametrize("target", fuzz_targets.TARGETS)

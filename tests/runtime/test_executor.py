@@ -114,7 +114,7 @@ def test_times_and_events_of_every_call() -> None:
 
 
 def test_the_gil_is_free_while_kernels_run() -> None:
-    executor = Executor(one_call("slow", 4, 60), threads=1)
+    executor = Executor(one_call("slow", 4, 300), threads=1)
     thread = threading.Thread(target=executor.run_arrays, args=([np.zeros(4, np.float32)],))
     ticks = 0
     thread.start()

@@ -62,9 +62,8 @@ def test_a_run_comes_back_at_once_and_reading_waits(small: Executor) -> None:
     held(stream, go)
     out = stream.run(small, {"x": np.eye(8, dtype=np.float32)})["y"]
     threading.Timer(0.05, go.set).start()
-    begun = time.perf_counter()
     np.testing.assert_array_equal(out.to_numpy(), np.eye(8) + 1)
-    assert time.perf_counter() - begun > 0.03
+    assert go.is_set()
 
 
 def test_a_stream_waits_for_an_event_of_another(small: Executor) -> None:
@@ -103,6 +102,7 @@ def test_outputs_may_be_given(small: Executor) -> None:
 
 def test_events_tell_how_long_work_took() -> None:
     stream, begin, end = Stream(), Event(), Event()
+    started = time.perf_counter()
     assert begin.done  # nothing was recorded
     stream.record(begin)
     stream._queue._state.put(lambda: time.sleep(0.03))
@@ -110,7 +110,9 @@ def test_events_tell_how_long_work_took() -> None:
     with pytest.raises(RunError, match=r"was not reached yet\. Call synchronize"):
         end.elapsed_ms(begin)
     end.synchronize()
-    assert 29 < end.elapsed_ms(begin) < 3000
+    assert (
+        29 < end.elapsed_ms(begin) < 1000 * (time.perf_counter() - started) + 1
+    )  # what this thread's clock says
     stream.synchronize()
 
 
