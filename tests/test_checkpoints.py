@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import xpuruntime as xrt
 from xpuruntime.checkpoints import Source, Wanted, match_names, read_checkpoint
 from xpuruntime.errors import FormatError, InputError
 from xpuruntime.ir import GraphBuilder
@@ -95,6 +96,24 @@ def test_two_prefixes_that_fit_are_an_error() -> None:
     arrays = {"encoder.l.w": A, "decoder.l.w": A}
     with pytest.raises(InputError, match=r"several prefixes; got 'encoder\.' or 'decoder\.'"):
         match_names("w", wanted("l.w"), arrays)
+
+
+def test_names_that_are_hostile_end_in_time() -> None:
+    long = ".".join("abcdefgh" * 20_000)
+    assert match_names("w", wanted(long), {f"{i}.{long}x": A for i in range(200)}) == {}
+    assert match_names("w", wanted("a"), {3: A, None: A}) == {}  # type: ignore[dict-item]
+    assert match_names("w", wanted("a"), {"b.a": "no array"}) == {}
+
+
+def test_a_graph_whose_aliases_lie_compiles() -> None:
+    b = GraphBuilder("liar")
+    b.output("y", b.mul(b.input("x", "float32[4]"), b.weight("w", "float32[4]")))
+    good = b.build()
+    for lie in (3, {"w": 3}, {"w": [1, None]}, ["w"]):
+        data = good.to_json() | {"metadata": {"aliases": {"map": lie} if isinstance(lie, dict) else lie}}
+        program = xrt.compile(data)
+        weights = xrt.load_weights({"w": A}, program)
+        np.testing.assert_array_equal(xrt.Executor(program).run({"x": A}, weights)["y"].to_numpy(), A * A)
 
 
 def test_a_tied_weight_has_any_of_its_names() -> None:

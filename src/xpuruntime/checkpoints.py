@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 from .errors import FormatError, InputError
 from .files import read_regular
 from .tensor_files import read_safetensors
-from .types import DType, TensorSpec
+from .types import TensorSpec
 
 __all__ = ["Source", "Wanted", "WeightLike", "match_names", "read_checkpoint"]
 
 _INDEX = ".safetensors.index.json"
 _MAX_INDEX = 100 << 20
+_MOST_PARTS = 32  # of a name, that a prefix may take away
 
 
 class WeightLike(Protocol):
@@ -165,31 +166,30 @@ def match_names(who: str, wanted: Iterable[Wanted], arrays: Mapping[str, Any]) -
     missing = [w for w in wanted if not direct[w.names[0]]]
     if not missing:
         return direct
-    fitting = {}
+    found: tuple[str, dict[str, str]] | None = None
     for strip, add in _prefixes(missing[0].names, arrays):
         keys = _renamed(wanted, arrays, strip, add)
-        if keys is not None:
-            fitting[strip, add] = keys
-    if len({tuple(k.values()) for k in fitting.values()}) > 1:
-        listed = " or ".join(repr(add or f"without {strip!r}") for strip, add in fitting)
-        raise InputError(
-            who,
-            "fit the checkpoint under several prefixes",
-            got=listed,
-            do="Hand in the arrays by name.",
-        )
-    for keys in fitting.values():
-        return keys
-    return {name: key for name, key in direct.items() if key}
+        shown = repr(add) if add else f"none for {strip!r}"
+        if keys is None or (found is not None and keys == found[1]):
+            continue
+        if found is not None:
+            raise InputError(
+                who,
+                "fit the checkpoint under several prefixes",
+                got=f"{found[0]} or {shown}",
+                do="Hand in the arrays by name.",
+            )
+        found = shown, keys
+    return found[1] if found is not None else {name: key for name, key in direct.items() if key}
 
 
 def _prefixes(names: Iterable[str], arrays: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """(what to take away, what to add) that would bring one of the names to a name of the checkpoint."""
     for name in names:
-        parts = name.split(".")
+        parts = name.split(".", _MOST_PARTS)
         for i in range(len(parts)):
             strip, rest = ".".join([*parts[:i], ""]) if i else "", ".".join(parts[i:])
-            for key in arrays:
+            for key in filter(lambda k: isinstance(k, str), arrays):
                 if key == rest and strip:
                     yield strip, ""
                 elif key.endswith("." + rest):
@@ -211,8 +211,6 @@ def _renamed(
 
 
 def _fits(array: Any, spec: TensorSpec) -> bool:
-    try:
-        dtype = DType.of(array.dtype)
-    except (TypeError, ValueError):
-        dtype = DType(str(array.dtype).removeprefix("torch."))
-    return tuple(array.shape) == spec.shape and dtype is spec.dtype
+    """Whether an array or a tensor is of a weight's shape and dtype."""
+    name = str(getattr(array, "dtype", "")).removeprefix("torch.")
+    return name == spec.dtype.value and tuple(getattr(array, "shape", ())) == spec.shape

@@ -115,3 +115,12 @@ def test_every_module_postpones_annotations(path: Path) -> None:
         n for n in ast.parse(text).body if not (isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))
     ]
     assert not code or "from __future__ import annotations" in text
+
+
+def test_profiling_is_in_the_runtime(tmp_path: Path) -> None:
+    runtime = importlib.import_module("xpuruntime.runtime")
+    assert runtime.Profiler is runtime.profile
+    with runtime.Profiler() as trace:
+        pass
+    trace.save(tmp_path / "trace.json")
+    assert (tmp_path / "trace.json").is_file()

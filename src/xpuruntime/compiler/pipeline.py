@@ -212,8 +212,10 @@ def _aliases(graphs: Iterable[Graph]) -> dict[str, Any]:
     """Names beside its own by which a checkpoint may hold a weight; nothing where there are none."""
     names: dict[str, list[str]] = {}
     for graph in graphs:
-        for name, others in graph.metadata.get("aliases", {}).items():
-            names[name] = list(dict.fromkeys([*names.get(name, []), *others]))
+        listed = graph.metadata.get("aliases")
+        for name, others in listed.items() if isinstance(listed, Mapping) else ():
+            texts = [n for n in others if isinstance(n, str)] if isinstance(others, tuple) else []
+            names[name] = list(dict.fromkeys([*names.get(name, []), *texts]))
     return {"aliases": names} if names else {}
 
 

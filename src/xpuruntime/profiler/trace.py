@@ -22,7 +22,7 @@ from ..store import write_atomic
 from . import nvtx
 from .events import EventRing
 
-__all__ = ["RING", "Span", "Trace", "profile", "timed"]
+__all__ = ["RING", "Profiler", "Span", "Trace", "profile", "timed"]
 
 RING: EventRing | None = None  # read on every run, so it is a plain global
 _switch = threading.Lock()
@@ -97,6 +97,10 @@ def profile(*, capacity: int = 1 << 16, nvtx_ranges: bool = False) -> Iterator[T
     finally:
         RING = None
         trace.take(ring)
+
+
+Profiler = profile
+"""The architecture's name: ``with runtime.Profiler() as trace``."""
 
 
 def timed(name: str, call: Callable[..., _Result], *arguments: Any) -> _Result:

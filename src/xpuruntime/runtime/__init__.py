@@ -34,7 +34,7 @@ from .weights import Weights, load_weights
 
 if TYPE_CHECKING:
     from ..profiler.receipt import Receipt
-    from ..profiler.trace import Trace, profile
+    from ..profiler.trace import Profiler, Trace, profile
 
 __all__ = [
     "Backend",
@@ -55,6 +55,7 @@ __all__ = [
     "MemoryStatistics",
     "NPUBuffer",
     "NullBackend",
+    "Profiler",
     "PythonBackend",
     "Receipt",
     "States",
@@ -73,6 +74,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "Profiler": "xpuruntime.profiler.trace",
         "Receipt": "xpuruntime.profiler.receipt",
         "Trace": "xpuruntime.profiler.trace",
         "profile": "xpuruntime.profiler.trace",
