@@ -9,7 +9,9 @@ nothing             ``inference.recipe.sample_feeds``: the same seed gives the s
 from __future__ import annotations
 
 import difflib
+import math
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -191,10 +193,12 @@ def _load(name: str, path: Path, specs: Mapping[str, TensorSpec], image: ImageRe
     if not path.is_file():
         raise InputError("inputs", "no such file", got=str(path), do="Check the path.")
     if suffix == ".npz" and not name:
-        arrays = _arrays(path)
-        for key in arrays:
+        headers = _headers(path)
+        for key, header in headers.items():
             if key not in specs:
                 raise _unknown(key, specs)
+            _check_header(header, specs[key])
+        arrays = _arrays(path)
         return {key: _typed(value, specs[key]) for key, value in arrays.items()}
     if not name:
         if len(specs) != 1:
@@ -207,7 +211,12 @@ def _load(name: str, path: Path, specs: Mapping[str, TensorSpec], image: ImageRe
     if suffix in _IMAGES:
         return {name: image.tensor(path, spec)}
     if suffix in (".npy", ".npz"):
-        arrays = _arrays(path)
+        headers = _headers(path)
+        if len(headers) == 1 or name in headers:
+            _check_header(headers.get(name, next(iter(headers.values()))), spec)
+            arrays = _arrays(path, name if name in headers else None)
+        else:
+            arrays = dict.fromkeys(headers, np.empty(0))  # refused below, by their names
         if len(arrays) != 1 and name not in arrays:
             do = f"Call one of its arrays {name!r}, or give a .npy file."
             raise InputError(f"input {name!r}", "the file holds several arrays", got=sorted(arrays), do=do)
@@ -216,16 +225,86 @@ def _load(name: str, path: Path, specs: Mapping[str, TensorSpec], image: ImageRe
     raise InputError(f"input {name!r}", "is a file of a kind that holds no array", got=path.name, do=do)
 
 
-def _arrays(path: Path) -> dict[str, Array]:
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """What an array in a file says of itself. stored: bytes of data that the file has for it."""
+
+    path: Path
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    stored: int
+
+
+def _headers(path: Path) -> dict[str, _Header]:
+    """The headers of a file's arrays by name (of a .npy file: an empty one). Reads no data: a small file can hold gigabytes."""
+    found: dict[str, _Header] = {}
+    try:
+        with path.open("rb") as file:
+            if not zipfile.is_zipfile(file):
+                file.seek(0)
+                return {"": _header(path, file, path.stat().st_size)}
+            with zipfile.ZipFile(file) as archive:
+                for member in archive.infolist():
+                    with archive.open(member) as array:
+                        name = member.filename.removesuffix(".npy")
+                        found[name] = _header(path, array, member.file_size)
+    except (
+        OSError,
+        ValueError,
+        EOFError,
+        KeyError,
+        zipfile.BadZipFile,
+        NotImplementedError,
+        RuntimeError,
+        zlib.error,
+    ) as error:
+        raise _unreadable(path, error) from error
+    if not found:
+        raise InputError("inputs", f"{path} is empty", got="no array", do="Write it with numpy.savez.")
+    return found
+
+
+def _header(path: Path, file: Any, size: int) -> _Header:
+    version = np.lib.format.read_magic(file)
+    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    if version not in read:
+        raise ValueError(f"an array in version {version} of NumPy's format")
+    shape, _, dtype = read[version](file)
+    return _Header(path, tuple(shape), dtype, size - file.tell())
+
+
+def _check_header(header: _Header, spec: TensorSpec) -> None:
+    """Before the data is read: the shape can be the input's, and the data is there. Raises InputError."""
+    if header.dtype.hasobject:
+        raise _unreadable(header.path, "Object arrays cannot be loaded")
+    fits = len(header.shape) == spec.rank and all(
+        got == want or not isinstance(want, int) for got, want in zip(header.shape, spec.shape, strict=True)
+    )
+    if not fits:
+        do = f"It must be {spec}."
+        raise InputError(f"input {spec.name!r}", "has another shape", got=list(header.shape), do=do)
+    if math.prod(header.shape) * header.dtype.itemsize != header.stored:
+        want = f"{list(header.shape)} of {header.dtype} in {header.stored} bytes"
+        raise _unreadable(header.path, want)
+
+
+def _unreadable(path: Path, error: object) -> InputError:
+    do = "Write it with numpy.save or numpy.savez (no object arrays)."
+    return InputError("inputs", f"{path} holds no array that can be read", got=error, do=do)
+
+
+def _arrays(path: Path, only: str | None = None) -> dict[str, Array]:
+    """The arrays of a file by name; ``only``: that one alone."""
     try:
         with path.open("rb") as file:  # NumPy forgets to close a file that turns out not to be one of its own
             loaded = np.load(file, allow_pickle=False)
             arrays = (
-                {"": loaded} if isinstance(loaded, np.ndarray) else {key: loaded[key] for key in loaded.files}
+                {"": loaded}
+                if isinstance(loaded, np.ndarray)
+                else {key: loaded[key] for key in loaded.files if only in (None, key)}
             )
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, MemoryError) as error:
-        do = "Write it with numpy.save or numpy.savez (no object arrays)."
-        raise InputError("inputs", f"{path} holds no array that can be read", got=error, do=do) from error
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, MemoryError, zlib.error) as error:
+        raise _unreadable(path, error) from error
     if not arrays:
         raise InputError("inputs", f"{path} is empty", got="no array", do="Write it with numpy.savez.")
     return arrays
