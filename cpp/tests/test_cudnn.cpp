@@ -193,6 +193,21 @@ TEST_CASE("convolution, residual, bias and a clipped relu in one graph") {
     CHECK(most < 2e-2);
 }
 
+TEST_CASE("a residual with other strides than the result's is refused: an engine reads it with the result's") {
+    const auto on = backend();
+    Tensor x({2, 3, 4, 5}, channels_last, 1), w({4, 3, 1, 1}, channels_last, 2),
+        residual({2, 4, 4, 5}, heads_outside, 4), y({2, 4, 4, 5}, channels_last, 5);
+    const std::vector<Tensor*> tensors{&x, &w, &residual, &y};
+    KernelCall call = cudnn_call("conv", {"x", "w", "r", "y"}, tensors);
+    call.options["residual"] = true;
+    call.options["stride"] = call.options["dilation"] = Dims{1, 1};
+    call.options["begin"] = call.options["end"] = Dims{0, 0};
+    CHECK(executor_of(on, {call}).status.message ==
+          "test/conv: cuDNN refuses the convolution: the residual has other strides than the result");
+    call.options["r_strides"] = y.strides;
+    CHECK(executor_of(on, {call}).status.ok());
+}
+
 TEST_CASE("relu keeps what is no number, and goes on without where the library has no word for that") {
     Tensor x({1, 2, 1, 4}, channels_last, 1), w({3, 2, 1, 1}, channels_last, 2),
         y({1, 3, 1, 4}, channels_last, 3);

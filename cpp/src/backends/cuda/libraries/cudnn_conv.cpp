@@ -1,7 +1,7 @@
 // cuda/libraries/cudnn_conv.cpp: convolution, then residual, bias and activation in one plan.
 //
 // A call's options: x_shape, x_strides, w_shape, w_strides, y_shape, y_strides (n, c, space; filters,
-// channels, space), r_strides where there is a residual, stride, dilation, begin, end (padding of each space
+// channels, space), r_strides (equal to y_strides) where there is a residual, stride, dilation, begin, end (padding of each space
 // dim), bias, residual, act, in (dtype). Arguments: x, weight, then bias and residual where the options say
 // so, then y.
 #include <algorithm>
@@ -67,7 +67,12 @@ void build_convolution(CudnnGraph& graph, const KernelCall& call, size_t) {
         strides[1] = 1;
         b = graph.argument(shape, strides, type);
     }
-    if (residual) r = graph.argument(y_shape, option(call, "r_strides", none), type);
+    if (residual) {
+        const Dims r_strides = option(call, "r_strides", none);
+        // Engine 8 of cuDNN 9.19 reads a residual of float32 with the result's strides, whatever its own are.
+        if (r_strides != y_strides) graph.fail("the residual has other strides than the result");
+        r = graph.argument(y_shape, r_strides, type);
+    }
     const dnn::Object y = graph.argument(y_shape, y_strides, type);
     int steps = 1 + bias + residual + (act != "none");
     const auto out = [&] { return --steps == 0 ? y : graph.inner(y_shape, y_strides, sums); };
