@@ -30,7 +30,10 @@ def conformance(
     suite: Annotated[
         list[str] | None,
         typer.Option(
-            "--suite", "-s", metavar="A,B", help="nodes, ops, kernels, networks; repeatable; default: all."
+            "--suite",
+            "-s",
+            metavar="A,B",
+            help="nodes, ops, kernels, networks, models; repeatable; default: all but models.",
         ),
     ] = None,
     target: Annotated[
@@ -44,6 +47,33 @@ def conformance(
     jobs: Annotated[
         int, typer.Option("--jobs", min=0, help="Compilers at once; 0: a quarter of the cores.")
     ] = 0,
+    only: Annotated[
+        str,
+        typer.Option("--only", metavar="A,B", help="Networks of the suite models; default: every family."),
+    ] = "",
+    precision: Annotated[
+        str, typer.Option("--precision", metavar="A,B", help="Of the suite models.")
+    ] = "float32,float16",
+    batch: Annotated[str, typer.Option("--batch", metavar="A,B", help="Of the suite models.")] = "2,1,open",
+    also: Annotated[
+        str,
+        typer.Option(
+            "--also", metavar="A,B", help="Further devices of the suite models, in the same processes."
+        ),
+    ] = "",
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0, help="Begin no network after that; 0: no limit.")
+    ] = 0,
+    each: Annotated[
+        float, typer.Option("--each", min=1, help="Seconds that one case of models may take.")
+    ] = 150,
+    workers: Annotated[
+        int, typer.Option("--workers", min=0, help="Processes of the suite models; 0: one for each core.")
+    ] = 0,
+    results: Annotated[
+        str | None,
+        typer.Option("--results", metavar="FILE", help="JSON lines that the suite models goes on from."),
+    ] = None,
     refused: Annotated[int, typer.Option("--refused", min=0, help="Reasons of refusals to show.")] = 8,
     as_json: options.AsJson = False,
 ) -> Answer:
@@ -51,22 +81,40 @@ def conformance(
     if (here := str(Path.cwd())) not in sys.path:  # a backend that is being written lies where one stands
         sys.path.append(here)
     from ..testing.conformance import conformance as judge
+    from ..testing.conformance.models import Options
 
-    names = tuple(dict.fromkeys(s.strip() for text in suite or () for s in text.split(",") if s.strip()))
+    names = _words(*(suite or ()))
+    networks = Options(
+        devices=_words(also), precisions=_words(precision), batches=_words(batch), only=_words(only), seconds=seconds, each=each, workers=workers,
+        results=results, seed=where,
+    )  # fmt: skip
     with progress(f"judging {where}") as now:
         found = judge(
-            where, target=target, device=device, suites=names, sample=sample, jobs=jobs, progress=now
+            where,
+            target=target,
+            device=device,
+            suites=names,
+            sample=sample,
+            jobs=jobs,
+            networks_of=networks,
+            progress=now,
         )
     return Answer(found.to_json(), lambda: _show(found, refused), ExitCode.OK if found.ok else ExitCode.NO)
 
 
+def _words(*texts: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(s.strip() for text in texts for s in text.split(",") if s.strip()))
+
+
 def _show(found: ConformanceReport, reasons: int) -> None:
+    from ..testing.conformance.finding import FAILURES
+
     facts = found.facts
     say(
         f"{facts['engine']} {facts['version']} on {facts['device']}: {facts.get('target', '')} {facts['machine']}".strip()
     )
     say()
-    right = ("cases", "right", "wrong", "refused", "excused", "seconds")
+    right = ("cases", "right", "failed", "refused", "excused", "seconds")
     table("", ("suite", *right), [_row(s) for s in found.suites if not s.not_run], right=right)
     for s in found.suites:
         if s.not_run:
@@ -77,15 +125,18 @@ def _show(found: ConformanceReport, reasons: int) -> None:
         for f in [f for f in s.findings if f.outcome == "not run"]:
             say(f"{s.suite}: {f.case} did not run: {f.why}")
     for s in found.suites:
-        for f in [f for f in s.findings if f.outcome == "wrong"][:50]:
+        for f in [f for f in s.findings if f.outcome in FAILURES][:50]:
             say(
-                f"{s.suite}: WRONG {f.case}{' by ' + ', '.join(f.kernels) if f.kernels else ''}: {f.why[:300]}"
+                f"{s.suite}: {f.outcome.upper()} {f.case}{' by ' + ', '.join(f.kernels) if f.kernels else ''}: {f.why[:300]}"
             )
     wrong = len(found.wrong)
-    say("nothing is wrong" if found.ok else f"{wrong} wrong" if wrong else "nothing is right")
+    say("nothing is wrong" if found.ok else f"{wrong} failed" if wrong else "nothing is right")
 
 
 def _row(s: SuiteReport) -> tuple[str, ...]:
-    counts = (s.count(o) for o in ("right", "wrong", "refused", "excused"))
+    from ..testing.conformance.finding import FAILURES
+
+    failed = sum(f.outcome in FAILURES for f in s.findings)
+    counts = (s.count("right"), failed, s.count("refused"), s.count("excused"))
     cases = len(s.findings) - s.count("not run")
     return s.suite, str(cases), *map(str, counts), f"{s.seconds:.0f}"

@@ -18,8 +18,8 @@ from importlib.util import find_spec
 from typing import Any, Protocol
 
 from ...errors import InputError
-from . import kernels, networks, nodes, ops
-from .finding import Finding, SuiteReport
+from . import kernels, models, networks, nodes, ops
+from .finding import FAILURES, Finding, SuiteReport
 from .subject import Subject, subject
 
 __all__ = ["SUITES", "ConformanceReport", "Finding", "Subject", "SuiteReport", "conformance", "subject"]
@@ -35,8 +35,11 @@ class Suite(Protocol):
         ...
 
 
-SUITES: Mapping[str, Suite] = {"nodes": nodes, "ops": ops, "kernels": kernels, "networks": networks}  # type: ignore[dict-item]
-"""Name -> the onnx package's node cases, PyTorch's samples of ops, the catalogue's kernels by name, small networks and decoders."""
+SUITES: Mapping[str, Suite] = {"nodes": nodes, "ops": ops, "kernels": kernels, "networks": networks, "models": models}  # type: ignore[dict-item]  # fmt: skip
+"""Name -> the onnx package's node cases, PyTorch's samples of ops, the catalogue's kernels by name, small networks and decoders, and
+every architecture family of the model libraries that are installed."""
+USUAL = tuple(n for n in SUITES if n != "models")
+"""What runs where no suite is named: ``models`` takes hours on few cores."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +51,8 @@ class ConformanceReport:
 
     @property
     def wrong(self) -> list[Finding]:
-        """Every wrong case."""
-        return [f for s in self.suites for f in s.findings if f.outcome == "wrong"]
+        """Every case that failed: wrong, a raw error, a process that was killed, or too slow."""
+        return [f for s in self.suites for f in s.findings if f.outcome in FAILURES]
 
     @property
     def ok(self) -> bool:
@@ -69,13 +72,15 @@ def conformance(
     suites: Sequence[str] = (),
     sample: int = 0,
     jobs: int = 0,
+    networks_of: models.Options | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> ConformanceReport:
     """Run suites on a subject.
 
-    where, target, device: as ``subject`` has them. suites: names of ``SUITES``, all without one; one that was named must be able to run.
+    where, target, device: as ``subject`` has them. suites: names of ``SUITES``, ``USUAL`` without one; one that was named must be able to run.
     sample:   cases of each group (an op's node cases, a variant and dtype of PyTorch's samples, a kernel's calls, inputs of a network); 0: all node cases and
               calls, two samples, twenty inputs.
+    networks_of: which networks the suite ``models`` judges, and how long.
     jobs:     compilers at once; by default a quarter of the cores this process may use. progress: called with a line of text now and then.
     Raises InputError for an unknown suite or one whose packages are missing, DeviceUnavailable, EngineUnavailable.
     """
@@ -87,7 +92,7 @@ def conformance(
         )  # fmt: skip
     at_once = jobs or max(1, len(os.sched_getaffinity(0)) // 4)
     reports = []
-    for name in suites or SUITES:
+    for name in suites or USUAL:
         missing = [p for p in SUITES[name].NEEDS if find_spec(p) is None]
         if missing:
             why = f"needs the Python package{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
@@ -95,17 +100,21 @@ def conformance(
                 raise InputError(f"suite {name}", why, do=f"Run: pip install {' '.join(missing)}")
             reports.append(SuiteReport(name, not_run=why))
             continue
-        reports.append(_run(name, judged, sample, at_once, progress))
+        if name == "models":
+            cases = models.findings(judged, sample, jobs, networks_of)
+        else:
+            cases = SUITES[name].findings(judged, sample, at_once)
+        reports.append(_run(name, cases, progress))
     return ConformanceReport(judged.facts(), reports)
 
 
-def _run(name: str, judged: Subject, sample: int, jobs: int, progress: Callable[[str], None]) -> SuiteReport:
+def _run(name: str, cases: Iterator[Finding], progress: Callable[[str], None]) -> SuiteReport:
     begun, found, told = time.perf_counter(), list[Finding](), 0.0
     progress(f"{name}: compiling")
-    for finding in SUITES[name].findings(judged, sample, jobs):
+    for finding in cases:
         found.append(finding)
         if time.perf_counter() - told > 0.5:
             told = time.perf_counter()
-            wrong = sum(f.outcome == "wrong" for f in found)
-            progress(f"{name}: {len(found)} cases, {wrong} wrong; {finding.case}")
+            failed = sum(f.outcome in FAILURES for f in found)
+            progress(f"{name}: {len(found)} cases, {failed} failed; {finding.case}")
     return SuiteReport(name, found, time.perf_counter() - begun)

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Finding", "SuiteReport"]
+__all__ = ["FAILURES", "Finding", "SuiteReport"]
+
+FAILURES = ("wrong", "raw error", "killed", "slow")
+"""Outcomes that count against us."""
 
 _SHOWN = 200
 """Wrong cases that a document lists."""
@@ -16,7 +19,8 @@ _SHOWN = 200
 @dataclass(frozen=True, slots=True)
 class Finding:
     """``right``; ``wrong``: another answer, a crash of the compiler, code that does not build; ``refused``: an error that says why; ``excused``: another
-    answer for a reason that the list of known cases has, or that a vendor's own API gives as well; ``not run``: the suite's own package has no such case.
+    answer for a reason that the list of known cases has, or that a vendor's own API gives as well; ``not run``: the suite's own package has no such case. Of networks in processes of their
+    own also ``raw error``: not one of ``errors.py``; ``killed``: the process ended; ``slow``: it took too long.
 
     why:     what differs, or the error's text. reason: what a table of refusals counts. kernels: those that ran.
     """
@@ -53,15 +57,20 @@ class SuiteReport:
 
     def to_json(self) -> dict[str, Any]:
         """Counts, cases that did not run and why, reasons, kernels, and every wrong case up to 200."""
-        wrong = [f for f in self.findings if f.outcome == "wrong"]
+        wrong = [f for f in self.findings if f.outcome in FAILURES]
+        more = {o: self.count(o) for o in FAILURES[1:] if self.suite == "models"}
         return {
             "suite": self.suite,
             "cases": len(self.findings) - self.count("not run"),
             **{o: self.count(o) for o in ("right", "wrong", "refused", "excused")},
+            **more,
             "cases_not_run": {f.case: f.why for f in self.findings if f.outcome == "not run"},
             "seconds": round(self.seconds, 1),
             "not_run": self.not_run,
             "reasons": dict(self.reasons),
             "kernels": dict(self.kernels),
-            "wrong_cases": [{"case": f.case, "why": f.why, "kernels": f.kernels} for f in wrong[:_SHOWN]],
+            "wrong_cases": [
+                {"case": f.case, "outcome": f.outcome, "why": f.why, "kernels": f.kernels}
+                for f in wrong[:_SHOWN]
+            ],
         }

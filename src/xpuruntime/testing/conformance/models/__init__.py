@@ -1,0 +1,49 @@
+"""Networks of the model libraries that are installed, each in a process of its own: right, wrong, refused, raw error, slow or killed.
+
+One small network for every architecture family of timm, torchvision and transformers is built with seeded weights, exported, and compared with
+PyTorch in float64. What PyTorch itself cannot build, run or export is listed apart (``not run``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from ....errors import InputError
+from ..finding import Finding
+from ..subject import Subject
+from .cases import Options, Task, chosen, tasks_of
+from .pool import run
+from .results import Results
+from .sources import SOURCES, installed
+
+__all__ = ["NEEDS", "Options", "findings"]
+
+NEEDS = ("torch",)
+
+
+def findings(subject: Subject, sample: int, jobs: int, options: Options | None = None) -> Iterator[Finding]:
+    """A finding per network, device, precision and batch. sample: networks of each library, drawn by ``Options.seed``; jobs: processes at once.
+
+    Raises InputError for a device that is an object, and for a file of results that other versions wrote.
+    """
+    asked = options or Options()
+    if not isinstance(subject.device, str):
+        raise InputError("suite models", "runs on devices by name", got=type(subject.device).__name__)
+    devices = tuple(dict.fromkeys((subject.device, *asked.devices)))
+    precisions = asked.precisions if subject.is_native else asked.precisions[:1]
+    wanted: list[Task] = []
+    for source in asked.sources or tuple(SOURCES):
+        if why := installed(source):
+            yield Finding(source, "not run", why)
+            continue
+        names = chosen(source, asked, sample)
+        wanted += tasks_of(source, names, subject.engine, devices, precisions, asked.batches)
+    results = Results(None if asked.results is None else Path(asked.results))
+    yield from (Finding(**row) for row in results.rows)
+    left = [t.without(results.cases) for t in wanted]
+    workers = asked.workers or jobs or len(os.sched_getaffinity(0))
+    for finding in run([t for t in left if t.cases], workers, asked):
+        results.add(finding)
+        yield finding

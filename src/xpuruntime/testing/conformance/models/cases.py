@@ -1,0 +1,104 @@
+"""Which cases there are: a task is one network in one process, a case one device, precision and batch of it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, replace
+
+from .sources import names_of
+
+__all__ = ["Case", "Options", "Task", "chosen", "tasks_of"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to judge, and how long.
+
+    devices:    further devices beside the subject's own, judged in the same processes.
+    precisions, batches: ``1``, ``2``, ``open`` (exported with an open batch of 2, run with 3).
+    only:       names of networks; none: every family. sources: ``timm``, ``torchvision``, ``transformers``, or modules with ``names`` and ``build``.
+    seconds:    no network is begun after that. each: seconds that one case may take. torch_seconds: seconds that PyTorch may take to build, run and export.
+    workers:    processes at once; by default one for each core. results: a file of JSON lines that a later run goes on from. seed: of a sample.
+    """
+
+    devices: tuple[str, ...] = ()
+    precisions: tuple[str, ...] = ("float32", "float16")
+    batches: tuple[str, ...] = ("2", "1", "open")
+    only: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    seconds: float = 0
+    each: float = 150
+    torch_seconds: float = 60
+    workers: int = 0
+    results: str | None = None
+    seed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One comparison."""
+
+    device: str
+    precision: str
+    batch: str
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One network and the cases that are left of it."""
+
+    source: str
+    network: str
+    engine: str
+    cases: tuple[Case, ...]
+
+    @property
+    def title(self) -> str:
+        """As what PyTorch cannot do names it."""
+        return f"{self.source}/{self.network}"
+
+    def name(self, case: Case) -> str:
+        """As findings name it."""
+        return f"{self.title} {case.device} {case.precision} batch {case.batch}"
+
+    def batch(self, batch: str) -> str:
+        """As what PyTorch cannot do with a batch names it."""
+        return f"{self.title} batch {batch}"
+
+    def without(self, done: Container[str]) -> Task:
+        """The same without cases that have a finding, by themselves or with the whole network or batch."""
+
+        def has(case: Case) -> bool:
+            return any(n in done for n in (self.title, self.batch(case.batch), self.name(case)))
+
+        return replace(self, cases=tuple(c for c in self.cases if not has(c)))
+
+
+def chosen(source: str, asked: Options, sample: int) -> list[str]:
+    """Names of a library's networks: those asked for, a sample by the seed, or all."""
+    names = names_of(source)
+    if asked.only:
+        return [n for n in names if n in asked.only]
+    if not sample:
+        return names
+    return sorted(random.Random(f"{asked.seed} {source}").sample(names, min(sample, len(names))))
+
+
+def tasks_of(
+    source: str,
+    names: Sequence[str],
+    engine: str,
+    devices: Sequence[str],
+    precisions: Sequence[str],
+    batches: Sequence[str],
+) -> list[Task]:
+    """A task for each network. Batches other than the first are judged in the first precision alone."""
+    cases = tuple(
+        Case(d, p, b)
+        for b in batches
+        for d in devices
+        for p in precisions
+        if b == batches[0] or p == precisions[0]
+    )
+    return [Task(source, name, engine, cases) for name in names]

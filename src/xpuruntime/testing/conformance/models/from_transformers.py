@@ -1,0 +1,215 @@
+"""A small model of each type that transformers' AutoModel knows.
+
+No one configuration fits every type. ``build`` tries a few (sizes of every sub-configuration made small, only depths made small, the default) with a
+few sets of inputs, and takes the first that PyTorch runs.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+__all__ = ["build", "names"]
+
+_DEPTHS: Mapping[str, Any] = dict.fromkeys(
+    ("num_hidden_layers", "encoder_layers", "decoder_layers", "n_layer", "n_layers", "num_layers", "num_decoder_layers", "depth"), 2
+)  # fmt: skip
+_WIDTHS: Mapping[str, Any] = {
+    "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 512, "d_model": 64, "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4, "encoder_ffn_dim": 128, "decoder_ffn_dim": 128, "n_embd": 64, "n_head": 4, "num_heads": 4, "d_ff": 128, "d_kv": 16,
+    "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 256, "image_size": 64, "embed_dim": 32, "dim": 64, "n_heads": 4,
+    "hidden_dim": 128, "ffn_dim": 128, "pad_token_id": 0, "num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4,
+    "moe_intermediate_size": 32, "q_lora_rank": 32, "kv_lora_rank": 32, "qk_rope_head_dim": 16, "qk_nope_head_dim": 16, "v_head_dim": 16,
+    "state_size": 8, "sliding_window": 32, "embedding_size": 64, "word_embed_proj_dim": 64, "projection_dim": 32, "num_experts_per_tok": 2, "moe_topk": 2, "n_group": 1, "topk_group": 1,
+}  # fmt: skip
+_MOST_PARAMETERS = 60_000_000
+_WHOLE = ("timm", "encoder-decoder", "rag", "musicgen", "bark", "vision-text-dual-encoder", "esmfold")
+"""Types that are made of other types, or of networks of timm."""
+_TOKENS, _SAMPLES, _FRAMES = 24, 8000, 200
+
+
+def names() -> list[str]:
+    """Every type of AutoModel's table but wrappers of other types."""
+    from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
+
+    return [
+        k for k, v in MODEL_MAPPING_NAMES.items() if isinstance(v, str) and not any(w in k for w in _WHOLE)
+    ]
+
+
+def build(name: str, batch: int) -> tuple[Any, tuple[Any, ...]]:
+    """The first configuration and set of inputs that PyTorch runs. Raises what the first attempt raised, where none runs."""
+    import torch
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    first: Exception | None = None
+    for config in _configs(name):
+        try:
+            model = _model(config)
+        except Exception as error:  # another configuration may do
+            first = first or error
+            continue
+        for inputs in _inputs(model, batch):
+            wrapper = _wrapper(model, tuple(inputs))
+            try:
+                with torch.no_grad():
+                    if wrapper(*inputs.values()):
+                        return wrapper, tuple(inputs.values())
+            except Exception as error:  # other inputs may do
+                first = first or error
+    raise first or RuntimeError("no output is a tensor of floats")
+
+
+def _configs(name: str) -> Iterator[Any]:
+    """Configurations from small to default."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    kind = CONFIG_MAPPING[name]
+    base = kind()
+    flat = {
+        k: v for k, v in _small(base, {**_DEPTHS, **_WIDTHS}, nested=False).items() if k in base.to_dict()
+    }
+    tries: list[Callable[[], Any]] = [
+        lambda: kind(**_small(base, {**_DEPTHS, **_WIDTHS}, nested=True)),
+        lambda: kind(**flat),
+        lambda: kind(
+            **{k: v for k, v in flat.items() if k not in ("head_dim", "num_key_value_heads", "image_size")}
+        ),
+        lambda: kind(**_small(base, _DEPTHS, nested=True)),
+        lambda: base,
+    ]
+    first: Exception | None = None
+    count = 0
+    for attempt in tries:
+        try:
+            config = attempt()
+        except Exception as error:  # it checks its sizes
+            first = first or error
+            continue
+        count += 1
+        yield config
+    if first is not None and not count:
+        raise first
+
+
+def _small(base: Any, sizes: Mapping[str, Any], nested: bool) -> dict[str, Any]:
+    """Arguments of a configuration's class, of its sub-configurations too."""
+    from transformers import PretrainedConfig
+
+    found: dict[str, Any] = {}
+    for key, value in sizes.items():
+        now = getattr(base, key, None)
+        unset = now is None and hasattr(base, key) and key != "head_dim"
+        if unset or (isinstance(now, int) and not isinstance(now, bool)):
+            found[key] = value
+    layers = found.get("num_hidden_layers", 2)
+    for key in ("layer_types", "layers_block_type", "mlp_layer_types"):
+        kinds = getattr(base, key, None)
+        if isinstance(kinds, list | tuple) and kinds:
+            found[key] = (
+                list(dict.fromkeys(kinds))[:layers] if len(set(kinds)) >= layers else list(kinds[:layers])
+            )
+    if nested:
+        for key, value in vars(base).items():
+            if isinstance(value, PretrainedConfig):
+                found[key] = type(value)(**_small(value, sizes, nested=True)).to_dict()
+    return found
+
+
+def _model(config: Any) -> Any:
+    """A model without a cache, of at most 60 million parameters."""
+    import torch
+    from transformers import AutoModel
+
+    for one in (config, *(v for v in vars(config).values() if hasattr(v, "model_type"))):
+        if hasattr(one, "use_cache"):
+            one.use_cache = False
+    config.return_dict = True
+    with torch.device("meta"):
+        count = sum(p.numel() for p in AutoModel.from_config(config).parameters())
+    if count > _MOST_PARAMETERS:
+        raise RuntimeError(f"{count:,} parameters are more than this suite takes")
+    torch.manual_seed(0)
+    return AutoModel.from_config(config).eval()
+
+
+def _inputs(model: Any, batch: int) -> Iterator[dict[str, Any]]:
+    """Sets of inputs: the main one, and with it those that such models ask for as well."""
+    import inspect
+
+    known = _every_input(model, batch)
+    takes = inspect.signature(model.forward).parameters
+    main = model.main_input_name
+    if main not in known:
+        raise RuntimeError(f"the suite has no input {main}")
+    more = [
+        k
+        for k in ("decoder_input_ids", "pixel_values", "input_ids", "input_features", "bbox")
+        if k in takes and k in known and k != main
+    ]
+    for count in range(len(more) + 1):
+        for extra in itertools.combinations(more, count):
+            keys = (main, *extra)
+            for forms in itertools.product(*(known[k] for k in keys)):
+                yield dict(zip(keys, forms, strict=True))
+
+
+def _every_input(model: Any, batch: int) -> dict[str, tuple[Any, ...]]:
+    """Seeded tensors by name, in the forms that models take them in."""
+    import torch
+
+    config = model.config
+    random = torch.Generator().manual_seed(1)
+
+    def size(key: str, otherwise: int) -> int:
+        for one in (config, getattr(config, "vision_config", None), getattr(config, "audio_config", None)):
+            value = getattr(one, key, None)
+            if isinstance(value, list | tuple) and value:
+                value = value[0]
+            if isinstance(value, int):
+                return value
+        return otherwise
+
+    tokens = torch.randint(3, 200, (batch, _TOKENS), generator=random)
+    side = size("image_size", 64)
+    image = torch.randn(batch, size("num_channels", 3), side, side, generator=random)
+    corner = torch.randint(0, 100, (batch, _TOKENS, 2), generator=random)
+    bins = size("num_mel_bins", 80)
+    frames = 2 * size("max_source_positions", _FRAMES // 2)
+    sound = torch.randn(batch, bins, frames, generator=random)
+    clip = torch.randn(batch, size("num_frames", 4), size("num_channels", 3), side, side, generator=random)
+    samples = torch.randn(batch, _SAMPLES, generator=random)
+    return {
+        "input_ids": (tokens,), "decoder_input_ids": (tokens[:, :16],), "pixel_values": (image, clip), "pixel_values_videos": (clip,),
+        "input_values": (samples, samples[:, None]), "input_features": (sound, sound.transpose(1, 2).contiguous()),
+        "bbox": (torch.cat([corner, corner + 50], dim=-1),), "inputs": (tokens,), "past_values": (samples[:, :512].reshape(batch, 512, 1),),
+    }  # fmt: skip
+
+
+def _wrapper(model: Any, keys: tuple[str, ...]) -> Any:
+    """A module that takes its inputs in order and gives back every tensor of floats."""
+    import torch
+    from torch.utils import _pytree as pytree
+
+    class Outputs(torch.nn.Module):  # type: ignore[misc, unused-ignore]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def exact(self) -> None:
+            """Compute experts one by one: grouped products have no float64."""
+            for one in self.modules():
+                if hasattr(getattr(one, "config", None), "_experts_implementation"):
+                    one.config._experts_implementation = "eager"
+
+        def forward(self, *args: torch.Tensor) -> list[torch.Tensor]:
+            """Tensors of the model's output, in its order."""
+            found = self.model(**dict(zip(keys, args, strict=True)))
+            values = list(found.values()) if hasattr(found, "values") else found
+            return [
+                t for t in pytree.tree_leaves(values) if isinstance(t, torch.Tensor) and t.is_floating_point()
+            ]
+
+    return Outputs().eval()

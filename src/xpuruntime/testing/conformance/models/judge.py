@@ -1,0 +1,210 @@
+"""One network in this process: PyTorch's answer in float64 and its own error, then each case.
+
+A case is right where its error is at most twice PyTorch's own in that precision, or within the tolerance table. Errors are rms(d) / rms(ref)
+of the worst output.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from ....errors import XpuError
+from ....numerics import tolerance_for
+from ....types import DType
+from ..finding import Finding
+from .cases import Case, Task
+from .sources import build
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import torch
+
+__all__ = ["judge"]
+
+Told = Callable[[str, Any], None]
+"""``("stage", text)`` before work that may not end, ``("finding", Finding)`` after it."""
+_OPEN = 3
+"""Rows of the run of a model that was exported with an open batch of two."""
+
+
+def judge(task: Task, told: Told) -> None:
+    """Tell a finding for each case of the task, or one for the network where PyTorch cannot do it."""
+    import torch
+
+    warnings.filterwarnings("ignore")
+    torch.set_num_threads(1)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    network = None
+    for case in task.cases:
+        if network is None or network.batch != case.batch:
+            try:
+                network = _Network(task, case.batch, told)
+            except _Impossible as error:
+                title = task.title if network is None else task.batch(case.batch)
+                told("finding", Finding(title, "not run", str(error)))
+                if network is None:
+                    return
+                break
+        told("stage", task.name(case))
+        told("finding", _finding(network, case))
+
+
+class _Impossible(Exception):
+    """PyTorch cannot do it."""
+
+
+@contextmanager
+def _by_torch(stage: str, told: Told) -> Iterator[None]:
+    told("stage", stage)
+    try:
+        yield
+    except Exception as error:  # whatever a foreign model raises
+        raise _Impossible(f"{stage}: {type(error).__name__}: {error}"[:300]) from error
+
+
+class _Network:
+    """A module, its export, inputs to run, and what PyTorch makes of them."""
+
+    def __init__(self, task: Task, batch: str, told: Told) -> None:
+        import torch
+
+        self.task, self.batch = task, batch
+        self.errors: dict[tuple[str, str], float] = {}
+        count = 2 if batch == "open" else int(batch)
+        with _by_torch("build", told):
+            self.module, self.examples = build(task.source, task.network, count)
+            _stir(self.module)
+        with _by_torch("run", told):
+            self.inputs = build(task.source, task.network, _OPEN)[1] if batch == "open" else self.examples
+            self.exact = self._answers(torch.float64, "cpu")
+            if not all(bool(t.isfinite().all()) for t in self.exact):
+                raise RuntimeError("float64 results are not finite")
+        with _by_torch("export", told):
+            dims: Any = None
+            if batch == "open":
+                row = torch.export.Dim("batch", min=1, max=64)
+                dims = tuple({0: row} for _ in self.examples)
+                if task.source == "transformers":  # its module takes *args
+                    dims = (dims,)
+            self.program = torch.export.export(self.module, self.examples, strict=False, dynamic_shapes=dims)
+            with torch.no_grad():
+                exported = [t.double() for t in _floats(self.program.module()(*self.inputs))]
+            if not _error(exported, self.exact) <= max(1e-3, 4 * self.own_error("float32", "cpu")):
+                raise RuntimeError("torch.export changes the result")
+
+    def _answers(self, dtype: torch.dtype, device: str) -> list[torch.Tensor]:
+        """Outputs in a precision, as float64 on the CPU."""
+        import copy
+
+        import torch
+
+        module = copy.deepcopy(self.module).to(device=device, dtype=dtype)
+        if dtype is torch.float64 and hasattr(module, "exact"):
+            module.exact()
+        given = (x.to(device, dtype) if x.is_floating_point() else x.to(device) for x in self.inputs)
+        with torch.no_grad():
+            return [t.double().cpu() for t in _floats(module(*given))]
+
+    def own_error(self, precision: str, device: str) -> float:
+        """PyTorch's own error; nan where it has none."""
+        import torch
+
+        key = (precision, device)
+        if key not in self.errors:
+            try:
+                self.errors[key] = _error(self._answers(getattr(torch, precision), device), self.exact)
+            except Exception:  # some of its ops have no half precision on a CPU
+                self.errors[key] = float("nan")
+        return self.errors[key]
+
+
+def _finding(network: _Network, case: Case) -> Finding:
+    name = network.task.name(case)
+    try:
+        error = _ours(network, case)
+    except XpuError as failure:
+        return Finding(
+            name, "refused", str(failure)[:1000], f"{type(failure).__name__}: {failure.what}"[:160]
+        )
+    except Exception as failure:  # that is what is looked for
+        import traceback
+
+        last = traceback.extract_tb(failure.__traceback__)[-1]
+        return Finding(
+            name, "raw error", f"{type(failure).__name__}: {failure} ({last.filename}:{last.lineno})"[:1000]
+        )
+    tolerance = tolerance_for(DType(case.precision))
+    if error <= tolerance:
+        return Finding(name, "right", f"error {error:.3g}, tolerance {tolerance:.3g}")
+    places = dict.fromkeys(("cpu", case.device))
+    own = [e for e in (network.own_error(case.precision, p) for p in places) if e == e]
+    theirs = max(own, default=float("nan"))
+    limit = max(tolerance, 2 * theirs if theirs == theirs else 0.0)
+    said = f"error {error:.3g}, PyTorch {theirs:.3g}, limit {limit:.3g}"
+    if error <= limit:
+        return Finding(name, "right", said)
+    if len(own) < len(places) or not theirs < 0.5:
+        return Finding(name, "excused", f"{said}: PyTorch has no usable answer in {case.precision}")
+    return Finding(name, "wrong", said)
+
+
+def _ours(network: _Network, case: Case) -> float:
+    """The error of a session's outputs."""
+    import torch
+
+    from ....inference.session import InferenceSession
+    from ....policies import ExecutionPolicy
+
+    policy = None if case.precision == "float32" else ExecutionPolicy(precision=case.precision)
+    with InferenceSession(
+        network.program, device=case.device, engine=network.task.engine, exec_policy=policy
+    ) as session:
+        outputs = session.run([x.numpy() for x in network.inputs])
+        found = [torch.as_tensor(o) for o in outputs.values()]
+    return _error([t.double().cpu() for t in found if t.is_floating_point()], network.exact)
+
+
+def _floats(outputs: Any) -> list[Any]:
+    from torch.utils import _pytree as pytree
+
+    return [
+        t for t in pytree.tree_leaves(outputs) if hasattr(t, "is_floating_point") and t.is_floating_point()
+    ]
+
+
+def _error(found: Sequence[Any], exact: Sequence[Any]) -> float:
+    """rms(d) / rms(ref) of the worst output; nan where one is not finite."""
+    if [t.shape for t in found] != [t.shape for t in exact]:
+        raise ValueError(
+            f"outputs of shapes {[tuple(t.shape) for t in found]}, wanted {[tuple(t.shape) for t in exact]}"
+        )
+    worst = 0.0
+    for a, b in zip(found, exact, strict=True):
+        if not b.numel():
+            continue
+        error = float(((a - b).square().mean() / b.square().mean().clamp_min(1e-60)).sqrt())
+        if error != error:
+            return error
+        worst = max(worst, error)
+    return worst
+
+
+def _stir(module: Any) -> None:
+    """Change every weight a little, so that zeros hide nothing, and give running statistics values."""
+    import torch
+
+    random = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for _, p in module.named_parameters():
+            if p.is_floating_point():
+                p.add_(torch.randn(p.shape, generator=random) * 0.01)
+        for name, b in module.named_buffers():
+            if name.endswith("running_mean"):
+                b.copy_(torch.randn(b.shape, generator=random) * 0.1)
+            elif name.endswith("running_var"):
+                b.copy_(torch.rand(b.shape, generator=random) + 0.5)

@@ -1,0 +1,119 @@
+"""Processes, one for each network: a crash is a finding, and a case that takes too long is ended.
+
+They are forked from a server that has imported the libraries and has not touched a device, so that a network costs no import.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from ..finding import Finding
+from .cases import Options, Task
+
+__all__ = ["run"]
+
+_POLL = 0.5
+
+
+@dataclass
+class _Worker:
+    """A process, what it works at, and when it began that."""
+
+    task: Task
+    process: Any
+    pipe: Connection
+    stage: str = "start"
+    since: float = 0.0
+
+    def limit(self, asked: Options) -> float:
+        """Seconds that the present stage may take."""
+        return asked.each if self.stage.startswith(f"{self.task.title} ") else asked.torch_seconds
+
+
+def run(tasks: Sequence[Task], workers: int, asked: Options) -> Iterator[Finding]:
+    """Findings as they come. A network whose process ended begins again with the cases that are left."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([f"{__package__}.preload"])
+    todo, live, begun = list(reversed(tasks)), list[_Worker](), time.monotonic()
+    try:
+        while todo or live:
+            if asked.seconds and time.monotonic() - begun > asked.seconds:
+                todo.clear()
+            while todo and len(live) < workers:
+                live.append(_begin(context, todo.pop()))
+            wait([w.pipe for w in live], _POLL)
+            for worker in list(live):
+                over = yield from _told(worker)
+                found: Finding | None = None
+                if not over and time.monotonic() - worker.since > worker.limit(asked):
+                    worker.process.kill()
+                    found = _late(worker, asked)
+                elif over:
+                    worker.process.join()
+                    if worker.process.exitcode:
+                        found = _died(worker)
+                else:
+                    continue
+                live.remove(worker)
+                worker.process.join()
+                worker.pipe.close()
+                if found is None:
+                    continue
+                yield found
+                left = worker.task.without({found.case})
+                if left.cases and found.outcome != "not run":
+                    todo.append(left)
+    finally:
+        for worker in live:
+            worker.process.kill()
+
+
+def _begin(context: Any, task: Task) -> _Worker:
+    here, there = context.Pipe(duplex=False)
+    process = context.Process(target=_work, args=(task, there), daemon=True)
+    process.start()
+    there.close()
+    return _Worker(task, process, here, since=time.monotonic())
+
+
+def _work(task: Task, pipe: Connection) -> None:
+    """What the process does."""
+    from .judge import judge
+
+    judge(task, lambda kind, value: pipe.send((kind, value)))
+
+
+def _told(worker: _Worker) -> Generator[Finding, None, bool]:
+    """Findings that came; returns whether the process has ended."""
+    try:
+        while worker.pipe.poll():
+            kind, value = worker.pipe.recv()
+            worker.since = time.monotonic()
+            if kind == "stage":
+                worker.stage = value
+                continue
+            worker.task = worker.task.without({value.case})
+            yield value
+    except (EOFError, OSError):
+        return True
+    return False
+
+
+def _late(worker: _Worker, asked: Options) -> Finding:
+    if worker.limit(asked) == asked.each:
+        return Finding(worker.stage, "slow", f"took over {asked.each:g} s")
+    return Finding(
+        worker.task.title, "not run", f"{worker.stage}: PyTorch takes over {asked.torch_seconds:g} s"
+    )
+
+
+def _died(worker: _Worker) -> Finding:
+    why = f"the process ended with {worker.process.exitcode}"
+    if worker.stage.startswith(f"{worker.task.title} "):
+        return Finding(worker.stage, "killed", why)
+    return Finding(worker.task.title, "not run", f"{worker.stage}: {why}")

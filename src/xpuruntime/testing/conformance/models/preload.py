@@ -1,0 +1,19 @@
+"""What the server of processes imports, each where it is installed. Touches no device."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from importlib import import_module
+
+for name in (
+    "torch",
+    "torch.export",
+    "timm",
+    "torchvision",
+    "transformers.models.auto.modeling_auto",
+    "xpuruntime.inference.session",
+    "xpuruntime.compiler",
+    "xpuruntime.frontends.torch",
+):
+    with suppress(Exception):  # a library that cannot be imported is missing
+        import_module(name)

@@ -1,0 +1,62 @@
+"""Results as JSON lines that a later run goes on from: a header with versions, then a finding a line."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from ....errors import InputError
+from ..finding import Finding
+
+__all__ = ["Results", "versions"]
+
+
+def versions() -> dict[str, str]:
+    """Versions of the libraries that decide about results."""
+    found = {}
+    for name in ("xpuruntime", "torch", "timm", "torchvision", "transformers"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = ""
+    return found
+
+
+class Results:
+    """Findings of earlier runs, and the file that takes new ones. Without a path nothing is kept."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self.rows: list[dict[str, Any]] = []
+        if path is None:
+            return
+        lines = path.read_text().splitlines() if path.exists() else []
+        for line in lines[1:]:
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError:
+                continue  # cut short when the run was ended
+            self.rows.append({**row, "kernels": tuple(row["kernels"])})
+        if not lines:
+            path.write_text(json.dumps(versions()) + "\n")
+        elif json.loads(lines[0]) != versions():
+            raise InputError(
+                f"suite models, results {path}",
+                "were written by other versions",
+                got=lines[0],
+                do="Name another file.",
+            )
+
+    @property
+    def cases(self) -> frozenset[str]:
+        """Cases that have a finding."""
+        return frozenset(r["case"] for r in self.rows)
+
+    def add(self, finding: Finding) -> None:
+        """Keep a finding at once."""
+        if self.path is not None:
+            with self.path.open("a") as file:
+                file.write(json.dumps(asdict(finding)) + "\n")

@@ -1,0 +1,98 @@
+"""The suite of foreign models: what becomes of a network that fails, going on from a file, and a sample of real ones."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xpuruntime.errors import InputError
+from xpuruntime.testing.conformance import models
+from xpuruntime.testing.conformance.finding import FAILURES, Finding
+from xpuruntime.testing.conformance.models import pool
+from xpuruntime.testing.conformance.models.cases import Case, Options, Task
+from xpuruntime.testing.conformance.subject import subject
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture(autouse=True)
+def odd_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``odd_networks`` can be imported, in other processes too."""
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+
+
+def judged(sample: int = 0, **options: Any) -> dict[str, Finding]:
+    return {f.case: f for f in models.findings(subject("cpu"), sample, 0, Options(**options))}
+
+
+def test_a_network_that_fails_is_a_finding_and_not_the_end(tmp_path: Path) -> None:
+    file = tmp_path / "results.jsonl"
+    asked: dict[str, Any] = {
+        "sources": ("odd_networks",),
+        "torch_seconds": 60,
+        "workers": 2,
+        "results": str(file),
+    }
+    found = judged(**{**asked, "only": ("plain", "unbuilt", "crash", "changes")})
+    right = [c for c, f in found.items() if f.outcome == "right"]
+    assert right == [
+        f"odd_networks/plain cpu {rest}" for rest in ("float32 batch 2", "float16 batch 2", "float32 batch 1", "float32 batch open")
+    ], found  # fmt: skip
+    other = {c: f for c, f in found.items() if c not in right}
+    assert {f.outcome for f in other.values()} == {"not run"}
+    assert other["odd_networks/unbuilt"].why == "build: ValueError: no such size"
+    assert other["odd_networks/crash"].why == "build: the process ended with -6"
+    assert other["odd_networks/changes"].why == "export: RuntimeError: torch.export changes the result"
+
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(lines[:-1]) + lines[-1][:20])  # ended while it wrote
+    again = judged(**{**asked, "only": ("plain", "unbuilt", "crash", "changes")})
+    assert again == found
+    file.write_text(json.dumps({"torch": "1.0"}) + "\n")
+    with pytest.raises(InputError, match="were written by other versions"):
+        judged(**asked)
+
+
+def test_what_takes_too_long_is_ended() -> None:
+    found = judged(sources=("odd_networks",), only=("endless",), torch_seconds=20, workers=1)
+    assert found["odd_networks/endless"].why == "build: PyTorch takes over 20 s"
+
+
+def test_ends_of_processes_count_against_whoever_worked() -> None:
+    task = Task("timm", "net", "native", (Case("cpu", "float32", "2"),))
+
+    class Process:
+        exitcode = -11
+
+    worker = pool._Worker(task, Process(), None)  # type: ignore[arg-type]
+    worker.stage = "export"
+    assert pool._died(worker) == Finding("timm/net", "not run", "export: the process ended with -11")
+    worker.stage = task.name(task.cases[0])
+    assert pool._died(worker) == Finding(
+        "timm/net cpu float32 batch 2", "killed", "the process ended with -11"
+    )
+    late = pool._late(worker, Options(each=7))
+    assert (late.case, late.outcome, late.why) == ("timm/net cpu float32 batch 2", "slow", "took over 7 s")
+
+
+def test_a_sample_by_the_commit_is_not_wrong() -> None:
+    """Other types with every commit; those that PyTorch here does not build or export did not run."""
+    pytest.importorskip("transformers")
+    said = subprocess.run(
+        ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False, cwd=Path(__file__).parent
+    )
+    found = judged(
+        4,
+        sources=("transformers",),
+        precisions=("float32",),
+        batches=("2",),
+        seed=said.stdout.strip(),
+        each=600,
+        torch_seconds=120,
+    )
+    assert found
+    assert not [f for f in found.values() if f.outcome in FAILURES]
