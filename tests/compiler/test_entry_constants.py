@@ -7,6 +7,7 @@ import numpy as np
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.ir import GraphBuilder
 from xpuruntime.runtime import Executor
+from xpuruntime.testing.native import check
 from xpuruntime.types import DType
 
 
@@ -43,3 +44,15 @@ def test_tables_of_angles_are_made_when_weights_are_loaded() -> None:
     wide = np.arange(rows, dtype=np.float32)[:, None] * np.array([[1, 0.1, 0.003]], np.float32)
     for y, function in zip(got, (np.cos, np.sin), strict=True):
         assert np.array_equal(y, function(wide.astype(np.float64)).astype(np.float32).astype(kind))
+
+
+def test_a_slice_of_a_weight_may_begin_at_its_end() -> None:
+    """The position embeddings of yolos begin 100 from the end."""
+    b = GraphBuilder("late")
+    x, w = b.input("x", "float32[2, 3]"), b.weight("w", "float32[5, 3]")
+    b.output("y", b.add(x, b.slice(w, dim=0, start=-2, end=None, step=1)))
+    check(
+        b.build(),
+        {"x": np.ones((2, 3), np.float32)},
+        weights={"w": np.arange(15, dtype=np.float32).reshape(5, 3)},
+    )

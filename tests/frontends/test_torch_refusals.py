@@ -117,6 +117,18 @@ def test_control_flow_on_content_says_what_to_do() -> None:
     assert text.endswith("or export the part without it.")
 
 
+def test_parts_of_as_many_rows_as_a_mask_names_are_no_raw_error() -> None:
+    """Whether such a part is dense is not known to PyTorch either (jetmoe)."""
+
+    class Net(torch.nn.Module):
+        def forward(self, x: Any, mask: Any) -> Any:
+            a, b = x[mask.nonzero()[:, 0]].chunk(2, dim=1)
+            return (torch.nn.functional.silu(a) * b).sum(0)
+
+    graph = xrt.extract_ir(Net(), (torch.randn(5, 64), torch.tensor([True, False, True, False, True])))
+    assert "split" in str(graph)
+
+
 def test_wrong_arguments_say_what_is_wanted() -> None:
     with pytest.raises(InputError, match=r"needs example inputs; got str. Give one tensor, a tuple"):
         xrt.extract_ir(nn.ReLU(), "x")

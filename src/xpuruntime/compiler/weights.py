@@ -34,10 +34,11 @@ def _shape(node: Node, spec: TensorSpec) -> tuple[str, Mapping[str, Any]]:
     return "reshape", {"shape": list(spec.shape)}
 
 
-def _slice(node: Node, spec: TensorSpec) -> tuple[str, Mapping[str, Any]]:
-    dim, length = node.attrs["dim"], int(spec.shape[node.attrs["dim"]])
-    start = node.attrs["start"]
-    return "slice", {"dim": dim, "begin": start, "end": start + length}
+def _slice(node: Node, x: TensorSpec) -> Mapping[str, Any]:
+    """Attributes of a slice of ``x``; a start may count from the end, or lie beyond it."""
+    dim = node.attrs["dim"]
+    start = slice(node.attrs["start"], None).indices(int(x.shape[dim]))[0]
+    return {"dim": dim, "begin": start, "end": start + int(node.spec.shape[dim])}
 
 
 def _arange(node: Node, spec: TensorSpec) -> tuple[str, Mapping[str, Any]]:
@@ -70,7 +71,7 @@ _RULES: Mapping[str, _Rule] = {
     "cast": lambda node, spec: ("cast", {"dtype": spec.dtype.value}),
     "cat": lambda node, spec: ("concat", {"dim": node.attrs["dim"]}),
     "flip": lambda node, spec: ("flip", {"dims": list(node.attrs["dims"])}),
-    "slice": _slice,
+    "slice": _plain("slice"),
     "sum": lambda node, spec: ("sum", {"dim": node.attrs["dim"][0], "keepdim": node.attrs["keepdim"]}),
     "arange": _arange,
     "embedding": lambda node, spec: ("take", {"dim": 0}),
@@ -147,6 +148,8 @@ class KnownValues:
                 number: dict[str, Any] = {"value": operand, "dtype": node.spec.dtype.value, "shape": []}
                 inputs.append(_add(steps, RecipeStep("constant", (), number)))
         op, attrs = rule(node, node.spec)
+        if op == "slice":
+            attrs = _slice(node, self.spec(str(node.inputs[0])))
         _add(steps, RecipeStep(op, tuple(inputs), attrs))
         self._known(node, tuple(steps), "")
         return True

@@ -49,11 +49,16 @@ def dense(node: Any) -> frozenset[str]:
     names = [a.name for a in node.target._schema.arguments]
     given = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
     tensors = {k: v.meta["val"] for k, v in given.items() if hasattr(v, "meta")}
-    return frozenset(
-        k
-        for k, t in tensors.items()
-        if hasattr(t, "is_contiguous") and t.is_contiguous() and t.storage_offset() == 0
-    )
+    return frozenset(k for k, t in tensors.items() if hasattr(t, "is_contiguous") and _is_dense(t))
+
+
+def _is_dense(tensor: Any) -> bool:
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    try:
+        return bool(tensor.is_contiguous() and tensor.storage_offset() == 0)
+    except GuardOnDataDependentSymNode:  # a size depends on the content of a tensor
+        return False
 
 
 def default(node: Any, name: str) -> Any:
