@@ -77,7 +77,7 @@ IN_FUNCTIONS: dict[str, set[str]] = {
     "inference": {"onnx"},
     "llm": {"safetensors", "tokenizers", "transformers", "jinja2", "gguf"},
     "pytorch": {"torch"},
-    "testing": {"hypothesis", "pytest", "yaml", "polygraphy", *VENDORS},
+    "testing": {"hypothesis", "pytest", "yaml", "polygraphy", "timm", "torchvision", *VENDORS},
     "workbench": {"matplotlib", "jinja2", "PIL", "scipy", *VENDORS},
     "cli": {"matplotlib", "PIL", "yaml", "rich", "typer"},
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -129,8 +130,9 @@ def _show(found: ConformanceReport, reasons: int) -> None:
             say(
                 f"{s.suite}: {f.outcome.upper()} {f.case}{' by ' + ', '.join(f.kernels) if f.kernels else ''}: {f.why[:300]}"
             )
-    wrong = len(found.wrong)
-    say("nothing is wrong" if found.ok else f"{wrong} failed" if wrong else "nothing is right")
+    kinds = Counter(f.outcome for f in found.wrong)
+    failed = ", ".join(f"{count} {outcome}" for outcome, count in kinds.items())
+    say("nothing is wrong" if found.ok else failed or "nothing is right")
 
 
 def _row(s: SuiteReport) -> tuple[str, ...]:
