@@ -11,6 +11,8 @@ outputs that are wrong), errors. The exit code is 1 if anything was bad.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib
 import json
 import logging
 import os
@@ -26,6 +28,7 @@ import numpy as np
 
 import xpuruntime as xrt
 from xpuruntime.frontends.onnx_writer import to_onnx
+from xpuruntime.inference.native.engine import compiler_facts
 from xpuruntime.inference.session import InferenceSession
 from xpuruntime.ir import GraphBuilder
 
@@ -89,6 +92,26 @@ def start(models: list, root: Path, seed: int, pipe: int, once: bool = False) ->
     os._exit(code)
 
 
+def import_all(models: list) -> None:
+    """Import what a session imports when it needs it, so that a worker that is forked spends its short life on the store."""
+    with tempfile.TemporaryDirectory(prefix="xpu-soak-") as folder:
+        log = Path(folder) / "modules"
+        pid = os.fork()
+        if not pid:
+            with InferenceSession(
+                models[0][0], engine="native", device="cpu", cache_dir=folder, threads=1
+            ) as session:
+                session.run(x=models[0][1])
+                session.plan.decision("engine")
+            log.write_text("\n".join(sys.modules))
+            os._exit(0)
+        os.waitpid(pid, 0)
+        for name in log.read_text().split("\n"):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
+    compiler_facts()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -99,6 +122,7 @@ def main() -> int:
     parser.add_argument("--longest", type=float, default=1.5, help="seconds that a worker lives at most")
     said = parser.parse_args()
     began, dice, models = time.monotonic(), random.Random(said.seed), [model(n) for n in range(MODELS)]
+    import_all(models)
     with tempfile.TemporaryDirectory(prefix="xpu-soak-") as folder:
         root = Path(folder) / "store"
         os.environ["TMPDIR"] = tempfile.tempdir = folder  # for what killed compilers leave behind
