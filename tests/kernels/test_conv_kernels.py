@@ -327,6 +327,7 @@ def test_naive(dtype):
 
 
 @pytest.mark.parametrize("field", ["channel_tile", "max_threadgroup_3d_xy", "max_threadgroup_3d_z"])
+@pytest.mark.level("x86-64-v3")
 def test_fields_of_the_target_size_the_code(field):
     target = cpu_target("cpu:x86-64-v3")
     shape = {"n": 2, "c": 40, "o": 48, "size": (14, 15), "padding": [1, 1], "target": target.name}

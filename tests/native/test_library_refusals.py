@@ -46,7 +46,16 @@ def declining(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "case", ["preferred", "forced", "compiled", "judged", "strict", "open_shapes", "alternatives"]
+    "case",
+    [
+        "preferred",
+        "forced",
+        "compiled",
+        "judged",
+        "strict",
+        "open_shapes",
+        pytest.param("alternatives", marks=pytest.mark.level("x86-64-v3")),
+    ],
 )
 def test_a_library_that_declines(case: str, declining: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "XPU_LIBONEDNN": str(declining), "XPU_CACHE_DIR": str(tmp_path)}
