@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ModelError, UnavailableError
+from ..errors import ModelError, UnavailableError, XpuError
 from ..protocols import Array
 from ..types import DType, TensorSpec
 from .checkpoint import Checkpoint
 from .config import DecoderConfig
+from .gguf_check import check_gguf
 from .text import Text
 
 __all__ = ["open_gguf"]
@@ -47,10 +48,19 @@ def open_gguf(path: Path) -> Checkpoint:
     except ImportError as error:
         raise UnavailableError("GGUF file", "needs the gguf package", do="pip install gguf") from error
     who = f"language model {path}"
+    check_gguf(path, who)
     try:
-        reader = GGUFReader(str(path))
-    except Exception as error:  # the package raises what it meets
-        raise ModelError(who, "is not a GGUF file, or damaged", got=str(error)[:200]) from error
+        return _opened(path, who, GGUFReader(str(path)))
+    except XpuError:
+        raise
+    except (
+        Exception
+    ) as error:  # the package raises what it meets, and so does what reads fields of other types
+        got = f"{type(error).__name__}: {error}"[:200]
+        raise ModelError(who, "is not a GGUF file, or damaged", got=got) from error
+
+
+def _opened(path: Path, who: str, reader: Any) -> Checkpoint:
     facts = {k: f for k, f in reader.fields.items() if not k.startswith("GGUF.")}
 
     def fact(key: str, default: Any = None) -> Any:
