@@ -33,7 +33,10 @@ def bench(
         float | None,
         typer.Option("--tolerance", min=0, help="Of the outputs' judgement; default: by precision."),
     ] = None,
-    device: Annotated[str, typer.Option("--device", "-d", help="Device of every engine.")] = "cpu",
+    device: Annotated[
+        str | None,
+        typer.Option("--device", "-d", help="Device of every engine; default: the policy's, else cpu."),
+    ] = None,
     policy: options.Policy = None,
     precision: options.Precision = None,
     threads: options.Threads = None,
@@ -62,7 +65,7 @@ def bench(
         cache_dir=cache_dir,
         compile_timeout_s=compile_timeout,
         run_timeout_s=run_timeout,
-    )
+    ).with_device()
     recipe = options.image_recipe(image_size, image_mean, image_std, image_layout, image_range)
     given = options.inputs(input, seed, shape, recipe)
     names, named = options.engine_list(engines)

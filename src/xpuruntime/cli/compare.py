@@ -40,7 +40,10 @@ def compare(
         float,
         typer.Option("--reference-seconds", min=1, help="Time bound of --against reference, per sample."),
     ] = 60.0,
-    device: Annotated[str, typer.Option("--device", "-d", help="Device of every engine.")] = "cpu",
+    device: Annotated[
+        str | None,
+        typer.Option("--device", "-d", help="Device of every engine; default: the policy's, else cpu."),
+    ] = None,
     policy: options.Policy = None,
     precision: options.Precision = None,
     threads: options.Threads = None,
@@ -72,7 +75,7 @@ def compare(
         cache_dir=cache_dir,
         compile_timeout_s=compile_timeout,
         run_timeout_s=run_timeout,
-    )
+    ).with_device()
     recipe = options.image_recipe(image_size, image_mean, image_std, image_layout, image_range)
     given = options.inputs(input, seed, shape, recipe)
     names, named = options.engine_list(engines)

@@ -34,7 +34,7 @@ def compile(  # noqa: A001  - the verb's name
         typer.Option(
             "--target",
             "-t",
-            help="cpu (this machine's best), cpu:x86-64-v3 ...; repeatable, in order of preference.",
+            help="cpu (this machine's best), cpu:x86-64-v3 ...; repeatable, in order of preference. Default: the policy's device, else cpu.",
         ),
     ] = None,
     policy: options.Policy = None,
@@ -67,7 +67,7 @@ def compile(  # noqa: A001  - the verb's name
         report = compile_model(
             model,
             output,
-            target=target or "cpu",
+            target=target,
             policy=policy,
             shapes=buckets or options.sizes(shape),
             passes=passes,

@@ -64,7 +64,7 @@ def generate(
         do = "float32, bfloat16 and float16 are."
         raise PrecisionUnavailable(f"generate {model}", "computes in no such type", got=precision, do=do)
     if dispatches:
-        return _dispatches(model, capacity, device or "cpu", precision or "float32")
+        return _dispatches(model, capacity, device or "cpu", precision or "float32", policy)
     from ..llm.generate import Completion, Generator
     from ..types import DType
 
@@ -77,7 +77,7 @@ def generate(
             capacity=capacity,
             dtype=precision and DType(precision),
             policy=policy,
-            device=device or "cpu",
+            device=device,
             threads=threads,
         )
         text = opened.checkpoint.text
@@ -117,7 +117,7 @@ def generate(
     return Answer(document, show)
 
 
-def _dispatches(model: str, capacity: int | None, target: str, precision: str) -> Answer:
+def _dispatches(model: str, capacity: int | None, target: str, precision: str, policy: Any) -> Answer:
     """The table of calls per token; weights are not read."""
     from dataclasses import asdict
     from pathlib import Path
@@ -134,6 +134,7 @@ def _dispatches(model: str, capacity: int | None, target: str, precision: str) -
             capacity=capacity or min(config.max_positions, 2048),
             target=target,
             dtype=DType.of(precision),
+            policy=policy,
         )
 
     def show() -> None:

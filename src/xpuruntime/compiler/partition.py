@@ -14,14 +14,20 @@ from __future__ import annotations
 import functools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..decisions import Candidate, Decision, Reason, Support
-from ..errors import EngineUnavailable
+from ..errors import DeviceUnavailable, EngineUnavailable
 from ..faults import contained, foreign
-from ..ir import Graph, Node
+from ..ir import Graph, Node, specialize
 from ..ir.family import source_names
-from ..policies import KernelPolicy, Policy, load_policy
+from ..policies import KernelPolicy, Policy, Resolved
+from ..policies.entrances import demanded, refuse
+from ..printable import logger
+from ..targets import DeviceId
+from ..types import DType
+from .entrance import check_static, fixed_symbols
 from .partition_cost import Costs
 from .partition_measured import cheapest_way, crossing_bytes
 from .partition_offers import Supports, Wanted
@@ -29,8 +35,11 @@ from .partition_plan import Atom, PartitionPlan, PlanWriter, TransferOp, split_e
 from .partition_regions import cluster, hulls
 from .partition_support import is_op_supported
 from .pipeline import Model, _graph
+from .resolve import resolve_target
 
 __all__ = ["Costs", "PartitionPlan", "Supports", "TransferOp", "is_op_supported", "partition"]
+
+_log = logger("xpuruntime.compiler")
 
 OTHERS = ("onnxruntime", "openvino")
 
@@ -38,22 +47,23 @@ OTHERS = ("onnxruntime", "openvino")
 @contained("partition")
 def partition(
     model: Model,
-    demands: Supports | Policy | KernelPolicy | Mapping[str, Any] | str | None = None,
+    demands: Supports | Resolved | Policy | KernelPolicy | Mapping[str, Any] | str | None = None,
     *,
-    engine: str = "native",
-    others: Sequence[str] = OTHERS,
+    engine: str | None = None,
+    others: Sequence[str] | None = None,
     place: Mapping[str, str] | None = None,
     costs: Costs | Mapping[str, Mapping[str, float]] | None = None,
-    target: Any = "cpu",
+    target: Any = None,
     absorb: bool = True,
 ) -> PartitionPlan:
     """Cut a model into regions.
 
     model:   a graph, its JSON form, or the path of a saved one.
-    demands: a function that says what ``engine`` takes (by default ``is_op_supported`` for ``target``), or a policy: its ``engine`` comes
-             first, its ``place`` stands below the argument, and nodes that a kernel rule forces (``use``) are placed on the native engine, whose kernels can be chosen.
-    engine:  takes what it can; as ``engine`` or ``engine on device`` (cpu without one).
-    others:  engines for the rest, in order; they are also what a region falls to when its engine fails. ``interpreter`` (NumPy, slow,
+    demands: a function that says what ``engine`` takes (by default ``is_op_supported`` for ``target``), or a policy over ``with_policy`` and the
+             environment, which a DAGExecutor of this plan keeps to (``docs/entrances.md``). Its ``place`` is below the argument, and nodes that a
+             kernel rule forces (``use``) are placed on the native engine, whose kernels can be chosen.
+    engine:  takes what it can; as ``engine`` or ``engine on device``. By default the policy's engine and device, else native on the cpu.
+    others:  engines for the rest, in order, by default the policy's ``engine_order``, else onnxruntime and openvino; they are also what a region falls to when its engine fails. ``interpreter`` (NumPy, slow,
              every op of the IR) only where it is named. Opaque ATen ops go to ``torch``.
     place:   engine by name or pattern (shell-style): of a node or its source, of its op, or of its op family. A node's own name wins
              over patterns, a longer pattern over a shorter one. It is had, or an error.
@@ -65,22 +75,73 @@ def partition(
     Raises EngineUnavailable (with its decision) where no engine takes a node or a placement cannot be had, KernelUnavailable for a kernel that
     a rule forces and nobody has, PolicyError.
     """
+    supports: Supports | None = _own(demands) if callable(demands) else None
+    resolved = demanded("partition", {}, None if callable(demands) else demands)
+    kernels, execution = resolved.policy.kernel, resolved.policy.execution
     graph = _graph(model)
-    supports: Supports | None = None
-    kernels = KernelPolicy()
-    if callable(demands):
-        supports = _own(demands)
-    elif demands is not None:
-        policy = load_policy(demands)
-        kernels = policy.kernel
-        named = policy.execution.engine
-        engine = named if named not in (None, "auto") else engine
-        place = {**(policy.execution.place or {}), **(place or {})}
+    graph = specialize(graph, fixed_symbols([graph], resolved))
+    check_static("partition", [graph], resolved)
+    _check_precision(graph, resolved)
+    # The policy's engine is had, or is an error: its regions fall to no other.
+    alone = engine is None and "execution.engine" in resolved.origins and not execution.allow_fallback
+    engine = engine or execution.engine or "native"
+    device = _device(split_engine(engine)[0], resolved)
+    if " on " not in engine and device.kind != "cpu":
+        engine = f"{engine} on {device}"
+    target = target or (str(device) if device.kind == "cuda" else "cpu")
+    order = execution.order_for(device.kind)
+    others = (order or OTHERS) if others is None else others
+    place = {**(execution.place or {}), **(place or {})}
     request: dict[str, Any] = {"engine": engine, "others": list(others), "place": dict(place or {})}
-    rest = tuple(o for o in others if o != engine)
+    if fields := execution.set_fields():
+        request["policy"] = {k: Policy(execution=execution).to_dict()["execution"][k] for k in fields}
+    rest = tuple(o for o in others if o not in (engine, split_engine(engine)[0]))
     wanted = Wanted(engine, rest, dict(place or {}), kernels, supports, target)
     rates = costs if isinstance(costs, Costs) else Costs(measured=costs or {})
-    return _Partitioner(graph, wanted, rates, request).run(absorb)
+    found = replace(_Partitioner(graph, wanted, rates, request).run(absorb), demands=resolved)
+    return _without_alternatives(found, split_engine(engine)[0]) if alone else found
+
+
+def _without_alternatives(found: PartitionPlan, engine: str) -> PartitionPlan:
+    """The plan with nothing behind the regions of an engine."""
+    regions = tuple(replace(r, alternatives=()) if r.engine == engine else r for r in found.regions)
+    return replace(found, plan=replace(found.plan, regions=regions))
+
+
+def _device(engine: str, resolved: Resolved) -> DeviceId:
+    """The policy's device for the engine; the cpu where ``allow_fallback`` names it and it cannot be had. Raises DeviceUnavailable."""
+    execution = resolved.policy.execution
+    device = DeviceId.parse(execution.target or "cpu")
+    if device.kind in ("auto", "cpu"):
+        return DeviceId("cpu")
+    if engine != "native":
+        return device
+    try:
+        if device.kind != "cuda":
+            why, do = "the native engine runs on cpu and cuda", "Name another engine for that device."
+            raise refuse("partition", "target", resolved, why, do)
+        resolve_target(str(device))
+    except DeviceUnavailable as error:
+        if not execution.allow_fallback:
+            raise
+        _log.warning("partition: %s; cpu is used instead", error.what)
+        return DeviceId("cpu")
+    return device
+
+
+def _check_precision(graph: Graph, resolved: Resolved) -> None:
+    """Raises PrecisionUnavailable for another precision than the graph's own."""
+    named = resolved.policy.execution.precision
+    if named in (None, "model"):
+        return
+    specs = [v.spec for n in graph.nodes for v in n.outputs if v.spec is not None]
+    if DType.of(named).is_integer and resolved.policy.execution.allow_fallback:
+        _log.warning("partition: precision %s cannot be had; the model keeps its own", named)
+    elif {s.dtype for s in specs if s.dtype.is_float} != {DType.of(named)}:
+        why = "regions of several engines run in the model's own precision"
+        raise refuse(
+            "partition", "precision", resolved, why, "Leave precision out, or use an InferenceSession."
+        )
 
 
 def _own(supports: Supports) -> Supports:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from ..decisions import Candidate, Decision, Reason, Support
 from ..ir import Graph, Node
 from ..ir.family import family_of
 from ..ir.graph import Output
+from ..policies import Policy, Resolved
 from ..program.plan import Plan, PlanNode, Region, Transfer
 from ..types import DType, TensorSpec
 
@@ -25,11 +27,13 @@ class PartitionPlan:
     """A graph and the plan of its regions. ``plan`` holds no graph and can be saved; this is what a DAGExecutor compiles.
 
     members: names of the nodes of each region, in order. Nodes that hold a constant belong to every region that reads them.
+    demands: the policy that it was made by; a DAGExecutor runs the regions by it.
     """
 
     graph: Graph
     plan: Plan
     members: Mapping[str, tuple[str, ...]] = field(repr=False)
+    demands: Resolved = field(default=Resolved(Policy(), MappingProxyType({})), repr=False, compare=False)
 
     @property
     def regions(self) -> tuple[Region, ...]:

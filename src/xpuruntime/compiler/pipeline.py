@@ -20,14 +20,15 @@ from .. import __version__
 from ..codegen.target import CodegenTarget
 from ..codegen.toolchains import TextRefused
 from ..decisions import Decision, Reason
-from ..errors import BuildError, FormatError, IrError, PolicyError, XpuError
+from ..errors import BuildError, FormatError, IrError, PolicyError, StrictError, XpuError
 from ..faults import Subject, contained, foreign, part
 from ..ir import Graph, specialize, verify
 from ..ir.bounds import bounds_of, outside, span
 from ..kernels import offers
 from ..kernels.user import named_digests
 from ..passes import find_passes, laid_out, run_passes
-from ..policies import Policy, load_policy
+from ..policies import Policy, Resolved
+from ..policies.entrances import demanded, refuse
 from ..policies.vocabulary import PHASES, PHASES_NOT_IMPLEMENTED
 from ..printable import logger
 from ..program.program import Binary, CompiledProgram, EntryPoint, ExecutionPlan
@@ -37,8 +38,8 @@ from ..targets import TargetConfig
 from .calls import Lowering
 from .demands import Demands
 from .emit import Code, emitted_part, plan_of
+from .entrance import fixed_symbols, phases_of, settled_precision, targets_of
 from .lower import lower
-from .resolve import resolve_target
 from .times import KernelTimes
 
 __all__ = ["Model", "compile"]
@@ -61,11 +62,11 @@ _Named = TypeVar("_Named", bound=_HasName)
 def compile(  # noqa: A001  - the specification's name
     model: Model | Mapping[str, Graph],
     *,
-    target: Target | Sequence[Target] = "cpu",
+    target: Target | Sequence[Target] | None = None,
     policy: Any = None,
     shapes: Mapping[str, int] | Sequence[Mapping[str, int]] = (),
     passes: Sequence[str] | str | int | None = None,
-    phase: str = "inference",
+    phase: str | Mapping[str, str] = "inference",
     weights: Mapping[str, Any] | None = None,
     watch: Callable[[str, Graph], None] | None = None,
     times: KernelTimes | Mapping[str, Any] | str | PathLike[str] | None = None,
@@ -76,10 +77,13 @@ def compile(  # noqa: A001  - the specification's name
     target:  ``cpu`` (the best instruction set of this machine), ``cuda``, ``cuda:1`` (its GPUs), ``cpu:x86-64-v3``, ``cuda:sm_90`` ..., a
              TargetConfig (sizes for the processor or the GPU, as its name says), or a CodegenTarget; several are alternatives: the first that a machine can run is taken there. The libraries under
              ``cpu`` and ``cuda`` are asked whether they compute what is chosen for them; where one declines, another kernel is taken.
-    policy:  as in InferenceSession: which kernels, which precision, which level of optimisation.
+             By default the policy's device, else ``cpu``.
+    policy:  as in InferenceSession, over ``with_policy`` and the environment; what it names is had, or an error (``docs/entrances.md``).
+             A ``Resolved`` policy is taken as it is.
     shapes:  what symbolic dims stand for: one set, or several, each an entry point of its own.
     passes:  a level from 0 to 3 or its name, names of passes, or names with a minus: ``"-fuse_conv"`` is the usual level without it. The usual
              one is the policy's, else 3 (1 for a target without fused kernels).
+    phase:   what rules call the work, for all entry points or by name.
     weights: the model's arrays by name, where at hand: a pass may look at one to recognise what it is (a table of rotary angles).
     watch:   called with the name of each pass and the graph after it.
     times:   what was measured of kernels (``compiler.times``), or the path of such a file: where no rule or preference names a kernel, the
@@ -96,11 +100,11 @@ def compile(  # noqa: A001  - the specification's name
 
 def _compile(
     model: Model | Mapping[str, Graph],
-    target: Target | Sequence[Target],
+    target: Target | Sequence[Target] | None,
     policy: Any,
     shapes: Mapping[str, int] | Sequence[Mapping[str, int]],
     passes: Sequence[str] | str | int | None,
-    phase: str,
+    phase: str | Mapping[str, str],
     weights: Mapping[str, Any] | None,
     watch: Callable[[str, Graph], None] | None,
     times: KernelTimes | Mapping[str, Any] | str | PathLike[str] | None,
@@ -108,27 +112,44 @@ def _compile(
 ) -> CompiledProgram:
     """``compile``; ``subject`` learns what a reproduction needs."""
     begun = time.perf_counter()
-    _check_phase(phase)
-    demands, measured = load_policy(policy), KernelTimes.load(times)
-    level = demands.execution.optimization_level
-    targets = [resolve_target(t) for t in _listed(target)]
-    subject.policy, subject.targets = demands, tuple(t.name for t in targets)
+    for word in (phase,) if isinstance(phase, str) else phase.values():
+        _check_phase(word)
+    resolved, measured = demanded("compile", {}, policy), KernelTimes.load(times)
+    level = resolved.policy.execution.optimization_level
+    notes: list[str] = []
+    targets = targets_of(target, resolved, notes)
+    subject.policy, subject.targets = resolved.policy, tuple(t.name for t in targets)
     usual = 3 if all(t.takes_fused for t in targets) else 1
     usual = usual if level is None else level
     passes = list(passes) if isinstance(passes, Iterable) and not isinstance(passes, str) else passes
     steps = find_passes(usual if passes is None else passes, usual)
     rewrites, physical = [s.name for s in steps], any(s.physical for s in steps)
-    asked = Demands(demands, targets, phase, weights or {})
-    entries = _entries(model, shapes, subject)
+    entries = _entries(model, shapes, resolved, subject)
     subject.words = (
         ()
         if passes is None
         else ("--passes", str(passes) if isinstance(passes, str | int) else ",".join(passes))
     )
+    demands, casts = settled_precision("compile", entries.values(), resolved.policy, notes)
+    if casts and "cast_precision" not in rewrites:
+        if passes is not None:
+            raise refuse(
+                "compile",
+                "precision",
+                resolved,
+                "passes= leaves out cast_precision, which makes it",
+                "Add that pass, or drop one of the two.",
+            )
+        rewrites.append("cast_precision")
+    if notes:
+        _log.warning("compile: %s", "; ".join(notes))
+    phases = phases_of(phase, entries)
+    asked = {p: Demands(demands, targets, p, weights or {}) for p in dict.fromkeys(phases.values())}
     graphs: dict[str, Graph] = {}
     for name, entry in entries.items():
         _take(subject, entry)
-        graphs[name] = run_passes(entry, rewrites, context=asked.context(), watch=_watched(watch))
+        context = asked[phases[name]].context()
+        graphs[name] = run_passes(entry, rewrites, context=context, watch=_watched(watch))
     lowered: list[Lowering] = []
     binaries: list[Binary] = []
     plans: dict[str, list[ExecutionPlan]] = {name: [] for name in graphs}
@@ -142,12 +163,20 @@ def _compile(
                 if physical and t.takes_fused
                 else (graph, {})
             )
-            lowering = lower(laid, layouts, t, demands.kernel, offers, phase=phase, times=measured)
+            lowering = lower(laid, layouts, t, demands.kernel, offers, phase=phases[name], times=measured)
             plans[name].append(plan_of(lowering, code))
             borders[name] = lowering.inputs, lowering.outputs
             lowered.append(lowering)
         with part(f"code generation for {t.name}", ours=(TextRefused,)):
             binaries += _assembled(code, [p for mine in plans.values() for p in mine])
+    declined = [d for low in lowered for d in low.declined]
+    if declined and demands.execution.strict:
+        raise StrictError(
+            "compile",
+            "strict=True, and a library declines a kernel that was chosen",
+            got="; ".join(dict.fromkeys(declined)),
+            do="Choose another kernel, or drop strict.",
+        )
     first = next(iter(graphs.values()))
     names = ", ".join(t.name for t in targets)
     _log.info("compiled %s for %s in %.2f s", first.name, names, time.perf_counter() - begun)
@@ -158,10 +187,13 @@ def _compile(
         recipes=_by_name(r for low in lowered for r in low.known.recipes),
         states=_by_name(s for low in lowered for s in low.states),
         binaries=tuple(binaries),
-        decisions=_once([*asked.decisions, *(d for low in lowered for d in low.decisions)]),
-        digest=_digest(
-            graphs, demands, targets, phase, measured, [d for low in lowered for d in low.declined]
+        decisions=_once(
+            [
+                *(d for a in asked.values() for d in a.decisions),
+                *(d for low in lowered for d in low.decisions),
+            ]
         ),
+        digest=_digest(graphs, demands, targets, phase, measured, declined),
         facts={"xpuruntime": __version__} | _aliases(graphs.values()),
     )
     program = fitted(program)
@@ -231,6 +263,7 @@ def _check_phase(phase: str) -> None:
 def _entries(
     model: Model | Mapping[str, Graph],
     shapes: Mapping[str, int] | Sequence[Mapping[str, int]],
+    resolved: Resolved,
     subject: Subject,
 ) -> dict[str, Graph]:
     """Static graphs by entry-point name."""
@@ -238,7 +271,8 @@ def _entries(
         graphs = {str(name): g for name, g in model.items() if isinstance(g, Graph)}
     else:
         graphs = {"main": _graph(model)}
-    buckets = _buckets(shapes)
+    fixed = fixed_symbols(graphs.values(), resolved)
+    buckets = [{**fixed, **b} for b in _buckets(shapes)]
     made = {}
     for name, graph in graphs.items():
         for bucket in buckets:
@@ -309,15 +343,6 @@ def _check_static(graph: Graph) -> None:
         )
 
 
-def _listed(target: Target | Sequence[Target]) -> list[Target]:
-    """One target or several; what is no sequence is left for ``resolve_target`` to refuse by name."""
-    if isinstance(target, Sequence) and not isinstance(target, str | bytes):
-        if not target:
-            raise BuildError("compile", "needs a target", got=repr(target), do="Name cpu, cuda:sm_90 ...")
-        return list(target)
-    return [target]
-
-
 def _entry(
     name: str, graph: Graph, borders: tuple[tuple[str, ...], tuple[str, ...]], plans: Sequence[ExecutionPlan]
 ) -> EntryPoint:
@@ -336,14 +361,14 @@ def _digest(
     graphs: Mapping[str, Graph],
     policy: Policy,
     targets: Sequence[CodegenTarget],
-    phase: str,
+    phase: str | Mapping[str, str],
     times: KernelTimes,
     declined: Sequence[str],
 ) -> str:
     """sha256 of what the program was built from: optimised graphs, policy, targets, measured times, what libraries declined, this release."""
     parts = [
         __version__,
-        phase,
+        phase if isinstance(phase, str) else dict(phase),
         {name: g.digest for name, g in graphs.items()},
         _deciding(policy).to_dict(),
         [[t.name, repr(t.config)] for t in targets],

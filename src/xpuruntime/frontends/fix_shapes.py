@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import ModelError, PolicyError
+from ..ir.fixed_sizes import fixed_sizes
 from ..protocols import ModelSource
 from ..types import Dim, TensorSpec
 
@@ -18,7 +18,7 @@ def fix_shapes(model: ModelSource, fixed: Mapping[str, int | Sequence[int]]) -> 
 
     Raises PolicyError for an unknown key or a shape that contradicts the model, ModelError for a format other than ONNX.
     """
-    sizes = _sizes(model, fixed)
+    sizes = fixed_sizes(model.inputs, fixed, f"model {model.name}")
     unused = {s for spec in model.inputs for s in spec.symbols} - set(sizes)
     if unused:
         raise PolicyError(
@@ -54,43 +54,3 @@ def _fix_value(value: Any, spec: TensorSpec | None, sizes: Mapping[str, int]) ->
         symbol = symbol.strip("'")
         if symbol in sizes:
             d.dim_value = sizes[symbol]
-
-
-def _sizes(model: ModelSource, fixed: Mapping[str, int | Sequence[int]]) -> dict[str, int]:
-    inputs = {s.name: s for s in model.inputs}
-    symbols = {s for spec in model.inputs for s in spec.symbols}
-    sizes: dict[str, int] = {}
-    for key, value in fixed.items():
-        if key in symbols and isinstance(value, int):
-            sizes[key] = value
-        elif key in inputs and not isinstance(value, int):
-            sizes |= _sizes_of_input(model, inputs[key], tuple(value))
-        else:
-            near = difflib.get_close_matches(key, [*symbols, *inputs], n=1)
-            raise PolicyError(
-                f"model {model.name}",
-                "fixed_shapes names neither a symbolic dim (with a size) nor an input (with a shape)",
-                got=f"{key!r}: {value!r}",
-                do=(f"Did you mean {near[0]!r}? " if near else "")
-                + f"Symbols are {', '.join(sorted(symbols)) or 'none'}; inputs are {', '.join(inputs)}.",
-            )
-    return sizes
-
-
-def _sizes_of_input(model: ModelSource, spec: TensorSpec, shape: tuple[int, ...]) -> dict[str, int]:
-    wrong = len(shape) != spec.rank or any(
-        isinstance(want, int) and want != have for want, have in zip(spec.shape, shape, strict=False)
-    )
-    if wrong:
-        raise PolicyError(
-            f"model {model.name}",
-            f"fixed_shapes contradicts input {spec.name!r}",
-            got=list(shape),
-            do=f"Give a shape that fits {spec}.",
-        )
-    return {
-        symbol: have
-        for want, have in zip(spec.shape, shape, strict=True)
-        if isinstance(want, Dim) and len(want.symbols) == 1
-        for symbol in want.symbols
-    }

@@ -64,6 +64,7 @@ class Ask:
             self.kernels,
             self.compile_timeout_s,
             self.check,
+            tuple((e, tuple(sorted(o.items()))) for e, o in sorted(self.options.items())),
         )
 
 

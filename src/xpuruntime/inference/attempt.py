@@ -51,6 +51,7 @@ class Wanted:
     kernels:   the KernelPolicy as JSON text; only engines whose kernels can be chosen see it.
     compile_timeout_s: seconds after which its compiler is ended; decides nothing about what is built.
     check:     how its outputs are compared with a reference before it is used; decides nothing about what is built either.
+    region_options: options of every engine that may take a region, by engine.
     """
 
     engine: str
@@ -64,6 +65,7 @@ class Wanted:
     kernels: str = ""
     compile_timeout_s: float | None = None
     check: SelfCheck | None = field(default=None, compare=False, repr=False)
+    region_options: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = ()
 
     @property
     def name(self) -> str:

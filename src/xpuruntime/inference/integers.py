@@ -3,21 +3,10 @@
 from __future__ import annotations
 
 from ..decisions import Reason, Support
-from ..policies.vocabulary import KERNELS
+from ..policies.entrances import INSTEAD_OF_INT8
 from ..protocols import ModelSource
 
-__all__ = ["INSTEAD_OF_INT8", "in_integers"]
-
-_WORDS = " or ".join(
-    word for word in KERNELS["matmul"] if word.endswith("8_weights") or word == "int4_weights"
-)
-
-INSTEAD_OF_INT8 = (
-    "Quantize the model, weights and activations, with calibration data and hand that in; or keep only weights in few bits, by a policy "
-    f"for the native engine such as kernel: {{matmul: int8_weights}} ({_WORDS}); or add allow_fallback='cpu' to compute in the "
-    "model's own precision."
-)
-"""What somebody can do who asked for int8 and has a float model."""
+__all__ = ["in_integers"]
 
 
 def in_integers(model: ModelSource, *, own_kernels: bool) -> Support:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from ..decisions import Candidate, Decision, Reason, Support
+from ..errors import KernelUnavailable
 from ..policies import KernelPolicy, NodeFacts, Offer, choose
 from ..program.plan import PlanNode, Region
 from ..types import DType
@@ -32,7 +33,7 @@ def kernel_decisions(
     """
     if not policy.layers:
         return ()
-    own = Offer(f"{region.engine}'s own", Support.yes())
+    own = Offer(f"{region.engine}'s own", Support.yes(), workspace_bytes=None)
     groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[Decision]] = {}
     all_facts = [_facts(node, details.get(node.name), region) for node in nodes]
     by_option: Counter[str] = Counter()
@@ -41,12 +42,30 @@ def kernel_decisions(
             by_option[facts.family] += 1
             continue
         _, decision = choose(policy, facts, (own,))
+        _check_forbidden(policy, facts, region)
         if decision.rejected:
             key = (decision.question, tuple((c.name, c.reason) for c in decision.rejected))
             groups.setdefault(key, []).append(decision)
     made = [_grouped(group, region) for group in groups.values()]
     options = [_by_option(family, count, met[family], region) for family, count in by_option.items()]
     return (*made, *options, *_undecided(policy, all_facts, region))
+
+
+_LIBRARIES = frozenset({"cublas", "cublasLt", "cudnn", "flash", "flash_decode", "flash_v2", "onednn"})
+"""Kernels that a vendor may have inside, too. The others are the native engine's alone, so a vendor never takes them."""
+
+
+def _check_forbidden(policy: KernelPolicy, facts: NodeFacts, region: Region) -> None:
+    """Raises KernelUnavailable where a rule forbids a library's kernel: a vendor chooses itself, and cannot be held to that."""
+    rules = (r for layer in policy.layers for r in layer.rules if r.forbid and r.matches(facts))
+    for rule in rules:
+        if names := [n for n in rule.forbid if n in _LIBRARIES]:
+            raise KernelUnavailable(
+                f"node {facts.node}",
+                f"{region.engine} cannot be held to a rule that forbids {', '.join(names)}: it chooses its kernels itself",
+                got=f"rule for {rule.label()}",
+                do="Name engine='native', whose kernels are chosen by rules, or drop the rule.",
+            )
 
 
 def _facts(node: PlanNode, detail: NodeDetail | None, region: Region) -> NodeFacts:

@@ -18,7 +18,7 @@ from ..decisions import Candidate, Reason, Support
 from ..errors import UnavailableError, XpuError
 from ..ir import Graph
 from ..ir.family import source_names
-from ..policies import ExecutionPolicy, Policy, load_policy
+from ..policies import ExecutionPolicy, Policy, Resolved, load_policy
 from ..program.plan import Plan, PlanNode
 from ..program.program import CompiledProgram
 from ..protocols import Array, Evidence, ModelSource
@@ -64,6 +64,12 @@ def mixed(
     placement or a kernel that was demanded and cannot be had.
     """
     name = f"{first.engine} with others on {first.device}"
+    if first.device.kind not in ("cpu", "auto"):
+        text = f"a model on several engines runs on the cpu, not on {first.device}"
+        return Candidate(name, Reason.DEVICE_MISMATCH, text, "Name device='cpu', or place nothing.")
+    if first.compile_timeout_s is not None:
+        text = "the compilers of a model on several engines cannot be ended by compile_timeout_s"
+        return Candidate(name, Reason.TIMED_OUT, text, "Drop compile_timeout_s, or place nothing.")
     if first.precision not in (None, model.precision):
         text = "a model on several engines runs in its own precision"
         return Candidate(name, Reason.PRECISION_UNSUPPORTED, text, "Leave precision out.")
@@ -87,9 +93,10 @@ def mixed(
     return mixed_of(model, plan, first, store)
 
 
-def demanded_kernels(wanted: Wanted, engine: str) -> Policy:
+def demanded_kernels(wanted: Wanted, engine: str) -> Resolved:
     """What ``partition`` takes as demands: the kernels that are wanted, and the engine that comes first."""
-    return Policy(kernel=_policy(wanted.kernels).kernel, execution=ExecutionPolicy(engine=engine))
+    policy = Policy(kernel=_policy(wanted.kernels).kernel, execution=ExecutionPolicy(engine=engine))
+    return Resolved(policy, {})
 
 
 def mixed_of(model: ModelSource, plan: PartitionPlan, first: Wanted, store: Store) -> Loaded | Candidate:
@@ -125,7 +132,7 @@ def _policy(kernels: str) -> Policy:
 
 
 def _compiler(kernels: Policy, level: int) -> Callable[[Graph], CompiledProgram]:
-    policy = Policy(kernel=kernels.kernel, execution=ExecutionPolicy(optimization_level=level))
+    policy = Resolved(Policy(kernel=kernels.kernel, execution=ExecutionPolicy(optimization_level=level)), {})
     return lambda graph: compile_graph(graph, target="cpu", policy=policy)
 
 

@@ -25,23 +25,22 @@ import numpy as np
 from ..compiler import compile as compile_graph
 from ..compiler.partition import PartitionPlan
 from ..decisions import Decision
-from ..errors import RunError
+from ..errors import RunError, StrictError
 from ..faults import contained
 from ..frontends.onnx_cut import Original
 from ..ir import Graph, bind
+from ..policies import Policy, Resolved
 from ..printable import logger
-from ..profiler.receipt import Receipt
+from ..profiler.receipt import Receipt, confirm
 from ..program.plan import Plan
 from ..program.program import CompiledProgram
 from ..protocols import Array, Evidence, ModelSource
 from ..runtime.backends.base import RuntimeBackend
-from ..runtime.backends.cpu import CpuBackend
-from ..runtime.buffer import backend_of
 from ..runtime.dag_executor import Schedule, Step
 from ..store import Store
-from ..targets import DeviceId
 from ..types import TensorSpec
 from .attempt import Wanted
+from .dag_demands import backend_for, native_demands, settled_demands, wanted_by
 from .dag_pass import Pass, Timer, Watch
 from .feeds import Feeds
 from .placed import Placed
@@ -62,6 +61,8 @@ class DAGExecutor:
     original:   the ONNX model that the graph came from: vendor engines then get its own nodes.
     threads:    CPU threads of each engine; ``parallel``: how many regions may run at once.
     store:      where engines keep compiled regions; by default nowhere.
+    policy:     over the plan's own, which is over ``with_policy`` and the environment. What partition settles (engines, placement, sizes,
+                kernels that rules force) is said to partition. Does not go with ``wanted``.
 
     A region whose engine fails, when it is opened or in a run, goes to its next alternative; ``decisions`` and ``plan`` say so.
     Raises EngineUnavailable (with the region's decision) when no alternative is left.
@@ -79,13 +80,16 @@ class DAGExecutor:
         parallel: int | None = None,
         store: Store | None = None,
         wanted: Wanted | None = None,
+        policy: Any = None,
     ) -> None:
         self.graph = plan.graph
         self._who = f"executor of {self.graph.name!r}"
         self._first = plan.plan
-        self.backend: RuntimeBackend = CpuBackend() if backend is None else backend_of(backend)
+        demands = settled_demands(plan, policy) if wanted is None else Resolved(Policy(), {})
+        self._strict = bool(demands.policy.execution.strict)
+        self.backend: RuntimeBackend = backend_for(demands, backend)
         found = None if original is None else Original(original, self.graph)
-        asked = wanted or Wanted("native", DeviceId("cpu"))
+        asked = wanted or wanted_by(demands)
         asked = replace(asked, threads=threads or asked.threads)
         # A GPU by its own name, so that its libraries are asked what they compute.
         mine = (
@@ -93,7 +97,7 @@ class DAGExecutor:
             if self.backend.kind == "cuda"
             else getattr(self.backend, "target", "cpu")
         )
-        own = functools.partial(compile_graph, target=mine)
+        own = functools.partial(compile_graph, target=mine, policy=native_demands(demands))
         self._regions = [
             Placed(
                 Work(
@@ -146,6 +150,18 @@ class DAGExecutor:
                 placed.load(weights)
             self._weights = weights
             self._reset_states()
+            if self._strict:
+                self._be_strict()
+
+    def _be_strict(self) -> None:
+        """Raises StrictError where evidence differs from the plan, or a region is not on its first engine."""
+        broken = [f"{f.claim}: {f.seen}" for f in confirm(self.plan, self.evidence()) if not f.ok]
+        broken += self.plan.warnings
+        if broken:
+            do = "Change what is asked for, or drop strict."
+            raise StrictError(
+                self._who, "strict=True, and not everything runs as asked", got="; ".join(broken), do=do
+            )
 
     def reset_states(self) -> None:
         """Back to what the graph starts from. Not while a run is in flight."""

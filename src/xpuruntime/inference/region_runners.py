@@ -109,6 +109,7 @@ class EngineRunner(Runner):
             work.region.engine,
             device,
             threads=work.wanted.threads,
+            options=dict(work.wanted.region_options).get(work.region.engine, ()),
             caching=work.wanted.caching,
             optimization=work.wanted.optimization,
         )

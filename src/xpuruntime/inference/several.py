@@ -68,5 +68,5 @@ def _first(ask: Ask) -> Wanted:
     for name in [ask.engine] if ask.engine not in (None, "auto") else ask.order.get("cpu", ()):
         plugin = find(str(name))
         if not isinstance(plugin, Support) and plugin.installed():
-            return ask.wanted(plugin.name, DeviceId("cpu"))
-    return ask.wanted("native", DeviceId("cpu"))
+            return ask.wanted(plugin.name, ask.device or DeviceId("cpu"))
+    return ask.wanted("native", ask.device or DeviceId("cpu"))

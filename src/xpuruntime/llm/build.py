@@ -82,10 +82,11 @@ def decoder_graphs(
 def build_program(
     graphs: Mapping[str, Graph],
     *,
-    target: Any = "cpu",
+    target: Any = None,
     policy: Any = None,
-    passes: Sequence[str] | int = FUSIONS,
+    passes: Sequence[str] | int | None = FUSIONS,
     watch: Callable[[str, Graph], None] | None = None,
 ) -> CompiledProgram:
-    """The program. Raises as ``compile``."""
-    return compile_graph(dict(graphs), target=target, policy=policy, passes=passes, watch=watch)
+    """The program; rules of the phases ``prefill`` and ``decode`` hold for the entry points of these names. Raises as ``compile``."""
+    phases = {entry: "decode" if entry == DECODE else "prefill" for entry in graphs}
+    return compile_graph(dict(graphs), target=target, policy=policy, passes=passes, watch=watch, phase=phases)

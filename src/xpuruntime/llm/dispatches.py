@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -71,6 +72,7 @@ def dispatch_table(
     target: str = "cpu",
     dtype: DType = DType.FLOAT32,
     fusions: Sequence[Sequence[str]] = _FUSIONS,
+    policy: Any = None,
 ) -> list[Dispatches]:
     """A row for the plain decoder, one for each fusion, and nothing is assumed: each row is a program, and the null device counts its calls.
     target: no device is needed (``cuda:sm_90``). dtype: of narrower types than float32 the first row is the decoder as it is built, with norms, rotations
@@ -93,18 +95,22 @@ def dispatch_table(
             continue
         chosen += added
         names = [p.name for p in PASSES if p.name in chosen]
-        program, after = _built(graph, [*names, "clean_up"], target)
+        program, after = _built(graph, [*names, "clean_up"], target, policy)
         name = ", ".join(added) or ("as it is built" if whole else "written out")
         meaning = "; ".join(meanings[n] for n in added) or _FIRST[whole]
         made.append(Dispatches(name, meaning, recorded(program), dispatches(after)))
     return made
 
 
-def _built(graph: Graph, passes: Sequence[str], target: str) -> tuple[CompiledProgram, Graph]:
+def _built(graph: Graph, passes: Sequence[str], target: str, policy: Any) -> tuple[CompiledProgram, Graph]:
     """The program, and the graph that it was made of after the last pass."""
     seen: list[Graph] = []
     program = build_program(
-        {DECODE: graph}, target=target, passes=passes, watch=lambda _, after: seen.append(after)
+        {DECODE: graph},
+        target=target,
+        policy=policy,
+        passes=passes,
+        watch=lambda _, after: seen.append(after),
     )
     return program, seen[-1]
 

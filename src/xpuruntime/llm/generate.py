@@ -19,22 +19,27 @@ from typing import Any, overload
 
 import numpy as np
 
-from ..errors import InputError
+from ..errors import InputError, PrecisionUnavailable
 from ..faults import contained, foreign
-from ..inference.native.places import own_target
+from ..inference.native.places import own_target, reaches
+from ..policies import Resolved
+from ..policies.entrances import INSTEAD_OF_INT8, demanded
+from ..printable import logger
 from ..program.program import CompiledProgram
 from ..protocols import Array
 from ..runtime import load_weights
 from ..targets import DeviceId
 from ..types import DType
 from .answers import Completion, Piece, Prompt
-from .build import BUCKETS, build_program, decoder_graphs
+from .build import BUCKETS, FUSIONS, build_program, decoder_graphs
 from .checkpoint import open_checkpoint
 from .sampling import Sampling, pick
 from .steps import Steps
 from .text import TextStream
 
 __all__ = ["Completion", "Generator", "Piece", "Prompt", "generate"]
+
+_log = logger("xpuruntime.session")
 
 
 class Generator:
@@ -44,10 +49,11 @@ class Generator:
     capacity: positions of the KV cache: prompt and answer together. By default 2,048, or what the model knows if that is less.
     batch:    texts that go on together, each with a cache of its own. One text alone costs little more for it while decoding.
     dtype:    what is computed in; by default the checkpoint's own.
-    buckets:  prefill lengths. device: where it runs, ``"cpu"`` or ``"cuda:0"``. policy, target: as for ``compile``; by default
-              code for that device. threads: as for ``Executor``.
+    buckets:  prefill lengths. device: where it runs, ``"cpu"`` or ``"cuda:0"``; by default the policy's, else ``"cpu"``.
+    policy, target: as for ``compile``; by default code for that device. The policy's precision is that of ``dtype`` where that is not given.
+    threads:  as for ``Executor``.
 
-    Raises ModelError, BuildError, PolicyError.
+    Raises ModelError, BuildError, PolicyError, UnavailableError.
     """
 
     @contained("Generator")
@@ -60,13 +66,19 @@ class Generator:
         dtype: DType | str | None = None,
         buckets: Sequence[int] = BUCKETS,
         policy: Any = None,
-        device: Any = "cpu",
+        device: Any = None,
         target: Any = None,
         threads: int | None = None,
     ) -> None:
         self.checkpoint = open_checkpoint(model)
         self.config = config = self.checkpoint.config
-        self.dtype = DType(dtype) if dtype is not None else config.dtype
+        demands = demanded("Generator", {}, policy)
+        execution = demands.policy.execution
+        notes: list[str] = []
+        device = _device(device, target, demands, notes)
+        self.dtype, demands = _computed_in(dtype, config.dtype, demands, notes)
+        if notes:
+            _log.warning("Generator: %s", "; ".join(notes))
         self.capacity = capacity or min(config.max_positions, 2048)
         graphs = decoder_graphs(
             config,
@@ -79,7 +91,10 @@ class Generator:
             name=self.checkpoint.name,
         )
         self.program: CompiledProgram = build_program(
-            graphs, target=target or own_target(DeviceId.parse(device)), policy=policy
+            graphs,
+            target=target or own_target(DeviceId.parse(device)),
+            policy=demands,
+            passes=FUSIONS if execution.optimization_level is None else None,
         )
         self.weights = load_weights(self.checkpoint.arrays, self.program, device)
         self.steps = Steps(
@@ -277,6 +292,46 @@ class Generator:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _device(device: Any, target: Any, demands: Resolved, notes: list[str]) -> Any:
+    """The argument, else the policy's device, else the processor; the first of ``allow_fallback`` where it cannot be had."""
+    execution = demands.policy.execution
+    named = device if device is not None else execution.target
+    wanted = "cpu" if named in (None, "auto") else named
+    if target is not None or reaches(DeviceId.parse(wanted)):
+        return wanted
+    for other in execution.allow_fallback or ():
+        if reaches(found := DeviceId.parse(other)):
+            why = reaches(DeviceId.parse(wanted)).reason
+            notes.append(f"device {wanted} cannot be had ({why}); {found} is used instead")
+            return str(found)
+    return wanted  # own_target says why it cannot be had
+
+
+def _computed_in(
+    dtype: DType | str | None, own: DType, demands: Resolved, notes: list[str]
+) -> tuple[DType, Resolved]:
+    """What is computed in: the argument, else the policy's precision, else the checkpoint's own; and what is left to demand.
+
+    Raises PrecisionUnavailable.
+    """
+    named = demands.policy.execution.precision
+    if dtype is not None:
+        return DType(dtype), demands.without("precision")
+    if named in (None, "model"):
+        return own, demands
+    wanted = DType.of(named)
+    if wanted in _COMPUTED:
+        return wanted, demands.without("precision")
+    if demands.policy.execution.allow_fallback:
+        notes.append(f"precision {wanted.value} cannot be had; {own.value} is used instead")
+        return own, demands.without("precision")
+    do = INSTEAD_OF_INT8 if wanted.is_integer else f"Name one of {', '.join(d.value for d in _COMPUTED)}."
+    raise PrecisionUnavailable("Generator", f"precision {wanted.value} cannot be had", got=named, do=do)
+
+
+_COMPUTED = (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
 
 
 @dataclass(frozen=True, slots=True)

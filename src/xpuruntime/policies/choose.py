@@ -31,7 +31,8 @@ __all__ = ["Offer", "choose"]
 class Offer:
     """One kernel that the catalogue has for a node.
 
-    time_us: measured microseconds per call, None where not measured. workspace_bytes: bytes that it needs beside its operands.
+    time_us: measured microseconds per call, None where not measured. workspace_bytes: bytes that it needs beside its operands; None where it
+             does not say.
     deterministic: whether equal inputs give equal bits on every run, whatever the threads; None where it does not say.
     on_request: it is taken only where a policy names it; ``asks`` says why, as a clause.
     """
@@ -39,7 +40,7 @@ class Offer:
     name: str
     support: Support
     time_us: float | None = None
-    workspace_bytes: int = 0
+    workspace_bytes: int | None = 0
     deterministic: bool | None = None
     on_request: bool = False
     asks: str = "changes results"
@@ -184,10 +185,14 @@ def _taken_away(offer: Offer, demands: _Demands, facts: NodeFacts) -> Candidate 
         no = Support.no(Reason.FORBIDDEN, f"{why}; {demands.exact} asks for deterministic kernels")
     else:
         for limit, who in limits:
-            if limit is not None and offer.workspace_bytes > limit:
+            if limit is not None and offer.workspace_bytes is None:
+                text = f"does not say how much workspace it needs; {who} allows {limit}"
+            elif limit is not None and offer.workspace_bytes is not None and offer.workspace_bytes > limit:
                 text = f"needs {offer.workspace_bytes} bytes of workspace; {who} allows {limit}"
-                no = Support.no(Reason.WORKSPACE_EXCEEDED, text)
-                break
+            else:
+                continue
+            no = Support.no(Reason.WORKSPACE_EXCEEDED, text)
+            break
     return None if no is None else Candidate.rejected(offer.name, no, **offer.known())
 
 

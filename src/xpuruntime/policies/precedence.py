@@ -40,6 +40,11 @@ class Resolved:
     policy: Policy
     origins: Mapping[str, str]
 
+    def without(self, *fields: str) -> Resolved:
+        """The same without these fields of the ExecutionPolicy: somebody else settles them."""
+        execution = replace(self.policy.execution, **dict.fromkeys(fields))
+        return Resolved(Policy(kernel=self.policy.kernel, execution=execution), self.origins)
+
     def origin_of(self, field: str) -> str:
         """Where a field came from; ``"unset"`` for one that no layer sets."""
         return self.origins.get(field, "unset")
@@ -109,6 +114,7 @@ def effective_policy(
     environ: Mapping[str, str] | None = None,
     kernels: Iterable[str] = (),
     engines: Iterable[str] = (),
+    builtin: bool = True,
 ) -> Resolved:
     """What holds for one call.
 
@@ -116,6 +122,7 @@ def effective_policy(
     given:     policies handed to the call (``kernel_policy=``, ``exec_policy=``), the first the highest.
     environ:   environment variables; None reads the process's.
     kernels:   registered kernel names; ``engines``: registered engine names.
+    builtin:   whether the built-in default is the lowest layer.
 
     Raises PolicyError.
     """
@@ -125,7 +132,8 @@ def effective_policy(
     layers += [Layer(_origin(policy), load(policy)) for policy in given]
     layers.append(Layer("with_policy", current_policy()))
     layers += environment_layers(os.environ if environ is None else environ, load)
-    layers.append(Layer("built-in", builtin_policy()))
+    if builtin:
+        layers.append(Layer("built-in", builtin_policy()))
     return resolve(layers)
 
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from ..compiler import compile as compile_graph
 from ..compiler.demands import Demands
-from ..compiler.resolve import resolve_target
+from ..compiler.entrance import settled_precision, targets_of
 from ..errors import ModelError
 from ..frontends.onnx import import_onnx
 from ..ir import Graph, open_weights, specialize
 from ..passes.trace import PassTrace, trace_passes
-from ..policies import load_policy
+from ..policies.entrances import demanded
 from ..protocols import Array
 from .program_report import ProgramReport, read_program
 
@@ -25,7 +25,7 @@ def compile_model(
     model: str | os.PathLike[str],
     output: str | os.PathLike[str] | None = None,
     *,
-    target: str | Sequence[str] = "cpu",
+    target: str | Sequence[str] | None = None,
     policy: Any = None,
     shapes: Mapping[str, int] | Sequence[Mapping[str, int]] = (),
     passes: Sequence[str] | str | int | None = None,
@@ -66,7 +66,7 @@ def compile_model(
 def trace_model(
     model: str | os.PathLike[str],
     *,
-    target: str = "cpu",
+    target: str | None = None,
     policy: Any = None,
     shapes: Mapping[str, int] | None = None,
     passes: Sequence[str] | str | int = 3,
@@ -77,7 +77,9 @@ def trace_model(
     """
     graph, _ = _opened(Path(model))
     graph = specialize(graph, shapes or {})
-    demands = Demands(load_policy(policy), [resolve_target(target)], "inference")
+    resolved = demanded("compile", {}, policy)
+    asked, _ = settled_precision("compile", [graph], resolved.policy, [])
+    demands = Demands(asked, targets_of(target, resolved, []), "inference")
     return trace_passes(graph, passes, context=demands.context())
 
 

@@ -34,6 +34,13 @@ class Setup:
         """The same for one named engine."""
         return replace(self, engine=engine, **changes)
 
+    def with_device(self) -> Setup:
+        """The same on the cpu, where neither the user nor a policy nor the environment names a device. Raises PolicyError."""
+        from ..policies import effective_policy
+
+        named = self.device or effective_policy({}, self.policy).origin_of("execution.target") != "built-in"
+        return self if named else replace(self, device="cpu")
+
     def open(self, model: Any) -> InferenceSession:
         """A session on ``model`` (path, bytes, ModelProto or ModelSource). Raises what ``InferenceSession`` raises."""
         from ..inference.session import InferenceSession

@@ -191,7 +191,7 @@ def compiled(model: ModelSource, request: EngineRequest, shapes: Mapping[str, in
     """The program of a model for one set of sizes. Raises BuildError, with the text of whoever failed."""
     from ...compiler import compile as compile_graph
     from ...compiler.resolve import resolve_target
-    from ...policies import ExecutionPolicy, Policy
+    from ...policies import ExecutionPolicy, Policy, Resolved
 
     target = resolve_target(target_of(request.device))
     target.here = True
@@ -204,7 +204,7 @@ def compiled(model: ModelSource, request: EngineRequest, shapes: Mapping[str, in
         return compile_graph(
             found.graph,
             target=target,
-            policy=Policy(kernel=kernel_policy(request), execution=execution),
+            policy=Resolved(Policy(kernel=kernel_policy(request), execution=execution), {}),
             shapes=shapes,
             weights=found.weights,
         )

@@ -6,12 +6,13 @@ import json
 from typing import Any
 
 from ... import _core
-from ...policies import Policy, effective_policy
+from ...policies import Policy, Resolved
 from ...policies.context import current_policy
+from ...policies.entrances import demanded
 from ...store import digest
 from .explained import Wanted
 
-__all__ = ["asked_policy", "effective_kernels", "known_policy"]
+__all__ = ["asked_policy", "effective_demands", "known_policy"]
 
 _MOST = 64
 _merged: dict[tuple[int, int], tuple[Any, Policy, Any]] = {}
@@ -47,7 +48,7 @@ def known_policy(table: _core.Ops, asked: Any) -> int:
     if found is not None and found[0] is asked:
         table.know_policy(asked, found[1])
         return found[1]
-    whole = digest({"policy": json.loads(json.dumps(effective_kernels(asked).to_dict(), default=str))})
+    whole = digest({"policy": json.loads(json.dumps(effective_demands(asked).policy.to_dict(), default=str))})
     number = _numbers.setdefault(whole, len(_numbers))
     if len(_known) >= _MOST:
         _known.clear()
@@ -56,7 +57,6 @@ def known_policy(table: _core.Ops, asked: Any) -> int:
     return number
 
 
-def effective_kernels(asked: Any) -> Policy:
-    """With what the environment and the built-in default add. Of the execution part only ``caching`` matters to an op. Raises PolicyError."""
-    found = effective_policy({}, asked).policy
-    return Policy(kernel=found.kernel, execution=type(found.execution)(caching=found.execution.caching))
+def effective_demands(asked: Any) -> Resolved:
+    """With what the environment adds, but what an op cannot honor is an error. Raises PolicyError, UnavailableError."""
+    return demanded("ops", {}, asked)

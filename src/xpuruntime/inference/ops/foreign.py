@@ -14,9 +14,9 @@ from ...errors import InputError
 from ...runtime.buffer import DeviceBuffer, host_array
 from ...runtime.device import Device
 from ...runtime.executor import Executor
-from .asked import effective_kernels
+from .asked import effective_demands
 from .lying import Facts, lying
-from .prepare import device_of, graph_of, program_of
+from .prepare import device_of, graph_of, held_demands, program_of
 from .rows import ROWS
 
 __all__ = ["Elsewhere", "from_host", "readable"]
@@ -127,7 +127,9 @@ class Elsewhere:
         if found is None:
             device = device_of(self.op, facts)
             graph = graph_of(self.op, attributes, facts, [None if f is None else lying(f) for f in facts])
-            found = Executor(program_of(graph, device, effective_kernels(asked))[0], Device(device))
+            dtypes = {f.dtype for f in facts if f is not None}
+            demands = held_demands(self.op, effective_demands(asked), device, dtypes)
+            found = Executor(program_of(graph, device, demands)[0], Device(device))
             self._kept[key] = found
             while len(self._kept) > self.most:
                 self._kept.popitem(last=False)

@@ -9,7 +9,8 @@ from ...errors import InputError, IrError, StoreError
 from ...faults import contained
 from ...ir import Graph
 from ...ir.build import GraphBuilder
-from ...policies import Policy
+from ...policies import Resolved
+from ...policies.entrances import refuse
 from ...printable import logger
 from ...program.program import CompiledProgram
 from ...runtime.arrays import dlpack_words
@@ -18,12 +19,12 @@ from ...runtime.executor import Executor
 from ...store import Store, digest
 from ...targets import DeviceId
 from ...types import DType, TensorSpec
-from .asked import effective_kernels
+from .asked import effective_demands
 from .explained import Explained
 from .lying import Facts, Lying, facts_of, lying
 from .rows import ROWS
 
-__all__ = ["device_of", "graph_of", "prepare", "program_of"]
+__all__ = ["device_of", "graph_of", "held_demands", "prepare", "program_of"]
 
 _log = logger("xpuruntime.ops")
 _HOST, _CUDA = 1, 2  # DLPack's kDLCPU and kDLCUDA
@@ -62,7 +63,8 @@ def prepare(
         return found
     device = device_of(op, facts)
     graph = graph_of(op, attributes, facts, held)
-    program, origin = program_of(graph, device, effective_kernels(asked))
+    demands = held_demands(op, effective_demands(asked), device, {f.dtype for f in facts if f is not None})
+    program, origin = program_of(graph, device, demands)
     executor = Executor(program, Device(device))
     fixed = executor.bind(None)
     found = _explained(op, executor, [f for f in facts if f is not None], origin)
@@ -88,7 +90,31 @@ def prepare(
     return found
 
 
-def program_of(graph: Graph, device: DeviceId, policy: Policy) -> tuple[CompiledProgram, str]:
+def held_demands(op: str, demands: Resolved, device: DeviceId, dtypes: set[DType]) -> Resolved:
+    """The demands that are left for the compiler, once the operands' device and type are known to hold. Raises UnavailableError."""
+    execution = demands.policy.execution
+    target = "auto" if execution.target is None else execution.target
+    notes: list[str] = []
+    if target != "auto" and DeviceId.parse(target) != device:
+        if device.kind not in {DeviceId.parse(d).kind for d in execution.allow_fallback or ()}:
+            why, do = f"the operands are on {device}", f"Move them to {target}, or drop target."
+            raise refuse("ops", "target", demands, why, do)
+        notes.append(f"the operands are on {device}, not on {target}, and it runs there")
+    if execution.precision not in (None, "model"):
+        wanted, floats = DType.of(execution.precision), {d for d in dtypes if d.is_float}
+        if wanted.is_integer and execution.allow_fallback:
+            notes.append(f"precision {wanted.value} cannot be had, and the operands' own is used")
+        elif floats - {wanted} or wanted.is_integer:
+            why = f"the operands are {', '.join(sorted(d.value for d in dtypes))}"
+            raise refuse(
+                "ops", "precision", demands, why, "Convert the operands, which decide it, or drop precision."
+            )
+    if notes:
+        _log.warning("ops.%s: %s", op, "; ".join(notes))
+    return demands.without("target", "precision", "allow_fallback")
+
+
+def program_of(graph: Graph, device: DeviceId, demands: Resolved) -> tuple[CompiledProgram, str]:
     """The program of a graph on a device of this machine, and where it came from: ``store`` or ``compiled``."""
     from ...compiler import compile as compile_graph
     from ...kernels.user import named_digests
@@ -96,12 +122,14 @@ def program_of(graph: Graph, device: DeviceId, policy: Policy) -> tuple[Compiled
     from ..native.places import own_target, target_of
 
     target = target_of(device)
-    kernels = Policy(kernel=policy.kernel)
+    policy = demands.policy
+    settles = ("caching", "engine_order", "engine_options")  # they change nothing of a program
+    asked = demands.without(*settles)
     store = Store(mode="off") if policy.execution.caching is False else Store()
     ingredients = {
         "op": graph.digest,
         "target": target,
-        "policy": kernels.to_dict(),
+        "policy": asked.policy.to_dict(),
         "version": __version__,
         **compiler_facts(),
         **({"user_kernels": users} if (users := named_digests(policy.kernel)) else {}),
@@ -109,7 +137,7 @@ def program_of(graph: Graph, device: DeviceId, policy: Policy) -> tuple[Compiled
     kept = store.recall("artifact", digest(ingredients), CompiledProgram.from_bytes)
     if kept is not None:
         return kept, "store"
-    program = compile_graph(graph, target=own_target(device), policy=kernels)
+    program = compile_graph(graph, target=own_target(device), policy=asked)
     try:
         store.put("artifact", ingredients, program.to_bytes())
     except StoreError as error:  # a full disk must not stop an op

@@ -1,0 +1,133 @@
+"""What a policy means for ``compile`` before any graph is lowered: targets, sizes and the precision, each had or an error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..codegen.target import CodegenTarget
+from ..errors import BuildError, DeviceUnavailable, PolicyError, PrecisionUnavailable
+from ..ir import Graph
+from ..ir.family import family_of
+from ..ir.fixed_sizes import fixed_sizes
+from ..policies import Policy, Resolved
+from ..policies.entrances import INSTEAD_OF_INT8
+from ..targets import DeviceId, TargetConfig
+from ..types import DType
+from .resolve import resolve_target
+
+__all__ = ["check_static", "fixed_symbols", "phases_of", "settled_precision", "targets_of"]
+
+_INTEGER_PRODUCTS = frozenset(
+    {"matmul_integer", "convolution_integer", "qlinear_matmul", "qlinear_convolution"}
+)
+_COMPUTED = (DType.FLOAT64, DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
+
+
+def targets_of(
+    target: str | TargetConfig | CodegenTarget | Sequence[str | TargetConfig | CodegenTarget] | None,
+    resolved: Resolved,
+    notes: list[str],
+) -> list[CodegenTarget]:
+    """The targets: the argument's, else the policy's, else the processor; where one cannot be had, the first of ``allow_fallback``, with a note.
+
+    Raises BuildError, DeviceUnavailable.
+    """
+    execution = resolved.policy.execution
+    if target is None:
+        target = _word(execution.target or "cpu")
+    listed: list[Any] = [target]
+    if isinstance(target, Sequence) and not isinstance(target, str | bytes):
+        listed = list(target)
+    if not listed:
+        raise BuildError("compile", "needs a target", got=repr(target), do="Name cpu, cuda:sm_90 ...")
+    try:
+        return [resolve_target(t) for t in listed]
+    except (BuildError, DeviceUnavailable) as error:
+        for device in execution.allow_fallback or ():
+            try:
+                made = resolve_target(_word(device))
+            except (BuildError, DeviceUnavailable):
+                continue
+            notes.append(f"{error.what}; code is generated for {made.name} instead")
+            return [made]
+        raise
+
+
+def _word(device: str) -> str:
+    """A device as ``resolve_target`` takes it."""
+    found = DeviceId.parse(device)
+    return "cpu" if found.kind in ("auto", "cpu") else str(found)
+
+
+def fixed_symbols(graphs: Iterable[Graph], resolved: Resolved) -> dict[str, int]:
+    """Sizes of symbols from ``fixed_shapes``; every key must be known to one of the graphs. Raises PolicyError."""
+    fixed = resolved.policy.execution.fixed_shapes or {}
+    specs = [s for g in graphs for s in g.input_specs]
+    return fixed_sizes(specs, fixed, "compile") if fixed else {}
+
+
+def settled_precision(
+    entrance: str, graphs: Iterable[Graph], policy: Policy, notes: list[str]
+) -> tuple[Policy, bool]:
+    """The policy with a precision that the passes have to make (``model`` for none), and whether they have to.
+
+    Raises PrecisionUnavailable for what the graphs cannot be computed in; int8 becomes the model's own where ``allow_fallback`` says so.
+    """
+    named = policy.execution.precision
+    if named in (None, "model"):
+        return policy, False
+    wanted = DType.of(named)
+    own = Policy(kernel=policy.kernel, execution=replace(policy.execution, precision="model"))
+    nodes = [n for g in graphs for n in g.nodes]
+    if wanted.is_integer:
+        products = [n.op in _INTEGER_PRODUCTS for n in nodes if family_of(n) in ("conv", "matmul")]
+        if products and all(products):
+            return own, False
+        if policy.execution.allow_fallback:
+            notes.append(f"precision {named} cannot be had: the model is not quantized and keeps its own")
+            return own, False
+        raise PrecisionUnavailable(
+            entrance,
+            f"precision {wanted.value} cannot be had: the model is not quantized",
+            got=named,
+            do=INSTEAD_OF_INT8,
+        )
+    if wanted not in _COMPUTED:
+        raise PrecisionUnavailable(
+            entrance,
+            f"precision {wanted.value} cannot be had: no kernel computes in it",
+            got=named,
+            do=f"Name one of {', '.join(d.value for d in _COMPUTED)}.",
+        )
+    specs = [v.spec for n in nodes for v in n.outputs if v.spec is not None]
+    floats = {s.dtype for s in specs if s.dtype.is_float and s.dtype.bits >= 16}
+    if floats <= {wanted}:
+        return own, False
+    if DType.FLOAT32 not in floats:
+        shown = ", ".join(sorted(d.value for d in floats))
+        raise PrecisionUnavailable(
+            entrance,
+            f"precision {wanted.value} cannot be had: only float32 models are computed in another precision",
+            got=f"a model in {shown}",
+            do="Convert the model first, or leave precision out.",
+        )
+    return policy, True
+
+
+def check_static(entrance: str, graphs: Iterable[Graph], resolved: Resolved) -> None:
+    """Raises PolicyError for open dims under ``static_shape: true``."""
+    left = sorted({s for g in graphs for s in g.symbols})
+    if left and resolved.policy.execution.static_shape:
+        raise PolicyError(
+            entrance,
+            "static_shape=True needs a size for every symbolic dim of the inputs",
+            got=f"no size for {', '.join(left)}",
+            do=f"Add fixed_shapes={{{', '.join(f'{s!r}: SIZE' for s in left)}}}.",
+        )
+
+
+def phases_of(phase: str | Mapping[str, str], entries: Iterable[str]) -> dict[str, str]:
+    """The phase of each entry point."""
+    return {e: phase if isinstance(phase, str) else phase.get(e, "inference") for e in entries}
