@@ -298,7 +298,6 @@ def test_a_placed_session_refuses_what_it_cannot_do() -> None:
         Rule(op="matmul", deterministic=True),
         Rule(op="matmul", workspace_bytes=0),
         Rule(op="matmul", forbid=["onednn"]),
-        Rule(op="matmul", use="naive"),
     ],
 )
 def test_a_vendor_that_cannot_be_held_to_a_rule_is_an_error(rule: Rule) -> None:
