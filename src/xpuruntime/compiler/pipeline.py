@@ -141,6 +141,9 @@ def _compile(
                 "Add that pass, or drop one of the two.",
             )
         rewrites.append("cast_precision")
+    if casts and resolved.policy.execution.precision == "float64" and "fuse_pointwise" not in rewrites:
+        why = "elementwise nodes stay in float32 without the pass fuse_pointwise (level 3)"
+        raise refuse("compile", "precision", resolved, why, "Leave optimization_level at 3.")
     if notes:
         _log.warning("compile: %s", "; ".join(notes))
     phases = phases_of(phase, entries)
