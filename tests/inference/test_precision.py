@@ -163,6 +163,7 @@ def test_weights_in_few_bits_are_told_apart_from_activations() -> None:
         device="cpu",
         example_inputs=(x,),
         kernel_policy=xrt.KernelPolicy(matmul="int8_weights"),
+        exec_policy=xrt.ExecutionPolicy(self_check="off"),  # weights in few bits change results
     ) as sess:
         sess.run([x])
         assert "2 products of float32 activations and int8 weights" in sess.receipt().text()
