@@ -132,3 +132,14 @@ def test_functions_that_call_themselves_are_refused(functions: list[tuple[str, .
 def test_functions_in_long_chains_and_shared_ones_are_counted_once_each() -> None:
     shared = [function("f0", "f1", "f1"), function("f1", "f2", "f2"), function("f2", "Relu")]
     assert sum(n.op == "relu" for n in load_onnx(calling(*shared)).nodes) == 4
+
+
+@pytest.mark.parametrize("dims", [[10**6, 10**6], [2**62, 4], [-1, 4]])
+def test_sparse_tensors_of_any_size_are_refused(dims: list[int]) -> None:
+    values = onnx.numpy_helper.from_array(np.ones(1, np.float32), "s")
+    indices = onnx.numpy_helper.from_array(np.zeros(1, np.int64), "i")
+    sparse = onnx.SparseTensorProto(values=values, indices=indices, dims=dims)
+    node = helper.make_node("Constant", [], ["c"])
+    node.attribute.append(helper.make_attribute("sparse_value", sparse))
+    with pytest.raises(ModelError, match="sparse tensor 's'"):
+        load_onnx(model([node, helper.make_node("Add", ["x", "c"], ["y"])]).SerializeToString())

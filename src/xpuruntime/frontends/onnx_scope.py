@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from ..errors import ModelError
 from ..ir import Source
 from .onnx_tensors import tensor_array
 
@@ -55,10 +57,21 @@ class Scope:
         return scope
 
 
+MOST_ELEMENTS = 1 << 28
+"""Of a sparse tensor, which a few bytes can make of any size."""
+
+
 def dense(sparse: Any) -> Any:
     """A TensorProto of a SparseTensorProto."""
     from onnx import numpy_helper
 
+    if any(d < 0 for d in sparse.dims) or math.prod(sparse.dims) > MOST_ELEMENTS:
+        raise ModelError(
+            f"sparse tensor {sparse.values.name!r}",
+            f"has another shape than one of at most {MOST_ELEMENTS} elements",
+            got=list(sparse.dims)[:8],
+            do="Export it as a dense tensor, in parts.",
+        )
     values, indices = tensor_array(sparse.values), tensor_array(sparse.indices)
     dense = np.zeros(tuple(sparse.dims), values.dtype)
     dense[tuple(indices.T) if indices.ndim == 2 else np.unravel_index(indices, dense.shape)] = values
