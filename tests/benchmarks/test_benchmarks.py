@@ -55,11 +55,15 @@ def test_imports_are_measured_against_numpy() -> None:
     assert set(result["median_ms"]) >= {"nothing", "numpy", "xpuruntime"}
 
 
-def test_each_bound_of_bench_check_is_held_or_exceeded(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_bound_of_bench_check_is_held_or_exceeded(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The table says which; the exit code is 1 where one is exceeded."""
-    check = importlib.util.module_from_spec(
-        spec := importlib.util.spec_from_file_location("check", BENCHMARKS / "check.py")
-    )
+    spec = importlib.util.spec_from_file_location("bench_check", BENCHMARKS / "check.py")
+    assert spec is not None
+    assert spec.loader is not None
+    check = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "bench_check", check)  # its dataclass looks itself up
     spec.loader.exec_module(check)
     fast, slow = check.Bound("fast", 2.0, "s", lambda: 1.0), check.Bound("slow", 2.0, "s", lambda: 3.0)
     assert check.report([fast]) == 0
