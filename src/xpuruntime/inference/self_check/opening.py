@@ -12,6 +12,7 @@ from ...decisions import Decision
 from ...errors import InputError, WrongResult
 from ...ir.symbols import bind
 from ...protocols import Array, Executable, ModelSource
+from ...registered import registered_kernels
 from ...runtime.device import cpu
 from ...runtime.executor import Executor
 from ...store import Store
@@ -56,6 +57,8 @@ def checked_on_opening(
             return Verdict.none(
                 "shapes are open: the program of each set of shapes is checked when it is compiled"
             )
+        if why := _demanded_otherwise(executable.only):
+            return Verdict.none(why)
         run, locate = _twin_run(executable.only), _locating(model, executable.only)
     else:
         run, locate = executable.run, None
@@ -80,6 +83,8 @@ def _examining(
     def examine(
         executor: Executor, shapes: Mapping[str, tuple[int, ...]], given: Mapping[str, Any], began: float
     ) -> Decision:
+        if why := _demanded_otherwise(executor):
+            return Verdict.none(why).decision(model.name)
         sizes = bind(native_model(model).graph.input_specs, shapes)
         feeds, told = dict(given), "the inputs of the run"
         if not all(
@@ -108,6 +113,18 @@ def _examining(
         return verdict.decision(model.name)
 
     return examine
+
+
+def _demanded_otherwise(executor: Executor) -> str:
+    """Why a program that a policy asked for computes something else than the model; empty where none did."""
+    users = {k.name for k in registered_kernels()}
+    for call in executor.plan.calls:
+        word = call.kernel.partition("/")[2]
+        if word.startswith(("int8_weights", "int4_weights")):
+            return f"kernel {call.kernel} rounds the weights, as the policy demands, and no reference does"
+        if call.kernel in users:
+            return f"kernel {call.kernel} is the user's own: verify_kernel compares it"
+    return ""
 
 
 def _twin_run(executor: Executor) -> Callable[[dict[str, Array]], Sequence[Array]]:
