@@ -193,7 +193,8 @@ TEST_CASE("convolution, residual, bias and a clipped relu in one graph") {
     CHECK(most < 2e-2);
 }
 
-TEST_CASE("a residual with other strides than the result's is refused: an engine reads it with the result's") {
+TEST_CASE(
+    "a residual with other strides than the result's is refused: an engine reads it with the result's") {
     const auto on = backend();
     Tensor x({2, 3, 4, 5}, channels_last, 1), w({4, 3, 1, 1}, channels_last, 2),
         residual({2, 4, 4, 5}, heads_outside, 4), y({2, 4, 4, 5}, channels_last, 5);

@@ -166,13 +166,13 @@ def test_bytes_that_wait_go_with_a_copy_and_to_another_process(tmp_path, store) 
 
 
 def test_every_field_of_a_model_survives(tmp_path, store, no_reading) -> None:
-    node = onnx.helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["y"], name="q")
+    node = onnx.helper.make_node("MatMulInteger", ["x", "w"], ["y"], name="product")
     kinds = onnx.TensorProto
     proto = build_model(
         [node],
-        [("x", kinds.FLOAT, ["rows", None, 4])],
-        [("y", kinds.UINT8, ["rows", None, 4])],
-        {"scale": np.array(0.5, np.float32), "zero": np.array(3, np.uint8)},
+        [("x", kinds.UINT8, ["rows", None, 4])],
+        [("y", kinds.INT32, ["rows", None, 4])],
+        {"w": np.ones((4, 4), np.int8)},
     )
     path = tmp_path / "q.onnx"
     onnx.save(proto, path)

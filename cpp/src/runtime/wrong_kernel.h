@@ -9,13 +9,14 @@ namespace xpurt {
 
 // What XPU_TEST_WRONG_KERNEL asks of a call that is prepared: "KERNEL:FAULT" for every call of that kernel,
 // "KERNEL@3:FAULT" for the one at that position of its plan. FAULT: "element" (one element in the middle of
-// the first output is another number), "tile" (64 elements there are zeros, as if nobody had written them), or
-// "stride" (the last two dims in memory are swapped; one dim alone is reversed).
+// the first output is another number), "tile" (64 elements there are zeros, as if nobody had written them),
+// or "stride" (the last two dims in memory are swapped; one dim alone is reversed).
 enum class Fault { none, element, tile, stride };
 Fault fault_of(const KernelCall& call);
 
-// The call, and the fault in its first output after each run. `library`: what computes it; null for `function`.
-// The memory must be the host's, and the call must have specs. `call` must outlive what this gives.
+// The call, and the fault in its first output after each run. `library`: what computes it; null for
+// `function`. The memory must be the host's, and the call must have specs. `call` must outlive what this
+// gives.
 std::unique_ptr<LibraryKernel> made_wrong(Fault fault, const KernelCall& call, KernelFunction function,
                                           std::unique_ptr<LibraryKernel> library);
 

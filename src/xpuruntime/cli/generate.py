@@ -10,7 +10,7 @@ import typer
 from .. import printable
 from . import options
 from .answer import Answer, verb
-from .console import note, page, progress, say
+from .console import note, progress, say
 
 if TYPE_CHECKING:
     from ..llm.generate import Completion
@@ -108,7 +108,7 @@ def generate(
 
     def show() -> None:
         if not shown:
-            page(answer.text)
+            _write(answer.text + "\n")
         note(
             f"{answer.prompt_tokens} tokens read in {answer.prefill_s:.2f} s, {len(answer.tokens)} written at"
             f" {answer.tokens_per_second:.1f}/s ({answer.finish})"
@@ -146,5 +146,6 @@ def _dispatches(model: str, capacity: int | None, target: str, precision: str, p
 
 
 def _write(text: str) -> None:
-    sys.stdout.write(printable.text(text))
+    """Write generated text as it is; a terminal gets no control characters."""
+    sys.stdout.write(printable.text(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()

@@ -1,9 +1,9 @@
 // cuda/libraries/cudnn_conv.cpp: convolution, then residual, bias and activation in one plan.
 //
 // A call's options: x_shape, x_strides, w_shape, w_strides, y_shape, y_strides (n, c, space; filters,
-// channels, space), r_strides (equal to y_strides) where there is a residual, stride, dilation, begin, end (padding of each space
-// dim), bias, residual, act, in (dtype). Arguments: x, weight, then bias and residual where the options say
-// so, then y.
+// channels, space), r_strides (equal to y_strides) where there is a residual, stride, dilation, begin, end
+// (padding of each space dim), bias, residual, act, in (dtype). Arguments: x, weight, then bias and residual
+// where the options say so, then y.
 #include <algorithm>
 
 #include "backends/cuda/libraries/cudnn_graph.h"
