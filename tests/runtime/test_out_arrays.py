@@ -26,6 +26,7 @@ def graph() -> Graph:
 
 
 def onnx_model() -> bytes:
+    pytest.importorskip("onnx")  # the core alone has none
     from onnx import TensorProto, helper
 
     values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [N, N]) for n in ("x", "turned", "doubled")]
@@ -148,6 +149,10 @@ def test_ranges_are_told_apart_by_their_first_and_last_byte() -> None:
 def test_more_contexts_than_there_can_be_are_refused(contexts: int) -> None:
     with pytest.raises(InputError, match="has another number of contexts than it can have"):
         Executor(xrt.compile(graph()), contexts=contexts)
+
+
+@pytest.mark.parametrize("contexts", [65_537, 2**70])
+def test_more_contexts_of_a_session_than_there_can_be_are_refused(contexts: int) -> None:
     with pytest.raises(PolicyError, match="contexts must be a positive integer"):
         xrt.InferenceSession(onnx_model(), engine="native", contexts=contexts)
 
