@@ -38,7 +38,11 @@ BAD = [
         "the model has no input of that name",
     ),
     (["run", "{m}", "-e", "onnxruntime", "-i", "x={t}/absent.npy"], ExitCode.INPUT, "no such file"),
-    (["run", "{m}", "-e", "onnxruntime", "-i", "x={t}/flat.npy"], ExitCode.INPUT, "must have 2 dimensions"),
+    (
+        ["run", "{m}", "-e", "onnxruntime", "-i", "x={t}/flat.npy"],
+        ExitCode.INPUT,
+        "It must be float32[batch, 3]",
+    ),
     (["run", "{m}", "-e", "onnxruntime", "-i", "x={t}/double.npy"], ExitCode.INPUT, "must be float32"),
     (["run", "{m}", "-e", "onnxruntime", "--shape", "seq=4"], ExitCode.INPUT, "no symbolic dim of that name"),
     (["run", "{m}", "-e", "onnxruntime", "-o", "{t}/no/out.npz"], ExitCode.FILE, "cannot be written"),

@@ -96,7 +96,8 @@ def attention() -> None:
         ir_version=11,
     )
     if there:
-        with xrt.InferenceSession(model, device="cuda:0", engine="native") as session:
+        unchecked = xrt.ExecutionPolicy(self_check="off")  # the stand-in's kernels compute nothing
+        with xrt.InferenceSession(model, device="cuda:0", engine="native", exec_policy=unchecked) as session:
             assert "attention/cudnn: attention" in str(session.receipt())
     else:  # it chooses before it asks, and compiles again without what the library declines: a binary of ours, which the driver cannot load
         with pytest.raises(BuildError, match="cuLibraryLoadData"):

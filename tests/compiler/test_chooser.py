@@ -72,7 +72,10 @@ def test_a_limit_on_workspace_takes_the_kernel_that_fits_and_results_stay() -> N
     assert kernel_of(limited) == "conv/naive"
     no = next(c for c in decision_of(limited).rejected if c.name == "generated")
     assert no.code == "workspace_exceeded"
-    assert no.reason == f"needs {need} bytes of workspace; rules[0] of the policy (op=conv) allows {need - 1}"
+    assert (
+        no.reason
+        == f"needs {need} bytes of workspace; rules[0] of policy argument (op=conv) allows {need - 1}"
+    )
     assert (
         kernel_of(xrt.compile(graph, policy=KernelPolicy(rules=[Rule(workspace_bytes=need)])))
         == "conv/generated"

@@ -160,6 +160,7 @@ def test_a_suite_without_its_packages_is_not_run_or_an_error(monkeypatch: pytest
         NEEDS = ("no_such_package",)
 
     monkeypatch.setattr(kit, "SUITES", {"kernels": kernels, "ops": Missing})
+    monkeypatch.setattr(kit, "USUAL", ("kernels", "ops"))
     report = conformance(EdgeBackend(), target=EdgeTarget(), sample=1)
     assert [s.not_run for s in report.suites] == ["", "needs the Python package no_such_package"]
     with pytest.raises(InputError, match="pip install no_such_package"):

@@ -110,12 +110,16 @@ def test_quantised_models_say_so() -> None:
         numpy_helper.from_array(np.uint8(0), "z"),
     ]
     nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
         helper.make_node("DequantizeLinear", ["w", "s", "z"], ["f"]),
-        helper.make_node("MatMul", ["x", "f"], ["y"]),
+        helper.make_node("MatMul", ["d", "f"], ["y"]),
     ]
     source = open_model(model(nodes, weights=weights))
     assert source.quantized is DType.INT8
     assert source.precision is DType.FLOAT32
+    nodes[-1] = helper.make_node("MatMul", ["x", "f"], ["y"])  # weights alone: the product is a float one
+    assert open_model(model(nodes, weights=weights)).quantized is None
 
 
 def function_model() -> onnx.ModelProto:

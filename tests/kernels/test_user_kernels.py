@@ -197,7 +197,7 @@ def test_a_compile_error_shows_line_node_and_rule(tmp_path: Path) -> None:
     assert said.startswith(
         "[kernel softmax/mine for node probs (softmax) on cpu:x86-64-v3] mine.cpp line 9 does not compile: "
         "`for (int64_t c = 0; c < COLS; ++c) summ += exp(load<1>(from + c) - most);` "
-        "(chosen because softmax= of the policy prefers it); got mine.cpp"
+        "(chosen because softmax= of policy argument prefers it); got mine.cpp"
     )
     assert "summ" in said.partition("; got ")[2]
     assert said.endswith("Mend line 9 of mine.cpp.")

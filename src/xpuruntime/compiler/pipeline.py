@@ -112,7 +112,7 @@ def _compile(
 ) -> CompiledProgram:
     """``compile``; ``subject`` learns what a reproduction needs."""
     begun = time.perf_counter()
-    for word in (phase,) if isinstance(phase, str) else phase.values():
+    for word in phase.values() if isinstance(phase, Mapping) else (phase,):
         _check_phase(word)
     resolved, measured = demanded("compile", {}, policy), KernelTimes.load(times)
     level = resolved.policy.execution.optimization_level

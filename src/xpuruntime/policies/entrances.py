@@ -35,8 +35,8 @@ class Use:
     do: str = ""
 
 
-def _is_off(value: Any) -> bool:
-    return bool(value == "off")
+def _is_not_always(value: Any) -> bool:
+    return bool(value != "always")
 
 
 def _never(value: Any) -> bool:
@@ -72,6 +72,12 @@ def _is_cpu(value: Any) -> bool:
 
 
 _SESSION = "Open an InferenceSession with this policy."
+_ONLY_SESSIONS_CHECK = Use(
+    "only sessions check; first_open and off hold",
+    _is_not_always,
+    "it compares with no reference",
+    "Write self_check: first_open, or open an InferenceSession.",
+)
 _OWN_KERNELS = "it computes with our own kernels, which are the engine native"
 
 # What is the same wherever our compiler alone computes.
@@ -88,7 +94,7 @@ _COMPILED: dict[str, Use] = {
     "engine_order": Use("orders with native hold", _orders_native, _OWN_KERNELS, "Add native to the order, or open an InferenceSession."),
     "place": Use("native holds", _places_native, _OWN_KERNELS, "Use partition and DAGExecutor, or an InferenceSession."),
     "strict": Use("an error where a library declines a kernel that was chosen"),
-    "self_check": Use("off holds", _is_off, "it compares with no reference", "Write self_check: off, or open an InferenceSession."),
+    "self_check": _ONLY_SESSIONS_CHECK,
 }  # fmt: skip
 
 SESSION: Mapping[str, Use] = MappingProxyType(
@@ -146,7 +152,7 @@ ENTRANCES: Mapping[str, Mapping[str, Use]] = MappingProxyType(
             "engine_options": Use("handed to the engines of the regions", _no_buckets, "native's options are those of a session with open shapes", _SESSION),
             "engine_order": Use("the engines after the first, where no argument names others"),
             "place": Use("had, or an error"),
-            "self_check": Use("off holds", _is_off, "it compares with no reference", "Write self_check: off, or open an InferenceSession."),
+            "self_check": _ONLY_SESSIONS_CHECK,
             "strict": Use("evidence that differs from the plan, or a region on another engine, is an error"),
         }),
     }
