@@ -229,7 +229,8 @@ def _limits(
             return [max(limit, MARGIN * c.max_rel) for limit, c in zip(least, distances, strict=True)]
         except Exception:  # then it is unknown
             own = None
-    moves = widened(least[0], sensitivity(subject.run, names, subject.feeds, ours))
+    lower = None if same else subject.precision
+    moves = widened(least[0], sensitivity(subject.run, names, subject.feeds, ours, lower))
     return [moves[n] for n in names]
 
 
