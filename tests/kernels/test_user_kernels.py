@@ -208,7 +208,7 @@ def test_a_compile_error_shows_line_node_and_rule(tmp_path: Path) -> None:
     with pytest.raises(BuildError) as error:
         compile_native(graph(), {"x": X}, policy=xrt.KernelPolicy(rules=[rule]))
     assert "rows.cpp line 8 does not compile: `flaot most = load<1>(from), sum = 0;`" in str(error.value)
-    assert "(chosen because rules[0] of the policy (op=softmax, node=pr*: measured) forces it)" in str(
+    assert "(chosen because rules[0] of policy argument (op=softmax, node=pr*: measured) forces it)" in str(
         error.value
     )
 

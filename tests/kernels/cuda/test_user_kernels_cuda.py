@@ -113,7 +113,7 @@ def test_a_compile_error_shows_line_node_and_rule() -> None:
     said = refused(source=ROWS.replace("float most = -3e38f", "flaot most = -3e38f"))
     assert said.startswith(
         "[kernel softmax/mine for node probs (softmax) on cuda:sm_90] mine.cu line 18 does not compile: "
-        "`flaot most = -3e38f, sum = 0;` (chosen because softmax= of the policy prefers it); got "
+        "`flaot most = -3e38f, sum = 0;` (chosen because softmax= of policy argument prefers it); got "
     )
     assert 'mine.cu(18): error: identifier "flaot" is undefined' in said
     assert said.endswith("Mend line 18 of mine.cu.")
