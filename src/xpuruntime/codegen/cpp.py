@@ -14,6 +14,7 @@ from importlib import resources
 from ..errors import BuildError, DeviceUnavailable
 from ..program.program import Binary
 from ..targets import TargetConfig
+from .binary_cache import is_self_contained
 from .isa import LEVELS, IsaLevel, best_level
 from .target import CodegenTarget
 from .toolchains import FLAGS, cxx_toolchain
@@ -60,9 +61,12 @@ class CppTarget(CodegenTarget):
     def assemble_apart(
         self, symbol: str, text: str, parts: Sequence[str] = (), flags: Sequence[str] = ()
     ) -> Binary:
-        return self._built(f"{self.source({}, parts)}\n{text}", (symbol,), tuple(flags))
+        source = f"{self.source({}, parts)}\n{text}"
+        return self._built(source, (symbol,), tuple(flags), keep=is_self_contained(text, flags))
 
-    def _built(self, source: str, symbols: tuple[str, ...], flags: tuple[str, ...]) -> Binary:
+    def _built(
+        self, source: str, symbols: tuple[str, ...], flags: tuple[str, ...], *, keep: bool = True
+    ) -> Binary:
         toolchain = cxx_toolchain(self.isa.architecture)
         flags = (*self.isa.march_flags, *flags)
         return Binary(
@@ -70,7 +74,7 @@ class CppTarget(CodegenTarget):
             format=self.isa.binary_format,
             requires=tuple(sorted(self.isa.features)),
             symbols=symbols,
-            data=toolchain.build(source, flags, who=self.name),
+            data=toolchain.build(source, flags, who=self.name, keep=keep),
             source=source,
             compiler=" ".join((toolchain.version, *FLAGS, *flags)),
         )

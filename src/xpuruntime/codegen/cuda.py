@@ -16,6 +16,7 @@ from ..errors import DeviceUnavailable
 from ..printable import logger
 from ..program.program import Binary
 from ..targets import CUDA_GPU, TargetConfig
+from .binary_cache import is_self_contained
 from .cpp import ordered_parts, part_text
 from .sm import LEVELS, SmLevel, sm_level
 from .target import CodegenTarget
@@ -70,9 +71,12 @@ class CudaTarget(CodegenTarget):
     def assemble_apart(
         self, symbol: str, text: str, parts: Sequence[str] = (), flags: Sequence[str] = ()
     ) -> Binary:
-        return self._built(f"{self.source({}, parts)}\n{text}", (symbol,), (*OPTIONS, *flags))
+        source, options = f"{self.source({}, parts)}\n{text}", (*OPTIONS, *flags)
+        return self._built(source, (symbol,), options, keep=is_self_contained(text, flags))
 
-    def _built(self, source: str, symbols: tuple[str, ...], options: tuple[str, ...]) -> Binary:
+    def _built(
+        self, source: str, symbols: tuple[str, ...], options: tuple[str, ...], *, keep: bool = True
+    ) -> Binary:
         from .toolchains_nvrtc import nvrtc_toolchain
 
         toolchain = nvrtc_toolchain()
@@ -81,7 +85,7 @@ class CudaTarget(CodegenTarget):
             format="cubin",
             requires=(self.name,),
             symbols=symbols,
-            data=toolchain.build(source, self.sm.architecture, options, who=self.name),
+            data=toolchain.build(source, self.sm.architecture, options, who=self.name, keep=keep),
             source=source,
             compiler=" ".join((toolchain.name, *options, self.sm.architecture)),
         )

@@ -15,9 +15,12 @@ import shutil
 import subprocess
 import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..children import environment, python, run, scratch
 from ..errors import BuildError
+from ..store import Store
+from .binary_cache import cached_binary
 
 __all__ = ["FLAGS", "TextRefused", "Toolchain", "cxx_toolchain"]
 
@@ -45,6 +48,8 @@ FLAGS: tuple[str, ...] = (
 # Every symbol must be found in the text itself.
 _LINK = ("-Wl,-z,defs", "-Wl,--build-id=none", "-s")
 _SECONDS = 600
+# Variables that change what GCC and Clang run or read.
+_READ_BY_COMPILERS = ("COMPILER_PATH", "GCC_EXEC_PREFIX", "LIBRARY_PATH", "CCC_OVERRIDE_OPTIONS", "CPATH")
 
 
 _TRIVIAL = "int nothing;"
@@ -61,10 +66,26 @@ class Toolchain:
     command: tuple[str, ...]
     version: str
 
-    def build(self, source: str, flags: tuple[str, ...] = (), *, who: str = "codegen") -> bytes:
-        """The shared library of a C++ text. Raises BuildError with the compiler's own text, or the system's where it lets nothing be written."""
+    def build(
+        self,
+        source: str,
+        flags: tuple[str, ...] = (),
+        *,
+        who: str = "codegen",
+        store: Store | None = None,
+        keep: bool = True,
+    ) -> bytes:
+        """Return the shared library of a C++ text, from the store if it is there.
+
+        keep: False compiles anew, for a text that reads other files.
+        Raises BuildError with the compiler's own text, or the system's where it lets nothing be written.
+        """
         try:
-            return self._build(source, flags, who)
+            identity = self._identity() if keep else ()
+            if not identity:
+                return self._build(source, flags, who)
+            facts = {"flags": [*FLAGS, *flags, *_LINK], "compiler": identity}
+            return cached_binary("object", source, facts, lambda: self._build(source, flags, who), store)
         except OSError as error:
             raise BuildError(
                 who,
@@ -100,6 +121,18 @@ class Toolchain:
                 if done.returncode > 0
                 else "Free memory, or set CXX to another compiler.",
             )
+
+    def _identity(self) -> list[object]:
+        """Return what tells this compiler from another: command, version, and its file's size and time.
+
+        Empty for one that cannot be told: zig's first word is Python's executable, and zig keeps a cache of its own.
+        """
+        path = shutil.which(self.command[0])
+        if path is None or not self.version or "ziglang" in self.command:
+            return []
+        facts = Path(path).resolve().stat()
+        read = [os.environ.get(name, "") for name in _READ_BY_COMPILERS]
+        return [list(self.command), self.version, facts.st_size, facts.st_mtime_ns, read]
 
     def _works(self, flags: tuple[str, ...], who: str) -> bool:
         """Whether the compiler makes anything of a text without content, under the same flags."""

@@ -1,19 +1,16 @@
-"""NVRTC: CUDA C++ texts to CUBINs, without a device or a driver. What was compiled once is kept in the store.
-
-A key is the text, the options, the architecture and NVRTC's version, so another NVRTC never meets an old binary.
-"""
+"""NVRTC: CUDA C++ texts to CUBINs, without a device or a driver."""
 
 from __future__ import annotations
 
 import functools
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .. import _core, env
-from ..errors import BuildError, StoreError
-from ..store import Store, digest
+from ..errors import BuildError
+from ..store import Store
 from ..vendor_folders import vendor_folders
+from .binary_cache import cached_binary
 from .toolchains import TextRefused
 
 __all__ = ["NVRTC_FLAGS", "Nvrtc", "nvrtc_toolchain"]
@@ -25,8 +22,6 @@ NVRTC_FLAGS: tuple[str, ...] = (
     "-lineinfo",
 )
 """What every text is compiled with: precise division and square roots, denormals kept, a product and a sum may become one FMA."""
-
-_KIND = "cubin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,24 +44,23 @@ class Nvrtc:
         who: str = "codegen",
         name: str = "kernels.cu",
         store: Store | None = None,
+        keep: bool = True,
     ) -> bytes:
-        """The CUBIN of a text for one architecture (``sm_80``, ``sm_90a`` ...), from the store where it lies there.
+        """Return the CUBIN of a text for one architecture (``sm_80``, ``sm_90a`` ...), from the store if it is there.
 
+        keep: False compiles anew, for a text that reads other files.
         Raises BuildError with the compiler's own text, which quotes the line that it complains of.
         """
-        store = Store() if store is None else store
         flags = [*NVRTC_FLAGS, *options]
-        ingredients = {
-            "source": hashlib.sha256(source.encode()).hexdigest(),
-            "name": name,
-            "arch": arch,
-            "options": flags,
-            "nvrtc": list(self.version),
-        }
-        kept = store.get(_KIND, digest(ingredients))
-        if kept is not None:
-            return kept
-        status, cubin, _ = _core.nvrtc_compile(source, name, arch, flags)
+        if not keep:
+            return self._compiled(source, arch, flags, who, name)
+        facts = {"name": name, "arch": arch, "options": flags, "nvrtc": list(self.version)}
+        return cached_binary(
+            "cubin", source, facts, lambda: self._compiled(source, arch, flags, who, name), store
+        )
+
+    def _compiled(self, source: str, arch: str, flags: Sequence[str], who: str, name: str) -> bytes:
+        status, cubin, _ = _core.nvrtc_compile(source, name, arch, list(flags))
         if not status.ok:
             works, _, _ = _core.nvrtc_compile("", name, arch, flags)
             raise (TextRefused if works.ok else BuildError)(
@@ -75,7 +69,6 @@ class Nvrtc:
                 got=_said(status.message),
                 do=status.advice or "Mend the kernel's text.",
             )
-        _keep(store, ingredients, cubin)
         return cubin
 
 
@@ -94,14 +87,6 @@ def _toolchain(override: str) -> Nvrtc:
         if status.ok:
             return Nvrtc((major, minor))
     raise BuildError("codegen", "CUDA kernels need NVRTC", got=status.message, do=status.advice)
-
-
-def _keep(store: Store, ingredients: Mapping[str, object], cubin: bytes) -> None:
-    """A store that cannot be written costs the next start some time, and nothing now."""
-    try:
-        store.put(_KIND, ingredients, cubin)
-    except StoreError:
-        return
 
 
 def _said(message: str, lines: int = 20) -> str:
