@@ -64,21 +64,18 @@ def test_a_pipe_is_written_and_stays_a_pipe(tmp_path: Path) -> None:
         StoreError, match=r"cannot write; got .*\. Start the program that reads the pipe first\."
     ):
         write_atomic(pipe, content)
-    seen: list[bytes] = []
     handle = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     os.set_blocking(handle, True)
-
-    def read() -> None:
-        with os.fdopen(handle, "rb") as file:
-            seen.append(file.read())
-
-    reader = threading.Thread(target=read)
     writer = threading.Thread(target=write_atomic, args=(pipe, content[:7], content[7:]))
     writer.start()
-    reader.start()
+    seen, alive = b"", True
+    while alive and len(seen) < len(content):
+        alive = writer.is_alive()  # a pipe holds 64 KiB: one more read after its end
+        seen += os.read(handle, 1 << 16)  # empty before the writer opens the pipe
     writer.join()
-    reader.join()
-    assert seen == [content]
+    assert seen == content
+    assert os.read(handle, 1) == b""
+    os.close(handle)
     assert stat.S_ISFIFO(pipe.stat().st_mode)
 
 
