@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 
-__all__ = ["as_json", "line", "logger", "text"]
+__all__ = ["as_json", "line", "logger", "shortened", "text"]
 
 _TURNING = "\u2028\u2029\u202a-\u202e\u2066-\u2069"
 _LINE = re.compile(f"[\x00-\x1f\x7f-\x9f{_TURNING}\ud800-\udfff]")
@@ -26,6 +26,13 @@ def text(value: object, indent: str | None = None) -> str:
     """Return a value's text without control characters but tabs and line feeds. indent: what the second and all further lines begin with."""
     clean = _TEXT.sub(_escape, str(value))
     return clean if indent is None else clean.replace("\n", "\n" + indent)
+
+
+def shortened(value: object, longest: int = 200) -> str:
+    """Return the repr of a value from a file. The middle of a long one is left out."""
+    shown = repr(value)
+    half = longest // 2
+    return shown if len(shown) <= longest else f"{shown[:half]} ... {shown[-half:]} ({len(shown)} characters)"
 
 
 def as_json(document: str) -> str:

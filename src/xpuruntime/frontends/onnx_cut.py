@@ -31,7 +31,15 @@ class Original:
             raise ModelError(f"model {model.name!r}", "is not ONNX", got=model.format)
         self._proto = found.proto
         if model.path is not None:
-            onnx.external_data_helper.load_external_data_for_model(self._proto, str(model.path.parent))
+            try:
+                onnx.external_data_helper.load_external_data_for_model(self._proto, str(model.path.parent))
+            except (OSError, ValueError, onnx.checker.ValidationError) as error:
+                raise ModelError(
+                    f"model {model.name!r}",
+                    "external data cannot be read",
+                    got=error,
+                    do="Save the model again with its data in one plain file.",
+                ) from error
         self._names: list[str] = list(found.names)
         nodes = self._proto.graph.node
         self._maker = {o: i for i, n in enumerate(nodes) for o in n.output if o}

@@ -30,10 +30,17 @@ def tensor_spec(tensor: Any, dtypes: Mapping[int, DType]) -> TensorSpec | None:
 def tensor_array(tensor: Any, folder: Path | None = None) -> Array:
     """The elements. Raises ModelError where they do not fit the tensor's own shape and type."""
     import numpy as np
-    from onnx import numpy_helper
+    from onnx import checker, numpy_helper
 
     try:
         return np.asarray(numpy_helper.to_array(tensor, base_dir="" if folder is None else str(folder)))
+    except (OSError, checker.ValidationError) as error:
+        raise ModelError(
+            f"tensor {tensor.name!r}",
+            "its external data cannot be read",
+            got=error,
+            do="Save the model again with its data in one plain file.",
+        ) from error
     except (ValueError, TypeError, KeyError, IndexError, OverflowError) as error:
         raise ModelError(
             f"tensor {tensor.name!r}",
