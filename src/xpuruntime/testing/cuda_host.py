@@ -55,7 +55,10 @@ class CudaHost(CudaTarget):
         """Flags are NVRTC's, and left out here."""
         return self._built(self.source({symbol: text}, parts), (symbol,), ())
 
-    def _built(self, source: str, symbols: tuple[str, ...], options: tuple[str, ...]) -> Binary:
+    def _built(
+        self, source: str, symbols: tuple[str, ...], options: tuple[str, ...], *, keep: bool = False
+    ) -> Binary:
+        """Compiled by the C++ compiler, each time: ``keep`` is for NVRTC's binaries."""
         toolchain = cxx_toolchain()
         return Binary(
             target=self.name,
