@@ -18,8 +18,11 @@ TOLERANCE = 5e-5
 
 
 def gap(got: Any, want: Any) -> float:
+    """The largest difference, over the largest value where one is not 0."""
     want = to_numpy(want).astype(np.float64)
-    return float(np.abs(got.astype(np.float64) - want).max() / np.abs(want).max())
+    if not want.size:
+        return 0.0
+    return float(np.abs(got.astype(np.float64) - want).max() / (np.abs(want).max() or 1.0))
 
 
 def opaque(graph: ir.Graph) -> list[str]:
@@ -37,8 +40,8 @@ class OfFunction(nn.Module):
         super().__init__()
         self.function = function
 
-    def forward(self, x: Any) -> Any:
-        return self.function(x)
+    def forward(self, x: Any, *others: Any) -> Any:
+        return self.function(x, *others)
 
 
 def same(function: Any, *tensors: Any, dynamic_shapes: Any = None, others: Any = ()) -> ir.Graph:

@@ -120,11 +120,11 @@ class Lowering:
             self._opaque(node, domain, op, reason)
 
     def _lower(self, node: Any, domain: str, op: str) -> list[str | None]:
-        if domain != "aten":
+        row = TABLE.get(op if domain == "aten" else f"{domain}::{op}")
+        if row is None and domain != "aten":
             raise NotLowered(
                 "control flow" if op in _CONTROL_FLOW else f"the op is of the library {domain or 'torch'!r}"
             )
-        row = TABLE.get(op)
         if row is None:
             raise NotLowered("the op has no row in the table of ATen ops")
         site = Site(

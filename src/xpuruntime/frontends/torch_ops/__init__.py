@@ -16,6 +16,7 @@ from . import (
     conv,
     create,
     elementwise,
+    groups,
     indexing,
     matmul,
     movement,
@@ -39,6 +40,7 @@ _FILES = (
     norm,
     movement,
     indexing,
+    groups,
     attention,
     create,
     resize,
@@ -47,4 +49,4 @@ _FILES = (
 )
 
 TABLE: Mapping[str, Row] = joined("ATen op", (file.ROWS for file in _FILES))
-"""ATen name, overload included (``add.Tensor``, ``mm``) -> how it is lowered."""
+"""ATen name, overload included (``add.Tensor``, ``mm``) -> how it is lowered. Another library's op has its name before it: ``library::op``."""

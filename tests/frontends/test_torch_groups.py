@@ -1,0 +1,97 @@
+"""Counting into bins, searches among boundaries and products by groups, against PyTorch."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from xpuruntime.frontends.torch import import_torch  # noqa: E402
+
+sys.path.insert(0, str(Path(__file__).parent))
+from torch_oracle import OfFunction, opaque, same  # noqa: E402
+
+sys.path.pop(0)
+
+nan, inf = float("nan"), float("inf")
+
+CONTENTS = [
+    [0.0, 1.0, 2.0, 3.0, 3.0, 0.5, 2.999999],
+    [-1.0, 4.0, nan, inf, -inf, 3.0, 1.5],
+    [],
+]
+
+
+@pytest.mark.parametrize("content", CONTENTS, ids=["inside", "outside", "empty"])
+@pytest.mark.parametrize(("bins", "low", "high"), [(4, 0, 3), (7, -0.5, 3), (1, 0, 1)])
+def test_values_are_counted_as_pytorch_counts(
+    content: list[float], bins: int, low: float, high: float
+) -> None:
+    same(lambda x: torch.histc(x, bins, low, high), torch.tensor(content))
+
+
+def test_many_values_are_counted_as_pytorch_counts() -> None:
+    """Values on the edges of bins among them."""
+    x = torch.rand(5, 7, 31, generator=torch.Generator().manual_seed(2)) * 3 - 1
+    same(lambda x: torch.histc(x, 10, -1.0, 1.0), (x * 10).round() / 10, others=[(x,)])
+
+
+@pytest.mark.parametrize("function", [lambda x: torch.histc(x, 4), lambda x: torch.histc(x, 4, 2, 2)])
+def test_a_range_that_depends_on_content_is_refused(function: Any) -> None:
+    graph, _ = import_torch(OfFunction(function).eval(), (torch.rand(9),))
+    assert opaque(graph) == ["histc: its range is that of its content"]
+
+
+@pytest.mark.parametrize("right", [False, True])
+def test_places_among_boundaries_are_pytorch_s(right: bool) -> None:
+    bounds = torch.tensor([-1.0, 0.0, 0.0, 2.5])
+    x = torch.tensor([[-inf, -1.0, 0.0], [2.5, inf, nan], [-0.0, 1.0, 3.0]])
+    same(partial(torch.bucketize, right=right), x, bounds)
+    same(partial(torch.bucketize, right=right, out_int32=True), x.double(), bounds)
+    same(lambda b, v: torch.searchsorted(b, v, right=right), bounds, x)
+    same(lambda b, v: torch.searchsorted(b, v, side="right" if right else "left"), bounds, x)
+    same(partial(torch.bucketize, right=right), x[:0], bounds, others=[(x[:0], bounds)])
+    same(partial(torch.bucketize, right=right), x, bounds[:0])
+
+
+def test_every_row_has_boundaries_of_its_own() -> None:
+    draw = torch.Generator().manual_seed(3)
+    bounds = torch.randn(2, 3, 6, generator=draw).sort(-1).values
+    same(torch.searchsorted, bounds, torch.randn(2, 3, 4, generator=draw))
+
+
+def test_boundaries_that_another_tensor_sorts_are_refused() -> None:
+    def function(b: Any, v: Any, order: Any) -> Any:
+        return torch.searchsorted(b, v, sorter=order)
+
+    given = (torch.tensor([3.0, 1.0, 2.0]), torch.rand(4), torch.tensor([1, 2, 0]))
+    graph, _ = import_torch(OfFunction(function).eval(), given)
+    assert opaque(graph) == ["searchsorted.Tensor: its boundaries are sorted by another tensor"]
+
+
+ENDS = [[2, 5, 9], [0, 0, 9], [0, 4, 4], [9, 9, 9], [0, 0, 0]]
+
+
+@pytest.mark.parametrize("kind", [torch.int32, torch.int64])
+def test_a_product_by_groups_is_that_of_its_library(kind: Any) -> None:
+    """Empty groups, and rows beyond the last group, which are 0."""
+    pytest.importorskip("transformers.integrations.moe")
+    draw = torch.Generator().manual_seed(4)
+    rows, matrices = torch.randn(9, 5, generator=draw), torch.randn(3, 5, 4, generator=draw)
+    first, *others = ((rows, matrices, torch.tensor(ends, dtype=kind)) for ends in ENDS)
+    same(torch.ops.transformers.grouped_mm_fallback, *first, others=others)
+
+
+def test_an_intermediate_value_without_bounds_is_refused() -> None:
+    pytest.importorskip("transformers.integrations.moe")
+    given = (torch.zeros(2**15, 1), torch.zeros(64, 1, 256), torch.zeros(64, dtype=torch.int32))
+    graph, _ = import_torch(OfFunction(torch.ops.transformers.grouped_mm_fallback).eval(), given)
+    assert opaque(graph) == [
+        "grouped_mm_fallback: a product by groups needs an intermediate value of 536,870,912 elements;"
+        " at most 268,435,456 are taken"
+    ]
