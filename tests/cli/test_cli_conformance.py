@@ -36,6 +36,37 @@ def test_json_has_every_count(xpu) -> None:
     assert suite["right"] + suite["wrong"] + suite["refused"] + suite["excused"] == suite["cases"]
 
 
+def test_a_page_has_counts_reasons_and_what_failed(xpu, tmp_path: Path) -> None:
+    pytest.importorskip("jinja2")
+    pytest.importorskip("matplotlib")
+    from xpuruntime.testing.conformance import ConformanceReport, Finding, SuiteReport
+    from xpuruntime.testing.conformance.page import write_page
+
+    done = xpu(*EDGE, *ONE, "--report", tmp_path / "page.html")
+    assert done.code == 0
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "npu-sim:edge names no kernel for addmm" in page
+    assert "nothing is wrong" in page
+    found = [
+        Finding("timm/a cpu float32 batch 2", "right", "error 1e-7"),
+        Finding("timm/b cpu float32 batch 2", "wrong", "error <2>"),
+        Finding("timm/c", "not run", "export: no"),
+    ]
+    facts = {"engine": "native", "version": "1", "device": "cpu", "machine": "one"}
+    suites = [SuiteReport("models", found), SuiteReport("ops", not_run="needs torch")]
+    page = write_page(tmp_path / "two.html", ConformanceReport(facts, suites)).read_text(encoding="utf-8")
+    for text in (
+        "1 failed",
+        "timm/b",
+        "error &lt;2&gt;",
+        "2 networks",
+        "1 did not run",
+        "export: no",
+        "needs torch",
+    ):
+        assert text in page
+
+
 def test_a_wrong_kernel_ends_with_one(xpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The target lies in the folder where one stands, as it does while it is written."""
     (tmp_path / "wrong_target.py").write_text(WRONG, encoding="utf-8")

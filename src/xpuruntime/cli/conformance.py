@@ -75,6 +75,10 @@ def conformance(
         str | None,
         typer.Option("--results", metavar="FILE", help="JSON lines that the suite models goes on from."),
     ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option("--report", metavar="FILE", help="Write an HTML page of it (extra: report)."),
+    ] = None,
     refused: Annotated[int, typer.Option("--refused", min=0, help="Reasons of refusals to show.")] = 8,
     as_json: options.AsJson = False,
 ) -> Answer:
@@ -84,6 +88,10 @@ def conformance(
     from ..testing.conformance import conformance as judge
     from ..testing.conformance.models import Options
 
+    if report is not None:
+        from ..profiler.drawing import require_report_extra
+
+        require_report_extra()
     names = _words(*(suite or ()))
     networks = Options(
         devices=_words(also), precisions=_words(precision), batches=_words(batch), only=_words(only), seconds=seconds, each=each, workers=workers,
@@ -100,6 +108,10 @@ def conformance(
             networks_of=networks,
             progress=now,
         )
+    if report is not None:
+        from ..testing.conformance.page import write_page
+
+        write_page(report, found)
     return Answer(found.to_json(), lambda: _show(found, refused), ExitCode.OK if found.ok else ExitCode.NO)
 
 

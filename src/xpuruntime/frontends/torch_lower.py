@@ -10,12 +10,12 @@ from typing import Any
 from ..errors import IrError
 from ..faults import is_fault, recorded
 from ..ir import Value, find_op
-from ..types import Dim, DimLike, TensorSpec
+from ..types import Dim, DimLike, DType, TensorSpec
 from .builder import Builder
 from .torch_dims import Symbols, alike, dtype_of, spec_of
 from .torch_names import source_of
 from .torch_nodes import attribute, default, dense, is_number, listed, op_name, users
-from .torch_ops import FREE, TABLE, NotLowered, Ref, Site
+from .torch_ops import FREE, MAKERS, PAIRS, TABLE, NotLowered, Pair, Ref, Site, real_form
 
 __all__ = ["Lowering", "Unknown"]
 
@@ -66,8 +66,6 @@ class Lowering:
             return dtype_of(value)
         if isinstance(value, torch.SymInt):
             return self._bound(self.symbols.dim(value))
-        if isinstance(value, complex):
-            raise NotLowered("a complex number is no operand")
         return value
 
     def _bound(self, value: Any) -> Any:
@@ -119,37 +117,43 @@ class Lowering:
             self.refused.add(op)
             self._opaque(node, domain, op, reason)
 
-    def _lower(self, node: Any, domain: str, op: str) -> list[str | None]:
-        row = TABLE.get(op if domain == "aten" else f"{domain}::{op}")
+    def _lower(self, node: Any, domain: str, op: str) -> list[str | Pair | None]:
+        name = op if domain == "aten" else f"{domain}::{op}"
+        row: Any = MAKERS.get(name) or TABLE.get(name)
         if row is None and domain != "aten":
             raise NotLowered(
                 "control flow" if op in _CONTROL_FLOW else f"the op is of the library {domain or 'torch'!r}"
             )
-        if row is None:
+        if row is None and name not in PAIRS:
             raise NotLowered("the op has no row in the table of ATen ops")
-        site = Site(
-            self.b, op, self._arguments(node), self._specs(node), lambda i: users(node, i), dense(node)
-        )
+        arguments = self._arguments(node)
+        if any(map(_has_pair, arguments.values())):
+            row = PAIRS.get(name)
+        if row is None:
+            raise NotLowered("the op has no form for complex numbers")
+        site = Site(self.b, op, arguments, self._specs(node), lambda i: users(node, i), dense(node))
         mark = len(self.b.nodes)
         made = row(site)
         self._found(mark)
-        for name, value in site.args.items():
-            if name not in site.read and name not in FREE and value != default(node, name):
-                raise NotLowered(f"its argument {name} is {value}")
-        results: list[str | None] = [made] if isinstance(made, str) else list(made)
+        for argument, value in site.args.items():
+            if argument not in site.read and argument not in FREE and value != default(node, argument):
+                raise NotLowered(f"its argument {argument} is {value}")
+        results: list[str | Pair | None] = [made] if isinstance(made, str | Pair) else list(made)
         for i, value in enumerate(results):
             self._checked(node, i, value, site.results[i] if i < len(site.results) else None)
         return results
 
-    def _checked(self, node: Any, position: int, value: str | None, theirs: TensorSpec | None) -> None:
+    def _checked(self, node: Any, position: int, value: str | Pair | None, theirs: TensorSpec | None) -> None:
         """The result is what PyTorch says it is: a row that errs is found here, and not in somebody's scores."""
         if value is None:
             if users(node, position):
                 raise NotLowered(f"its result {position} is not made")
             return
-        ours = self.b.spec(value)
-        if theirs is not None and not alike(ours, theirs):
-            raise NotLowered(f"its result {position} would be {ours} where PyTorch's is {theirs}")
+        if isinstance(value, Pair) and theirs is not None:
+            theirs = real_form(theirs)
+        for ours in (self.b.spec(v) for v in _values(value)):
+            if theirs is not None and not alike(ours, theirs):
+                raise NotLowered(f"its result {position} would be {ours} where PyTorch's is {theirs}")
 
     def _arguments(self, node: Any) -> dict[str, Any]:
         schema = node.target._schema.arguments
@@ -171,7 +175,7 @@ class Lowering:
 
     # ── results ──
 
-    def _name(self, node: Any, made: Sequence[str | None], mark: int) -> None:
+    def _name(self, node: Any, made: Sequence[str | Pair | None], mark: int) -> None:
         """Results take the FX node's name where they were made here (a view of nothing new keeps the one it has)."""
         import torch
 
@@ -179,12 +183,19 @@ class Lowering:
         refs = []
         for i, value in enumerate(made):
             wanted = f"{node.name}.{i}" if several and i else node.name
-            own = any(v.name == value for n in self.b.nodes[mark:] for v in n.outputs)
-            if value is not None and own and wanted not in self.b.values:
-                self._rename(mark, value, wanted)
-                value = wanted
-            refs.append(None if value is None else Ref(value))
+            named = [
+                self._named(mark, v, f"{wanted}.imag" if k else wanted) for k, v in enumerate(_values(value))
+            ]
+            refs.append(None if value is None else Pair(*named) if isinstance(value, Pair) else Ref(*named))
         self.values[node] = refs if several else refs[0]
+
+    def _named(self, mark: int, value: str, wanted: str) -> str:
+        """The value's name, after it took the wanted one where it was made since ``mark``."""
+        own = any(v.name == value for n in self.b.nodes[mark:] for v in n.outputs)
+        if not own or wanted in self.b.values:
+            return value
+        self._rename(mark, value, wanted)
+        return wanted
 
     def _rename(self, mark: int, old: str, new: str) -> None:
         nodes, values = self.b.nodes, self.b.values
@@ -224,7 +235,7 @@ class Lowering:
         (x,) = node.args
         with self.b.source(source_of(node, "aten._local_scalar_dense")):
             value = self.values[x]
-            if isinstance(value, Ref) and self.b.values[value.value].spec is not None:
+            if type(value) is Ref and self.b.values[value.value].spec is not None:
                 scalar = value.value
                 if self.b.spec(scalar).rank:
                     scalar = str(self.b.view(scalar, size=[], name=node.name))
@@ -269,11 +280,29 @@ class Lowering:
         """Arguments by name; of what has no schema, or an argument that no graph holds, the tensors alone."""
         try:
             if hasattr(node.target, "_schema"):
-                return self._arguments(node)
+                return {name: self.joined(value) for name, value in self._arguments(node).items()}
         except NotLowered:
             pass
         flat = [self.values.get(a) for a in node.all_input_nodes]
-        return {f"operand_{i}": v for i, v in enumerate(flat) if isinstance(v, Ref)}
+        return {f"operand_{i}": self.joined(v) for i, v in enumerate(flat) if isinstance(v, Ref)}
+
+    def joined(self, value: Any) -> Any:
+        """The value with each pair as the one complex tensor that it stands for, which PyTorch makes."""
+        if isinstance(value, list):
+            return [self.joined(v) for v in value]
+        if not isinstance(value, Pair):
+            return value
+        part = self.b.spec(value.value)
+        whole = TensorSpec(part.shape, DType.COMPLEX64 if part.dtype is DType.FLOAT32 else DType.COMPLEX128)
+        (made,) = self.b.opaque(
+            "complex",
+            [value.value, value.imaginary],
+            [(self.b.fresh(f"{value.value}.complex"), whole)],
+            reason="a complex number leaves the ops that have a form for pairs",
+            domain="aten",
+            attributes={"real": "%0", "imag": "%1"},
+        )
+        return Ref(made)
 
     def _spec(self, value: Any) -> TensorSpec | None:
         """Of an opaque result; None where the graph has no word for it."""
@@ -283,6 +312,17 @@ class Lowering:
             return None
         self.symbols.known |= spec.symbols
         return spec
+
+
+def _values(value: str | Pair | None) -> list[str]:
+    """Names of a result's tensors: of a pair both."""
+    if value is None:
+        return []
+    return [value] if isinstance(value, str) else [value.value, value.imaginary]
+
+
+def _has_pair(value: Any) -> bool:
+    return isinstance(value, Pair | complex) or (isinstance(value, list) and any(map(_has_pair, value)))
 
 
 def _sort_out(name: str, value: Any, inputs: list[str | None], attributes: dict[str, Any]) -> None:

@@ -93,7 +93,7 @@ def _argument(value: Any, tensors: Sequence[Any], kind: str) -> Any:
         if "ScalarType" in kind or kind in ("Optional[int]", "int"):
             found = _dtype(value)
             return value if found is None else found
-        return value
+        return complex(value) if kind in ("number", "Optional[number]") else value
     if isinstance(value, tuple | list):
         return [_argument(v, tensors, kind) for v in value]
     return value

@@ -14,7 +14,7 @@ from .torch_dims import Symbols, spec_of
 from .torch_export import find_torch
 from .torch_lower import Lowering, Unknown
 from .torch_names import declared_dims, output_names
-from .torch_ops import NotLowered, Ref
+from .torch_ops import NotLowered, Pair, Ref, real_form
 from .torch_weights import identity, to_array
 
 __all__ = ["Import"]
@@ -123,7 +123,10 @@ class Import:
         if not node.users and spec.target not in self.states:
             return
         tensor = self._tensor(spec)
-        if spec.target in self.states:
+        own = spec.target not in self.program.state_dict and spec.target not in self.states
+        if own and tensor.is_complex():
+            self.lowering.values[node] = Pair(*(self._held(spec, node, part) for part in ("real", "imag")))
+        elif spec.target in self.states:
             weight = self._declare(spec.target, node, tensor)
             state = self._free(f"{spec.target}.state")
             self.b.state(state, self.b.spec(weight), init=weight)
@@ -137,6 +140,16 @@ class Import:
             first = self.first.setdefault(identity(tensor), spec.target)
             name = self.names.get(first) or self._declare(first, node, tensor)
             self.lowering.values[node] = Ref(name)
+
+    def _held(self, spec: Any, node: Any, part: str) -> str:
+        """The real or imaginary part of a complex tensor that no checkpoint holds."""
+        tensor = getattr(self._tensor(spec).resolve_conj(), part).contiguous()
+        name = self._free(f"{spec.target}.{part}")
+        made = real_form(spec_of(node.meta["val"], self.symbols))
+        data = Weight.encoded(to_array(tensor, spec.target)) if _embeddable(tensor) else ""
+        self.b.weight(name, made, key=name, data=data)
+        self.tensors[name] = tensor
+        return name
 
     def _tensor(self, spec: Any) -> Any:
         found = self.program.state_dict.get(spec.target)
@@ -190,7 +203,7 @@ class Import:
         names = iter(output_names(self.program.call_spec.out_spec))
         assert len(users) <= self.program.call_spec.out_spec.num_leaves
         for spec, node in zip(signature.output_specs, out.args[0], strict=True):
-            value = self.lowering.values[node] if hasattr(node, "op") else node
+            value = self.lowering.joined(self.lowering.values[node]) if hasattr(node, "op") else node
             if spec.kind.name in _CHANGES:
                 self.b.set_state(self.states[spec.target], value.value)
             elif spec.kind.name in ("USER_OUTPUT", "LOSS_OUTPUT"):

@@ -26,9 +26,22 @@ from . import (
     resize,
     signal,
 )
-from .site import FREE, NotLowered, Ref, Results, Row, Site
+from .complexes import MAKERS, PAIRS, real_form
+from .site import FREE, NotLowered, Pair, Ref, Results, Row, Site
 
-__all__ = ["FREE", "TABLE", "NotLowered", "Ref", "Results", "Row", "Site"]
+__all__ = [
+    "FREE",
+    "MAKERS",
+    "PAIRS",
+    "TABLE",
+    "NotLowered",
+    "Pair",
+    "Ref",
+    "Results",
+    "Row",
+    "Site",
+    "real_form",
+]
 
 _FILES = (
     elementwise,

@@ -11,7 +11,7 @@ import numpy as np
 from ...ir import GraphBuilder
 from ...types import Dim, DimLike, DType, TensorSpec
 
-__all__ = ["FREE", "NotLowered", "Ref", "Results", "Row", "Site", "listed"]
+__all__ = ["FREE", "NotLowered", "Pair", "Ref", "Results", "Row", "Site", "listed"]
 
 Results: TypeAlias = "str | Sequence[str | None]"
 """What a row gives back: the value of each result in ATen's order; None for one that nobody reads."""
@@ -34,6 +34,13 @@ class Ref:
     """An argument that is a tensor: its value in the graph."""
 
     value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pair(Ref):
+    """A complex tensor that was made of real ones: ``value`` is its real part. Only the rows of ``complexes`` take it."""
+
+    imaginary: str
 
 
 class Site:

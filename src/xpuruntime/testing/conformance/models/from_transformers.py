@@ -1,13 +1,15 @@
 """A small model of each type that transformers' AutoModel knows.
 
-No one configuration fits every type. ``build`` tries a few (sizes of every sub-configuration made small, only depths made small, the default) with a
-few sets of inputs, and takes the first that PyTorch runs.
+No one configuration fits every type. ``build`` tries a few (sizes of every sub-configuration made small, other sizes of heads, only depths made small, the
+default) with a few sets of inputs, and takes the first that PyTorch runs.
 """
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 __all__ = ["build", "names"]
@@ -22,11 +24,24 @@ _WIDTHS: Mapping[str, Any] = {
     "hidden_dim": 128, "ffn_dim": 128, "pad_token_id": 0, "num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4,
     "moe_intermediate_size": 32, "q_lora_rank": 32, "kv_lora_rank": 32, "qk_rope_head_dim": 16, "qk_nope_head_dim": 16, "v_head_dim": 16,
     "state_size": 8, "sliding_window": 32, "embedding_size": 64, "word_embed_proj_dim": 64, "projection_dim": 32, "num_experts_per_tok": 2, "moe_topk": 2, "n_group": 1, "topk_group": 1,
+    "prediction_length": 8,
 }  # fmt: skip
-_MOST_PARAMETERS = 60_000_000
+_HEADS: tuple[Mapping[str, Any], ...] = (
+    {"num_key_value_heads": 4},
+    *({"head_dim": s, "hidden_size": 4 * s, "n_embd": 4 * s, "d_model": 4 * s, "embed_dim": 4 * s, "rotary_dim": s} for s in (64, 128)),
+)  # fmt: skip
+"""Other sizes of heads, which parts of a rotary embedding must add up to."""
+_MOST_PARAMETERS = 70_000_000
 _WHOLE = ("timm", "encoder-decoder", "rag", "musicgen", "bark", "vision-text-dual-encoder", "esmfold")
 """Types that are made of other types, or of networks of timm."""
-_TOKENS, _SAMPLES, _FRAMES = 24, 8000, 200
+_MORE = ("decoder_input_ids", "pixel_values", "input_ids", "input_features", "bbox", "qformer_input_ids")
+_TOKENS, _SAMPLES, _FRAMES, _GRID = 24, 8000, 200, 4
+_FIXED: Mapping[str, Any] = {
+    "grid_thw": [1, _GRID, _GRID],
+    "merge_sizes": 1,
+    "spatial_shapes": [_GRID, _GRID],
+}
+"""Inputs that decide shapes, by image: the network has them as constants."""
 
 
 def names() -> list[str]:
@@ -52,7 +67,7 @@ def build(name: str, batch: int) -> tuple[Any, tuple[Any, ...]]:
             first = first or error
             continue
         for inputs in _inputs(model, batch):
-            wrapper = _wrapper(model, tuple(inputs))
+            wrapper = _wrapper(model, tuple(inputs), batch)
             try:
                 with torch.no_grad():
                     if wrapper(*inputs.values()):
@@ -68,15 +83,14 @@ def _configs(name: str) -> Iterator[Any]:
 
     kind = CONFIG_MAPPING[name]
     base = kind()
-    flat = {
-        k: v for k, v in _small(base, {**_DEPTHS, **_WIDTHS}, nested=False).items() if k in base.to_dict()
-    }
+    sizes = {**_DEPTHS, **_WIDTHS}
+    flat = {k: v for k, v in _small(base, sizes, nested=False).items() if k in base.to_dict()}
+    plain = {k: v for k, v in flat.items() if k not in ("head_dim", "num_key_value_heads", "image_size")}
     tries: list[Callable[[], Any]] = [
-        lambda: kind(**_small(base, {**_DEPTHS, **_WIDTHS}, nested=True)),
+        lambda: kind(**_small(base, sizes, nested=True)),
         lambda: kind(**flat),
-        lambda: kind(
-            **{k: v for k, v in flat.items() if k not in ("head_dim", "num_key_value_heads", "image_size")}
-        ),
+        lambda: kind(**plain),
+        *(partial(_with_heads, kind, base, {**sizes, **heads}) for heads in _HEADS),
         lambda: kind(**_small(base, _DEPTHS, nested=True)),
         lambda: base,
     ]
@@ -92,6 +106,10 @@ def _configs(name: str) -> Iterator[Any]:
         yield config
     if first is not None and not count:
         raise first
+
+
+def _with_heads(kind: Any, base: Any, sizes: Mapping[str, Any]) -> Any:
+    return kind(**_small(base, sizes, nested=True))
 
 
 def _small(base: Any, sizes: Mapping[str, Any], nested: bool) -> dict[str, Any]:
@@ -136,22 +154,21 @@ def _model(config: Any) -> Any:
 
 
 def _inputs(model: Any, batch: int) -> Iterator[dict[str, Any]]:
-    """Sets of inputs: the main one, and with it those that such models ask for as well."""
-    import inspect
-
+    """Sets of inputs: those that the model requires and its main one, and with them those that such models ask for as well."""
     known = _every_input(model, batch)
     takes = inspect.signature(model.forward).parameters
+    named = [p for p in takes.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    first = [p.name for p in named if p.default is p.empty and p.name not in _FIXED]
     main = model.main_input_name
-    if main not in known:
-        raise RuntimeError(f"the suite has no input {main}")
-    more = [
-        k
-        for k in ("decoder_input_ids", "pixel_values", "input_ids", "input_features", "bbox")
-        if k in takes and k in known and k != main
-    ]
+    if main in takes and main not in first:
+        first.insert(0, main)
+    missing = [k for k in first if k not in known]
+    if missing:
+        raise RuntimeError(f"the suite has no input {missing[0]}")
+    more = [k for k in _MORE if k in takes and k in known and k not in first]
     for count in range(len(more) + 1):
         for extra in itertools.combinations(more, count):
-            keys = (main, *extra)
+            keys = (*first, *extra)
             for forms in itertools.product(*(known[k] for k in keys)):
                 yield dict(zip(keys, forms, strict=True))
 
@@ -172,26 +189,46 @@ def _every_input(model: Any, batch: int) -> dict[str, tuple[Any, ...]]:
                 return value
         return otherwise
 
+    def draw(*shape: int) -> Any:
+        return torch.randn(batch, *shape, generator=random)
+
     tokens = torch.randint(3, 200, (batch, _TOKENS), generator=random)
-    side = size("image_size", 64)
-    image = torch.randn(batch, size("num_channels", 3), side, side, generator=random)
+    side, channels = size("image_size", 64), size("num_channels", 3)
+    sides = getattr(config, "image_size", None)
+    high, wide = sides[:2] if isinstance(sides, list | tuple) and len(sides) > 1 else (side, side)
     corner = torch.randint(0, 100, (batch, _TOKENS, 2), generator=random)
     bins = size("num_mel_bins", 80)
     frames = 2 * size("max_source_positions", _FRAMES // 2)
-    sound = torch.randn(batch, bins, frames, generator=random)
-    clip = torch.randn(batch, size("num_frames", 4), size("num_channels", 3), side, side, generator=random)
-    samples = torch.randn(batch, _SAMPLES, generator=random)
+    sound = draw(bins, frames)
+    clip = draw(size("num_frames", 4), channels, side, side)
+    samples = draw(_SAMPLES)
+    features = [
+        draw(_FRAMES, count) for count in (size("feature_projection_input_dim", 160), 128, 100, 320, bins)
+    ]
+    patch, past = size("patch_size", 16), size("context_length", 512)
+    patches = draw(_GRID**2, size("in_channels", channels) * size("temporal_patch_size", 1) * patch**2)
+    lagged = past + max(getattr(config, "lags_sequence", None) or [0])
     return {
-        "input_ids": (tokens,), "decoder_input_ids": (tokens[:, :16],), "pixel_values": (image, clip), "pixel_values_videos": (clip,),
-        "input_values": (samples, samples[:, None]), "input_features": (sound, sound.transpose(1, 2).contiguous()),
-        "bbox": (torch.cat([corner, corner + 50], dim=-1),), "inputs": (tokens,), "past_values": (samples[:, :512].reshape(batch, 512, 1),),
+        "input_ids": (tokens,), "decoder_input_ids": (tokens[:, :16],), "qformer_input_ids": (tokens,), "inputs": (tokens,),
+        "pixel_values": (draw(channels, high, wide), clip, draw(2, channels, side, side), draw(channels, 224, 224), patches, patches.flatten(0, 1)),
+        "pixel_values_videos": (clip,), "hidden_states": (patches.flatten(0, 1),), "input_values": (samples, samples[:, None], draw(size("max_length", 1024), 128)),
+        "input_features": (sound, sound.transpose(1, 2).contiguous(), *features), "audio_mel": (draw(_FRAMES, size("input_feat_size", 128)),),
+        "input_features_mask": (torch.ones(batch, frames, dtype=torch.bool), torch.ones(batch, _FRAMES, dtype=torch.bool)),
+        "audio_mel_mask": (torch.zeros(batch, _FRAMES, dtype=torch.bool),), "query_embeds": (draw(8, size("hidden_size", 64)),),
+        "bbox": (torch.cat([corner, corner + 50], dim=-1),), "pixel_attention_mask": (torch.ones(batch, _GRID**2, dtype=torch.long),),
+        "past_values": (samples[:, :512, None], draw(past, size("num_input_channels", 1)), draw(lagged)), "past_observed_mask": (torch.ones(batch, lagged),),
+        "past_time_features": (draw(lagged, size("num_time_features", 0)),), "prompt_pixel_values": (draw(channels, high, wide),),
+        "prompt_masks": (draw(channels, high, wide),),
     }  # fmt: skip
 
 
-def _wrapper(model: Any, keys: tuple[str, ...]) -> Any:
+def _wrapper(model: Any, keys: tuple[str, ...], batch: int) -> Any:
     """A module that takes its inputs in order and gives back every tensor of floats."""
     import torch
     from torch.utils import _pytree as pytree
+
+    takes = inspect.signature(model.forward).parameters
+    fixed = {k: v for k, v in _FIXED.items() if k in takes and takes[k].default is inspect.Parameter.empty}
 
     class Outputs(torch.nn.Module):  # type: ignore[misc, unused-ignore]
         def __init__(self) -> None:
@@ -206,7 +243,8 @@ def _wrapper(model: Any, keys: tuple[str, ...]) -> Any:
 
         def forward(self, *args: torch.Tensor) -> list[torch.Tensor]:
             """Tensors of the model's output, in its order."""
-            found = self.model(**dict(zip(keys, args, strict=True)))
+            constants = {k: torch.tensor([v] * batch) for k, v in fixed.items()}
+            found = self.model(**dict(zip(keys, args, strict=True)), **constants)
             values = list(found.values()) if hasattr(found, "values") else found
             return [
                 t for t in pytree.tree_leaves(values) if isinstance(t, torch.Tensor) and t.is_floating_point()

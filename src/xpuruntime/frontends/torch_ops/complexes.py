@@ -1,0 +1,216 @@
+"""Complex numbers made of real ones: a pair of tensors, as rotary embeddings make and use them.
+
+A complex tensor that comes in as an input or a weight is a value of a complex dtype, and these rows never see it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from ...types import DType, TensorSpec
+from . import elementwise, indexing, movement, reduce
+from .site import NotLowered, Pair, Ref, Row, Site
+
+__all__ = ["MAKERS", "PAIRS", "real_form"]
+
+Made: TypeAlias = "str | Pair | Sequence[str | Pair | None]"
+PairRow: TypeAlias = "Callable[[Site], Made]"
+
+_REAL: Mapping[DType, DType] = {DType.COMPLEX64: DType.FLOAT32, DType.COMPLEX128: DType.FLOAT64}
+
+
+def real_form(spec: TensorSpec) -> TensorSpec:
+    """The type of each part of a pair. Raises NotLowered for a real type."""
+    if spec.dtype not in _REAL:
+        raise NotLowered("it makes a real number of a complex one")
+    return TensorSpec(spec.shape, _REAL[spec.dtype])
+
+
+def _parts(n: Site, name: str) -> tuple[Any, Any]:
+    """Real and imaginary part of an operand in the result's type; None for the imaginary part of a real operand."""
+    n.read.add(name)
+    value = n.args[name]
+    kind = real_form(n.out()).dtype if n.out().dtype in _REAL else None
+    parts: tuple[Any, Any]
+    if isinstance(value, Pair):
+        parts = value.value, value.imaginary
+    elif isinstance(value, complex):
+        parts = value.real, value.imag
+    else:
+        parts = n.operand(name), None
+        if isinstance(parts[0], str) and n.spec(parts[0]).dtype.is_complex:
+            raise NotLowered(f"its argument {name} is complex, and no pair of real tensors")
+    return parts if kind is None else (n.typed(parts[0], kind), n.typed(parts[1], kind))
+
+
+def _mul(n: Site) -> Made:
+    (a, ai), (c, ci) = _parts(n, "self"), _parts(n, "other")
+    b = n.b
+    if ci is None:
+        return Pair(str(b.mul(a, c)), str(b.mul(ai, c)))
+    if ai is None:
+        return Pair(str(b.mul(a, c)), str(b.mul(a, ci)))
+    return Pair(str(b.sub(b.mul(a, c), b.mul(ai, ci))), str(b.add(b.mul(a, ci), b.mul(ai, c))))
+
+
+def _div(n: Site) -> Made:
+    """By a real number or tensor."""
+    (a, ai), (c, ci) = _parts(n, "self"), _parts(n, "other")
+    if ci is not None:
+        raise NotLowered("it divides by a complex number")
+    return Pair(str(n.b.div(a, c)), str(n.b.div(ai, c)))
+
+
+def _sum(op: str) -> PairRow:
+    """``self + alpha * other``, or their difference."""
+
+    def row(n: Site) -> Made:
+        if n.args.get("alpha", 1) != 1:
+            raise NotLowered("it scales a complex operand")
+        n.ignore("alpha")
+        (a, ai), (c, ci) = _parts(n, "self"), _parts(n, "other")
+        real = str(n.b.call(op, a, c))
+        if ai is not None and ci is not None:
+            return Pair(real, str(n.b.call(op, ai, ci)))
+        imaginary = ai if ci is None else ci if op == "add" else str(n.b.neg(ci))
+        shape = real_form(n.out()).shape
+        wide = imaginary if n.spec(imaginary).shape == shape else str(n.b.expand(imaginary, size=shape))
+        return Pair(real, wide)
+
+    return row
+
+
+def _each(row: Row) -> PairRow:
+    """A row that is linear, or moves elements: once for the real parts, once for the imaginary ones."""
+
+    def both(n: Site) -> Made:
+        results = [None if spec is None else real_form(spec) for spec in n.results]
+        found = []
+        for part in (_real_part, _imaginary_part):
+            args = {name: _of_pairs(value, part) for name, value in n.args.items()}
+            site = Site(n.b, n.op, args, results, n.wants, frozenset())
+            made = row(site)
+            n.read |= site.read
+            found.append([made] if isinstance(made, str) else list(made))
+        return [
+            None if real is None or imaginary is None else Pair(real, imaginary)
+            for real, imaginary in zip(*found, strict=True)
+        ]
+
+    return both
+
+
+def _real_part(pair: Pair) -> Ref:
+    return Ref(pair.value)
+
+
+def _imaginary_part(pair: Pair) -> Ref:
+    return Ref(pair.imaginary)
+
+
+def _of_pairs(value: Any, part: Callable[[Pair], Ref]) -> Any:
+    """An argument with one part of its pairs. Raises NotLowered where pairs and real tensors are joined."""
+    if isinstance(value, Pair):
+        return part(value)
+    if isinstance(value, list) and any(isinstance(v, Pair) for v in value):
+        if not all(isinstance(v, Pair) for v in value):
+            raise NotLowered("it joins real and complex tensors")
+        return [part(v) for v in value]
+    return value
+
+
+def _where(n: Site) -> Made:
+    if not all(isinstance(n.args[name], Pair) for name in ("self", "other")):
+        raise NotLowered("it chooses between a real and a complex tensor")
+    return _each(elementwise.ROWS["where.self"])(n)
+
+
+def _of_first(function: Callable[[Site, str, str], Made]) -> PairRow:
+    """A function of real and imaginary part."""
+
+    def row(n: Site) -> Made:
+        name = next(iter(n.args))
+        n.read.add(name)
+        pair = n.args[name]
+        return function(n, pair.value, pair.imaginary)
+
+    return row
+
+
+def _absolute(n: Site, x: str, y: str) -> Made:
+    """Without overflow: the larger part times a root between 1 and 1.5; infinite where a part is, even beside NaN."""
+    b = n.b
+    u, v = b.abs(x), b.abs(y)
+    most = b.maximum(u, v)
+    ratio = b.div(b.minimum(u, v), b.where(b.eq(most, 0.0), 1.0, most))
+    finite = b.mul(most, b.sqrt(b.add(b.mul(ratio, ratio), 1.0)))
+    return str(b.where(b.logical_or(b.isinf(x), b.isinf(y)), float("inf"), finite))
+
+
+def _exp(n: Site, x: str, y: str) -> Made:
+    size = n.b.exp(x)
+    return Pair(str(n.b.mul(size, n.b.cos(y))), str(n.b.mul(size, n.b.sin(y))))
+
+
+def _as_real(n: Site, x: str, y: str) -> Made:
+    last = n.spec(x).rank
+    return str(n.b.cat(n.b.unsqueeze(x, dims=[last]), n.b.unsqueeze(y, dims=[last]), dim=last))
+
+
+def _polar(n: Site) -> Made:
+    size, angle = n.t("abs"), n.t("angle")
+    return Pair(str(n.b.mul(size, n.b.cos(angle))), str(n.b.mul(size, n.b.sin(angle))))
+
+
+def _complex(n: Site) -> Made:
+    spec = real_form(n.out())
+    parts = (n.cast(n.t(name), spec.dtype) for name in ("real", "imag"))
+    real, imaginary = (
+        p if n.spec(p).shape == spec.shape else str(n.b.expand(p, size=spec.shape)) for p in parts
+    )
+    return Pair(real, imaginary)
+
+
+def _as_complex(n: Site) -> Made:
+    return Pair(*(str(n.b.select(n.x, dim=-1, index=i)) for i in (0, 1)))
+
+
+_MOVED = {
+    name: (movement.ROWS | indexing.ROWS)[name]
+    for name in (
+        "_unsafe_view", "alias", "cat", "clone", "contiguous", "detach", "expand", "flip", "gather", "index.Tensor", "index_select",
+        "lift_fresh_copy", "permute", "repeat", "reshape", "roll", "select.int", "slice.Tensor", "split.Tensor", "split_with_sizes",
+        "squeeze", "squeeze.dim", "squeeze.dims", "stack", "t", "transpose.int", "unbind.int", "unsqueeze", "view", "view_copy",
+    )
+}  # fmt: skip
+_LINEAR = {
+    "_to_copy": elementwise.ROWS["_to_copy"],
+    "neg": elementwise.ROWS["neg"],
+    "sum": reduce.ROWS["sum"],
+    "sum.dim_IntList": reduce.ROWS["sum.dim_IntList"],
+    "mean": reduce.ROWS["mean"],
+    "mean.dim": reduce.ROWS["mean.dim"],
+}
+
+MAKERS: Mapping[str, PairRow] = {"complex": _complex, "polar": _polar, "view_as_complex": _as_complex}
+"""ATen name of what makes a pair of real tensors -> how."""
+
+PAIRS: Mapping[str, PairRow] = (
+    {name: _each(row) for name, row in {**_MOVED, **_LINEAR}.items()}
+    | {f"mul.{form}": _mul for form in ("Tensor", "Scalar")}
+    | {f"div.{form}": _div for form in ("Tensor", "Scalar")}
+    | {f"{op}.{form}": _sum(op) for op in ("add", "sub") for form in ("Tensor", "Scalar")}
+    | {name: _of_first(lambda n, x, y: Pair(x, str(n.b.neg(y)))) for name in ("_conj", "_conj_physical", "conj", "conj_physical")}
+    | {name: _of_first(lambda n, x, y: Pair(x, y)) for name in ("resolve_conj", "resolve_neg")}
+    | {
+        "abs": _of_first(_absolute),
+        "angle": _of_first(lambda n, x, y: str(n.b.atan2(y, x))),
+        "exp": _of_first(_exp),
+        "imag": _of_first(lambda n, x, y: y),
+        "real": _of_first(lambda n, x, y: x),
+        "view_as_real": _of_first(_as_real),
+        "where.self": _where,
+    }
+)  # fmt: skip
+"""ATen name -> how it is lowered where an operand is a pair."""

@@ -1,0 +1,156 @@
+"""Complex numbers that are made of real ones, as rotary embeddings make them, against PyTorch."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import numpy as np  # noqa: E402
+
+import xpuruntime as xrt  # noqa: E402
+from xpuruntime.frontends.torch import import_torch  # noqa: E402
+from xpuruntime.ir import interp  # noqa: E402
+
+sys.path.insert(0, str(Path(__file__).parent))
+from torch_oracle import OfFunction, feeds_of, opaque, same  # noqa: E402
+
+sys.path.pop(0)
+
+nan, inf = float("nan"), float("inf")
+
+
+def draw(*shape: int, seed: int = 0, dtype: Any = torch.float32) -> Any:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def rotated(x: Any, angles: Any) -> Any:
+    """As DeepSeek's and Llama 4's own code rotates."""
+    pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+    turns = torch.polar(torch.ones_like(angles), angles)
+    return torch.view_as_real(pairs * turns[:, None]).flatten(-2).type_as(x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rotary_embeddings_of_complex_numbers(dtype: Any) -> None:
+    graph = same(lambda x, a: rotated(x.to(dtype), a), draw(2, 5, 3, 8), draw(5, 4, seed=1))
+    assert not any(v.spec and v.spec.dtype.is_complex for node in graph for v in node.outputs)
+
+
+def test_an_open_size() -> None:
+    batch = torch.export.Dim("n")
+    shapes = {"x": {0: batch}, "others": ({},)}
+    same(
+        rotated,
+        draw(2, 5, 3, 8),
+        draw(5, 4, seed=1),
+        dynamic_shapes=shapes,
+        others=[(draw(3, 5, 3, 8), draw(5, 4))],
+    )
+
+
+FORMS: dict[str, Any] = {
+    "sums": lambda z, w: torch.view_as_real(z + w - 2.0 * z),
+    "a real operand": lambda z, w: torch.view_as_real((z * w.real + w.imag - z / w.abs()) * 0.5),
+    "conjugates": lambda z, w: torch.view_as_real(z.conj() * w).sum(-1),
+    "a real number beside a pair": lambda z, w: torch.view_as_real(1.5 + z - 0.25),
+    "broadcasts": lambda z, w: torch.view_as_real(z[:1] + w[..., :1] * z[0]),
+    "a real tensor that is wider": lambda z, w: torch.view_as_real(z[0] + w.real),
+    "moved": lambda z, w: torch.view_as_real(torch.cat([z.transpose(0, 1), w.permute(1, 0)])[1:, None].flip(0).squeeze(1)),
+    "parts": lambda z, w: tuple(torch.view_as_real(p) for p in z.split([1, 2], dim=1)),
+    "unbound": lambda z, w: tuple(p.real for p in torch.stack([z, w]).unbind(0)),
+    "sums over dims": lambda z, w: torch.view_as_real(z.sum(0) * w.mean(dim=1, keepdim=True)),
+    "size and angle": lambda z, w: (z.abs(), (z * w).angle(), torch.exp(z * 0.1).real),
+    "chosen": lambda z, w: torch.view_as_real(torch.where(z.real > 0, z, w)),
+    "numbers": lambda z, w: torch.view_as_real(torch.exp(1j * w.real) * z * (0.5 - 2j) + (1 + 1j)),
+    "picked": lambda z, w: torch.view_as_real(z[:, torch.tensor([2, 0])]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forms_of_pairs(form: str) -> None:
+    def function(a: Any, b: Any, c: Any, d: Any) -> Any:
+        return FORMS[form](torch.complex(a, b), torch.complex(c, d))
+
+    same(function, *(draw(4, 3, seed=i) for i in range(4)))
+
+
+def test_sizes_neither_overflow_nor_lose_infinity() -> None:
+    def function(x: Any, y: Any) -> Any:
+        return torch.complex(x, y).abs()
+
+    values = [0.0, -0.0, 3e38, -3e38, 1e-38, 1e-45, 1.0, inf, -inf, nan]
+    x, y = (t.flatten() for t in torch.meshgrid(torch.tensor(values), torch.tensor(values), indexing="ij"))
+    graph, weights = import_torch(OfFunction(function).eval(), (x, y))
+    (got,) = interp.run(graph, feeds_of(graph, (x, y)), weights=weights).values()
+    np.testing.assert_allclose(got, torch.complex(x, y).abs().numpy(), rtol=3e-7, atol=1e-44)
+
+
+def test_nothing_and_one_element() -> None:
+    same(lambda z, a: torch.view_as_real(torch.polar(z, a).flatten(1)), draw(0, 5, 3), draw(0, 5, 3))
+    same(rotated, draw(1, 1, 1, 2), draw(1, 1))
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (lambda z, w: torch.view_as_real(z / w), "div.Tensor: it divides by a complex number"),
+        (lambda z, w: torch.view_as_real(torch.cat([z, w.real])), "it joins real and complex tensors"),
+        (lambda z, w: torch.view_as_real(z**1.5), "the op has no form for complex numbers"),
+        (
+            lambda z, w: torch.view_as_real(torch.full((4, 3), 1 - 2j) * z),
+            "full: the op has no form for complex numbers",
+        ),
+        (lambda z, w: torch.view_as_real(z.cumsum(0)), "the op has no form for complex numbers"),
+        (lambda z, w: torch.fft.fft(z).real, "the op has no form for complex numbers"),
+    ],
+)
+def test_what_has_no_form_is_told_and_computed_by_pytorch(function: Any, reason: str) -> None:
+    """The pair becomes one complex tensor, so that the op gets both of its parts."""
+
+    def whole(a: Any, b: Any) -> Any:
+        return function(torch.complex(a, b), torch.complex(b, a))
+
+    given = draw(4, 3), draw(4, 3, seed=1)
+    graph, weights = import_torch(OfFunction(whole).eval(), given)
+    assert any(reason in text for text in opaque(graph)), opaque(graph)
+    executor = xrt.DAGExecutor(xrt.partition(graph, engine="interpreter", others=("torch",)))
+    executor.load_weights(weights)
+    (got,) = executor.execute(feeds_of(graph, given)).values()
+    torch.testing.assert_close(torch.from_numpy(np.asarray(got)), whole(*given))
+
+
+class Turned(torch.nn.Module):  # type: ignore[misc, unused-ignore]
+    """Angles worked out once, as the first Llama's code has them: an attribute, or a buffer that no checkpoint holds."""
+
+    def __init__(self, length: int, buffer: bool) -> None:
+        super().__init__()
+        turns = torch.polar(torch.ones(length, 4), draw(length, 4, seed=5))
+        if buffer:
+            self.register_buffer("turns", turns, persistent=False)
+        else:
+            self.turns = turns
+
+    def forward(self, x: Any) -> Any:
+        pairs = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2))
+        return torch.view_as_real(pairs * self.turns[: x.shape[1]]).flatten(-2)
+
+
+@pytest.mark.parametrize("buffer", [False, True])
+@pytest.mark.parametrize("length", [6, 3000])
+def test_complex_tensors_that_a_module_holds(length: int, buffer: bool) -> None:
+    graph = same(Turned(length, buffer).eval(), draw(2, 5, 8), others=[(draw(2, 5, 8, seed=1),)])
+    held = [value.spec for value in (*graph.weights, *(v for node in graph for v in node.outputs))]
+    assert not any(spec and spec.dtype.is_complex for spec in held)
+
+
+def test_a_pair_that_leaves_is_one_complex_tensor() -> None:
+    graph, _ = import_torch(OfFunction(torch.polar).eval(), (draw(3), draw(3, seed=1)))
+    assert opaque(graph) == ["complex: a complex number leaves the ops that have a form for pairs"]
+    (node,) = (n for n in graph if n.op == "opaque")
+    assert node.outputs[0].spec is not None
+    assert node.outputs[0].spec.dtype.is_complex
