@@ -137,6 +137,8 @@ BROKEN = [
     (plan(binary=-2), "names binary -2 of 1"),
     (plan(binary=-1), "call 0 (k/a): calls 'f', which its binary does not have"),
     (plan(batch=0), "has a batch of 0 calls"),
+    (plan(batch=2**31), "has a batch of 2147483648 calls"),
+    (plan(calls=(replace(CALLS[0], outputs=("q", "q2")),), buffers=(*BUFFERS, *(replace(buffer(n, "scratch"), root="nowhere") for n in ("q", "q2")))), "buffer 'q' lies in 'nowhere'"),
     (plan(arena_bytes=-1), "an arena of -1 bytes"),
     (plan(arena_bytes=128), "buffer 'b' lies at 128 with 64 bytes in an arena of 128"),
     (plan(buffers=(*BUFFERS, BUFFERS[0])), "buffer 'x' stands twice"),

@@ -3,7 +3,8 @@
 Inputs, outputs and states keep their types; casts stand where the types meet. Weights are cast as recipes. Kernels compute in float32 whatever
 the storage (statistics of norms and softmax, sums of products), so a value is rounded once per kernel: chains of elementwise nodes, which
 become one kernel, stay in float32 between a cast up and a cast down, and their scales and shifts are not rounded at all. Ops of the families below take part;
-all others (integers, sampling, indexing arithmetic, tables of angles) stay as they are. A node whose operands must differ in type stays too.
+all others (sampling, tables of angles) stay as they are. So do values that are computed of integers alone (positions, counts, masks), which PyTorch's ``half()``
+keeps in float32 too: a rounded one may be another place. A node whose operands must differ in type stays too.
 """
 
 from __future__ import annotations
@@ -27,19 +28,37 @@ FAMILIES = frozenset(
 )  # fmt: skip
 """Op families whose values may be kept narrow."""
 
+_ARITHMETIC = frozenset(["elementwise", "activation", "reduce", "data_movement", "create", "search"])
+"""Families that keep what is computed of integers in float32."""
 _STAY = frozenset(["cast", "bitcast", "sin", "cos", "cumsum", "cumprod", "prod", "cdist", "constant", "full"])
 
 
 def run(graph: Graph, context: Context | None = None) -> Graph:
     """The graph with narrow values where the context wants them; itself when it wants none."""
     context = context or Context()
-    known = known_values(graph)
+    stay = known_values(graph) | _of_integers(graph)
     wanted = {
         n.name: dtype
         for n in graph.nodes
-        if n.name not in known and (dtype := _wanted(n, context)) is not None
+        if n.name not in stay and (dtype := _wanted(n, context)) is not None
     }
     return _Casting(graph, wanted).done() if wanted else graph
+
+
+def _of_integers(graph: Graph) -> frozenset[str]:
+    """Float results that are computed of integers and numbers alone by arithmetic and by moving elements."""
+    found: set[str] = set()
+    for node in graph.nodes:
+        if family_of(node) not in _ARITHMETIC or OPS[node.op].random:
+            continue
+        if all(v in found or _is_exact(graph, v) for v in node.values):
+            found.update(v.name for v in node.outputs)
+    return frozenset(found)
+
+
+def _is_exact(graph: Graph, value: str) -> bool:
+    spec = graph.values[value].spec
+    return spec is not None and not (spec.dtype.is_float or spec.dtype.is_complex)
 
 
 def _wanted(node: Node, context: Context) -> DType | None:

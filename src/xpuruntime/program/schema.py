@@ -35,7 +35,7 @@ MAJOR, MINOR = 1, 1
 _NAME = text(1)
 _SIZE = integer(0, MAX_SIZE)
 _COUNT = integer(0, 2**62)
-_CALL_INDEX = integer(-1, 2**31)
+_CALL_INDEX = integer(-1, 2**31 - 1)
 
 _SOURCE_TEXT = Kind(
     lambda value, context: _decoded(BINARY.read(value, context)),
@@ -79,7 +79,7 @@ _PLAN = record(
     calls=listed(_CALL),
     buffers=listed(_BUFFER),
     arena_bytes=_SIZE,
-    batch=integer(1, 2**31),
+    batch=integer(1, 2**31 - 1),
 )
 _ENTRY = record(
     EntryPoint,

@@ -160,7 +160,7 @@ def _plan(
     if not -1 <= plan.binary < len(program.binaries):
         yield f"names binary {plan.binary} of {len(program.binaries)}"
         return
-    if plan.batch < 1 or not 0 <= plan.arena_bytes <= MAX_SIZE:
+    if not 1 <= plan.batch < 2**31 or not 0 <= plan.arena_bytes <= MAX_SIZE:
         yield f"has a batch of {plan.batch} calls and an arena of {plan.arena_bytes} bytes"
     broken = list(itertools.chain.from_iterable(_buffer(b, buffers, plan) for b in plan.buffers))
     broken += _borders(entry, buffers, fixed)
@@ -258,5 +258,6 @@ def _call(
         if buffers[name].kind in (BufferKind.INPUT, BufferKind.WEIGHT):
             yield f"writes {name!r}, which is {buffers[name].kind}"
     for one, other in itertools.combinations((buffers[n] for n in call.outputs), 2):
-        if one.root == other.root and share(one, other, buffers[one.root]):
+        root = buffers.get(one.root)  # _buffer tells where there is none
+        if root is not None and one.root == other.root and share(one, other, root):
             yield f"writes two results over each other in {one.root!r}"
