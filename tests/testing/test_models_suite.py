@@ -12,7 +12,7 @@ import pytest
 from xpuruntime.errors import InputError
 from xpuruntime.testing.conformance import models
 from xpuruntime.testing.conformance.finding import FAILURES, Finding
-from xpuruntime.testing.conformance.models import pool
+from xpuruntime.testing.conformance.models import judge, pool
 from xpuruntime.testing.conformance.models.cases import Case, Options, Task
 from xpuruntime.testing.conformance.subject import subject
 
@@ -77,6 +77,30 @@ def test_ends_of_processes_count_against_whoever_worked() -> None:
     )
     late = pool._late(worker, Options(each=7))
     assert (late.case, late.outcome, late.why) == ("timm/net cpu float32 batch 2", "slow", "took over 7 s")
+
+
+@pytest.mark.parametrize(
+    ("first", "others", "outcome", "runs"),
+    [(1.9, 9.0, "right", 1), (2.5, 1.5, "right", 8), (2.5, 2.5, "wrong", 8), (4.5, 1.0, "wrong", 1)],
+)
+def test_a_case_just_over_its_limit_is_judged_on_more_inputs(
+    first: float, others: float, outcome: str, runs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch's own error is 0.01 everywhere; ours a multiple of it, and another on other inputs."""
+    task = Task("odd_networks", "plain", "native", (Case("cpu", "float32", "2"),))
+    network = judge._Network(task, "2", lambda kind, value: None)
+    seen: list[Any] = []
+
+    def ours(one: Any, case: Case) -> float:
+        seen.append(one.inputs[0])
+        assert torch.equal(one.exact[0], network.module.double()(one.inputs[0].double()).detach())
+        network.module.float()
+        return 0.01 * (first if len(seen) == 1 else others)
+
+    monkeypatch.setattr(judge, "_ours", ours)
+    monkeypatch.setattr(judge._Network, "own_error", lambda self, precision, device: 0.01)
+    assert judge._finding(network, task.cases[0]).outcome == outcome
+    assert len(seen) == runs == len({t.numpy().tobytes() for t in seen})
 
 
 def test_a_sample_by_the_commit_is_not_wrong() -> None:
