@@ -70,3 +70,57 @@ def test_only_what_is_computed_of_integers_stays() -> None:
     casts = [n for n in narrow if n.op == "cast" and n.attrs["dtype"] is DType.FLOAT16]
     subtraction = next(n.name for n in graph if n.op == "sub")
     assert subtraction not in {value for cast in casts for value in cast.values}
+
+
+class Choosing(nn.Module):
+    """A residual stream, a router over it, and scores of a vocabulary."""
+
+    def __init__(self, experts: int, words: int) -> None:
+        super().__init__()
+        self.layer, self.norm, self.router = nn.Linear(32, 32), nn.LayerNorm(32), nn.Linear(32, experts)
+        self.experts = nn.Parameter(torch.randn(experts, 32))
+        self.head = nn.Linear(32, words)
+
+    def forward(self, x: Any) -> Any:
+        x = x + self.layer(x).relu()
+        scores = self.router(self.norm(x)).softmax(-1)
+        weights, chosen = scores.topk(2)
+        x = x + (self.experts[chosen] * weights.unsqueeze(-1)).sum(-2)
+        return x, self.head(x).argmax(-1), chosen
+
+
+def test_scores_that_are_chosen_among_stay_back_to_their_product() -> None:
+    graph, _ = import_torch(Choosing(8, 2000).eval(), (torch.randn(5, 32),))
+    narrow = run(graph, Context(storage=lambda node: DType.FLOAT16))
+    products = [n.outputs[0].spec.dtype for n in narrow if n.op == "linear" and n.outputs[0].spec is not None]
+    assert products == [DType.FLOAT16, DType.FLOAT32, DType.FLOAT16]  # the layer, the router, the vocabulary
+    kinds = {n.op: n.outputs[0].spec.dtype for n in narrow if n.outputs[0].spec is not None}
+    assert (kinds["softmax"], kinds["topk"], kinds["layer_norm"]) == (
+        DType.FLOAT32,
+        DType.FLOAT32,
+        DType.FLOAT16,
+    )
+
+
+def test_choices_between_scores_that_a_narrow_type_makes_equal() -> None:
+    """Scores that differ by less than a step of bfloat16: a rounded product would choose the first."""
+
+    class Close(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.router = nn.Linear(16, 64, bias=True)
+            with torch.no_grad():
+                self.router.weight.zero_()
+                self.router.bias.copy_(
+                    1 + torch.randperm(64, generator=torch.Generator().manual_seed(0)) / 65536
+                )
+
+        def forward(self, x: Any) -> Any:
+            return self.router(x).sigmoid().topk(5).indices
+
+    x = torch.zeros(3, 16)
+    model = Close().eval()
+    policy = ExecutionPolicy(precision="bfloat16")
+    with InferenceSession(model, example_inputs=(x,), engine="native", exec_policy=policy) as session:
+        (got,) = session.run([x.numpy()]).values()
+    np.testing.assert_array_equal(got, model(x).detach().numpy())

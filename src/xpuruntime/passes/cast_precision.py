@@ -4,7 +4,8 @@ Inputs, outputs and states keep their types; casts stand where the types meet. W
 the storage (statistics of norms and softmax, sums of products), so a value is rounded once per kernel: chains of elementwise nodes, which
 become one kernel, stay in float32 between a cast up and a cast down, and their scales and shifts are not rounded at all. Ops of the families below take part;
 all others (sampling, tables of angles) stay as they are. So do values that are computed of integers alone (positions, counts, masks), which PyTorch's ``half()``
-keeps in float32 too: a rounded one may be another place. A node whose operands must differ in type stays too.
+keeps in float32 too: a rounded one may be another place. So do scores among which the model chooses (experts, boxes), back to the product that makes them:
+a rounded score may be another choice. A node whose operands must differ in type stays too.
 """
 
 from __future__ import annotations
@@ -30,13 +31,18 @@ FAMILIES = frozenset(
 
 _ARITHMETIC = frozenset(["elementwise", "activation", "reduce", "data_movement", "create", "search"])
 """Families that keep what is computed of integers in float32."""
+_CHOICES = frozenset(["argmax", "argmin", "sort", "topk"])
+_LAYERS = frozenset(["attention", "conv", "embedding", "matmul", "norm", "rope"])
+_COLUMNS = 1024
+"""Columns of a weight up to which a product whose results are chosen among is computed in float32."""
 _STAY = frozenset(["cast", "bitcast", "sin", "cos", "cumsum", "cumprod", "prod", "cdist", "constant", "full"])
 
 
 def run(graph: Graph, context: Context | None = None) -> Graph:
     """The graph with narrow values where the context wants them; itself when it wants none."""
     context = context or Context()
-    stay = known_values(graph) | _of_integers(graph)
+    known = known_values(graph)
+    stay = known | _of_integers(graph) | _scores(graph, known)
     wanted = {
         n.name: dtype
         for n in graph.nodes
@@ -54,6 +60,31 @@ def _of_integers(graph: Graph) -> frozenset[str]:
         if all(v in found or _is_exact(graph, v) for v in node.values):
             found.update(v.name for v in node.outputs)
     return frozenset(found)
+
+
+def _scores(graph: Graph, known: frozenset[str]) -> frozenset[str]:
+    """Float results that decide which places are chosen: from the choice back to a product, or to a value that other layers go on with."""
+    found = {v for node in graph.nodes if node.op in _CHOICES for v in node.values}
+    stream = {v for node in graph.nodes if family_of(node) in _LAYERS for v in node.values}
+    scores: set[str] = set()
+    for node in reversed(graph.nodes):
+        made = {v.name for v in node.outputs}
+        if not made & found or made & stream:
+            continue
+        if family_of(node) == "matmul":
+            if _is_small(node, known):
+                scores |= made
+        elif family_of(node) in _ARITHMETIC | {"softmax"}:
+            scores |= made
+            found.update(node.values)
+    return frozenset(scores)
+
+
+def _is_small(node: Node, known: frozenset[str]) -> bool:
+    """Whether float32 costs a product little: it has no weight, or few columns. Scores of a vocabulary stay narrow."""
+    spec = node.outputs[0].spec
+    columns = None if spec is None or not spec.shape else spec.shape[-1]
+    return not any(v in known for v in node.values) or (isinstance(columns, int) and columns <= _COLUMNS)
 
 
 def _is_exact(graph: Graph, value: str) -> bool:
