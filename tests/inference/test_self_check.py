@@ -142,7 +142,7 @@ def test_no_value_of_a_right_program_differs(name, files, store):
     with opened(file(name), OFF, cache_dir=store) as session:
         source, executor = native_model(session.model), session._executable.only
         told = first_wrong(source, executor, sample_feeds(session.model.inputs))
-    assert told == "no node is named: every value of the plan that can be compared is right by itself"
+    assert told.text == "no node is named: every value of the plan that can be compared is right by itself"
 
 
 def test_a_value_whose_parts_have_no_name_is_told_with_what_it_uses(files, store, monkeypatch):

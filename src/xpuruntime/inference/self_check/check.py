@@ -20,6 +20,7 @@ from ...store import Store
 from ...types import DType
 from ..conditioning import MARGIN, sensitivity, widened
 from ..native.model import native_model
+from .locate import Located
 from .record import keep, recall
 from .references import EngineReference, Interpreter, Module, OutOfTime, Reference
 from .verdict import Verdict
@@ -83,7 +84,7 @@ class Subject:
     feeds: dict[str, Array]
     told: str
     example: bool
-    locate: Callable[[Mapping[str, Array]], str] | None = None
+    locate: Callable[[Mapping[str, Array]], Located] | None = None
 
 
 def verdict_of(subject: Subject, check: SelfCheck, store: Store) -> Verdict:
@@ -195,7 +196,10 @@ def _against(reference: Reference, subject: Subject, ours: Sequence[Array], dead
     wrong = next(c for c in found if not c.ok)
     text = f"output {wrong.name!r} disagrees with {reference.name} on {subject.told}: {wrong.reason}"
     if subject.locate is not None:
-        text += f"; {_timed('bisection', subject.locate, subject.feeds)}"
+        located = _timed("bisection", subject.locate, subject.feeds)
+        if located.tie:
+            return Verdict.none(f"{text}, but {located.text}")
+        text += f"; {located.text}"
     return Verdict(Reason.WRONG_RESULT, reference.name, text)
 
 

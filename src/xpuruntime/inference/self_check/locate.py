@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,26 +23,45 @@ from ...runtime.executor import Executor
 from ...types import DType, TensorSpec
 from ..native.model import NativeModel
 from .references import Interpreter, OutOfTime, interpreter_bytes
+from .ties import choices_of, has_tie, is_tie
 from .work import free_bytes, work_of
 
-__all__ = ["first_wrong"]
+__all__ = ["Located", "first_wrong"]
 
+_EQUAL = 0.1
+"""Share of the tolerance within which scores are equal to any engine."""
 _SECONDS = 60.0
 """Longest time for the interpreter here: somebody waits to know what is wrong, not to begin to work."""
 
 
-def first_wrong(source: NativeModel, executor: Executor, feeds: Mapping[str, Array]) -> str:
-    """A clause that names the first node that differs, its kernel and its line; or why none can be named. Never raises an XpuError."""
+@dataclass(frozen=True, slots=True)
+class Located:
+    """text: a clause that names the first node that differs, its kernel and its line; or why none can be named. tie: whether that node chose
+    between scores that are as good as equal, so that what follows cannot be compared.
+    """
+
+    text: str
+    tie: bool = False
+
+
+def first_wrong(source: NativeModel, executor: Executor, feeds: Mapping[str, Array]) -> Located:
+    """The first node that differs. Never raises an XpuError."""
     try:
         probes = _Probes(source, executor, feeds)
         at = probes.first()
+        tied = probes.tie_before(at) or (probes.near_tie() if at is None else None)
     except OutOfTime:
-        return f"no node is named: {Interpreter.name} took over {_SECONDS:.0f} s"
+        return Located(f"no node is named: {Interpreter.name} took over {_SECONDS:.0f} s")
     except (XpuError, ValueError, MemoryError) as error:
-        return f"no node is named: {error}"
+        return Located(f"no node is named: {error}")
+    if tied is not None:
+        return Located(
+            f"node {tied!r} chooses among scores that are equal, or closer together than this precision resolves, and what follows depends on the choice",
+            tie=True,
+        )
     if at is None:
-        return "no node is named: every value of the plan that can be compared is right by itself"
-    return probes.told(at)
+        return Located("no node is named: every value of the plan that can be compared is right by itself")
+    return Located(probes.told(at))
 
 
 class _Probes:
@@ -56,6 +75,15 @@ class _Probes:
         self.distances: dict[int, str] = {}
         self.right: set[int] = set()
         self.names = self._names()
+        self.choices = choices_of(self.graph)
+        self.scores: dict[
+            str, Array
+        ] = {}  # by the name of the places that are chosen: the reference's scores
+        self.ties: dict[int, str] = {}
+        used = {
+            self.buffers[n].spec.dtype for call in self.plan.calls for n in call.outputs if n in self.buffers
+        }
+        self.loosest = max((tolerance_for(d, d) for d in used if d.is_float), default=0.0)
         self.values = self._values(source, feeds)
         self._follow_copies()
         self.last_writer = {n: i for i, call in enumerate(self.plan.calls) for n in call.outputs}
@@ -79,13 +107,16 @@ class _Probes:
         if interpreter_bytes(work) + kept > free // 2:
             raise ValueError(f"{Interpreter.name} needs more than the {free >> 20} MiB that are free")
         wanted = set(self.names.values())
+        scores = {node.values[0] for node in self.choices.values()}
         deadline = time.perf_counter() + _SECONDS
         values: dict[str, Array] = {}
 
         def watch(node: Node, results: tuple[Array, ...]) -> None:
             if time.perf_counter() > deadline:
                 raise OutOfTime
-            values.update((v.name, a) for v, a in zip(node.outputs, results, strict=True) if v.name in wanted)
+            made = [(v.name, a) for v, a in zip(node.outputs, results, strict=True)]
+            values.update((name, a) for name, a in made if name in wanted)
+            self.scores.update((name, a) for name, a in made if name in scores)
 
         interp.run(graph, feeds, weights=source.weights, states={}, watch=watch)
         found = {buffer: values[name] for buffer, name in self.names.items() if name in values}
@@ -141,13 +172,42 @@ class _Probes:
                 self.right |= {middle, *self.before[middle]}
         return wrong
 
+    def tie_before(self, at: int | None) -> str | None:
+        """The first node, up to a call that differs or of all, whose choice between equal scores is another one."""
+        for i in range(len(self.plan.calls)) if at is None else sorted({at, *self.before[at]}):
+            chosen = any(self.names.get(n, n) in self.choices for n in self._compared(i))
+            if i in self.ties or (
+                chosen and i not in self.distances and not self.differs(i) and i in self.ties
+            ):
+                return self.ties[i]
+        return None
+
+    def near_tie(self) -> str | None:
+        """The first node with equal scores, where every value is the interpreter's: another reference may choose others of them."""
+        return next(
+            (
+                node.name
+                for node in self.choices.values()
+                if node.values[0] in self.scores
+                and has_tie(node, self.scores[node.values[0]], self.loosest * _EQUAL)
+            ),
+            None,
+        )
+
     def differs(self, at: int) -> bool:
         """Whether a call's result is not what it should be."""
         for name in self._compared(at):
             got, want = self._result(at, name), self.values[name]
             limit = tolerance_for(DType.of(got.dtype), DType.of(want.dtype))
+            if want.dtype.kind not in "biu":  # what it uses may be of the narrowest type of the program
+                limit = max(limit, self.loosest)
             found = compare(name, got, want, limit)
             if not found.ok:
+                node = self.choices.get(self.names.get(name, name))
+                scores = None if node is None else self.scores.get(node.values[0])
+                if node is not None and scores is not None and is_tie(node, scores, got, want, self.loosest):
+                    self.ties[at] = node.name
+                    continue
                 self.distances[at] = found.reason
                 return True
         return False

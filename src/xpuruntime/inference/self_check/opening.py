@@ -22,7 +22,7 @@ from ..native.executable import NativeExecutable
 from ..native.model import native_model
 from ..recipe import sample_feeds
 from .check import SelfCheck, Subject, verdict_of
-from .locate import first_wrong
+from .locate import Located, first_wrong
 from .verdict import Verdict
 
 __all__ = ["ADVICE", "checked_on_opening"]
@@ -137,5 +137,5 @@ def _twin_run(executor: Executor) -> Callable[[dict[str, Array]], Sequence[Array
     return run
 
 
-def _locating(model: ModelSource, executor: Executor) -> Callable[[Mapping[str, Array]], str]:
+def _locating(model: ModelSource, executor: Executor) -> Callable[[Mapping[str, Array]], Located]:
     return lambda feeds: first_wrong(native_model(model), executor, feeds)

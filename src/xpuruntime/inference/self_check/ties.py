@@ -1,0 +1,56 @@
+"""Choices between scores that are equal, or closer together than a precision resolves: another choice than the reference's is not wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...ir import Graph, Node
+from ...protocols import Array
+
+__all__ = ["CHOICES", "choices_of", "has_tie", "is_tie"]
+
+CHOICES = frozenset(["argmax", "argmin", "max", "min", "sort", "topk"])
+"""Ops whose last result is places among the scores that they read."""
+
+
+def choices_of(graph: Graph) -> dict[str, Node]:
+    """By the name of the places that it gives, each node that chooses."""
+    return {node.outputs[-1].name: node for node in graph.nodes if node.op in CHOICES}
+
+
+def is_tie(node: Node, scores: Array, got: Array, want: Array, tolerance: float) -> bool:
+    """Whether places differ only where the reference's scores are within the tolerance, as a share of the largest finite one."""
+    dim = node.attrs["dim"]
+    if got.shape != want.shape or not np.issubdtype(got.dtype, np.integer):
+        return False
+    if dim is None:
+        scores, dim = scores.reshape(-1), 0
+        got, want = got.reshape(-1), want.reshape(-1)
+    dim %= scores.ndim or 1
+    if got.ndim == scores.ndim - 1:
+        got, want = np.expand_dims(got, dim), np.expand_dims(want, dim)
+    if got.ndim != scores.ndim or not got.size or got.min() < 0 or got.max() >= scores.shape[dim]:
+        return False
+    if node.op in ("sort", "topk") and not np.diff(np.sort(got, axis=dim), axis=dim).all():
+        return False  # a place that is chosen twice
+    wide = scores.astype(np.float64)
+    mine, theirs = (np.take_along_axis(wide, places.astype(np.int64), dim) for places in (got, want))
+    if node.attrs.get("sorted") is False:
+        mine, theirs = np.sort(mine, axis=dim), np.sort(theirs, axis=dim)
+    largest = float(np.abs(wide[np.isfinite(wide)]).max(initial=0.0))
+    same = (mine == theirs) | (np.isnan(mine) & np.isnan(theirs))
+    with np.errstate(invalid="ignore"):
+        return bool((same | (np.abs(mine - theirs) <= tolerance * largest)).all())
+
+
+def has_tie(node: Node, scores: Array, tolerance: float) -> bool:
+    """Whether scores that decide are as close as that: neighbours in order, of ``topk`` down to the first that is not chosen."""
+    dim = node.attrs["dim"]
+    ranked = np.sort(scores.astype(np.float64), axis=None if dim is None else dim)
+    ranked = np.moveaxis(ranked, 0 if dim is None else dim, -1)
+    largest = float(np.abs(ranked[np.isfinite(ranked)]).max(initial=0.0))
+    descending = node.op in ("argmax", "max") or bool(node.attrs.get("largest", False))
+    count = ranked.shape[-1] if node.op == "sort" else int(node.attrs.get("k", 1)) + 1
+    decide = ranked[..., -count:] if descending else ranked[..., :count]
+    with np.errstate(invalid="ignore"):
+        return bool((np.diff(decide, axis=-1) <= tolerance * largest).any())
