@@ -81,10 +81,18 @@ def test_ends_of_processes_count_against_whoever_worked() -> None:
 
 @pytest.mark.parametrize(
     ("first", "others", "outcome", "runs"),
-    [(1.9, 9.0, "right", 1), (2.5, 1.5, "right", 8), (2.5, 2.5, "wrong", 8), (4.5, 1.0, "wrong", 1)],
+    [
+        (1.9, (9.0,) * 7, "right", 1),
+        (2.5, (1.5,) * 7, "right", 8),
+        (2.5, (2.5,) * 7, "wrong", 8),
+        (2.5, (0.5,) * 6 + (30.0,), "right", 8),
+        (2.5, (0.5,) * 6 + (50.0,), "wrong", 8),
+        (2.5, (1.0,) * 6 + (float("nan"),), "wrong", 8),
+        (4.5, (1.0,) * 7, "wrong", 1),
+    ],
 )
 def test_a_case_just_over_its_limit_is_judged_on_more_inputs(
-    first: float, others: float, outcome: str, runs: int, monkeypatch: pytest.MonkeyPatch
+    first: float, others: tuple[float, ...], outcome: str, runs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PyTorch's own error is 0.01 everywhere; ours a multiple of it, and another on other inputs."""
     task = Task("odd_networks", "plain", "native", (Case("cpu", "float32", "2"),))
@@ -95,7 +103,7 @@ def test_a_case_just_over_its_limit_is_judged_on_more_inputs(
         seen.append(one.inputs[0])
         assert torch.equal(one.exact[0], network.module.double()(one.inputs[0].double()).detach())
         network.module.float()
-        return 0.01 * (first if len(seen) == 1 else others)
+        return 0.01 * (first, *others)[len(seen) - 1]
 
     monkeypatch.setattr(judge, "_ours", ours)
     monkeypatch.setattr(judge._Network, "own_error", lambda self, precision, device: 0.01)
