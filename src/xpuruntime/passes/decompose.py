@@ -12,6 +12,7 @@ from typing import Any
 from ..ir import Editor, Graph, Node
 from ..types import DType, TensorSpec
 from .context import Context
+from .expand_recurrent import expand_recurrent
 
 __all__ = ["EXPANSIONS", "run"]
 
@@ -309,7 +310,10 @@ EXPANSIONS: Mapping[str, Callable[[_Pen], None]] = {
     "var": _var,
     "attention": _attention,
     "rope": _rope,
+    "rnn": expand_recurrent,
+    "gru": expand_recurrent,
+    "lstm": expand_recurrent,
 }
 """How ops are written out."""
-_SEVERAL = frozenset(["rope_append", "rope_attention"])
+_SEVERAL = frozenset(["rope_append", "rope_attention", "rnn", "gru", "lstm"])
 """Those with several results."""

@@ -22,6 +22,7 @@ from . import (
     movement,
     norm,
     pool,
+    recurrent,
     reduce,
     resize,
     signal,
@@ -58,6 +59,7 @@ _FILES = (
     create,
     resize,
     signal,
+    recurrent,
     backward,
 )
 

@@ -1,0 +1,99 @@
+"""Recurrent layers of PyTorch, read whole, against PyTorch."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import xpuruntime as xrt  # noqa: E402
+
+sys.path.insert(0, str(Path(__file__).parent))
+from torch_oracle import gap, same  # noqa: E402
+
+sys.path.pop(0)
+
+nn = torch.nn
+KINDS = {"LSTM": "lstm", "GRU": "gru", "RNN": "rnn"}
+FORMS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "batch first": {"batch_first": True},
+    "both directions, three layers": {"bidirectional": True, "num_layers": 3, "dropout": 0.4},
+    "no bias": {"bias": False, "num_layers": 2, "bidirectional": True, "batch_first": True},
+}
+
+
+class Flat(nn.Module):
+    """A layer with or without states of its caller, its results in a row."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Any, *states: Any) -> Any:
+        given = () if not states else (states,) if len(states) > 1 else states
+        y, after = self.layer(x, *given)
+        return y, *(after if isinstance(after, tuple) else (after,))
+
+
+def drawn(*shape: int) -> Any:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_layers_are_read_whole(kind: str, form: str) -> None:
+    torch.manual_seed(0)
+    model = Flat(getattr(nn, kind)(5, 7, **FORMS[form])).eval()
+    graph = same(model, drawn(4, 3, 5), others=[(drawn(4, 3, 5) * 3,)])
+    assert Counter(n.op for n in graph)[KINDS[kind]] == model.layer.num_layers
+    with xrt.InferenceSession(
+        model, example_inputs=(drawn(4, 3, 5),), engine="native", device="cpu"
+    ) as session:
+        got = session.run([drawn(4, 3, 5).numpy()])
+    for mine, theirs in zip(got.values(), model(drawn(4, 3, 5)), strict=True):
+        assert gap(mine, theirs) <= 5e-6
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_states_of_the_caller(kind: str) -> None:
+    model = Flat(getattr(nn, kind)(5, 7, 2)).eval()
+    states = [drawn(2, 3, 7) * (i + 1) for i in range(2 if kind == "LSTM" else 1)]
+    same(model, drawn(4, 3, 5), *states)
+
+
+def test_relu_one_step_and_no_batch() -> None:
+    same(Flat(nn.RNN(5, 7, nonlinearity="relu")).eval(), drawn(4, 3, 5))
+    same(Flat(nn.LSTM(5, 7)).eval(), drawn(1, 3, 5))
+    same(Flat(nn.GRU(5, 7, bidirectional=True)).eval(), drawn(4, 5))
+
+
+def test_an_open_batch() -> None:
+    class Sequences(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.LSTM(5, 7, 2, batch_first=True, bidirectional=True)
+
+        def forward(self, x: Any) -> Any:
+            return self.layer(x)[0]
+
+    model = Sequences().eval()
+    shapes = {"x": {0: torch.export.Dim("batch")}}
+    same(model, drawn(3, 4, 5), dynamic_shapes=shapes, others=[(drawn(2, 4, 5),), (drawn(6, 4, 5),)])
+
+
+def test_a_long_sequence_is_a_short_program() -> None:
+    model = Flat(nn.GRU(8, 16, batch_first=True)).eval()
+    graph = same(model, drawn(1, 400, 8))
+    assert len(graph.nodes) < 40
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
+def test_projected_states_are_taken_apart() -> None:
+    graph = same(Flat(nn.LSTM(5, 7, proj_size=3)).eval(), drawn(4, 3, 5))
+    assert "lstm" not in {n.op for n in graph}
