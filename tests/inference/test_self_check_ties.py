@@ -111,3 +111,15 @@ def test_a_wrong_kernel_before_a_choice_is_caught(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("XPU_TEST_WRONG_KERNEL", f"{kernel}:tile")
     with pytest.raises(WrongResult, match="linear"):
         xrt.InferenceSession(model, example_inputs=(x,), engine="native", exec_policy=ALWAYS)
+
+
+def test_no_vendor_is_called_wrong_for_another_order_of_equal_scores() -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    x = torch.randn(4, 64, generator=torch.Generator().manual_seed(0))
+    with xrt.InferenceSession(
+        Boxes().eval(), example_inputs=(x,), engine="auto", device="cpu", exec_policy=ALWAYS
+    ) as session:
+        rejected = [c for d in session.plan.decisions for c in d.rejected]
+        assert verdict(session).chosen.code is Reason.NOT_CHECKED
+    assert Reason.WRONG_RESULT not in {c.code for c in rejected}

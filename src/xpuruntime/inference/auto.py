@@ -3,6 +3,7 @@
 Right means: agrees with the ONNX reference evaluator where that can run in time; else agrees with most candidates (with
 two that disagree nobody knows, so the one earlier in the built-in order is taken and a warning says so). Runs alternate,
 so that a machine that speeds up or slows down does so for every candidate. Everything is bounded in seconds.
+Candidates that choose others of equal scores are no less right; a warning names the node that chooses.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from ..numerics import compare, compare_all, tolerance_for
 from ..protocols import Array, Executable, ModelSource
 from ..types import DType
 from .conditioning import sensitivity, widened
+from .native.model import native_model
 from .reference import reference_outputs
+from .self_check.locate import Located, first_tie
 
 __all__ = ["CLOCK", "Contender", "measure"]
 
@@ -58,6 +61,24 @@ class Contender:
         return statistics.median(self.times_us)
 
 
+@dataclass(slots=True)
+class _Case:
+    """What is measured. ``tie``: a choice among equal scores in the model, looked for when candidates first disagree."""
+
+    model: ModelSource
+    feeds: Mapping[str, Array]
+    tie: Located | None = None
+
+    def excuses(self) -> bool:
+        """Whether a disagreement may be another choice among equal scores."""
+        if self.tie is None:
+            try:
+                self.tie = first_tie(native_model(self.model), self.feeds, self.model.precision)
+            except XpuError:  # it has no form in the IR
+                self.tie = Located("")
+        return self.tie.tie
+
+
 def measure(
     model: ModelSource,
     contenders: Sequence[Contender],
@@ -73,7 +94,10 @@ def measure(
     warnings: list[str] = []
     judge: Support = Support.no(Reason.ONLY_ONE, "nothing to compare with")
     if len(able) > 1:
-        judge, warnings = _judge(model, able, feeds, seconds * _REFERENCE_SHARE)
+        case = _Case(model, feeds)
+        judge, warnings = _judge(case, able, seconds * _REFERENCE_SHARE)
+        if case.tie is not None and case.tie.tie:
+            warnings = [*warnings, f"candidates disagree on {model.name}: {case.tie.text}"]
         able = [c for c in able if c.no is None]
         _alternate(able, feeds, deadline)
     return _decide(model, contenders, able, judge, told), tuple(warnings)
@@ -88,49 +112,48 @@ def _first_run(c: Contender, feeds: dict[str, Array], told: str) -> None:
         c.no = Support.no(Reason.RUN_FAILED, f"failed on {told}: {error.got or error.what}")
 
 
-def _judge(
-    model: ModelSource, able: Sequence[Contender], feeds: Mapping[str, Array], seconds: float
-) -> tuple[Support, list[str]]:
+def _judge(case: _Case, able: Sequence[Contender], seconds: float) -> tuple[Support, list[str]]:
     """Mark the wrong ones; whether the reference evaluator was the judge; warnings."""
-    reference, support = reference_outputs(model, feeds, seconds)
+    model = case.model
+    reference, support = reference_outputs(model, case.feeds, seconds)
     if reference is not None:
         for c in able:
-            c.no = _disagreement(model, c, reference, model.precision, "the ONNX reference evaluator")
+            c.no = _disagreement(case, c, reference, model.precision, "the ONNX reference evaluator")
         if any(c.no is None for c in able):
             return support, []
         for c in able:  # everybody against the reference: then it is the reference that is in doubt
             c.no = None
         support = Support.no(Reason.WRONG_RESULT, "no candidate agrees with the ONNX reference evaluator")
-    group = _largest_group(model, able)
+    group = _largest_group(case, able)
     if len(group) * 2 > len(able):
         for c in able:
             if c not in group:
-                c.no = _disagreement(model, c, group[0].outputs, group[0].precision, group[0].name)
+                c.no = _disagreement(case, c, group[0].outputs, group[0].precision, group[0].name)
         return support, []
     text = f"{' and '.join(c.name for c in able)} disagree on {model.name} and no reference could judge"
     for c in able[1:]:
-        c.no = _disagreement(model, c, able[0].outputs, able[0].precision, able[0].name)
+        c.no = _disagreement(case, c, able[0].outputs, able[0].precision, able[0].name)
     return support, [f"{text}; {able[0].name} is taken because it stands first"]
 
 
-def _largest_group(model: ModelSource, able: Sequence[Contender]) -> list[Contender]:
+def _largest_group(case: _Case, able: Sequence[Contender]) -> list[Contender]:
     groups = [
-        [c for c in able if _disagreement(model, c, a.outputs, a.precision, a.name) is None] for a in able
+        [c for c in able if _disagreement(case, c, a.outputs, a.precision, a.name) is None] for a in able
     ]
     return max(groups, key=len)
 
 
 def _disagreement(
-    model: ModelSource, c: Contender, reference: Sequence[Array], precision: DType, judge: str
+    case: _Case, c: Contender, reference: Sequence[Array], precision: DType, judge: str
 ) -> Support | None:
-    names = [s.name for s in model.outputs]
+    names = [s.name for s in case.model.outputs]
     base = tolerance_for(c.precision, precision)
     if all(r.ok for r in compare_all(names, c.outputs, reference, base)):
         return None
     limits = widened(base, c.moves(names))
     for name, output, wanted in zip(names, c.outputs, reference, strict=True):
         r = compare(name, output, wanted, limits[name])
-        if not r.ok:
+        if not r.ok and not case.excuses():
             return Support.no(Reason.WRONG_RESULT, f"output {name!r} disagrees with {judge}: {r.reason}")
     return None
 

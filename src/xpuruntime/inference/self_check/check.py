@@ -73,7 +73,7 @@ class Subject:
     precision: what it computes in.
     key:       everything that decides what it computes; a verdict holds for it.
     feeds, told: inputs, and their name in a sentence; ``example``: whether they are the session's example inputs.
-    locate:    names the first value that differs; None where values cannot be looked at.
+    locate:    names the first value that differs, or a choice among equal scores.
     """
 
     model: ModelSource
@@ -199,7 +199,7 @@ def _against(reference: Reference, subject: Subject, ours: Sequence[Array], dead
         located = _timed("bisection", subject.locate, subject.feeds)
         if located.tie:
             return Verdict.none(f"{text}, but {located.text}")
-        text += f"; {located.text}"
+        text += f"; {located.text}" if located.text else ""
     return Verdict(Reason.WRONG_RESULT, reference.name, text)
 
 

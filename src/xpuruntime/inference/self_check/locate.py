@@ -26,7 +26,7 @@ from .references import Interpreter, OutOfTime, interpreter_bytes
 from .ties import choices_of, has_tie, is_tie
 from .work import free_bytes, work_of
 
-__all__ = ["Located", "first_wrong"]
+__all__ = ["Located", "first_tie", "first_wrong"]
 
 _EQUAL = 0.1
 """Share of the tolerance within which scores are equal to any engine."""
@@ -55,13 +55,47 @@ def first_wrong(source: NativeModel, executor: Executor, feeds: Mapping[str, Arr
     except (XpuError, ValueError, MemoryError) as error:
         return Located(f"no node is named: {error}")
     if tied is not None:
-        return Located(
-            f"node {tied!r} chooses among scores that are equal, or closer together than this precision resolves, and what follows depends on the choice",
-            tie=True,
-        )
+        return _tie(tied)
     if at is None:
         return Located("no node is named: every value of the plan that can be compared is right by itself")
     return Located(probes.told(at))
+
+
+def first_tie(source: NativeModel, feeds: Mapping[str, Array], precision: DType) -> Located:
+    """For a session whose values cannot be looked at: the first node that chooses among equal scores; no text where there is none. Never raises
+    an XpuError.
+    """
+    graph = source.graph
+    choices = choices_of(graph)
+    read = {node.values[0] for node in choices.values()}
+    scores = {n: a for n, a in feeds.items() if n in read}
+    deadline = time.perf_counter() + _SECONDS
+
+    def watch(node: Node, results: tuple[Array, ...]) -> None:
+        if time.perf_counter() > deadline:
+            raise OutOfTime
+        scores.update((v.name, a) for v, a in zip(node.outputs, results, strict=True) if v.name in read)
+
+    try:
+        sizes = bind(graph.input_specs, {n: a.shape for n, a in feeds.items()})
+        if not choices or interpreter_bytes(work_of(graph, sizes)) > free_bytes() // 2:
+            return Located("")
+        interp.run(graph, feeds, weights=source.weights, states={}, watch=watch)
+    except (OutOfTime, XpuError, ValueError, MemoryError):
+        return Located("")
+    tied = _near_tie(choices, scores, tolerance_for(precision) * _EQUAL)
+    return Located("") if tied is None else _tie(tied)
+
+
+def _near_tie(choices: Mapping[str, Node], scores: Mapping[str, Array], tolerance: float) -> str | None:
+    """The first node with scores as close as that, which another engine may choose others of."""
+    among = (n for n in choices.values() if n.values[0] in scores)
+    return next((n.name for n in among if has_tie(n, scores[n.values[0]], tolerance)), None)
+
+
+def _tie(node: str) -> Located:
+    text = f"node {node!r} chooses among scores that are equal, or closer together than this precision resolves, and what follows depends on the choice"
+    return Located(text, tie=True)
 
 
 class _Probes:
@@ -183,16 +217,8 @@ class _Probes:
         return None
 
     def near_tie(self) -> str | None:
-        """The first node with equal scores, where every value is the interpreter's: another reference may choose others of them."""
-        return next(
-            (
-                node.name
-                for node in self.choices.values()
-                if node.values[0] in self.scores
-                and has_tie(node, self.scores[node.values[0]], self.loosest * _EQUAL)
-            ),
-            None,
-        )
+        """The first node with equal scores, where every value is the interpreter's."""
+        return _near_tie(self.choices, self.scores, self.loosest * _EQUAL)
 
     def differs(self, at: int) -> bool:
         """Whether a call's result is not what it should be."""

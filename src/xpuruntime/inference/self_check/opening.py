@@ -22,7 +22,7 @@ from ..native.executable import NativeExecutable
 from ..native.model import native_model
 from ..recipe import sample_feeds
 from .check import SelfCheck, Subject, verdict_of
-from .locate import Located, first_wrong
+from .locate import Located, first_tie, first_wrong
 from .verdict import Verdict
 
 __all__ = ["ADVICE", "checked_on_opening"]
@@ -61,7 +61,7 @@ def checked_on_opening(
             return Verdict.none(why)
         run, locate = _twin_run(executable.only), _locating(model, executable.only)
     else:
-        run, locate = executable.run, None
+        run, locate = executable.run, lambda feeds: first_tie(native_model(model), feeds, precision)
     try:
         feeds, told = measuring_feeds(model, check.examples)
     except InputError as error:

@@ -15,7 +15,7 @@ from .verdict import Verdict
 __all__ = ["KIND", "keep", "recall"]
 
 KIND = "self_check"
-_FORMAT = 1
+_FORMAT = 2
 _CODES = (Reason.CHECKED, Reason.NOT_CHECKED, Reason.WRONG_RESULT)
 _log = logging.getLogger("xpuruntime.session")
 
