@@ -11,6 +11,7 @@ from ..codegen.target import CodegenTarget
 from ..errors import BuildError
 from ..faults import part
 from ..kernels.kernel import Built, Unit
+from ..program.kinds import MAX_SIZE
 from ..program.program import Binary, ExecutionPlan, KernelCall
 from .calls import Call, Lowering
 
@@ -72,6 +73,13 @@ def plan_of(lowering: Lowering, code: Code) -> ExecutionPlan:
     """The execution plan of one entry point on one target; its functions go into ``code``. Raises BuildError."""
     with part("memory planning"):
         buffers, arena = lowering.memory.done([c.use for c in lowering.calls])
+    if arena > MAX_SIZE:
+        raise BuildError(
+            f"compile {lowering.graph.name}",
+            "the model's values need more memory than any program may name",
+            got=f"{arena:,} bytes; at most {MAX_SIZE:,}",
+            do="Take a smaller model or batch.",
+        )
 
     def named(name: str) -> str:
         return lowering.renamed.get(name, name)

@@ -15,8 +15,9 @@ from typing import Any, TypeAlias
 from ..ir import Graph, Node
 from ..ir.attributes import Const
 from ..kernels.kernel import Packed
+from ..program.kinds import MAX_SIZE
 from ..program.program import RecipeStep, WeightRef, WeightTransformRecipe
-from ..program.recipe_check import rename_inputs, resolve, weight_input
+from ..program.recipe_check import largest_step, rename_inputs, resolve, weight_input
 from ..tensor_files import pack_bits
 from ..types import DType, TensorSpec
 
@@ -102,8 +103,11 @@ class KnownValues:
         self._specs: dict[str, TensorSpec] = {w.name: w.spec for w in graph.weights}
         self._consts: dict[str, Const] = {}
         self._recipes: dict[str, WeightTransformRecipe] = {}
+        self._largest: dict[str, int] = {}  # value -> bytes of the largest result on the way to it
+        self._reads: dict[str, frozenset[str]] = {}  # value -> weights that it is made of
         for weight in graph.weights:
             self._steps[weight.name] = ((), weight.name)
+            self._largest[weight.name], self._reads[weight.name] = 0, frozenset([weight.name])
 
     def __contains__(self, value: object) -> bool:
         return value in self._steps
@@ -138,6 +142,8 @@ class KnownValues:
         if not self._one_type(node) or (node.op == "slice" and node.attrs["step"] != 1):
             return False
         if node.op == "sum" and len(node.attrs["dim"] or ()) != 1:
+            return False
+        if not self._in_proportion(node):
             return False
         steps: list[RecipeStep] = []
         inputs: list[str] = []
@@ -189,8 +195,22 @@ class KnownValues:
         read |= {str(resolve(n, "")) for r in self.recipes for s in r.steps for n in s.inputs}
         return tuple(w for w in self._weights.values() if w.name in read)
 
+    def _in_proportion(self, node: Node) -> bool:
+        """Whether no result on the way to the node's is out of all proportion to what is read and made: a sum over a long range is a kernel's work."""
+        made = node.spec.size_bytes or 0
+        reads = frozenset[str]().union(*(self._reads[v] for v in node.values))
+        largest = max(made, *(self._largest[v] for v in node.values)) if node.values else made
+        if largest > MAX_SIZE or largest > largest_step(
+            sum(self._weights[w].spec.size_bytes or 0 for w in reads), made
+        ):
+            return False
+        self._largest[node.outputs[0].name], self._reads[node.outputs[0].name] = largest, reads
+        return True
+
     def _known(self, node: Node, steps: _Steps, source: str) -> None:
         name = node.outputs[0].name
+        if source:
+            self._largest[name], self._reads[name] = 0, frozenset([source])
         self._steps[name] = (steps, source)
         self._specs[name] = node.spec
 

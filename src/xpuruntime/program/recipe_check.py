@@ -13,10 +13,23 @@ from .recipe_results import (
 )
 from .recipe_table import KINDS, RECIPE_OPS
 
-__all__ = ["infer_recipe", "recipe_bytes", "rename_inputs", "resolve", "weight_input", "weights_of"]
+__all__ = [
+    "infer_recipe",
+    "largest_step",
+    "recipe_bytes",
+    "rename_inputs",
+    "resolve",
+    "weight_input",
+    "weights_of",
+]
 
 _GROWTH = 64
 """How often larger a result may be than all that the recipe reads and makes together."""
+
+
+def largest_step(read: int, made: int) -> int:
+    """Bytes that a result inside a recipe may have, by the bytes of the weights that it reads and of the buffer that it makes."""
+    return _GROWTH * (read + made) + (1 << 16)
 
 
 # ── references and whole recipes ──
@@ -61,7 +74,7 @@ def infer_recipe(
     """
     made: list[Typed] = []
     read = sum(_bytes(_static(weights[n])) for n in weights_of(recipe) if n in weights)
-    limit = _GROWTH * (read + (recipe.spec.size_bytes or 0)) + (1 << 16)
+    limit = largest_step(read, recipe.spec.size_bytes or 0)
     for i, step in enumerate(recipe.steps):
         try:
             result = _step(recipe, step, made, weights)
