@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import xpuruntime as xrt
+from xpuruntime.decisions import Reason
+from xpuruntime.errors import EngineUnavailable
 from xpuruntime.numerics import compare
 
 torch = pytest.importorskip("torch")
@@ -116,3 +118,26 @@ def test_sets_of_shapes_share_buffers_and_weights() -> None:
         one, two = session._executable._buckets.executors
         assert list(one.weights)
         assert all(two.weights[n] is one.weights[n] for n in one.weights)
+
+
+class Codebook(torch.nn.Module):
+    """The nearest row of a table: ``index``, which has no ONNX form."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.Parameter(torch.randn(32, 4))
+
+    def forward(self, x):
+        return self.table[(x @ self.table.T).argmax(-1)]
+
+
+def test_a_model_that_onnx_cannot_say_goes_to_the_engine_that_can():
+    pytest.importorskip("onnxruntime")
+    x = torch.randn(5, 4)
+    with xrt.InferenceSession(Codebook().eval(), example_inputs=(x,), engine="auto", device="cpu") as session:
+        rejected = {c.name: c for c in session.plan.decision("engine").rejected}
+        assert session.run([x.numpy()])
+    assert rejected["onnxruntime on cpu"].code is Reason.FORMAT_UNSUPPORTED
+    assert "has no ONNX form" in rejected["onnxruntime on cpu"].reason
+    with pytest.raises(EngineUnavailable, match="has no ONNX form"):
+        xrt.InferenceSession(Codebook().eval(), example_inputs=(x,), engine="onnxruntime", device="cpu")

@@ -17,6 +17,7 @@ from ..errors import (
     BuildTimeout,
     EngineUnavailable,
     InternalError,
+    IrError,
     ModelError,
     OutOfMemory,
     StoreError,
@@ -130,8 +131,13 @@ def _attempt(model: ModelSource, wanted: Wanted, store: Store) -> Loaded | Candi
     engine: Engine = plugin.load()
     try:
         source = model if model.format in plugin.formats else as_onnx(model)
-    except ModelError as error:
-        return Candidate(wanted.name, Reason.FORMAT_UNSUPPORTED, f"{error.what}: {error.got}", error.do)
+    except (
+        ModelError,
+        IrError,
+        EngineUnavailable,
+    ) as error:  # what has no ONNX form, or no package that writes it
+        why = f"{error.who} {error.what}" + (f": {error.got}" if error.got else "")
+        return Candidate(wanted.name, Reason.FORMAT_UNSUPPORTED, why, error.do)
     met: dict[str, tuple[str, str]] = {}
     if not plugin.chooses_kernels:
         given = dict(wanted.options)
