@@ -145,3 +145,14 @@ def test_without_torch_the_error_says_how_to_get_it(bare_python: Any) -> None:
     assert bare_python(print_error) == (
         "[extract_ir] reading a PyTorch model needs PyTorch, which is not installed. Run: pip install 'xpuruntime[torch]'\n"
     )
+
+
+def test_an_op_with_an_effect_is_named() -> None:
+    """``torch.linalg.inv`` raises for a singular matrix: its export checks that through a token."""
+
+    class Inverse(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return torch.linalg.inv(x)
+
+    with pytest.raises(ModelError, match=r"checks or changes something.*linalg_check_errors.*inv_ex"):
+        import_torch(Inverse().eval(), (torch.randn(2, 4, 4),))

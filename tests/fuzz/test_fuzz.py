@@ -1,4 +1,4 @@
-"""The fuzz targets on what once crashed them, and half a minute of fuzzing as ``make fuzz`` does it for ten."""
+"""The fuzz targets on what once crashed them, and twenty seconds of fuzzing as ``make fuzz`` does it for ten."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def test_mutated_programs_reach_every_stage_of_the_reader() -> None:
 
 
 @pytest.mark.slow
-def test_a_minute_of_fuzzing_finds_nothing(repository: Path) -> None:
-    command = [sys.executable, str(repository / "scripts" / "fuzz.py"), "--seconds", "60"]
+def test_a_short_fuzzing_finds_nothing(repository: Path) -> None:
+    command = [sys.executable, str(repository / "scripts" / "fuzz.py"), "--seconds", "20"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count(": ok") == len(fuzz_targets.TARGETS)

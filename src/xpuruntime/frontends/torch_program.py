@@ -115,6 +115,14 @@ class Import:
         node = placeholders[spec.arg.name]
         kind = spec.kind.name
         if kind not in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"):
+            if kind == "TOKEN":
+                ops = [str(u.args[1]) for u in node.users if len(u.args) > 1]
+                raise ModelError(
+                    who,
+                    "has an op that checks or changes something beside its results",
+                    got=", ".join(ops) or "an effect token",
+                    do="Use the form without a check (torch.linalg.inv_ex for inv), or export the part without it.",
+                )
             if node.users:
                 raise ModelError(
                     who, "holds an object that is no tensor", got=f"{spec.target} ({kind.lower()})"
