@@ -123,3 +123,23 @@ def test_no_vendor_is_called_wrong_for_another_order_of_equal_scores() -> None:
         rejected = [c for d in session.plan.decisions for c in d.rejected]
         assert verdict(session).chosen.code is Reason.NOT_CHECKED
     assert Reason.WRONG_RESULT not in {c.code for c in rejected}
+
+
+def test_a_tie_excuses_no_output_that_does_not_depend_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(64, 64)
+
+        def forward(self, x: Any) -> Any:
+            return x.relu().topk(40).indices, self.layer(x)
+
+    x = torch.randn(4, 64, generator=torch.Generator().manual_seed(0))
+    model = Two().eval()
+    with xrt.InferenceSession(model, example_inputs=(x,), engine="native", exec_policy=ALWAYS) as session:
+        assert verdict(session).chosen.code is Reason.NOT_CHECKED
+        calls = session._executable.only.plan.calls
+        kernel = next(call.kernel for call in calls if call.kernel.startswith("matmul/"))
+    monkeypatch.setenv("XPU_TEST_WRONG_KERNEL", f"{kernel}:tile")
+    with pytest.raises(WrongResult):
+        xrt.InferenceSession(model, example_inputs=(x,), engine="native", exec_policy=ALWAYS)

@@ -197,7 +197,7 @@ def _against(reference: Reference, subject: Subject, ours: Sequence[Array], dead
     text = f"output {wrong.name!r} disagrees with {reference.name} on {subject.told}: {wrong.reason}"
     if subject.locate is not None:
         located = _timed("bisection", subject.locate, subject.feeds)
-        if located.tie:
+        if {c.name for c in found if not c.ok} <= located.undecided:
             return Verdict.none(f"{text}, but {located.text}")
         text += f"; {located.text}" if located.text else ""
     return Verdict(Reason.WRONG_RESULT, reference.name, text)

@@ -8,7 +8,7 @@ Nothing is compiled for it: a probe is the program itself, cut short.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,7 +23,7 @@ from ...runtime.executor import Executor
 from ...types import DType, TensorSpec
 from ..native.model import NativeModel
 from .references import Interpreter, OutOfTime, interpreter_bytes
-from .ties import choices_of, has_tie, is_tie
+from .ties import choices_of, has_tie, is_tie, outputs_after
 from .work import free_bytes, work_of
 
 __all__ = ["Located", "first_tie", "first_wrong"]
@@ -36,12 +36,12 @@ _SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """text: a clause that names the first node that differs, its kernel and its line; or why none can be named. tie: whether that node chose
-    between scores that are as good as equal, so that what follows cannot be compared.
+    """text: a clause that names the first node that differs, its kernel and its line; or why none can be named. undecided: outputs that depend on
+    a choice between scores that are as good as equal, so that they cannot be compared.
     """
 
     text: str
-    tie: bool = False
+    undecided: frozenset[str] = frozenset()
 
 
 def first_wrong(source: NativeModel, executor: Executor, feeds: Mapping[str, Array]) -> Located:
@@ -49,19 +49,21 @@ def first_wrong(source: NativeModel, executor: Executor, feeds: Mapping[str, Arr
     try:
         probes = _Probes(source, executor, feeds)
         at = probes.first()
-        tied = probes.tie_before(at) or (probes.near_tie() if at is None else None)
+        tied = probes.tie_before(at) or (next(iter(probes.near_ties()), None) if at is None else None)
     except OutOfTime:
         return Located(f"no node is named: {Interpreter.name} took over {_SECONDS:.0f} s")
     except (XpuError, ValueError, MemoryError) as error:
         return Located(f"no node is named: {error}")
     if tied is not None:
-        return _tie(tied)
+        return _tie(source.graph, tied, {*probes.ties.values(), *probes.near_ties()})
     if at is None:
         return Located("no node is named: every value of the plan that can be compared is right by itself")
     return Located(probes.told(at))
 
 
-def first_tie(source: NativeModel, feeds: Mapping[str, Array], precision: DType) -> Located:
+def first_tie(
+    source: NativeModel, feeds: Mapping[str, Array], precision: DType, seconds: float = _SECONDS
+) -> Located:
     """For a session whose values cannot be looked at: the first node that chooses among equal scores; no text where there is none. Never raises
     an XpuError.
     """
@@ -69,7 +71,7 @@ def first_tie(source: NativeModel, feeds: Mapping[str, Array], precision: DType)
     choices = choices_of(graph)
     read = {node.values[0] for node in choices.values()}
     scores = {n: a for n, a in feeds.items() if n in read}
-    deadline = time.perf_counter() + _SECONDS
+    deadline = time.perf_counter() + seconds
 
     def watch(node: Node, results: tuple[Array, ...]) -> None:
         if time.perf_counter() > deadline:
@@ -83,19 +85,19 @@ def first_tie(source: NativeModel, feeds: Mapping[str, Array], precision: DType)
         interp.run(graph, feeds, weights=source.weights, states={}, watch=watch)
     except (OutOfTime, XpuError, ValueError, MemoryError):
         return Located("")
-    tied = _near_tie(choices, scores, tolerance_for(precision) * _EQUAL)
-    return Located("") if tied is None else _tie(tied)
+    tied = _near_ties(choices, scores, tolerance_for(precision) * _EQUAL)
+    return _tie(graph, tied[0], tied) if tied else Located("")
 
 
-def _near_tie(choices: Mapping[str, Node], scores: Mapping[str, Array], tolerance: float) -> str | None:
-    """The first node with scores as close as that, which another engine may choose others of."""
+def _near_ties(choices: Mapping[str, Node], scores: Mapping[str, Array], tolerance: float) -> list[str]:
+    """The nodes with scores as close as that, which another engine may choose others of."""
     among = (n for n in choices.values() if n.values[0] in scores)
-    return next((n.name for n in among if has_tie(n, scores[n.values[0]], tolerance)), None)
+    return [n.name for n in among if has_tie(n, scores[n.values[0]], tolerance)]
 
 
-def _tie(node: str) -> Located:
+def _tie(graph: Graph, node: str, tied: Collection[str]) -> Located:
     text = f"node {node!r} chooses among scores that are equal, or closer together than this precision resolves, and what follows depends on the choice"
-    return Located(text, tie=True)
+    return Located(text, outputs_after(graph, tied))
 
 
 class _Probes:
@@ -216,9 +218,9 @@ class _Probes:
                 return self.ties[i]
         return None
 
-    def near_tie(self) -> str | None:
-        """The first node with equal scores, where every value is the interpreter's."""
-        return _near_tie(self.choices, self.scores, self.loosest * _EQUAL)
+    def near_ties(self) -> list[str]:
+        """The nodes with equal scores, by the interpreter's values."""
+        return _near_ties(self.choices, self.scores, self.loosest * _EQUAL)
 
     def differs(self, at: int) -> bool:
         """Whether a call's result is not what it should be."""

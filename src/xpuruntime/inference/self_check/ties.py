@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 
 from ...ir import Graph, Node
 from ...protocols import Array
 
-__all__ = ["CHOICES", "choices_of", "has_tie", "is_tie"]
+__all__ = ["CHOICES", "choices_of", "has_tie", "is_tie", "outputs_after"]
 
 CHOICES = frozenset(["argmax", "argmin", "max", "min", "sort", "topk"])
 """Ops whose last result is places among the scores that they read."""
@@ -16,6 +18,15 @@ CHOICES = frozenset(["argmax", "argmin", "max", "min", "sort", "topk"])
 def choices_of(graph: Graph) -> dict[str, Node]:
     """By the name of the places that it gives, each node that chooses."""
     return {node.outputs[-1].name: node for node in graph.nodes if node.op in CHOICES}
+
+
+def outputs_after(graph: Graph, nodes: Collection[str]) -> frozenset[str]:
+    """Names of the outputs that depend on results of these nodes."""
+    reached: set[str] = set()
+    for node in graph.nodes:
+        if node.name in nodes or not reached.isdisjoint(node.values):
+            reached.update(v.name for v in node.outputs)
+    return frozenset(o.name for o in graph.outputs if o.value in reached)
 
 
 def is_tie(node: Node, scores: Array, got: Array, want: Array, tolerance: float) -> bool:
