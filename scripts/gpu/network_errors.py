@@ -2,7 +2,7 @@
 
     python scripts/gpu/network_errors.py timm/visformer_tiny --batch 1 --inputs 6 --out network_errors.json
 
-One input says little: where a network amplifies rounding, errors of the same kernels differ by two from input to input.
+One input says little: where a network amplifies rounding, errors of the same kernels differ by orders of magnitude from input to input.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gpu_machine import machine, write
 
 from xpuruntime import InferenceSession, KernelPolicy
 from xpuruntime.testing.conformance.models.judge import fresh_inputs, rms_error, stir
-from xpuruntime.testing.conformance.models.sources import build
+from xpuruntime.testing.conformance.models.sources import SOURCES, build, names_of
 
 POLICIES: dict[str, dict[str, str]] = {
     "default": {},
@@ -44,8 +44,13 @@ def main() -> None:
     asked.add_argument("--device", default="cuda:0")
     asked.add_argument("--out", default="network_errors.json")
     given = asked.parse_args()
+    library, _, name = given.network.partition("/")
+    if library not in SOURCES or name not in names_of(library):
+        asked.error(
+            f"no network {given.network!r}; name one as LIBRARY/NAME, such as timm/visformer_tiny; libraries are {', '.join(SOURCES)}"
+        )
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    module, example = build(*given.network.split("/"), given.batch)
+    module, example = build(library, name, given.batch)
     stir(module)
     inputs = [example, *(fresh_inputs(example, seed) for seed in range(1, given.inputs))]
     program = torch.export.export(module, example, strict=False)

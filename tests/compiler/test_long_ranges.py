@@ -30,17 +30,16 @@ TAILS = {
 }
 
 
-@pytest.mark.parametrize("dtype", ["float32", "int64"])
-@pytest.mark.parametrize("tail", TAILS)
+@pytest.mark.parametrize(
+    ("tail", "dtype"), [(t, d) for t in TAILS for d in ("float32", "int64") if (t, d) != ("mean", "int64")]
+)
 def test_little_of_a_long_range(tail: str, dtype: str) -> None:
-    if (tail, dtype) == ("mean", "int64"):
-        pytest.skip("integers have no mean")
     graph = graph_of(TAILS[tail], 300_000, dtype)
     check(graph, {"x": np.arange(3).astype(dtype)}, tolerance=1e-5 if dtype == "float32" else None)
 
 
 @pytest.mark.parametrize("tail", ["sum", "slice"])
-def test_a_range_that_fits_no_memory_is_a_named_error(tail: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_range_that_fits_no_memory_is_a_named_error(tail: str) -> None:
     graph = graph_of(TAILS[tail], 10**15)
     with pytest.raises(XpuError) as error:
         check(graph, {"x": np.zeros(3, np.float32)})

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..ir import Editor, Graph, Node
-from ..types import DType, TensorSpec
+from ..types import DType
 from .context import Context
 from .expand_recurrent import expand_recurrent
+from .expansion import Expansion
 
 __all__ = ["EXPANSIONS", "run"]
 
@@ -24,7 +25,7 @@ def run(graph: Graph, context: Context | None = None) -> Graph:
     def rule(editor: Editor, node: Node) -> None:
         expand = EXPANSIONS.get(node.op)
         if expand is not None and (len(node.outputs) == 1 or node.op in _SEVERAL) and not has_kernel(node.op):
-            expand(_Pen(editor, node))
+            expand(Expansion(editor, node))
 
     for _ in range(8):
         made = graph.rewrite(rule)
@@ -34,51 +35,14 @@ def run(graph: Graph, context: Context | None = None) -> Graph:
     return graph
 
 
-class _Pen:
-    """Writes nodes before one, and the last in its place."""
-
-    def __init__(self, editor: Editor, node: Node) -> None:
-        self.editor, self.node = editor, node
-        self.narrow = node.spec.dtype.is_float and node.spec.dtype.bits < 32
-
-    def __call__(self, op: str, *inputs: Any, **attrs: Any) -> str:
-        made: str = self.editor.insert(self.node, op, *inputs, **attrs)
-        return made
-
-    def input(self, at: int) -> Any:
-        """An operand, None where it is absent."""
-        return self.node.inputs[at] if at < len(self.node.inputs) else None
-
-    def wide(self, at: int) -> Any:
-        """An operand to compute with: narrow floats in float32."""
-        value = self.input(at)
-        spec = self.spec(value) if isinstance(value, str) else None
-        if spec is None or not (spec.dtype.is_float and spec.dtype.bits < 32):
-            return value
-        return self("cast", value, dtype=DType.FLOAT32)
-
-    def spec(self, value: str) -> TensorSpec:
-        """A value's spec."""
-        spec = self.editor.values[value].spec
-        assert spec is not None
-        return spec
-
-    def last(self, op: str, *inputs: Any, **attrs: Any) -> None:
-        """The result, in the node's own type."""
-        if self.narrow and any(isinstance(i, str) and self.spec(i).dtype is DType.FLOAT32 for i in inputs):
-            self.editor.replace(self.node, "cast", self(op, *inputs, **attrs), dtype=self.node.spec.dtype)
-        else:
-            self.editor.replace(self.node, op, *inputs, **attrs)
-
-
 _ACTIVATIONS: Mapping[str, tuple[str, tuple[float, ...], Mapping[str, Any]]] = {
     "relu6": ("clamp", (0.0, 6.0), {}),
     "gelu_tanh": ("gelu", (), {"approximate": "tanh"}),
 }
 
 
-def _with_epilogue(layer: str) -> Callable[[_Pen], None]:
-    def expand(pen: _Pen) -> None:
+def _with_epilogue(layer: str) -> Callable[[Expansion], None]:
+    def expand(pen: Expansion) -> None:
         attrs = dict(pen.node.attrs)
         act = attrs.pop("act")
         y = pen(layer, *(i for i in pen.node.inputs[:3] if i is not None), **attrs)
@@ -93,7 +57,7 @@ def _with_epilogue(layer: str) -> Callable[[_Pen], None]:
     return expand
 
 
-def _linear(pen: _Pen) -> None:
+def _linear(pen: Expansion) -> None:
     product = pen("permute", pen.input(1), dims=(1, 0))
     if pen.input(2) is None:
         pen.last("matmul", pen.input(0), product)
@@ -101,7 +65,7 @@ def _linear(pen: _Pen) -> None:
         pen.last("add", pen("matmul", pen.input(0), product), pen.input(2))
 
 
-def _addmm(pen: _Pen) -> None:
+def _addmm(pen: Expansion) -> None:
     alpha, beta = pen.node.attrs["alpha"], pen.node.attrs["beta"]
     product = pen("mm", pen.input(1), pen.input(2))
     if beta == 0:
@@ -111,11 +75,11 @@ def _addmm(pen: _Pen) -> None:
     pen.last("add", product, pen.input(0) if beta == 1 else pen("mul", pen.input(0), beta))
 
 
-def _silu_mul(pen: _Pen) -> None:
+def _silu_mul(pen: Expansion) -> None:
     pen.last("mul", pen("silu", pen.wide(0)), pen.wide(1))
 
 
-def _norm_linear(pen: _Pen) -> None:
+def _norm_linear(pen: Expansion) -> None:
     x, weight, bias, residual, scale = (pen.input(i) for i in range(5))
     attrs = pen.node.attrs
     if scale is not None:
@@ -134,7 +98,7 @@ def _norm_linear(pen: _Pen) -> None:
     pen.last("mul", gate if op == "none" else pen(op, gate, *numbers, **more), through)
 
 
-def _rope_append(pen: _Pen) -> None:
+def _rope_append(pen: Expansion) -> None:
     q, k, v, cos, sin, keys, values, places, positions = (pen.input(i) for i in range(9))
     more = () if positions is None else (positions,)
     turned = [pen("rope", x, cos, sin, *more, size=pen.node.attrs["size"]) for x in (q, k)]
@@ -151,7 +115,7 @@ def _rope_append(pen: _Pen) -> None:
         pen.editor.forward(old.name, new)
 
 
-def _rope_attention(pen: _Pen) -> None:
+def _rope_attention(pen: Expansion) -> None:
     attrs = dict(pen.node.attrs)
     made = pen.editor.insert(
         pen.node, "rope_append", *(pen.input(i) for i in range(9)), size=attrs.pop("size")
@@ -162,12 +126,12 @@ def _rope_attention(pen: _Pen) -> None:
         pen.editor.forward(old.name, new)
 
 
-def _trailing(pen: _Pen) -> tuple[int, ...]:
+def _trailing(pen: Expansion) -> tuple[int, ...]:
     rank = pen.node.spec.rank
     return tuple(range(rank - len(pen.node.attrs["normalized_shape"]), rank))
 
 
-def _affine(pen: _Pen, y: str, weight: Any, bias: Any) -> None:
+def _affine(pen: Expansion, y: str, weight: Any, bias: Any) -> None:
     """Y * weight + bias in the node's place."""
     if weight is not None and bias is not None:
         pen.last("add", pen("mul", y, weight), bias)
@@ -177,14 +141,14 @@ def _affine(pen: _Pen, y: str, weight: Any, bias: Any) -> None:
         pen.last("clone", y)
 
 
-def _rms_norm(pen: _Pen) -> None:
+def _rms_norm(pen: Expansion) -> None:
     x = pen.wide(0)
     square = pen("mean", pen("mul", x, x), dim=_trailing(pen), keepdim=True)
     root = pen("rsqrt", pen("add", square, pen.node.attrs["eps"]))
     _affine(pen, pen("mul", x, root), pen.wide(1), None)
 
 
-def _layer_norm(pen: _Pen) -> None:
+def _layer_norm(pen: Expansion) -> None:
     x, dims = pen.wide(0), _trailing(pen)
     centred = pen("sub", x, pen("mean", x, dim=dims, keepdim=True))
     square = pen("mean", pen("mul", centred, centred), dim=dims, keepdim=True)
@@ -192,7 +156,7 @@ def _layer_norm(pen: _Pen) -> None:
     _affine(pen, pen("mul", centred, root), pen.wide(1), pen.wide(2))
 
 
-def _batch_norm(pen: _Pen) -> None:
+def _batch_norm(pen: Expansion) -> None:
     spec = pen.node.spec
     along = (1, spec.shape[1], *(1,) * (spec.rank - 2)) if spec.rank > 1 else spec.shape
     scale, shift, mean, var = (
@@ -202,7 +166,7 @@ def _batch_norm(pen: _Pen) -> None:
     _affine(pen, pen("mul", pen("sub", pen.wide(0), mean), root), scale, shift)
 
 
-def _group_norm(pen: _Pen) -> None:
+def _group_norm(pen: Expansion) -> None:
     spec, groups = pen.node.spec, pen.node.attrs["groups"]
     rows = pen("view", pen.wide(0), size=(spec.shape[0], groups, -1))
     size = pen.spec(rows).shape[-1]
@@ -214,7 +178,7 @@ def _group_norm(pen: _Pen) -> None:
     _affine(pen, y, weight, bias)
 
 
-def _softmax(pen: _Pen) -> None:
+def _softmax(pen: Expansion) -> None:
     dim = pen.node.attrs["dim"]
     x = pen.wide(0)
     x = x if pen.node.attrs["dtype"] is None else pen("cast", x, dtype=pen.node.attrs["dtype"])
@@ -222,7 +186,7 @@ def _softmax(pen: _Pen) -> None:
     pen.last("div", power, pen("sum", power, dim=dim, keepdim=True))
 
 
-def _log_softmax(pen: _Pen) -> None:
+def _log_softmax(pen: Expansion) -> None:
     dim = pen.node.attrs["dim"]
     x = pen.wide(0)
     x = x if pen.node.attrs["dtype"] is None else pen("cast", x, dtype=pen.node.attrs["dtype"])
@@ -230,7 +194,7 @@ def _log_softmax(pen: _Pen) -> None:
     pen.last("sub", centred, pen("log", pen("sum", pen("exp", centred), dim=dim, keepdim=True)))
 
 
-def _var(pen: _Pen) -> None:
+def _var(pen: Expansion) -> None:
     dims, attrs = pen.node.attrs["dim"], pen.node.attrs
     x = pen.wide(0)
     count = math.prod(int(pen.spec(x).shape[d]) for d in dims)
@@ -240,7 +204,7 @@ def _var(pen: _Pen) -> None:
     pen.last("div", total, left)
 
 
-def _attention(pen: _Pen) -> None:
+def _attention(pen: Expansion) -> None:
     """Without cap and causal mask, which need kernels of their own; keys of groups are repeated for every head."""
     q, k, v, mask = (pen.wide(i) for i in range(4))
     attrs = pen.node.attrs
@@ -262,7 +226,7 @@ def _attention(pen: _Pen) -> None:
     pen.last("matmul", weights, v)
 
 
-def _repeated(pen: _Pen, x: str, times: int) -> str:
+def _repeated(pen: Expansion, x: str, times: int) -> str:
     """[batch, heads, length, size] with each head so many times."""
     batch, heads, length, size = pen.spec(x).shape
     each = pen("unsqueeze", x, dims=(2,))
@@ -270,7 +234,7 @@ def _repeated(pen: _Pen, x: str, times: int) -> str:
     return pen("view", each, size=(batch, heads * times, length, size))
 
 
-def _rope(pen: _Pen) -> None:
+def _rope(pen: Expansion) -> None:
     """In halves of the whole last dim, by tables that each position names or that are there for each place."""
     attrs, x, spec = pen.node.attrs, pen.wide(0), pen.node.spec
     size = spec.shape[-1]
@@ -290,7 +254,7 @@ def _rope(pen: _Pen) -> None:
     pen.last("add", pen("mul", x, tables[0]), pen("mul", turned, tables[1]))
 
 
-EXPANSIONS: Mapping[str, Callable[[_Pen], None]] = {
+EXPANSIONS: Mapping[str, Callable[[Expansion], None]] = {
     "fused_linear": _with_epilogue("linear"),
     "fused_convolution": _with_epilogue("convolution"),
     "linear": _linear,

@@ -3,40 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from ..ir import Node
-from ..types import DType, TensorSpec
+from ..types import DType
+from .expansion import Expansion
 
 __all__ = ["expand_recurrent"]
 
 _PLAIN = {"rnn": ("tanh",), "gru": ("sigmoid", "tanh"), "lstm": ("sigmoid", "tanh", "tanh")}
 
 
-class Pen(Protocol):
-    """What ``decompose`` writes nodes with."""
-
-    editor: Any
-    node: Node
-
-    def __call__(self, op: str, *inputs: Any, **attrs: Any) -> str:
-        """A node before the one that is expanded."""
-        ...
-
-    def input(self, at: int) -> Any:
-        """An operand, None where it is absent."""
-        ...
-
-    def wide(self, at: int) -> Any:
-        """An operand, narrow floats in float32."""
-        ...
-
-    def spec(self, value: str) -> TensorSpec:
-        """A value's spec."""
-        ...
-
-
-def expand_recurrent(pen: Pen) -> None:
+def expand_recurrent(pen: Expansion) -> None:
     """Write the layer out where its length is known and it has no more than activations of its own choice."""
     node, attrs = pen.node, pen.node.attrs
     sides = 2 if attrs["direction"] == "bidirectional" else 1
@@ -71,7 +48,7 @@ def expand_recurrent(pen: Pen) -> None:
         pen.editor.forward(old.name, new if pen.spec(new).dtype is kind else pen("cast", new, dtype=kind))
 
 
-def _stacked(pen: Pen, values: Sequence[str], dim: int) -> str:
+def _stacked(pen: Expansion, values: Sequence[str], dim: int) -> str:
     parts = [pen("unsqueeze", v, dims=(dim,)) for v in values]
     return parts[0] if len(parts) == 1 else pen("cat", *parts, dim=dim)
 
@@ -79,7 +56,7 @@ def _stacked(pen: Pen, values: Sequence[str], dim: int) -> str:
 class _Layer:
     """One direction."""
 
-    def __init__(self, pen: Pen, side: int, functions: Sequence[str], batch: Any) -> None:
+    def __init__(self, pen: Expansion, side: int, functions: Sequence[str], batch: Any) -> None:
         self.pen, self.side, self.functions = pen, side, functions
         node = pen.node
         self.op, self.size = node.op, int(node.attrs["hidden_size"])

@@ -142,9 +142,9 @@ def _absolute(n: Site, x: str, y: str) -> Made:
     """Without overflow: the larger part times a root between 1 and 1.5; infinite where a part is, even beside NaN."""
     b = n.b
     u, v = b.abs(x), b.abs(y)
-    most = b.maximum(u, v)
-    ratio = b.div(b.minimum(u, v), b.where(b.eq(most, 0.0), 1.0, most))
-    finite = b.mul(most, b.sqrt(b.add(b.mul(ratio, ratio), 1.0)))
+    larger = b.maximum(u, v)
+    ratio = b.div(b.minimum(u, v), b.where(b.eq(larger, 0.0), 1.0, larger))
+    finite = b.mul(larger, b.sqrt(b.add(b.mul(ratio, ratio), 1.0)))
     return str(b.where(b.logical_or(b.isinf(x), b.isinf(y)), float("inf"), finite))
 
 

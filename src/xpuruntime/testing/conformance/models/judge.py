@@ -183,11 +183,14 @@ def _finding(network: _Network, case: Case) -> Finding:
 def _over_inputs(
     network: _Network, case: Case, error: float, theirs: float
 ) -> tuple[Sequence[float], Sequence[float]]:
-    """Our errors and PyTorch's on several inputs."""
+    """Our errors and PyTorch's on several inputs; infinite where a session refuses other inputs."""
     ours, own = [error], [theirs]
     for seed in range(_AGAIN):
         other = network.again(seed)
-        ours.append(_ours(other, case))
+        try:
+            ours.append(_ours(other, case))
+        except Exception:  # it ran on the first inputs, so this is as wrong as any answer
+            ours.append(math.inf)
         own.append(max(other.own_errors(case), default=float("nan")))
     return ours, own
 
