@@ -86,6 +86,8 @@ def test_a_wrong_kernel_ends_with_one(xpu, tmp_path: Path, monkeypatch: pytest.M
             6,
             "--target package.module:ToyTarget",
         ),
+        (("conformance", "--report", "nowhere/page.html"), 4, "no file can be written there"),
+        (("conformance", "--report", "/"), 4, "no file can be written there"),
         (("conformance", "--suite", "node"), 4, "Suites are nodes, ops, kernels, networks"),
     ],
 )

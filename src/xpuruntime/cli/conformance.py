@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..errors import InputError
 from . import options
 from .answer import Answer, verb
 from .console import progress, say, table
@@ -89,6 +91,13 @@ def conformance(
     from ..testing.conformance.models import Options
 
     if report is not None:
+        if report.is_dir() or not os.access(report.absolute().parent, os.W_OK):  # told now, not after hours
+            raise InputError(
+                "xpu conformance --report",
+                "no file can be written there",
+                got=str(report),
+                do="Name a file in a folder that exists and that you may write.",
+            )
         from ..profiler.drawing import require_report_extra
 
         require_report_extra()
