@@ -30,7 +30,7 @@ FILES: Mapping[str, tuple[str, ...]] = {
     ),
     "cuda": (
         "cuda.elementwise", "cuda.fused", "cuda.reduce", "cuda.softmax", "cuda.norm", "cuda.decode", "cuda.decode_append", "cuda.gemv", "cuda.matmul",
-        "cuda.attention", "cuda.attention_cudnn", "cuda.conv", "cuda.pool", "cuda.rope", "cuda.data", "cuda.tasks",
+        "cuda.attention", "cuda.attention_cudnn", "cuda.conv", "cuda.pool", "cuda.rope", "cuda.data", "cuda.recurrent", "cuda.tasks",
     ),
     "": ("ported",),
 }  # fmt: skip

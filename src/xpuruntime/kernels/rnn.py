@@ -5,7 +5,7 @@ float16 and bfloat16 are computed in float, float64 in double; weights are read 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..codegen.points import address, number, storage
 from ..codegen.target import CodegenTarget
@@ -15,7 +15,7 @@ from .kernel import Lowered, NodeCall, Operand
 from .kit import FLOATS, INTEGERS, Text, refuse, result, stage, whole
 from .rnn_packed import lower_packed
 
-__all__ = ["KERNELS"]
+__all__ = ["DEFAULT", "KERNELS", "Recurrent", "functions", "steps"]
 
 # name -> (C expression of x, a, b; default a; default b). None: the function takes no such number.
 _ACTIVATIONS: dict[str, tuple[str, float | None, float | None]] = {
@@ -31,16 +31,21 @@ _ACTIVATIONS: dict[str, tuple[str, float | None, float | None]] = {
     "scaledtanh": ("a * tanh(b * x)", 1.0, 1.0),
     "hardsigmoid": ("a * x + b < 0 ? 0 : a * x + b > 1 ? 1 : a * x + b", 0.2, 0.5),
 }
-_DEFAULT = {"rnn": ("Tanh",), "gru": ("Sigmoid", "Tanh"), "lstm": ("Sigmoid", "Tanh", "Tanh")}
+DEFAULT: Mapping[str, Sequence[str]] = {
+    "rnn": ("Tanh",),
+    "gru": ("Sigmoid", "Tanh"),
+    "lstm": ("Sigmoid", "Tanh", "Tanh"),
+}
+"""Activations of a direction where a node names none."""
 _GATES = {"rnn": 1, "gru": 3, "lstm": 4}
 
 
 def _names(call: NodeCall) -> Sequence[str]:
     directions = int(str(call.tensor(2).spec.shape[0]))
-    return tuple(call.attrs["activations"]) or _DEFAULT[call.op] * directions
+    return tuple(call.attrs["activations"]) or DEFAULT[call.op] * directions
 
 
-def _functions(call: NodeCall, kind: str) -> list[str]:
+def functions(call: NodeCall, kind: str) -> list[str]:
     """``f0``, ``f1`` ... of every direction; each takes the next alpha and beta if it uses them."""
     alphas, betas = iter(call.attrs["alpha"]), iter(call.attrs["beta"])
     lines = []
@@ -57,7 +62,7 @@ def _functions(call: NodeCall, kind: str) -> list[str]:
     return lines
 
 
-def _steps(call: NodeCall, f: Sequence[str], hidden: int) -> list[str]:
+def steps(call: NodeCall, f: Sequence[str], hidden: int) -> list[str]:
     """One step for unit u, from ``gates`` (x and h by the weights, biases added) to ``next[u]`` and ``c[u]``."""
     cut = "cut" if call.attrs["clip"] is not None else ""
     h = hidden
@@ -110,7 +115,7 @@ def _text(call: NodeCall, target: CodegenTarget) -> Text:
     rows = gates * hidden
     # scratch: x, h, next, c, given, gates, peepholes
     sizes = {"row": size, "h": hidden, "next": hidden, "c": hidden, "given": hidden, "gates": rows}
-    head, at = _functions(call, kind), 0
+    head, at = functions(call, kind), 0
     if a["clip"] is not None:
         limit = number(float(a["clip"]))
         head.append(
@@ -120,7 +125,7 @@ def _text(call: NodeCall, target: CodegenTarget) -> Text:
     for name, count in sizes.items():
         head.append(f"[[maybe_unused]] {kind} *const {name} = ({kind} *)scratch + {at};")
         at += -(-count // 16) * 16
-    each = len(_DEFAULT[call.op])
+    each = len(DEFAULT[call.op])
     body = [f"const int64_t b = task % {batch}, d = task / {batch};"]
     count = f"(int64_t)*({address(whole(call, 4), ['b'])})" if call.optional(4) else str(length)
     body.append(f"const int64_t count = {count};")
@@ -157,7 +162,7 @@ def _text(call: NodeCall, target: CodegenTarget) -> Text:
         lines = []
         if call.op == "gru":
             lines += _gru_gates(call, f, hidden, "r", rb if call.optional(3) else "nullptr", lanes)
-        step = (f"  {line}" for line in _steps(call, f, hidden))
+        step = (f"  {line}" for line in steps(call, f, hidden))
         lines += [f"for (int64_t u = 0; u < {hidden}; ++u) {{", *step, "}"]
         if directions > 1:
             lines = [f"if (d == {d}) {{", *(f"  {s}" for s in lines), "}"]

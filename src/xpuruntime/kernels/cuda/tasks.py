@@ -24,7 +24,6 @@ from .. import (
     products,
     quant,
     resize,
-    rnn,
     scan,
     signal,
     sort,
@@ -106,7 +105,7 @@ _OWN = frozenset(
 
 
 def _rows() -> Iterator[Any]:
-    files = (narrow, places, scan, sort, resize, creation, quant, rnn, signal, products, pool_places)
+    files = (narrow, places, scan, sort, resize, creation, quant, signal, products, pool_places)
     for file in files:
         yield from (k for k in getattr(file, "KERNELS", ()) if k.name not in _OWN)
     yield from (pool_places.Places(), pool_places.Regions(), conv_plain.Naive(), conv_plain.Deformed())

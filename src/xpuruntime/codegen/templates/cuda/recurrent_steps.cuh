@@ -1,0 +1,26 @@
+// needs: recurrent reduce
+// recurrent_steps: the state's part of a step of a recurrent layer, by all threads of a block.
+
+// gates[s * STRIDE + row] = rows of r by the state of each of the block's samples. LANES threads share a row, so that its reads lie side by
+// side; a row is read once for all samples. r: [rows, H]; state: [S, H] in shared memory.
+template <int LANES, int THREADS, int S, int H, int STRIDE, class A, class T> INLINE void recurrent_gates(A *gates, const T *r, const A *state, int rows) {
+    const int lane = threadIdx.x % LANES;
+    for (int first = 0; first < rows; first += THREADS / LANES) {
+        const int row = first + threadIdx.x / LANES;
+        A sums[S];
+#pragma unroll
+        for (int s = 0; s < S; ++s) sums[s] = 0;
+        if (row < rows) {
+            for (int k = lane; k < H; k += LANES) {
+                const A w = (A)load<1>(r + (int64_t)row * H + k);
+#pragma unroll
+                for (int s = 0; s < S; ++s) sums[s] += w * state[s * H + k];
+            }
+        }
+#pragma unroll
+        for (int s = 0; s < S; ++s) {  // every lane of a warp, whether its row is there or not
+            const A sum = joined_lanes<LANES>(sums[s], sum_of());
+            if (lane == 0 && row < rows) gates[s * STRIDE + row] = sum;
+        }
+    }
+}
