@@ -31,7 +31,7 @@ _ACTIVATIONS: dict[str, tuple[str, float | None, float | None]] = {
     "scaledtanh": ("a * tanh(b * x)", 1.0, 1.0),
     "hardsigmoid": ("a * x + b < 0 ? 0 : a * x + b > 1 ? 1 : a * x + b", 0.2, 0.5),
 }
-DEFAULT: Mapping[str, Sequence[str]] = {
+DEFAULT: Mapping[str, tuple[str, ...]] = {
     "rnn": ("Tanh",),
     "gru": ("Sigmoid", "Tanh"),
     "lstm": ("Sigmoid", "Tanh", "Tanh"),
@@ -188,7 +188,7 @@ class Recurrent:
     """RNN, GRU and LSTM."""
 
     name = "rnn/generated"
-    ops = ("rnn", "gru", "lstm")
+    ops: tuple[str, ...] = ("rnn", "gru", "lstm")
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
         """Floats, dense values, ONNX's activations."""

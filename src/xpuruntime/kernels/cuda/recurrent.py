@@ -57,7 +57,7 @@ class Recurrent:
     """RNN, GRU and LSTM."""
 
     name = "rnn/generated"
-    ops = ("rnn", "gru", "lstm")
+    ops: tuple[str, ...] = ("rnn", "gru", "lstm")
 
     def __init__(self) -> None:
         self._other = Tasks(rnn.Recurrent())
