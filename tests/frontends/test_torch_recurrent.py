@@ -12,7 +12,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import xpuruntime as xrt  # noqa: E402
-from xpuruntime.frontends.torch_export import decomposed, exported  # noqa: E402
+from xpuruntime.errors import ModelError  # noqa: E402
+from xpuruntime.frontends.torch_export import decomposed, exported, refuse_extra_dims  # noqa: E402
 from xpuruntime.frontends.torch_ops import TABLE  # noqa: E402
 from xpuruntime.frontends.torch_program import Import  # noqa: E402
 
@@ -98,26 +99,41 @@ def test_a_long_sequence_is_a_short_program() -> None:
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
 def test_projected_states_are_taken_apart() -> None:
-    graph = same(Flat(nn.LSTM(5, 7, proj_size=3)).eval(), drawn(4, 3, 5))
+    class Outputs(Flat):
+        def forward(self, x: Any, *states: Any) -> Any:
+            return super().forward(x, *states)[0]
+
+    graph = same(Outputs(nn.LSTM(5, 7, proj_size=3)).eval(), drawn(4, 3, 5))
     assert "lstm" not in {n.op for n in graph}
 
 
-def test_a_shape_that_pytorch_gets_wrong_is_no_matter_where_nothing_reads_the_result() -> None:
-    """PyTorch 2.11 has one dim too many in the last states of some layers, and most networks read the outputs alone."""
-
-    class First(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.LSTM(5, 7, bidirectional=True)
-
-        def forward(self, x: Any) -> Any:
-            return self.layer(x)[0]
-
-    program = decomposed(exported(First().eval(), drawn(4, 3, 5), None, "test"), set(TABLE), "test")
+def forged(model: Any) -> tuple[Any, Any]:
+    """A program whose LSTM's last states have the dim too many that PyTorch 2.11 gives them, and the LSTM's node."""
+    program = decomposed(exported(model.eval(), drawn(4, 3, 5), None, "test"), set(TABLE), "test")
     (layer,) = [n for n in program.graph.nodes if str(n.target) == "aten.lstm.input"]
-    y, h, c = layer.meta["val"]
-    layer.meta["val"] = (y, h.unsqueeze(1), c)
-    graph = Import(program, "first", None).graph("test")
+    y, *states = layer.meta["val"]
+    if states[0].dim() == 3:
+        layer.meta["val"] = (y, *(s.unsqueeze(1) for s in states))
+    return program, layer
+
+
+def test_pytorchs_dim_too_many_in_last_states() -> None:
+    program, _ = forged(Flat(nn.LSTM(5, 7, bidirectional=True)))
+    graph = Import(program, "states", None).graph("test")
     assert [n.op for n in graph].count("lstm") == 1
-    layer.meta["val"] = (y.unsqueeze(1), h, c)  # this one is read
-    assert "lstm" not in [n.op for n in Import(program, "first", None).graph("test")]
+    assert [s.shape for s in graph.output_specs] == [(4, 3, 14), (2, 3, 7), (2, 3, 7)]
+
+
+def test_another_shape_of_pytorchs_takes_the_layer_apart() -> None:
+    program, layer = forged(Flat(nn.LSTM(5, 7)))
+    y, *states = layer.meta["val"]
+    layer.meta["val"] = (y.unsqueeze(1), *states)
+    assert "lstm" not in [n.op for n in Import(program, "other", None).graph("test")]
+
+
+def test_a_layer_is_not_taken_apart_with_a_dim_too_many() -> None:
+    program, layer = forged(Flat(nn.LSTM(5, 7)))
+    with pytest.raises(
+        ModelError, match=rf"dim too many.*{layer.name}: \[1, 1, 3, 7\].*another version of PyTorch"
+    ):
+        refuse_extra_dims(program, "test")

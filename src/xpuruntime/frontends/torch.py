@@ -24,7 +24,7 @@ from ..faults import contained
 from ..ir import Graph, save_weights
 from ..protocols import Array
 from .torch_checkpoints import saved_names
-from .torch_export import decomposed, exported, find_torch, speaker
+from .torch_export import decomposed, exported, find_torch, refuse_extra_dims, speaker
 from .torch_ops import TABLE
 from .torch_program import Import
 from .torch_weights import TorchWeights
@@ -92,6 +92,8 @@ def import_torch(
         refused = attempt.lowering.refused & whole
         if not refused:
             return TorchImport(graph, TorchWeights(attempt.tensors))
+        if "lstm.input" in refused:
+            refuse_extra_dims(attempt.program, who)
         whole -= refused  # what a row could not take whole, PyTorch may take apart
 
 

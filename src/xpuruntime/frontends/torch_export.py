@@ -9,8 +9,9 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from ..errors import EngineUnavailable, InputError, ModelError
+from .torch_nodes import has_extra_dim, users
 
-__all__ = ["decomposed", "exported", "find_torch", "speaker"]
+__all__ = ["decomposed", "exported", "find_torch", "refuse_extra_dims", "speaker"]
 
 _CONTROL_FLOW = "Take the branch on something known at export (a shape, a flag), write it with torch.where or torch.cond, or export the part without it."
 _REASONS = (
@@ -115,6 +116,20 @@ def decomposed(program: Any, whole: Collection[str], who: str) -> Any:
             got=_first_lines(str(error) or type(error).__name__),
             do="Make torch.export.export(model, inputs).run_decompositions() work first; its reason stands above.",
         ) from error
+
+
+def refuse_extra_dims(program: Any, who: str) -> None:
+    """Refuse to take an LSTM apart where this PyTorch would give its last states another shape than the module does. Raises ModelError."""
+    for node in program.graph.nodes:
+        for k in (1, 2):
+            if node.op == "call_function" and has_extra_dim(node, k) and users(node, k):
+                shape = list(node.meta["val"][k].shape)
+                raise ModelError(
+                    who,
+                    "has an LSTM that is not read whole, and PyTorch gives the last states of its parts a dim too many",
+                    got=f"{node.name}: {shape} with PyTorch {find_torch().__version__}",
+                    do="Use another version of PyTorch, or only the LSTM's outputs.",
+                )
 
 
 def _changed_constants(program: Any) -> list[str]:

@@ -14,7 +14,7 @@ from ..types import Dim, DimLike, DType, TensorSpec
 from .builder import Builder
 from .torch_dims import Symbols, alike, dtype_of, spec_of
 from .torch_names import source_of
-from .torch_nodes import attribute, default, dense, is_number, listed, op_name, users
+from .torch_nodes import attribute, default, dense, has_extra_dim, is_number, listed, op_name, users
 from .torch_ops import FREE, MAKERS, PAIRS, TABLE, NotLowered, Pair, Ref, Site, real_form
 
 __all__ = ["Lowering", "Unknown"]
@@ -144,18 +144,16 @@ class Lowering:
         return results
 
     def _checked(self, node: Any, position: int, value: str | Pair | None, theirs: TensorSpec | None) -> None:
-        """The result is what PyTorch says it is: a row that errs is found here, and not in somebody's scores.
-
-        A result that nothing reads is not looked at: PyTorch 2.11 has a wrong shape for the last states of a recurrent layer.
-        """
-        used = bool(users(node, position))
-        if value is None and used:
-            raise NotLowered(f"its result {position} is not made")
-        if value is None or not used:
+        """The result is what PyTorch says it is: a row that errs is found here, and not in somebody's scores."""
+        if value is None:
+            if users(node, position):
+                raise NotLowered(f"its result {position} is not made")
             return
         if isinstance(value, Pair) and theirs is not None:
             theirs = real_form(theirs)
         for ours in (self.b.spec(v) for v in _values(value)):
+            if has_extra_dim(node, position) and theirs is not None:
+                theirs = replace(theirs, shape=(theirs.shape[0], *theirs.shape[2:]))
             if theirs is not None and not alike(ours, theirs):
                 raise NotLowered(f"its result {position} would be {ours} where PyTorch's is {theirs}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-__all__ = ["attribute", "default", "dense", "is_number", "listed", "op_name", "users"]
+__all__ = ["attribute", "default", "dense", "has_extra_dim", "is_number", "listed", "op_name", "users"]
 
 
 def op_name(target: Any) -> tuple[str, str]:
@@ -33,6 +33,16 @@ def is_number(value: Any) -> bool:
 def listed(value: Any) -> list[Any]:
     """Several results as they are, one as a list of one."""
     return list(value) if isinstance(value, tuple | list) else [value]
+
+
+def has_extra_dim(node: Any, position: int) -> bool:
+    """Whether PyTorch's own shape of a result has a dim too many, after the first: 2.11 has for the last states of an LSTM, and takes the layer
+    apart by that shape, while the layer itself computes the right one.
+    """
+    if str(node.target) != "aten.lstm.input" or not position:
+        return False
+    value, given = node.meta["val"][position], node.args[1][0].meta["val"]
+    return bool(value.dim() == given.dim() + 1 and value.shape[1] == 1)
 
 
 def users(node: Any, position: int) -> bool:
