@@ -32,6 +32,7 @@ from entrances import (
     by_session,
     graph,
     kind_of,
+    onnx_bytes,
     program_of,
 )
 
@@ -359,6 +360,17 @@ def test_rules_that_nobody_can_keep_are_an_error_that_names_them() -> None:
             by_session(policy)
     with pytest.raises(xrt.PolicyError, match=r"kernel\.rules"):
         by_dag_executor(KernelPolicy(rules=[rule]))
+
+
+def test_a_check_of_one_mix_says_nothing_of_another(tmp_path: Any) -> None:
+    """Weights that a rule rounds differ from every reference; a verdict on them is not one on other kernels."""
+    for kernel in ("int4_weights_128", "generated"):
+        policy = KernelPolicy(rules=[Rule(op="matmul", use=kernel)])
+        with xrt.InferenceSession(onnx_bytes(), kernel_policy=policy, cache_dir=tmp_path) as session:
+            assert {r.engine for r in session.plan.regions} > {"native"}
+            found = session.plan.decision("self_check")
+            assert found is not None
+            assert ("rounds the weights" in str(found)) == (kernel != "generated"), found
 
 
 def test_a_placed_session_refuses_what_it_cannot_do() -> None:
