@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from machine import QUIET
+
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 MARKED = re.compile(r"(<!-- measured: begin -->\n).*?(<!-- measured: end -->)", re.DOTALL)
@@ -22,7 +24,7 @@ WORDS = {
         "head": "| model | one run on {engines} | speed of native beside the faster of the others |",
         "tie": "no difference shown",
         "times": "{ratio}x",
-        "added": "`InferenceSession.run` adds {added} to the vendor's own run on a one-node model; "
+        "added": "`InferenceSession.run` adds {added} to the vendor's own run on a one-node model ({on}); "
         "`import xpuruntime` takes {ours} ms where `import numpy` takes {numpy} ms.",
         "seeded": "Native on seeded networks of their papers' sizes (ResNet-18 and -50, MobileNetV2, EfficientNet-B0, DenseNet-121; ViT and BERT), geometric means:",
         "networks": "{group} ({precision}, {threads} threads): {geomean:.2f} times the speed of the best of ONNX Runtime, OpenVINO, PyTorch eager "
@@ -36,12 +38,13 @@ WORDS = {
         "prefill": "prefill of {context:,}",
         "us": "{value:.1f} us ({engine})",
         "and": " and ",
+        "busy": ", beside other work",
     },
     "README.ko.md": {
         "head": "| 모델 | 1회 실행 시간: {engines} | 나머지 중 빠른 쪽에 대한 native의 속도 |",
         "tie": "차이를 보일 수 없음",
         "times": "{ratio}배",
-        "added": "노드 하나짜리 모델에서 `InferenceSession.run`이 벤더 자체 실행에 더하는 시간은 {added}이고, "
+        "added": "노드 하나짜리 모델에서 `InferenceSession.run`이 벤더 자체 실행에 더하는 시간은 {added}이고({on}), "
         "`import xpuruntime`은 {ours} ms, `import numpy`는 {numpy} ms 걸립니다.",
         "seeded": "논문 크기의 네트워크(ResNet-18과 -50, MobileNetV2, EfficientNet-B0, DenseNet-121; ViT와 BERT)에서 native의 기하 평균:",
         "networks": "{group} ({precision}, 스레드 {threads}개): ONNX Runtime, OpenVINO, PyTorch eager와 compile 중 가장 빠른 것의 {geomean:.2f}배, "
@@ -55,6 +58,7 @@ WORDS = {
         "prefill": "{context:,} 토큰 prefill",
         "us": "{value:.1f} us({engine})",
         "and": ", ",
+        "busy": ", 다른 작업과 함께",
     },
 }
 NAMES = {"native": "native", "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO"}
@@ -109,6 +113,8 @@ def table(words: dict[str, str]) -> str:
     added = words["and"].join(
         words["us"].format(value=max(0.0, r["added_us"]), engine=NAMES[r["engine"]]) for r in overhead["rows"]
     )
+    on = ", ".join(overhead["machine"][k] for k in ("cpu", "level") if k in overhead["machine"])
+    on += words["busy"] if overhead["machine"]["busy"] > QUIET else ""
     machine = models["machine"]
     versions = ", ".join(f"{NAMES[e]} {machine['versions'][e]}" for e in engines if e in machine["versions"])
     median = imports["median_ms"]
@@ -119,7 +125,9 @@ def table(words: dict[str, str]) -> str:
     lines += ["", *on_gpu(words)]
     lines += [
         "",
-        words["added"].format(added=added, ours=round(median["xpuruntime"]), numpy=round(median["numpy"])),
+        words["added"].format(
+            added=added, on=on, ours=round(median["xpuruntime"]), numpy=round(median["numpy"])
+        ),
         "",
         words["machine"].format(cpu=machine["cpu"], threads=models["rows"][0]["threads"], versions=versions),
     ]

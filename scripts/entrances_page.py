@@ -15,7 +15,9 @@ COLUMNS = {
     "compile": "`xrt.compile`, `xpu compile`",
     "Generator": "`Generator`, `generate`, `xpu generate`",
     "ops": "`xrt.ops`",
-    "partition": "`partition`, `DAGExecutor`",
+    "partition": "`partition`",
+    "DAGExecutor": "`DAGExecutor`",
+    "Executor": "`Executor`",
 }
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 import xpuruntime as xrt
 from examples.zoo import DATA, MODELS, ZooModel, read_page
-from xpuruntime.inference.conditioning import sensitivity, widened
+from xpuruntime.inference.conditioning import MARGIN, WIDEST, sensitivity, widened
 from xpuruntime.numerics import compare, compare_all, tolerance_for
 from xpuruntime.runtime.device import cpu
 from xpuruntime.workbench.bench import bench
@@ -96,7 +96,7 @@ def _chapter(
                 continue
             receipts[contender.name] = contender.session.receipt()
         say(f"{model.title}: in float64, to judge them by")
-        pairs = _pairs([c for c in field.contenders if c.name in raw], raw, path, feeds)
+        pairs, reasons = _pairs([c for c in field.contenders if c.name in raw], raw, path, feeds)
         refused = tuple(field.rejected)
     said = tuple(
         (sample, {engine: model.interpret(outputs[k], sample) for engine, outputs in raw.items()})
@@ -114,30 +114,47 @@ def _chapter(
         control=control,
         progress=lambda text: say(f"{model.title}: {text}"),
     )
-    return Chapter(model, path, said, receipts, pairs, speed, refused)
+    return Chapter(model, path, said, receipts, pairs, speed, refused, reasons)
 
 
 def _pairs(
     contenders: Sequence[Contender], raw: dict[str, list[Outputs]], path: Path, feeds: Sequence[Outputs]
-) -> tuple[Pair, ...]:
-    """Every engine against float64, on the sample on which the engines differ most. The tolerance of an output is that of the
-    engine's precision, or more where the model amplifies rounding: four times what float32 itself is off, or four times the shift
-    of an output when the inputs move by their last bit, by the engine that shows the least.
+) -> tuple[tuple[Pair, ...], dict[str, str]]:
+    """Every engine against float64, on the sample on which the engines differ most, and by output the reason of its tolerance.
+
+    The tolerance of an output is that of the engine's precision, or more where the model amplifies rounding: ``MARGIN`` times what float32
+    itself is off, or ``MARGIN`` times the shift of an output when the inputs move by their last bit, by the engine that shows the least.
     """
     if not contenders:
-        return ()
+        return (), {}
     sample = max(range(len(feeds)), key=lambda k: _spread([raw[c.name][k] for c in contenders]))
     exact = exact_outputs(path, feeds[sample])
     moved = [_sensitivity(c, feeds[sample], raw[c.name][sample]) for c in contenders]
-    shifts = {name: max(own, min(each[name] for each in moved)) for name, own in exact.rounding.items()}
-    pairs = []
+    moves = {name: min(each[name] for each in moved) for name in exact.rounding}
+    shifts = {name: max(own, moves[name]) for name, own in exact.rounding.items()}
+    pairs, reasons = [], {}
     for contender in contenders:
         base = tolerance_for(contender.precision)
         limits = widened(base, shifts)
+        for name, limit in limits.items():
+            reasons[f"{contender.name} {name}"] = _reason(
+                limit, base, exact.rounding[name], moves[name], contender.precision.value
+            )
         outputs = raw[contender.name][sample].items()
         each = tuple(compare(name, array, exact.outputs[name], limits[name]) for name, array in outputs)
         pairs.append(Pair(contender.name, "float64", base, each))
-    return tuple(pairs)
+    return tuple(pairs), reasons
+
+
+def _reason(limit: float, base: float, rounding: float, moved: float, precision: str) -> str:
+    """Why an output may be this far from float64."""
+    if limit <= base:
+        return f"usual for {precision}"
+    if limit >= WIDEST * base:
+        return f"{WIDEST:g} times the usual for {precision}, the most that is allowed"
+    if rounding >= moved:
+        return f"{MARGIN:g} times what {precision} itself is off here"
+    return f"{MARGIN:g} times the shift by the inputs' last bits"
 
 
 def _sensitivity(contender: Contender, feeds: Outputs, outputs: Outputs) -> dict[str, float]:

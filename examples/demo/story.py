@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ class Chapter:
     which the engines differ most.
 
     refused: engines that did not take part, with their reasons.
+    reasons: by engine and output (``openvino logits``), why the tolerance is as it is.
     """
 
     model: ZooModel
@@ -36,6 +37,7 @@ class Chapter:
     pairs: tuple[Pair, ...]
     bench: BenchReport
     refused: tuple[Candidate, ...] = ()
+    reasons: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def right(self) -> int:
@@ -60,13 +62,22 @@ class Chapter:
     def findings(self) -> list[str]:
         """One sentence for each engine of another maker that is off, with the figure."""
         name = self.model.name
-        pairs = [_off(name, p, c) for p in self.pairs if p.actual != OURS and (c := p.first_difference)]
+        pairs = [self._off(p, c) for p in self.pairs if p.actual != OURS and (c := p.first_difference)]
         slipped = [
             f"{name}: {engine} while measuring: {text}"
             for engine, text in self.bench.wrong.items()
             if not self._is_fault(engine)
         ]
         return [*pairs, *slipped]
+
+    def reason(self, pair: Pair, output: Comparison) -> str:
+        """Why the tolerance of an output is as it is."""
+        return self.reasons.get(f"{pair.actual} {output.name}", "")
+
+    def _off(self, pair: Pair, output: Comparison) -> str:
+        why = self.reason(pair, output)
+        text = f"{self.model.name}: {pair.actual} is off from {pair.reference} in output {output.name!r}: {output.reason}"
+        return f"{text} (the tolerance: {why})" if why else text
 
     def _is_fault(self, engine: str) -> bool:
         """Whether wrong outputs while measuring are ours: nobody knows who is right where two camps are of equal size."""
@@ -81,7 +92,7 @@ class Chapter:
             for engine, answer in by.items()
             if not answer.right(sample)
         ]
-        pairs = [_off(name, p, c) for p in self.pairs if p.actual == OURS and (c := p.first_difference)]
+        pairs = [self._off(p, c) for p in self.pairs if p.actual == OURS and (c := p.first_difference)]
         split = [
             f"{name}: the engines say different things of {sample.name}: {', '.join(f'{e}: {a.headline}' for e, a in by.items())}"
             for sample, by in self.said
@@ -100,10 +111,6 @@ class Chapter:
             if not f.ok
         ]
         return [*wrong, *pairs, *split, *failed, *slipped, *unproved]
-
-
-def _off(model: str, pair: Pair, output: Comparison) -> str:
-    return f"{model}: {pair.actual} is off from {pair.reference} in output {output.name!r}: {output.reason}"
 
 
 @dataclass(frozen=True)
@@ -263,6 +270,7 @@ def _chapter_json(chapter: Chapter) -> dict[str, Any]:
         ],
         "receipts": {engine: r.to_json() for engine, r in chapter.receipts.items()},
         "agreement": [p.to_json() for p in chapter.pairs],
+        "tolerance_reasons": dict(chapter.reasons),
         "speed": chapter.bench.to_json(),
         "refused": [c.to_json() for c in chapter.refused],
     }

@@ -132,6 +132,10 @@ def _agreement(console: Console, story: Story) -> None:
                 numbers = (f"{c.max_abs:.1e}", f"{c.max_rel:.1e}", f"{c.tolerance:g}", cosine)
                 table.add_row(Text(chapter.model.name), Text(c.name), pair.actual, *numbers, verdict)
     console.print(table)
+    for chapter in story.chapters:
+        told = {(c.name, f"{c.tolerance:g}", chapter.reason(p, c)) for p in chapter.pairs for c in p.outputs}
+        for output, tolerance, why in sorted(t for t in told if t[2]):
+            _indented(console, f"tolerance of {chapter.model.name} {output}: {tolerance}, {why}", "dim", 2)
 
 
 def _speed(console: Console, story: Story) -> None:

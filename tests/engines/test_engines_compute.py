@@ -97,6 +97,8 @@ def test_memory_layouts(engine: str, make: Make, opened: Opened) -> None:
         np.broadcast_to(base[:1], (4, 8)),
     ):
         np.testing.assert_array_equal(run({"x": x})[0], x + x)
+        np.testing.assert_array_equal(run({"x": base})[0], base + base)  # which is read where it is
+    assert base.tolist() == np.arange(48).reshape(6, 8).tolist()
 
 
 def test_nan_and_infinity_pass_through(engine: str, make: Make, opened: Opened) -> None:

@@ -143,6 +143,19 @@ def test_another_engine_that_is_off_is_a_finding_and_no_fault(change: dict, find
     assert told.to_json()["ok"] is True
 
 
+def test_a_tolerance_is_told_with_its_reason() -> None:
+    from examples.demo.play import _reason
+
+    assert _reason(5e-5, 5e-5, 0.0, 0.0, "float32") == "usual for float32"
+    assert _reason(4e-4, 5e-5, 1e-4, 1e-5, "float32") == "4 times what float32 itself is off here"
+    assert _reason(4e-4, 5e-5, 1e-5, 1e-4, "float32") == "4 times the shift by the inputs' last bits"
+    assert _reason(5e-3, 5e-5, 1.0, 1.0, "float32").startswith("100 times the usual for float32")
+    told = chapter(pairs=(agreement(False, 0.1),), reasons={"openvino logits": "usual for float32"})
+    assert told.findings() == [
+        "magika: openvino is off from float64 in output 'logits': max|d|/max|ref| 0.1 is over 5e-05 (the tolerance: usual for float32)"
+    ]
+
+
 def test_the_answer_names_who_is_off_and_by_how_much() -> None:
     pairs = (agreement(False, 2e-4), agreement(True, 2e-6, "onnxruntime"))
     assert story(chapters=(chapter(pairs=pairs),)).answer == (

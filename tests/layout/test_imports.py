@@ -37,7 +37,8 @@ MAY_KNOW: dict[str, tuple[str, ...]] = {
     "engines.*.build": ("ir", "frontends.onnx_writer", "program"),
     "engines.*.plugin": (),
     "compiler": ("ir", "passes", "kernels", "codegen", "policies", "program"),
-    "runtime": ("program", CORE),
+    # policies: in functions alone, and only where one may be set; tests/program/test_program_alone.py holds that.
+    "runtime": ("program", "policies", CORE),
     "profiler": ("program", "runtime", CORE),
     "inference": (
         "ir", "program", "policies", "frontends", "passes", "codegen", "kernels", "engines", "compiler", "runtime",

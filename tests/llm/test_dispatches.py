@@ -54,6 +54,15 @@ def test_a_gpu_s_calls_are_counted_without_one(tmp_path: Path) -> None:
     assert rows[-1]["after"] == "fuse_rope_attention"
     assert rows[-1]["dispatches"] <= rows[-2]["dispatches"] - LAYERS
     assert rows[-1]["dispatches"] <= 5 * LAYERS + 6
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("version: 1\nexecution: {target: npu, precision: bfloat16, allow_fallback: [cpu]}\n")
+    asked = [str(config), "--dispatches", "--capacity", "64", "--policy", str(policy), "--json"]
+    fell = CliRunner().invoke(app, ["generate", *asked])
+    assert json.loads(fell.stdout)["rows"][0]["after"] == "as it is built"  # bfloat16
+    assert "is generated for cpu" in fell.stderr
+    policy.write_text("version: 1\nexecution: {target: npu}\n")
+    refused = json.loads(CliRunner().invoke(app, ["generate", *asked]).stdout)
+    assert "cannot honor target" in refused["what"]
     no = CliRunner().invoke(app, ["generate", str(config), "--dispatches", "--precision", "float31"])
     assert no.exit_code != 0
     assert "float31" in no.stderr

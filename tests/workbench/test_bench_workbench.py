@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import time
 
@@ -10,7 +11,8 @@ import pytest
 
 from xpuruntime.errors import StoreError
 from xpuruntime.workbench import bench as module
-from xpuruntime.workbench.bench import NO_DIFFERENCE, bench
+from xpuruntime.workbench.bench import NO_DIFFERENCE, BenchReport, bench
+from xpuruntime.workbench.judge import judge
 from xpuruntime.workbench.setup import Setup
 
 ENGINES = [e for e in ("onnxruntime", "openvino") if importlib.util.find_spec(e)]
@@ -82,6 +84,23 @@ def test_disagreement_is_settled_by_the_reference_and_the_wrong_one_is_not_ranke
     assert not report.ok
     assert report.wrong
     assert {s.name for s in report.ranked} == set(ENGINES) - set(report.wrong)
+
+
+def test_a_report_without_a_judge_names_who_is_off_by_how_much_and_from_what() -> None:
+    outputs = {"a": [np.array([1.0, 2.0])], "b": [np.array([1.0, 2.5])]}
+    verdict = judge(outputs, ["y"], {"y": 1e-6})
+    report = BenchReport(
+        "m", "a machine", "its sample", 1, 0, 1.0, verdict.by, (), verdict.wrong, (), 0.95, {}, 0.01
+    )
+    assert report.sentence == (
+        "not ranked, since no reference could judge who is right. "
+        "a: output 'y' disagrees with b: max|d|/max|ref| 0.2 is over 1e-06; "
+        "b: output 'y' disagrees with a: max|d|/max|ref| 0.25 is over 1e-06"
+    )
+    wrong = dataclasses.replace(report, judged_by="onnx.reference")
+    assert wrong.sentence.startswith(
+        "not ranked, since no engine gave right outputs. a: output 'y' disagrees"
+    )
 
 
 @engines

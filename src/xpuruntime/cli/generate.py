@@ -64,7 +64,7 @@ def generate(
         do = "float32, bfloat16 and float16 are."
         raise PrecisionUnavailable(f"generate {model}", "computes in no such type", got=precision, do=do)
     if dispatches:
-        return _dispatches(model, capacity, device or "cpu", precision or "float32", policy)
+        return _dispatches(model, capacity, device, precision, policy)
     from ..llm.generate import Completion, Generator
     from ..types import DType
 
@@ -117,7 +117,9 @@ def generate(
     return Answer(document, show)
 
 
-def _dispatches(model: str, capacity: int | None, target: str, precision: str, policy: Any) -> Answer:
+def _dispatches(
+    model: str, capacity: int | None, target: str | None, precision: str | None, policy: Any
+) -> Answer:
     """The table of calls per token; weights are not read."""
     from dataclasses import asdict
     from pathlib import Path
@@ -133,7 +135,7 @@ def _dispatches(model: str, capacity: int | None, target: str, precision: str, p
             config,
             capacity=capacity or min(config.max_positions, 2048),
             target=target,
-            dtype=DType.of(precision),
+            dtype=None if precision is None else DType.of(precision),
             policy=policy,
         )
 

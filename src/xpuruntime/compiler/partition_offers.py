@@ -12,6 +12,7 @@ from ..ir import Graph, Node
 from ..ir.family import family_of, source_names
 from ..kernels.kernel import NodeCall
 from ..policies import KernelPolicy, Rule
+from ..policies.choose import vendor_keeps_to
 from .demands import facts_of
 from .partition_support import call_of, demand_kernels, is_op_supported
 
@@ -67,9 +68,17 @@ class Wanted:
             engines.append("torch")
         return {e: self.answer(graph, node, e) for e in engines}
 
+    def _keeps_to(self, graph: Graph, node: Node, engine: str) -> Support:
+        """Whether an engine whose kernels nobody can choose keeps to the rules."""
+        if not any(layer.rules for layer in self.kernels.layers):
+            return Support.yes()
+        return vendor_keeps_to(self.kernels, facts_of(graph, node, phase="inference", device="cpu"), engine)
+
     def answer(self, graph: Graph, node: Node, engine: str) -> Support:
         """Whether an engine takes the node, as far as this can be told without the engine."""
         name = engine.partition(" on ")[0]
+        if name != "native" and not (held := self._keeps_to(graph, node, name)):
+            return held
         asked = self.supports if engine == self.engine else None
         if asked is None and name == "native":
             asked = lambda call: is_op_supported(call, self.target)  # noqa: E731

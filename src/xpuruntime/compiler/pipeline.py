@@ -29,6 +29,7 @@ from ..kernels.user import named_digests
 from ..passes import find_passes, laid_out, run_passes
 from ..policies import Policy, Resolved
 from ..policies.entrances import demanded, refuse
+from ..policies.record import dump
 from ..policies.vocabulary import PHASES, PHASES_NOT_IMPLEMENTED
 from ..printable import logger
 from ..program.program import Binary, CompiledProgram, EntryPoint, ExecutionPlan
@@ -124,13 +125,15 @@ def _compile(
     passes = list(passes) if isinstance(passes, Iterable) and not isinstance(passes, str) else passes
     steps = find_passes(usual if passes is None else passes, usual)
     rewrites, physical = [s.name for s in steps], any(s.physical for s in steps)
-    entries = _entries(model, shapes, resolved, subject)
+    entries, sizes = _entries(model, shapes, resolved, subject)
     subject.words = (
         ()
         if passes is None
         else ("--passes", str(passes) if isinstance(passes, str | int) else ",".join(passes))
     )
+    told = len(notes)
     demands, casts = settled_precision("compile", entries.values(), resolved.policy, notes)
+    kept = _kept(resolved, usual if passes is None else None, fell=len(notes) > told)
     if casts and "cast_precision" not in rewrites:
         if passes is not None:
             raise refuse(
@@ -185,7 +188,7 @@ def _compile(
     _log.info("compiled %s for %s in %.2f s", first.name, names, time.perf_counter() - begun)
     program = CompiledProgram(
         name=first.name,
-        entries=tuple(_entry(name, graphs[name], borders[name], plans[name]) for name in graphs),
+        entries=tuple(_entry(n, graphs[n], borders[n], plans[n], sizes[n]) for n in graphs),
         weights=_by_name(w for low in lowered for w in low.known.weights),
         recipes=_by_name(r for low in lowered for r in low.known.recipes),
         states=_by_name(s for low in lowered for s in low.states),
@@ -197,13 +200,21 @@ def _compile(
             ]
         ),
         digest=_digest(graphs, demands, targets, phase, measured, declined),
-        facts={"xpuruntime": __version__} | _aliases(graphs.values()),
+        facts={"xpuruntime": __version__, "demands": kept} | _aliases(graphs.values()),
     )
     program = fitted(program)
     if all(b.data for b in binaries):  # a target may leave assembling to its caller
         with part("emit", ours=(FormatError,)):
             validate(program, f"program {first.name!r}", "")
     return program
+
+
+def _kept(resolved: Resolved, level: int | None, *, fell: bool) -> dict[str, Any]:
+    """The demands that the program keeps to, as an executor of it reads them. level: that of the passes; fell: another precision is computed."""
+    precision = None if fell else resolved.policy.execution.precision
+    rules = [dump(r) for layer in resolved.policy.kernel.layers for r in layer.rules]
+    kept = {"optimization_level": level, "precision": precision, "rules": rules}
+    return {name: value for name, value in kept.items() if value is not None and value != []}
 
 
 def _assembled(code: Code, plans: Sequence[ExecutionPlan]) -> list[Binary]:
@@ -268,15 +279,16 @@ def _entries(
     shapes: Mapping[str, int] | Sequence[Mapping[str, int]],
     resolved: Resolved,
     subject: Subject,
-) -> dict[str, Graph]:
-    """Static graphs by entry-point name."""
+) -> tuple[dict[str, Graph], dict[str, dict[str, int]]]:
+    """Static graphs by entry-point name, and what their symbols stand for."""
     if isinstance(model, Mapping) and model and all(isinstance(g, Graph) for g in model.values()):
         graphs = {str(name): g for name, g in model.items() if isinstance(g, Graph)}
     else:
         graphs = {"main": _graph(model)}
     fixed = fixed_symbols(graphs.values(), resolved)
     buckets = [{**fixed, **b} for b in _buckets(shapes)]
-    made = {}
+    made: dict[str, Graph] = {}
+    sizes: dict[str, dict[str, int]] = {}
     for name, graph in graphs.items():
         for bucket in buckets:
             _take(subject, graph)
@@ -287,8 +299,9 @@ def _entries(
                 verify(static)  # sizes that contradict each other (two symbols that must be equal) end here
             live = {k: v for k, v in bucket.items() if k in graph.symbols}
             _check_static(static)
-            made["_".join([name, *(f"{k}{v}" for k, v in live.items() if len(buckets) > 1)])] = static
-    return made
+            entry = "_".join([name, *(f"{k}{v}" for k, v in live.items() if len(buckets) > 1)])
+            made[entry], sizes[entry] = static, live
+    return made, sizes
 
 
 def _buckets(shapes: Any) -> list[Mapping[str, int]]:
@@ -347,9 +360,13 @@ def _check_static(graph: Graph) -> None:
 
 
 def _entry(
-    name: str, graph: Graph, borders: tuple[tuple[str, ...], tuple[str, ...]], plans: Sequence[ExecutionPlan]
+    name: str,
+    graph: Graph,
+    borders: tuple[tuple[str, ...], tuple[str, ...]],
+    plans: Sequence[ExecutionPlan],
+    sizes: Mapping[str, int],
 ) -> EntryPoint:
-    return EntryPoint(name, graph.input_specs, graph.output_specs, *borders, tuple(plans))
+    return EntryPoint(name, graph.input_specs, graph.output_specs, *borders, tuple(plans), sizes)
 
 
 def _by_name(items: Iterable[_Named]) -> tuple[_Named, ...]:

@@ -32,6 +32,7 @@ from ..types import DType
 from .contexts import DEADLINES
 from .integers import in_integers
 from .kept import KeptShapes
+from .kernels import vendor_refused
 from .modules import as_onnx
 from .self_check import ADVICE, SelfCheck, Verdict, checked_on_opening
 from .timeouts import build_within
@@ -145,6 +146,8 @@ def _attempt(model: ModelSource, wanted: Wanted, store: Store) -> Loaded | Candi
         wanted = replace(wanted, options=tuple(sorted({**more, **given}.items())))
     request, note = _request(engine, source, wanted, wanted.kernels if plugin.chooses_kernels else "")
     support = engine.supports(source, request)
+    if support and not plugin.chooses_kernels:
+        support = vendor_refused(model, wanted.kernels, plugin.name, wanted.device, met)
     integers = in_integers(source, own_kernels=plugin.chooses_kernels)
     if support and wanted.precision is not None and wanted.precision.is_integer:
         support = integers

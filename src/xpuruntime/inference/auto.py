@@ -134,9 +134,12 @@ def _judge(case: _Case, able: Sequence[Contender], seconds: float) -> tuple[Supp
             if c not in group:
                 c.no = _disagreement(case, c, group[0].outputs, group[0].precision, group[0].name)
         return support, []
-    text = f"{' and '.join(c.name for c in able)} disagree on {model.name} and no reference could judge"
     for c in able[1:]:
         c.no = _disagreement(case, c, able[0].outputs, able[0].precision, able[0].name)
+    told = "; ".join(f"{c.name}: {c.no.reason}" for c in able[1:] if c.no is not None)
+    text = (
+        f"{' and '.join(c.name for c in able)} disagree on {model.name} and no reference could judge ({told})"
+    )
     return support, [f"{text}; {able[0].name} is taken because it stands first"]
 
 

@@ -8,35 +8,67 @@ from .. import env
 from ..compiler.partition import PartitionPlan
 from ..errors import DeviceUnavailable, PolicyError
 from ..policies import ExecutionPolicy, Policy, Resolved, effective_policy
-from ..policies.entrances import demanded, refuse
+from ..policies.entrances import PARTITIONED, possible, refuse
+from ..printable import logger
 from ..runtime.backends.base import RuntimeBackend
 from ..runtime.backends.cpu import CpuBackend
 from ..runtime.buffer import backend_of
 from ..targets import DeviceId
 from .attempt import Wanted
+from .kernels import limits
 
 __all__ = ["backend_for", "native_demands", "settled_demands", "wanted_by"]
 
-_SETTLED = ("target", "engine", "precision", "static_shape", "fixed_shapes", "engine_order", "place")
+_log = logger("xpuruntime.session")
 
 
 def settled_demands(plan: PartitionPlan, policy: Any) -> Resolved:
     """The demands of the argument, the plan, ``with_policy`` and the environment. Raises PolicyError, UnavailableError."""
     given = plan.demands.policy
     found = effective_policy({}, policy, given, builtin=False)
-    demanded("partition", {}, found.policy)  # what neither can do
-    for field in _SETTLED:
-        if getattr(found.policy.execution, field) != getattr(given.execution, field):
-            raise refuse("DAGExecutor", field, found, "partition settled it", "Give the policy to partition.")
-    forced = {r for layer in found.policy.kernel.layers for r in layer.rules if r.use}
-    if new := forced - {r for layer in given.kernel.layers for r in layer.rules if r.use}:
-        raise PolicyError(
-            "DAGExecutor",
-            "cannot honor kernel.rules: partition places the nodes for which a rule forces a kernel",
-            got=f"use {next(iter(new)).use!r}",
-            do="Give the policy to partition.",
-        )
+    possible("DAGExecutor", found)
+    fallback = {DeviceId.parse(d) for d in found.policy.execution.allow_fallback or ()}
+    fell = []
+    for field in PARTITIONED:
+        value = getattr(found.policy.execution, field)
+        if value == getattr(given.execution, field) or _satisfies(plan, field, value):
+            continue
+        if field in ("target", "precision") and {DeviceId.parse(r.device) for r in plan.regions} <= fallback:
+            fell.append(f"{field} {value}")
+            continue
+        raise refuse("DAGExecutor", field, found, "partition settled it", "Give the policy to partition.")
+    if fell:
+        _log.warning("DAGExecutor: %s cannot be had; the plan's own is used", ", ".join(fell))
+    engines = {e for r in plan.regions for e in (r.engine, *(a.partition(" on ")[0] for a in r.alternatives))}
+    known = {r for layer in given.kernel.layers for r in layer.rules}
+    for layer in found.policy.kernel.layers:
+        for rule in layer.rules:
+            if rule not in known and (rule.use or (limits(rule) and engines != {"native"})):
+                text = f"use {rule.use!r}" if rule.use else rule.label()
+                verb = "forces a kernel" if rule.use else "limits kernels"
+                raise PolicyError(
+                    "DAGExecutor",
+                    f"cannot honor kernel.rules: partition places the nodes for which a rule {verb}",
+                    got=f"{text} ({layer.origin})" if layer.origin else text,
+                    do="Give the policy to partition.",
+                )
     return found
+
+
+def _satisfies(plan: PartitionPlan, field: str, value: Any) -> bool:
+    """Return whether a plan is already as a field says."""
+    regions = plan.regions
+    match field:
+        case "target":
+            return value == "auto" or all(DeviceId.parse(r.device) == DeviceId.parse(value) for r in regions)
+        case "engine":
+            return all(r.engine == value for r in regions)
+        case "precision":
+            return value == "model" or all(r.precision == value for r in regions)
+        case "static_shape":
+            return not (value and plan.graph.symbols)
+        case _:
+            return False
 
 
 def backend_for(demands: Resolved, backend: Any) -> RuntimeBackend:

@@ -6,18 +6,25 @@ what plain keywords mean) is recorded as not applicable, and ``use`` is honoured
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from ..decisions import Candidate, Decision, Reason, Support
-from ..errors import KernelUnavailable
-from ..policies import KernelPolicy, NodeFacts, Offer, choose
+from ..families import family_of_aten, family_of_onnx
+from ..ir import OPS
+from ..policies import KernelPolicy, NodeFacts, Offer, Rule, choose, load_policy
+from ..policies.choose import vendor_keeps_to
+from ..policies.vocabulary import LIBRARY_KERNELS
 from ..program.plan import PlanNode, Region
+from ..protocols import ModelSource, NodeRef
+from ..targets import DeviceId
 from ..types import DType
-from .node_facts import NodeDetail
+from .node_facts import NodeDetail, node_details
+from .programs import DOMAIN as PROGRAM_OPS
 
-__all__ = ["kernel_decisions"]
+__all__ = ["family_of_ref", "kernel_decisions", "limits", "vendor_refused"]
 
 
 def kernel_decisions(
@@ -35,14 +42,14 @@ def kernel_decisions(
         return ()
     own = Offer(f"{region.engine}'s own", Support.yes(), workspace_bytes=None)
     groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[Decision]] = {}
-    all_facts = [_facts(node, details.get(node.name), region) for node in nodes]
+    precision = DType.of(region.precision)
+    all_facts = [_facts(n.name, n.family, details.get(n.name), precision, region.device) for n in nodes]
     by_option: Counter[str] = Counter()
     for facts in all_facts:
         if facts.family in met:
             by_option[facts.family] += 1
             continue
         _, decision = choose(policy, facts, (own,))
-        _check_forbidden(policy, facts, region)
         if decision.rejected:
             key = (decision.question, tuple((c.name, c.reason) for c in decision.rejected))
             groups.setdefault(key, []).append(decision)
@@ -51,32 +58,52 @@ def kernel_decisions(
     return (*made, *options, *_undecided(policy, all_facts, region))
 
 
-_LIBRARIES = frozenset({"cublas", "cublasLt", "cudnn", "flash", "flash_decode", "flash_v2", "onednn"})
-"""Kernels that a vendor may have inside, too. The others are the native engine's alone, so a vendor never takes them."""
+def vendor_refused(
+    model: ModelSource, kernels: str, engine: str, device: DeviceId, met: Iterable[str] = ()
+) -> Support:
+    """Return whether a vendor engine can be held to the rules of a KernelPolicy (as JSON text) for a whole model.
+
+    met: op families whose kernel the vendor's options bring about.
+    """
+    policy = load_policy(json.loads(kernels)).kernel if kernels else KernelPolicy()
+    if not any(limits(rule) for layer in policy.layers for rule in layer.rules):
+        return Support.yes()
+    details = node_details(model)
+    for node in model.nodes:
+        family = family_of_ref(node)
+        if family in met:
+            continue
+        facts = _facts(node.name, family, details.get(node.name), model.precision, str(device))
+        if not (answer := vendor_keeps_to(policy, facts, engine)):
+            return answer
+    return Support.yes()
 
 
-def _check_forbidden(policy: KernelPolicy, facts: NodeFacts, region: Region) -> None:
-    """Raises KernelUnavailable where a rule forbids a library's kernel: a vendor chooses itself, and cannot be held to that."""
-    rules = (r for layer in policy.layers for r in layer.rules if r.forbid and r.matches(facts))
-    for rule in rules:
-        if names := [n for n in rule.forbid if n in _LIBRARIES]:
-            raise KernelUnavailable(
-                f"node {facts.node}",
-                f"{region.engine} cannot be held to a rule that forbids {', '.join(names)}: it chooses its kernels itself",
-                got=f"rule for {rule.label()}",
-                do="Name engine='native', whose kernels are chosen by rules, or drop the rule.",
-            )
+def limits(rule: Rule) -> bool:
+    """Return whether a rule demands what no vendor engine can be held to."""
+    return bool(
+        rule.deterministic or rule.workspace_bytes is not None or LIBRARY_KERNELS.intersection(rule.forbid)
+    )
 
 
-def _facts(node: PlanNode, detail: NodeDetail | None, region: Region) -> NodeFacts:
+def family_of_ref(node: NodeRef) -> str:
+    """Return the policy's word for a node of the model."""
+    if node.domain == PROGRAM_OPS:
+        return OPS[node.op].family if node.op in OPS else "other"
+    if node.domain == "aten":
+        return family_of_aten(node.op.removeprefix("aten."))
+    return family_of_onnx(node.op, node.domain)
+
+
+def _facts(name: str, family: str, detail: NodeDetail | None, precision: DType, device: str) -> NodeFacts:
     spec = detail.spec if detail else None
     return NodeFacts(
-        node=node.name,
-        family=node.family,
-        sources=(node.name,),
-        dtype=spec.dtype if spec else DType.of(region.precision),
-        dims=detail.dims.get(node.family, {}) if detail else {},
-        device=region.device,
+        node=name,
+        family=family,
+        sources=(name,),
+        dtype=spec.dtype if spec else precision,
+        dims=detail.dims.get(family, {}) if detail else {},
+        device=device,
     )
 
 

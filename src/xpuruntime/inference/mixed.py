@@ -24,6 +24,7 @@ from ..program.program import CompiledProgram
 from ..protocols import Array, Evidence, ModelSource
 from ..store import Store
 from .attempt import Loaded, Wanted
+from .native.engine import compiler_facts
 from .native.model import native_model
 from .partitioned import DAGExecutor
 from .vendor_kernels import speaks_of_families
@@ -124,7 +125,18 @@ def mixed_of(model: ModelSource, plan: PartitionPlan, first: Wanted, store: Stor
     homes = {n: r.engine for r in plan.regions for n in plan.members[r.id]}
     facts = {"regions": len(regions), "from_store": False, "mix": name, "homes": homes}
     executable = MixedExecutable(model, plan, dag)
-    return Loaded(first, model, executable, __version__, model.precision, Support.yes(), facts)
+    key = {
+        "xpuruntime": __version__,
+        "compiler": dict(compiler_facts()),
+        "engines": {r.engine: r.engine_version for r in dag.plan.regions},
+        "model": model.digest,
+        "homes": homes,
+        "threads": first.threads,
+        "options": first.region_options,
+        "optimization": first.optimization,
+        "kernels": first.kernels,
+    }
+    return Loaded(first, model, executable, __version__, model.precision, Support.yes(), facts, key)
 
 
 def _policy(kernels: str) -> Policy:

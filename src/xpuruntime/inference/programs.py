@@ -13,6 +13,7 @@ from ..program.file import MAGIC
 from ..program.program import CompiledProgram, EntryPoint, WeightRef
 from ..program.segment import Segment
 from ..protocols import ModelSource, NodeRef
+from ..runtime.demands import demanded_precision
 from ..types import DType, TensorSpec, dim
 
 DOMAIN = "xpuruntime"
@@ -98,7 +99,9 @@ def _nodes(entry: EntryPoint) -> tuple[NodeRef, ...]:
 
 
 def _precision(program: CompiledProgram) -> DType:
-    """The float type of most weight bytes; else of the widest border; else float32."""
+    """The precision that it was compiled for; else the float type of most weight bytes; else of the widest border; else float32."""
+    if demanded := demanded_precision(program):
+        return demanded
     sizes: dict[DType, int] = {}
     for ref in program.weights:
         if ref.spec.dtype.is_float:

@@ -19,6 +19,7 @@ from ..ir import Graph, Node, interp
 from ..ir.family import source_names
 from ..program.program import CompiledProgram
 from ..protocols import Array, Evidence, EvidenceRow, Executable
+from ..runtime.demands import SETTLED
 from ..runtime.executor import Executor
 from ..runtime.weights import load_weights
 from ..targets import DeviceId
@@ -44,7 +45,7 @@ class NativeRunner(Runner):
 
     def open(self, graph: Graph) -> Executor:
         program = self.work.compile_fn(graph) if graph.symbols or self._program is None else self._program
-        executor = Executor(program, self.work.backend, threads=self.work.wanted.threads)
+        executor = Executor(program, self.work.backend, threads=self.work.wanted.threads, policy=SETTLED)
         executor.bind(load_weights(self._weights, program, self.work.backend))
         return executor
 

@@ -12,6 +12,7 @@ from ..errors import (
     DeviceUnavailable,
     EngineUnavailable,
     InternalError,
+    KernelUnavailable,
     PolicyError,
     PrecisionUnavailable,
     WrongResult,
@@ -197,6 +198,8 @@ _ERRORS: dict[Reason, type[XpuError]] = {
     Reason.DEVICE_REFUSED: DeviceUnavailable,
     Reason.DEVICE_MISMATCH: DeviceUnavailable,
     Reason.PRECISION_UNSUPPORTED: PrecisionUnavailable,
+    Reason.FORBIDDEN: KernelUnavailable,
+    Reason.WORKSPACE_EXCEEDED: KernelUnavailable,
     Reason.OPTION_UNKNOWN: PolicyError,
     Reason.BUILD_FAILED: BuildError,
     Reason.INTERNAL_ERROR: InternalError,
@@ -223,7 +226,9 @@ def _unavailable(model: ModelSource, ask: Ask, decision: Decision) -> XpuError:
     # But where no device was named, one that is not there says less than what an engine said about one that is.
     absent = (Reason.NO_DEVICE, Reason.DEVICE_MISMATCH) if ask.device is None else ()
     pool = [c for c in tried if c.code not in absent] or tried
-    telling = next((c for c in pool if c.code in _ERRORS), pool[0]) if ask.engine is None else pool[0]
+    telling = (
+        next((c for c in pool if c.code in _ERRORS), pool[0]) if ask.engine in (None, "auto") else pool[0]
+    )
     kind = _ERRORS.get(telling.code, EngineUnavailable)
     what = f"{asked or 'what was asked for'} cannot be had: {telling.reason}"
     what = what.rstrip(".")

@@ -6,15 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from ..decisions import Decision
-from ..families import family_of_aten, family_of_onnx
-from ..ir import OPS
 from ..program.plan import Plan, PlanNode, Region
-from ..protocols import ModelSource, NodeRef
+from ..protocols import ModelSource
 from .ask import Effective
-from .kernels import kernel_decisions
+from .kernels import family_of_ref, kernel_decisions
 from .mixed import MixedExecutable
 from .node_facts import NodeDetail
-from .programs import DOMAIN as PROGRAM_OPS
 from .select import Selection
 
 __all__ = ["REGION", "detailed", "first_plan"]
@@ -31,7 +28,7 @@ def first_plan(
 ) -> Plan:
     """The plan without the IR's detail of each node, except where a kernel policy has to look at it: then ``details`` is called."""
     loaded = selection.loaded
-    nodes = tuple(PlanNode(n.name, n.op, _family(n), REGION, n.domain) for n in model.nodes)
+    nodes = tuple(PlanNode(n.name, n.op, family_of_ref(n), REGION, n.domain) for n in model.nodes)
     region = Region(
         id=REGION,
         engine=loaded.wanted.engine,
@@ -86,12 +83,3 @@ def _whole(
         decisions=(*selection.decisions, *kernels),
         warnings=tuple(selection.warnings),
     )
-
-
-def _family(node: NodeRef) -> str:
-    """The policy's word for a node of the model."""
-    if node.domain == PROGRAM_OPS:
-        return OPS[node.op].family if node.op in OPS else "other"
-    if node.domain == "aten":
-        return family_of_aten(node.op.removeprefix("aten."))
-    return family_of_onnx(node.op, node.domain)

@@ -14,20 +14,28 @@ from typing import Any
 
 import numpy as np
 
-from ..compiler.resolve import resolve_target
+from ..codegen.target import CodegenTarget
+from ..compiler.entrance import targets_of
 from ..ir import Graph
 from ..kernels import has_kernel
 from ..passes import PASSES, Context, decompose
 from ..passes.trace import dispatches
+from ..policies import Resolved
+from ..policies.entrances import demanded
+from ..printable import logger
 from ..program.program import CompiledProgram
 from ..program.recipe_check import recipe_bytes
 from ..runtime import DeviceBuffer, Executor, NullBackend, Weights
+from ..runtime.demands import SETTLED
 from ..types import DType
 from .build import DECODE, build_program, check_capacity
 from .config import DecoderConfig
 from .decoder import decoder_graph
+from .generate import computed_in
 
 __all__ = ["Dispatches", "dispatch_table", "recorded", "written_out"]
+
+_log = logger("xpuruntime.session")
 
 _WRITTEN = frozenset(["rms_norm", "rope", "attention"])
 _BARE = ("fold_constants", "simplify", "cse", "dead_code", "in_place_state")
@@ -69,17 +77,23 @@ def dispatch_table(
     config: DecoderConfig,
     *,
     capacity: int = 2048,
-    target: str = "cpu",
-    dtype: DType = DType.FLOAT32,
+    target: str | None = None,
+    dtype: DType | None = None,
     fusions: Sequence[Sequence[str]] = _FUSIONS,
     policy: Any = None,
 ) -> list[Dispatches]:
     """A row for the plain decoder, one for each fusion, and nothing is assumed: each row is a program, and the null device counts its calls.
-    target: no device is needed (``cuda:sm_90``). dtype: of narrower types than float32 the first row is the decoder as it is built, with norms, rotations
+    target: no device is needed (``cuda:sm_90``); by default the policy's, else ``cpu``. dtype: by default the policy's, else float32. Of narrower types than float32 the first row is the decoder as it is built, with norms, rotations
     and attention whole: written out they would have casts between, which nobody recognises.
 
     Raises as ``compile``, and BuildError for a capacity that the model cannot have.
     """
+    notes: list[str] = []
+    demands = demanded("Generator", {}, policy)
+    (to,) = targets_of(target, demands, notes)
+    dtype, demands = computed_in(dtype, DType.FLOAT32, demands, notes)
+    if notes:
+        _log.warning("dispatches: %s", "; ".join(notes))
     check_capacity(config, capacity, "dispatches")
     meanings = {p.name: p.meaning for p in PASSES}
     graph = decoder_graph(config, length=1, capacity=capacity, dtype=dtype)
@@ -87,7 +101,6 @@ def dispatch_table(
     if not whole:
         graph = written_out(graph)
     made, chosen = [], list(_BARE)
-    to = resolve_target(target)
     for added in ((), *fusions):
         if any(n in _MAKES and not has_kernel(_MAKES[n], to) for n in added) or (
             whole and added in _RECOGNISED
@@ -95,14 +108,16 @@ def dispatch_table(
             continue
         chosen += added
         names = [p.name for p in PASSES if p.name in chosen]
-        program, after = _built(graph, [*names, "clean_up"], target, policy)
+        program, after = _built(graph, [*names, "clean_up"], to, demands)
         name = ", ".join(added) or ("as it is built" if whole else "written out")
         meaning = "; ".join(meanings[n] for n in added) or _FIRST[whole]
         made.append(Dispatches(name, meaning, recorded(program), dispatches(after)))
     return made
 
 
-def _built(graph: Graph, passes: Sequence[str], target: str, policy: Any) -> tuple[CompiledProgram, Graph]:
+def _built(
+    graph: Graph, passes: Sequence[str], target: CodegenTarget, policy: Resolved
+) -> tuple[CompiledProgram, Graph]:
     """The program, and the graph that it was made of after the last pass."""
     seen: list[Graph] = []
     program = build_program(
@@ -121,7 +136,7 @@ def recorded(program: CompiledProgram, entry: str = DECODE) -> int:
     buffers = {
         r.name: DeviceBuffer(device.allocate(recipe_bytes(r)), r.spec, device) for r in program.recipes
     }
-    executor = Executor(program, device, entry=entry, contexts=1)
+    executor = Executor(program, device, entry=entry, contexts=1, policy=SETTLED)
     try:
         executor.bind(Weights(program, buffers))
         shapes = [[d for d in s.shape if isinstance(d, int)] for s in executor.entry.inputs]

@@ -37,7 +37,7 @@ from .sampling import Sampling, pick
 from .steps import Steps
 from .text import TextStream
 
-__all__ = ["Completion", "Generator", "Piece", "Prompt", "generate"]
+__all__ = ["Completion", "Generator", "Piece", "Prompt", "computed_in", "generate"]
 
 _log = logger("xpuruntime.session")
 
@@ -76,7 +76,7 @@ class Generator:
         execution = demands.policy.execution
         notes: list[str] = []
         device = _device(device, target, demands, notes)
-        self.dtype, demands = _computed_in(dtype, config.dtype, demands, notes)
+        self.dtype, demands = computed_in(dtype, config.dtype, demands, notes)
         if notes:
             _log.warning("Generator: %s", "; ".join(notes))
         self.capacity = capacity or min(config.max_positions, 2048)
@@ -309,7 +309,7 @@ def _device(device: Any, target: Any, demands: Resolved, notes: list[str]) -> An
     return wanted  # own_target says why it cannot be had
 
 
-def _computed_in(
+def computed_in(
     dtype: DType | str | None, own: DType, demands: Resolved, notes: list[str]
 ) -> tuple[DType, Resolved]:
     """What is computed in: the argument, else the policy's precision, else the checkpoint's own; and what is left to demand.

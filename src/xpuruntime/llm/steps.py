@@ -14,6 +14,7 @@ import numpy as np
 from ..program.program import CompiledProgram
 from ..protocols import Array
 from ..runtime import Executor, Weights
+from ..runtime.demands import SETTLED
 from ..types import DType
 from .build import DECODE, prefill_name
 
@@ -31,12 +32,18 @@ class Steps:
         threads: int | None = None,
     ) -> None:  # fmt: skip
         self.batch = batch
-        self.decode = Executor(program, device, threads=threads, entry=DECODE, contexts=1)
+        self.decode = Executor(program, device, threads=threads, entry=DECODE, contexts=1, policy=SETTLED)
         self.states = self.decode.states
         lengths = sorted(int(e.name.rpartition("_")[2]) for e in program.entries if e.name != DECODE)
         self.prefill = {
             n: Executor(
-                program, device, threads=threads, entry=prefill_name(n), contexts=1, states=self.states
+                program,
+                device,
+                threads=threads,
+                entry=prefill_name(n),
+                contexts=1,
+                states=self.states,
+                policy=SETTLED,
             )
             for n in lengths
         }

@@ -22,9 +22,9 @@ from ..errors import KernelUnavailable, PolicyError
 from .kernel_policy import KernelPolicy
 from .pins import plain_kernel
 from .rule import NodeFacts, Rule
-from .vocabulary import KERNELS_NOT_IMPLEMENTED
+from .vocabulary import KERNELS_NOT_IMPLEMENTED, LIBRARY_KERNELS
 
-__all__ = ["Offer", "choose"]
+__all__ = ["Offer", "choose", "vendor_keeps_to"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +104,30 @@ def choose(policy: KernelPolicy, facts: NodeFacts, offers: Sequence[Offer]) -> t
     if chosen is None:
         raise _unavailable(facts, demands, decision)
     return chosen.name, decision
+
+
+def vendor_keeps_to(policy: KernelPolicy, facts: NodeFacts, engine: str) -> Support:
+    """Return whether a vendor engine can be held to what the rules limit for a node. Kernels that are forced are not its business.
+
+    A vendor says neither how much workspace a kernel needs, nor whether its bits are always the same, nor which library computes.
+    Raises PolicyError where demands of one layer exclude each other.
+    """
+    demands = _demands(policy, facts)
+    do = "Name engine='native', whose kernels are chosen by rules, or drop the rule."
+    if demands.use is not None:
+        return Support.yes()
+    if demands.limit is not None:
+        limit, who = demands.limit
+        why = f"{engine} does not say how much workspace {facts.node} needs; {who} allows {limit}"
+        return Support.no(Reason.WORKSPACE_EXCEEDED, why, do=do)
+    if demands.exact:
+        why = f"{engine} does not say whether the bits of {facts.node} are always the same; {demands.exact} asks for deterministic kernels"
+        return Support.no(Reason.FORBIDDEN, why, do=do)
+    names = [n for n in demands.forbid if n in LIBRARY_KERNELS]
+    if names:
+        why = f"{engine} cannot be held to a rule that forbids {', '.join(names)}: it chooses its kernels itself; {demands.forbid[names[0]]}"
+        return Support.no(Reason.FORBIDDEN, f"{why} matches {facts.node}", do=do)
+    return Support.yes()
 
 
 def _demands(policy: KernelPolicy, facts: NodeFacts) -> _Demands:

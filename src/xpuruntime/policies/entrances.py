@@ -16,7 +16,7 @@ from .load import PolicyLike
 from .precedence import Resolved, effective_policy
 from .vocabulary import KERNELS
 
-__all__ = ["ENTRANCES", "EXECUTOR", "INSTEAD_OF_INT8", "SESSION", "Use", "demanded", "refuse"]
+__all__ = ["ENTRANCES", "INSTEAD_OF_INT8", "PARTITIONED", "SESSION", "Use", "demanded", "possible", "refuse"]
 
 Takes = Callable[[Any], bool]
 
@@ -97,6 +97,9 @@ _COMPILED: dict[str, Use] = {
     "self_check": _ONLY_SESSIONS_CHECK,
 }  # fmt: skip
 
+PARTITIONED = ("target", "engine", "precision", "static_shape", "fixed_shapes", "engine_order", "place")
+"""What partition settles for the DAGExecutor of its plan."""
+
 SESSION: Mapping[str, Use] = MappingProxyType(
     {
         "target": Use("the device: had, or an error"),
@@ -155,12 +158,32 @@ ENTRANCES: Mapping[str, Mapping[str, Use]] = MappingProxyType(
             "self_check": _ONLY_SESSIONS_CHECK,
             "strict": Use("evidence that differs from the plan, or a region on another engine, is an error"),
         }),
+        "DAGExecutor": MappingProxyType({
+            **dict.fromkeys(PARTITIONED, Use("settled by partition; another value than its policy's is an error")),
+            "allow_fallback": Use("as in partition", _is_cpu, "regions fall to the engines of others=, on the cpu", "Give others=() to partition for none."),
+            "optimization_level": Use("native regions by passes of this level, others as their engines have it"),
+            "caching": Use("whether store= is used"),
+            "compile_timeout_s": _refused("its compilers cannot be ended", _SESSION),
+            "run_timeout_s": _refused("its runs cannot be ended by a time", _SESSION),
+            "engine_options": Use("handed to the engines of the regions", _no_buckets, "native's options are those of a session with open shapes", _SESSION),
+            "self_check": _ONLY_SESSIONS_CHECK,
+            "strict": Use("evidence that differs from the plan, or a region on another engine, is an error"),
+        }),
+        "Executor": MappingProxyType({
+            **_COMPILED,
+            "target": Use("the device, where no argument names one: had, with code for it in the program, or an error"),
+            "precision": Use("that of the program holds; else an error"),
+            "static_shape": Use("holds: programs have fixed shapes"),
+            "fixed_shapes": Use("the sizes of the program hold; else an error"),
+            "allow_fallback": Use("devices to run on where the target cannot be had, with one warning; int8 becomes the program's own precision"),
+            "optimization_level": Use("the level that the program was compiled at holds; else an error"),
+            "caching": Use("holds: it keeps nothing"),
+            "compile_timeout_s": Use("holds: it compiles nothing"),
+            "strict": Use("an error where a library declines a kernel of the program"),
+        }),
     }
 )  # fmt: skip
 """By entrance and field; sessions honor every field (``SESSION``)."""
-
-EXECUTOR = "settled when the program was compiled"
-"""What every field does for an Executor, which is given a program, a device and threads, and decides nothing."""
 
 _WORDS = " or ".join(
     word for word in KERNELS["matmul"] if word.endswith("8_weights") or word == "int4_weights"
@@ -189,7 +212,11 @@ def demanded(entrance: str, arguments: Mapping[str, Any], policy: PolicyLike | R
     """
     if isinstance(policy, Resolved):
         return policy
-    found = effective_policy(arguments, policy, builtin=False)
+    return possible(entrance, effective_policy(arguments, policy, builtin=False))
+
+
+def possible(entrance: str, found: Resolved) -> Resolved:
+    """The demands, where the entrance can do all of them. Raises as ``demanded``."""
     for field, use in ENTRANCES[entrance].items():
         value = getattr(found.policy.execution, field)
         if field == "target" and found.policy.execution.allow_fallback:

@@ -70,6 +70,9 @@ KERNELS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 """Words by family, each of a kernel that the catalogue has or that a vendor engine has an option for (a test holds the two together)."""
 assert KERNELS.keys() <= FAMILIES.keys()
 
+LIBRARY_KERNELS = frozenset({"cublas", "cublasLt", "cudnn", "flash", "flash_decode", "flash_v2", "onednn"})
+"""Kernels that a vendor engine may have inside, too. The others are the native engine's alone, so a vendor never takes them."""
+
 _LIBRARIES = {
     "attention": ("generated",),
     "norm": ("cudnn", "onednn"),

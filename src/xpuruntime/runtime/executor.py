@@ -23,8 +23,9 @@ from ..targets import DeviceId
 from ..types import TensorSpec
 from .addresses import Addresses
 from .arguments import Arguments, dtype_of, lies_on_a_device
-from .buffer import DeviceBuffer, backend_of
+from .buffer import DeviceBuffer
 from .choice import first_bound
+from .demands import SETTLED, check_program, demands_around, device_for
 from .device import cpu, open_library
 from .observed import Observed, read
 from .ranges import by_environment
@@ -41,29 +42,32 @@ MAX_CONTEXTS = 65_536
 class Executor:
     """A program, ready to run.
 
-    device:   a Device, its name, or a backend; the host by default.
+    device:   a Device, its name, or a backend; by default the policy's device, else the host.
     threads:  threads of the host under the kernels; ``XPU_NUM_THREADS``, or every core this process may use.
     entry:    which entry point; the first by default.
     contexts: how many runs may be in flight (at most ``MAX_CONTEXTS``); each that is takes ``arena_bytes``. By default the cores this process may use.
     states:   those of another executor of this program, to share them.
+    policy:   over ``with_policy`` and the environment. A demand that the program was not compiled for is an error (``docs/entrances.md``).
 
     ``decision`` says which alternative was taken and why the others were not; ``plan`` is it. Raises UnavailableError when this
-    machine runs none, BuildError when the code cannot be loaded.
+    machine runs none, BuildError when the code cannot be loaded, PolicyError for a demand that this program cannot keep.
     """
 
     def __init__(
         self,
         program: CompiledProgram,
-        device: Any = "cpu",
+        device: Any = None,
         *,
         threads: int | None = None,
         entry: str = "",
         contexts: int | None = None,
         states: States | None = None,
+        policy: Any = None,
     ) -> None:
         self.program: CompiledProgram = program
         self.entry: EntryPoint = program.entry(entry)
-        self.backend = backend_of(device)
+        demands = demands_around(policy)
+        self.backend = device_for(device, program, self.entry, demands)
         cores = cpu().usable_cores
         if contexts is not None and not 0 <= contexts <= MAX_CONTEXTS:
             raise InputError(
@@ -77,6 +81,7 @@ class Executor:
         self.plan, self.decision, bound = first_bound(
             program, self.entry, self.backend, self.threads, contexts or cores
         )
+        check_program(program, self.entry, self.plan, self.decision, demands)
         by_environment()
         self._core = bound.executor
         self.states = States(program, self.backend) if states is None else states
@@ -235,7 +240,9 @@ class Executor:
 
     def twin(self) -> Executor:
         """The same plan over the same weights, with fresh states of its own."""
-        made = Executor(self.program, self.backend, threads=self.threads, entry=self.entry.name)
+        made = Executor(
+            self.program, self.backend, threads=self.threads, entry=self.entry.name, policy=SETTLED
+        )
         made.bind(self._weights)
         return made
 

@@ -136,7 +136,8 @@ def _judge(
     verdict = judge(outputs, names, limits)
     if not verdict.wrong:
         return verdict
-    progress("onnx.reference: judging, since the engines disagree")
+    off = "; ".join(f"{name}: {text}" for name, text in verdict.wrong.items())
+    progress(f"onnx.reference: judging, since outputs differ ({off})")
     reference, _ = reference_outputs(model, feeds, max(seconds, 10.0))
     return verdict if reference is None else judge(outputs, names, limits, reference)
 

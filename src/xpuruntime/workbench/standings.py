@@ -74,10 +74,11 @@ class BenchReport:
     @property
     def sentence(self) -> str:
         """The answer in words."""
+        off = "; ".join(f"{name}: {text}" for name, text in self.wrong.items())
         if self.judged_by == "nobody":
-            return "not ranked: the engines disagree and no reference could judge"
+            return f"not ranked, since no reference could judge who is right. {off}"
         if not self.ranked:
-            return "not ranked: no engine gave right outputs"
+            return f"not ranked, since no engine gave right outputs{f'. {off}' if off else ''}"
         best, *others = self.ranked
         if not others:
             return f"{best.name}: median {best.summary.median:.1f} us; nothing to compare with"

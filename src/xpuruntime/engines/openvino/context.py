@@ -43,7 +43,10 @@ class Context:
                     return outputs
 
     def _once(self, feeds: dict[str, Array], watched: bool) -> Sequence[Array]:
-        return self._executable.infer(self._request, feeds, watched)
+        executable = self._executable
+        if watched:
+            return executable.infer_watched(self._request, feeds)
+        return executable.infer(self._request, feeds)
 
     def stop(self) -> None:
         """OpenVINO looks at this before each layer."""

@@ -16,6 +16,7 @@ from ...errors import BuildError, FormatError, XpuError
 from ...program.program import CompiledProgram
 from ...protocols import Artifact, DeviceFact, EngineRequest, ModelSource
 from ...registered import registered_kernels
+from ...runtime.demands import broken_rule
 from ...types import DType
 from ..programs import buckets_of
 from .executable import NativeExecutable
@@ -84,17 +85,18 @@ def _options(request: EngineRequest) -> Support:
 
 def _settled(model: ModelSource, request: EngineRequest) -> Support:
     """Whether nothing is asked of a compiled program that was settled when it was compiled."""
+    program: CompiledProgram = model.graph
     if request.precision not in (None, model.precision):
         return Support.no(
             Reason.PRECISION_UNSUPPORTED,
             f"the program was compiled for {model.precision.value}",
             do="Compile the model again with another precision.",
         )
-    forced = [r.label() for layer in kernel_policy(request).layers for r in layer.rules if r.use]
-    if forced:
+    plans = [p for e in program.entries for p in e.plans if p.target.partition(":")[0] == request.device.kind]
+    if broken := broken_rule(program, plans, kernel_policy(request)):
         return Support.no(
-            Reason.NOT_APPLICABLE,
-            f"kernels of a compiled program are chosen already, and a rule forces one ({forced[0]})",
+            Reason.FORBIDDEN,
+            broken,
             do="Compile the model again with this policy, or drop the rule.",
         )
     return Support.yes()

@@ -19,6 +19,7 @@ from ...errors import KernelRefused, RunError
 from ...printable import logger
 from ...program.program import CompiledProgram, ExecutionPlan, KernelCall
 from ...protocols import Array, EngineRequest, Evidence, EvidenceRow, ModelSource, RunContext
+from ...runtime.demands import SETTLED
 from ...runtime.device import Device
 from ...runtime.executor import Executor
 from ...runtime.observed import Observed
@@ -247,7 +248,13 @@ class NativeExecutable:
         while True:
             try:
                 return Executor(
-                    program, self._device, entry=entry, threads=threads, contexts=_ANY_NUMBER, states=states
+                    program,
+                    self._device,
+                    entry=entry,
+                    threads=threads,
+                    contexts=_ANY_NUMBER,
+                    states=states,
+                    policy=SETTLED,
                 )
             except KernelRefused as refused:
                 program, entry = self._programs.find_without(shapes, refused)

@@ -12,6 +12,7 @@ import numpy as np
 from ... import _core
 from ...errors import InputError
 from ...runtime.buffer import DeviceBuffer, host_array
+from ...runtime.demands import SETTLED
 from ...runtime.device import Device
 from ...runtime.executor import Executor
 from .asked import effective_demands
@@ -129,7 +130,8 @@ class Elsewhere:
             graph = graph_of(self.op, attributes, facts, [None if f is None else lying(f) for f in facts])
             dtypes = {f.dtype for f in facts if f is not None}
             demands = held_demands(self.op, effective_demands(asked), device, dtypes)
-            found = Executor(program_of(graph, device, demands)[0], Device(device))
+            program, _ = program_of(graph, device, demands)
+            found = Executor(program, Device(device), policy=SETTLED)
             self._kept[key] = found
             while len(self._kept) > self.most:
                 self._kept.popitem(last=False)

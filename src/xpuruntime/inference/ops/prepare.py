@@ -14,6 +14,7 @@ from ...policies.entrances import refuse
 from ...printable import logger
 from ...program.program import CompiledProgram
 from ...runtime.arrays import dlpack_words
+from ...runtime.demands import SETTLED
 from ...runtime.device import Device
 from ...runtime.executor import Executor
 from ...store import Store, digest
@@ -65,7 +66,7 @@ def prepare(
     graph = graph_of(op, attributes, facts, held)
     demands = held_demands(op, effective_demands(asked), device, {f.dtype for f in facts if f is not None})
     program, origin = program_of(graph, device, demands)
-    executor = Executor(program, Device(device))
+    executor = Executor(program, Device(device), policy=SETTLED)
     fixed = executor.bind(None)
     found = _explained(op, executor, [f for f in facts if f is not None], origin)
     result = program.output_specs[0]

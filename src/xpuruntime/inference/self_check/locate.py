@@ -19,6 +19,7 @@ from ...ir.symbols import bind
 from ...numerics import compare, tolerance_for
 from ...program.program import BufferAllocation, BufferKind, ExecutionPlan, KernelCall
 from ...protocols import Array
+from ...runtime.demands import SETTLED
 from ...runtime.executor import Executor
 from ...types import DType, TensorSpec
 from ..native.model import NativeModel
@@ -255,7 +256,10 @@ class _Probes:
         cut = replace(plan, calls=plan.calls[: at + 1], buffers=buffers)
         probe = replace(entry, outputs=outputs, output_buffers=borders, plans=(cut,))
         program = replace(self.executor.program, entries=(probe,))
-        with Executor(program, self.executor.backend, threads=self.executor.threads, contexts=1) as executor:
+        threads = self.executor.threads
+        with Executor(
+            program, self.executor.backend, threads=threads, contexts=1, policy=SETTLED
+        ) as executor:
             executor.bind(self.executor.weights)
             memory = executor.run_arrays(self.arrays)[borders.index(root.name)]
         return _logical(memory, start, buffer.spec)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from ...decisions import Decision
 from ...errors import InputError, WrongResult
 from ...ir.symbols import bind
-from ...protocols import Array, Executable, ModelSource
+from ...protocols import Array, Evidence, Executable, ModelSource
 from ...registered import registered_kernels
 from ...runtime.device import cpu
 from ...runtime.executor import Executor
@@ -31,6 +31,15 @@ ADVICE = (
     "Name another engine or allow a fallback, and report it: the fault is xpuruntime's. "
     "self_check='always' compares again, 'off' runs it as it is."
 )
+
+
+@runtime_checkable
+class HasRegions(Protocol):
+    """An executable over several engines."""
+
+    def region_evidence(self, feeds: Mapping[str, Array] | None = None) -> dict[str, Evidence]:
+        """What ran, by region."""
+        ...
 
 
 def checked_on_opening(
@@ -61,6 +70,8 @@ def checked_on_opening(
             return Verdict.none(why)
         run, locate = _twin_run(executable.only), _locating(model, executable.only)
     else:
+        if isinstance(executable, HasRegions) and (why := _demanded_in_regions(executable)):
+            return Verdict.none(why)
         run, locate = executable.run, lambda feeds: first_tie(native_model(model), feeds, precision)
     try:
         feeds, told = measuring_feeds(model, check.examples)
@@ -117,13 +128,22 @@ def _examining(
 
 def _demanded_otherwise(executor: Executor) -> str:
     """Why a program that a policy asked for computes something else than the model; empty where none did."""
+    return _otherwise(call.kernel for call in executor.plan.calls)
+
+
+def _demanded_in_regions(executable: HasRegions) -> str:
+    """The same for a model on several engines."""
+    evidence = executable.region_evidence().values()
+    return _otherwise(row.kernel.partition(":")[0] for e in evidence for row in e.rows)
+
+
+def _otherwise(kernels: Iterable[str]) -> str:
     users = {k.name for k in registered_kernels()}
-    for call in executor.plan.calls:
-        word = call.kernel.partition("/")[2]
-        if word.startswith(("int8_weights", "int4_weights")):
-            return f"kernel {call.kernel} rounds the weights, as the policy demands, and no reference does"
-        if call.kernel in users:
-            return f"kernel {call.kernel} is the user's own: verify_kernel compares it"
+    for kernel in kernels:
+        if kernel.partition("/")[2].startswith(("int8_weights", "int4_weights")):
+            return f"kernel {kernel} rounds the weights, as the policy demands, and no reference does"
+        if kernel in users:
+            return f"kernel {kernel} is the user's own: verify_kernel compares it"
     return ""
 
 
