@@ -23,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build" / "fuzz"
 # Named here too: what is imported before atheris instruments it would not guide.
-TARGETS = ("onnx", "ir-text", "ir-json", "policy", "program")
+TARGETS = ("onnx", "ir-text", "ir-json", "policy", "program", "gguf", "config", "safetensors", "npz")
 
 
 def guided(target: str, seconds: int) -> None:
@@ -34,9 +34,12 @@ def guided(target: str, seconds: int) -> None:
         import xpuruntime.frontends.onnx
         import xpuruntime.frontends.onnx_writer
         import xpuruntime.ir
+        import xpuruntime.llm
+        import xpuruntime.llm.gguf_file
         import xpuruntime.policies.load
         import xpuruntime.program.file
-        import xpuruntime.runtime.recipes  # noqa: F401
+        import xpuruntime.runtime.recipes
+        import xpuruntime.workbench.inputs  # noqa: F401
         from xpuruntime.testing import fuzz_targets
     for seed in fuzz_targets.seeds(target):  # imports everything that a target needs, instrumented
         fuzz_targets.run(target, seed)

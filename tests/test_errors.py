@@ -31,6 +31,7 @@ EXIT_CODES = {
         "BuildTimeout",
         "KernelRefused",
         "OutOfMemory",
+        "PluginError",
         "RunError",
         "RunTimeout",
         "RunCancelled",

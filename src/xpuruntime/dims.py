@@ -26,6 +26,8 @@ class _FloorDiv(NamedTuple):
 _Atom: TypeAlias = "str | _FloorDiv"
 # A product of n sums of two symbols has 2**n terms: a hostile file must not hang its reader.
 _MOST_TERMS = 4096
+# Powers of one symbol and divisions of divisions double with each step: 40 nodes of shape arithmetic are terabytes of text.
+_MOST_LENGTH = 1 << 16
 _Monomial: TypeAlias = "tuple[_Atom, ...]"  # sorted by text; a power is a repetition; () is the constant term
 
 
@@ -54,6 +56,11 @@ class Dim:
 
     def __init__(self, terms: Mapping[_Monomial, int]) -> None:
         self._terms = tuple(sorted(((m, c) for m, c in terms.items() if c), key=_term_key))
+
+    @cached_property
+    def _length(self) -> int:
+        """About the number of characters of the text, without making it."""
+        return sum(_coefficient_length(c) + sum(map(_atom_length, m)) for m, c in self._terms)
 
     @cached_property
     def _text(self) -> str:
@@ -108,8 +115,11 @@ class Dim:
         return _collapse(terms)
 
     def __mul__(self, other: DimLike) -> DimLike:
-        if len(self._terms) * len(list(_terms(other))) > _MOST_TERMS:
+        mine, others = len(self._terms), len(list(_terms(other)))
+        if mine * others > _MOST_TERMS:
             raise ValueError(f"a product of dims would have over {_MOST_TERMS} terms")
+        if mine * _length(other) + others * self._length > 16 * _MOST_LENGTH:  # some of it may cancel
+            raise ValueError(f"a product of dims would have over {_MOST_LENGTH} characters")
         terms: dict[_Monomial, int] = {}
         for left, a in self._terms:
             for right, b in _terms(other):
@@ -139,6 +149,27 @@ class Dim:
 DimLike: TypeAlias = int | Dim
 
 
+def _coefficient_length(coefficient: int) -> int:
+    return 3 + coefficient.bit_length() * 3 // 10
+
+
+def _atom_length(atom: _Atom) -> int:
+    return len(atom) + 1 if isinstance(atom, str) else atom.num._length + atom.den._length + 8
+
+
+def _length(value: DimLike) -> int:
+    return value._length if isinstance(value, Dim) else _coefficient_length(int(value))
+
+
+def _bounded(value: Dim) -> Dim:
+    """The dim. Raises ValueError for one that only a hostile file has; a symbol alone may have any name."""
+    if value._length > _MOST_LENGTH and not (
+        len(value._terms) == 1 and len(value._terms[0][0]) == 1 and isinstance(value._terms[0][0][0], str)
+    ):
+        raise ValueError(f"a dim would have over {_MOST_LENGTH} characters")
+    return value
+
+
 def _term_key(term: tuple[_Monomial, int]) -> tuple[int, tuple[str, ...]]:
     monomial, _ = term
     return (-len(monomial), tuple(_atom_text(a) for a in monomial))
@@ -164,7 +195,7 @@ def _terms(value: DimLike) -> Iterable[tuple[_Monomial, int]]:
 
 def _collapse(terms: Mapping[_Monomial, int]) -> DimLike:
     live = {m: c for m, c in terms.items() if c}
-    return live.get((), 0) if all(m == () for m in live) else Dim(live)
+    return live.get((), 0) if all(m == () for m in live) else _bounded(Dim(live))
 
 
 def _without(monomial: _Monomial, divisor: _Monomial) -> _Monomial | None:
@@ -211,7 +242,7 @@ def _floordiv(num: DimLike, den: DimLike) -> DimLike:
         inner = monomial[0] if len(monomial) == 1 and coefficient == 1 else ""
         if isinstance(inner, _FloorDiv) and _positive(inner.den):
             return _floordiv(_plain_int(inner.num), _plain_int(inner.den) * den)
-    return Dim({(_FloorDiv(_as_dim(num), _as_dim(den)),): 1})
+    return _bounded(Dim({(_FloorDiv(_as_dim(num), _as_dim(den)),): 1}))
 
 
 def _plain_int(value: Dim) -> DimLike:

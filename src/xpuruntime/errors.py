@@ -14,6 +14,7 @@
     ├── BuildError                an engine could not turn the model into an artifact
     │   ├── InternalError         our own code failed; names the folder of a reproduction
     │   ├── WrongResult           its outputs disagree with an independent reference (``self_check``)
+    │   ├── PluginError           the code of a plug-in failed, and the text names its package; a RunError too
     │   ├── KernelRefused         libraries decline calls of a program that is loaded; carries which, and why
     │   └── BuildTimeout          it took longer than compile_timeout_s and was stopped; a TimeoutError too
     ├── RunError                  an engine failed while running
@@ -51,6 +52,7 @@ __all__ = [
     "KernelUnavailable",
     "ModelError",
     "OutOfMemory",
+    "PluginError",
     "PolicyError",
     "PrecisionUnavailable",
     "RunCancelled",
@@ -220,6 +222,10 @@ class RunError(XpuError):
 
 class OutOfMemory(RunError, MemoryError):
     """A device has no memory of the size asked for; what is loaded goes on working."""
+
+
+class PluginError(BuildError, RunError):
+    """The code of a plug-in failed: an engine or a backend of another package, which the text names."""
 
 
 class RunTimeout(RunError, TimeoutError):

@@ -20,11 +20,23 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from .errors import BuildError, InternalError, OutOfMemory, XpuError
+from .errors import BuildError, InternalError, OutOfMemory, PluginError, XpuError
 from .fault_reports import write_report
+from .plugins import owners
 from .printable import logger
 
-__all__ = ["Fault", "Subject", "as_error", "as_known", "contained", "foreign", "is_fault", "part", "recorded"]
+__all__ = [
+    "Fault",
+    "Subject",
+    "as_error",
+    "as_known",
+    "contained",
+    "foreign",
+    "is_fault",
+    "of_plugin",
+    "part",
+    "recorded",
+]
 
 _PARTS, _OURS, _FOREIGN = "_xpuruntime_parts", "_xpuruntime_ours", "_xpuruntime_foreign"
 _PACKAGE = str(Path(__file__).parent)
@@ -132,11 +144,17 @@ def contained(
     try:
         yield
     except Exception as error:
-        if not is_fault(error):
+        if not is_fault(error) or _of_the_call(error):
             raise
         raise as_error(error, who, kind) from error
     finally:
         _SUBJECT.reset(token)
+
+
+def _of_the_call(error: Exception) -> bool:
+    """Whether a function that is decorated with ``contained`` could not be called at all: a keyword that it does not have is the caller's."""
+    frames = _frames(error) if isinstance(error, TypeError) else []
+    return bool(frames) and frames[-1][0].f_code.co_filename == contextlib.__file__
 
 
 def as_error(error: Exception, who: str, kind: type[XpuError] = InternalError) -> XpuError:
@@ -145,6 +163,8 @@ def as_error(error: Exception, who: str, kind: type[XpuError] = InternalError) -
     if isinstance(error, MemoryError) and not isinstance(error, XpuError):
         do = "Free memory, or take a smaller model or batch."
         return OutOfMemory(who, "this machine has no memory left for it", got=str(error) or None, do=do)
+    if (plugin := of_plugin(error, who)) is not None:
+        return plugin
     if isinstance(error, OSError) and error.errno is not None:
         refused = BuildError if kind is InternalError else kind
         return refused(who, "the system refuses a file or a process", got=str(error), do="See what it says.")
@@ -157,6 +177,21 @@ def as_error(error: Exception, who: str, kind: type[XpuError] = InternalError) -
     if kind is InternalError:
         return InternalError(who, what, do=_advice(fault), parts=fault.parts, folder=fault.folder)
     return kind(who, what, do=_advice(fault))
+
+
+def of_plugin(error: Exception, who: str) -> PluginError | None:
+    """The error to raise where the innermost code, of ours and of plug-ins, is a plug-in's. None for any other, and for errors of ours."""
+    if isinstance(error, XpuError):
+        return None
+    for frame, line in reversed(_frames(error)):
+        top = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if top == __package__:
+            return None
+        if top in owners():
+            got = f"{_text_of(error)} ({frame.f_code.co_filename}:{line})"
+            do = 'Report it to its authors. Go on with another engine (engine=, or allow_fallback="cpu").'
+            return PluginError(who, f"{owners()[top]} failed", got=got, do=do)
+    return None
 
 
 def as_known(error: Exception, who: str) -> XpuError:

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from .decisions import Reason, Support
+from .errors import EngineUnavailable
 
-__all__ = ["EnginePlugin", "entry_points", "load_dotted", "package_version"]
+__all__ = ["EnginePlugin", "entry_points", "load_dotted", "owners", "package_version"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +71,19 @@ class EnginePlugin:
         return next((v for v in map(package_version, self.package) if v), None)
 
     def load(self) -> Any:
-        """The engine's module (``protocols.Engine``). Imports it, and so may import the vendor."""
-        return load_dotted(self.entry)
+        """The engine's module (``protocols.Engine``). Imports it, and so may import the vendor. Raises EngineUnavailable where another
+        package's names no module.
+        """
+        try:
+            return load_dotted(self.entry)
+        except (ImportError, AttributeError) as error:
+            if self.entry.partition(".")[0] == __package__:
+                raise
+            do = "Repair or uninstall the package that brings the entry point."
+            who = f"engine {self.name!r}"
+            raise EngineUnavailable(
+                who, f"its module {self.entry!r} cannot be imported", got=error, do=do
+            ) from error
 
 
 def _importable(module: str) -> bool:
@@ -115,3 +127,20 @@ def load_dotted(path: str) -> Any:
 def entry_points(group: str) -> dict[str, Callable[[], Any]]:
     """Third-party plugins of a group: name -> function that loads it. Reading the metadata takes about 20 ms once."""
     return {e.name: e.load for e in importlib.metadata.entry_points(group=group)}
+
+
+_GROUPS = ("xpuruntime.engines", "xpuruntime.backends", "xpuruntime.kernels")
+
+
+@functools.cache
+def owners() -> dict[str, str]:
+    """Whose a module is: the top name of each plug-in's modules -> ``plug-in 'acme' (package acme-npu 1.2, entry point of xpuruntime.engines)``."""
+    found: dict[str, str] = {}
+    for group in _GROUPS:
+        for entry in importlib.metadata.entry_points(group=group):
+            package = f"package {entry.dist.name} {entry.dist.version}" if entry.dist else "no package"
+            listed = (entry.dist.read_text("top_level.txt") or "").split() if entry.dist else []
+            for top in (entry.module.partition(".")[0], *listed):
+                found.setdefault(top, f"plug-in {entry.name!r} ({package}, entry point of {group})")
+    found.pop("xpuruntime", None)
+    return found

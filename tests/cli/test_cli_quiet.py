@@ -13,24 +13,28 @@ import pytest
 
 pytest.importorskip("onnxruntime")
 
-# Events of CPython's own code; what a vendor's C code does, the empty home and strace show.
+# Events of CPython's own code; what a vendor's C code does, the empty home and strace show. A ``sitecustomize``: child processes run it, too.
 WATCHED = """
-import sys
+import os, sys
+log = os.open({log!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+os.write(log, b"starts\\n")
 def hook(event, arguments):
     if event.startswith(("socket.getaddrinfo", "socket.gethost", "socket.connect", "socket.sendto", "urllib.")):
-        print("HOOK", event, arguments[:2], file=sys.__stderr__, flush=True)
+        os.write(log, f"{{event}} {{arguments[:2]}}\\n".encode())
     elif event == "open" and isinstance(arguments[0], str) and arguments[2] & 3:
-        print("HOOK writes", arguments[0], file=sys.__stderr__, flush=True)
+        os.write(log, f"writes {{arguments[0]}}\\n".encode())
 sys.addaudithook(hook)
-from xpuruntime.cli import main
-main()
 """
 
 VERBS = {
     "devices": ("devices",),
     "run": ("run", "MODEL", "--device", "cpu", "--receipt"),
     "compare": ("compare", "MODEL", "--device", "cpu"),
+    "run in a limit": ("run", "MODEL", "--device", "cpu", "--engine", "native", "--compile-timeout", "60"),
+    "compare with the reference": ("compare", "MODEL", "--device", "cpu", "--against", "reference"),
 }
+CHILDREN = ("run in a limit", "compare with the reference")
+"""Verbs that start an interpreter of their own."""
 
 
 @pytest.fixture
@@ -48,9 +52,18 @@ def quiet(tmp_path: Path):  # type: ignore[no-untyped-def]
     }
     environment.pop("ORT_DISABLE_TELEMETRY", None)
 
-    def start(*command: str) -> subprocess.CompletedProcess[str]:
+    def start(*command: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+        places = [str(path)] if path else []
+        places += [p for p in (environment.get("PYTHONPATH"),) if p]
+        more = {"PYTHONPATH": os.pathsep.join(places)} if places else {}
         done = subprocess.run(
-            command, env=environment, cwd=home, capture_output=True, text=True, timeout=400, check=False
+            command,
+            env={**environment, **more},
+            cwd=home,
+            capture_output=True,
+            text=True,
+            timeout=400,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         assert list(home.rglob("*")) == []
@@ -65,9 +78,13 @@ def arguments(verb: str, model: Path) -> list[str]:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_nothing_is_looked_up_or_left_at_home(quiet, verb: str, model: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    done = quiet(sys.executable, "-P", "-c", WATCHED, *arguments(verb, model))
-    seen = [line for line in done.stderr.splitlines() if line.startswith("HOOK")]
-    allowed = (f"HOOK writes {tmp_path}", "HOOK writes /dev/null")
+    site, log = tmp_path / "site", tmp_path / "hook.log"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(WATCHED.format(log=str(log)))
+    quiet(sys.executable, "-P", "-m", "xpuruntime.cli", *arguments(verb, model), path=site)
+    seen = log.read_text().splitlines()
+    assert seen.count("starts") >= (2 if verb in CHILDREN else 1)
+    allowed = ("starts", f"writes {tmp_path}", "writes /dev/null")
     assert [line for line in seen if not line.startswith(allowed)] == []
 
 

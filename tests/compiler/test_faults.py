@@ -378,3 +378,10 @@ def test_what_goes_wrong_while_reporting_hides_nothing(failing: pytest.MonkeyPat
         xrt.compile(relu())
     assert caught.value.folder == ""
     assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_a_keyword_that_there_is_not_is_the_callers() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'enginee'"):
+        xrt.InferenceSession(b"", enginee="native")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'model'"):
+        xrt.InferenceSession()  # type: ignore[call-arg]

@@ -269,3 +269,40 @@ def test_broken_texts_are_refused_not_crashed_on(text):
 def test_hostile_yaml_is_refused(text):
     with pytest.raises(Problem):
         document.parse_yaml(text)
+
+
+HUGE = 10**5000
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"version": HUGE},
+        {"version": 1, "execution": {"optimization_level": HUGE}},
+        {"version": 1, "execution": {"fixed_shapes": {"n": HUGE}}},
+        {"version": 1, "execution": {"allow_fallback": HUGE}},
+        {"version": 1, "execution": {"engine": [HUGE]}},
+        {"version": 1, "kernel": {"rules": [{"op": "matmul", "workspace_bytes": HUGE}]}},
+        {"version": 1, "kernel": {"matmul": {HUGE: HUGE}}},
+        {HUGE: 1},
+    ],
+)
+def test_numbers_that_have_no_text_are_policy_errors(value):
+    with pytest.raises(PolicyError):
+        load_policy(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 40)), "uses an anchor or alias"),
+        ("a: &a\n  <<: *a\n", "uses an anchor or alias"),
+        ("".join(" " * i + "a:\n" for i in range(1400)), "is not YAML"),
+        ("version: 1\nexecution:\n  optimization_level: " + "9" * 100_000, "a number of more than 400 characters"),
+        ("a" * 1_100_000, "is too large"),
+    ],
+)  # fmt: skip
+def test_files_that_grow_are_policy_errors(text, why, tmp_path):
+    (tmp_path / "p.yaml").write_text(text)
+    with pytest.raises(PolicyError, match=why):
+        load_policy(tmp_path / "p.yaml")

@@ -88,6 +88,7 @@ class Body:
     inputs: dict[tuple[int, tuple[int, ...]], Input] = field(default_factory=dict)
     operations: dict[tuple[object, ...], Operation] = field(default_factory=dict)
     rows: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    values: dict[tuple[str, Dims], str] = field(default_factory=dict)
     reduced: frozenset[int] | None = None
 
     def done(self, outputs: Sequence[str]) -> Plan:
@@ -139,11 +140,16 @@ class Body:
         """The name under which a value at these dims is known in the text."""
         if name in self.bound:
             return self.input(self.bound[name], dims)
-        assert self.graph is not None
-        node = self.graph.producer(name)
-        assert node is not None
-        at = [v.name for v in node.outputs].index(name)
-        return self.node(node, node.inputs, at, dims)
+        if (
+            name,
+            dims,
+        ) not in self.values:  # a value that is read twice, by values that are read twice, is computed once
+            assert self.graph is not None
+            node = self.graph.producer(name)
+            assert node is not None
+            at = [v.name for v in node.outputs].index(name)
+            self.values[name, dims] = self.node(node, node.inputs, at, dims)
+        return self.values[name, dims]
 
     def input(self, position: int, dims: Dims) -> str:
         """An operand at these dims."""

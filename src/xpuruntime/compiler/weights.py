@@ -9,15 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from ..ir import Graph, Node
 from ..ir.attributes import Const
 from ..kernels.kernel import Packed
-from ..program.kinds import MAX_SIZE
 from ..program.program import RecipeStep, WeightRef, WeightTransformRecipe
-from ..program.recipe_check import largest_step, rename_inputs, resolve, weight_input
+from ..program.recipe_check import largest_step, resolve, weight_input
 from ..tensor_files import pack_bits
 from ..types import DType, TensorSpec
 
@@ -82,9 +81,19 @@ _RULES: Mapping[str, _Rule] = {
 }
 _WRAPS = ("add", "sub", "mul", "maximum", "neg")
 _LOOKUPS = ("embedding", "index_select", "gather")
+_FREE = 1 << 20  # bytes that a recipe may make of nothing, counted 64 times
 _LARGEST = (
     4 << 20
 )  # bytes of what lookups and choices may make: a larger result is cheaper to compute again than to keep
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """One step over values by name, and over numbers. Values that are read twice are made once, so steps are kept apart until a recipe is asked for."""
+
+    op: str
+    operands: tuple[str | RecipeStep, ...]
+    attrs: Mapping[str, Any]
 
 
 class KnownValues:
@@ -99,18 +108,18 @@ class KnownValues:
             for w in graph.weights
         }
         self._weights = dict(self.refs)
-        self._steps: dict[str, tuple[_Steps, str]] = {}  # value -> (steps, source weight when there are none)
+        self._made: dict[str, _Made | str] = {}  # value -> how it is made, or the weight that it is
         self._specs: dict[str, TensorSpec] = {w.name: w.spec for w in graph.weights}
         self._consts: dict[str, Const] = {}
         self._recipes: dict[str, WeightTransformRecipe] = {}
         self._largest: dict[str, int] = {}  # value -> bytes of the largest result on the way to it
         self._reads: dict[str, frozenset[str]] = {}  # value -> weights that it is made of
         for weight in graph.weights:
-            self._steps[weight.name] = ((), weight.name)
+            self._made[weight.name] = weight.name
             self._largest[weight.name], self._reads[weight.name] = 0, frozenset([weight.name])
 
     def __contains__(self, value: object) -> bool:
-        return value in self._steps
+        return value in self._made
 
     def spec(self, value: str) -> TensorSpec:
         """The dense spec of a known value."""
@@ -134,7 +143,7 @@ class KnownValues:
             mark = hashlib.sha256(f"{const.spec}".encode() + data).hexdigest()[:8]
             name = f"{node.outputs[0].name}.{mark}"
             self._weights[name] = WeightRef(name, const.spec, data=data)
-            self._known(node, (), name)
+            self._known(node, name)
             return True
         rule = _RULES.get(node.op)
         if rule is None or any(v not in self for v in node.values):
@@ -145,24 +154,22 @@ class KnownValues:
             return False
         if not self._in_proportion(node):
             return False
-        steps: list[RecipeStep] = []
-        inputs: list[str] = []
-        for operand in node.inputs:
-            if isinstance(operand, str):
-                inputs.append(self._place(steps, operand))
-            elif operand is not None:
-                number: dict[str, Any] = {"value": operand, "dtype": node.spec.dtype.value, "shape": []}
-                inputs.append(_add(steps, RecipeStep("constant", (), number)))
         op, attrs = rule(node, node.spec)
         if op == "slice":
             attrs = _slice(node, self.spec(str(node.inputs[0])))
-        _add(steps, RecipeStep(op, tuple(inputs), attrs))
-        self._known(node, tuple(steps), "")
+        operands: list[str | RecipeStep] = []
+        for operand in node.inputs:
+            if isinstance(operand, str):
+                operands.append(operand)
+            elif operand is not None:
+                number: dict[str, Any] = {"value": operand, "dtype": node.spec.dtype.value, "shape": []}
+                operands.append(RecipeStep("constant", (), number))
+        self._known(node, _Made(op, tuple(operands), attrs))
         return True
 
     def recipe(self, value: str, packed: Packed | None = None) -> str:
         """The name of the buffer that holds a known value, or its packed form."""
-        steps, source = self._steps[value]
+        steps, source = self._linear(value)
         spec = self._specs[value]
         if packed is not None and packed.steps:
             all_steps: list[RecipeStep] = list(steps)
@@ -200,19 +207,44 @@ class KnownValues:
         made = node.spec.size_bytes or 0
         reads = frozenset[str]().union(*(self._reads[v] for v in node.values))
         largest = max(made, *(self._largest[v] for v in node.values)) if node.values else made
-        if largest > MAX_SIZE or largest > largest_step(
-            sum(self._weights[w].spec.size_bytes or 0 for w in reads), made
-        ):
+        read = sum(self._weights[w].spec.size_bytes or 0 for w in reads)
+        # Recipes run when weights are loaded, whatever the memory: a few bytes must not become gigabytes there.
+        if largest > min(largest_step(read, made), largest_step(read, _FREE)):
             return False
         self._largest[node.outputs[0].name], self._reads[node.outputs[0].name] = largest, reads
         return True
 
-    def _known(self, node: Node, steps: _Steps, source: str) -> None:
+    def _known(self, node: Node, made: _Made | str) -> None:
         name = node.outputs[0].name
-        if source:
-            self._largest[name], self._reads[name] = 0, frozenset([source])
-        self._steps[name] = (steps, source)
+        if isinstance(made, str):
+            self._largest[name], self._reads[name] = 0, frozenset([made])
+        self._made[name] = made
         self._specs[name] = node.spec
+
+    def _linear(self, value: str) -> tuple[_Steps, str]:
+        """The steps that make a value, each once, operands first; or no step and the weight that it is."""
+        made = self._made[value]
+        if isinstance(made, str):
+            return (), made
+        steps: list[RecipeStep] = []
+        place: dict[str, str] = {}  # value -> what later steps call it
+        stack: list[tuple[str, _Made, list[str]]] = [(value, made, [])]
+        while stack:
+            name, made, inputs = stack[-1]
+            if len(inputs) == len(made.operands):
+                place[name] = _add(steps, RecipeStep(made.op, tuple(inputs), made.attrs))
+                stack.pop()
+                continue
+            operand = made.operands[len(inputs)]
+            if isinstance(operand, RecipeStep):
+                inputs.append(_add(steps, operand))
+            elif operand in place:
+                inputs.append(place[operand])
+            elif isinstance(known := self._made[operand], str):
+                inputs.append(weight_input(known))
+            else:
+                stack.append((operand, known, []))
+        return tuple(steps), ""
 
     def _one_type(self, node: Node) -> bool:
         """One real type of 2 to 8 bytes throughout, or one integer type where the op is a sum or the like, which wraps: NumPy then computes
@@ -245,14 +277,6 @@ class KnownValues:
             and specs[0].rank > node.attrs.get("dim", 0)
             and specs[1].dtype.is_integer
         )
-
-    def _place(self, steps: list[RecipeStep], value: str) -> str:
-        """Append a known value's steps; gives the name under which later steps read it."""
-        own, source = self._steps[value]
-        if not own:
-            return weight_input(source)
-        steps += rename_inputs(own, len(steps), "")
-        return f"%{len(steps) - 1}"
 
 
 def _add(steps: list[RecipeStep], step: RecipeStep) -> str:

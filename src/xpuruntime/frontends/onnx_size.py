@@ -10,7 +10,7 @@ from .onnx_proto import all_nodes
 
 __all__ = ["MOST_NODES", "check_functions"]
 
-MOST_NODES = 1_000_000
+MOST_NODES = 100_000
 """Nodes of a model with every call of a local function expanded. 31 functions that call the next one twice are 2^31."""
 
 _Key = tuple[str, str]

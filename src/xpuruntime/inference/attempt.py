@@ -20,6 +20,7 @@ from ..errors import (
     IrError,
     ModelError,
     OutOfMemory,
+    PluginError,
     StoreError,
 )
 from ..faults import contained
@@ -118,7 +119,7 @@ def attempt(model: ModelSource, wanted: Wanted, store: Store) -> Loaded | Candid
     except InternalError as error:
         facts = {"parts": list(error.parts), "reproduction": error.folder}
         return Candidate(wanted.name, Reason.INTERNAL_ERROR, error.what, error.do, facts=facts)
-    except OutOfMemory as error:
+    except (OutOfMemory, PluginError) as error:
         return Candidate(wanted.name, Reason.BUILD_FAILED, f"{error.what}: {error.got}", error.do)
 
 

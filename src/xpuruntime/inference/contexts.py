@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any
 
 from ..errors import PolicyError, RunCancelled, RunError, RunTimeout
+from ..faults import of_plugin
 from ..protocols import Array, Executable, RunContext, Stoppable
 from ..runtime.device import cpu
 
@@ -149,6 +150,10 @@ class Contexts:
             return slot.current.run(feeds, token is not None)
         except RunError as error:
             raise self._why(slot.reason, error) from error
+        except Exception as error:
+            if (failed := of_plugin(error, self._who)) is not None:
+                raise failed from error
+            raise
         finally:
             if slot.leave():
                 self._drop(slot)

@@ -19,7 +19,7 @@ def body_of(graph: Graph, nodes: Iterable[Node], name: str = "") -> tuple[tuple[
     Nodes keep names and sources. ``name``: by default the members' ops, ``mul_add_relu``.
     """
     chosen = {n.name for n in nodes}
-    inside = tuple(n for n in graph.nodes if n.name in chosen)
+    inside = tuple(graph.nodes[i] for i in sorted(graph.position[name] for name in chosen))
     made = {v.name for n in inside for v in n.outputs}
     operands = tuple(dict.fromkeys(v for n in inside for v in n.values if v not in made))
     leaving = [

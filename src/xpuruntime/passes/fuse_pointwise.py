@@ -112,6 +112,8 @@ class _Groups:
         self.unit: dict[str, str] = {}  # value -> the unit that makes it
         self.members: dict[str, list[Node]] = {}
         self.reads: dict[str, set[str]] = {}  # unit -> units that it reads
+        self.readers: dict[str, set[str]] = {}  # unit -> units that read it
+        self.level: dict[str, int] = {}  # of units: above that of all that they read
         self.spaces: dict[str, Space] = {}  # of units that may grow
 
     def visit(self, node: Node) -> None:
@@ -119,6 +121,10 @@ class _Groups:
         name = node.name
         self.members[name] = [node]
         self.reads[name] = {self.unit[v] for v in node.values if v in self.unit}
+        self.readers[name] = set()
+        for unit in self.reads[name]:
+            self.readers[unit].add(name)
+        self.level[name] = self._lowest(name)
         self.unit.update((v.name, name) for v in node.outputs)
         space = None if name in self.known else space_of(self.graph, node)
         if space is None:
@@ -148,30 +154,43 @@ class _Groups:
     def comes_back(self, a: str, b: str) -> bool:
         """Whether a path leads from one to the other over a third."""
         between = (self.reads[a] | self.reads[b]) - {a, b}
-        return any(unit in (a, b) for start in between for unit in self.above(start))
+        lowest = min(self.level[a], self.level[b])
+        return any(unit in (a, b) for unit in self.above(between, lowest))
 
-    def above(self, start: str) -> Iterator[str]:
-        """Every unit that this one depends on, itself included."""
-        seen, stack = {start}, [start]
+    def above(self, starts: set[str], lowest: int) -> Iterator[str]:
+        """Every unit that these depend on, themselves included, as far as its level is not below ``lowest``."""
+        seen = {u for u in starts if self.level[u] >= lowest}
+        stack = list(seen)
         while stack:
             unit = stack.pop()
             yield unit
-            fresh = self.reads[unit] - seen
+            fresh = {u for u in self.reads[unit] - seen if self.level[u] >= lowest}
             seen |= fresh
             stack += fresh
 
     def join(self, a: str, b: str, space: Space) -> None:
         """The units become one, called ``a``."""
         self.members[a] += self.members.pop(b)
+        for reader in self.readers[b]:
+            self.reads[reader] = (self.reads[reader] - {b}) | {a}
+        for read in self.reads[b]:
+            self.readers[read] = (self.readers[read] - {b}) | {a}
         self.reads[a] = (self.reads[a] | self.reads.pop(b)) - {a, b}
+        self.readers[a] = (self.readers[a] | self.readers.pop(b)) - {a, b}
         self.spaces[a] = space
-        del self.spaces[b]
+        del self.spaces[b], self.level[b]
         for node in self.members[a]:
             self.unit.update((v.name, a) for v in node.outputs)
-        for reads in self.reads.values():
-            if b in reads:
-                reads.discard(b)
-                reads.add(a)
+        raised = [a]
+        while raised:
+            unit = raised.pop()
+            level = self._lowest(unit)
+            if level > self.level[unit]:
+                self.level[unit] = level
+                raised += self.readers[unit]
+
+    def _lowest(self, unit: str) -> int:
+        return 1 + max((self.level[u] for u in self.reads[unit]), default=0)
 
 
 def _operands(nodes: list[Node]) -> set[str]:

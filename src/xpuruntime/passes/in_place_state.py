@@ -24,14 +24,13 @@ _CACHES: Mapping[str, tuple[int, ...]] = {"rope_append": (5, 6), "rope_attention
 def run(graph: Graph, context: Context | None = None) -> Graph:
     """The graph in an order that lets states be updated in place; itself when it has no such updates, or is in that order."""
     waits: dict[str, set[str]] = {}
-    above = _above(graph)
     for state in graph.states:
         update = _first_update(graph, state.name)
         if state.next is None or update is None:
             continue
         readers = {n.name for n in graph.users(state.name) if n.name != update.name}
-        if not any(
-            update.name in above[r] for r in readers
+        if readers.isdisjoint(
+            _below(graph, update)
         ):  # a reader that needs the update keeps the old content alive anyway
             waits[update.name] = readers
     if not waits:
@@ -51,13 +50,16 @@ def _changed(op: str) -> tuple[int, ...]:
     return (0,) if op in UPDATES else _CACHES.get(op, ())
 
 
-def _above(graph: Graph) -> Mapping[str, frozenset[str]]:
-    """For each node the nodes that it depends on."""
-    above: dict[str, frozenset[str]] = {}
-    for node in graph.nodes:
-        makers = {m.name for v in node.values if (m := graph.producer(v)) is not None}
-        above[node.name] = frozenset(makers.union(*(above[m] for m in makers)))
-    return above
+def _below(graph: Graph, node: Node) -> set[str]:
+    """The nodes that depend on a node."""
+    below: set[str] = set()
+    stack = [node]
+    while stack:
+        for value in stack.pop().outputs:
+            fresh = [u for u in graph.users(value.name) if u.name not in below]
+            below.update(u.name for u in fresh)
+            stack += fresh
+    return below
 
 
 def _in_order(graph: Graph, waits: Mapping[str, set[str]]) -> tuple[Node, ...]:

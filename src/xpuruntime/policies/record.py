@@ -61,7 +61,12 @@ def path_text(path: FieldPath) -> str:
 
 def shown(value: object) -> str:
     """A value as an error repeats it: never longer than a line."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except (
+        Exception
+    ) as error:  # an integer of over 4300 digits has no text, and neither has what contains one
+        text = f"a {type(value).__name__} that cannot be shown ({type(error).__name__})"
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 

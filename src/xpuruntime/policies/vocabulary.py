@@ -177,5 +177,5 @@ def dims_of_family(families: Iterable[str] = ()) -> dict[str, str]:
 def nearest(word: object, known: Iterable[str]) -> str:
     """``"Did you mean 'cublasLt'? "``, or an empty text when nothing known is near."""
     by_lower = {k.lower(): k for k in known}
-    near = difflib.get_close_matches(str(word)[:100].lower(), by_lower, n=1)
+    near = difflib.get_close_matches(word[:100].lower(), by_lower, n=1) if isinstance(word, str) else ()
     return f"Did you mean {by_lower[near[0]]!r}? " if near else ""

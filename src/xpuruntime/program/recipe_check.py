@@ -17,7 +17,6 @@ __all__ = [
     "infer_recipe",
     "largest_step",
     "recipe_bytes",
-    "rename_inputs",
     "resolve",
     "weight_input",
     "weights_of",
@@ -52,18 +51,6 @@ def resolve(reference: str, source: str) -> str | int:
     if not (digits.isascii() and digits.isdigit() and len(digits) < 10):
         fail(f"no such reference: {reference[:80]!r}")
     return int(digits)
-
-
-def rename_inputs(steps: Sequence[RecipeStep], start: int, given: str) -> tuple[RecipeStep, ...]:
-    """Steps over ``%in`` as they read behind ``start`` other steps: ``%in`` becomes ``given``, results count on."""
-
-    def renamed(reference: str) -> str:
-        if reference == "%in":
-            return given
-        is_result = reference.startswith("%") and not reference.startswith("%%")
-        return f"%{int(reference[1:]) + start}" if is_result else reference
-
-    return tuple(RecipeStep(s.op, tuple(renamed(i) for i in s.inputs), s.attrs) for s in steps)
 
 
 def infer_recipe(

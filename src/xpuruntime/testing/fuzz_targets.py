@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ..errors import XpuError
+from .fuzz_files import FILE_MUTATORS, FILE_TARGETS, file_seeds
 from .program_mutants import mutate_program
 
 __all__ = ["LIMIT_S", "MUTATORS", "TARGETS", "mutate_onnx", "run", "seeds"]
@@ -103,7 +104,14 @@ def _make_weights(program: Any) -> None:
 
 
 TARGETS: Mapping[str, Callable[[bytes], None]] = MappingProxyType(
-    {"onnx": _onnx, "ir-text": _ir_text, "ir-json": _ir_json, "policy": _policy, "program": _program}
+    {
+        "onnx": _onnx,
+        "ir-text": _ir_text,
+        "ir-json": _ir_json,
+        "policy": _policy,
+        "program": _program,
+        **FILE_TARGETS,
+    }
 )
 
 
@@ -117,6 +125,8 @@ def run(target: str, data: bytes) -> None:
 
 def seeds(target: str) -> list[bytes]:
     """Small valid inputs to start from."""
+    if target in FILE_TARGETS:
+        return file_seeds(target)
     if target == "policy":
         builtin = Path(__file__).parents[1] / "policies" / "builtin"
         return [p.read_bytes() for p in sorted(builtin.glob("*.yaml"))] + [
@@ -217,6 +227,6 @@ def _other(value: Any, draw: random.Random) -> Any:
 
 
 MUTATORS: Mapping[str, Callable[[bytes, int], bytes]] = MappingProxyType(
-    {"onnx": mutate_onnx, "program": mutate_program}
+    {"onnx": mutate_onnx, "program": mutate_program, **FILE_MUTATORS}
 )
 """Bytes and a seed to other bytes, for targets whose files have structure."""

@@ -9,7 +9,7 @@ import random
 import struct
 from typing import Any
 
-__all__ = ["mutate_program", "opened", "sealed"]
+__all__ = ["change_json", "mutate_program", "opened", "sealed"]
 
 _BEGIN = 64
 
@@ -49,7 +49,7 @@ def mutate_program(data: bytes, seed: int) -> bytes:
         return data
     program = copy.deepcopy(program)
     for _ in range(draw.randint(1, 3)):
-        _change(program, draw)
+        change_json(program, draw)
     if blobs and draw.random() < 0.1:
         blobs[draw.randrange(len(blobs))] = draw.randbytes(draw.randrange(80))
     try:
@@ -58,8 +58,8 @@ def mutate_program(data: bytes, seed: int) -> bytes:
         return data
 
 
-def _change(node: Any, draw: random.Random) -> None:
-    """Walk down to a random place and change what lies there."""
+def change_json(node: Any, draw: random.Random) -> None:
+    """Change, drop, double or move what is at a random place of a JSON document."""
     for _ in range(12):
         keys = (
             list(node) if isinstance(node, dict) else list(range(len(node))) if isinstance(node, list) else []

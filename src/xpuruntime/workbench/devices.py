@@ -8,7 +8,8 @@ from typing import Any
 
 from ..decisions import Reason, Support
 from ..engines import engine_names, lookup
-from ..errors import UnavailableError
+from ..errors import EngineUnavailable, UnavailableError
+from ..faults import of_plugin
 from ..protocols import DeviceFact, Engine
 from ..runtime.device import CpuFacts, CudaReport, LibraryStatus, cpu, cuda, libraries
 
@@ -83,8 +84,15 @@ def engine_report(name: str) -> EngineReport:
     installed = plugin.installed()
     if not installed:
         return EngineReport(plugin.name, plugin.title, plugin.version(), installed)
-    engine: Engine = plugin.load()
-    return EngineReport(plugin.name, plugin.title, engine.version(), installed, engine.devices())
+    try:
+        engine: Engine = plugin.load()
+        return EngineReport(plugin.name, plugin.title, engine.version(), installed, engine.devices())
+    except Exception as error:  # a plug-in that fails is a reason; an engine of ours is not expected to
+        failed = error if isinstance(error, EngineUnavailable) else of_plugin(error, f"engine {name!r}")
+        if failed is None:
+            raise
+        support = Support.no(Reason.RUN_FAILED, f"{failed.what}: {failed.got}", do=failed.do)
+        return EngineReport(plugin.name, plugin.title, plugin.version(), support)
 
 
 def inventory(progress: Callable[[str], None] = lambda _: None) -> Inventory:

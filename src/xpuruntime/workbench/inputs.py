@@ -11,7 +11,6 @@ from __future__ import annotations
 import difflib
 import math
 import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -249,15 +248,8 @@ def _headers(path: Path) -> dict[str, _Header]:
                         name = member.filename.removesuffix(".npy")
                         found[name] = _header(path, array, member.file_size)
     except (
-        OSError,
-        ValueError,
-        EOFError,
-        KeyError,
-        zipfile.BadZipFile,
-        NotImplementedError,
-        RuntimeError,
-        zlib.error,
-    ) as error:
+        Exception
+    ) as error:  # NumPy reads the header as Python, and raises what Python's own tokenizer does
         raise _unreadable(path, error) from error
     if not found:
         raise InputError("inputs", f"{path} is empty", got="no array", do="Write it with numpy.savez.")
@@ -303,7 +295,7 @@ def _arrays(path: Path, only: str | None = None) -> dict[str, Array]:
                 if isinstance(loaded, np.ndarray)
                 else {key: loaded[key] for key in loaded.files if only in (None, key)}
             )
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, MemoryError, zlib.error) as error:
+    except Exception as error:
         raise _unreadable(path, error) from error
     if not arrays:
         raise InputError("inputs", f"{path} is empty", got="no array", do="Write it with numpy.savez.")

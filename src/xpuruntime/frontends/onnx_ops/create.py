@@ -92,13 +92,13 @@ def _mel(n: Site) -> Results:
     """Triangular filters between frequencies that are evenly spaced on the mel scale, as ONNX defines them."""
     bins, length, rate = (int(n.number(i, "sizes")) for i in range(3))
     low, high = (float(n.number(i, "frequencies")) for i in (3, 4))
+    if bins < 0 or length < 0 or (length // 2 + 1) * (bins + 2) > MAX_CONST_ELEMENTS:
+        raise NotLowered("its filters are too many for a constant")
     points = np.arange(0, bins + 2, dtype=np.float64)
     low_mel, high_mel = (2595 * np.log10(1 + hertz / 700) for hertz in (low, high))
     hertz = 700 * (10 ** ((points * ((high_mel - low_mel) / (bins + 2)) + low_mel) / 2595) - 1)
     edges = ((length + 1) * hertz // rate).astype(np.int64)
     y = np.zeros((length // 2 + 1, bins))
-    if y.size > MAX_CONST_ELEMENTS:
-        raise NotLowered("its filters are too many for a constant")
     for i in range(bins):
         left, middle, right = edges[i : i + 3]
         if middle == left:

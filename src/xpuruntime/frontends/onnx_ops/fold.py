@@ -7,6 +7,7 @@ as they are.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from types import MappingProxyType
@@ -22,6 +23,25 @@ __all__ = ["FOLDS", "LARGEST", "Unknown", "fold"]
 LARGEST = 1024
 """Elements of the largest array that is folded."""
 
+_BROADCAST = frozenset(
+    [
+        "Add",
+        "And",
+        "Div",
+        "Equal",
+        "Greater",
+        "GreaterOrEqual",
+        "Less",
+        "LessOrEqual",
+        "Max",
+        "Min",
+        "Mod",
+        "Mul",
+        "Or",
+        "Sub",
+        "Where",
+    ]
+)
 Attributes: TypeAlias = Mapping[str, Any]
 Fold: TypeAlias = "Callable[[Sequence[Any], Attributes], Array | list[Array]]"
 
@@ -36,6 +56,8 @@ def fold(op: str, operands: Sequence[Array | None], attrs: Attributes) -> list[A
     if rule is None or any(a is not None and a.size > LARGEST for a in operands):
         return None
     try:
+        if _grows(op, [a for a in operands if a is not None], attrs) > LARGEST:
+            return None
         with np.errstate(all="ignore"):
             made = rule(operands, attrs)
         results = [_tidy(np.asarray(r)) for r in (made if isinstance(made, list) else [made])]
@@ -44,12 +66,27 @@ def fold(op: str, operands: Sequence[Array | None], attrs: Attributes) -> list[A
     return results if all(r.size <= LARGEST and r.dtype.kind in "biufO" for r in results) else None
 
 
+def _grows(op: str, arrays: Sequence[Array], attrs: Attributes) -> int:
+    """Elements of the result, before it is made, where it can be larger than its operands."""
+    if op == "Concat":
+        return sum(a.size for a in arrays)
+    if op == "Gather":
+        return int(arrays[0].size // max(arrays[0].shape[attrs.get("axis", 0)], 1) * arrays[1].size)
+    shapes = [a.shape for a in arrays] if op in _BROADCAST else []
+    if op == "Expand":
+        _plain(arrays[1])
+        shapes = [arrays[0].shape, tuple(int(d) for d in arrays[1])]
+    return math.prod(np.broadcast_shapes(*shapes))
+
+
 def _tidy(array: Array) -> Array:
     """An object array of integers alone becomes int64; one that holds anything but integers and dims is not foldable."""
     if array.dtype != object:
         return array
     flat = array.ravel().tolist()
-    if not all(isinstance(v, int | Dim | np.integer) for v in flat):
+    if not all(
+        isinstance(v, Dim) or (isinstance(v, int | np.integer) and int(v).bit_length() < 64) for v in flat
+    ):
         raise Unknown
     return array if any(isinstance(v, Dim) for v in flat) else array.astype(np.int64)
 

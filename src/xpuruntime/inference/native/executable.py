@@ -25,6 +25,7 @@ from ...runtime.executor import Executor
 from ...runtime.observed import Observed
 from ...runtime.states import States
 from ...runtime.weights import Weights, load_weights
+from ...types import DType
 from ..kept import KeptShapes
 from .buckets import Buckets, Shapes
 from .refusals import sentence
@@ -168,9 +169,10 @@ class NativeExecutable:
         observed = self._observe(executor, feeds)
         plan = executor.plan
         device, chosen = str(executor.device), executor.implementations
+        types = {b.name: b.spec.dtype for b in plan.buffers}
         rows = tuple(
             replace(
-                _row(call, plan, None if times is None else times[i], device, chosen[i]),
+                _row(call, types, None if times is None else times[i], device, chosen[i]),
                 seen=observed.calls.get(i, ()),
             )
             for i, call in enumerate(plan.calls)
@@ -298,20 +300,20 @@ class _Context:
 
 
 def _row(
-    call: KernelCall, plan: ExecutionPlan, time_us: float | None, device: str, chosen: str
+    call: KernelCall, types: Mapping[str, DType], time_us: float | None, device: str, chosen: str
 ) -> EvidenceRow:
     """chosen: what a library says that it took for the call."""
-    precision = plan.buffer(call.outputs[0]).spec.dtype.value if call.outputs else ""
+    precision = types[call.outputs[0]].value if call.outputs else ""
     kernel = f"{call.kernel}: {call.symbol}" + (f" ({chosen})" if chosen else "")
-    operands = _operands(call, plan) if call.kernel.partition("/")[0] in ("conv", "matmul") else ("", "")
+    operands = _operands(call, types) if call.kernel.partition("/")[0] in ("conv", "matmul") else ("", "")
     return EvidenceRow(call.nodes, "+".join(call.ops), device, kernel, precision, time_us, (), *operands)
 
 
-def _operands(call: KernelCall, plan: ExecutionPlan) -> tuple[str, str]:
+def _operands(call: KernelCall, types: Mapping[str, DType]) -> tuple[str, str]:
     """Element types of the activations and weights of a product; empty for a call that only packs weights."""
     if len(call.inputs) < 2:
         return "", ""
-    activations, weights = (plan.buffer(name).spec.dtype for name in call.inputs[:2])
+    activations, weights = (types[name] for name in call.inputs[:2])
     kernel = call.kernel.partition("/")[2]
     if kernel.startswith("int4_weights"):  # two codes in a byte
         return activations.value, "int4"
