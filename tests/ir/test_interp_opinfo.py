@@ -68,7 +68,10 @@ def test_all_samples(name: str) -> None:
     assert not wrong, "\n".join(wrong[:5])
     assert fitted, "no sample fits the bridge"
     needed = {dtype for entry, dtype in LOOSE if entry == name}
-    assert needed == loose, f"LOOSE says {sorted(needed)}, needed are {sorted(loose)}"
+    # PyTorch's own kernels of 16 bits differ between processors: an entry may be needed on another one.
+    idle = needed - loose - {"float16", "bfloat16"}
+    assert loose <= needed, f"LOOSE says {sorted(needed)}, needed are {sorted(loose)}"
+    assert not idle, f"LOOSE says {sorted(idle)} and nothing needs it"
 
 
 def test_a_call_is_a_graph_too() -> None:
