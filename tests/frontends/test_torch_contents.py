@@ -10,10 +10,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import numpy as np  # noqa: E402
+
 import xpuruntime as xrt  # noqa: E402
+from xpuruntime.frontends.torch import import_torch  # noqa: E402
+from xpuruntime.ir import interp  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
-from torch_oracle import OfFunction, opaque, same  # noqa: E402
+from torch_oracle import OfFunction, feeds_of, opaque, same  # noqa: E402
 
 sys.path.pop(0)
 
@@ -78,3 +82,41 @@ def test_contents_of_inputs_and_draws_are_not_taken_for_constants() -> None:
 
     assert opaque(xrt.extract_ir(OfFunction(by_input).eval(), (draw(6, 2), torch.tensor(3))))
     assert opaque(xrt.extract_ir(OfFunction(by_chance).eval(), draw(6, 2)))
+
+
+def written(part: Any) -> Any:
+    """``x[mask] = part``, as T5Gemma 2 puts one vector in the place of a token's."""
+
+    def function(x: Any, mask: Any) -> Any:
+        x = x.clone()
+        x[mask] = part.to(x.dtype)
+        return x
+
+    return function
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_a_mask_that_takes_one_part_is_a_choice(rank: int) -> None:
+    x = draw(3, 4, 5)
+    x[0, 0, 0] = float("nan")
+    masks = [torch.arange(3 * 4 * 5).reshape(3, 4, 5)[(..., *[0] * (3 - rank))] % 3 == k for k in range(3)]
+    others = [(x, m) for m in (*masks, torch.zeros_like(masks[0]), torch.ones_like(masks[0]))]
+    behind = x.shape[rank:]
+    for part in (
+        torch.tensor(2.0),
+        torch.tensor([7]),
+        draw(1, *behind),
+        draw(1, *behind)[0],
+        draw(1, *behind[1:]),
+    ):
+        graph, weights = import_torch(OfFunction(written(part)).eval(), others[0])
+        assert not opaque(graph)
+        for given in others:
+            (got,) = interp.run(graph, feeds_of(graph, given), weights=weights).values()
+            np.testing.assert_array_equal(got, written(part)(*given).numpy())
+
+
+def test_a_mask_that_takes_as_many_parts_as_it_names_is_refused() -> None:
+    mask = torch.tensor([True, False, True])
+    graph = xrt.extract_ir(OfFunction(written(draw(2, 4))).eval(), (draw(3, 4), mask))
+    assert opaque(graph) == ["index_put: how many values a mask takes is known only when it runs"]

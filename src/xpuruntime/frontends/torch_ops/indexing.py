@@ -40,13 +40,15 @@ def _index_put(n: Site) -> Results:
 
 
 def _masked(n: Site, mask: str, values: str) -> str:
-    """x[mask] = number: a choice at every place."""
-    if n.spec(values).shape not in ((), (1,)):
+    """x[mask] = one number or one part for every place that the mask names: a choice at every place."""
+    x, m, shape = n.spec(), n.spec(mask), n.spec(values).shape
+    behind = x.rank - m.rank
+    if len(shape) == behind + 1 and shape[0] == 1:  # the one row of as many as there are places
+        values = str(n.b.squeeze(values, dims=[0]))
+    elif len(shape) > behind:
         raise NotLowered("how many values a mask takes is known only when it runs")
-    x, m = n.spec(), n.spec(mask)
-    wide = mask if m.rank == x.rank else str(n.b.unsqueeze(mask, dims=list(range(m.rank, x.rank))))
-    one = values if not n.spec(values).rank else str(n.b.view(values, size=[]))
-    return str(n.b.where(wide, one, n.x))
+    wide = mask if not behind else str(n.b.unsqueeze(mask, dims=list(range(m.rank, x.rank))))
+    return str(n.b.where(wide, values, n.x))
 
 
 def _scatter(mode: str | None, source: str) -> Row:
