@@ -25,6 +25,9 @@ CLAIMED = tuple(dict.fromkeys(bridge.info or name for name, bridge in BRIDGES.it
 
 UNDECIDED = {
     "topk": "which of equal elements come first",
+    "kthvalue": "which of equal elements is named",
+    "median": "which of equal elements is named",
+    "nanmedian": "which of equal elements is named",
     "empty": "content that nobody wrote",
     "empty_like": "content that nobody wrote",
     "empty_permuted": "content that nobody wrote",
@@ -32,7 +35,8 @@ UNDECIDED = {
     "new_empty": "content that nobody wrote",
     "new_empty_strided": "content that nobody wrote",
 }
-"""OpInfos of which only types and shapes (of topk: all but the places) are PyTorch's word."""
+"""OpInfos of which only types and shapes (of _PLACED: all but the places) are PyTorch's word."""
+_PLACED = ("topk", "kthvalue", "median", "nanmedian")
 
 CHANGING = {"nn.functional.instance_norm"}
 """OpInfos all of whose samples change their inputs (running statistics), which is refused."""
@@ -90,7 +94,7 @@ def difference(call: ModuleCall, got: Sequence[Any], name: str, dtype: str, chan
         return f"{len(got)} results for {len(call.want)}"
     tolerance = (LOOSE | COARSE).get((name, dtype))
     for i, (mine, theirs) in enumerate(zip(got, call.want, strict=True)):
-        if chance or (name in UNDECIDED and (name != "topk" or i == 1)):
+        if chance or (name in UNDECIDED and (name not in _PLACED or i == 1)):
             if (mine.shape, mine.dtype) != (theirs.shape, theirs.dtype):
                 return f"result {i} is {mine.dtype}{mine.shape} for {theirs.dtype}{theirs.shape}"
         elif text := disagreement(mine, theirs, tolerance and tolerance[:2]):

@@ -19,7 +19,7 @@ from xpuruntime.frontends.torch import import_torch, weights_of  # noqa: E402
 from xpuruntime.frontends.torch_export import decomposed, exported  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
-from torch_oracle import TOLERANCE, OfFunction, gap, same  # noqa: E402
+from torch_oracle import TOLERANCE, OfFunction, gap, opaque, same  # noqa: E402
 
 sys.path.pop(0)
 
@@ -116,6 +116,58 @@ def test_control_flow_on_content_says_what_to_do() -> None:
     assert text.startswith("[extract_ir('net')] branches on the content of a tensor; got ")
     assert "data-dependent" in text
     assert text.endswith("or export the part without it.")
+
+
+def test_a_branch_on_content_names_its_line_and_how_to_call_the_layer() -> None:
+    class Decodes(nn.Module):
+        def __init__(self, **flags: bool) -> None:
+            super().__init__()
+            self.flags = flags
+            self.layers = nn.Transformer(16, 2, 1, 1, 32, batch_first=True)
+
+        def forward(self, a: Any, b: Any, mask: Any) -> Any:
+            return self.layers(a, b, tgt_mask=mask, **self.flags)
+
+    mask = nn.Transformer.generate_square_subsequent_mask(5)
+    given = (torch.randn(2, 4, 16), torch.randn(2, 5, 16), mask)
+    with pytest.raises(ModelError) as caught:
+        xrt.extract_ir(Decodes().eval(), given)
+    text = str(caught.value)
+    assert "transformer.py" in text
+    assert "Give tgt_is_causal=True or False beside tgt_mask=" in text
+    for flag in (True, False):
+        assert not opaque(xrt.extract_ir(Decodes(tgt_is_causal=flag).eval(), given))
+
+
+def test_an_op_that_pytorch_fails_to_take_apart_is_named() -> None:
+    """It stays whole, and the walk names it; where PyTorch cannot even say its result's shape, the error does."""
+    from torch.fx.experimental.proxy_tensor import get_proxy_mode
+
+    fails = "never"
+
+    def kernel(x: Any) -> Any:
+        if fails == "always" or (fails == "traced" and get_proxy_mode() is not None):
+            raise RuntimeError(f"no such thing: {object()}")
+        return x * 2
+
+    library = torch.library.Library("xpu_refusals", "FRAGMENT")
+    library.define("odd(Tensor x) -> Tensor")
+    library.impl("odd", kernel, "CompositeImplicitAutograd")
+    try:
+        program = torch.export.export(
+            OfFunction(lambda x: torch.ops.xpu_refusals.odd(x + 1).relu()).eval(), (torch.randn(3),)
+        )
+        fails = "traced"
+        assert opaque(xrt.extract_ir(program)) == ["odd: the op is of the library 'xpu_refusals'"]
+        fails = "always"
+        with pytest.raises(ModelError) as caught:
+            xrt.extract_ir(program)
+    finally:
+        library._destroy()
+    text = str(caught.value)
+    assert "cannot be taken apart to ATen ops; got no such thing: <object object> at xpu_refusals.odd" in text
+    assert "torch_oracle.py:" in text
+    assert "0x" not in text
 
 
 def test_parts_of_as_many_rows_as_a_mask_names_are_no_raw_error() -> None:

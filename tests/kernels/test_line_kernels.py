@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xpuruntime.kernels import rnn, scan, signal, sort
+from xpuruntime.kernels import distance, rnn, scan, signal, sort
 from xpuruntime.testing.kernel_cases import check_cases
 from xpuruntime.testing.kernel_inputs import EVERY, FLOATS, Cases, channels_last, levels
 
-KERNELS = (*scan.KERNELS, *sort.KERNELS, *rnn.KERNELS, *signal.KERNELS)
+KERNELS = (*scan.KERNELS, *sort.KERNELS, *distance.KERNELS, *rnn.KERNELS, *signal.KERNELS)
 
 
 @pytest.mark.parametrize("target", levels())
@@ -128,6 +128,20 @@ def test_fourier_transforms() -> None:
             frame_step=5,
             onesided=False,
         )
+    assert check_cases(c) == []
+
+
+def test_distances() -> None:
+    c = Cases(KERNELS)
+    for dtype in ("float32", "float64", "float16"):
+        for p in (0.0, 0.5, 1.0, 2.0, 3.0, float("inf")):
+            x, y = c.array(2, 1, 5, 7, dtype=dtype), c.array(3, 4, 7, dtype=dtype)
+            y[0, 1] = x[0, 0, 2]
+            x[1, 0, 1, 3], y[2, 0, 0], y[1, 2, 4] = np.nan, np.inf, -np.inf
+            c.add("cdist", x, y, p=p)
+            c.add("cdist", y[0], x, p=p)
+            c.add("cdist", y[:, :, :0], x[..., :0], p=p)
+            c.add("cdist", y[:, :0], x, p=p)
     assert check_cases(c) == []
 
 

@@ -19,11 +19,19 @@ class Symbols:
 
     names: PyTorch's symbol (``s77``) -> ours.
     known: symbols of ours that a value's shape binds when the graph runs; others stand for content of tensors.
+    fixed: PyTorch's symbols for contents that the program decides, and what they are.
     """
 
     def __init__(self) -> None:
         self.names: dict[str, str] = {}
         self.known: set[str] = set()
+        self.fixed: dict[str, int] = {}
+
+    def fix(self, size: Any, value: int) -> None:
+        """From here on the size, where it is one symbol, is the value."""
+        expr = getattr(getattr(size, "node", None), "expr", None)
+        if expr is not None and expr.is_Symbol:
+            self.fixed[str(expr)] = value
 
     def name(self, symbol: Any, wanted: str) -> None:
         """Call a symbol of PyTorch's so, unless it has a name, or the name is another's."""
@@ -39,6 +47,8 @@ class Symbols:
 
     def expression(self, expr: Any) -> DimLike:
         """A sympy expression as a dim. Raises NotLowered."""
+        if fixed := {s: self.fixed[str(s)] for s in expr.free_symbols if str(s) in self.fixed}:
+            expr = expr.subs(fixed)
         if expr.is_Integer:
             return int(expr)
         if expr.is_Symbol:

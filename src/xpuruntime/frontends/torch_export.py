@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import re
+import traceback
 import warnings
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from ..errors import EngineUnavailable, InputError, ModelError
+from .torch_names import source_of
 from .torch_nodes import has_extra_dim, users
 
 __all__ = ["decomposed", "exported", "find_torch", "refuse_extra_dims", "speaker"]
 
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_EXECUTING = re.compile(r"While executing %(\w+)")
+_INTERNAL = re.compile(r"[/\\](torch[/\\](?!nn[/\\])|xpuruntime[/\\]frontends[/\\]|contextlib\.py)")
+"""Files whose lines say nothing of the model: PyTorch's own but its layers, and this package's."""
+_CALLS = {
+    "_detect_is_causal_mask": "Give tgt_is_causal=True or False beside tgt_mask= (is_causal= beside mask= of an encoder): "
+    "without it PyTorch compares the mask's content. Or export the part without it."
+}
+"""Functions of PyTorch's layers that read a tensor's content -> how to call the layer so that they do not."""
 _CONTROL_FLOW = "Take the branch on something known at export (a shape, a flag), write it with torch.where or torch.cond, or export the part without it."
 _REASONS = (
     (
@@ -84,38 +96,82 @@ def exported(model: Any, example_inputs: Any, dynamic_shapes: Any, who: str) -> 
                 "Make torch.export.export(model, inputs) work first; its reason stands above.",
             ),
         )
+        if "branches" in what:
+            text, do = _branch(error, text), next((_CALLS[f] for f in _functions(error)), do)
         raise ModelError(who, what, got=_first_lines(text), do=do) from error
 
 
 def _first_lines(text: str, count: int = 6) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    """Without addresses of objects, which say nothing."""
+    lines = [_ADDRESS.sub("", line.strip()) for line in text.splitlines() if line.strip()]
     return " ".join(lines[:count])[:900]
 
 
 def decomposed(program: Any, whole: Collection[str], who: str) -> Any:
-    """The program in functional ATen, composite ops taken apart except those in ``whole`` (ATen names). Raises ModelError."""
+    """The program in functional ATen, composite ops taken apart except those in ``whole`` (ATen names). Raises ModelError.
+
+    An op that PyTorch fails to take apart stays whole, too: the walk says what it is where there is no row for it.
+    """
     torch = find_torch()
-    table = torch.export.default_decompositions()
-    for op in [op for op in table if op.name().removeprefix("aten::") in whole]:
-        table.pop(op, None)
-    try:
-        with torch.no_grad(), _quiet():
-            return program.run_decompositions(table)
-    except Exception as error:
-        changed = _changed_constants(program)
-        if changed:
+    left: set[str] = set()
+    while True:
+        table = torch.export.default_decompositions()
+        for op in [op for op in table if op.name().removeprefix("aten::") in whole or op.name() in left]:
+            table.pop(op, None)
+        try:
+            with torch.no_grad(), _quiet():
+                return program.run_decompositions(table)
+        except Exception as error:
+            changed = _changed_constants(program)
+            if changed:
+                raise ModelError(
+                    who,
+                    "changes a tensor in place that is neither a buffer nor made in forward",
+                    got=", ".join(changed[:3]),
+                    do="Register it with register_buffer(): it then becomes a state.",
+                ) from error
+            text = str(error) or type(error).__name__
+            node = _failing(program, text)
+            name = node.target.name() if hasattr(node, "target") and hasattr(node.target, "name") else ""
+            if name and name not in left:
+                left.add(name)
+                continue
             raise ModelError(
                 who,
-                "changes a tensor in place that is neither a buffer nor made in forward",
-                got=", ".join(changed[:3]),
-                do="Register it with register_buffer(): it then becomes a state.",
+                "cannot be taken apart to ATen ops",
+                got=_first_lines(text.partition("While executing")[0]) + _place(node),
+                do="Make torch.export.export(model, inputs).run_decompositions() work first; its reason stands above.",
             ) from error
-        raise ModelError(
-            who,
-            "cannot be taken apart to ATen ops",
-            got=_first_lines(str(error) or type(error).__name__),
-            do="Make torch.export.export(model, inputs).run_decompositions() work first; its reason stands above.",
-        ) from error
+
+
+def _failing(program: Any, text: str) -> Any:
+    """The node of the program that PyTorch was at when it failed; None where its error does not say."""
+    match = _EXECUTING.search(text)
+    nodes = {n.name: n for n in program.graph.nodes}
+    return None if match is None else nodes.get(match[1])
+
+
+def _place(node: Any) -> str:
+    """Op and line of code of a node."""
+    if node is None:
+        return ""
+    source = source_of(node, str(node.target))
+    line = f", {source.file}:{source.line}" if source.file else ""
+    return f" at {source.op} ({node.name}{line})"
+
+
+def _branch(error: BaseException, text: str) -> str:
+    """The condition that PyTorch could not decide, and the line of code that asks it."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not _INTERNAL.search(f.filename)]
+    if not frames:
+        return text
+    last = frames[-1]
+    return f"{text.strip().splitlines()[0]} at {last.filename}:{last.lineno}: {last.line}"
+
+
+def _functions(error: BaseException) -> list[str]:
+    """Known functions of PyTorch's layers that were running."""
+    return [f.name for f in traceback.extract_tb(error.__traceback__) if f.name in _CALLS]
 
 
 def refuse_extra_dims(program: Any, who: str) -> None:

@@ -12,6 +12,7 @@ from ..faults import is_fault, recorded
 from ..ir import Value, find_op
 from ..types import Dim, DimLike, DType, TensorSpec
 from .builder import Builder
+from .torch_content import Contents
 from .torch_dims import Symbols, alike, dtype_of, spec_of
 from .torch_names import source_of
 from .torch_nodes import attribute, default, dense, has_extra_dim, is_number, listed, op_name, users
@@ -34,12 +35,14 @@ class Lowering:
     """Lowers nodes into ``b``.
 
     values:  FX node -> Ref, a list of them, a dim or another plain value.
+    contents: of what the program itself decides.
     refused: ATen names whose row did not take a call, so that PyTorch may decompose them instead.
     """
 
     def __init__(self, b: Builder, symbols: Symbols) -> None:
         self.b, self.symbols = b, symbols
         self.values: dict[Any, Any] = {}
+        self.contents = Contents()
         self.refused: set[str] = set()
 
     def nodes(self, nodes: Iterable[Any]) -> None:
@@ -139,9 +142,22 @@ class Lowering:
             if argument not in site.read and argument not in FREE and value != default(node, argument):
                 raise NotLowered(f"its argument {argument} is {value}")
         results: list[str | Pair | None] = [made] if isinstance(made, str | Pair) else list(made)
+        self._fix_sizes(node, results)
+        theirs = self._specs(node)
         for i, value in enumerate(results):
-            self._checked(node, i, value, site.results[i] if i < len(site.results) else None)
+            self._checked(node, i, value, theirs[i] if i < len(theirs) else None)
         return results
+
+    def _fix_sizes(self, node: Any, results: Sequence[str | Pair | None]) -> None:
+        """Sizes that PyTorch leaves open for this node's content, and that the program decides."""
+        fresh = {str(symbol) for symbol in node.meta.get("unbacked_bindings") or ()}
+        if not fresh:
+            return
+        for value, theirs in zip(results, listed(node.meta["val"]), strict=False):
+            for name in _values(value)[:1]:
+                for ours, size in zip(self.b.spec(name).shape, theirs.shape, strict=False):
+                    if isinstance(ours, int) and str(size) in fresh:
+                        self.symbols.fix(size, ours)
 
     def _checked(self, node: Any, position: int, value: str | Pair | None, theirs: TensorSpec | None) -> None:
         """The result is what PyTorch says it is: a row that errs is found here, and not in somebody's scores."""
@@ -233,8 +249,13 @@ class Lowering:
         return Unknown("it reads a number that is known only when it runs")
 
     def _content(self, node: Any) -> None:
-        """The number that a tensor of one element holds: as an operand, the tensor itself; as a size, nothing that is known."""
+        """The number that a tensor of one element holds: one that the program decides; else, as an operand, the tensor itself."""
         (x,) = node.args
+        content = self.contents.of(x)
+        if content is not None:
+            self.values[node] = self.contents.given[node] = content.item()
+            self.symbols.fix(node.meta["val"], content.item())
+            return
         with self.b.source(source_of(node, "aten._local_scalar_dense")):
             value = self.values[x]
             if type(value) is Ref and self.b.values[value.value].spec is not None:

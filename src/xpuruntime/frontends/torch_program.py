@@ -144,6 +144,7 @@ class Import:
             with self.b.source():
                 value = self.b.constant(to_array(tensor, spec.target), name=self._free(node.name))
             self.lowering.values[node] = Ref(value)
+            self.lowering.contents.given[node] = tensor.detach().cpu()
         else:
             first = self.first.setdefault(identity(tensor), spec.target)
             name = self.names.get(first) or self._declare(first, node, tensor)

@@ -26,7 +26,7 @@ __all__ = ["FILES", "has_kernel", "kernels", "kernels_of", "offers"]
 FILES: Mapping[str, tuple[str, ...]] = {
     "cpu": (
         "elementwise", "narrow", "fused", "reduce", "softmax", "norm", "matmul", "streamed", "int4", "products", "attention", "rope", "rope_append", "embedding",
-        "conv", "pool", "movement", "indexing", "places", "scan", "sort", "resize", "creation", "quant", "rnn", "signal", "onednn",
+        "conv", "pool", "movement", "indexing", "places", "scan", "sort", "distance", "resize", "creation", "quant", "rnn", "signal", "onednn",
     ),
     "cuda": (
         "cuda.elementwise", "cuda.fused", "cuda.reduce", "cuda.softmax", "cuda.norm", "cuda.decode", "cuda.decode_append", "cuda.gemv", "cuda.matmul",

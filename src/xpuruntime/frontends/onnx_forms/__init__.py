@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from ...ir.tables import joined
-from . import activation, algebra, creation, layers, movement, norm, pointwise, pool
+from . import activation, algebra, creation, indexing, layers, movement, norm, pointwise, pool
 from .pen import Form, Pen, Writing
 
 __all__ = ["FORMS", "NEEDS", "Form", "Pen", "Writing"]
 
-_FILES = (pointwise, activation, algebra, movement, creation, pool, norm, layers)
+_FILES = (pointwise, activation, algebra, movement, indexing, creation, pool, norm, layers)
 
 FORMS: Mapping[str, Form] = joined("the form of", (file.FORMS for file in _FILES))
 

@@ -1,14 +1,15 @@
-"""Complex numbers made of real ones: a pair of tensors, as rotary embeddings make and use them.
+"""Complex numbers made of real ones: a pair of tensors, as rotary embeddings and Fourier transforms make and use them.
 
 A complex tensor that comes in as an input or a weight is a value of a complex dtype, and these rows never see it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from ...types import DType, TensorSpec
+from ...types import DimLike, DType, TensorSpec
 from . import elementwise, indexing, movement, reduce
 from .site import NotLowered, Pair, Ref, Row, Site
 
@@ -173,7 +174,82 @@ def _complex(n: Site) -> Made:
 
 
 def _as_complex(n: Site) -> Made:
-    return Pair(*(str(n.b.select(n.x, dim=-1, index=i)) for i in (0, 1)))
+    return _parts_of(n, n.x)
+
+
+_SCALES: tuple[Callable[[int], float], ...] = (lambda n: 1.0, lambda n: 1 / math.sqrt(n), lambda n: 1 / n)
+"""What a transform over so many elements is multiplied by, by ATen's number for it."""
+
+
+def _fft(n: Site, x: str, *, forward: bool) -> str:
+    """Transforms of pairs in the last dim, one dim after the other; those that go back divide by the length."""
+    for dim in n["dim"]:
+        x = str(n.b.dft(x, dim=dim % (n.spec(x).rank - 1), inverse=not forward))
+    return x
+
+
+def _scaled(n: Site, x: str, sizes: Sequence[DimLike], *, forward: bool) -> str:
+    count = math.prod(_fixed(d) for d in sizes)
+    scale = _SCALES[n["normalization"]](count) * (1 if forward else count)
+    return x if scale == 1 else str(n.b.mul(x, scale))
+
+
+def _fixed(size: DimLike) -> int:
+    """Raise NotLowered for a transform of open or no length."""
+    if not isinstance(size, int) or not size:
+        raise NotLowered(f"it transforms a dim of {size} elements")
+    return size
+
+
+def _parts_of(n: Site, x: str) -> Pair:
+    return Pair(*(str(n.b.select(x, dim=-1, index=i)) for i in (0, 1)))
+
+
+def _r2c(n: Site) -> Made:
+    """Along the last of its dims half of the frequencies, where no more are asked for; then along the others."""
+    x, shape, (*others, last) = n.x, n.spec().shape, n["dim"]
+    sizes = [shape[d] for d in n["dim"]]
+    x = n.cast(x, real_form(n.out()).dtype)
+    y = n.b.unsqueeze(x, dims=[len(shape)])
+    y = str(n.b.dft(y, dim=last % len(shape), onesided=bool(n["onesided"])))
+    for dim in others:
+        y = str(n.b.dft(y, dim=dim % len(shape)))
+    return _parts_of(n, _scaled(n, y, sizes, forward=True))
+
+
+def _c2c(n: Site, x: str, y: str) -> Made:
+    if not n["dim"]:
+        n.ignore("normalization", "forward")
+        return Pair(x, y)
+    sizes, forward = [n.spec(x).shape[d] for d in n["dim"]], bool(n["forward"])
+    made = _fft(n, str(_as_real(n, x, y)), forward=forward)
+    return _parts_of(n, _scaled(n, made, sizes, forward=forward))
+
+
+def _c2r(n: Site, x: str, y: str) -> Made:
+    """Along the last of its dims from half of the frequencies to ``last_dim_size`` real numbers."""
+    shape, (*others, last), length = n.spec(x).shape, n["dim"], _fixed(n["last_dim_size"])
+    sizes = [*(shape[d] for d in others), length]
+    made = str(_as_real(n, x, y))
+    for dim in others:
+        made = str(n.b.dft(made, dim=dim % len(shape), inverse=True))
+    made = n.b.dft(made, dim=last % len(shape), length=length, inverse=True, onesided=True)
+    return _scaled(n, str(n.b.select(made, dim=-1, index=0)), sizes, forward=False)
+
+
+def _to_complex(n: Site) -> Made:
+    """A real tensor as a complex one; what is complex already, and no pair, is the other table's."""
+    if n.out().dtype not in _REAL or n.spec().dtype.is_complex:
+        return elementwise.ROWS["_to_copy"](n)
+    kind = real_form(n.out()).dtype
+    n.ignore("dtype")
+    return Pair(n.cast(n.x, kind), str(n.b.full(size=n.spec().shape, value=0.0, dtype=kind)))
+
+
+def _padded(n: Site) -> Made:
+    if n["value"] != 0:
+        raise NotLowered("it pads complex numbers with one that is not 0")
+    return _each(movement.ROWS["constant_pad_nd"])(n)
 
 
 _MOVED = {
@@ -193,7 +269,13 @@ _LINEAR = {
     "mean.dim": reduce.ROWS["mean.dim"],
 }
 
-MAKERS: Mapping[str, PairRow] = {"complex": _complex, "polar": _polar, "view_as_complex": _as_complex}
+MAKERS: Mapping[str, PairRow] = {
+    "_fft_r2c": _r2c,
+    "_to_copy": _to_complex,
+    "complex": _complex,
+    "polar": _polar,
+    "view_as_complex": _as_complex,
+}
 """ATen name of what makes a pair of real tensors -> how."""
 
 PAIRS: Mapping[str, PairRow] = (
@@ -204,8 +286,11 @@ PAIRS: Mapping[str, PairRow] = (
     | {name: _of_first(lambda n, x, y: Pair(x, str(n.b.neg(y)))) for name in ("_conj", "_conj_physical", "conj", "conj_physical")}
     | {name: _of_first(lambda n, x, y: Pair(x, y)) for name in ("resolve_conj", "resolve_neg")}
     | {
+        "_fft_c2c": _of_first(_c2c),
+        "_fft_c2r": _of_first(_c2r),
         "abs": _of_first(_absolute),
         "angle": _of_first(lambda n, x, y: str(n.b.atan2(y, x))),
+        "constant_pad_nd": _padded,
         "exp": _of_first(_exp),
         "imag": _of_first(lambda n, x, y: y),
         "real": _of_first(lambda n, x, y: x),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -39,13 +40,15 @@ def _index_put(n: Site) -> Results:
 
 
 def _masked(n: Site, mask: str, values: str) -> str:
-    """x[mask] = number: a choice at every place."""
-    if n.spec(values).shape not in ((), (1,)):
+    """x[mask] = one number or one part for every place that the mask names: a choice at every place."""
+    x, m, shape = n.spec(), n.spec(mask), n.spec(values).shape
+    behind = x.rank - m.rank
+    if len(shape) == behind + 1 and shape[0] == 1:  # the one row of as many as there are places
+        values = str(n.b.squeeze(values, dims=[0]))
+    elif len(shape) > behind:
         raise NotLowered("how many values a mask takes is known only when it runs")
-    x, m = n.spec(), n.spec(mask)
-    wide = mask if m.rank == x.rank else str(n.b.unsqueeze(mask, dims=list(range(m.rank, x.rank))))
-    one = values if not n.spec(values).rank else str(n.b.view(values, size=[]))
-    return str(n.b.where(wide, one, n.x))
+    wide = mask if not behind else str(n.b.unsqueeze(mask, dims=list(range(m.rank, x.rank))))
+    return str(n.b.where(wide, values, n.x))
 
 
 def _scatter(mode: str | None, source: str) -> Row:
@@ -104,6 +107,66 @@ def _argsort(n: Site) -> Results:
     return _sort(n)[1] or ""
 
 
+def _ranked(n: Site, place: Callable[[str, int], str | int]) -> Results:
+    """The element of a rank of each line and where it is. place: (sorted line, length) -> the rank, a number or a place for each line."""
+    x, spec = n.x, n.spec()
+    dim = n["dim"] % max(spec.rank, 1) if "dim" in n.args else 0
+    keep = bool(n["keepdim"]) if "keepdim" in n.args else False
+    if "dim" not in n.args and spec.rank != 1:
+        x = str(n.b.view(x, size=[-1]))
+    elif not spec.rank:
+        x, keep = str(n.b.view(x, size=[1])), False
+    length = n.spec(x).shape[dim]
+    if not isinstance(length, int) or not length:
+        raise NotLowered(f"it ranks lines of {length} elements")
+    values, places = (str(v) for v in n.b.sort(x, dim=dim, descending=False, stable=True))
+    at = place(values, length)
+    found = []
+    for line in (values, places) if "dim" in n.args and n.wants(1) else (values,):
+        if isinstance(at, str):
+            one = str(n.b.gather(line, at, dim=dim))
+        else:
+            one = str(n.b.slice(line, dim=dim, start=at, end=at + 1, step=1))
+        found.append(one if keep else str(n.b.squeeze(one, dims=[dim])))
+    return [*found, None][:2] if "dim" in n.args else found[0]
+
+
+def _kth(n: Site) -> Results:
+    k = n["k"]
+    return _ranked(n, lambda line, length: k - 1)
+
+
+def _median(n: Site) -> Results:
+    """The lower of two in the middle; of a line with NaN the first NaN, which is the first that sorts behind all numbers."""
+
+    def place(line: str, length: int) -> str | int:
+        middle = (length - 1) // 2
+        if not n.spec(line).dtype.is_float:
+            return middle
+        numbers = _numbers(n, line)
+        return str(n.b.where(n.b.lt(numbers, length), numbers, middle))
+
+    return _ranked(n, place)
+
+
+def _nanmedian(n: Site) -> Results:
+    """The same of the numbers alone; the first NaN where there are none."""
+
+    def place(line: str, length: int) -> str | int:
+        if not n.spec(line).dtype.is_float:
+            return (length - 1) // 2
+        last = n.b.clamp(n.b.sub(_numbers(n, line), 1), 0, None)
+        return str(n.b.div(last, 2, rounding_mode="floor"))
+
+    return _ranked(n, place)
+
+
+def _numbers(n: Site, line: str) -> str:
+    """How many elements along the sorted dim are numbers."""
+    dim = n["dim"] % max(n.spec(line).rank, 1) if "dim" in n.args else 0
+    return str(n.b.sum(n.b.logical_not(n.b.isnan(line)), dim=[dim], keepdim=True, dtype=DType.INT64))
+
+
 def _count(spec: TensorSpec, axis: int = 0) -> Dim:
     """The fresh symbol for how many were found."""
     count = spec.shape[axis]
@@ -152,8 +215,13 @@ ROWS: dict[str, Row] = {
     "index_copy": call("index_copy", "self", "index", "source", dim="dim"),
     "index_put": _index_put,
     "index_select": call("index_select", "self", "index", dim="dim"),
+    "kthvalue": _kth,
     "masked_scatter": _masked_scatter,
     "masked_select": _found("masked_select", "self", "mask"),
+    "median": _median,
+    "median.dim": _median,
+    "nanmedian": _nanmedian,
+    "nanmedian.dim": _nanmedian,
     "nonzero": _found("nonzero", "self"),
     "one_hot": _one_hot,
     "scatter.reduce": _scatter(None, "src"),

@@ -158,8 +158,11 @@ def _running(accumulate: np.ufunc, start: int) -> Callable[..., Array]:
 
 
 def cdist(x: Array, other: Array, *, p: float) -> Array:
-    """The p-norm of the difference of every pair of rows."""
-    return _distance(x[..., :, None, :] - other[..., None, :, :], p)
+    """The p-norm of the difference of every pair of rows; for p = 0, too, NaN where a difference is NaN."""
+    difference = x[..., :, None, :] - other[..., None, :, :]
+    if p == 0:
+        return np.asarray(np.where(np.isnan(difference), np.nan, difference != 0).sum(-1))
+    return _distance(difference, p)
 
 
 def pdist(x: Array, *, p: float) -> Array:

@@ -16,6 +16,7 @@ from ...decisions import Support
 from .. import (
     conv_plain,
     creation,
+    distance,
     embedding,
     narrow,
     norm,
@@ -105,7 +106,7 @@ _OWN = frozenset(
 
 
 def _rows() -> Iterator[Any]:
-    files = (narrow, places, scan, sort, resize, creation, quant, signal, products, pool_places)
+    files = (narrow, places, scan, sort, distance, resize, creation, quant, signal, products, pool_places)
     for file in files:
         yield from (k for k in getattr(file, "KERNELS", ()) if k.name not in _OWN)
     yield from (pool_places.Places(), pool_places.Regions(), conv_plain.Naive(), conv_plain.Deformed())

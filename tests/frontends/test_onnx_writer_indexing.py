@@ -1,0 +1,115 @@
+"""Ops that read and write at places, written as ONNX: what runs on ONNX Runtime says what the interpreter says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx")
+ort = pytest.importorskip("onnxruntime")
+
+from xpuruntime import ir  # noqa: E402
+from xpuruntime.errors import IrError  # noqa: E402
+from xpuruntime.frontends.onnx_writer import to_onnx  # noqa: E402
+from xpuruntime.ir import interp  # noqa: E402
+
+R = np.random.default_rng(3)
+X = R.standard_normal((4, 5, 6)).astype(np.float32)
+ROWS, COLUMNS = np.array([[1, -1], [0, 2]]), np.array([3, -5])
+
+
+def values(*shape: int) -> Any:
+    return R.standard_normal(shape).astype(np.float32)
+
+
+CASES: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
+    ("index", (X, ROWS), {}),
+    ("index", (X, ROWS, COLUMNS), {}),
+    ("index", (X, None, ROWS, COLUMNS), {}),
+    ("index", (X, None, ROWS), {}),
+    ("index", (X, None, None, COLUMNS.astype(np.int32)), {}),
+    ("index", (X, ROWS, None, COLUMNS), {}),
+    ("index", (X, ROWS, COLUMNS, np.array(2)), {}),
+    ("index", (X, np.array(-1)), {}),
+    ("index", (X, np.zeros((0, 2), np.int64)), {}),
+    ("index_put", (X, values(2, 2, 5, 6), ROWS), {}),
+    ("index_put", (X, values(5, 1), np.array([3, 1])), {}),
+    ("index_put", (X, values(4, 2, 2), None, ROWS, COLUMNS), {}),
+    ("index_put", (X, values(1), None, np.array([1, 1, 4])), {"accumulate": True}),
+    ("index_put", (X, values(3, 5), np.array([0, 1, 2]), None, np.array([-1, 0, 2])), {}),
+    ("index_put", (X, values(2, 2, 5), ROWS, None, COLUMNS), {"accumulate": True}),
+    ("index_copy", (X, np.array([2, 0]), values(4, 2, 6)), {"dim": 1}),
+    ("slice_scatter", (X, values(4, 2, 6)), {"dim": 1, "start": 2, "end": 4}),
+    ("slice_scatter", (X, values(4, 5, 2)), {"dim": 2, "start": 1, "end": 5, "step": 3}),
+    ("slice_scatter", (X, values(2, 5, 6)), {"dim": 0, "start": -2}),
+    ("slice_scatter", (X, X * 2), {"dim": 0}),
+    ("slice_scatter", (X, values(0, 5, 6)), {"dim": 0, "start": 2, "end": 2}),
+    ("select_scatter", (X, values(4, 6)), {"dim": 1, "index": -2}),
+    ("select_scatter", (X, values(5, 6)), {"dim": 0, "index": 0}),
+    ("masked_scatter", (X, X > 0.3, values(200)), {}),
+    ("masked_scatter", (X, X[0] > 0.3, values(10, 12)), {}),
+    ("diagonal", (X,), {"offset": 1, "dim1": 0, "dim2": 2}),
+    ("diagonal", (X,), {"offset": -2, "dim1": 2, "dim2": 1}),
+    (
+        "im2col",
+        (values(2, 3, 6, 7),),
+        {"kernel_size": [2, 3], "stride": [2, 1], "padding": [0, 0], "dilation": [1, 2]},
+    ),
+    (
+        "im2col",
+        (values(2, 3, 6, 7),),
+        {"kernel_size": [3, 3], "stride": [1, 2], "padding": [1, 2], "dilation": [1, 1]},
+    ),
+    *(("cdist", (values(2, 5, 3), values(4, 3)), {"p": p}) for p in (1.0, 2.0, 3.0, float("inf"))),
+]
+
+
+@pytest.mark.parametrize("opset", [13, 17, 18])
+@pytest.mark.parametrize(
+    ("op", "operands", "attrs"), CASES, ids=[f"{op}-{i}" for i, (op, _, _) in enumerate(CASES)]
+)
+def test_onnx_runtime_says_the_same(op: str, operands: Any, attrs: Any, opset: int) -> None:
+    graph = written(op, operands, attrs)
+    feeds = {f"x{i}": v for i, v in enumerate(operands) if v is not None}
+    if opset < 16 and attrs.get("accumulate"):
+        with pytest.raises(IrError, match="opsets below 16 cannot add to places"):
+            to_onnx(graph, opset=opset)
+        return
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    proto = to_onnx(graph, opset=opset).SerializeToString()
+    (got,) = ort.InferenceSession(proto, options, providers=["CPUExecutionProvider"]).run(None, feeds)
+    want = interp.run(graph, feeds)["y"]
+    assert got.shape == want.shape
+    np.testing.assert_allclose(got, want, rtol=2e-6, atol=1e-6)
+
+
+def written(op: str, operands: Any, attrs: Any) -> ir.Graph:
+    b = ir.GraphBuilder("g")
+    names = [
+        None if v is None else b.input(f"x{i}", f"{v.dtype}{[*v.shape]}") for i, v in enumerate(operands)
+    ]
+    b.output("y", b.call(op, *names, **attrs))
+    return b.build()
+
+
+def test_symbolic_sizes() -> None:
+    b = ir.GraphBuilder("g")
+    b.input("x", "float32[n, 5, 6]"), b.input("i", "int64[m]")
+    b.output("y", b.index("x", None, "i", "i"))
+    b.output("z", b.index("x", "i"))
+    graph = b.build()
+    feeds = {"x": X, "i": np.array([1, 0, 2])}
+    session = ort.InferenceSession(to_onnx(graph).SerializeToString(), providers=["CPUExecutionProvider"])
+    for got, want in zip(session.run(None, feeds), interp.run(graph, feeds).values(), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_what_has_no_form_says_why() -> None:
+    b = ir.GraphBuilder("g")
+    b.input("x", "float32[n, 5]"), b.input("s", "float32[2, 5]")
+    b.output("y", b.slice_scatter("x", "s", dim=0, start=0, end=2))
+    with pytest.raises(IrError, match="has no ONNX form: writing to a slice of symbolic size"):
+        to_onnx(b.build())
