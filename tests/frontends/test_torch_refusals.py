@@ -16,7 +16,7 @@ from xpuruntime.ir import interp
 torch = pytest.importorskip("torch")
 
 from xpuruntime.frontends.torch import import_torch, weights_of  # noqa: E402
-from xpuruntime.frontends.torch_export import decomposed, exported  # noqa: E402
+from xpuruntime.frontends.torch_export import decomposed, exported, without_checks  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
 from torch_oracle import TOLERANCE, OfFunction, gap, opaque, same  # noqa: E402
@@ -212,3 +212,20 @@ def test_an_op_with_an_effect_is_named() -> None:
         pytest.skip("this PyTorch exports the op without an effect")
     with pytest.raises(ModelError, match=r"checks or changes something.*linalg_check_errors.*inv_ex"):
         import_torch(Inverse().eval(), (torch.randn(2, 4, 4),))
+
+
+def test_an_assertion_about_content_is_not_computed() -> None:
+    """PyTorch 2.11 cannot take some of them apart; the model computes the same without them."""
+
+    class Checked(torch.nn.Module):
+        def forward(self, x: Any, sizes: Any) -> Any:
+            torch._check((sizes > 0).all().item())
+            return x + 1
+
+    inputs = (torch.randn(3), torch.tensor([1, 2]))
+    same(Checked().eval(), *inputs)
+    program = exported(Checked().eval(), inputs, None, "test")
+    before = [n.name for n in program.graph.nodes]
+    calls = [str(n.target) for n in without_checks(program).graph.nodes if n.op == "call_function"]
+    assert calls == ["aten.add.Tensor"]
+    assert [n.name for n in program.graph.nodes] == before

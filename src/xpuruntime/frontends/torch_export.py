@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 import re
 import traceback
@@ -14,7 +15,7 @@ from ..errors import EngineUnavailable, InputError, ModelError
 from .torch_names import source_of
 from .torch_nodes import has_extra_dim, users
 
-__all__ = ["decomposed", "exported", "find_torch", "refuse_extra_dims", "speaker"]
+__all__ = ["decomposed", "exported", "find_torch", "refuse_extra_dims", "speaker", "without_checks"]
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _EXECUTING = re.compile(r"While executing %(\w+)")
@@ -114,6 +115,7 @@ def decomposed(program: Any, whole: Collection[str], who: str) -> Any:
     """
     torch = find_torch()
     left: set[str] = set()
+    unchecked = False
     while True:
         table = torch.export.default_decompositions()
         for op in [op for op in table if op.name().removeprefix("aten::") in whole or op.name() in left]:
@@ -136,12 +138,36 @@ def decomposed(program: Any, whole: Collection[str], who: str) -> Any:
             if name and name not in left:
                 left.add(name)
                 continue
+            if node is not None and not name and not unchecked:
+                program, unchecked = without_checks(program), True
+                continue
             raise ModelError(
                 who,
                 "cannot be taken apart to ATen ops",
                 got=_first_lines(text.partition("While executing")[0]) + _place(node),
                 do="Make torch.export.export(model, inputs).run_decompositions() work first; its reason stands above.",
             ) from error
+
+
+def without_checks(program: Any) -> Any:
+    """The program without assertions about numbers that tensors hold: PyTorch 2.11 cannot trace what some of them ask."""
+    module = copy.deepcopy(program.graph_module)
+    for node in reversed(list(module.graph.nodes)):
+        if node.op == "call_function" and str(node.target).startswith("aten._assert_"):
+            module.graph.erase_node(node)
+    module.graph.eliminate_dead_code()
+    module.recompile()
+    return find_torch().export.ExportedProgram(
+        root=module,
+        graph=module.graph,
+        graph_signature=program.graph_signature,
+        state_dict=program.state_dict,
+        range_constraints=program.range_constraints,
+        module_call_graph=program.module_call_graph,
+        example_inputs=program.example_inputs,
+        constants=program.constants,
+        verifiers=program.verifiers,
+    )
 
 
 def _failing(program: Any, text: str) -> Any:
