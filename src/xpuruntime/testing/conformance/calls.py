@@ -145,6 +145,9 @@ CALLS: tuple[Call, ...] = (
     Call("argmax", ("7x1003",), {"dim": 1}),
     Call("var", ("6x33",), {"dim": [1]}),
     Call("cumsum", ("5x40",), {"dim": 1}, SINGLE),
+    Call("cdist", ("3x5x7", "1x6x7"), {"p": 2.0}),
+    Call("cdist", ("5x7", "6x7"), {"p": 1.0}, SINGLE),
+    Call("cdist", ("5x7", "6x7"), {"p": 3.0}, SINGLE),
     Call("sort", ("5x33",), {"dim": 1}, SINGLE),
     Call("topk", ("5x33",), {"k": 4}, SINGLE),
     # one element at a time
