@@ -13,7 +13,8 @@ torch = pytest.importorskip("torch")
 
 import xpuruntime as xrt  # noqa: E402
 from xpuruntime.errors import ModelError  # noqa: E402
-from xpuruntime.frontends.torch_export import decomposed, exported, refuse_extra_dims  # noqa: E402
+from xpuruntime.frontends.torch_decompose import decomposed, refuse_extra_dims  # noqa: E402
+from xpuruntime.frontends.torch_export import exported  # noqa: E402
 from xpuruntime.frontends.torch_ops import TABLE  # noqa: E402
 from xpuruntime.frontends.torch_program import Import  # noqa: E402
 

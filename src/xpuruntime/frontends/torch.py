@@ -24,7 +24,8 @@ from ..faults import contained
 from ..ir import Graph, save_weights
 from ..protocols import Array
 from .torch_checkpoints import saved_names
-from .torch_export import decomposed, exported, find_torch, refuse_extra_dims, speaker
+from .torch_decompose import decomposed, refuse_extra_dims
+from .torch_export import exported, find_torch, speaker
 from .torch_ops import TABLE
 from .torch_program import Import
 from .torch_weights import TorchWeights
