@@ -140,16 +140,14 @@ class Body:
         """The name under which a value at these dims is known in the text."""
         if name in self.bound:
             return self.input(self.bound[name], dims)
-        if (
-            name,
-            dims,
-        ) not in self.values:  # a value that is read twice, by values that are read twice, is computed once
+        key = (name, dims)
+        if key not in self.values:  # each value once, or nodes that are all read twice take 2^n steps
             assert self.graph is not None
             node = self.graph.producer(name)
             assert node is not None
             at = [v.name for v in node.outputs].index(name)
-            self.values[name, dims] = self.node(node, node.inputs, at, dims)
-        return self.values[name, dims]
+            self.values[key] = self.node(node, node.inputs, at, dims)
+        return self.values[key]
 
     def input(self, position: int, dims: Dims) -> str:
         """An operand at these dims."""

@@ -15,7 +15,7 @@ from .kernel import Lowered, NodeCall, Operand
 from .kit import FLOATS, INTEGERS, Text, refuse, result, stage, whole
 from .rnn_packed import lower_packed
 
-__all__ = ["DEFAULT", "KERNELS", "Recurrent", "functions", "steps"]
+__all__ = ["DEFAULT_ACTIVATIONS", "KERNELS", "Recurrent", "activation_lines", "cell_lines", "clip_lines"]
 
 # name -> (C expression of x, a, b; default a; default b). None: the function takes no such number.
 _ACTIVATIONS: dict[str, tuple[str, float | None, float | None]] = {
@@ -31,7 +31,7 @@ _ACTIVATIONS: dict[str, tuple[str, float | None, float | None]] = {
     "scaledtanh": ("a * tanh(b * x)", 1.0, 1.0),
     "hardsigmoid": ("a * x + b < 0 ? 0 : a * x + b > 1 ? 1 : a * x + b", 0.2, 0.5),
 }
-DEFAULT: Mapping[str, tuple[str, ...]] = {
+DEFAULT_ACTIVATIONS: Mapping[str, tuple[str, ...]] = {
     "rnn": ("Tanh",),
     "gru": ("Sigmoid", "Tanh"),
     "lstm": ("Sigmoid", "Tanh", "Tanh"),
@@ -42,10 +42,10 @@ _GATES = {"rnn": 1, "gru": 3, "lstm": 4}
 
 def _names(call: NodeCall) -> Sequence[str]:
     directions = int(str(call.tensor(2).spec.shape[0]))
-    return tuple(call.attrs["activations"]) or DEFAULT[call.op] * directions
+    return tuple(call.attrs["activations"]) or DEFAULT_ACTIVATIONS[call.op] * directions
 
 
-def functions(call: NodeCall, kind: str) -> list[str]:
+def activation_lines(call: NodeCall, kind: str) -> list[str]:
     """``f0``, ``f1`` ... of every direction; each takes the next alpha and beta if it uses them."""
     alphas, betas = iter(call.attrs["alpha"]), iter(call.attrs["beta"])
     lines = []
@@ -62,7 +62,18 @@ def functions(call: NodeCall, kind: str) -> list[str]:
     return lines
 
 
-def steps(call: NodeCall, f: Sequence[str], hidden: int) -> list[str]:
+def clip_lines(call: NodeCall, kind: str) -> list[str]:
+    """``cut``, where a node clips what its activations get."""
+    if call.attrs["clip"] is None:
+        return []
+    limit = number(float(call.attrs["clip"]))
+    return [
+        f"const auto cut = [](const {kind} v) -> {kind} "
+        f"{{ const {kind} c = {limit}; return v < -c ? -c : v > c ? c : v; }};"
+    ]
+
+
+def cell_lines(call: NodeCall, f: Sequence[str], hidden: int) -> list[str]:
     """One step for unit u, from ``gates`` (x and h by the weights, biases added) to ``next[u]`` and ``c[u]``."""
     cut = "cut" if call.attrs["clip"] is not None else ""
     h = hidden
@@ -115,17 +126,11 @@ def _text(call: NodeCall, target: CodegenTarget) -> Text:
     rows = gates * hidden
     # scratch: x, h, next, c, given, gates, peepholes
     sizes = {"row": size, "h": hidden, "next": hidden, "c": hidden, "given": hidden, "gates": rows}
-    head, at = functions(call, kind), 0
-    if a["clip"] is not None:
-        limit = number(float(a["clip"]))
-        head.append(
-            f"const auto cut = [](const {kind} v) -> {kind} "
-            f"{{ const {kind} c = {limit}; return v < -c ? -c : v > c ? c : v; }};"
-        )
+    head, at = [*activation_lines(call, kind), *clip_lines(call, kind)], 0
     for name, count in sizes.items():
         head.append(f"[[maybe_unused]] {kind} *const {name} = ({kind} *)scratch + {at};")
         at += -(-count // 16) * 16
-    each = len(DEFAULT[call.op])
+    each = len(DEFAULT_ACTIVATIONS[call.op])
     body = [f"const int64_t b = task % {batch}, d = task / {batch};"]
     count = f"(int64_t)*({address(whole(call, 4), ['b'])})" if call.optional(4) else str(length)
     body.append(f"const int64_t count = {count};")
@@ -162,7 +167,7 @@ def _text(call: NodeCall, target: CodegenTarget) -> Text:
         lines = []
         if call.op == "gru":
             lines += _gru_gates(call, f, hidden, "r", rb if call.optional(3) else "nullptr", lanes)
-        step = (f"  {line}" for line in steps(call, f, hidden))
+        step = (f"  {line}" for line in cell_lines(call, f, hidden))
         lines += [f"for (int64_t u = 0; u < {hidden}; ++u) {{", *step, "}"]
         if directions > 1:
             lines = [f"if (d == {d}) {{", *(f"  {s}" for s in lines), "}"]

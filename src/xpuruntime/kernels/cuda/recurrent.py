@@ -7,11 +7,11 @@ come from the caches. What does not fit there, and sequences of unequal length, 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...codegen.points import address, number
+from ...codegen.points import address
 from ...codegen.target import CodegenTarget
 from ...decisions import Support
 from ...types import DType, TensorSpec
@@ -189,7 +189,7 @@ class _Layer:
         ]
         first = self._sums(range(self.gates))
         if call.op == "gru":
-            first = [*self._sums(range(2)), *self._apart(self._opened())]
+            first = [*self._sums(range(2)), *self._by_direction(self._gru_gates)]
         if reset:  # the last gate sees the state as the reset gate leaves it
             lines += [
                 *self._units("    "),
@@ -203,7 +203,7 @@ class _Layer:
             ]
         else:
             lines += [*self._units("    "), *(f"        {line}" for line in first)]
-        cell = self._apart(rnn.steps(call, [f"f{k}" for k in range(3)], h))
+        cell = self._by_direction(lambda f: rnn.cell_lines(call, f, h))
         if call.op == "gru":
             cell = [*self._last_gate(reset), *cell]
         lines += [
@@ -232,14 +232,8 @@ class _Layer:
         return [indent + line for line in lines]
 
     def _helpers(self, kind: str) -> list[str]:
-        """The clip, and a peephole's value by gate and unit."""
-        lines = []
-        if self.call.attrs["clip"] is not None:
-            limit = number(float(self.call.attrs["clip"]))
-            lines.append(
-                f"const auto cut = [](const {kind} v) -> {kind} "
-                f"{{ const {kind} c = {limit}; return v < -c ? -c : v > c ? c : v; }};"
-            )
+        """Activations, the clip, and a peephole's value by gate and unit."""
+        lines = [*rnn.activation_lines(self.call, kind), *rnn.clip_lines(self.call, kind)]
         if self.call.op == "lstm" and self.call.optional(7) is not None:
             lines.append(
                 f"const auto peep = [&](int64_t k) {{ return ({kind})load<1>(in7 + d * {3 * self.hidden} + k); }};"
@@ -276,12 +270,11 @@ class _Layer:
             return ""
         return f" + load<1>(in3 + d * {2 * self.rows} + {begin} + {at})"
 
-    def _opened(self) -> list[str]:
+    def _gru_gates(self, f: Sequence[str]) -> list[str]:
         """A GRU's first two gates."""
         cut = "cut" if self.call.attrs["clip"] is not None else ""
-        return [
-            f"gates[{at}] = f0({cut}(gates[{at}]));" for at in (f"{k * self.hidden} + u" for k in range(2))
-        ]
+        places = [f"{k * self.hidden} + u" for k in range(2)]
+        return [f"gates[{at}] = {f[0]}({cut}(gates[{at}]));" for at in places]
 
     def _last_gate(self, reset: bool) -> list[str]:
         """A GRU's last gate in two: what comes from the state is ``given``, and where its own part is a product first, r scales that."""
@@ -293,14 +286,16 @@ class _Layer:
             f"gates[{at}] = {self._of_x(at)};",
         ]
 
-    def _apart(self, lines: Sequence[str]) -> list[str]:
-        """The lines once for each direction, with its activations as ``f0``, ``f1``, ``f2``."""
-        each, functions = len(rnn.DEFAULT[self.call.op]), rnn.functions(self.call, C_TYPES[self._kind])
+    def _by_direction(self, lines: Callable[[Sequence[str]], list[str]]) -> list[str]:
+        """The lines once for each direction, with the names of its activations."""
+        each = len(rnn.DEFAULT_ACTIVATIONS[self.call.op])
         made: list[str] = []
-        for d in range(self.directions if lines else 0):
-            own = functions[d * each : (d + 1) * each]
-            named = [f.replace(f"f{d * each + k} =", f"f{k} =", 1) for k, f in enumerate(own)]
-            made += [f"if (d == {d}) {{", *(f"    {line}" for line in (*named, *lines)), "}"]
+        for d in range(self.directions):
+            own = lines([f"f{d * each + k}" for k in range(each)])
+            when = (
+                f"if (d == {d}) {{" if self.directions > 1 else "{"
+            )  # a scope: cells name variables of their own
+            made += [when, *(f"    {line}" for line in own), "}"]
         return made
 
 
