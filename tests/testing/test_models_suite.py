@@ -128,3 +128,8 @@ def test_a_sample_by_the_commit_is_not_wrong() -> None:
     )
     assert found
     assert not [f for f in found.values() if f.outcome in FAILURES]
+
+
+def test_a_network_that_no_library_has_is_an_error() -> None:
+    with pytest.raises(InputError, match=r"no such network; got no_such_network"):
+        judged(sources=("odd_networks",), only=("plain", "no_such_network"))

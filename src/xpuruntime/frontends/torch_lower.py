@@ -321,7 +321,7 @@ class Lowering:
             "complex",
             [value.value, value.imaginary],
             [(self.b.fresh(f"{value.value}.complex"), whole)],
-            reason="a complex number leaves the ops that have a form for pairs",
+            reason="a complex tensor is an output or reaches an op that takes real tensors only; torch.view_as_real gives its parts",
             domain="aten",
             attributes={"real": "%0", "imag": "%1"},
         )

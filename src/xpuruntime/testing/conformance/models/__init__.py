@@ -26,7 +26,7 @@ NEEDS = ("torch",)
 def findings(subject: Subject, sample: int, jobs: int, options: Options | None = None) -> Iterator[Finding]:
     """A finding per network, device, precision and batch. sample: networks of each library, drawn by ``Options.seed``; jobs: processes at once.
 
-    Raises InputError for a device that is an object, and for a file of results that other versions wrote.
+    Raises InputError for a device that is an object, a network that no library has, and a file of results that other versions wrote.
     """
     asked = options or Options()
     if not isinstance(subject.device, str):
@@ -34,12 +34,22 @@ def findings(subject: Subject, sample: int, jobs: int, options: Options | None =
     devices = tuple(dict.fromkeys((subject.device, *asked.devices)))
     precisions = asked.precisions if subject.is_native else asked.precisions[:1]
     wanted: list[Task] = []
+    missing, absent = list(asked.only), False
     for source in asked.sources or tuple(SOURCES):
         if why := installed(source):
             yield Finding(source, "not run", why)
+            absent = True
             continue
         names = chosen(source, asked, sample)
+        missing = [name for name in missing if name not in names]
         wanted += tasks_of(source, names, subject.engine, devices, precisions, asked.batches)
+    if missing and not absent:  # An absent library may have the network.
+        raise InputError(
+            "suite models",
+            "the installed libraries have no such network",
+            got=", ".join(missing),
+            do="Name networks as `xpu conformance DEVICE --suite models --json` does, without the library.",
+        )
     results = Results(None if asked.results is None else Path(asked.results))
     yield from (Finding(**row) for row in results.rows)
     left = [t.without(results.cases) for t in wanted]
