@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xpuruntime.workbench.statistics import BLOCKS, median_interval, paired_ratio, summarise
+from xpuruntime.workbench.statistics import BLOCKS, median_interval, paired_ratio, summarize
 
 positive = st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=200)
 
@@ -41,7 +41,7 @@ def test_the_interval_covers_the_true_median_as_often_as_it_says(draw: str) -> N
 
 @given(positive)
 def test_summary_is_ordered(values: list[float]) -> None:
-    s = summarise(values)
+    s = summarize(values)
     assert s.least <= s.median <= max(values)
     assert s.interval.low <= s.median <= s.interval.high
     assert s.p95 in values

@@ -13,7 +13,7 @@ from xpuruntime.types import DType, TensorSpec
 from xpuruntime.workbench.compare import REFERENCE, compare_engines
 from xpuruntime.workbench.compare_models import compare_models
 from xpuruntime.workbench.inputs import Inputs
-from xpuruntime.workbench.setup import Setup
+from xpuruntime.workbench.session_options import SessionOptions
 
 onnx = pytest.importorskip("onnx")
 ENGINES = [e for e in ("onnxruntime", "openvino") if importlib.util.find_spec(e)]
@@ -73,7 +73,7 @@ def test_an_engine_that_was_named_must_be_there(net) -> None:
 
 def test_a_device_nobody_has(net) -> None:
     with pytest.raises(EngineUnavailable, match="no engine can run it here") as caught:
-        compare_engines(net, ENGINES, named=False, setup=Setup(device="npu"))
+        compare_engines(net, ENGINES, named=False, options=SessionOptions(device="npu"))
     assert [c.name for c in caught.value.decision.rejected] == ENGINES
 
 

@@ -6,7 +6,7 @@ all alike. ``workbench.statistics`` says how the intervals are made.
 
 A *control* runs along: a second session of every contender. Two sessions of one engine are equal, and still differ now and then by
 more than their interval allows (memory layout, thread placement); so what the controls show is taken as the harness's bias,
-and no smaller difference is called one, nor any below ``LEAST_DIFFERENCE``.
+and no smaller difference is called one, nor any below ``MIN_DIFFERENCE``.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from ..inference.reference import reference_outputs
 from ..numerics import tolerance_for
 from ..protocols import Array, ModelSource
 from ..runtime.device import cpu
-from .contenders import Field, field_of
+from .bench_report import NO_DIFFERENCE, BenchReport, RankedEngine
+from .engine_sessions import EngineSessions, open_engines
 from .inputs import Inputs
-from .judge import Verdict, judge
-from .setup import Setup
-from .standings import NO_DIFFERENCE, BenchReport, Standing
-from .statistics import paired_ratio, summarise
+from .output_check import OutputCheck, check_outputs
+from .session_options import SessionOptions
+from .statistics import paired_ratio, summarize
 
-__all__ = ["NO_DIFFERENCE", "BenchReport", "Standing", "bench"]
+__all__ = ["NO_DIFFERENCE", "BenchReport", "RankedEngine", "bench"]
 
 _WARM_UP_SHARE = 0.1  # of the seconds, over all contenders
 _WARM_UP_RUNS = 3  # at least
 _MAX_ROUNDS = 20_000
 _CONFIDENCE = 0.95
-LEAST_DIFFERENCE = (
+MIN_DIFFERENCE = (
     0.01  # two sessions of one engine differed by 0.3 to 0.9% in 33 of 40 trials on a model of 3 to 20 us
 )
 
@@ -52,7 +52,7 @@ def bench(
     engines: Sequence[str],
     *,
     named: bool = True,
-    setup: Setup | None = None,
+    options: SessionOptions | None = None,
     inputs: Inputs | None = None,
     seconds: float = 10.0,
     control: bool = True,
@@ -61,14 +61,14 @@ def bench(
 ) -> BenchReport:
     """Judge, then measure engines on one model for about ``seconds`` (after opening and judging).
 
-    Threads are pinned to ``setup.threads``, else to every core this process may use; precision to ``setup.precision``, else the
-    model's own. named: whether each engine must be had (see ``contenders.field_of``). Raises what opening and running raise.
+    Threads are pinned to ``options.threads``, else to every core this process may use; precision to ``options.precision``, else the
+    model's own. named: whether each engine must be had (see ``contenders.open_engines``). Raises what opening and running raise.
     """
-    source, setup, inputs = open_model(model), setup or Setup(device="cpu"), inputs or Inputs()
-    threads = setup.threads or cpu().usable_cores
-    pinned = setup.on("", threads=threads)
+    source, options, inputs = open_model(model), options or SessionOptions(device="cpu"), inputs or Inputs()
+    threads = options.threads or cpu().usable_cores
+    pinned = options.on("", threads=threads)
     feeds = inputs.samples(source.inputs, 1)[0]
-    with field_of(source, engines, pinned, named=named, progress=progress) as entrants:
+    with open_engines(source, engines, pinned, named=named, progress=progress) as entrants:
         verdict = _judge(source, entrants, feeds, seconds, tolerance, named, progress)
         right = [c for c in entrants.contenders if c.name in verdict.right]
         facts = {c.name: c.to_json() for c in right}
@@ -82,7 +82,7 @@ def bench(
     pairs = max(1, len(times) * (len(times) - 1) // 2)
     confidence = 1 - (1 - _CONFIDENCE) / pairs
     controls = {name: paired_ratio(echo, times[name], confidence) for name, echo in echoes.items()}
-    floor = max([LEAST_DIFFERENCE, *(c.bias for c in controls.values())])
+    floor = max([MIN_DIFFERENCE, *(c.bias for c in controls.values())])
     return BenchReport(
         model=source.name,
         machine=cpu().model,
@@ -110,13 +110,13 @@ def _runner(session: Any, feeds: dict[str, Array]) -> Callable[[], object]:
 
 def _judge(
     model: ModelSource,
-    entrants: Field,
+    entrants: EngineSessions,
     feeds: dict[str, Array],
     seconds: float,
     tolerance: float | None,
     named: bool,
     progress: Progress,
-) -> Verdict:
+) -> OutputCheck:
     """Engines that agree are right; where they do not, the ONNX reference evaluator is asked, within the seconds."""
     outputs: dict[str, list[Array]] = {}
     precisions = []
@@ -133,13 +133,13 @@ def _judge(
         head = entrants.contenders[0]
         shifts = sensitivity(head.outputs, names, feeds, outputs[head.name])
         limits = widened(tolerance_for(model.precision, *precisions), shifts)
-    verdict = judge(outputs, names, limits)
+    verdict = check_outputs(outputs, names, limits)
     if not verdict.wrong:
         return verdict
     off = "; ".join(f"{name}: {text}" for name, text in verdict.wrong.items())
     progress(f"onnx.reference: judging, since outputs differ ({off})")
     reference, _ = reference_outputs(model, feeds, max(seconds, 10.0))
-    return verdict if reference is None else judge(outputs, names, limits, reference)
+    return verdict if reference is None else check_outputs(outputs, names, limits, reference)
 
 
 def _alternate(
@@ -183,11 +183,11 @@ def _rank(
     times: Mapping[str, Sequence[float]],
     confidence: float,
     floor: float,
-) -> tuple[Standing, ...]:
+) -> tuple[RankedEngine, ...]:
     """Order by median; hold each against the best, pair by pair."""
     if not times:
         return ()
-    summaries = {name: summarise(values) for name, values in times.items()}
+    summaries = {name: summarize(values) for name, values in times.items()}
     order = sorted(times, key=lambda name: summaries[name].median)
     best = order[0]
     ratios = {n: paired_ratio(times[n], times[best], confidence) for n in order[1:]}
@@ -195,4 +195,6 @@ def _rank(
     alone = len(order) == 1
     all_told = all(v == "slower" for v in verdicts.values())
     verdicts[best] = "only one" if alone else "fastest" if all_told else NO_DIFFERENCE
-    return tuple(Standing(facts[n], summaries[n], ratios.get(n), verdicts[n], tuple(times[n])) for n in order)
+    return tuple(
+        RankedEngine(facts[n], summaries[n], ratios.get(n), verdicts[n], tuple(times[n])) for n in order
+    )

@@ -16,12 +16,19 @@ from ..inference.conditioning import MARGIN, sensitivity, widened
 from ..inference.reference import reference_outputs
 from ..numerics import tolerance_for
 from ..protocols import Array, ModelSource
-from .agreement import CompareReport, Pair, Progress, run_all, vacuous, worst
-from .contenders import field_of
+from .compare_report import (
+    CompareReport,
+    PairComparison,
+    Progress,
+    non_finite_outputs,
+    run_engines,
+    worst_comparisons,
+)
+from .engine_sessions import open_engines
 from .inputs import Inputs
-from .setup import Setup
+from .session_options import SessionOptions
 
-__all__ = ["REFERENCE", "CompareReport", "Pair", "compare_engines"]
+__all__ = ["REFERENCE", "CompareReport", "PairComparison", "compare_engines"]
 
 REFERENCE = "onnx.reference"
 
@@ -31,7 +38,7 @@ def compare_engines(
     engines: Sequence[str],
     *,
     named: bool = True,
-    setup: Setup | None = None,
+    options: SessionOptions | None = None,
     inputs: Inputs | None = None,
     samples: int = 3,
     tolerance: float | None = None,
@@ -43,13 +50,15 @@ def compare_engines(
 
     against: an engine's name, or ``onnx.reference``: the ONNX reference evaluator, in at most ``reference_seconds`` per sample.
              None: the first engine that can be had.
-    named:   whether each engine must be had (see ``contenders.field_of``).
+    named:   whether each engine must be had (see ``contenders.open_engines``).
     Raises what opening raises; EngineUnavailable when fewer than two can be compared, or the reference cannot be had.
     """
-    source, setup, inputs = open_model(model), setup or Setup(device="cpu"), inputs or Inputs()
-    with field_of(source, _with_against(engines, against), setup, named=named, progress=progress) as field:
+    source, options, inputs = open_model(model), options or SessionOptions(device="cpu"), inputs or Inputs()
+    with open_engines(
+        source, _with_against(engines, against), options, named=named, progress=progress
+    ) as field:
         feeds = inputs.samples(source.inputs, samples)
-        found = run_all(field, feeds, named, progress)
+        found = run_engines(field, feeds, named, progress)
         info = tuple(c.to_json() for c in field.contenders)
         precisions = {c.name: c.precision for c in field.contenders}
         names = [s.name for s in source.outputs]
@@ -73,7 +82,9 @@ def compare_engines(
         if name != judge:
             base = tolerance_for(precisions[name], precisions[judge]) if tolerance is None else tolerance
             limits = widened(base, shifts) if tolerance is None else dict.fromkeys(names, tolerance)
-            pairs.append(Pair(name, judge, base, worst(names, outputs, found[judge], limits)))
+            pairs.append(
+                PairComparison(name, judge, base, worst_comparisons(names, outputs, found[judge], limits))
+            )
     return CompareReport(
         source.name,
         None,
@@ -82,7 +93,7 @@ def compare_engines(
         info,
         tuple(field.rejected),
         tuple(pairs),
-        (*vacuous(names, judge, found[judge]), *_amplified(pairs, shifts)),
+        (*non_finite_outputs(names, judge, found[judge]), *_amplified(pairs, shifts)),
     )
 
 
@@ -113,7 +124,7 @@ def _reference(model: ModelSource, sample: dict[str, Array], seconds: float) -> 
     return outputs
 
 
-def _amplified(pairs: Sequence[Pair], shifts: Mapping[str, float]) -> list[str]:
+def _amplified(pairs: Sequence[PairComparison], shifts: Mapping[str, float]) -> list[str]:
     """Outputs with which the model amplifies rounding, where that widened a tolerance or may explain a difference."""
     told = {c.name: c for p in pairs for c in p.outputs if c.tolerance > p.tolerance or not c.ok}
     return [

@@ -21,10 +21,17 @@ from ..errors import EngineUnavailable, InputError, RunError
 from ..frontends.model_file import open_model
 from ..numerics import compare_all, tolerance_for
 from ..protocols import Array, ModelSource
-from .agreement import CompareReport, Pair, Progress, run_all, vacuous, worst
-from .contenders import Contender, field_of
+from .compare_report import (
+    CompareReport,
+    PairComparison,
+    Progress,
+    non_finite_outputs,
+    run_engines,
+    worst_comparisons,
+)
+from .engine_sessions import EngineSession, open_engines
 from .inputs import Inputs
-from .setup import Setup
+from .session_options import SessionOptions
 from .weights_diff import changed_weights
 
 __all__ = ["compare_models"]
@@ -42,7 +49,7 @@ def compare_models(
     engines: Sequence[str],
     *,
     named: bool = True,
-    setup: Setup | None = None,
+    options: SessionOptions | None = None,
     inputs: Inputs | None = None,
     samples: int = 3,
     tolerance: float | None = None,
@@ -54,7 +61,7 @@ def compare_models(
     Raises what opening raises; InputError when the two models do not take the same inputs or give as many outputs.
     """
     source, other = open_model(model), open_model(reference)
-    setup, inputs = setup or Setup(device="cpu"), inputs or Inputs()
+    options, inputs = options or SessionOptions(device="cpu"), inputs or Inputs()
     _same_signature(source, other)
     labels = _labels(source, other)
     feeds = inputs.samples(source.inputs, samples)
@@ -64,18 +71,22 @@ def compare_models(
         notes.append("the two files are the same model, byte for byte")
     changed = changed_weights(source, other)
     with (
-        field_of(source, engines, setup, named=named, progress=progress) as field,
-        field_of(other, [c.name for c in field.contenders], setup, named=named, progress=progress) as others,
+        open_engines(source, engines, options, named=named, progress=progress) as field,
+        open_engines(
+            other, [c.name for c in field.contenders], options, named=named, progress=progress
+        ) as others,
     ):
-        found = run_all(field, feeds, named, progress)
-        expected = run_all(others, [_renamed(source, other, s) for s in feeds], named, progress)
+        found = run_engines(field, feeds, named, progress)
+        expected = run_engines(others, [_renamed(source, other, s) for s in feeds], named, progress)
         both = [(c, o) for c in field.contenders for o in others.contenders if c.name == o.name]
         pairs = []
         for mine, _ in both:
             actual, wanted = found[mine.name], _in_order(source, other, expected[mine.name])
             limit = _repeatability(mine, names, feeds[0], actual[0]) if tolerance is None else tolerance
-            outputs = worst(names, actual, wanted, dict.fromkeys(names, limit))
-            pairs.append(Pair(f"{labels[0]} on {mine.name}", f"{labels[1]} on {mine.name}", limit, outputs))
+            outputs = worst_comparisons(names, actual, wanted, dict.fromkeys(names, limit))
+            pairs.append(
+                PairComparison(f"{labels[0]} on {mine.name}", f"{labels[1]} on {mine.name}", limit, outputs)
+            )
         masks = _masks(source) if source.digest != other.digest else []
         if (
             (changed or masks)
@@ -92,7 +103,7 @@ def compare_models(
         if tolerance is None:
             for (mine, _), pair in zip(both, pairs, strict=True):
                 notes += _export_note(pair, tolerance_for(mine.precision))
-        notes += vacuous(names, labels[1], next(iter(expected.values()), []))
+        notes += non_finite_outputs(names, labels[1], next(iter(expected.values()), []))
         if changed and all(p.ok for p in pairs):
             notes.append(_unseen(changed))
     rejected = {c.name: c for c in (*field.rejected, *others.rejected)}
@@ -115,7 +126,7 @@ def compare_models(
 
 
 def _repeatability(
-    contender: Contender, names: Sequence[str], feeds: dict[str, Array], first: list[Array]
+    contender: EngineSession, names: Sequence[str], feeds: dict[str, Array], first: list[Array]
 ) -> float:
     """How far a second run of the same inputs lies from the first, with a margin; 0 when the bits are equal."""
     again = compare_all(names, contender.outputs(feeds), first, math.inf)
@@ -135,8 +146,8 @@ def _half_closed(mask: Array) -> Array:
 
 
 def _probe(
-    model: ModelSource, other: ModelSource, mine: Contender, theirs: Contender, pair: Pair, inputs: Inputs, probes: int
-) -> Pair:  # fmt: skip
+    model: ModelSource, other: ModelSource, mine: EngineSession, theirs: EngineSession, pair: PairComparison, inputs: Inputs, probes: int
+) -> PairComparison:  # fmt: skip
     """The pair again with the first probe that shows a difference, or as it was. Floats are scaled and shifted anew each time,
     masks are half closed every other time.
     """
@@ -154,7 +165,9 @@ def _probe(
             feeds |= {n: _half_closed(feeds[n]) for n in _masks(model)}
         try:
             wanted = _in_order(model, other, [theirs.outputs(_renamed(model, other, feeds))])
-            outputs = worst(names, [mine.outputs(feeds)], wanted, dict.fromkeys(names, pair.tolerance))
+            outputs = worst_comparisons(
+                names, [mine.outputs(feeds)], wanted, dict.fromkeys(names, pair.tolerance)
+            )
         except RunError:  # a probe may be outside of what the model takes; the samples proper were not
             continue
         if not all(c.ok for c in outputs):
@@ -176,7 +189,7 @@ def _renamed(model: ModelSource, other: ModelSource, sample: dict[str, Array]) -
     return {theirs.name: sample[mine.name] for mine, theirs in pairs}
 
 
-def _export_note(pair: Pair, rounding: float) -> list[str]:
+def _export_note(pair: PairComparison, rounding: float) -> list[str]:
     worst = max((c.max_rel for c in pair.outputs), default=0.0)
     if pair.ok or worst > rounding:
         return []

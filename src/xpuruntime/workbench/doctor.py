@@ -26,9 +26,9 @@ from ..plugins import package_version
 from ..protocols import Array
 from ..store import Store
 from .devices import engine_report
-from .setup import Setup
+from .session_options import SessionOptions
 
-__all__ = ["Check", "Diagnosis", "examine", "smoke_model"]
+__all__ = ["Check", "Diagnosis", "diagnose", "smoke_model"]
 
 _PACKAGES = (
     # distribution, what it brings
@@ -76,7 +76,7 @@ class Diagnosis:
         return {"healthy": self.healthy, "checks": [c.to_json() for c in self.checks]}
 
 
-def examine(cache_dir: Path | None = None, progress: Callable[[str], None] = lambda _: None) -> Diagnosis:
+def diagnose(cache_dir: Path | None = None, progress: Callable[[str], None] = lambda _: None) -> Diagnosis:
     """Run every check. Raises nothing of ours: what fails is a Check."""
     checks: list[Check] = []
     for part in (_versions, _core, _environment, lambda: _store(cache_dir), lambda: _engines(progress)):
@@ -151,7 +151,7 @@ def _core() -> Iterator[Check]:
 
 
 def _environment() -> Iterator[Check]:
-    """Every variable of the table, its value and whether it can be read; misspelt XPU_ names are told, too."""
+    """Every variable of the table, its value and whether it can be read; misspelled XPU_ names are told, too."""
     readers: dict[str, Callable[[str], object]] = {
         "XPU_CACHE_BYTES": env.get_bytes,
         "XPU_NUM_THREADS": env.get_int,
@@ -271,8 +271,8 @@ def _run_smoke(name: str, version: str, device: str) -> Check:
     model, feeds, wanted = smoke_model()
     try:
         with tempfile.TemporaryDirectory(prefix="xpu-doctor-") as folder:
-            setup = Setup(engine=name, device=device, cache_dir=Path(folder))
-            with setup.open(model) as session:
+            options = SessionOptions(engine=name, device=device, cache_dir=Path(folder))
+            with options.open(model) as session:
                 got = session.run(feeds)["y"]
                 rows = session.receipt(times=False).evidence
     except XpuError as error:

@@ -109,7 +109,7 @@ def _ask(name: str, model: ModelSource, device: DeviceId) -> EngineAnswer:
 
 
 def _parameters(model: ModelSource) -> Parameters | None:
-    """Count the initialisers and constants of an ONNX model, those of its subgraphs included; no weight is read."""
+    """Count the initializers and constants of an ONNX model, those of its subgraphs included; no weight is read."""
     if model.format != "onnx":
         return None
     import onnx

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..types import DType
 
-__all__ = ["OutputSummary", "summarise_output"]
+__all__ = ["OutputSummary", "summarize_output"]
 
 _MAX_ROWS = 8  # rows that top-k shows
 _MAX_VALUES = 32  # an output of at most so many elements is given whole in JSON
@@ -55,7 +55,7 @@ class OutputSummary:
         }
 
 
-def summarise_output(name: str, value: Any, top_k: int = 0) -> OutputSummary:
+def summarize_output(name: str, value: Any, top_k: int = 0) -> OutputSummary:
     """Summarise one array; ``top_k`` 0 leaves the largest entries out. Complex numbers count by magnitude."""
     array = np.asarray(value)
     dtype = DType.of(array.dtype)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BLOCKS", "Interval", "Ratio", "Summary", "median_interval", "paired_ratio", "summarise"]
+__all__ = ["BLOCKS", "Interval", "Ratio", "Summary", "median_interval", "paired_ratio", "summarize"]
 
 BLOCKS = 60
 CONFIDENCE = 0.95
@@ -112,7 +112,7 @@ def median_interval(values: Sequence[float] | NDArray[Any], confidence: float = 
     return Interval(float(ordered[rank - 1]), float(ordered[ordered.size - rank]), confidence)
 
 
-def summarise(values: Sequence[float], confidence: float = CONFIDENCE) -> Summary:
+def summarize(values: Sequence[float], confidence: float = CONFIDENCE) -> Summary:
     """Count, least, median, its interval and p95 of positive values. Raises ValueError for none."""
     interval = median_interval(values, confidence)
     ordered = np.sort(np.asarray(values, float))

@@ -11,7 +11,7 @@ __all__ = ["changed_weights"]
 
 
 def changed_weights(model: ModelSource, other: ModelSource) -> tuple[str, ...]:
-    """Names of initialisers that both models have and whose type, shape or bytes differ, in the first model's order.
+    """Names of initializers that both models have and whose type, shape or bytes differ, in the first model's order.
 
     Empty for other formats, for equal models, and for two exports that share no names.
     """

@@ -9,13 +9,13 @@ from typing import Any
 from ..decisions import Candidate
 from .statistics import Ratio, Summary
 
-__all__ = ["NO_DIFFERENCE", "BenchReport", "Standing"]
+__all__ = ["NO_DIFFERENCE", "BenchReport", "RankedEngine"]
 
 NO_DIFFERENCE = "no difference can be shown"
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RankedEngine:
     """One ranked contender. ``times_us``: every timed run, in microseconds, in the order of the rounds.
 
     ratio:   its time over the best one's, paired by round; None for the best itself.
@@ -59,7 +59,7 @@ class BenchReport:
     rounds: int
     seconds: float
     judged_by: str
-    ranked: tuple[Standing, ...]
+    ranked: tuple[RankedEngine, ...]
     wrong: Mapping[str, str]
     rejected: tuple[Candidate, ...]
     confidence: float
@@ -112,7 +112,7 @@ class BenchReport:
         }
 
 
-def _slower(best: Standing, other: Standing) -> str:
+def _slower(best: RankedEngine, other: RankedEngine) -> str:
     assert other.ratio is not None
     low, high = other.ratio.interval.low, other.ratio.interval.high
     return f"{best.name} is {other.ratio.value:.2f} times as fast as {other.name} ({low:.2f} to {high:.2f})"

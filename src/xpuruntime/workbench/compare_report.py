@@ -12,15 +12,22 @@ from ..decisions import Candidate
 from ..errors import RunError
 from ..numerics import Comparison, compare
 from ..protocols import Array
-from .contenders import Field
+from .engine_sessions import EngineSessions
 
-__all__ = ["CompareReport", "Pair", "Progress", "run_all", "vacuous", "worst"]
+__all__ = [
+    "CompareReport",
+    "PairComparison",
+    "Progress",
+    "non_finite_outputs",
+    "run_engines",
+    "worst_comparisons",
+]
 
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class PairComparison:
     """One contender against its reference: per output the worst comparison over all samples.
 
     ``tolerance`` is the base; each output carries its own, which is wider where the model amplifies rounding.
@@ -64,7 +71,7 @@ class CompareReport:
     samples: int
     engines: tuple[dict[str, Any], ...]
     rejected: tuple[Candidate, ...]
-    pairs: tuple[Pair, ...]
+    pairs: tuple[PairComparison, ...]
     notes: tuple[str, ...] = ()
 
     @property
@@ -98,8 +105,8 @@ class CompareReport:
         }
 
 
-def run_all(
-    field: Field, feeds: Sequence[dict[str, Array]], named: bool, progress: Progress
+def run_engines(
+    field: EngineSessions, feeds: Sequence[dict[str, Array]], named: bool, progress: Progress
 ) -> dict[str, list[list[Array]]]:
     """Outputs by engine, then by sample. An engine that fails while running is dropped, or raises if it was named."""
     found: dict[str, list[list[Array]]] = {}
@@ -112,7 +119,7 @@ def run_all(
     return found
 
 
-def worst(
+def worst_comparisons(
     names: Sequence[str],
     actual: Sequence[Sequence[Array]],
     reference: Sequence[Sequence[Array]],
@@ -140,7 +147,9 @@ def _merge(comparisons: Sequence[Comparison]) -> Comparison:
     )
 
 
-def vacuous(names: Sequence[str], label: str, samples: Sequence[Sequence[Array]]) -> tuple[str, ...]:
+def non_finite_outputs(
+    names: Sequence[str], label: str, samples: Sequence[Sequence[Array]]
+) -> tuple[str, ...]:
     """Outputs on which agreement means nothing, since the reference has no finite number there."""
     empty = [
         name
