@@ -174,7 +174,9 @@ def _spread(outputs: Sequence[Outputs]) -> float:
     )
 
 
-def _readings(chapters: Sequence[Chapter], engines: Sequence[str], options: SessionOptions) -> tuple[Reading, ...]:
+def _readings(
+    chapters: Sequence[Chapter], engines: Sequence[str], options: SessionOptions
+) -> tuple[Reading, ...]:
     """Both pages on each engine that has both models."""
     from examples.zoo.ppocr_rec import symbols
 

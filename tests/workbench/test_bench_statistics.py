@@ -42,7 +42,7 @@ def test_the_interval_covers_the_true_median_as_often_as_it_says(draw: str) -> N
 @given(positive)
 def test_summary_is_ordered(values: list[float]) -> None:
     s = summarize(values)
-    assert s.least <= s.median <= max(values)
+    assert s.minimum <= s.median <= max(values)
     assert s.interval.low <= s.median <= s.interval.high
     assert s.p95 in values
     assert sum(v <= s.p95 for v in values) >= 0.95 * len(values)

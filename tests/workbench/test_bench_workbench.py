@@ -93,14 +93,12 @@ def test_a_report_without_a_judge_names_who_is_off_by_how_much_and_from_what() -
         "m", "a machine", "its sample", 1, 0, 1.0, verdict.by, (), verdict.wrong, (), 0.95, {}, 0.01
     )
     assert report.sentence == (
-        "not ranked, since no reference could judge who is right. "
+        "not ranked: no reference shows which outputs are right. "
         "a: output 'y' disagrees with b: max|d|/max|ref| 0.2 is over 1e-06; "
         "b: output 'y' disagrees with a: max|d|/max|ref| 0.25 is over 1e-06"
     )
     wrong = dataclasses.replace(report, judged_by="onnx.reference")
-    assert wrong.sentence.startswith(
-        "not ranked, since no engine gave right outputs. a: output 'y' disagrees"
-    )
+    assert wrong.sentence.startswith("not ranked: no engine has right outputs. a: output 'y' disagrees")
 
 
 @engines

@@ -153,7 +153,7 @@ def test_models_with_other_inputs_are_refused(net, make_network) -> None:
         array = onnx.numpy_helper.to_array(tensor).astype(np.float64)
         tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
     other.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
-    with pytest.raises(InputError, match="the two models do not take the same inputs"):
+    with pytest.raises(InputError, match="the two models have different inputs"):
         compare_models(net, other, ENGINES[:1])
 
 
@@ -174,7 +174,7 @@ def test_inputs_of_the_user_are_used(net, tmp_path) -> None:
     assert report.samples == 1
     assert report.inputs == str(tmp_path / "x.npy")
     assert report.notes == (
-        "output 'scores' of onnxruntime holds no finite number, so its agreement says nothing",
+        "output 'scores' of onnxruntime holds no finite number, so its agreement shows nothing",
     )
 
 
@@ -204,5 +204,5 @@ def test_a_model_that_amplifies_rounding_gets_a_wider_tolerance_and_is_told() ->
     (y,) = report.pairs[0].outputs
     assert 5e-5 < y.tolerance <= WIDEST * 5e-5
     assert report.pairs[0].tolerance == 5e-5
-    assert report.notes[0].startswith("output 'y' moves by ")
+    assert report.notes[0].startswith("output 'y' changes by ")
     assert compare_engines(model, ENGINES, samples=1, tolerance=1e-6).pairs[0].outputs[0].tolerance == 1e-6
