@@ -113,5 +113,5 @@ def test_bias_and_floor() -> None:
 
 @pytest.mark.parametrize(("a", "b"), [([], []), ([1.0], [1.0, 2.0]), ([0.0], [1.0]), ([1.0], [-1.0])])
 def test_unpaired_values_are_refused(a: list[float], b: list[float]) -> None:
-    with pytest.raises(ValueError, match="equally long rows of positive values"):
+    with pytest.raises(ValueError, match="two sequences of positive values"):
         paired_ratio(a, b)

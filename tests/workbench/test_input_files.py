@@ -132,7 +132,11 @@ def test_grey_image_for_one_channel_without_batch(tmp_path: Path) -> None:
     ("spec", "recipe", "text"),
     [
         (X, ImageRecipe(), "takes no image"),
-        (TensorSpec((1, 3, 5, 3), DType.FLOAT32, "i"), ImageRecipe(), "does not show which axis holds the channels"),
+        (
+            TensorSpec((1, 3, 5, 3), DType.FLOAT32, "i"),
+            ImageRecipe(),
+            "does not show which axis holds the channels",
+        ),
         (TensorSpec((1, 7, 5, 5), DType.FLOAT32, "i"), ImageRecipe(layout="nchw"), "has 7 channels as nchw"),
         (
             TensorSpec((1, 1, 4, 6), DType.FLOAT32, "i"),
