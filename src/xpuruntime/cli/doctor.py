@@ -44,9 +44,11 @@ def _show(diagnosis: Diagnosis, verbose: bool) -> None:
 
 
 def _text(check: Check, verbose: bool) -> str:
-    """Return the result as text: in full with ``verbose`` and for failed checks, else the short form."""
+    """Return the result as text, in full for a failed check and with ``verbose``."""
     from ..workbench.devices import first_clause
 
-    if verbose or check.status == "fail":
-        return join_sentences(check.text, check.do) if check.do else check.text
-    return check.brief or (first_clause(check.text) if check.status == "absent" else check.text)
+    if check.brief and not verbose and check.status != "fail":
+        return check.brief
+    if check.status == "absent" and not verbose:
+        return first_clause(check.text)
+    return join_sentences(check.text, check.do) if check.do else check.text

@@ -17,11 +17,11 @@ def changed_weights(model: ModelSource, other: ModelSource) -> tuple[str, ...]:
     """
     if model.format != "onnx" or other.format != "onnx" or model.digest == other.digest:
         return ()
-    mine, theirs = _initialisers(model), _initialisers(other)
+    mine, theirs = _initializer_digests(model), _initializer_digests(other)
     return tuple(name for name, digest in mine.items() if theirs.get(name, digest) != digest)
 
 
-def _initialisers(model: ModelSource) -> dict[str, str]:
+def _initializer_digests(model: ModelSource) -> dict[str, str]:
     import onnx
     from onnx import numpy_helper
 
