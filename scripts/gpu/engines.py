@@ -22,7 +22,7 @@ from gpu_machine import called_us
 
 import xpuruntime as xrt
 from xpuruntime import runtime
-from xpuruntime.inference.recipe import sample_feeds
+from xpuruntime.inference.execution.seeded_inputs import sample_feeds
 from xpuruntime.numerics import compare_all, tolerance_for
 from xpuruntime.targets import DeviceId
 from xpuruntime.types import DType

@@ -11,8 +11,8 @@ import xpuruntime as xrt
 from xpuruntime.decisions import Reason
 from xpuruntime.errors import RunError
 from xpuruntime.frontends.model_file import open_model
-from xpuruntime.inference.auto import Contender, measure
-from xpuruntime.inference.recipe import sample_feeds
+from xpuruntime.inference.execution.seeded_inputs import sample_feeds
+from xpuruntime.inference.selection.auto import Contender, measure
 from xpuruntime.testing.onnx_models import build_model, small_classifier
 from xpuruntime.types import DType
 

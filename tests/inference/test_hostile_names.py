@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import xpuruntime as xrt
-from xpuruntime.inference import opened
+from xpuruntime.inference.models import model_cache as opened
 from xpuruntime.testing.native import compile_native
 from xpuruntime.testing.onnx_models import small_classifier
 

@@ -9,7 +9,7 @@ import xpuruntime as xrt
 from xpuruntime.decisions import Reason
 from xpuruntime.errors import KernelUnavailable
 from xpuruntime.frontends.model_file import open_model
-from xpuruntime.inference.node_facts import node_details
+from xpuruntime.inference.models.node_facts import node_details
 from xpuruntime.testing.onnx_models import small_classifier
 
 pytest.importorskip("onnxruntime", reason="an engine is needed")

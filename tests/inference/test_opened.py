@@ -14,7 +14,7 @@ import pytest
 import xpuruntime as xrt
 from xpuruntime.frontends.fix_shapes import fix_shapes
 from xpuruntime.frontends.model_file import open_model
-from xpuruntime.inference import opened
+from xpuruntime.inference.models import model_cache as opened
 from xpuruntime.testing.onnx_models import build_model, small_classifier
 
 onnx = pytest.importorskip("onnx")
@@ -188,7 +188,7 @@ START = """
 import sys
 import numpy as np
 import xpuruntime as xrt
-import xpuruntime.inference.opened as opened
+import xpuruntime.inference.models.model_cache as opened
 opened._SETTLED_S = 0.0
 with xrt.InferenceSession(sys.argv[1], device="cpu", engine="openvino", cache_dir=sys.argv[2]) as sess:
     sess.run(input=np.zeros((1, 3, 8, 8), np.float32))

@@ -11,8 +11,8 @@ import pytest
 from xpuruntime.codegen.toolchains_nvrtc import nvrtc_toolchain
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.errors import BuildError
-from xpuruntime.inference.ops.lying import Facts, lying
 from xpuruntime.inference.ops.prepare import graph_of
+from xpuruntime.inference.ops.tensor_layout import Facts, lying
 from xpuruntime.ir import Graph
 from xpuruntime.testing.native import check
 from xpuruntime.types import DType

@@ -9,7 +9,7 @@ import xpuruntime as xrt
 from xpuruntime.decisions import Reason
 from xpuruntime.engines.onnxruntime import kernel_options as theirs
 from xpuruntime.engines.openvino import kernel_options as openvinos
-from xpuruntime.inference.vendor_kernels import met_by_options
+from xpuruntime.inference.selection.vendor_options import met_by_options
 from xpuruntime.policies.kinds import kernels_of
 from xpuruntime.targets import DeviceId
 from xpuruntime.testing.onnx_models import small_classifier

@@ -9,11 +9,12 @@ import xpuruntime as xrt
 from xpuruntime.compiler.partition_cost import Costs
 from xpuruntime.decisions import Candidate, Decision, Reason
 from xpuruntime.frontends.model_file import open_model
-from xpuruntime.inference import auto, auto_mixed, mixed_search
-from xpuruntime.inference.attempt import Wanted, attempt
-from xpuruntime.inference.auto import Contender
-from xpuruntime.inference.measured import measured_costs, node_seconds
 from xpuruntime.inference.native.model import native_model
+from xpuruntime.inference.partitioned.dag_executor import auto_mixed, mixed_search
+from xpuruntime.inference.partitioned.dag_executor.node_costs import measured_costs, node_seconds
+from xpuruntime.inference.selection import auto
+from xpuruntime.inference.selection.auto import Contender
+from xpuruntime.inference.selection.candidate import Wanted, attempt
 from xpuruntime.protocols import EvidenceRow
 from xpuruntime.store import Store
 from xpuruntime.targets import DeviceId
