@@ -71,9 +71,10 @@ def start(model: str, engine: str, store: str, shapes: str, threads: str) -> dic
 
 def ours(model: str, engine: str, store: str, shapes: Mapping[str, int], threads: int) -> dict[str, Any]:
     """A session."""
+    from support.onnx_models import small_classifier
+
     import xpuruntime as xrt
     from xpuruntime.inference.execution.seeded_inputs import sample_feeds
-    from xpuruntime.testing.onnx_models import small_classifier
 
     # What every process pays once: the vendor's library, Python's modules.
     off = xrt.ExecutionPolicy(caching=False)

@@ -134,7 +134,7 @@ def hostile_text() -> float:
 
 def crashers() -> float:
     """Files that once crashed a reader or stopped it; the slowest."""
-    from xpuruntime.testing import fuzz_targets
+    from support import fuzz_targets
 
     files = sorted((HERE.parent / "tests" / "fuzz" / "crashers").glob("*/*"))
     return max(

@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
+from support.onnx_models import small_classifier
 
 from xpuruntime import children
-from xpuruntime.testing.onnx_models import small_classifier
 
 HOSTILE = ("numpy.py", "onnx.py", "ziglang.py", "pickle.py", "xpuruntime.py", "ml_dtypes.py", "openvino.py")
 

@@ -1,4 +1,4 @@
-"""Run packed CUDA cases (xpuruntime.testing.cuda_cases) on this machine's GPU with CuPy alone: compile, launch, compare, time.
+"""Run packed CUDA cases (support.cuda_cases) on this machine's GPU with CuPy alone: compile, launch, compare, time.
 
     python scripts/gpu/cuda_cases.py FOLDER RESULT.json
 

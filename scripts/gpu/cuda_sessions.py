@@ -23,7 +23,7 @@ import xpuruntime as xrt
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.program.program import CompiledProgram
 from xpuruntime.runtime import CudaBackend, Executor
-from xpuruntime.testing import models
+from xpuruntime.testing.conformance.seeded import networks as models
 
 
 def one_model(report: Report, name: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from receipt_facts import changed, judge_seen, layers, near, opened, rows_of, se
 
 import xpuruntime as xrt
 from xpuruntime.errors import BuildError, RunError
-from xpuruntime.testing import models
+from xpuruntime.testing.conformance.seeded import networks as models
 
 NOWHERE = 99_999
 """An algorithm that no library has: asking for it makes it list those that it has."""

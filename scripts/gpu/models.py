@@ -21,7 +21,7 @@ import torch
 from gpu_machine import Report, arguments, run_parts
 
 import xpuruntime as xrt
-from xpuruntime.testing import models
+from xpuruntime.testing.conformance.seeded import networks as models
 
 
 def wait(device: str) -> None:

@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 from gpu_machine import Report, arguments, queued_us, run_parts
+from support.speed_graphs import speed_graphs
 
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.ir import Graph
 from xpuruntime.runtime import CudaBackend, Executor
-from xpuruntime.testing.speed_graphs import speed_graphs
 from xpuruntime.types import DType
 
 F = torch.nn.functional

@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 from gpu_machine import Report, arguments, run_parts
 from small_net import compiled, feeds, right, weights
+from support.native import check
 
 import xpuruntime as xrt
 from xpuruntime import ir
 from xpuruntime.runtime import Executor
-from xpuruntime.testing.native import check
 
 TOOLS: Mapping[str, tuple[str, ...]] = {
     "memcheck": ("--leak-check", "no", "--report-api-errors", "no"),
@@ -140,7 +140,7 @@ def decoded(dtype: str) -> bool:
         print(f"no transformers: decoder {dtype} not run", flush=True)
         return False
     from xpuruntime.llm import Generator
-    from xpuruntime.testing.decoders import logits_of, prompt, reference
+    from xpuruntime.testing.conformance.seeded.decoders import logits_of, prompt, reference
 
     model = reference("qwen2", hidden_size=256, head_dim=64, num_attention_heads=4)
     tokens = prompt(20)

@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 import pytest
+from support.onnx_models import build_model, small_classifier
 
 import xpuruntime as xrt
 from xpuruntime.decisions import Reason
@@ -13,7 +14,6 @@ from xpuruntime.errors import RunError
 from xpuruntime.frontends.model_file import open_model
 from xpuruntime.inference.execution.seeded_inputs import sample_feeds
 from xpuruntime.inference.selection.auto import Contender, measure
-from xpuruntime.testing.onnx_models import build_model, small_classifier
 from xpuruntime.types import DType
 
 onnx = pytest.importorskip("onnx", reason="the tests build models with onnx")

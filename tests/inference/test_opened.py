@@ -10,12 +10,12 @@ import sys
 
 import numpy as np
 import pytest
+from support.onnx_models import build_model, small_classifier
 
 import xpuruntime as xrt
 from xpuruntime.frontends.fix_shapes import fix_shapes
 from xpuruntime.frontends.model_file import open_model
 from xpuruntime.inference.models import model_cache as opened
-from xpuruntime.testing.onnx_models import build_model, small_classifier
 
 onnx = pytest.importorskip("onnx")
 

@@ -11,9 +11,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from support.native import check
 
 import xpuruntime as xrt
-from xpuruntime.testing.native import check
 
 
 def ran(repository: Path, tmp_path: Path, script: str, *arguments: str) -> dict[str, Any]:
