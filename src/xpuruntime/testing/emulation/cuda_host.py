@@ -34,7 +34,7 @@ _LAUNCH = re.compile(
     r"// launch: grid (\d+) (\d+) (\d+), block (\d+) (\d+) (\d+), shared (\d+)(?:, cluster (\d+))?"
 )
 _MEETS = re.compile(
-    r"joined_|arrives_|__sync|__shfl|transposed<|rising\(|tensor::|TENSOR_|gemm|gemv|flash|simt|tiles|decode"
+    r"(warp|block|column)_reduce|is_last_block|__sync|__shfl|transposed<|rising\(|tensor::|DYNAMIC_SMEM|gemm|gemv|flash|simt|tiles|decode"
 )
 
 

@@ -11,23 +11,23 @@
 #define XPURT_CLUSTERED 0
 #endif
 
-struct __align__(8) Arrival { uint64_t word; };
+struct __align__(8) ClusterBarrier { uint64_t word; };
 
 // By one thread: a barrier for one time.
-INLINE void cluster_expects(Arrival *arrival) {
+INLINE void cluster_barrier_init(ClusterBarrier *barrier_word) {
 #if XPURT_CLUSTERED
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"((uint32_t)__cvta_generic_to_shared(arrival)) : "memory");
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"((uint32_t)__cvta_generic_to_shared(barrier_word)) : "memory");
 #endif
 }
 // By all threads, and, some work later, the second half: all blocks have begun.
-INLINE void cluster_begin() {
+INLINE void cluster_arrive() {
 #if XPURT_CLUSTERED
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     __syncwarp();
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 #endif
 }
-INLINE void cluster_begun() {
+INLINE void cluster_wait() {
 #if XPURT_CLUSTERED
     __syncwarp();
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
@@ -35,10 +35,10 @@ INLINE void cluster_begun() {
 }
 
 // Four and two values to where block `rank` has what this one has at `to` and `beside`: 24 bytes.
-INLINE void cluster_send(float *to, const float (&four)[4], float *beside, float a, float b, Arrival *arrival, unsigned rank) {
+INLINE void cluster_st_async(float *to, const float (&four)[4], float *beside, float a, float b, ClusterBarrier *barrier_word, unsigned rank) {
 #if XPURT_CLUSTERED
     uint32_t there, barrier;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(barrier) : "r"((uint32_t)__cvta_generic_to_shared(arrival)), "r"(rank));
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(barrier) : "r"((uint32_t)__cvta_generic_to_shared(barrier_word)), "r"(rank));
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"((uint32_t)__cvta_generic_to_shared(to)), "r"(rank));
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(there), "f"(four[0]),
                  "f"(four[1]), "f"(four[2]), "f"(four[3]), "r"(barrier)
@@ -55,9 +55,9 @@ INLINE void cluster_send(float *to, const float (&four)[4], float *beside, float
 }
 
 // By all threads: all `bytes` are there.
-INLINE void cluster_got(Arrival *arrival, uint32_t bytes) {
+INLINE void cluster_barrier_wait(ClusterBarrier *barrier_word, uint32_t bytes) {
 #if XPURT_CLUSTERED
-    const uint32_t barrier = (uint32_t)__cvta_generic_to_shared(arrival);
+    const uint32_t barrier = (uint32_t)__cvta_generic_to_shared(barrier_word);
     if (threadIdx.x == 0)
         asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
     uint32_t done;

@@ -1,6 +1,6 @@
 // needs: tensor
 // hopper.cuh: products of a warpgroup (four warps) that run by themselves, from shared memory: wgmma of sm_90a. Tests put plain C++ in
-// this file's place too. Tiles are rows of 64 16-bit values (128 bytes) whose eight chunks are swizzled as tiles::swizzled<8> has them, from
+// this file's place too. Tiles are rows of 64 16-bit values (128 bytes) whose eight chunks are swizzled as tiles::swizzle<8> has them, from
 // addresses that are multiples of 1024; a wider matrix is several such tiles.
 namespace hopper {
 
@@ -9,34 +9,34 @@ using tensor::u64;
 
 // How wgmma finds a tile (PTX ISA, "Matrix Descriptor Format"): swizzle of 128 bytes, eight rows to the next group of eight 1024 bytes, and
 // `across` bytes to the next tile where one product reads several.
-__device__ __forceinline__ u64 tile(u32 place, u32 across) {
-    return (u64)((place & 0x3ffff) >> 4) | (u64)((across & 0x3ffff) >> 4) << 16 | (u64)(1024 >> 4) << 32 | (u64)1 << 62;
+__device__ __forceinline__ u64 matrix_desc(u32 addr, u32 across) {
+    return (u64)((addr & 0x3ffff) >> 4) | (u64)((across & 0x3ffff) >> 4) << 16 | (u64)(1024 >> 4) << 32 | (u64)1 << 62;
 }
-__device__ __forceinline__ u64 moved(u64 tile, int bytes) { return tile + (u64)(bytes >> 4); }
+__device__ __forceinline__ u64 advance_desc(u64 desc, int bytes) { return desc + (u64)(bytes >> 4); }
 
 // What generic loads and stores wrote becomes visible to wgmma: by who wrote, before the barrier.
-__device__ __forceinline__ void written() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-__device__ __forceinline__ void arrive() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int pending>
-__device__ __forceinline__ void wait() {
+__device__ __forceinline__ void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
 // The compiler keeps uses of these registers after this point.
 template <int N>
-__device__ __forceinline__ void landed(float (&d)[N]) {
+__device__ __forceinline__ void reg_fence(float (&d)[N]) {
 #pragma unroll
     for (int i = 0; i < N; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
 // d[64 x 2N] = or += a b: sum j * 4 + e of a thread is row (warp % 4) * 16 + e / 2 * 8 + lane / 4, column j * 8 + lane % 4 * 2 + e % 2.
 template <class T, int N>
-struct Product;
+struct Wgmma;
 
 template <>
-struct Product<tensor::Bf16, 64> {
+struct Wgmma<tensor::Bf16, 64> {
     // Both sides rows with k along them, in shared memory; `keep` adds to what d holds.
-    static __device__ __forceinline__ void rows(float (&d)[64], u64 a, u64 b, bool keep) {
+    static __device__ __forceinline__ void ss(float (&d)[64], u64 a, u64 b, bool keep) {
         asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
                      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
                      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
@@ -54,7 +54,7 @@ struct Product<tensor::Bf16, 64> {
                      : "l"(a), "l"(b), "r"((int)keep));
     }
     // a in registers, b's rows are k; always adds.
-    static __device__ __forceinline__ void across(float (&d)[64], const u32 (&a)[4], u64 b) {
+    static __device__ __forceinline__ void rs(float (&d)[64], const u32 (&a)[4], u64 b) {
         asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
                      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
                      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
@@ -73,9 +73,9 @@ struct Product<tensor::Bf16, 64> {
     }
 };
 template <>
-struct Product<tensor::Bf16, 32> {
+struct Wgmma<tensor::Bf16, 32> {
     // Both sides rows with k along them, in shared memory; `keep` adds to what d holds.
-    static __device__ __forceinline__ void rows(float (&d)[32], u64 a, u64 b, bool keep) {
+    static __device__ __forceinline__ void ss(float (&d)[32], u64 a, u64 b, bool keep) {
         asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
                      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
                      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -87,7 +87,7 @@ struct Product<tensor::Bf16, 32> {
                      : "l"(a), "l"(b), "r"((int)keep));
     }
     // a in registers, b's rows are k; always adds.
-    static __device__ __forceinline__ void across(float (&d)[32], const u32 (&a)[4], u64 b) {
+    static __device__ __forceinline__ void rs(float (&d)[32], const u32 (&a)[4], u64 b) {
         asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
                      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
                      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -100,9 +100,9 @@ struct Product<tensor::Bf16, 32> {
     }
 };
 template <>
-struct Product<tensor::F16, 64> {
+struct Wgmma<tensor::F16, 64> {
     // Both sides rows with k along them, in shared memory; `keep` adds to what d holds.
-    static __device__ __forceinline__ void rows(float (&d)[64], u64 a, u64 b, bool keep) {
+    static __device__ __forceinline__ void ss(float (&d)[64], u64 a, u64 b, bool keep) {
         asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
                      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
                      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
@@ -120,7 +120,7 @@ struct Product<tensor::F16, 64> {
                      : "l"(a), "l"(b), "r"((int)keep));
     }
     // a in registers, b's rows are k; always adds.
-    static __device__ __forceinline__ void across(float (&d)[64], const u32 (&a)[4], u64 b) {
+    static __device__ __forceinline__ void rs(float (&d)[64], const u32 (&a)[4], u64 b) {
         asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
                      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
                      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
@@ -139,9 +139,9 @@ struct Product<tensor::F16, 64> {
     }
 };
 template <>
-struct Product<tensor::F16, 32> {
+struct Wgmma<tensor::F16, 32> {
     // Both sides rows with k along them, in shared memory; `keep` adds to what d holds.
-    static __device__ __forceinline__ void rows(float (&d)[32], u64 a, u64 b, bool keep) {
+    static __device__ __forceinline__ void ss(float (&d)[32], u64 a, u64 b, bool keep) {
         asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
                      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
                      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -153,7 +153,7 @@ struct Product<tensor::F16, 32> {
                      : "l"(a), "l"(b), "r"((int)keep));
     }
     // a in registers, b's rows are k; always adds.
-    static __device__ __forceinline__ void across(float (&d)[32], const u32 (&a)[4], u64 b) {
+    static __device__ __forceinline__ void rs(float (&d)[32], const u32 (&a)[4], u64 b) {
         asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
                      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
                      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"

@@ -42,13 +42,13 @@ struct Pixels {
         long long place;
         if (ALIGNED) {
             const bool there = find<S>(r, k, place);
-            tensor::copy16(tensor::place(to), x + place, there);
+            tensor::cp_async_16(tensor::smem_addr(to), x + place, there);
             return;
         }
         u16 values[8];
 #pragma unroll
         for (int i = 0; i < 8; ++i) values[i] = find<S>(r, k + i, place) ? x[place] : (u16)0;
-        tiles::gather(to, values, 8);
+        tiles::copy_scalar(to, values, 8);
     }
 };
 

@@ -31,25 +31,25 @@ struct f16 { uint16_t bits; };
 #define __builtin_constant_p(x) false
 #endif
 
-// Programmatic dependent launch. From `let_next_come` on the next launch may take its place beside this one; after `wait_for_turn` the launch
+// Programmatic dependent launch. From `griddep_launch_dependents` on the next launch may take its place beside this one; after `griddep_wait` the launch
 // before is done and its writes are seen. In between a kernel may read only what no launch writes: weights. Every thread waits, even one
 // that reads nothing, so that whoever is done has seen everything before it done.
-INLINE void let_next_come() {
+INLINE void griddep_launch_dependents() {
 #if defined(__CUDACC_RTC__) && SM >= 90
     asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
-INLINE void wait_for_turn() {
+INLINE void griddep_wait() {
 #if defined(__CUDACC_RTC__) && SM >= 90
     asm volatile("griddepcontrol.wait;" ::: "memory");
-#elif defined(XPURT_TURN)  // a stand-in that watches the order
-    XPURT_TURN();
+#elif defined(XPURT_GRIDDEP_WAIT)  // a stand-in that watches the order
+    XPURT_GRIDDEP_WAIT();
 #endif
 }
 
-INLINE void in_turn() {
-    let_next_come();
-    wait_for_turn();
+INLINE void griddep_sync() {
+    griddep_launch_dependents();
+    griddep_wait();
 }
 
 // ── scalars where the C++ prelude has vectors ──
@@ -267,4 +267,4 @@ template <class To> INLINE loaded<To> convert_bool(bool m) {
 
 // ── whom a thread works for ──
 
-INLINE int64_t thread_number() { return (int64_t)blockIdx.x * blockDim.x + threadIdx.x; }
+INLINE int64_t global_thread_id() { return (int64_t)blockIdx.x * blockDim.x + threadIdx.x; }

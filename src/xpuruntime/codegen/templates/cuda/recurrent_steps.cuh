@@ -19,7 +19,7 @@ template <int LANES, int THREADS, int S, int H, int STRIDE, class A, class T> IN
         }
 #pragma unroll
         for (int s = 0; s < S; ++s) {  // every lane of a warp, whether its row is there or not
-            const A sum = joined_lanes<LANES>(sums[s], sum_of());
+            const A sum = warp_reduce<LANES>(sums[s], sum_of());
             if (lane == 0 && row < rows) gates[s * STRIDE + row] = sum;
         }
     }

@@ -1,7 +1,7 @@
 // needs: tensor
 // sight.cuh: which keys the queries of a block see by a mask of flags, so that keys that none of them sees are never fetched, and the mask is not
 // asked again where all see all.
-namespace sight {
+namespace mask_scan {
 
 using tensor::u16;
 using tensor::u32;
@@ -9,42 +9,42 @@ using tensor::u32;
 struct alignas(16) Flags {
     u32 at[4];
 };
-static constexpr int OPEN = 0x8000;  // every query sees every key
+static constexpr int ALL_VISIBLE = 0x8000;  // every query sees every key
 
-// The blocks of BN keys of which some query from row0 on sees a key, one after the other in `order`, with OPEN where that is so; gives their number.
+// The blocks of BN keys of which some query from row0 on sees a key, one after the other in `order`, with ALL_VISIBLE where that is so; gives their number.
 // P: queries, keys, and TILES blocks of keys, for which `order` has room and one more; keys and mask_row, from one query's flags to the next's, are multiples of 16.
 template <class P, int BM, int BN, int WARPS>
-__device__ __forceinline__ int blocks_seen(const unsigned char *mask, int row0, u16 *order) {
-    constexpr int PIECES = BN / 16, ROWS = 32 / PIECES, AHEAD = 8;
-    static_assert(BM % (ROWS * AHEAD) == 0, "rounds of loads go through the rows of a block");
+__device__ __forceinline__ int visible_blocks(const unsigned char *mask, int row0, u16 *order) {
+    constexpr int PIECES = BN / 16, ROWS = 32 / PIECES, IN_FLIGHT = 8;
+    static_assert(BM % (ROWS * IN_FLIGHT) == 0, "rounds of loads go through the rows of a block");
     const int lane = threadIdx.x % 32, last = P::queries - 1;
     const bool aligned = (unsigned long long)mask % 16 == 0;
     for (int block = threadIdx.x / 32; block < P::TILES; block += WARPS) {
         const int key = block * BN + lane % PIECES * 16;
         bool some = !aligned, all = aligned && key < P::keys;
         if (all)
-            for (int row = lane / PIECES; row < BM; row += ROWS * AHEAD) {
-                Flags four[AHEAD];  // all of them are under way before one is looked at
+            for (int row = lane / PIECES; row < BM; row += ROWS * IN_FLIGHT) {
+                Flags four[IN_FLIGHT];  // all of them are under way before one is looked at
 #pragma unroll
-                for (int i = 0; i < AHEAD; ++i) {
+                for (int i = 0; i < IN_FLIGHT; ++i) {
                     const int at = row0 + row + i * ROWS;
                     four[i] = *(const Flags *)(mask + (long long)(at < last ? at : last) * P::mask_row + key);
                 }
 #pragma unroll
-                for (int i = 0; i < AHEAD; ++i)
+                for (int i = 0; i < IN_FLIGHT; ++i)
 #pragma unroll
                     for (int e = 0; e < 4; ++e) some |= four[i].at[e] != 0, all &= four[i].at[e] == 0x01010101u;
             }
         some = __any_sync(0xffffffffu, some);
         all = !__any_sync(0xffffffffu, !all);
-        if (lane == 0) order[block] = some ? all ? OPEN : 1 : 0;
+        if (lane == 0) order[block] = some ? all ? ALL_VISIBLE : 1 : 0;
     }
     __syncthreads();
     if (threadIdx.x == 0) {
         int count = 0;
         for (int block = 0; block < P::TILES; ++block) {
             const int said = order[block];
-            if (said) order[count++] = block | (said & OPEN);
+            if (said) order[count++] = block | (said & ALL_VISIBLE);
         }
         order[P::TILES] = count;
     }
@@ -52,4 +52,4 @@ __device__ __forceinline__ int blocks_seen(const unsigned char *mask, int row0, 
     return order[P::TILES];
 }
 
-}  // namespace sight
+}  // namespace mask_scan
