@@ -2,7 +2,7 @@
 
 All of the time is that of reading the weight once. Warps own columns, lanes stride along k in 16-byte reads; the first weights of a launch
 are read before the one before it is done. Blocks have one item of columns each, up to eight blocks a multiprocessor: on an H200 that took
-17 us less a layer of Qwen2.5-1.5B than two blocks that stay and go gate their items (``benchmarks/cuda/decoder_breakdown.py``).
+17 us less a layer of Qwen2.5-1.5B than two persistent blocks that loop over their items (``benchmarks/cuda/decoder_breakdown.py``).
 ``norm_linear`` has an RMS norm before the product: the sums of a row's squares are made with its staging, the factor is applied to finished
 sums. Gated, a group of warps has rows of both halves.
 """
@@ -36,9 +36,9 @@ MAX_ROWS = 16
 _DTYPES = (DType.BFLOAT16, DType.FLOAT16, DType.FLOAT32)
 _WARPS = 8
 _MAX_BLOCKS = 8 * FULL
-"""Blocks of a launch beyond which each goes gate several items."""
+"""Blocks of a launch beyond which a group computes several items."""
 _SHORT = 16
-"""Steps up to which a warp goes gate a whole row alone."""
+"""Steps up to which one warp reads a whole row."""
 _LOADS = 12
 """16-byte loads of a thread that are under way."""
 _LOADS_IN_REGS = 8

@@ -38,6 +38,10 @@ _MEETS = re.compile(
 )
 
 
+_STAND_INS = {"tensor": "cuda_tensor.h", "hopper": "cuda_hopper.h", "wgmma": "cuda_wgmma.h"}
+"""Parts with instructions that only a GPU has, and the files that replace them."""
+
+
 class CudaHost(CudaTarget):
     """CUDA's kernels, the processor's binaries. Plans carry the processor's name, since its backend runs them."""
 
@@ -72,7 +76,7 @@ class CudaHost(CudaTarget):
 
     def part(self, name: str) -> tuple[str, str]:
         """Instructions that only a GPU has are written out."""
-        stand_in = {"tensor": "cuda_tensor.h", "hopper": "cuda_hopper.h"}.get(name)
+        stand_in = _STAND_INS.get(name)
         return (stand_in, _own(stand_in)) if stand_in else super().part(name)
 
     def source(self, functions: Mapping[str, str], parts: Iterable[str] = ()) -> str:

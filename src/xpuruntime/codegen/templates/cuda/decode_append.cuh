@@ -1,26 +1,26 @@
 // needs: tiles last_block
-// decode_append.cuh: attention that turns its own queries by their positions and puts the new keys and values into the caches.
+// decode_append.cuh: the KV-cache append of flash_decode: rotary embedding of the queries and new keys, and the write of new keys and values.
 //
-// Every place of the caches belongs to the blocks of one split, so whoever needs a new row makes it: it waits in shared memory and replaces
-// what the block reads at its place. Of the blocks that share a split, those of the first rows write it to the cache; the others may read
-// old or new there and use neither.
+// Each cache position belongs to one split, and each block computes the new rows of its split into shared memory, where they replace what the
+// block loads at their positions. Of the blocks that share a split, those of the first rows write them to the cache; the others may load the
+// old or the new value and use neither.
 //
-// P: what flash_decode.cuh says, and NEW, HALF (pairs of a row that are turned: of element i and HALF + i), WIDE (eight pairs at a time
-//    may be read), TABLE (rows of the tables of cosines and sines, 0: a row for each position of the call), TILES (bytes of shared memory
-//    before the new rows), token(row), place_of(batch, t), spot_of(batch, t) (the row of the tables), placed(place) and spotted(spot)
-//    (checked), cosines_at(batch, t, spot), sines_at(...), key_of(batch, head, t), value_of(batch, head, t), keys_of(batch, head),
-//    values_of(batch, head), writes().
+// P: the members that flash_decode.cuh lists, and NEW_TOKENS, HALF (rotary pairs of a row: elements i and HALF + i), WIDE (vectors of eight pairs are
+//    allowed), TABLE (rows of the cosine and sine tables, 0: one row per position of the call), TILES (shared-memory offset of the new rows),
+//    token(row), place_of(batch, t) (cache position), spot_of(batch, t) (table row), placed(place) and spotted(spot) (bounds-checked),
+//    cosines_at(batch, t, spot), sines_at(...), key_of(batch, head, t), value_of(batch, head, t), keys_of(batch, head), values_of(batch, head),
+//    writes().
 namespace flash_decode {
 
 using tensor::u16;
 using tensor::u32;
 
-// One value of a row, or eight that lie at a multiple of 16 bytes.
+// One value of a row, or eight 16-byte aligned ones.
 template <int N> struct Few;
 template <> struct Few<1> { u16 at[1]; };
 template <> struct __align__(16) Few<8> { u16 at[8]; };
 template <int N> __device__ __forceinline__ Few<N> few(const u16 *from) { return *(const Few<N> *)from; }
-// What the launch before wrote: from the second-level cache, where it is.
+// Load what the previous launch wrote: from L2.
 template <int N> __device__ __forceinline__ Few<N> ld_cg_few(const u16 *from) {
 #if defined(__CUDACC_RTC__)
     if constexpr (N == 8) return bitcast<Few<8>>(__ldcg((const uint4 *)from));
@@ -50,12 +50,12 @@ template <class P> struct KvAppend<P, true> {
     __device__ __forceinline__ static void store(unsigned char *row, int chunk, int e, const Part &v) {
         *(Part *)(row + chunk * 16 + e % 8 * 2) = v;
     }
-    // What waits in shared memory for each new position: 0, its key; 1, its value; 2, its cosines, then its sines.
+    // Shared-memory rows of each new position: 0, its key; 1, its value; 2, its cosines, then its sines.
     __device__ __forceinline__ static unsigned char *row_at(unsigned char *shared, int which, int t) {
         return shared + P::TILES + (which * P::NEW_TOKENS + t) * P::D * 2;
     }
 
-    // Reads go out whose values `prepare` takes. begin, end: keys of the block's split.
+    // Issue the loads whose values `prologue` uses. begin, end: the keys of the block's split.
     __device__ __forceinline__ void load_positions(int batch, int begin, int end, const P &p) {
         first = begin, last = end;
         if (threadIdx.x < P::NEW_TOKENS) {
@@ -64,7 +64,7 @@ template <class P> struct KvAppend<P, true> {
         }
     }
 
-    // All that can be done before the launch's turn: where new rows go, their cosines and sines, and queries that there are not.
+    // Do the work that needs no griddep_wait: cache positions, cosines and sines, zeros of missing queries.
     __device__ __forceinline__ void prologue(unsigned char *shared, int batch, const P &p) {
         Known &k = known();
         if (threadIdx.x < P::NEW_TOKENS) {
@@ -85,7 +85,7 @@ template <class P> struct KvAppend<P, true> {
         __syncthreads();
     }
 
-    // Unit u of a row of position t: W pairs, turned, or W elements behind them; zeros beyond the row.
+    // Compute unit u of a row at position t: W rotated pairs, or W elements behind them; zeros beyond the row.
     template <class Put>
     __device__ __forceinline__ static void rotate_pairs(const u16 *x, unsigned char *shared, int t, int u, const Put &put) {
         if (u < PAIRS) {
@@ -107,7 +107,7 @@ template <class P> struct KvAppend<P, true> {
     }
 
     __device__ __forceinline__ bool in_split(int at) const { return at >= first && at < last; }
-    // Whether new row t goes to the cache: of several for one place, the last does.
+    // Return whether this block writes new row t to the cache. Of several rows for one position the last wins.
     __device__ __forceinline__ bool writes_cache(int t, const P &p) const {
         bool last = p.writes();
 #pragma unroll
@@ -115,8 +115,8 @@ template <class P> struct KvAppend<P, true> {
         return last;
     }
 
-    // The queries' tile, and the new rows that this block's split has; they are there after the next barrier. Queries and keys are turned alike
-    // and at once; values have other warps.
+    // Write the queries' tile and the split's new rows to shared memory; the next barrier makes them visible. Queries and keys are rotated together;
+    // other warps copy the values.
     __device__ __forceinline__ void rotate_and_append(const u16 *q, unsigned char *shared, int batch, int head, const P &p) const {
         constexpr int ROTATED = (P::rows + P::NEW_TOKENS) * UNITS, ROTATED_PADDED = (ROTATED + 31) / 32 * 32, VALUES = P::D / W;
         for (int i = threadIdx.x; i < ROTATED_PADDED + P::NEW_TOKENS * VALUES; i += THREADS) {
@@ -141,7 +141,7 @@ template <class P> struct KvAppend<P, true> {
         }
     }
 
-    // A warp's KEYS keys from key0 on and their values, which have landed: new rows in the place of old ones.
+    // Replace old rows by new ones in a warp's tile of KEYS keys from key0 on and in their values.
     template <int KEYS>
     __device__ __forceinline__ void patch_tile(unsigned char *tile, unsigned char *shared, int key0, int end) const {
         if (!has_new_rows) return;

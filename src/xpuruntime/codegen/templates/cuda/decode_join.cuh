@@ -1,11 +1,11 @@
 // needs: tiles last_block cluster
-// decode_join.cuh: partials of attention become one: for each row sums of weighted values, the largest logit and the sum of weights.
+// decode_join.cuh: combination of split attention: for each row weighted sums, row maximum and row sum.
 //
-// The partials of a task (P::SPLITS of them, each by a block of its own) meet in memory. The last block to come joins them; where they are
-// many, the last of each GROUP joins its group's first, so that no block reads more than it can have under way at once.
+// The P::SPLITS blocks of a task write their partial results to memory, and the last block to arrive combines them. If there are many, the last
+// block of each GROUP combines its group first, so that no block reads more than it can have in flight.
 namespace flash_decode {
 
-// Where the partials of a task lie: the values of each split's rows, four at a time, then the states (largest logit, sum of weights) of each row.
+// Layout of a task's partial results: the values of each split's rows, four at a time, then the state (row maximum, row sum) of each row.
 struct __align__(16) Four { float x[4]; };
 struct __align__(8) State { float new_max, row_sum; };
 __device__ __forceinline__ Four ld_cg_four(const Four *p) {
@@ -24,7 +24,7 @@ template <class P> struct Partials {
     __device__ __forceinline__ State *state(int split, int row) const { return (State *)(at + STATES) + row * P::SPLITS + split; }
 };
 
-// Up to four values of a row of the result.
+// Store up to four values of a row of the result.
 template <class P>
 __device__ __forceinline__ void store_four(const Four &v, int batch, int head, int row, int at, const P &p) {
 #pragma unroll
@@ -32,8 +32,7 @@ __device__ __forceinline__ void store_four(const Four &v, int batch, int head, i
         if (P::dv % 4 == 0 || at + e < P::dv) p.keep(batch, head, row, at + e, v.x[e]);
 }
 
-// What the blocks of a cluster give one of them: by split, for each of its PER_BLOCK places four sums, and the largest logit and the sum of
-// weights of their row.
+// What one block of a cluster receives: for each split and each of its PER_BLOCK entries four sums, and the row maximum and row sum of their row.
 template <class P> struct ClusterExchange {
     static constexpr int PER_BLOCK = Partials<P>::PER_BLOCK;
     Four sums[P::SPLITS * PER_BLOCK];
@@ -41,8 +40,8 @@ template <class P> struct ClusterExchange {
     ClusterBarrier all;
 };
 
-// The states of a block's warps (D sums, the largest logit, the sum of weights for each row) become the block's part, or the result. Blocks of
-// a cluster give each other's part to whoever joins it, `exchange` by split.
+// Merge the states of a block's warps (D sums, row maximum, row sum per row) into the block's partial result, or the output. In a cluster, send
+// each part to the block that combines it; `exchange` is indexed by split.
 template <class P>
 __device__ __forceinline__ void merge_warps(const float *states, ClusterExchange<P> *exchange, const Partials<P> &partials, int batch, int head, const P &p) {
     constexpr int LINE = P::D + 4, FOURS = Partials<P>::FOURS, PER_BLOCK = Partials<P>::PER_BLOCK;
@@ -78,7 +77,7 @@ __device__ __forceinline__ void merge_warps(const float *states, ClusterExchange
     }
 }
 
-// What the blocks of a cluster have given this one becomes its share of the result.
+// Combine what this block received from its cluster and store it.
 template <class P>
 __device__ __forceinline__ void reduce_in_cluster(ClusterExchange<P> *exchange, int batch, int head, const P &p) {
     constexpr int FOURS = Partials<P>::FOURS, PER_BLOCK = Partials<P>::PER_BLOCK;
@@ -108,8 +107,8 @@ __device__ __forceinline__ void reduce_in_cluster(ClusterExchange<P> *exchange, 
     }
 }
 
-// `count` partials (up to MAX_COUNT), every `step`th from `first` on, become that of `first`, or (WHOLE) the result. A warp has ROWS_PER_WARP rows, a lane four
-// of a row's values, and the state of one part. All that fits is under way at once.
+// Combine `count` partial results (up to MAX_COUNT), every `step`th from `first`, into that of `first`, or (WHOLE) into the output. A warp has
+// ROWS_PER_WARP rows; a lane has four of a row's values and the state of one split. All loads that fit in registers are in flight at once.
 template <class P, int MAX_COUNT, bool WHOLE>
 __device__ __forceinline__ void combine_splits(const Partials<P> &partials, int first, int step, int count, int batch, int head, const P &p) {
     constexpr int FOURS = Partials<P>::FOURS, ROWS_PER_WARP = (P::rows + P::WARPS - 1) / P::WARPS, MAX_IN_FLIGHT = 20 / ROWS_PER_WARP < 1 ? 1 : 20 / ROWS_PER_WARP,
@@ -167,7 +166,7 @@ __device__ __forceinline__ void combine_splits(const Partials<P> &partials, int 
     }
 }
 
-// Called by every block of a task once its part is written. `counters`: the task's, one for its groups and one for each.
+// Combine a task's splits. Every block calls it after its partial result is written. `counters`: the task's counter, then one per group.
 template <class P>
 __device__ __forceinline__ void combine(const Partials<P> &partials, unsigned *counters, int batch, int head, const P &p) {
     constexpr int GROUPS = (P::SPLITS + P::GROUP - 1) / P::GROUP;

@@ -1,17 +1,17 @@
 // needs: tiles
-// decode_rows.cuh: what a warp does with PER tiles of 16 keys and their values: logits of all rows, their weights, and sums of weighted values.
+// decode_rows.cuh: the inner step of flash_decode: a warp computes the logits of TILES_PER_STEP tiles of 16 keys and their weights, and accumulates
+// the weighted values.
 //
-// The queries are the left side of a product where there are up to 16 rows. Where there are up to 8 (NARROW), keys and values are: their 16
-// fill the left side, the rows fill the right one, and no half of a product is thrown away.
+// With up to 16 rows the queries are the A operand of the mma. With up to 8 (NARROW) the keys and values are, and the rows are the B operand, so
+// that no half of a product is wasted.
 //
-// Both: look(first key, end of the keys) reads, before the launch's turn, what is added to logits, where a warp has one step and it can (MASK_IN_REGS);
-// begin(place of the queries' tile), step(tile of the keys, of the values, first key, end of the keys), store_state(the warp's states in
-// shared memory: for each row D sums, the largest logit, the sum of weights).
+// Both: prefetch_mask loads the additive mask before griddep_wait if a warp has one step (MASK_IN_REGS); load_queries; step; store_state writes a
+// warp's state to shared memory: for each row D sums, the row maximum, the row sum.
 namespace flash_decode {
 
 using tensor::u32;
 
-// A row's logit of a key, to base 2.
+// The base-2 logit of a row and a key.
 template <class P>
 __device__ __forceinline__ float logit_of(float x, int batch, int head, int row, int key, int end, const P &p) {
     if (key >= end || row >= P::rows || !p.sees(row, key)) return MASKED_SCORE;

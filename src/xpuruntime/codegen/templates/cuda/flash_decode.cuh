@@ -1,25 +1,23 @@
 // needs: decode_join decode_append decode_rows
-// flash_decode.cuh: attention of few queries over many keys, whose time is that of reading keys and values once.
-// The keys are split over blocks (Flash-Decoding, Dao et al., 2023), whose partials then become one (decode_join.cuh). All query heads that share a
-// key head are rows of one block, so tensor cores compute up to 16 of them at once; a warp has 16 or 32 keys of its own at a time and copies
-// STAGES ahead, so that no warp waits for another until the end. A block runs through most of this text once, and a text that nothing has run
-// lately is fetched: loops stay loops where that costs little.
+// flash_decode.cuh: bandwidth-bound attention of few queries over many keys.
+// The keys are split over blocks (Flash-Decoding, Dao et al., 2023), whose partial results decode_join.cuh combines. All query heads that share a
+// key head are rows of one block, so that one mma computes up to 16 of them. Each warp has its own pipeline of STAGES tiles of 16 or 32 keys, so
+// that no warp waits for another before the end. Loops are not unrolled where the instruction cache matters more: most code runs once per block.
 //
-// P: T, D (size of a head, padded to 32, 64 or 128), d, dv, rows (of queries and heads, up to 16), keys, SPLITS, SHARE (keys of a
-//    split), GROUP (splits whose partials are joined first), WARPS, STAGES, SLOTS (tiles of a warp that there is room for: STAGES, or all that
-//    its share has), PER (times 16: keys of a tile), STATES, INBOX, BOUNDS (where in shared memory the warps' states lie, 0 for the tiles'
-//    place, what a cluster's blocks give each other, and what the warps find of a mask), CLUSTER (a task's blocks are one cluster), NARROW
-//    (decode_rows.cuh), ADDS (a mask is all that changes a logit), ALIGNED, k_row, v_row; MASKED (there are logits to change), MASK_ROWS
-//    (rows whose masks differ), q_at(row), sees(row, key), scale() (of exponents to base 2), logit(score, batch, head, row, key),
-//    keep(batch, head, row, at, value).
-//    NEW (positions whose keys and values the launch itself puts into the caches, 0 for none) asks for what decode_append.cuh says. Such a
-//    launch reads the mask and old keys and values before its turn: the program is laid out so that they are there.
+// P: T, D (head size padded to 32, 64 or 128), d, dv, rows (queries times heads, up to 16), keys, SPLITS, KEYS_PER_SPLIT, GROUP (splits that are
+//    combined first), WARPS, STAGES, SMEM_TILES (tile buffers per warp: STAGES, or fewer for a short split), TILES_PER_STEP (tiles of 16 keys),
+//    STATES_OFFSET, CLUSTER_SMEM, BOUNDS_OFFSET (shared-memory offsets of the warps' states (0: they reuse the tiles), of the data exchanged in
+//    a cluster, and of the mask's bounds), CLUSTER (a task's blocks are one cluster), NARROW (decode_rows.cuh), ADDITIVE_MASK (the mask only
+//    adds to logits), ALIGNED, k_row, v_row, MASKED (logits change), MASK_ROWS (rows with different masks), q_at(row), sees(row, key), scale() (for
+//    base-2 exponents), logit(score, batch, head, row, key), keep(batch, head, row, at, value).
+//    NEW_TOKENS (positions that the launch itself appends to the KV cache, 0 for none) adds the members that decode_append.cuh lists. Such a launch
+//    reads the mask and the old keys and values before griddep_wait; compiler/turns.py holds that no earlier launch is still writing them.
 namespace flash_decode {
 
 using tensor::u16;
 using tensor::u32;
 
-// The keys of a split that a mask shows to any row: others are not read.
+// Narrow begin and end to the keys of a split that some row sees.
 template <class P>
 __device__ __forceinline__ void visible_range(int batch, int head, int &begin, int &end, int (*bounds)[2], const P &p) {
     int first = end, last = begin;
@@ -47,14 +45,14 @@ __device__ __forceinline__ void visible_range(int batch, int head, int &begin, i
     end = last;
 }
 
-// One part of a task, and its place among the others. Where there is but one, it is the result.
+// Compute one split of a task; with SPLITS == 1 its result is the output.
 template <class P>
 __device__ __forceinline__ void split_kernel(
     const u16 *q, const u16 *k, const u16 *v, int batch, int head, const Partials<P> &partials, unsigned *counters, const P &p
 ) {
     DYNAMIC_SMEM(shared);
     constexpr int CH = P::D / 8, KEYS = P::TILES_PER_STEP * 16, TILE = KEYS * P::D * 2, STAGE = 2 * TILE, LOADS = KEYS * CH / 32;
-    constexpr bool PIPELINED = P::KEYS_PER_SPLIT > (P::STAGES - 1) * P::WARPS * KEYS;  // than is under way from the beginning
+    constexpr bool PIPELINED = P::KEYS_PER_SPLIT > (P::STAGES - 1) * P::WARPS * KEYS;  // more steps than the prologue loads
     float *const states = (float *)(shared + P::STATES_OFFSET);
     ClusterExchange<P> *const exchange = (ClusterExchange<P> *)(shared + P::CLUSTER_SMEM);
     if constexpr (P::CLUSTER) {
@@ -113,7 +111,7 @@ __device__ __forceinline__ void split_kernel(
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
         tensor::cp_async_wait<P::STAGES - 2>();
-        __syncwarp();  // this tile is there for all lanes, and all are done with the one whose place the next copy takes
+        __syncwarp();  // the tile has arrived for all lanes, and no lane reads the buffer that the next copy overwrites
         if constexpr (PIPELINED)
             if (step + P::STAGES - 1 < steps) fetch(step + P::STAGES - 1);
         tensor::cp_async_commit();
@@ -121,7 +119,7 @@ __device__ __forceinline__ void split_kernel(
         if constexpr (P::NEW_TOKENS > 0) added.template patch_tile<KEYS>(own + at, shared, key0, end);
         sums.step(tile + at, tile + at + TILE, key0, end, batch, head, p);
     }
-    if constexpr (P::STATES_OFFSET == 0) {  // the states take the tiles' place
+    if constexpr (P::STATES_OFFSET == 0) {  // the states reuse the tiles' memory
         tensor::cp_async_wait<0>();
         __syncthreads();
     }

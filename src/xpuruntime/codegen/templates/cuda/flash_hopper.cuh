@@ -1,16 +1,16 @@
-// needs: tiles hopper mask_scan
-// flash_hopper.cuh: flash_v2 for Hopper's products of a warpgroup: two warpgroups of 64 queries each, keys 128 at a time. While the products
-// of one block of keys run, the softmax of the next is computed (the overlap within a warpgroup of FlashAttention-3, Shah et al., 2024).
+// needs: tiles wgmma mask_scan
+// flash_hopper.cuh: flash_v2 with wgmma: two warpgroups of 64 queries each, 128 keys at a time. While the products of one block of keys run, the
+// softmax of the next is computed (intra-warpgroup overlap of FlashAttention-3, Shah et al., 2024).
 //
-// The struct P is flash_v2's; BM is 128, BN 128, WARPS 8, D 64 or 128. Where it LOOKS, the mask (flags(batch, head)) is looked through first, and
-// open(score) is a logit that the mask does not hide.
+// P is flash_v2's struct; BM is 128, BN 128, WARPS 8, D 64 or 128. If SCANS_MASK, the mask at flags(batch, head) is scanned first, and
+// unmasked_logit(score) is the logit of a key in a block without masked keys.
 namespace flash_hopper {
 
 using tensor::u16;
 using tensor::u32;
 using tensor::u64;
 
-// Rows of D values as D / 64 tiles, one after the other.
+// Copy rows of D values into D / 64 consecutive tiles.
 template <int ROWS, int D, int THREADS, bool ALIGNED>
 __device__ __forceinline__ void fetch(unsigned char *tile, const u16 *from, int stride, int width, int limit) {
     constexpr int CHUNKS = D / 8, STEP = THREADS / CHUNKS;
@@ -50,10 +50,10 @@ __device__ __forceinline__ void forward(const u16 *q, const u16 *k, const u16 *v
         blocks = mask_scan::visible_blocks<P, BM, BN, THREADS / 32>(p.flags(batch, head), row0, room);
         order = room;
     }
-    // The n-th block of keys that is seen: where it begins.
+    // The first key of the n-th visible block.
     const auto key_of = [&](int n) { return (P::SCANS_MASK ? order[n] & ~mask_scan::ALL_VISIBLE : n) * BN; };
 
-    // Queries, then two blocks of keys, then two of values.
+    // Shared memory: the queries, two buffers of keys, two of values.
     unsigned char *const keys = shared + Q_BYTES, *const values = keys + 2 * KV_BYTES;
     const auto fetch_keys = [&](int block) {
         if (block >= blocks) return;
@@ -79,7 +79,7 @@ __device__ __forceinline__ void forward(const u16 *q, const u16 *k, const u16 *v
     const u64 query_tile = hopper::matrix_desc(tensor::smem_addr(shared) + group * 64 * 128, 0);
     const u64 key_tile = hopper::matrix_desc(tensor::smem_addr(keys), 0), value_tile = hopper::matrix_desc(tensor::smem_addr(values), BN * 128);
 
-    // Scores of a block, left to run.
+    // Issue the scores of a block.
     const auto compute_scores = [&](int block) {
 #pragma unroll
         for (int kk = 0; kk < D / 16; ++kk) {
@@ -89,14 +89,14 @@ __device__ __forceinline__ void forward(const u16 *q, const u16 *k, const u16 *v
         }
         hopper::wgmma_commit();
     };
-    // Sums of weighted values, left to run.
+    // Issue the accumulation of weighted values.
     const auto accumulate_values = [&](int block) {
 #pragma unroll
         for (int kk = 0; kk < BN / 16; ++kk)
             hopper::Wgmma<T, ON * 4>::rs(out, weights[kk], hopper::advance_desc(value_tile, block % 2 * KV_BYTES + kk * 16 * 128));
         hopper::wgmma_commit();
     };
-    // From scores to weights (still in s), maxima and sums; `rescale` is what earlier sums are worth now.
+    // Turn scores into weights (in s) and update row maxima and sums; `rescale` is the factor of earlier sums.
     const auto online_softmax = [&](int block) {
         const int key0 = key_of(block);
         const bool edge = key0 + BN > P::keys || (P::CAUSAL && key0 + BN - 1 > first + P::offset);
@@ -160,7 +160,7 @@ __device__ __forceinline__ void forward(const u16 *q, const u16 *k, const u16 *v
         for (int block = 0; block + 1 < blocks; ++block) {
             tensor::cp_async_wait<0>();
             hopper::fence_proxy_async();
-            __syncthreads();  // this block's values and the next one's keys are there for all, and nobody reads what comes before
+            __syncthreads();  // this block's values and the next one's keys have arrived, and no warp reads the buffers before them
             hopper::reg_fence(s);
             hopper::reg_fence(out);
             hopper::wgmma_fence();

@@ -1,19 +1,19 @@
 // needs: tiles
-// flash_v2.cuh: attention in one pass over the keys, on tensor cores, with memory that grows with the sequence.
-// The algorithm is FlashAttention-2's (Dao, 2023): a block has BM queries, each warp 16 x MI of them; keys come BN at a time,
-// two blocks of them in shared memory; the softmax keeps a running maximum and sum, and is divided once at the end.
+// flash_v2.cuh: attention in one pass over the keys on tensor cores, in memory linear in the sequence length.
+// The algorithm is FlashAttention-2 (Dao, 2023): a block has BM queries, 16 * MI of them per warp; keys and values are double-buffered in shared
+// memory, BN at a time; the online softmax keeps a running row maximum and row sum, and divides once at the end.
 //
-// A struct P says all: T, D (size of a head, padded to 32, 64 or 128), d, dv (its true sizes), BM, BN, WARPS, queries, keys, group,
+// P: T, D (size of a head, padded to 32, 64 or 128), d, dv (its true sizes), BM, BN, WARPS, queries, keys, group,
 //   heads, CAUSAL, offset (query i sees keys up to i + offset), ALIGNED, PAIRS, strides q_row, k_row, v_row, y_row,
 //   PLAIN (no mask, no cap, scale > 0), scale (of exponents to base 2), q_at(batch, head), k_at, v_at, y_at, and
-//   hidden logits: logit(score, batch, head, query, key) where it is not PLAIN.
+//   and, where it is not PLAIN, logit(score, batch, head, query, key).
 namespace flash {
 
 using tensor::u16;
 using tensor::u32;
 
 
-// Rows of a tile; this thread's chunks stand below each other, so that all addresses are one and constants.
+// Copy rows into a tile. A thread's chunks are in one column, so that their addresses differ by constants.
 template <int ROWS, int CHUNKS, int THREADS, bool ALIGNED>
 __device__ __forceinline__ void fetch(unsigned char *tile, const u16 *from, int stride, int width, int limit) {
     constexpr int STEP = THREADS / CHUNKS;
@@ -33,7 +33,7 @@ __device__ __forceinline__ void forward(const u16 *q, const u16 *k, const u16 *v
     constexpr int THREADS = P::WARPS * 32, MI = P::BM / P::WARPS / 16, CH = P::D / 8, SN = P::BN / 8, ON = P::D / 8;
     constexpr int Q_BYTES = P::BM * P::D * 2, KV_BYTES = P::BN * P::D * 2;
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
-    // Blocks with row_max keys first, so that the last ones to run are short.
+    // Launch the blocks with the most keys first, to shorten the tail.
     const int tile = gridDim.y - 1 - blockIdx.y, head = blockIdx.x % P::heads, batch = blockIdx.x / P::heads;
     const int row0 = tile * P::BM, first = row0 + warp * 16 * MI;
     q += P::q_at(batch, head) + (long long)row0 * P::q_row;
@@ -74,7 +74,7 @@ __device__ __forceinline__ void forward(const u16 *q, const u16 *k, const u16 *v
 
     for (int block = 0; block < blocks; ++block) {
         tensor::cp_async_wait<0>();
-        __syncthreads();  // these keys are there for all, and nobody reads those of the block before
+        __syncthreads();  // the keys have arrived for all warps, and no warp reads the previous buffer any more
         if (block + 1 < blocks) fetch_keys(block + 1);
         const u32 keys = keys0 + block % 2 * 2 * KV_BYTES, values = values0 + block % 2 * 2 * KV_BYTES;
 
@@ -117,7 +117,7 @@ __device__ __forceinline__ void forward(const u16 *q, const u16 *k, const u16 *v
                     }
         }
 
-        // The softmax of this block: rescale what there is to the new maximum.
+        // Online softmax: rescale the accumulators to the new maximum.
         u32 weights[MI][SN][2];
 #pragma unroll
         for (int i = 0; i < MI; ++i)

@@ -1,13 +1,14 @@
 // needs: tiles
-// gemm.cuh: products of 16-bit floats on tensor cores. A block computes BM x BN of y; tiles of 64 k come in STAGES copies ahead.
+// gemm.cuh: matrix products of 16-bit floats on tensor cores. A block computes a BM x BN tile of y; tiles of 64 k are loaded by cp.async in a
+// pipeline of STAGES.
 //
-// A struct P says all: T (tensor::Bf16, tensor::F16), BM, BN, STAGES, WARPS_M, WARPS_N,
+// P: T (tensor::Bf16, tensor::F16), BM, BN, STAGES, WARPS_M, WARPS_N,
 // m, n, k, TILES_N;
-//   B_ROWS    b is [k, n] with n side by side; else [n, k] with k side by side, row after row `ldb` elements
-//   B_ALIGNED rows of b start at 16 bytes and are in eights
+//   B_ROWS    b is [k, n] with n contiguous; else [n, k] with k contiguous; rows are `ldb` elements apart
+//   B_ALIGNED rows of b are 16-byte aligned and multiples of eight elements
 //   PAIRS     two results may be stored at once
-// `a` finds rows of the left side (Rows below; convolutions have their own); `finish.line(row)` is a row of y, and
-// `finish.value(row, column, sum)` what stands there: alpha, bias, residual, activation.
+// `a` locates the rows of A (Rows below; convolutions have their own). `finish` is the epilogue: `line(row)` is a row of y,
+// `value(row, column, sum)` applies alpha, bias, residual and activation.
 namespace gemm {
 
 using tensor::u16;
@@ -30,7 +31,7 @@ struct Rows {
     }
 };
 
-// Tiles are taken in bands of eight rows of tiles, so that blocks that run together share what they read.
+// Rasterize tiles in bands of eight tile rows, so that concurrent blocks share operands in L2.
 __device__ __forceinline__ void tile_of(int block, int tiles_m, int tiles_n, int &tm, int &tn) {
     constexpr int BAND = 8;
     const int band = block / (BAND * tiles_n), first = band * BAND;
@@ -58,7 +59,7 @@ __device__ __forceinline__ void run(const A &a, const u16 *b, long long ldb, con
     const int row0 = tm * P::BM, col0 = tn * P::BN;
     const u32 base = tensor::smem_addr(shared);
 
-    // This thread's rows of A, found once.
+    // This thread's rows of A, computed once.
     const int a_chunk = thread % CHUNKS, a_row = thread / CHUNKS;
     typename A::Row rows[A_LOADS];
 #pragma unroll
@@ -104,7 +105,7 @@ __device__ __forceinline__ void run(const A &a, const u16 *b, long long ldb, con
     int stage = 0;
     for (int step = 0; step < STEPS; ++step) {
         tensor::cp_async_wait<P::STAGES - 2>();
-        __syncthreads();  // the tile is there for all, and all are done with the one whose place the next copy takes
+        __syncthreads();  // the tile has arrived for all warps, and no warp reads the buffer that the next copy overwrites
         const int next = step + P::STAGES - 1;
         if (next < STEPS) fetch(next, stage == 0 ? P::STAGES - 1 : stage - 1);
         tensor::cp_async_commit();

@@ -1,20 +1,20 @@
 // needs: tensor
-// gemv.cuh: few rows times a weight [n, k]: the time is that of reading the weight, once, 16 bytes a thread, many loads under way.
+// gemv.cuh: few rows times a weight [n, k], bound by the bandwidth of reading the weight once, in 16-byte loads with several in flight per thread.
 //
-// A group of SPLIT warps computes PER items of columns that lie side by side, one after the other. The weight is known before the launch
-// (EARLY), so its first loads go out before the launch before this one is done, and those of an item while the one before is summed.
+// A group of SPLIT warps computes ITEMS_PER_GROUP items of consecutive columns. Weights do not change (PREFETCH_WEIGHTS), so that the first loads are
+// issued before griddep_wait, and an item's loads during the sums of the item before it.
 //
-// A struct P says all: S (storage), A (what sums are kept in), n, k, m (rows of x), x_row and w_row (elements between rows), COLUMNS (rows
-// of the weight that a group reads at a time: columns of y, or, GATED, halves of pairs of them: those of the gate and as many, n rows
-// on, of what it lets gate), SPLIT (warps that share a row's k), GROUPS (times SPLIT: warps of a block; 1 where SPLIT is not 1), AHEAD
-// (steps whose loads are under way), PER, NORM (x is over the root of its mean square, eps() added, and scaled), STAGED (its rows
-// wait in shared memory), ALIGNED, EARLY. `finish.terms(row, column)` reads what a result adds, `finish.keep(...)` writes one.
+// P: S (storage), A (accumulator), n, k, m (rows of x), x_row and w_row (elements between rows), COLUMNS (rows of the weight that a group reads at
+// a time: columns of y; if GATED, half of them are gate columns and half the columns, n rows further on, that the gate multiplies), SPLIT
+// (warps that share a row's k), GROUPS (groups per block; 1 if SPLIT is not 1), STAGES (steps with loads in flight), ITEMS_PER_GROUP, NORM (x
+// is RMS-normalized with eps() and scaled), STAGED (its rows are kept in shared memory), ALIGNED, PREFETCH_WEIGHTS. `finish.terms(row, column)`
+// loads what a result adds, `finish.keep(...)` writes one.
 namespace gemv {
 
 using tensor::Quad;
 using tensor::u32;
 
-// What 16 bytes hold, as what sums are kept in.
+// The elements of 16 bytes, converted to the accumulator type.
 template <class S> struct Chunk;
 template <> struct Chunk<float> {
     static constexpr int size = 4;
@@ -40,7 +40,7 @@ template <class T> struct Halves {
 template <> struct Chunk<bf16> : Halves<tensor::Bf16> {};
 template <> struct Chunk<f16> : Halves<tensor::F16> {};
 
-// Elements `at` on of a row of k; zeros past its end.
+// Load the chunk at element `at` of a row of k elements; zeros past its end.
 template <bool ALIGNED, bool ONCE, class S>
 __device__ __forceinline__ Quad read(const S *row, int at, int k) {
     if (ALIGNED && at < k) return ONCE ? tensor::ld_streaming_16(row + at) : tensor::load16(row + at);
@@ -55,7 +55,7 @@ __device__ __forceinline__ Quad read(const S *row, int at, int k) {
 
 constexpr int power_above(int n) { return n <= 1 ? 1 : 2 * power_above((n + 1) / 2); }
 
-// N sums of 32 lanes, N a power of two up to 32: the lanes from v * 32 / N on, so many of them, get that of value v.
+// Sum N values over 32 lanes (N a power of two up to 32): lanes v * 32 / N to (v + 1) * 32 / N - 1 return the sum of value v.
 template <int N, int MASK = 16, class A>
 __device__ __forceinline__ A transpose_reduce(const A (&v)[N]) {
     if constexpr (N == 1) {
@@ -92,7 +92,7 @@ template <class P> struct Sizes {
     static_assert(VALUES <= 32 && P::n >= RESULT_COLUMNS && (P::GROUPS == 1 || P::SPLIT == 1), "");
 };
 
-// The rows of x as a product reads them. STAGED: chunk by chunk in pieces of 16 bytes, equal pieces of neighbours side by side.
+// The rows of x. STAGED: in shared memory by 16-byte pieces, so that neighboring lanes read contiguous pieces without bank conflicts.
 template <class P> struct Rows {
     typedef typename P::S S;
     typedef typename P::A A;
@@ -121,10 +121,10 @@ template <class P> struct Rows {
             if constexpr (P::NORM) scaled(a, read<P::ALIGNED, false>(scale, at, P::k));
         }
     }
-    // Each warp's part of a row's squares goes to `parts`, staged rows to shared memory; before, where EARLY, the launch's round is waited for.
+    // Write each warp's sum of squares to `parts` and staged rows to shared memory. Calls griddep_wait if PREFETCH_WEIGHTS.
     __device__ __forceinline__ void norm(A (*parts)[Z::WARPS]) const {
         constexpr int CHUNKS_PER_THREAD = (Z::CHUNKS + Z::THREADS - 1) / Z::THREADS;
-        constexpr bool SCALE_IN_REGS = CHUNKS_PER_THREAD <= 2;  // the scale's share of a thread fits in registers
+        constexpr bool SCALE_IN_REGS = CHUNKS_PER_THREAD <= 2;  // a thread's part of the scale fits in registers
         Quad by[SCALE_IN_REGS ? CHUNKS_PER_THREAD : 1];
         if constexpr (SCALE_IN_REGS)
 #pragma unroll
@@ -182,7 +182,7 @@ __device__ __forceinline__ void run(const typename P::S *x, const typename P::S 
     int item = ((int)blockIdx.x * P::GROUPS + warp / P::SPLIT) * P::ITEMS_PER_GROUP;
     const int end = item + P::ITEMS_PER_GROUP < Z::ITEMS ? item + P::ITEMS_PER_GROUP : Z::ITEMS;
 
-    // The last item begins where its columns end with the weight's: some are then computed twice, and alike.
+    // The last item is aligned to the end of the weight: some columns are computed twice, with equal results.
     const auto column_of = [&](int i) { return i * RESULT_COLUMNS < P::n - RESULT_COLUMNS ? i * RESULT_COLUMNS : P::n - RESULT_COLUMNS; };
     const auto row_of = [&](int i, int c) {
         return w + ((long long)column_of(i) + (c < RESULT_COLUMNS ? c : P::n + c - RESULT_COLUMNS)) * P::w_row;
@@ -203,7 +203,7 @@ __device__ __forceinline__ void run(const typename P::S *x, const typename P::S 
     if constexpr (P::NORM) rows.norm(shared.squares);
     else if (P::PREFETCH_WEIGHTS) griddep_wait();
 
-    // Which result is this thread's: its lanes', or, of warps that share, one a thread of the first.
+    // The result that this thread writes.
     const int value = P::SPLIT == 1 ? lane / Z::EACH : (int)threadIdx.x, row = value % Z::ROWS;
     const bool writes = row < P::m && value < (P::GATED ? Z::VALUES / 2 : Z::VALUES) && (P::SPLIT > 1 || lane % Z::EACH == 0);
 
@@ -237,14 +237,14 @@ __device__ __forceinline__ void run(const typename P::S *x, const typename P::S 
                         for (int e = 0; e < E; ++e) sums[c * Z::ROWS + r] += a[e] * b[e];
                     }
                 }
-                if (more)  // into the registers that were just read
+                if (more)  // refill the registers just consumed
 #pragma unroll
                     for (int c = 0; c < C; ++c) loaded[s][c] = fetch(next, next_round, s, c);
             }
         }
         A sum = transpose_reduce(sums), gate = 0;
         if constexpr (P::SPLIT > 1) {
-            const int room = item & 1;  // one is read while the other is written
+            const int room = item & 1;  // double-buffered between items
             if (lane % Z::EACH == 0) shared.parts[room][part][lane / Z::EACH] = sum;
             __syncthreads();
             sum = 0;

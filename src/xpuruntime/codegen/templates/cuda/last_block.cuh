@@ -1,8 +1,9 @@
 // needs: prelude
-// arrive: blocks that share a task each leave their part in memory; the one that comes last joins the parts, in a fixed order.
+// last_block: split reductions without a second launch. Each block of a task writes its partial result to memory; the last one to arrive
+// combines all of them in a fixed order.
 
-// One more at a counter; what it was. What the block wrote before its last barrier is seen by whoever counts later, and by the block
-// after its next barrier what those before it wrote: one thread's release and acquire stand for all (PTX ISA, "Memory Consistency Model").
+// Increment a counter and return its previous value. The release orders the block's writes before its last barrier, the acquire orders other
+// blocks' writes before this block's next barrier: one thread acts for all (PTX ISA, "Memory Consistency Model").
 INLINE uint32_t atomic_inc_acq_rel(uint32_t *counter) {
 #if defined(__CUDACC_RTC__)
     uint32_t before;
@@ -13,8 +14,8 @@ INLINE uint32_t atomic_inc_acq_rel(uint32_t *counter) {
 #endif
 }
 
-// Called by every thread of each of `blocks` blocks once its part is written; true in all threads of the last block to come.
-// The counter is zero before and after. What other blocks wrote is read by `ld_cg`.
+// Return true in all threads of the last of `blocks` blocks to arrive. Every thread calls it once its block's part is written.
+// The counter is zero before and after. Read other blocks' results by `ld_cg`.
 INLINE bool is_last_block(uint32_t *counter, uint32_t blocks) {
     __shared__ bool last;
     __syncthreads();
@@ -25,5 +26,5 @@ INLINE bool is_last_block(uint32_t *counter, uint32_t blocks) {
     __syncthreads();
     return last;
 }
-// A value that another block of this launch wrote: from the second-level cache, which all blocks share.
+// Load a value that another block of this launch wrote: from L2, since L1 is not coherent.
 template <class T> INLINE T ld_cg(const T *p) { return __ldcg(p); }

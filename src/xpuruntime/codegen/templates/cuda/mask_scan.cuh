@@ -1,6 +1,6 @@
 // needs: tensor
-// sight.cuh: which keys the queries of a block see by a mask of flags, so that keys that none of them sees are never fetched, and the mask is not
-// asked again where all see all.
+// mask_scan.cuh: a scan of a boolean mask before attention. Blocks of keys that no query of the block sees are skipped; blocks that every query
+// sees need no mask.
 namespace mask_scan {
 
 using tensor::u16;
@@ -11,12 +11,13 @@ struct alignas(16) Flags {
 };
 static constexpr int ALL_VISIBLE = 0x8000;  // every query sees every key
 
-// The blocks of BN keys of which some query from row0 on sees a key, one after the other in `order`, with ALL_VISIBLE where that is so; gives their number.
-// P: queries, keys, and TILES blocks of keys, for which `order` has room and one more; keys and mask_row, from one query's flags to the next's, are multiples of 16.
+// Write the indices of the blocks of BN keys that some query from row0 on sees to `order`, with ALL_VISIBLE set where every query sees every key,
+// and return their number. P: queries, keys, TILES (blocks of keys; `order` has TILES + 1 entries). keys and mask_row (bytes between the rows of the
+// mask) are multiples of 16.
 template <class P, int BM, int BN, int WARPS>
 __device__ __forceinline__ int visible_blocks(const unsigned char *mask, int row0, u16 *order) {
     constexpr int PIECES = BN / 16, ROWS = 32 / PIECES, IN_FLIGHT = 8;
-    static_assert(BM % (ROWS * IN_FLIGHT) == 0, "rounds of loads go through the rows of a block");
+    static_assert(BM % (ROWS * IN_FLIGHT) == 0, "whole rounds of loads cover the rows of a block");
     const int lane = threadIdx.x % 32, last = P::queries - 1;
     const bool aligned = (unsigned long long)mask % 16 == 0;
     for (int block = threadIdx.x / 32; block < P::TILES; block += WARPS) {
@@ -24,7 +25,7 @@ __device__ __forceinline__ int visible_blocks(const unsigned char *mask, int row
         bool some = !aligned, all = aligned && key < P::keys;
         if (all)
             for (int row = lane / PIECES; row < BM; row += ROWS * IN_FLIGHT) {
-                Flags four[IN_FLIGHT];  // all of them are under way before one is looked at
+                Flags four[IN_FLIGHT];  // all loads are issued before the first use
 #pragma unroll
                 for (int i = 0; i < IN_FLIGHT; ++i) {
                     const int at = row0 + row + i * ROWS;
