@@ -10,7 +10,7 @@ import typer
 from xpuruntime.cli import options
 from xpuruntime.cli.app import app
 from xpuruntime.engines import ENGINES, lookup
-from xpuruntime.inference.programs import SUFFIX
+from xpuruntime.inference.models.programs import SUFFIX
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 

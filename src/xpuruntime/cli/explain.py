@@ -51,7 +51,7 @@ def explain(
 
 def _without_code(model: str) -> Any:
     """Return the model. A compiled program is marked so that opening it loads none of its native code."""
-    from ..inference.programs import is_program, open_program
+    from ..inference.models.programs import is_program, open_program
 
     return replace(open_program(model), plan_only=True) if is_program(model) else model
 

@@ -65,7 +65,7 @@ def inspect(
     """Show a model's inputs, outputs, ops and parameters, and which engines run it. Of a compiled program, show kernels, memory,
     binaries and decisions.
     """
-    from ..inference.programs import holds_program
+    from ..inference.models.programs import holds_program
 
     if holds_program(model):
         if passes:

@@ -1,7 +1,7 @@
 """A comparison of engines on one model.
 
 The default tolerance is that of the engines' precisions (``numerics.TOLERANCE``), since kernels round differently. It is larger for
-outputs where the model amplifies rounding errors (``inference.conditioning``).
+outputs where the model amplifies rounding errors (``inference.self_check.conditioning``).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 from ..decisions import Decision
 from ..errors import EngineUnavailable
 from ..frontends.model_file import open_model
-from ..inference.conditioning import MARGIN, sensitivity, widened
-from ..inference.reference import reference_outputs
+from ..inference.self_check.conditioning import MARGIN, sensitivity, widened
+from ..inference.self_check.onnx_reference import reference_outputs
 from ..numerics import tolerance_for
 from ..protocols import Array, ModelSource
 from .compare_report import (

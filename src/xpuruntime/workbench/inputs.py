@@ -3,7 +3,7 @@
 FILE.npz            all arrays of the file, by the inputs' names
 NAME=FILE.npy       one input; the name is optional if the model has one input
 NAME=FILE.png       one image; Pillow decodes it, ``ImageRecipe`` turns it into a tensor
-no file             ``inference.recipe.sample_feeds``, where equal seeds give equal arrays on every machine
+no file             ``inference.execution.seeded_inputs.sample_feeds``, where equal seeds give equal arrays on every machine
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError, StoreError
-from ..inference.recipe import sample_feeds
+from ..inference.execution.seeded_inputs import sample_feeds
 from ..protocols import Array
 from ..types import DType, TensorSpec
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ... import __version__
 from ...protocols import DeviceFact
-from .places import device_facts
+from .targets import device_facts
 
 __all__ = ["devices", "version"]
 

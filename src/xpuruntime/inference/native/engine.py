@@ -18,14 +18,14 @@ from ...protocols import Artifact, EngineRequest, ModelSource
 from ...registered import registered_kernels
 from ...runtime.demands import broken_rule
 from ...types import DType
-from ..programs import buckets_of
+from ..models.programs import buckets_of
 from .devices import devices, version
 from .executable import NativeExecutable
+from .explained_program import PlannedProgram
+from .library_refusals import kernel_policy
 from .model import native_model
-from .places import reaches, target_of
-from .planned import PlannedProgram
-from .refusals import kernel_policy
-from .sources import Compiled, Given
+from .program_source import Compiled, Given
+from .targets import reaches, target_of
 
 __all__ = ["build", "compiler_facts", "devices", "fingerprint", "load", "supports", "version"]
 
