@@ -1,6 +1,6 @@
 """Devices, buffers, weights, and the executor that runs programs on them. Reads programs without the compiler's world.
 
-Its names load on first use. Importing this package loads no vendor library and reads no device; the functions do, when called.
+Most names load on first use. Importing this package loads no vendor library and reads no device; the functions do, when called.
 Profiling (``profile``, ``Trace``, ``Receipt``) is defined in ``profiler`` and offered here, too.
 """
 
@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..lazy import lazy_names
+from ..protocols import Backend, DispatchStrategy
 
 if TYPE_CHECKING:
     from ..profiler.receipt import Receipt
     from ..profiler.trace import Profiler, Trace, profile
-    from ..protocols import Backend, DispatchStrategy
     from .backends import CpuBackend, CudaBackend, NullBackend, PythonBackend
     from .buffer import DeviceBuffer, NPUBuffer
     from .device import (
@@ -74,7 +74,6 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "Backend": "xpuruntime.protocols",
         "Cache": "xpuruntime.runtime.device",
         "CpuBackend": "xpuruntime.runtime.backends",
         "CpuFacts": "xpuruntime.runtime.device",
@@ -83,7 +82,6 @@ __getattr__, __dir__ = lazy_names(
         "CudaReport": "xpuruntime.runtime.device",
         "Device": "xpuruntime.runtime.device",
         "DeviceBuffer": "xpuruntime.runtime.buffer",
-        "DispatchStrategy": "xpuruntime.protocols",
         "Event": "xpuruntime.runtime.stream",
         "Executor": "xpuruntime.runtime.executor",
         "LibraryStatus": "xpuruntime.runtime.device",
