@@ -87,7 +87,7 @@ def _chapter(
     with open_engines(
         path, engines, options, named=named, progress=lambda text: say(f"{model.title}: {text}")
     ) as field:
-        for contender in tuple(field.contenders):
+        for contender in tuple(field.opened):
             say(f"{model.title}: {len(samples)} inputs on {contender.name}")
             try:
                 raw[contender.name] = [contender.session.run(feed) for feed in feeds]
@@ -96,7 +96,7 @@ def _chapter(
                 continue
             receipts[contender.name] = contender.session.receipt()
         say(f"{model.title}: in float64, to judge them by")
-        pairs, reasons = _pairs([c for c in field.contenders if c.name in raw], raw, path, feeds)
+        pairs, reasons = _pairs([c for c in field.opened if c.name in raw], raw, path, feeds)
         refused = tuple(field.rejected)
     said = tuple(
         (sample, {engine: model.interpret(outputs[k], sample) for engine, outputs in raw.items()})
