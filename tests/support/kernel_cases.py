@@ -27,7 +27,7 @@ from xpuruntime.protocols import Array
 from xpuruntime.runtime.layouts import from_memory, memory_shape, to_memory
 from xpuruntime.targets import TargetConfig
 from xpuruntime.testing.conformance.opinfo.judge import disagreement
-from xpuruntime.testing.conformance.subject import Subject
+from xpuruntime.testing.conformance.subject import DeviceUnderTest
 from xpuruntime.types import DType, Layout, TensorSpec
 
 from .device_under_test import named
@@ -114,7 +114,7 @@ def check_cases(
     return refused
 
 
-def _on_device(there: Subject, cases: Sequence[KernelCase]) -> list[tuple[KernelCase, str]]:
+def _on_device(there: DeviceUnderTest, cases: Sequence[KernelCase]) -> list[tuple[KernelCase, str]]:
     """The same nodes and values on a named device, whose compiler chooses layouts and kernels."""
     every: list[OneNode] = [
         (str(c), c.graph(), {f"x{i}": o for i, o in enumerate(c.operands) if isinstance(o, np.ndarray)}, {})

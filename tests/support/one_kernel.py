@@ -29,7 +29,7 @@ from xpuruntime.program.program import WeightTransformRecipe
 from xpuruntime.protocols import Array
 from xpuruntime.runtime.layouts import from_memory, memory_shape, to_memory
 from xpuruntime.runtime.recipes import run_recipe
-from xpuruntime.testing.conformance.subject import Subject
+from xpuruntime.testing.conformance.subject import DeviceUnderTest
 from xpuruntime.types import DType, Layout, TensorSpec
 
 from .device_under_test import named
@@ -252,7 +252,7 @@ def check_kernel(
 
 
 def _on_device(
-    there: Subject, op: str, operands: Sequence[Any], attrs: Mapping[str, Any]
+    there: DeviceUnderTest, op: str, operands: Sequence[Any], attrs: Mapping[str, Any]
 ) -> tuple[Array, ...]:
     """The same node and values on a named device, whose compiler chooses layouts and kernels."""
     b = GraphBuilder("one")

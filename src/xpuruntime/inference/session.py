@@ -34,7 +34,7 @@ from .models.model_cache import fixed_known
 from .models.modules import open_any
 from .models.node_facts import NodeDetail, node_details
 from .partitioned.mixed import MixedExecutable
-from .selection.request import effective_ask, half
+from .selection.request import effective_request, half
 from .selection.select import Selection, select
 from .self_check import QUESTION, SelfCheck
 from .session_plan import REGION, detailed, first_plan
@@ -103,7 +103,7 @@ class InferenceSession:
         theirs, their_threads = policy_of(
             sess_options, providers, provider_options, engine_named=bool(engine or backend)
         )
-        effective = effective_ask(
+        effective = effective_request(
             device=device,
             engine=engine,
             backend=backend,
@@ -113,7 +113,7 @@ class InferenceSession:
             threads=their_threads if threads is None else threads,
         )
         store = Store(cache_dir)
-        kept = store if effective.ask.caching else Store(mode="off")
+        kept = store if effective.selection.caching else Store(mode="off")
         with reports_into(*report_folders(store)):
             self._model = open_any(model, example_inputs, dynamic_shapes, kept)
             source = self._model
@@ -123,8 +123,8 @@ class InferenceSession:
             module = (
                 model if self._model.format == "graph" and not hasattr(model, "graph_signature") else None
             )
-            check = SelfCheck(effective.ask.check.word, module, example_inputs, examples, began)
-            selection = select(source, replace(effective.ask, examples=examples, check=check), store)
+            check = SelfCheck(effective.selection.check.word, module, example_inputs, examples, began)
+            selection = select(source, replace(effective.selection, examples=examples, check=check), store)
         self._loaded = selection.loaded
         self._executable = selection.loaded.executable
         self._on_tensors = getattr(self._executable, "run_tensors", None)

@@ -10,7 +10,7 @@ from ..program.plan import Plan, PlanNode, Region
 from ..protocols import ModelSource
 from .models.node_facts import NodeDetail
 from .partitioned.mixed import MixedExecutable
-from .selection.request import Effective
+from .selection.request import EffectiveRequest
 from .selection.select import Selection
 from .selection.vendor_policy import family_of_ref, kernel_decisions
 
@@ -22,7 +22,7 @@ REGION = "r0"
 
 def first_plan(
     model: ModelSource,
-    effective: Effective,
+    effective: EffectiveRequest,
     selection: Selection,
     details: Callable[[], Mapping[str, NodeDetail]],
 ) -> Plan:
@@ -66,7 +66,7 @@ def detailed(nodes: Sequence[PlanNode], details: Mapping[str, NodeDetail]) -> tu
 
 def _whole(
     model: ModelSource,
-    effective: Effective,
+    effective: EffectiveRequest,
     selection: Selection,
     nodes: tuple[PlanNode, ...],
     regions: tuple[Region, ...],

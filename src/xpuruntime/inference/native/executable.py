@@ -145,11 +145,11 @@ class NativeExecutable:
 
     def context(self) -> RunContext:
         """A context with a flag of its own: its run is ended between two kernels."""
-        return _Context(self)
+        return _RunContext(self)
 
     def bind_context(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> RunContext:
         """A context that runs on the given memory."""
-        return _Context(self, dict(inputs), [outputs[s.name] for s in self.outputs])
+        return _RunContext(self, dict(inputs), [outputs[s.name] for s in self.outputs])
 
     @property
     def counters(self) -> dict[str, int]:
@@ -274,7 +274,7 @@ _HELD: dict[str, weakref.WeakSet[Weights]] = {}
 _LOADING = threading.Lock()
 
 
-class _Context:
+class _RunContext:
     """Runs that a flag ends; on fixed memory where that is given."""
 
     def __init__(

@@ -26,7 +26,7 @@ from typing import Any
 from ...errors import InputError
 from ...policies import with_policy as use
 from .calls import CAPACITY, call, clear, counters
-from .explained import Explained, Wanted
+from .explained import Explained, OpRequest
 
 __all__ = [
     "CAPACITY",
@@ -142,7 +142,7 @@ def explain(op: str, *operands: Any, policy: Any = None, **attributes: Any) -> E
 
     op: the name of one of these functions; the rest as it takes them.
     """
-    found: Explained = globals()[Wanted.checked(op)](*operands, policy=Wanted(policy), **attributes)
+    found: Explained = globals()[OpRequest.checked(op)](*operands, policy=OpRequest(policy), **attributes)
     return found
 
 

@@ -14,7 +14,7 @@ from ...errors import InputError, OutOfMemory, RunError
 from ...policies.context import current_policy
 from ...runtime.arrays import trust_arrays
 from ...runtime.buffer import host_array
-from .explained import Explained, Wanted
+from .explained import Explained, OpRequest
 from .foreign_tensors import Elsewhere, from_host, readable
 from .op_table import ROWS
 from .policy_scope import asked_policy, known_policy
@@ -50,9 +50,9 @@ def clear() -> None:
 
 def call(op: str, attributes: tuple[Any, ...], operands: tuple[Any, ...], out: Any, policy: Any) -> Any:
     """The result of an op. Raises as the functions of this package say."""
-    asked = current_policy() if policy is None else asked_policy(policy)
+    request = current_policy() if policy is None else asked_policy(policy)
     try:
-        made = _run(_NUMBERS[op], asked, attributes, operands, out)
+        made = _run(_NUMBERS[op], request, attributes, operands, out)
     except (TypeError, OverflowError) as error:  # of attributes; what operands lack is an answer
         raise InputError(
             f"ops.{op}",
@@ -60,26 +60,26 @@ def call(op: str, attributes: tuple[Any, ...], operands: tuple[Any, ...], out: A
             got=error,
             do="Give numbers of 64 bits, or tuples of them.",
         ) from error
-    return made if type(made) not in _UNSETTLED else _settle(op, asked, attributes, operands, out)
+    return made if type(made) not in _UNSETTLED else _settle(op, request, attributes, operands, out)
 
 
-def _settle(op: str, asked: Any, attributes: tuple[Any, ...], operands: tuple[Any, ...], out: Any) -> Any:
+def _settle(op: str, request: Any, attributes: tuple[Any, ...], operands: tuple[Any, ...], out: Any) -> Any:
     """Do what the core's answer asks for, and call again."""
-    if isinstance(asked, Wanted):
-        return _explain(op, asked, attributes, operands)
+    if isinstance(request, OpRequest):
+        return _explain(op, request, attributes, operands)
     if elsewhere := Elsewhere.of(op, operands):
-        return elsewhere.run(known_policy(_TABLE, asked), asked, attributes, out)
+        return elsewhere.run(known_policy(_TABLE, request), request, attributes, out)
     back = from_host(operands, out)
     into = out if out is None or _core.knows_tensors(type(out)) else host_array(out)
     for _ in range(_STEPS):
-        answer = _run(_NUMBERS[op], asked, attributes, operands, into)
+        answer = _run(_NUMBERS[op], request, attributes, operands, into)
         if type(answer) not in _UNSETTLED:
             return answer if back is None else back(answer)
         if isinstance(answer, _core.Status):
             kind = OutOfMemory if answer.code == "no_memory" else RunError
             raise kind(f"ops.{op}", "failed while running", got=answer.message, do=answer.advice)
         if answer is None:
-            _prepare(op, asked, attributes, operands)
+            _prepare(op, request, attributes, operands)
         elif answer < 0:
             raise _refused(op, answer, into)
         else:
@@ -89,25 +89,27 @@ def _settle(op: str, asked: Any, attributes: tuple[Any, ...], operands: tuple[An
     )
 
 
-def _prepare(op: str, asked: Any, attributes: tuple[Any, ...], operands: tuple[Any, ...]) -> Explained:
+def _prepare(op: str, request: Any, attributes: tuple[Any, ...], operands: tuple[Any, ...]) -> Explained:
     """Make the signature known, once, whoever asks."""
     with _PREPARING:
-        found = _known(_NUMBERS[op], asked, attributes, operands)
+        found = _known(_NUMBERS[op], request, attributes, operands)
         if found is None:
-            known_policy(_TABLE, asked)
-            found = prepare(_TABLE, op, asked, attributes, operands)
+            known_policy(_TABLE, request)
+            found = prepare(_TABLE, op, request, attributes, operands)
         return found
 
 
-def _explain(op: str, wanted: Wanted, attributes: tuple[Any, ...], operands: tuple[Any, ...]) -> Explained:
-    asked = current_policy() if wanted.policy is None else asked_policy(wanted.policy)
+def _explain(op: str, wanted: OpRequest, attributes: tuple[Any, ...], operands: tuple[Any, ...]) -> Explained:
+    request = current_policy() if wanted.policy is None else asked_policy(wanted.policy)
     number, copied = _NUMBERS[op], 0
     for _ in range(3):
         answer = _TABLE.unread(operands)
         if answer == _GRADIENT:
             raise _refused(op, answer)
         if answer == 0:
-            found = _known(number, asked, attributes, operands) or _prepare(op, asked, attributes, operands)
+            found = _known(number, request, attributes, operands) or _prepare(
+                op, request, attributes, operands
+            )
             if not found.copies:
                 return found.with_copies(copied)
             answer = found.copies

@@ -10,11 +10,11 @@ from ...decisions import Decision
 from ...errors import InputError
 from .op_table import ROWS
 
-__all__ = ["Explained", "Wanted"]
+__all__ = ["Explained", "OpRequest"]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class OpRequest:
     """Handed to an op in place of its policy: explain the call under that policy."""
 
     policy: Any

@@ -18,7 +18,7 @@ from ...runtime.executor import Executor
 from .op_table import ROWS
 from .policy_scope import effective_demands
 from .prepare import device_of, graph_of, held_demands, program_of
-from .tensor_layout import Facts, lying
+from .tensor_layout import TensorFacts, dense_block
 
 __all__ = ["Elsewhere", "from_host", "readable"]
 
@@ -100,7 +100,7 @@ class Elsewhere:
             return cls(op, operands)
         return None
 
-    def run(self, number: int, asked: Any, attributes: tuple[Any, ...], out: Any) -> Any:
+    def run(self, number: int, request: Any, attributes: tuple[Any, ...], out: Any) -> Any:
         """A tensor of the first operand's library, queued on the stream that PyTorch works on, else on the default one."""
         who = f"ops.{self.op}"
         if out is not None:
@@ -115,21 +115,23 @@ class Elsewhere:
             if buffer is None and operand is not None:
                 raise _unread(self.op, position, operand, f"not dense, or not on cuda:{index}")
         facts = [None if b is None else _facts(b, index) for b in buffers]
-        executor = self._executor((self.op, number, attributes, tuple(facts)), asked, attributes, facts)
+        executor = self._executor((self.op, number, attributes, tuple(facts)), request, attributes, facts)
         names = ROWS[self.op].operands
         given = {n: b for n, b in zip(names, buffers, strict=True) if b is not None}
         (made,) = executor.run(given, stream=stream).values()
         return library(first)(made)
 
     def _executor(
-        self, key: Any, asked: Any, attributes: tuple[Any, ...], facts: list[Facts | None]
+        self, key: Any, request: Any, attributes: tuple[Any, ...], facts: list[TensorFacts | None]
     ) -> Executor:
         found = self._kept.get(key)
         if found is None:
             device = device_of(self.op, facts)
-            graph = graph_of(self.op, attributes, facts, [None if f is None else lying(f) for f in facts])
+            graph = graph_of(
+                self.op, attributes, facts, [None if f is None else dense_block(f) for f in facts]
+            )
             dtypes = {f.dtype for f in facts if f is not None}
-            demands = held_demands(self.op, effective_demands(asked), device, dtypes)
+            demands = held_demands(self.op, effective_demands(request), device, dtypes)
             program, _ = program_of(graph, device, demands)
             found = Executor(program, Device(device), policy=SETTLED)
             self._kept[key] = found
@@ -138,9 +140,9 @@ class Elsewhere:
         return found
 
 
-def _facts(buffer: DeviceBuffer, index: int) -> Facts:
+def _facts(buffer: DeviceBuffer, index: int) -> TensorFacts:
     strides = tuple(int(s) for s in buffer.spec.physical.strides)
-    return Facts(buffer.shape, strides, buffer.spec.dtype, (_CUDA, index))
+    return TensorFacts(buffer.shape, strides, buffer.spec.dtype, (_CUDA, index))
 
 
 def _device_type(tensor: Any) -> int:

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ...ir.build import GraphBuilder
 
 if TYPE_CHECKING:
-    from .tensor_layout import Facts, Lying
+    from .tensor_layout import DenseBlock, TensorFacts
 
-__all__ = ["ROWS", "Row"]
+__all__ = ["ROWS", "OpEntry"]
 
 Values: TypeAlias = Sequence[Any]
 """Names of the operands in the graph; None for one that was left out."""
-Shown: TypeAlias = Sequence["tuple[Facts, Lying] | None"]
+Shown: TypeAlias = Sequence["tuple[TensorFacts, DenseBlock] | None"]
 """What each operand looks like, and the block of memory that the graph's input of its name is."""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class OpEntry:
     """One op. number: its word in signatures; operands: their names, in order; node: adds it to a graph, gives the result's name."""
 
     number: int
@@ -84,12 +84,12 @@ def _first(made: Any) -> str:
     return made if isinstance(made, str) else str(made[0])
 
 
-ROWS: Mapping[str, Row] = {
-    "matmul": Row(1, ("a", "b"), _matmul),
-    "attention": Row(2, ("q", "k", "v", "mask"), _attention),
-    "layer_norm": Row(3, ("x", "weight", "bias"), _layer_norm),
-    "rms_norm": Row(4, ("x", "weight"), _rms_norm),
-    "conv2d": Row(5, ("x", "weight", "bias"), _conv2d),
-    "softmax": Row(6, ("x",), _softmax),
-    "silu_mul": Row(7, ("gate", "up"), _silu_mul),
+ROWS: Mapping[str, OpEntry] = {
+    "matmul": OpEntry(1, ("a", "b"), _matmul),
+    "attention": OpEntry(2, ("q", "k", "v", "mask"), _attention),
+    "layer_norm": OpEntry(3, ("x", "weight", "bias"), _layer_norm),
+    "rms_norm": OpEntry(4, ("x", "weight"), _rms_norm),
+    "conv2d": OpEntry(5, ("x", "weight", "bias"), _conv2d),
+    "softmax": OpEntry(6, ("x",), _softmax),
+    "silu_mul": OpEntry(7, ("gate", "up"), _silu_mul),
 }

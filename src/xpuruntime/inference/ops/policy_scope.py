@@ -10,7 +10,7 @@ from ...policies import Policy, Resolved
 from ...policies.context import current_policy
 from ...policies.entrances import demanded
 from ...store import digest
-from .explained import Wanted
+from .explained import OpRequest
 
 __all__ = ["asked_policy", "effective_demands", "known_policy"]
 
@@ -25,7 +25,7 @@ def asked_policy(policy: Any) -> Any:
 
     Others (mappings, paths) are read again by each call: they may have changed. Raises PolicyError.
     """
-    if isinstance(policy, Wanted):
+    if isinstance(policy, OpRequest):
         return policy
     around = current_policy()
     key = id(policy), id(around)
@@ -42,21 +42,23 @@ def asked_policy(policy: Any) -> Any:
     return merged
 
 
-def known_policy(table: _core.Ops, asked: Any) -> int:
+def known_policy(table: _core.Ops, request: Any) -> int:
     """The policy's number: equal policies have equal ones. The core knows it from now on."""
-    found = _known.get(id(asked))
-    if found is not None and found[0] is asked:
-        table.know_policy(asked, found[1])
+    found = _known.get(id(request))
+    if found is not None and found[0] is request:
+        table.know_policy(request, found[1])
         return found[1]
-    whole = digest({"policy": json.loads(json.dumps(effective_demands(asked).policy.to_dict(), default=str))})
+    whole = digest(
+        {"policy": json.loads(json.dumps(effective_demands(request).policy.to_dict(), default=str))}
+    )
     number = _numbers.setdefault(whole, len(_numbers))
     if len(_known) >= _MOST:
         _known.clear()
-    _known[id(asked)] = (asked, number)
-    table.know_policy(asked, number)
+    _known[id(request)] = (request, number)
+    table.know_policy(request, number)
     return number
 
 
-def effective_demands(asked: Any) -> Resolved:
+def effective_demands(request: Any) -> Resolved:
     """With what the environment adds, but what an op cannot honor is an error. Raises PolicyError, UnavailableError."""
-    return demanded("ops", {}, asked)
+    return demanded("ops", {}, request)

@@ -23,7 +23,7 @@ from ...types import DType, TensorSpec
 from .explained import Explained
 from .op_table import ROWS
 from .policy_scope import effective_demands
-from .tensor_layout import Facts, Lying, facts_of, lying
+from .tensor_layout import DenseBlock, TensorFacts, dense_block, facts_of
 
 __all__ = ["device_of", "graph_of", "held_demands", "prepare", "program_of"]
 
@@ -33,14 +33,14 @@ _HOST, _CUDA = 1, 2  # DLPack's kDLCPU and kDLCUDA
 
 @contained("ops")
 def prepare(
-    table: _core.Ops, op: str, asked: Any, attributes: tuple[Any, ...], operands: tuple[Any, ...]
+    table: _core.Ops, op: str, request: Any, attributes: tuple[Any, ...], operands: tuple[Any, ...]
 ) -> Explained:
     """Put the call's signature into the table: an executor, or which operands must be copied before any program can read them.
 
     Raises InputError, PolicyError, KernelUnavailable, BuildError.
     """
     facts = [None if o is None else _facts(op, i, o) for i, o in enumerate(operands)]
-    held = [None if f is None else lying(f) for f in facts]
+    held = [None if f is None else dense_block(f) for f in facts]
     copies = sum(
         1 << i for i, (f, b) in enumerate(zip(facts, held, strict=True)) if f is not None and b is None
     )
@@ -49,7 +49,7 @@ def prepare(
         found = Explained(op, (), "", (), (), "copied", copies)
         table.put(
             number,
-            asked,
+            request,
             attributes,
             operands,
             None,
@@ -64,7 +64,7 @@ def prepare(
         return found
     device = device_of(op, facts)
     graph = graph_of(op, attributes, facts, held)
-    demands = held_demands(op, effective_demands(asked), device, {f.dtype for f in facts if f is not None})
+    demands = held_demands(op, effective_demands(request), device, {f.dtype for f in facts if f is not None})
     program, origin = program_of(graph, device, demands)
     executor = Executor(program, Device(device), policy=SETTLED)
     fixed = executor.bind(None)
@@ -76,7 +76,7 @@ def prepare(
     shape = [int(d) for d in result.shape if isinstance(d, int)]
     table.put(
         number,
-        asked,
+        request,
         attributes,
         operands,
         executor.core,
@@ -125,12 +125,12 @@ def program_of(graph: Graph, device: DeviceId, demands: Resolved) -> tuple[Compi
     target = target_of(device)
     policy = demands.policy
     settles = ("caching", "engine_order", "engine_options")  # they change nothing of a program
-    asked = demands.without(*settles)
+    remaining = demands.without(*settles)
     store = Store(mode="off") if policy.execution.caching is False else Store()
     ingredients = {
         "op": graph.digest,
         "target": target,
-        "policy": asked.policy.to_dict(),
+        "policy": remaining.policy.to_dict(),
         "version": __version__,
         **compiler_facts(),
         **({"user_kernels": users} if (users := named_digests(policy.kernel)) else {}),
@@ -138,7 +138,7 @@ def program_of(graph: Graph, device: DeviceId, demands: Resolved) -> tuple[Compi
     kept = store.recall("artifact", digest(ingredients), CompiledProgram.from_bytes)
     if kept is not None:
         return kept, "store"
-    program = compile_graph(graph, target=own_target(device), policy=asked)
+    program = compile_graph(graph, target=own_target(device), policy=remaining)
     try:
         store.put("artifact", ingredients, program.to_bytes())
     except StoreError as error:  # a full disk must not stop an op
@@ -146,7 +146,7 @@ def program_of(graph: Graph, device: DeviceId, demands: Resolved) -> tuple[Compi
     return program, "compiled"
 
 
-def device_of(op: str, facts: list[Facts | None]) -> DeviceId:
+def device_of(op: str, facts: list[TensorFacts | None]) -> DeviceId:
     """Where all operands lie. Raises InputError."""
     places = {f.device for f in facts if f is not None}
     if not places:
@@ -169,7 +169,7 @@ def device_of(op: str, facts: list[Facts | None]) -> DeviceId:
     )
 
 
-def _facts(op: str, position: int, operand: Any) -> Facts:
+def _facts(op: str, position: int, operand: Any) -> TensorFacts:
     found = facts_of(operand)
     if found is None:
         name = ROWS[op].operands[position]
@@ -182,7 +182,7 @@ def _described(operand: Any) -> str:
 
 
 def graph_of(
-    op: str, attributes: tuple[Any, ...], facts: list[Facts | None], held: list[Lying | None]
+    op: str, attributes: tuple[Any, ...], facts: list[TensorFacts | None], held: list[DenseBlock | None]
 ) -> Graph:
     """One node over the operands as they lie. Raises InputError for operands or attributes that do not fit."""
     row = ROWS[op]
@@ -202,7 +202,7 @@ def graph_of(
         raise InputError(f"ops.{op}", what, got=got, do=do) from error
 
 
-def _explained(op: str, executor: Executor, facts: list[Facts], origin: str) -> Explained:
+def _explained(op: str, executor: Executor, facts: list[TensorFacts], origin: str) -> Explained:
     calls = zip(executor.plan.calls, executor.implementations, strict=True)
     kernels = tuple(f"{c.kernel}: {c.symbol}" + (f" ({how})" if how else "") for c, how in calls)
     operands = tuple(str(TensorSpec(f.shape, f.dtype)) for f in facts)

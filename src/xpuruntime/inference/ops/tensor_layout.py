@@ -10,11 +10,11 @@ from ...ir.build import GraphBuilder
 from ...runtime.arrays import dlpack_dtype
 from ...types import DType, TensorSpec
 
-__all__ = ["Facts", "Lying", "facts_of", "lying"]
+__all__ = ["DenseBlock", "TensorFacts", "dense_block", "facts_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class TensorFacts:
     """What a tensor shows of itself. strides: in elements; device: DLPack's (type, index)."""
 
     shape: tuple[int, ...]
@@ -24,7 +24,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Lying:
+class DenseBlock:
     """A dense block of memory that holds each element once.
 
     order: the tensor's dims from the outermost to the innermost in memory; shape: the block's, in that order; broadcast dims have extent 1.
@@ -33,7 +33,7 @@ class Lying:
     order: tuple[int, ...]
     shape: tuple[int, ...]
 
-    def input(self, builder: GraphBuilder, name: str, facts: Facts) -> str:
+    def input(self, builder: GraphBuilder, name: str, facts: TensorFacts) -> str:
         """The block as an input of a graph and the tensor as a view of it; the view's name."""
         b: Any = builder
         made: str = b.input(name, TensorSpec(self.shape, facts.dtype))
@@ -44,17 +44,17 @@ class Lying:
         return made
 
 
-def facts_of(tensor: Any) -> Facts | None:
+def facts_of(tensor: Any) -> TensorFacts | None:
     """Of a tensor that the core reads in place; None for any other."""
     shown = _core.show_tensor(tensor)
     dtype = None if shown is None else dlpack_dtype(*shown[2])
-    return None if shown is None or dtype is None else Facts(shown[0], shown[1], dtype, shown[3])
+    return None if shown is None or dtype is None else TensorFacts(shown[0], shown[1], dtype, shown[3])
 
 
-def lying(facts: Facts) -> Lying | None:
+def dense_block(facts: TensorFacts) -> DenseBlock | None:
     """The block that a tensor is a view of; None where it has gaps, overlaps itself or runs backwards."""
     if 0 in facts.shape:
-        return Lying(tuple(range(len(facts.shape))), facts.shape)
+        return DenseBlock(tuple(range(len(facts.shape))), facts.shape)
     extents = tuple(
         1 if stride == 0 else size for size, stride in zip(facts.shape, facts.strides, strict=True)
     )
@@ -65,6 +65,6 @@ def lying(facts: Facts) -> Lying | None:
             return None
         expected *= extents[d]
     if real == sorted(real):  # row-major, but for dims of one element
-        return Lying(tuple(range(len(extents))), extents)
+        return DenseBlock(tuple(range(len(extents))), extents)
     order = (*(d for d, size in enumerate(extents) if size == 1), *real)
-    return Lying(order, tuple(extents[d] for d in order))
+    return DenseBlock(order, tuple(extents[d] for d in order))

@@ -25,8 +25,8 @@ from ...targets import DeviceId
 from ..execution.examples import digest_of, measuring_feeds
 from ..native.model import native_model
 from ..selection.auto import Contender, measure
-from ..selection.candidate import Loaded, Wanted, attempt, find
-from ..selection.request import Ask
+from ..selection.candidate import EngineCandidate, LoadedEngine, attempt, find
+from ..selection.request import SelectionRequest
 from .mixed import demanded_kernels, mixed_of
 from .mixed_search import searched
 from .node_costs import measured_costs
@@ -45,19 +45,24 @@ def wanted_by(place: Mapping[str, str]) -> bool:
     return place.get("*") == WORD
 
 
-def chosen_mix(model: ModelSource, ask: Ask, store: Store) -> tuple[Loaded | None, Decision, list[str]]:
+def chosen_mix(
+    model: ModelSource, request: SelectionRequest, store: Store
+) -> tuple[LoadedEngine | None, Decision, list[str]]:
     """What was chosen, the decision with every candidate's time, warnings. None where no engine can be had."""
-    place = {k: v for k, v in ask.place.items() if k != "*"}
-    names = [ask.engine] if ask.engine not in (None, WORD) else []
-    wanted = [ask.wanted(str(e), DeviceId("cpu")) for e in dict.fromkeys((*names, *ask.order.get("cpu", ())))]
-    key = _key(model, wanted, place) | {"inputs": digest_of(ask.examples)}
-    known = _recorded(model, wanted, store, key) if ask.caching else None
+    place = {k: v for k, v in request.place.items() if k != "*"}
+    names = [request.engine] if request.engine not in (None, WORD) else []
+    wanted = [
+        request.wanted(str(e), DeviceId("cpu"))
+        for e in dict.fromkeys((*names, *request.order.get("cpu", ())))
+    ]
+    key = _key(model, wanted, place) | {"inputs": digest_of(request.examples)}
+    known = _recorded(model, wanted, store, key) if request.caching else None
     if known is not None:
         return *known, []
     outcomes = [attempt(model, w, store) for w in wanted]
-    singles = [o for o in outcomes if isinstance(o, Loaded)]
+    singles = [o for o in outcomes if isinstance(o, LoadedEngine)]
     refused = [o for o in outcomes if isinstance(o, Candidate)]
-    feeds, told = measuring_feeds(model, ask.examples)
+    feeds, told = measuring_feeds(model, request.examples)
     made, why_not = _loaded_mixes(model, singles, place, feeds, store)
     contending = made if place else [*singles, *made]  # a placement that was demanded is had, or nothing
     contenders = [Contender(_name(o), o.executable, o.precision) for o in contending]
@@ -69,7 +74,7 @@ def chosen_mix(model: ModelSource, ask: Ask, store: Store) -> tuple[Loaded | Non
         if other is not loaded:
             other.executable.close()
     decision = Decision("engine", model.name, head, (*best.rejected, *refused, *why_not))
-    if loaded is not None and ask.caching and len(contenders) > 1:
+    if loaded is not None and request.caching and len(contenders) > 1:
         _record(store, key, decision, loaded)
     return loaded, decision, list(warnings)
 
@@ -79,11 +84,11 @@ def chosen_mix(model: ModelSource, ask: Ask, store: Store) -> tuple[Loaded | Non
 
 def _loaded_mixes(
     model: ModelSource,
-    singles: Sequence[Loaded],
+    singles: Sequence[LoadedEngine],
     place: Mapping[str, str],
     feeds: dict[str, Array],
     store: Store,
-) -> tuple[list[Loaded], list[Candidate]]:
+) -> tuple[list[LoadedEngine], list[Candidate]]:
     """Mixes that can be had, and why others cannot."""
     who = "several engines"
     if len(singles) < 2:
@@ -106,7 +111,7 @@ def _loaded_mixes(
     return found, refused
 
 
-def _name(loaded: Loaded) -> str:
+def _name(loaded: LoadedEngine) -> str:
     return str(loaded.facts.get("mix") or loaded.wanted.name)
 
 
@@ -136,7 +141,7 @@ def _by_margin(contenders: Sequence[Contender], mixed: Sequence[str], decision: 
 # ── the record ──
 
 
-def _key(model: ModelSource, wanted: Sequence[Wanted], place: Mapping[str, str]) -> dict[str, Any]:
+def _key(model: ModelSource, wanted: Sequence[EngineCandidate], place: Mapping[str, str]) -> dict[str, Any]:
     """Everything that the choice depends on."""
     versions = {}
     for w in wanted:
@@ -158,7 +163,7 @@ def _key(model: ModelSource, wanted: Sequence[Wanted], place: Mapping[str, str])
     }
 
 
-def _record(store: Store, key: Mapping[str, Any], decision: Decision, loaded: Loaded) -> None:
+def _record(store: Store, key: Mapping[str, Any], decision: Decision, loaded: LoadedEngine) -> None:
     try:
         store.put(
             "auto",
@@ -172,8 +177,8 @@ def _record(store: Store, key: Mapping[str, Any], decision: Decision, loaded: Lo
 
 
 def _recorded(
-    model: ModelSource, wanted: Sequence[Wanted], store: Store, key: Mapping[str, Any]
-) -> tuple[Loaded, Decision] | None:
+    model: ModelSource, wanted: Sequence[EngineCandidate], store: Store, key: Mapping[str, Any]
+) -> tuple[LoadedEngine, Decision] | None:
     record = store.recall("auto", digest(key), _parsed)
     if record is None or record[0].chosen is None:
         return None
@@ -187,7 +192,7 @@ def _recorded(
         outcome = _again(model, wanted[0], homes, key["place"], store)
     else:
         outcome = None
-    if not isinstance(outcome, Loaded):
+    if not isinstance(outcome, LoadedEngine):
         return None
     text = f"measured before: {past.chosen.reason}"
     head = Candidate(past.chosen.name, Reason.RECORDED, text, facts={**past.chosen.facts, **_told(outcome)})
@@ -204,8 +209,12 @@ def _parsed(payload: bytes) -> tuple[Decision, dict[str, str] | None]:
 
 
 def _again(
-    model: ModelSource, first: Wanted, homes: Mapping[str, str], place: Mapping[str, str], store: Store
-) -> Loaded | Candidate:
+    model: ModelSource,
+    first: EngineCandidate,
+    homes: Mapping[str, str],
+    place: Mapping[str, str],
+    store: Store,
+) -> LoadedEngine | Candidate:
     """A mix from the engine of each of its nodes: the home costs nothing, any other engine a second."""
     engines = tuple(dict.fromkeys(homes.values()))
     away = {e: {n: float(e != home) for n, home in homes.items()} for e in engines}
@@ -222,5 +231,5 @@ def _again(
     return mixed_of(model, plan, first, store)
 
 
-def _told(loaded: Loaded) -> dict[str, Any]:
+def _told(loaded: LoadedEngine) -> dict[str, Any]:
     return {k: v for k, v in loaded.facts.items() if k not in ("homes", "mix")}

@@ -40,12 +40,12 @@ from ...runtime.dag_executor import Schedule, Step
 from ...store import Store
 from ...types import TensorSpec
 from ..execution.inputs import Feeds
-from ..selection.candidate import Wanted
+from ..selection.candidate import EngineCandidate
 from .dag_policy import backend_for, native_demands, settled_demands, wanted_by
-from .dag_run import Pass, Timer, Watch
+from .dag_run import DagRun, Timer, Watch
 from .placement import Placed
 from .region_weights import WeightArrays
-from .regions import Work
+from .regions import RegionWork
 
 __all__ = ["DAGExecutor"]
 
@@ -79,7 +79,7 @@ class DAGExecutor:
         threads: int | None = None,
         parallel: int | None = None,
         store: Store | None = None,
-        wanted: Wanted | None = None,
+        wanted: EngineCandidate | None = None,
         policy: Any = None,
     ) -> None:
         self.graph = plan.graph
@@ -89,8 +89,8 @@ class DAGExecutor:
         self._strict = bool(demands.policy.execution.strict)
         self.backend: RuntimeBackend = backend_for(demands, backend)
         found = None if original is None else Original(original, self.graph)
-        asked = wanted or wanted_by(demands)
-        asked = replace(asked, threads=threads or asked.threads)
+        candidate = wanted or wanted_by(demands)
+        candidate = replace(candidate, threads=threads or candidate.threads)
         # A GPU by its own name, so that its libraries are asked what they compute.
         mine = (
             str(self.backend.device)
@@ -100,14 +100,14 @@ class DAGExecutor:
         own = functools.partial(compile_graph, target=mine, policy=native_demands(demands))
         self._regions = [
             Placed(
-                Work(
+                RegionWork(
                     region=r,
                     graph=plan.subgraph(r.id),
                     backend=self.backend,
                     compile_fn=compile_fn or own,
                     store=store or Store(mode="off"),
                     original=found,
-                    wanted=asked,
+                    wanted=candidate,
                 ),
                 self._first.decision_for(r.id),
             )
@@ -225,7 +225,7 @@ class DAGExecutor:
         symbols = (
             bind(self._specs, {s.name: feeds[s.name].shape for s in self._specs}) if graph.symbols else {}
         )
-        pass_ = Pass(self, symbols, watch, stopped)
+        pass_ = DagRun(self, symbols, watch, stopped)
         values: dict[str, Any] = {**feeds, **self._states}
         self._schedule.run(values, pass_.work if timer is None else timer.around(pass_.work))
         outputs = {o.name: pass_.host(self._kept(o.value, values)) for o in graph.outputs}

@@ -14,7 +14,7 @@ from ...runtime.backends.base import RuntimeBackend
 from ...runtime.backends.cpu import CpuBackend
 from ...runtime.buffer import backend_of
 from ...targets import DeviceId
-from ..selection.candidate import Wanted
+from ..selection.candidate import EngineCandidate
 from ..selection.vendor_policy import limits
 
 __all__ = ["backend_for", "native_demands", "settled_demands", "wanted_by"]
@@ -98,12 +98,12 @@ def native_demands(demands: Resolved) -> Resolved:
     return Resolved(Policy(kernel=demands.policy.kernel, execution=asked), demands.origins)
 
 
-def wanted_by(demands: Resolved) -> Wanted:
+def wanted_by(demands: Resolved) -> EngineCandidate:
     """How the engines of the other regions are asked."""
     execution = demands.policy.execution
     level = execution.optimization_level
     options = {e: execution.options_for(e) for e in execution.engine_options or {}}
-    return Wanted(
+    return EngineCandidate(
         "native",
         DeviceId("cpu"),
         threads=env.get_int("XPU_NUM_THREADS"),

@@ -16,12 +16,12 @@ from ...types import TensorSpec
 if TYPE_CHECKING:
     from .dag_executor import DAGExecutor
 
-__all__ = ["Pass", "Timer", "Watch"]
+__all__ = ["DagRun", "Timer", "Watch"]
 
 Watch: TypeAlias = dict[str, tuple[Mapping[str, Any], Mapping[str, int]]]
 """By region, what it was given in one run, and the sizes of that run."""
 
-Work: TypeAlias = Callable[[int, Mapping[str, Any]], Sequence[Any]]
+RegionCall: TypeAlias = Callable[[int, Mapping[str, Any]], Sequence[Any]]
 """Runs a region by its index."""
 
 
@@ -32,7 +32,7 @@ class Timer:
         self._clock = clock
         self.seconds: dict[int, float] = {}
 
-    def around(self, work: Work) -> Work:
+    def around(self, work: RegionCall) -> RegionCall:
         """The same work, timed."""
 
         def timed(index: int, values: Mapping[str, Any]) -> Sequence[Any]:
@@ -44,7 +44,7 @@ class Timer:
         return timed
 
 
-class Pass:
+class DagRun:
     """One run: what crosses borders, counted."""
 
     def __init__(

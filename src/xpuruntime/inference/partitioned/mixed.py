@@ -25,7 +25,7 @@ from ...protocols import Array, Evidence, ModelSource
 from ...store import Store
 from ..native.engine import compiler_facts
 from ..native.model import native_model
-from ..selection.candidate import Loaded, Wanted
+from ..selection.candidate import EngineCandidate, LoadedEngine
 from ..selection.vendor_options import speaks_of_families
 from .dag_executor import DAGExecutor
 
@@ -51,13 +51,13 @@ def lacks_ops(rejected: Sequence[Candidate]) -> bool:
 
 def mixed(
     model: ModelSource,
-    first: Wanted,
+    first: EngineCandidate,
     others: Sequence[str],
     place: Mapping[str, str],
     store: Store,
     *,
     absorb: bool = True,
-) -> Loaded | Candidate:
+) -> LoadedEngine | Candidate:
     """The model with ``first`` as the engine of whatever nobody else is wanted for; or why that cannot be had.
 
     absorb: as ``partition`` takes it; an engine that the user named keeps what it can run.
@@ -94,13 +94,15 @@ def mixed(
     return mixed_of(model, plan, first, store)
 
 
-def demanded_kernels(wanted: Wanted, engine: str) -> Resolved:
+def demanded_kernels(wanted: EngineCandidate, engine: str) -> Resolved:
     """What ``partition`` takes as demands: the kernels that are wanted, and the engine that comes first."""
     policy = Policy(kernel=_policy(wanted.kernels).kernel, execution=ExecutionPolicy(engine=engine))
     return Resolved(policy, {})
 
 
-def mixed_of(model: ModelSource, plan: PartitionPlan, first: Wanted, store: Store) -> Loaded | Candidate:
+def mixed_of(
+    model: ModelSource, plan: PartitionPlan, first: EngineCandidate, store: Store
+) -> LoadedEngine | Candidate:
     """The partitioned model as an executable; or why that cannot be had. ``facts`` hold its name and the engine of each node.
 
     Raises EngineUnavailable, KernelUnavailable for what was demanded and cannot be had.
@@ -136,7 +138,7 @@ def mixed_of(model: ModelSource, plan: PartitionPlan, first: Wanted, store: Stor
         "optimization": first.optimization,
         "kernels": first.kernels,
     }
-    return Loaded(first, model, executable, __version__, model.precision, Support.yes(), facts, key)
+    return LoadedEngine(first, model, executable, __version__, model.precision, Support.yes(), facts, key)
 
 
 def _policy(kernels: str) -> Policy:

@@ -22,7 +22,7 @@ from ...ir import Graph
 from ...protocols import Array, ModelSource
 from ...store import Store
 from ..selection import auto
-from ..selection.candidate import Loaded, Wanted
+from ..selection.candidate import EngineCandidate, LoadedEngine
 from .mixed import MixedExecutable, demanded_kernels, mixed_of
 
 __all__ = ["Mix", "corrected", "mixes", "predicted", "searched"]
@@ -48,7 +48,7 @@ _RUNS, _SECONDS = (
 class Mix:
     """A mix that was built, and the least seconds of each of its regions. ``seconds`` is their sum."""
 
-    loaded: Loaded
+    loaded: LoadedEngine
     plan: PartitionPlan
     times: Mapping[str, float]
 
@@ -64,11 +64,11 @@ def searched(
     model: ModelSource,
     graph: Graph,
     costs: Costs,
-    first: Wanted,
+    first: EngineCandidate,
     place: Mapping[str, str],
     feeds: dict[str, Array],
     store: Store,
-) -> tuple[list[Loaded], list[Candidate]]:
+) -> tuple[list[LoadedEngine], list[Candidate]]:
     """The mixes that are worth measuring against the single engines, the fastest first, and why others are not.
 
     Rounds end when nothing new is proposed, or when they took ``XPU_AUTO_SECONDS``.
@@ -111,7 +111,9 @@ def searched(
     return _apart([m.loaded for m in kept]), refused
 
 
-def mixes(graph: Graph, costs: Costs, first: Wanted, place: Mapping[str, str]) -> Iterator[PartitionPlan]:
+def mixes(
+    graph: Graph, costs: Costs, first: EngineCandidate, place: Mapping[str, str]
+) -> Iterator[PartitionPlan]:
     """Different plans with at least two engines (or with what was placed where it was): the best of each group of engines, then the others, by predicted time."""
     seen: set[Shape] = set()
     ranked: list[tuple[int, float, int, PartitionPlan]] = []
@@ -168,7 +170,7 @@ def _mean(factors: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, factors)) / len(factors)) if factors else 1.0
 
 
-def _times(loaded: Loaded, feeds: dict[str, Array]) -> dict[str, float]:
+def _times(loaded: LoadedEngine, feeds: dict[str, Array]) -> dict[str, float]:
     """The least seconds of each region. Raises RunError."""
     assert isinstance(loaded.executable, MixedExecutable)
     least: dict[str, float] = {}
@@ -186,11 +188,11 @@ def _shape(plan: PartitionPlan) -> Shape:
     return tuple((r.engine, plan.members[r.id]) for r in plan.regions)
 
 
-def _name(loaded: Loaded) -> str:
+def _name(loaded: LoadedEngine) -> str:
     return str(loaded.facts["mix"])
 
 
-def _apart(found: Sequence[Loaded]) -> list[Loaded]:
+def _apart(found: Sequence[LoadedEngine]) -> list[LoadedEngine]:
     """The same with names that differ: two mixes may have the same engines and as many regions."""
     used: dict[str, int] = defaultdict(int)
     named = []

@@ -15,7 +15,7 @@ from ...program.plan import Region
 from ...protocols import Array, Evidence
 from ...runtime.buffer import DeviceBuffer
 from .region_runners import runner_of
-from .regions import Runner, Work
+from .regions import RegionWork, Runner
 
 __all__ = ["Bring", "Placed"]
 
@@ -29,7 +29,7 @@ Bring = Callable[[Mapping[str, Any], bool], Mapping[str, Any]]
 class Placed:
     """A region with the runner that it has now, and those that it may still go to."""
 
-    work: Work
+    work: RegionWork
     decision: Decision
     runner: Runner | None = None
     rejected: list[Candidate] = field(default_factory=list)

@@ -24,8 +24,8 @@ from ...runtime.executor import Executor
 from ...runtime.weights import load_weights
 from ...targets import DeviceId
 from ..native.executable import times_of
-from ..selection.candidate import Wanted, attempt, find
-from .regions import Runner, Symbols, Values, Work
+from ..selection.candidate import EngineCandidate, attempt, find
+from .regions import RegionWork, Runner, Symbols, Values
 
 __all__ = ["RUNNERS", "EngineRunner", "InterpreterRunner", "NativeRunner", "TorchRunner", "runner_of"]
 
@@ -33,7 +33,7 @@ __all__ = ["RUNNERS", "EngineRunner", "InterpreterRunner", "NativeRunner", "Torc
 class NativeRunner(Runner):
     """A program on the backend's device. Compiled before weights are there."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: RegionWork) -> None:
         super().__init__(work)
         self.on_device = not work.backend.core_is_host
         self._program: CompiledProgram | None = None
@@ -83,7 +83,7 @@ class NativeRunner(Runner):
 class EngineRunner(Runner):
     """A vendor engine. It gets the region's own ONNX nodes where the graph came from ONNX, else the graph written as ONNX."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: RegionWork) -> None:
         super().__init__(work)
         self._cut: Any = None
         if work.original is not None:
@@ -106,7 +106,7 @@ class EngineRunner(Runner):
         proto = self._cut if self._cut is not None else to_onnx(graph, self._weights)
         model = open_model(proto, name=work.graph.name)
         device = DeviceId.parse(work.region.device)
-        wanted = Wanted(
+        wanted = EngineCandidate(
             work.region.engine,
             device,
             threads=work.wanted.threads,
@@ -188,6 +188,6 @@ RUNNERS: Mapping[str, type[Runner]] = {
 """By engine; every other word is an engine that takes ONNX."""
 
 
-def runner_of(work: Work) -> Runner:
+def runner_of(work: RegionWork) -> Runner:
     """The runner of the region's engine."""
     return RUNNERS.get(work.region.engine, EngineRunner)(work)

@@ -21,16 +21,16 @@ from ...protocols import Array, Evidence, EvidenceRow
 from ...runtime.backends.base import RuntimeBackend
 from ...store import Store
 from ...targets import DeviceId
-from ..selection.candidate import Wanted
+from ..selection.candidate import EngineCandidate
 
-__all__ = ["Runner", "Symbols", "Values", "Work"]
+__all__ = ["RegionWork", "Runner", "Symbols", "Values"]
 
 Symbols = Mapping[str, int]
 Values = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class RegionWork:
     """What a runner needs to know.
 
     region:   names, engine and borders. graph: the region's own.
@@ -45,7 +45,7 @@ class Work:
     compile_fn: Callable[[Graph], CompiledProgram]
     store: Store
     original: Original | None = None
-    wanted: Wanted = field(default_factory=lambda: Wanted("native", DeviceId("cpu")))
+    wanted: EngineCandidate = field(default_factory=lambda: EngineCandidate("native", DeviceId("cpu")))
 
     @property
     def who(self) -> str:
@@ -64,7 +64,7 @@ class Runner(ABC):
     on_device = False
     """Whether it takes and gives buffers of the backend."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: RegionWork) -> None:
         self.work = work
         self.notes: tuple[str, ...] = ()
         self._forms: dict[tuple[tuple[str, int], ...], Any] = {}

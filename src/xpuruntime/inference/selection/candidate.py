@@ -39,13 +39,13 @@ from .integers import in_integers
 from .vendor_options import met_by_options
 from .vendor_policy import vendor_refused
 
-__all__ = ["Loaded", "Wanted", "attempt", "checked", "find"]
+__all__ = ["EngineCandidate", "LoadedEngine", "attempt", "checked", "find"]
 
 _log = logger("xpuruntime.session")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class EngineCandidate:
     """One candidate to try.
 
     precision: what was demanded: None (the model's own), a float DType, or an integer one, which only quantized models have.
@@ -77,7 +77,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedEngine:
     """A candidate that loaded.
 
     model:     the model that the engine was given (fixed shapes make it another than the user's).
@@ -87,7 +87,7 @@ class Loaded:
     key:       everything that decides what was built. verdict: what comparing its outputs found; None: nobody asked.
     """
 
-    wanted: Wanted
+    wanted: EngineCandidate
     model: ModelSource
     executable: Executable
     version: str
@@ -109,7 +109,7 @@ def find(engine: str) -> EnginePlugin | Support:
         return Support.no(no.code, no.reason, do=no.do)
 
 
-def attempt(model: ModelSource, wanted: Wanted, store: Store) -> Loaded | Candidate:
+def attempt(model: ModelSource, wanted: EngineCandidate, store: Store) -> LoadedEngine | Candidate:
     """Load the candidate, or say why it cannot be had. Raises EngineUnavailable for a name that nobody knows: a typing
     error must not become a fallback.
     """
@@ -123,7 +123,7 @@ def attempt(model: ModelSource, wanted: Wanted, store: Store) -> Loaded | Candid
         return Candidate(wanted.name, Reason.BUILD_FAILED, f"{error.what}: {error.got}", error.do)
 
 
-def _attempt(model: ModelSource, wanted: Wanted, store: Store) -> Loaded | Candidate:
+def _attempt(model: ModelSource, wanted: EngineCandidate, store: Store) -> LoadedEngine | Candidate:
     plugin = find(wanted.engine)
     if isinstance(plugin, Support):
         return Candidate.rejected(wanted.name, plugin)
@@ -174,11 +174,11 @@ def _attempt(model: ModelSource, wanted: Wanted, store: Store) -> Loaded | Candi
     if met:
         facts["kernels_by_option"] = {family: list(kernel) for family, kernel in met.items()}
     key = artifact_key(plugin.name, engine, source, request) if wanted.check is not None else {}
-    loaded = Loaded(wanted, source, executable, engine.version(), precision, note, facts, key)
+    loaded = LoadedEngine(wanted, source, executable, engine.version(), precision, note, facts, key)
     return checked(loaded, store) if plugin.name == "native" else loaded
 
 
-def checked(loaded: Loaded, store: Store) -> Loaded | Candidate:
+def checked(loaded: LoadedEngine, store: Store) -> LoadedEngine | Candidate:
     """The candidate with the verdict on its outputs; closed and rejected where they are wrong."""
     wanted, check = loaded.wanted, loaded.wanted.check
     if check is None or loaded.verdict is not None:
@@ -194,7 +194,7 @@ def checked(loaded: Loaded, store: Store) -> Loaded | Candidate:
 
 
 def _request(
-    engine: Engine, model: ModelSource, wanted: Wanted, kernels: str
+    engine: Engine, model: ModelSource, wanted: EngineCandidate, kernels: str
 ) -> tuple[EngineRequest, Support]:
     """The request, with the permitted precision where the engine has it."""
     given = (

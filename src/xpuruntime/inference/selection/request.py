@@ -1,4 +1,4 @@
-"""What holds for one session: arguments, policies, environment and built-in default become one ``Ask``."""
+"""What holds for one session: arguments, policies, environment and built-in default become one ``SelectionRequest``."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from ...runtime.device import cpu
 from ...targets import DeviceId
 from ...types import DType
 from ..self_check import SelfCheck
-from .candidate import Wanted, find
+from .candidate import EngineCandidate, find
 
-__all__ = ["Ask", "Effective", "effective_ask"]
+__all__ = ["EffectiveRequest", "SelectionRequest", "effective_request"]
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class SelectionRequest:
     """What the effective policy says, in the words of ``select``.
 
     engine:   a name, ``auto`` (measure), or None (first of the built-in order). device: None for the built-in ones in order.
@@ -49,10 +49,10 @@ class Ask:
     examples: Mapping[str, Array] | None = None
     check: SelfCheck = field(default_factory=lambda: SelfCheck("first_open"), compare=False)
 
-    def wanted(self, engine: str, device: DeviceId) -> Wanted:
+    def wanted(self, engine: str, device: DeviceId) -> EngineCandidate:
         """The candidate of that engine and device."""
         options = tuple(sorted(self.options.get(engine, {}).items()))
-        return Wanted(
+        return EngineCandidate(
             engine,
             device,
             self.precision,
@@ -69,11 +69,11 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Effective:
+class EffectiveRequest:
     """The effective policy, what ``select`` needs of it, and what was asked for with the origin of each word."""
 
     policy: Policy
-    ask: Ask
+    selection: SelectionRequest
     strict: bool
     static_shape: bool
     fixed_shapes: Mapping[str, int | Sequence[int]]
@@ -81,7 +81,7 @@ class Effective:
     request: dict[str, Any]
 
 
-def effective_ask(
+def effective_request(
     *,
     device: str | DeviceId | None,
     engine: str | None,
@@ -90,7 +90,7 @@ def effective_ask(
     fp16: bool,
     strict: bool | None,
     threads: int | None,
-) -> Effective:
+) -> EffectiveRequest:
     """Lay everything over one another (policies: the first is the highest). Raises PolicyError, DeviceUnavailable, EngineUnavailable."""
     arguments = {
         "engine": _engine(engine, backend),
@@ -99,7 +99,7 @@ def effective_ask(
     }
     resolved = effective_policy(arguments, *policies, engines=engine_names())
     execution = resolved.policy.execution
-    ask = Ask(
+    selection = SelectionRequest(
         engine=execution.engine,
         device=_device(execution.target, resolved.origin_of("execution.target")),
         precision=_precision(execution.precision, fp16),
@@ -127,9 +127,9 @@ def effective_ask(
         request["fp16"] = "True (argument)"
     if any(resolved.policy.kernel.layers):
         request["kernel_policy"] = resolved.policy.kernel.to_dict()["kernel"]
-    return Effective(
+    return EffectiveRequest(
         policy=resolved.policy,
-        ask=ask,
+        selection=selection,
         strict=bool(execution.strict),
         static_shape=bool(execution.static_shape) or bool(execution.fixed_shapes),
         fixed_shapes=execution.fixed_shapes or {},

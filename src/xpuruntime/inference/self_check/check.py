@@ -24,9 +24,9 @@ from .locate import Located
 from .record import keep, recall
 from .references import EngineReference, Interpreter, Module, OutOfTime, Reference
 from .verdict import Verdict
-from .work import Work, free_bytes, work_of
+from .work import GraphCost, free_bytes, work_of
 
-__all__ = ["LEAST_S", "MOST_S", "SHARE", "SelfCheck", "Subject", "verdict_of"]
+__all__ = ["LEAST_S", "MOST_S", "SHARE", "CheckedModel", "SelfCheck", "verdict_of"]
 
 SHARE, MOST_S = 0.1, 2.0
 """A check takes at most this share of the time that opening took, and never longer than this many seconds."""
@@ -66,7 +66,7 @@ class SelfCheck:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class CheckedModel:
     """What is checked.
 
     run:       outputs for inputs by name; leaves the session as it is.
@@ -87,7 +87,7 @@ class Subject:
     locate: Callable[[Mapping[str, Array]], Located] | None = None
 
 
-def verdict_of(subject: Subject, check: SelfCheck, store: Store) -> Verdict:
+def verdict_of(subject: CheckedModel, check: SelfCheck, store: Store) -> Verdict:
     """The verdict on a session; a kept one where the policy says ``first_open``. Raises nothing that a reference or the model raises."""
     if check.word == "off":
         return Verdict.none("self_check is off")
@@ -101,7 +101,7 @@ def verdict_of(subject: Subject, check: SelfCheck, store: Store) -> Verdict:
     return verdict
 
 
-def _compared(subject: Subject, check: SelfCheck) -> tuple[Verdict, bool]:
+def _compared(subject: CheckedModel, check: SelfCheck) -> tuple[Verdict, bool]:
     """The verdict, and whether it is one to keep: a reference ran."""
     seconds = check.seconds
     deadline = time.perf_counter() + seconds
@@ -142,7 +142,7 @@ def _draws(graph: Graph) -> str:
     )
 
 
-def _at_hand(subject: Subject, check: SelfCheck, graph: Graph) -> Iterator[Reference]:
+def _at_hand(subject: CheckedModel, check: SelfCheck, graph: Graph) -> Iterator[Reference]:
     model = subject.model
     if check.module is not None and subject.example and Module.fits(check.module):
         yield Module(model, check.module, check.arguments)
@@ -154,7 +154,7 @@ def _at_hand(subject: Subject, check: SelfCheck, graph: Graph) -> Iterator[Refer
         yield Interpreter(model)
 
 
-def _unaffordable(reference: Reference, work: Work, seconds: float) -> str:
+def _unaffordable(reference: Reference, work: GraphCost, seconds: float) -> str:
     took, needed, free = reference.seconds(work), reference.bytes(work), free_bytes()
     if took > seconds:
         return f"{reference.name} would take about {took:.2g} s, and {seconds:.2g} s are allowed"
@@ -171,7 +171,7 @@ def _timed(who: str, call: Callable[..., _Result], *arguments: Any) -> _Result:
 # ── the comparison ──
 
 
-def _against(reference: Reference, subject: Subject, ours: Sequence[Array], deadline: float) -> Verdict:
+def _against(reference: Reference, subject: CheckedModel, ours: Sequence[Array], deadline: float) -> Verdict:
     """Raises OutOfTime, and what the reference raises."""
     same = subject.precision is subject.model.precision
     table = tolerance_for(subject.precision, subject.model.precision)
@@ -203,7 +203,7 @@ def _against(reference: Reference, subject: Subject, ours: Sequence[Array], dead
     return Verdict(Reason.WRONG_RESULT, reference.name, text)
 
 
-def _exact(reference: Reference, subject: Subject, deadline: float) -> list[Array] | None:
+def _exact(reference: Reference, subject: CheckedModel, deadline: float) -> list[Array] | None:
     try:
         return _timed(f"{reference.name} in float64", reference.exact, subject.feeds, deadline)
     except Exception:  # out of time, or a module that is not made for float64: its distance is unknown
@@ -212,7 +212,7 @@ def _exact(reference: Reference, subject: Subject, deadline: float) -> list[Arra
 
 def _limits(
     reference: Reference,
-    subject: Subject,
+    subject: CheckedModel,
     ours: Sequence[Array],
     own: list[Array] | None,
     exact: list[Array] | None,
@@ -239,13 +239,13 @@ def _limits(
 
 
 def _compare(
-    subject: Subject, ours: Sequence[Array], truth: Sequence[Array], limits: Sequence[float]
+    subject: CheckedModel, ours: Sequence[Array], truth: Sequence[Array], limits: Sequence[float]
 ) -> list[Comparison]:
     names = [s.name for s in subject.model.outputs]
     return [compare(*row) for row in zip(names, ours, truth, limits, strict=True)]
 
 
-def _right(reference: Reference, subject: Subject, found: Sequence[Comparison]) -> Verdict:
+def _right(reference: Reference, subject: CheckedModel, found: Sequence[Comparison]) -> Verdict:
     worst = max(found, key=lambda c: c.max_rel, default=None)
     text = f"the outputs agree with it on {subject.told}"
     if worst is not None:

@@ -17,7 +17,7 @@ from ...plugins import EnginePlugin
 from ...protocols import Array, Engine, EngineRequest, ModelSource
 from ...targets import DeviceId
 from ..native.model import native_model
-from .work import Work
+from .work import GraphCost
 
 __all__ = ["EngineReference", "Interpreter", "Module", "OutOfTime", "Reference", "interpreter_bytes"]
 
@@ -36,11 +36,11 @@ class Reference(Protocol):
     name: str
     rounds: bool
 
-    def seconds(self, work: Work) -> float:
+    def seconds(self, work: GraphCost) -> float:
         """About how long ``outputs`` takes, to decide whether to begin."""
         ...
 
-    def bytes(self, work: Work) -> int:
+    def bytes(self, work: GraphCost) -> int:
         """About how much memory it takes at its peak."""
         ...
 
@@ -63,11 +63,11 @@ class Interpreter:
         self._model = native_model(model)
         self._outputs = [s.name for s in model.outputs]
 
-    def seconds(self, work: Work) -> float:
+    def seconds(self, work: GraphCost) -> float:
         """NumPy in float64, with copies between types."""
         return work.flops / 3e9 + work.traffic / 4e8 + work.nodes * 1e-3
 
-    def bytes(self, work: Work) -> int:
+    def bytes(self, work: GraphCost) -> int:
         """Everything is kept twice as wide."""
         return interpreter_bytes(work)
 
@@ -89,7 +89,7 @@ class Interpreter:
         return list(found.values())
 
 
-def interpreter_bytes(work: Work) -> int:
+def interpreter_bytes(work: GraphCost) -> int:
     """Bytes that the interpreter takes at its peak: values and weights in float64, and what one op needs beside them."""
     return 2 * work.weights + 6 * work.peak
 
@@ -113,11 +113,11 @@ class Module:
             for hooks in ("_forward_hooks", "_forward_pre_hooks")
         )
 
-    def seconds(self, work: Work) -> float:
+    def seconds(self, work: GraphCost) -> float:
         """PyTorch on one thread; the bound ends it between two ops in any case."""
         return work.flops / 2e10 + work.traffic / 2e9 + work.nodes * 3e-4
 
-    def bytes(self, work: Work) -> int:
+    def bytes(self, work: GraphCost) -> int:
         """Parameters are shared."""
         return 3 * work.peak
 
@@ -203,11 +203,11 @@ class EngineReference:
         """Whether this process has imported the vendor's package."""
         return name in sys.modules
 
-    def seconds(self, work: Work) -> float:
+    def seconds(self, work: GraphCost) -> float:
         """It loads the model first."""
         return work.flops / 2e10 + (work.traffic + 4 * work.weights) / 2e9 + work.nodes * 1e-4 + 0.02
 
-    def bytes(self, work: Work) -> int:
+    def bytes(self, work: GraphCost) -> int:
         """Weights twice: read, and packed."""
         return 2 * work.weights + 3 * work.peak
 

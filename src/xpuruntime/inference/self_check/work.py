@@ -13,11 +13,11 @@ from ...compiler.partition_cost import flops_of, traffic_of
 from ...ir import Graph, specialize
 from ...runtime.device import cpu
 
-__all__ = ["Work", "free_bytes", "work_of"]
+__all__ = ["GraphCost", "free_bytes", "work_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class GraphCost:
     """flops, traffic (bytes read and written) and nodes of one run; bytes of weights; peak: most bytes of values at a time."""
 
     flops: int
@@ -27,7 +27,7 @@ class Work:
     peak: int
 
 
-def work_of(graph: Graph, sizes: Mapping[str, int]) -> Work:
+def work_of(graph: Graph, sizes: Mapping[str, int]) -> GraphCost:
     """Of a run of the graph at these sizes of its symbols."""
     static = specialize(graph, dict(sizes)) if graph.symbols else graph
     bytes_of = {n: v.spec.size_bytes or 0 for n, v in static.values.items() if v.spec is not None}
@@ -43,7 +43,7 @@ def work_of(graph: Graph, sizes: Mapping[str, int]) -> Work:
             left[name] -= 1
             if not left[name] and name not in weights:
                 live -= bytes_of.get(name, 0)
-    return Work(
+    return GraphCost(
         flops=sum(flops_of(static, n) for n in static.nodes),
         traffic=sum(traffic_of(static, n) for n in static.nodes),
         nodes=len(static.nodes),

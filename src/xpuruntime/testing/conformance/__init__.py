@@ -19,10 +19,18 @@ from typing import Any, Protocol
 
 from ...errors import InputError
 from . import kernels, models, networks, nodes, ops
-from .finding import FAILURES, Finding, SuiteReport
-from .subject import Subject, subject
+from .finding import FAILURES, CaseFinding, SuiteReport
+from .subject import DeviceUnderTest, subject
 
-__all__ = ["SUITES", "ConformanceReport", "Finding", "Subject", "SuiteReport", "conformance", "subject"]
+__all__ = [
+    "SUITES",
+    "CaseFinding",
+    "ConformanceReport",
+    "DeviceUnderTest",
+    "SuiteReport",
+    "conformance",
+    "subject",
+]
 
 
 class Suite(Protocol):
@@ -30,7 +38,7 @@ class Suite(Protocol):
 
     NEEDS: tuple[str, ...]
 
-    def findings(self, subject: Subject, sample: int, jobs: int) -> Iterator[Finding]:
+    def findings(self, subject: DeviceUnderTest, sample: int, jobs: int) -> Iterator[CaseFinding]:
         """A finding per case. sample: how many cases of each group, 0 for the usual; jobs: compilers at once."""
         ...
 
@@ -50,7 +58,7 @@ class ConformanceReport:
     suites: Sequence[SuiteReport]
 
     @property
-    def wrong(self) -> list[Finding]:
+    def wrong(self) -> list[CaseFinding]:
         """Every case that failed: wrong, a raw error, a process that was killed, or too slow."""
         return [f for s in self.suites for f in s.findings if f.outcome in FAILURES]
 
@@ -60,7 +68,7 @@ class ConformanceReport:
         return not self.wrong and any(s.count("right") for s in self.suites)
 
     def to_json(self) -> dict[str, Any]:
-        """Subject, suites, and the answer."""
+        """DeviceUnderTest, suites, and the answer."""
         return {"subject": dict(self.facts), "suites": [s.to_json() for s in self.suites], "ok": self.ok}
 
 
@@ -108,8 +116,8 @@ def conformance(
     return ConformanceReport(judged.facts(), reports)
 
 
-def _run(name: str, cases: Iterator[Finding], progress: Callable[[str], None]) -> SuiteReport:
-    begun, found, told = time.perf_counter(), list[Finding](), 0.0
+def _run(name: str, cases: Iterator[CaseFinding], progress: Callable[[str], None]) -> SuiteReport:
+    begun, found, told = time.perf_counter(), list[CaseFinding](), 0.0
     progress(f"{name}: compiling")
     for finding in cases:
         found.append(finding)

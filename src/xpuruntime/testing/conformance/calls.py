@@ -17,14 +17,14 @@ from ...ir import Graph, GraphBuilder
 from ...protocols import Array
 from ...types import DType
 
-__all__ = ["CALLS", "Call"]
+__all__ = ["CALLS", "OpCall"]
 
 FLOATS = ("float32", "bfloat16", "float16")
 SINGLE = ("float32",)
 
 
 @dataclass(frozen=True)
-class Call:
+class OpCall:
     """One node. ``dtypes``: of operands without a dtype of their own, one graph each; ``positive``: all values are above zero; ``plain``: compiled without
     passes, which would make another node of it.
     """
@@ -78,36 +78,36 @@ class Call:
         return (np.abs(values) + 0.1 if self.positive else values).astype(own.numpy)
 
 
-def _conv(x: str, w: str, *more: str | None, **attrs: Any) -> Call:
+def _conv(x: str, w: str, *more: str | None, **attrs: Any) -> OpCall:
     op = "fused_convolution" if "act" in attrs or len(more) > 1 else "convolution"
     spatial = x.count("x") - 1
     usual = {"stride": [1] * spatial, "padding": [0] * spatial, "dilation": [1] * spatial}
-    return Call(op, (x, w, *(more or (None,))), usual | attrs)
+    return OpCall(op, (x, w, *(more or (None,))), usual | attrs)
 
 
-def _pool(op: str, x: str, size: int, stride: int, padding: int, **attrs: Any) -> Call:
+def _pool(op: str, x: str, size: int, stride: int, padding: int, **attrs: Any) -> OpCall:
     spatial = x.count("x") - 1
-    return Call(op, (x,), {"kernel_size": [size] * spatial, "stride": [stride] * spatial, "padding": [padding] * spatial,
+    return OpCall(op, (x,), {"kernel_size": [size] * spatial, "stride": [stride] * spatial, "padding": [padding] * spatial,
                            "dilation": [1] * spatial} | attrs)  # fmt: skip
 
 
-CALLS: tuple[Call, ...] = (
+CALLS: tuple[OpCall, ...] = (
     # products
-    Call("mm", ("33x37", "37x41")),
-    Call("mm", ("1x264", "264x130")),
-    Call("bmm", ("3x13x20", "3x20x17")),
-    Call("matmul", ("2x1x9x16", "3x16x7")),
-    Call("matmul", ("64x128", "w 128x72")),
-    Call("addmm", ("41", "5x37", "37x41")),
-    Call("linear", ("1x264", "w 130x264", "w 130")),
-    Call("linear", ("2x5x80", "w 48x80")),
-    Call("linear", ("65x512", "w 256x512", "w 256")),
-    Call("fused_linear", ("3x264", "w 136x264", "w 136", "3x136"), {"act": "relu"}),
-    Call("fused_linear", ("33x136", "w 200x136", "w 200"), {"act": "gelu"}),
-    Call("norm_linear", ("1x1x96", "w 64x96", "w 64", None, "w 96"), {"eps": 1e-5}),
-    Call("norm_linear", ("1x3x65", "w 96x65", None, None, "w 65"), {"eps": 1e-5, "act": "silu", "gated": True}),
-    Call("einsum", ("4x5x6", "4x6x3"), {"equation": "bij,bjk->bik"}, SINGLE),
-    Call("matmul_integer", ("uint8 5x9", "int8 9x7"), dtypes=SINGLE),
+    OpCall("mm", ("33x37", "37x41")),
+    OpCall("mm", ("1x264", "264x130")),
+    OpCall("bmm", ("3x13x20", "3x20x17")),
+    OpCall("matmul", ("2x1x9x16", "3x16x7")),
+    OpCall("matmul", ("64x128", "w 128x72")),
+    OpCall("addmm", ("41", "5x37", "37x41")),
+    OpCall("linear", ("1x264", "w 130x264", "w 130")),
+    OpCall("linear", ("2x5x80", "w 48x80")),
+    OpCall("linear", ("65x512", "w 256x512", "w 256")),
+    OpCall("fused_linear", ("3x264", "w 136x264", "w 136", "3x136"), {"act": "relu"}),
+    OpCall("fused_linear", ("33x136", "w 200x136", "w 200"), {"act": "gelu"}),
+    OpCall("norm_linear", ("1x1x96", "w 64x96", "w 64", None, "w 96"), {"eps": 1e-5}),
+    OpCall("norm_linear", ("1x3x65", "w 96x65", None, None, "w 65"), {"eps": 1e-5, "act": "silu", "gated": True}),
+    OpCall("einsum", ("4x5x6", "4x6x3"), {"equation": "bij,bjk->bik"}, SINGLE),
+    OpCall("matmul_integer", ("uint8 5x9", "int8 9x7"), dtypes=SINGLE),
     # convolutions
     _conv("1x16x9x11", "w 24x16x3x3", "w 24", padding=[1, 1]),
     _conv("2x3x17x19", "w 8x3x7x7", stride=[2, 2], padding=[3, 3]),
@@ -117,69 +117,69 @@ CALLS: tuple[Call, ...] = (
     _conv("2x64x9x9", "w 64x64x3x3", "w 64", "2x64x9x9", padding=[1, 1], act="relu"),
     _conv("1x4x20", "w 6x4x5", stride=[2], padding=[2]),
     _conv("1x8x5x6", "w 8x4x3x3", transposed=True, stride=[2, 2], padding=[1, 1], output_padding=[1, 1]),
-    Call("deform_convolution", ("1x4x6x7", "w 5x4x3x3", "1x18x6x7"),
+    OpCall("deform_convolution", ("1x4x6x7", "w 5x4x3x3", "1x18x6x7"),
          {"stride": [1, 1], "padding": [1, 1], "dilation": [1, 1]}, SINGLE),
     # attention
-    Call("attention", ("2x4x33x64", "2x2x33x64", "2x2x33x64"), {"causal": True}),
-    Call("attention", ("1x4x130x64", "1x4x150x64", "1x4x150x64")),
-    Call("attention", ("2x12x1x128", "2x2x300x128", "2x2x300x128")),
-    Call("attention", ("1x2x19x40", "1x1x30x40", "1x1x30x24", "bool 1x1x19x30")),
-    Call("rope", ("2x4x9x32", "9x16", "9x16")),
-    Call("rope_append", ("2x4x1x32", "2x2x1x32", "2x2x1x32", "9x16", "9x16", "2x2x40x32", "2x2x40x32", "i<40 2x1", "i<9 2x1"), outputs=3),
-    Call("rope_attention", ("2x6x1x64", "2x2x1x64", "2x2x1x64", "9x32", "9x32", *["2x2x140x64"] * 2, "i<140 2x1", "i<9 2x1", "bool 2x1x1x140"),
+    OpCall("attention", ("2x4x33x64", "2x2x33x64", "2x2x33x64"), {"causal": True}),
+    OpCall("attention", ("1x4x130x64", "1x4x150x64", "1x4x150x64")),
+    OpCall("attention", ("2x12x1x128", "2x2x300x128", "2x2x300x128")),
+    OpCall("attention", ("1x2x19x40", "1x1x30x40", "1x1x30x24", "bool 1x1x19x30")),
+    OpCall("rope", ("2x4x9x32", "9x16", "9x16")),
+    OpCall("rope_append", ("2x4x1x32", "2x2x1x32", "2x2x1x32", "9x16", "9x16", "2x2x40x32", "2x2x40x32", "i<40 2x1", "i<9 2x1"), outputs=3),
+    OpCall("rope_attention", ("2x6x1x64", "2x2x1x64", "2x2x1x64", "9x32", "9x32", *["2x2x140x64"] * 2, "i<140 2x1", "i<9 2x1", "bool 2x1x1x140"),
          outputs=3),
-    Call("rope_attention", ("1x8x1x40", "1x8x1x40", "1x8x1x24", "1x16", "1x16", "1x8x300x40", "1x8x300x24", "i<300 1"), {"size": 32}, outputs=3),
+    OpCall("rope_attention", ("1x8x1x40", "1x8x1x40", "1x8x1x24", "1x16", "1x16", "1x8x300x40", "1x8x300x24", "i<300 1"), {"size": 32}, outputs=3),
     # rows
-    Call("softmax", ("6x257",), {"dim": -1}),
-    Call("softmax", ("5x33x7",), {"dim": 1}),
-    Call("log_softmax", ("4x1000",), {"dim": 1}),
-    Call("layer_norm", ("5x9x96", "w 96", "w 96"), {"normalized_shape": [96]}),
-    Call("rms_norm", ("7x130", "w 130"), {"normalized_shape": [130]}),
-    Call("batch_norm", ("2x12x5x5", "w 12", "w 12", "w 12", "w 12"), positive=True, plain=True),
-    Call("group_norm", ("2x12x5x5", "w 12", "w 12"), {"groups": 3}),
-    Call("instance_norm", ("2x6x5x7", "w 6", "w 6")),
-    Call("local_response_norm", ("1x7x5x5",), {"size": 3}, SINGLE),
-    Call("sum", ("6x257",), {"dim": [1]}),
-    Call("mean", ("5x33x7",), {"dim": [0, 2], "keepdim": True}),
-    Call("amax", ("4x1000",), {"dim": [1]}),
-    Call("argmax", ("7x1003",), {"dim": 1}),
-    Call("var", ("6x33",), {"dim": [1]}),
-    Call("cumsum", ("5x40",), {"dim": 1}, SINGLE),
-    Call("cdist", ("3x5x7", "1x6x7"), {"p": 2.0}),
-    Call("cdist", ("5x7", "6x7"), {"p": 1.0}, SINGLE),
-    Call("cdist", ("5x7", "6x7"), {"p": 3.0}, SINGLE),
-    Call("sort", ("5x33",), {"dim": 1}, SINGLE),
-    Call("topk", ("5x33",), {"k": 4}, SINGLE),
+    OpCall("softmax", ("6x257",), {"dim": -1}),
+    OpCall("softmax", ("5x33x7",), {"dim": 1}),
+    OpCall("log_softmax", ("4x1000",), {"dim": 1}),
+    OpCall("layer_norm", ("5x9x96", "w 96", "w 96"), {"normalized_shape": [96]}),
+    OpCall("rms_norm", ("7x130", "w 130"), {"normalized_shape": [130]}),
+    OpCall("batch_norm", ("2x12x5x5", "w 12", "w 12", "w 12", "w 12"), positive=True, plain=True),
+    OpCall("group_norm", ("2x12x5x5", "w 12", "w 12"), {"groups": 3}),
+    OpCall("instance_norm", ("2x6x5x7", "w 6", "w 6")),
+    OpCall("local_response_norm", ("1x7x5x5",), {"size": 3}, SINGLE),
+    OpCall("sum", ("6x257",), {"dim": [1]}),
+    OpCall("mean", ("5x33x7",), {"dim": [0, 2], "keepdim": True}),
+    OpCall("amax", ("4x1000",), {"dim": [1]}),
+    OpCall("argmax", ("7x1003",), {"dim": 1}),
+    OpCall("var", ("6x33",), {"dim": [1]}),
+    OpCall("cumsum", ("5x40",), {"dim": 1}, SINGLE),
+    OpCall("cdist", ("3x5x7", "1x6x7"), {"p": 2.0}),
+    OpCall("cdist", ("5x7", "6x7"), {"p": 1.0}, SINGLE),
+    OpCall("cdist", ("5x7", "6x7"), {"p": 3.0}, SINGLE),
+    OpCall("sort", ("5x33",), {"dim": 1}, SINGLE),
+    OpCall("topk", ("5x33",), {"k": 4}, SINGLE),
     # one element at a time
-    Call("add", ("520x9", "9")),
-    Call("mul", ("3x1x5", "4x1")),
-    Call("gelu", ("7x33",)),
-    Call("silu_mul", ("7x33", "7x33")),
-    Call("where", ("bool 5x7", "5x7", 0.5)),
-    Call("cast", ("33x65",), {"dtype": "int32"}),
-    Call("cast", ("33x65",), {"dtype": "float8_e4m3fn"}),
+    OpCall("add", ("520x9", "9")),
+    OpCall("mul", ("3x1x5", "4x1")),
+    OpCall("gelu", ("7x33",)),
+    OpCall("silu_mul", ("7x33", "7x33")),
+    OpCall("where", ("bool 5x7", "5x7", 0.5)),
+    OpCall("cast", ("33x65",), {"dtype": "int32"}),
+    OpCall("cast", ("33x65",), {"dtype": "float8_e4m3fn"}),
     # places
-    Call("permute", ("5x6x7",), {"dims": [2, 0, 1]}),
-    Call("cat", ("3x5", "3x4"), {"dim": 1}),
-    Call("slice", ("9x11",), {"dim": 1, "start": 1, "end": 10, "step": 3}),
-    Call("pad", ("2x3x5",), {"pads": [0, 0, 0, 1, 0, 2]}, SINGLE),
-    Call("embedding", ("w 50x24", "i<50 3x5")),
-    Call("embedding_bag", ("w 30x8", "i<30 7", "i<1 1"), {"mode": "sum"}, SINGLE, outputs=1),
-    Call("index_select", ("9x5", "i<9 4"), {"dim": 0}),
-    Call("gather", ("9x5", "i<9 4x5"), {"dim": 0}),
-    Call("scatter", ("9x5", "i<9 1x5", "1x5"), {"dim": 0}, SINGLE),
-    Call("tensor_scatter", ("2x8x4", "2x1x4", "i<7 2"), dtypes=SINGLE),
+    OpCall("permute", ("5x6x7",), {"dims": [2, 0, 1]}),
+    OpCall("cat", ("3x5", "3x4"), {"dim": 1}),
+    OpCall("slice", ("9x11",), {"dim": 1, "start": 1, "end": 10, "step": 3}),
+    OpCall("pad", ("2x3x5",), {"pads": [0, 0, 0, 1, 0, 2]}, SINGLE),
+    OpCall("embedding", ("w 50x24", "i<50 3x5")),
+    OpCall("embedding_bag", ("w 30x8", "i<30 7", "i<1 1"), {"mode": "sum"}, SINGLE, outputs=1),
+    OpCall("index_select", ("9x5", "i<9 4"), {"dim": 0}),
+    OpCall("gather", ("9x5", "i<9 4x5"), {"dim": 0}),
+    OpCall("scatter", ("9x5", "i<9 1x5", "1x5"), {"dim": 0}, SINGLE),
+    OpCall("tensor_scatter", ("2x8x4", "2x1x4", "i<7 2"), dtypes=SINGLE),
     _pool("max_pool", "2x5x11x9", 3, 2, 1),
     _pool("avg_pool", "2x5x11x9", 3, 2, 1),
-    Call("adaptive_avg_pool", ("2x5x11x9",), {"output_size": [1, 1]}),
-    Call("roi_align", ("1x3x8x8", "2x4", "i<1 2"), {"output_size": [2, 2]}, SINGLE, positive=True),
-    Call("max_unpool", ("1x2x2x2", "i<1 1x2x2x2"), {"output_size": [4, 4]}, SINGLE),
-    Call("resize", ("1x3x5x6",), {"size": [1, 3, 10, 9], "mode": "linear"}, SINGLE),
-    Call("full", (), {"size": [3, 4], "value": 2.5, "dtype": "float32"}, SINGLE, plain=True),
-    Call("one_hot", ("i<6 3x5", "2"), {"depth": 6}, SINGLE),
+    OpCall("adaptive_avg_pool", ("2x5x11x9",), {"output_size": [1, 1]}),
+    OpCall("roi_align", ("1x3x8x8", "2x4", "i<1 2"), {"output_size": [2, 2]}, SINGLE, positive=True),
+    OpCall("max_unpool", ("1x2x2x2", "i<1 1x2x2x2"), {"output_size": [4, 4]}, SINGLE),
+    OpCall("resize", ("1x3x5x6",), {"size": [1, 3, 10, 9], "mode": "linear"}, SINGLE),
+    OpCall("full", (), {"size": [3, 4], "value": 2.5, "dtype": "float32"}, SINGLE, plain=True),
+    OpCall("one_hot", ("i<6 3x5", "2"), {"depth": 6}, SINGLE),
     # the rest
-    Call("quantize_linear", ("5x7", "w 1", None), {"dtype": "int8", "axis": 0}, SINGLE, positive=True),
-    Call("lstm", ("5x2x6", "w 1x16x6", "w 1x16x4", "w 1x32"), {"hidden_size": 4}, SINGLE, outputs=3),
-    Call("dft", ("2x8x2",), {"dim": 1}, SINGLE),
-    Call("det", ("3x4x4",), {}, SINGLE),
+    OpCall("quantize_linear", ("5x7", "w 1", None), {"dtype": "int8", "axis": 0}, SINGLE, positive=True),
+    OpCall("lstm", ("5x2x6", "w 1x16x6", "w 1x16x4", "w 1x32"), {"hidden_size": 4}, SINGLE, outputs=3),
+    OpCall("dft", ("2x8x2",), {"dim": 1}, SINGLE),
+    OpCall("det", ("3x4x4",), {}, SINGLE),
 )  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["FAILURES", "Finding", "SuiteReport"]
+__all__ = ["FAILURES", "CaseFinding", "SuiteReport"]
 
 FAILURES = ("wrong", "raw error", "killed", "slow")
 """Outcomes that count against us."""
@@ -17,7 +17,7 @@ _SHOWN = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CaseFinding:
     """``right``; ``wrong``: another answer, a crash of the compiler, code that does not build; ``refused``: an error that says why; ``excused``: another
     answer for a reason that the list of known cases has, or that a vendor's own API gives as well; ``not run``: the suite's own package has no such case. Of networks in processes of their
     own also ``raw error``: not one of ``errors.py``; ``killed``: the process ended; ``slow``: it took too long.
@@ -37,7 +37,7 @@ class SuiteReport:
     """A suite's findings. ``not_run``: why it did not run, and what to do."""
 
     suite: str
-    findings: Sequence[Finding] = ()
+    findings: Sequence[CaseFinding] = ()
     seconds: float = 0.0
     not_run: str = ""
 

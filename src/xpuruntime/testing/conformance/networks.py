@@ -16,8 +16,8 @@ import numpy as np
 from ...errors import XpuError
 from ...protocols import Array
 from ...runtime import Executor
-from .finding import Finding
-from .subject import Subject
+from .finding import CaseFinding
+from .subject import DeviceUnderTest
 
 __all__ = ["NEEDS", "findings"]
 
@@ -28,7 +28,7 @@ PRECISIONS = ("float32", "bfloat16", "float16")
 DECODERS = ("qwen2", "llama")
 
 
-def findings(subject: Subject, sample: int, jobs: int) -> Iterator[Finding]:
+def findings(subject: DeviceUnderTest, sample: int, jobs: int) -> Iterator[CaseFinding]:
     """A finding per network and precision, then per decoder; a vendor's engine is judged in float32."""
     from .seeded.networks import MODELS
 
@@ -42,16 +42,16 @@ def findings(subject: Subject, sample: int, jobs: int) -> Iterator[Finding]:
             yield _guarded(f"{family} decoder", partial(_decoder, subject, family))
 
 
-def _guarded(case: str, work: Callable[[], tuple[str, tuple[str, ...]]]) -> Finding:
+def _guarded(case: str, work: Callable[[], tuple[str, tuple[str, ...]]]) -> CaseFinding:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             said, kernels = work()
         except XpuError as error:
-            return Finding(case, "refused", str(error), f"{type(error).__name__}: {error.what}"[:120])
+            return CaseFinding(case, "refused", str(error), f"{type(error).__name__}: {error.what}"[:120])
         except Exception as error:  # a defect is a wrong answer to the judge, not its end
-            return Finding(case, "wrong", f"{type(error).__name__}: {error}"[:2000])
-    return Finding(case, "wrong" if said else "right", said, kernels=kernels)
+            return CaseFinding(case, "wrong", f"{type(error).__name__}: {error}"[:2000])
+    return CaseFinding(case, "wrong" if said else "right", said, kernels=kernels)
 
 
 def far(got: Array, want: Array) -> float:
@@ -59,7 +59,7 @@ def far(got: Array, want: Array) -> float:
     return float(np.abs(got.astype(np.float64) - want).max() / np.abs(want).max())
 
 
-def _network(subject: Subject, name: str, precision: str, count: int) -> tuple[str, tuple[str, ...]]:
+def _network(subject: DeviceUnderTest, name: str, precision: str, count: int) -> tuple[str, tuple[str, ...]]:
     import torch
 
     from .seeded import networks as models
@@ -95,7 +95,7 @@ def _by_torch(module: Any, feeds: dict[str, Array], dtype: Any) -> Array:
 
 
 def _scores(
-    subject: Subject, name: str, module: Any, feeds: dict[str, Array], precision: str
+    subject: DeviceUnderTest, name: str, module: Any, feeds: dict[str, Array], precision: str
 ) -> tuple[Array, tuple[str, ...]]:
     """Scores of each example, run with batch 1, and the kernels that ran."""
     import torch
@@ -117,7 +117,7 @@ def _scores(
     return np.concatenate(scores), kernels
 
 
-def _by_session(subject: Subject, name: str, examples: list[list[Array]]) -> Array:
+def _by_session(subject: DeviceUnderTest, name: str, examples: list[list[Array]]) -> Array:
     import tempfile
     from pathlib import Path
 
@@ -131,7 +131,7 @@ def _by_session(subject: Subject, name: str, examples: list[list[Array]]) -> Arr
             return np.concatenate([session.run(dict(zip(names, e, strict=True)))["scores"] for e in examples])
 
 
-def _decoder(subject: Subject, family: str) -> tuple[str, tuple[str, ...]]:
+def _decoder(subject: DeviceUnderTest, family: str) -> tuple[str, tuple[str, ...]]:
     from ...llm import Generator
     from .seeded.decoders import greedy, logits_of, prompt, reference
 

@@ -1,4 +1,4 @@
-"""Subject: what is judged. The native engine on a device, a backend of somebody's own with its target, or a vendor's engine.
+"""DeviceUnderTest: what is judged. The native engine on a device, a backend of somebody's own with its target, or a vendor's engine.
 
 subject("cpu"), subject("cuda:0"), subject("cpu:x86-64-v3")
 subject("onnxruntime", device="cuda:0")
@@ -21,11 +21,11 @@ from ...runtime import Device
 from ...runtime.backends.base import RuntimeBackend
 from ...targets import DEVICE_KINDS, DeviceId
 
-__all__ = ["Subject", "subject"]
+__all__ = ["DeviceUnderTest", "subject"]
 
 
 @dataclass(frozen=True)
-class Subject:
+class DeviceUnderTest:
     """``target`` is what code is generated for, None of a vendor's engine; ``device`` a device's name, or a backend."""
 
     name: str
@@ -73,7 +73,7 @@ def _machine(kind: str, device: Any) -> str:
     return cpu().model
 
 
-def subject(where: Any = "cpu", *, target: Any = None, device: str | None = None) -> Subject:
+def subject(where: Any = "cpu", *, target: Any = None, device: str | None = None) -> DeviceUnderTest:
     """What a user named.
 
     where:  a device (``cpu``, ``cuda``, ``cuda:1``), a native target (``cpu:x86-64-v3``, ``cuda:sm_90``), an engine, a backend, or where one is found:
@@ -103,7 +103,7 @@ def subject(where: Any = "cpu", *, target: Any = None, device: str | None = None
     installed = plugin.installed()
     if not installed:
         raise EngineUnavailable(f"engine {plugin.name!r}", installed.reason, do=installed.do)
-    return Subject(where, plugin.name, device or "cpu")
+    return DeviceUnderTest(where, plugin.name, device or "cpu")
 
 
 def _plugin(name: str) -> plugins.EnginePlugin:
@@ -112,7 +112,7 @@ def _plugin(name: str) -> plugins.EnginePlugin:
     return lookup(name)
 
 
-def _native(where: str, target: Any) -> Subject:
+def _native(where: str, target: Any) -> DeviceUnderTest:
     kind, _, level = ("cpu" if where == "native" else where).partition(":")
     named = level and not level.isdecimal()
     device = str(DeviceId.parse(kind if named else where if where != "native" else "cpu"))
@@ -125,10 +125,10 @@ def _native(where: str, target: Any) -> Subject:
                 do="Name its target: --target package.module:Target.",
             )
         target = where if named else device  # by its own name: its libraries are asked what they compute
-    return Subject(where, "native", device, _target(target))
+    return DeviceUnderTest(where, "native", device, _target(target))
 
 
-def _ported(backend: Any, target: Any, name: str) -> Subject:
+def _ported(backend: Any, target: Any, name: str) -> DeviceUnderTest:
     made = backend if isinstance(backend, RuntimeBackend) else backend()
     if not isinstance(made, RuntimeBackend):
         raise DeviceUnavailable(
@@ -143,7 +143,7 @@ def _ported(backend: Any, target: Any, name: str) -> Subject:
             "nothing says what code it takes",
             do="Name its target: target=ToyTarget(), or --target package.module:ToyTarget.",
         )
-    return Subject(name, "native", made, _target(target))
+    return DeviceUnderTest(name, "native", made, _target(target))
 
 
 def _target(given: Any) -> CodegenTarget:

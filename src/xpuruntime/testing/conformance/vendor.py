@@ -8,16 +8,16 @@ from typing import Any
 from ...errors import XpuError
 from ...ir import Graph
 from ...protocols import Array
-from .finding import Finding
+from .finding import CaseFinding
 from .onnx_backend.vendors import VENDORS, vendor_outputs
-from .subject import Subject
+from .subject import DeviceUnderTest
 
 __all__ = ["by_session", "excused"]
 
 
 def excused(
-    found: Finding, engine: str, model: Any, feeds: Mapping[str, Any], wrong: Callable[[list[Any]], str]
-) -> Finding:
+    found: CaseFinding, engine: str, model: Any, feeds: Mapping[str, Any], wrong: Callable[[list[Any]], str]
+) -> CaseFinding:
     """The finding, or ``excused``. ``wrong``: what is wrong with outputs in the model's order, empty for nothing."""
     if found.outcome != "wrong" or engine not in VENDORS:
         return found
@@ -27,14 +27,14 @@ def excused(
         said = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
     if not said:
         return found
-    return Finding(
+    return CaseFinding(
         found.case, "excused", f"by {engine}'s own API too: {said}", f"{engine}'s own API is not right either"
     )
 
 
 def by_session(
-    subject: Subject, case: str, graph: Graph, feeds: Mapping[str, Array], weights: Mapping[str, Array], wrong: Callable[[list[Any]], str]
-) -> Finding:  # fmt: skip
+    subject: DeviceUnderTest, case: str, graph: Graph, feeds: Mapping[str, Array], weights: Mapping[str, Array], wrong: Callable[[list[Any]], str]
+) -> CaseFinding:  # fmt: skip
     """A graph, written as ONNX, in a session of a vendor's engine. ``wrong`` as in ``excused``."""
     from ...frontends.onnx_writer import to_onnx
     from ...inference.session import InferenceSession
@@ -45,6 +45,6 @@ def by_session(
         with InferenceSession(model, engine=subject.engine, device=subject.device) as session:
             made = session.run(dict(feeds))
     except XpuError as error:
-        return Finding(case, "refused", str(error), f"{op}: {error.what}"[:120])
+        return CaseFinding(case, "refused", str(error), f"{op}: {error.what}"[:120])
     said = wrong([made[o.name] for o in graph.outputs])
-    return excused(Finding(case, "wrong" if said else "right", said), subject.engine, model, feeds, wrong)
+    return excused(CaseFinding(case, "wrong" if said else "right", said), subject.engine, model, feeds, wrong)

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ....errors import InputError
-from ..finding import Finding
-from ..subject import Subject
+from ..finding import CaseFinding
+from ..subject import DeviceUnderTest
 from .cases import Options, Task, chosen, tasks_of
 from .pool import run
 from .results import Results
@@ -23,7 +23,9 @@ __all__ = ["NEEDS", "Options", "findings"]
 NEEDS = ("torch",)
 
 
-def findings(subject: Subject, sample: int, jobs: int, options: Options | None = None) -> Iterator[Finding]:
+def findings(
+    subject: DeviceUnderTest, sample: int, jobs: int, options: Options | None = None
+) -> Iterator[CaseFinding]:
     """A finding per network, device, precision and batch. sample: networks of each library, drawn by ``Options.seed``; jobs: processes at once.
 
     Raises InputError for a device that is an object, a network that no library has, and a file of results that other versions wrote.
@@ -37,7 +39,7 @@ def findings(subject: Subject, sample: int, jobs: int, options: Options | None =
     missing, absent = list(asked.only), False
     for source in asked.sources or tuple(SOURCES):
         if why := installed(source):
-            yield Finding(source, "not run", why)
+            yield CaseFinding(source, "not run", why)
             absent = True
             continue
         names = chosen(source, asked, sample)
@@ -51,7 +53,7 @@ def findings(subject: Subject, sample: int, jobs: int, options: Options | None =
             do="Name networks as `xpu conformance DEVICE --suite models --json` does, without the library.",
         )
     results = Results(None if asked.results is None else Path(asked.results))
-    yield from (Finding(**row) for row in results.rows)
+    yield from (CaseFinding(**row) for row in results.rows)
     left = [t.without(results.cases) for t in wanted]
     workers = asked.workers or jobs or len(os.sched_getaffinity(0))
     for finding in run([t for t in left if t.cases], workers, asked):

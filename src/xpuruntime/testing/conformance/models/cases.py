@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from .sources import names_of
 
-__all__ = ["Case", "Options", "Task", "chosen", "tasks_of"]
+__all__ = ["ModelCase", "Options", "Task", "chosen", "tasks_of"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class ModelCase:
     """One comparison."""
 
     device: str
@@ -51,14 +51,14 @@ class Task:
     source: str
     network: str
     engine: str
-    cases: tuple[Case, ...]
+    cases: tuple[ModelCase, ...]
 
     @property
     def title(self) -> str:
         """As what PyTorch cannot do names it."""
         return f"{self.source}/{self.network}"
 
-    def name(self, case: Case) -> str:
+    def name(self, case: ModelCase) -> str:
         """As findings name it."""
         return f"{self.title} {case.device} {case.precision} batch {case.batch}"
 
@@ -69,7 +69,7 @@ class Task:
     def without(self, done: Container[str]) -> Task:
         """The same without cases that have a finding, by themselves or with the whole network or batch."""
 
-        def has(case: Case) -> bool:
+        def has(case: ModelCase) -> bool:
             return any(n in done for n in (self.title, self.batch(case.batch), self.name(case)))
 
         return replace(self, cases=tuple(c for c in self.cases if not has(c)))
@@ -95,7 +95,7 @@ def tasks_of(
 ) -> list[Task]:
     """A task for each network. Batches other than the first are judged in the first precision alone."""
     cases = tuple(
-        Case(d, p, b)
+        ModelCase(d, p, b)
         for b in batches
         for d in devices
         for p in precisions

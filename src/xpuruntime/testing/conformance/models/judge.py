@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from ....errors import XpuError
 from ....numerics import tolerance_for
 from ....types import DType
-from ..finding import Finding
-from .cases import Case, Task
+from ..finding import CaseFinding
+from .cases import ModelCase, Task
 from .sources import build
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["fresh_inputs", "judge", "rms_error", "stir"]
 
 Told = Callable[[str, Any], None]
-"""``("stage", text)`` before work that may not end, ``("finding", Finding)`` after it."""
+"""``("stage", text)`` before work that may not end, ``("finding", CaseFinding)`` after it."""
 _AGAIN = 7
 """Further inputs for a case that is over its limit by less than twice."""
 _FAR = 20
@@ -52,7 +52,7 @@ def judge(task: Task, told: Told) -> None:
                 network = _Network(task, case.batch, told)
             except _Impossible as error:
                 title = task.title if network is None else task.batch(case.batch)
-                told("finding", Finding(title, "not run", str(error)))
+                told("finding", CaseFinding(title, "not run", str(error)))
                 if network is None:
                     return
                 break
@@ -127,7 +127,7 @@ class _Network:
         other.exact = other._answers(torch.float64, "cpu")
         return other
 
-    def own_errors(self, case: Case) -> list[float]:
+    def own_errors(self, case: ModelCase) -> list[float]:
         """PyTorch's own errors on the processor and on the case's device; none for a device where it has no answer."""
         found = (self.own_error(case.precision, device) for device in dict.fromkeys(("cpu", case.device)))
         return [e for e in found if e == e]
@@ -145,43 +145,43 @@ class _Network:
         return self.errors[key]
 
 
-def _finding(network: _Network, case: Case) -> Finding:
+def _finding(network: _Network, case: ModelCase) -> CaseFinding:
     name = network.task.name(case)
     try:
         error = _ours(network, case)
     except XpuError as failure:
-        return Finding(
+        return CaseFinding(
             name, "refused", str(failure)[:1000], f"{type(failure).__name__}: {failure.what}"[:160]
         )
     except Exception as failure:  # that is what is looked for
         import traceback
 
         last = traceback.extract_tb(failure.__traceback__)[-1]
-        return Finding(
+        return CaseFinding(
             name, "raw error", f"{type(failure).__name__}: {failure} ({last.filename}:{last.lineno})"[:1000]
         )
     tolerance = tolerance_for(DType(case.precision))
     if error <= tolerance:
-        return Finding(name, "right", f"error {error:.3g}, tolerance {tolerance:.3g}")
+        return CaseFinding(name, "right", f"error {error:.3g}, tolerance {tolerance:.3g}")
     own = network.own_errors(case)
     theirs = max(own, default=float("nan"))
     limit = max(tolerance, 2 * theirs if theirs == theirs else 0.0)
     said = f"error {error:.3g}, PyTorch {theirs:.3g}, limit {limit:.3g}"
     if error <= limit:
-        return Finding(name, "right", said)
+        return CaseFinding(name, "right", said)
     if len(own) < len({"cpu", case.device}) or not theirs < 0.5:
-        return Finding(name, "excused", f"{said}: PyTorch has no usable answer in {case.precision}")
+        return CaseFinding(name, "excused", f"{said}: PyTorch has no usable answer in {case.precision}")
     if error <= 2 * limit:
         ours, torchs = _over_inputs(network, case, error, theirs)
         far = any(a > _FAR * max(tolerance, 2 * b) for a, b in zip(ours, torchs, strict=True))
         said += f"; over {len(ours)} inputs {_mean(ours):.3g}, PyTorch {_mean(torchs):.3g}"
         if _mean(ours) <= max(tolerance, 2 * _mean(torchs)) and not far:
-            return Finding(name, "right", said)
-    return Finding(name, "wrong", said)
+            return CaseFinding(name, "right", said)
+    return CaseFinding(name, "wrong", said)
 
 
 def _over_inputs(
-    network: _Network, case: Case, error: float, theirs: float
+    network: _Network, case: ModelCase, error: float, theirs: float
 ) -> tuple[Sequence[float], Sequence[float]]:
     """Our errors and PyTorch's on several inputs; infinite where a session refuses other inputs."""
     ours, own = [error], [theirs]
@@ -200,7 +200,7 @@ def _mean(errors: Sequence[float]) -> float:
     return math.exp(sum(math.log(max(e, 1e-30)) if e == e else e for e in errors) / len(errors))
 
 
-def _ours(network: _Network, case: Case) -> float:
+def _ours(network: _Network, case: ModelCase) -> float:
     """The error of a session's outputs."""
     import torch
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from ..finding import Finding
+from ..finding import CaseFinding
 from .cases import Options, Task
 
 __all__ = ["run"]
@@ -35,7 +35,7 @@ class _Worker:
         return asked.each if self.stage.startswith(f"{self.task.title} ") else asked.torch_seconds
 
 
-def run(tasks: Sequence[Task], workers: int, asked: Options) -> Iterator[Finding]:
+def run(tasks: Sequence[Task], workers: int, asked: Options) -> Iterator[CaseFinding]:
     """Findings as they come. A network whose process ended begins again with the cases that are left."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([f"{__package__}.preload"])
@@ -49,7 +49,7 @@ def run(tasks: Sequence[Task], workers: int, asked: Options) -> Iterator[Finding
             wait([w.pipe for w in live], _POLL)
             for worker in list(live):
                 over = yield from _told(worker)
-                found: Finding | None = None
+                found: CaseFinding | None = None
                 if not over and time.monotonic() - worker.since > worker.limit(asked):
                     worker.process.kill()
                     found = _late(worker, asked)
@@ -88,7 +88,7 @@ def _work(task: Task, pipe: Connection) -> None:
     judge(task, lambda kind, value: pipe.send((kind, value)))
 
 
-def _told(worker: _Worker) -> Generator[Finding, None, bool]:
+def _told(worker: _Worker) -> Generator[CaseFinding, None, bool]:
     """Findings that came; returns whether the process has ended."""
     try:
         while worker.pipe.poll():
@@ -104,16 +104,16 @@ def _told(worker: _Worker) -> Generator[Finding, None, bool]:
     return False
 
 
-def _late(worker: _Worker, asked: Options) -> Finding:
+def _late(worker: _Worker, asked: Options) -> CaseFinding:
     if worker.limit(asked) == asked.each:
-        return Finding(worker.stage, "slow", f"took over {asked.each:g} s")
-    return Finding(
+        return CaseFinding(worker.stage, "slow", f"took over {asked.each:g} s")
+    return CaseFinding(
         worker.task.title, "not run", f"{worker.stage}: PyTorch takes over {asked.torch_seconds:g} s"
     )
 
 
-def _died(worker: _Worker) -> Finding:
+def _died(worker: _Worker) -> CaseFinding:
     why = f"the process ended with {worker.process.exitcode}"
     if worker.stage.startswith(f"{worker.task.title} "):
-        return Finding(worker.stage, "killed", why)
-    return Finding(worker.task.title, "not run", f"{worker.stage}: {why}")
+        return CaseFinding(worker.stage, "killed", why)
+    return CaseFinding(worker.task.title, "not run", f"{worker.stage}: {why}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ....errors import InputError
-from ..finding import Finding
+from ..finding import CaseFinding
 
 __all__ = ["Results", "versions"]
 
@@ -55,7 +55,7 @@ class Results:
         """Cases that have a finding."""
         return frozenset(r["case"] for r in self.rows)
 
-    def add(self, finding: Finding) -> None:
+    def add(self, finding: CaseFinding) -> None:
         """Keep a finding at once."""
         if self.path is not None:
             with self.path.open("a") as file:

@@ -12,14 +12,14 @@ import numpy as np
 
 from ....errors import ModelError
 
-__all__ = ["KINDS", "Case", "Outcome", "Verdict", "cases"]
+__all__ = ["KINDS", "BackendCase", "CaseVerdict", "Outcome", "cases"]
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "light")
 """Suites of the onnx package that need no download."""
 
 
 @dataclass(frozen=True)
-class Case:
+class BackendCase:
     """One case. ``data``: (inputs, outputs) pairs in the model's order; values are arrays, lists or None as ONNX's types say."""
 
     name: str
@@ -43,7 +43,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a word of ``Verdict.outcome`` means."""
+    """What a word of ``CaseVerdict.outcome`` means."""
 
     RIGHT = "right"
     WRONG = "wrong"
@@ -52,7 +52,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CaseVerdict:
     """What became of a case: ``right``, ``wrong``, ``opaque`` (not lowered), ``refused`` (an XpuError), and why.
 
     bound: inputs whose content was bound before lowering, because it decides shapes.
@@ -65,7 +65,7 @@ class Verdict:
     bound: tuple[str, ...] = ()
 
 
-def cases(kind: str) -> Iterator[Case]:
+def cases(kind: str) -> Iterator[BackendCase]:
     """Every case of a suite. Raises ModelError for an unknown kind or where the onnx package is missing."""
     if kind not in KINDS:
         raise ModelError(
@@ -80,7 +80,7 @@ def cases(kind: str) -> Iterator[Case]:
             import onnx
 
             model = onnx.load(Path(test.model_dir) / "model.onnx")
-        yield Case(
+        yield BackendCase(
             test.name,
             kind,
             model,
@@ -135,7 +135,7 @@ def _read(path: Path, kind: Any) -> Any:
     return numpy_helper.to_array(onnx.TensorProto.FromString(data))
 
 
-def _light() -> Iterator[Case]:
+def _light() -> Iterator[BackendCase]:
     """Classic networks with the suite's dummy input (its Runner makes it) and the answers that lie beside them."""
     import onnx
     from onnx.backend.test.runner import Runner
@@ -154,4 +154,4 @@ def _light() -> Iterator[Case]:
             answer = path.with_name(f"{path.stem}_output_0.pb").read_bytes()
             return [(feeds, [onnx.numpy_helper.to_array(onnx.TensorProto.FromString(answer))])]
 
-        yield Case(path.stem, "light", model, data, 1e-3, 1e-5)
+        yield BackendCase(path.stem, "light", model, data, 1e-3, 1e-5)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ....errors import XpuError
-from .suite import KINDS, Case, Outcome, Verdict, cases, interpret, round_trip, session, vendor
+from .suite import KINDS, BackendCase, CaseVerdict, Outcome, cases, interpret, round_trip, session, vendor
 
 __all__ = ["KNOWN", "REASONS", "judge", "known_cases", "load_known", "main", "stratified", "table"]
 
@@ -32,7 +32,7 @@ _JUDGED = ("interpreter", "session", "round-trip", "native", "native-plain")
 
 
 def load_known(path: Path, judged: str) -> dict[str, dict[str, Any]]:
-    """Case -> its entry (``reason``, and ``ulps`` or ``atol``). Raises ValueError for a reason that is not in the list, or a case twice."""
+    """BackendCase -> its entry (``reason``, and ``ulps`` or ``atol``). Raises ValueError for a reason that is not in the list, or a case twice."""
     import yaml
 
     found: dict[str, dict[str, Any]] = {}
@@ -51,15 +51,15 @@ def known_cases(judged: str) -> dict[str, dict[str, Any]]:
     return load_known(KNOWN, judged)
 
 
-def stratified(every: Iterable[Case], part: int) -> list[Case]:
+def stratified(every: Iterable[BackendCase], part: int) -> list[BackendCase]:
     """The first case of each group of one first op, and each ``part``-th after it."""
-    groups: dict[str, list[Case]] = defaultdict(list)
+    groups: dict[str, list[BackendCase]] = defaultdict(list)
     for case in every:
         groups[case.ops[0] if case.ops else ""].append(case)
     return [case for group in groups.values() for case in group[::part]]
 
 
-def judge(case: Case, judged: str, known: Mapping[str, Mapping[str, Any]]) -> tuple[Verdict, str]:
+def judge(case: BackendCase, judged: str, known: Mapping[str, Mapping[str, Any]]) -> tuple[CaseVerdict, str]:
     """The verdict, and what is unexpected about it (empty: nothing)."""
     entry = known.get(case.name, {})
     verdict = _verdict(case, judged)
@@ -90,9 +90,9 @@ def judge(case: Case, judged: str, known: Mapping[str, Mapping[str, Any]]) -> tu
 
 
 def _each(
-    some: Sequence[Case], judged: str, known: Mapping[str, Mapping[str, Any]]
-) -> Iterator[tuple[Verdict, str, str]]:
-    """Verdict, what is unexpected about it, and a short reason of what was refused, for each case."""
+    some: Sequence[BackendCase], judged: str, known: Mapping[str, Mapping[str, Any]]
+) -> Iterator[tuple[CaseVerdict, str, str]]:
+    """CaseVerdict, what is unexpected about it, and a short reason of what was refused, for each case."""
     if not judged.startswith("native"):
         for case in some:
             yield (*judge(case, judged, known), "")
@@ -109,13 +109,13 @@ def _each(
         yield verdict, said, found.reason
 
 
-def _verdict(case: Case, judged: str) -> Verdict:
+def _verdict(case: BackendCase, judged: str) -> CaseVerdict:
     if judged == "interpreter":
         return interpret(case)
     return session(case) if judged == "session" else _trip(case)
 
 
-def _unlisted(case: Case, judged: str, verdict: Verdict) -> str:
+def _unlisted(case: BackendCase, judged: str, verdict: CaseVerdict) -> str:
     """Wrong answers and refusals are unexpected; a session may refuse what the vendor's own API refuses."""
     if verdict.outcome == Outcome.WRONG:
         return f"is wrong: {verdict.why}"
@@ -133,7 +133,7 @@ def _unlisted(case: Case, judged: str, verdict: Verdict) -> str:
     return f"is refused: {verdict.why}"
 
 
-def _trip(case: Case) -> Verdict:
+def _trip(case: BackendCase) -> CaseVerdict:
     """Float16 and bfloat16 are compared at two of their steps: the written ops round in other places."""
     narrow = any(v.type.tensor_type.elem_type in (10, 16) for v in case.model.graph.output)
     rtol, atol = (2e-2, 2e-3) if narrow else (1e-4, 1e-5)
@@ -141,16 +141,16 @@ def _trip(case: Case) -> Verdict:
         for inputs, _ in case.data():
             said = round_trip(case.model, dict(zip(case.inputs, inputs, strict=False)), rtol, atol)
             if said.startswith("skipped: "):
-                return Verdict(case.name, case.kind, "skipped", said)
+                return CaseVerdict(case.name, case.kind, "skipped", said)
             if said:
-                return Verdict(case.name, case.kind, Outcome.WRONG, said)
+                return CaseVerdict(case.name, case.kind, Outcome.WRONG, said)
     except XpuError as error:
         older = "defines otherwise" in str(error)  # an opaque op of an opset that the writer does not write
-        return Verdict(case.name, case.kind, Outcome.OPAQUE if older else Outcome.REFUSED, str(error))
-    return Verdict(case.name, case.kind, Outcome.RIGHT)
+        return CaseVerdict(case.name, case.kind, Outcome.OPAQUE if older else Outcome.REFUSED, str(error))
+    return CaseVerdict(case.name, case.kind, Outcome.RIGHT)
 
 
-def table(verdicts: Sequence[Verdict], judged: str) -> str:
+def table(verdicts: Sequence[CaseVerdict], judged: str) -> str:
     """Counts per suite, and the most frequent reasons for what is opaque."""
     words = list(dict.fromkeys(["right", *(v.outcome for v in verdicts)]))
     rows = [["suite", "cases", *words, "share right"]]

@@ -19,7 +19,7 @@ from ....program.program import CompiledProgram
 from ....protocols import Array
 from ....runtime import Executor
 from ..native_batch import Batch, in_batches, why_refused
-from .suite import Case, Outcome, Verdict, differs, lowered
+from .suite import BackendCase, CaseVerdict, Outcome, differs, lowered
 
 __all__ = ["Judged", "judge_natively"]
 
@@ -33,7 +33,7 @@ class Judged:
     loosened: it is right by the tolerance of the list of known cases only.
     """
 
-    verdict: Verdict
+    verdict: CaseVerdict
     kernels: tuple[str, ...] = ()
     reason: str = ""
     loosened: bool = False
@@ -41,7 +41,7 @@ class Judged:
 
 @dataclass
 class _Job:
-    case: Case
+    case: BackendCase
     feeds: dict[str, Any]
     expected: list[Any]
     weights: Mapping[str, Array]
@@ -51,7 +51,7 @@ class _Job:
 
 
 def judge_natively(
-    cases: Iterable[Case],
+    cases: Iterable[BackendCase],
     *,
     passes: str = "all",
     target: str | CodegenTarget = "cpu",
@@ -67,7 +67,7 @@ def judge_natively(
     """
     known = looser or {}
 
-    def prepare(case: Case, gathering: Batch) -> list[_Job] | Judged:
+    def prepare(case: BackendCase, gathering: Batch) -> list[_Job] | Judged:
         return _compiled(case, gathering, _LEVELS[passes])
 
     for case, made, built in in_batches(cases, prepare, _programs, target, size=batch, jobs=jobs):
@@ -80,7 +80,7 @@ def _programs(made: list[_Job] | Judged) -> list[CompiledProgram]:
     return [] if isinstance(made, Judged) else [job.program for job in made]
 
 
-def _compiled(case: Case, target: Batch, level: int | None) -> list[_Job] | Judged:
+def _compiled(case: BackendCase, target: Batch, level: int | None) -> list[_Job] | Judged:
     """A program for every data set of a case, or what is said of the case instead."""
     jobs = []
     for inputs, expected in case.data():
@@ -91,15 +91,17 @@ def _compiled(case: Case, target: Batch, level: int | None) -> list[_Job] | Judg
             bound = found.bound
             if found.opaque:
                 return Judged(
-                    Verdict(case.name, case.kind, Outcome.OPAQUE, found.opaque, bound),
+                    CaseVerdict(case.name, case.kind, Outcome.OPAQUE, found.opaque, bound),
                     reason=f"opaque {found.opaque}"[:90],
                 )
             program = _program(found.graph, feeds, target, level)
         except XpuError as error:
-            verdict = Verdict(case.name, case.kind, Outcome.REFUSED, str(error), bound)
+            verdict = CaseVerdict(case.name, case.kind, Outcome.REFUSED, str(error), bound)
             return Judged(verdict, reason=why_refused(error))
         except Exception as error:  # a defect of the compiler is a wrong answer to the judge, not its end
-            verdict = Verdict(case.name, case.kind, Outcome.WRONG, f"{type(error).__name__}: {error}", bound)
+            verdict = CaseVerdict(
+                case.name, case.kind, Outcome.WRONG, f"{type(error).__name__}: {error}", bound
+            )
             return Judged(verdict, reason="the compiler failed")
         names = [o.name for o in found.graph.outputs]
         jobs.append(_Job(case, feeds, expected, found.weights, names, bound, program))
@@ -124,7 +126,9 @@ def _run(
     for job, program in zip(jobs, programs, strict=True):
         bound |= dict.fromkeys(job.bound)
         if isinstance(program, BuildError):
-            verdict = Verdict(case.name, case.kind, Outcome.WRONG, f"does not compile: {program}", job.bound)
+            verdict = CaseVerdict(
+                case.name, case.kind, Outcome.WRONG, f"does not compile: {program}", job.bound
+            )
             return Judged(verdict, reason="generated code does not compile")
         ran |= dict.fromkeys(c.kernel for e in program.entries for c in e.plans[0].calls)
         try:
@@ -132,10 +136,10 @@ def _run(
                 executor.bind(job.weights)
                 made = executor.run_arrays([job.feeds[s.name] for s in program.input_specs])
         except KernelRefused as error:  # nobody asked the libraries of a target that is named in full
-            verdict = Verdict(case.name, case.kind, Outcome.REFUSED, str(error), job.bound)
+            verdict = CaseVerdict(case.name, case.kind, Outcome.REFUSED, str(error), job.bound)
             return Judged(verdict, tuple(ran), why_refused(error))
         except XpuError as error:
-            return Judged(Verdict(case.name, case.kind, Outcome.WRONG, str(error), job.bound), tuple(ran))
+            return Judged(CaseVerdict(case.name, case.kind, Outcome.WRONG, str(error), job.bound), tuple(ran))
         wrong = differs(case, job.expected, made)
         if wrong and entry:
             loosened = True
@@ -143,7 +147,7 @@ def _run(
                 replace(case, atol=entry.get("atol", case.atol)), job.expected, made, entry.get("ulps", 0)
             )
         if wrong:
-            return Judged(Verdict(case.name, case.kind, Outcome.WRONG, wrong, job.bound), tuple(ran))
+            return Judged(CaseVerdict(case.name, case.kind, Outcome.WRONG, wrong, job.bound), tuple(ran))
     return Judged(
-        Verdict(case.name, case.kind, Outcome.RIGHT, bound=tuple(bound)), tuple(ran), loosened=loosened
+        CaseVerdict(case.name, case.kind, Outcome.RIGHT, bound=tuple(bound)), tuple(ran), loosened=loosened
     )

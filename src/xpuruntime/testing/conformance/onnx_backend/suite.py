@@ -18,15 +18,15 @@ import numpy as np
 from ....errors import InputError, XpuError
 from ....ir.graph import Graph
 from ....protocols import Array
-from .cases import KINDS, Case, Outcome, Verdict, cases
+from .cases import KINDS, BackendCase, CaseVerdict, Outcome, cases
 from .vendors import ort_session, vendor_outputs
 
 __all__ = [
     "KINDS",
-    "Case",
-    "Lowered",
+    "BackendCase",
+    "CaseVerdict",
+    "LoweredCase",
     "Outcome",
-    "Verdict",
     "cases",
     "differs",
     "interpret",
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 
-def differs(case: Case, expected: Sequence[Any], got: Sequence[Any], ulps: int = 0) -> str:
+def differs(case: BackendCase, expected: Sequence[Any], got: Sequence[Any], ulps: int = 0) -> str:
     """Empty when the suite's own comparison holds, else what it says. ``ulps``: steps of the output's float type that a
     difference may also be (the suite's answers round inner steps to that type; ours, or a vendor's, need not).
     """
@@ -67,7 +67,7 @@ def _within(expected: Array, got: Array, ulps: int) -> bool:
 
 
 @dataclass(frozen=True)
-class Lowered:
+class LoweredCase:
     """A case's graph. ``opaque``: why it is none (empty: it is); ``bound``: inputs whose content was bound."""
 
     graph: Graph
@@ -76,7 +76,7 @@ class Lowered:
     bound: tuple[str, ...]
 
 
-def lowered(case: Case, feeds: Mapping[str, Any]) -> Lowered:
+def lowered(case: BackendCase, feeds: Mapping[str, Any]) -> LoweredCase:
     """The frontend's graph. Inputs that decide shapes are bound where the model is not lowered without. Raises XpuError."""
     from ....frontends.onnx import import_onnx
     from ....ir import verify
@@ -93,10 +93,10 @@ def lowered(case: Case, feeds: Mapping[str, Any]) -> Lowered:
     borders = (*graph.inputs, *(graph.values[o.value] for o in graph.outputs))
     if not why and any(v.spec is None for v in borders):
         why = "values that are no tensors"
-    return Lowered(graph if why else verify(graph), weights, why, tuple(bound))
+    return LoweredCase(graph if why else verify(graph), weights, why, tuple(bound))
 
 
-def interpret(case: Case, ulps: int = 0) -> Verdict:
+def interpret(case: BackendCase, ulps: int = 0) -> CaseVerdict:
     """Frontend, then interpreter."""
     from ....ir import interp
 
@@ -108,18 +108,20 @@ def interpret(case: Case, ulps: int = 0) -> Verdict:
             found = lowered(case, feeds)
             bound = found.bound
             if found.opaque:
-                return Verdict(case.name, case.kind, Outcome.OPAQUE, found.opaque, bound)
+                return CaseVerdict(case.name, case.kind, Outcome.OPAQUE, found.opaque, bound)
             every |= dict.fromkeys(bound)
             made = interp.run(found.graph, feeds, weights=found.weights)
         except XpuError as error:
-            return Verdict(case.name, case.kind, Outcome.REFUSED, str(error), bound)
+            return CaseVerdict(case.name, case.kind, Outcome.REFUSED, str(error), bound)
         wrong = differs(case, expected, [made[o.name] for o in found.graph.outputs], ulps)
         if wrong:
-            return Verdict(case.name, case.kind, Outcome.WRONG, wrong, bound)
-    return Verdict(case.name, case.kind, Outcome.RIGHT, bound=tuple(every))
+            return CaseVerdict(case.name, case.kind, Outcome.WRONG, wrong, bound)
+    return CaseVerdict(case.name, case.kind, Outcome.RIGHT, bound=tuple(every))
 
 
-def session(case: Case, ulps: int = 0, engine: str = "onnxruntime", device: str = "cpu") -> Verdict:
+def session(
+    case: BackendCase, ulps: int = 0, engine: str = "onnxruntime", device: str = "cpu"
+) -> CaseVerdict:
     """InferenceSession on a vendor's engine."""
     from ....inference.session import InferenceSession
 
@@ -129,23 +131,23 @@ def session(case: Case, ulps: int = 0, engine: str = "onnxruntime", device: str 
                 made = sess.run(dict(zip(case.inputs, inputs, strict=False)))
                 wrong = differs(case, expected, [made[o.name] for o in case.model.graph.output], ulps)
                 if wrong:
-                    return Verdict(case.name, case.kind, Outcome.WRONG, wrong)
+                    return CaseVerdict(case.name, case.kind, Outcome.WRONG, wrong)
     except (XpuError, InputError) as error:
-        return Verdict(case.name, case.kind, Outcome.REFUSED, str(error))
-    return Verdict(case.name, case.kind, Outcome.RIGHT)
+        return CaseVerdict(case.name, case.kind, Outcome.REFUSED, str(error))
+    return CaseVerdict(case.name, case.kind, Outcome.RIGHT)
 
 
-def vendor(case: Case, ulps: int = 0) -> Verdict:
+def vendor(case: BackendCase, ulps: int = 0) -> CaseVerdict:
     """ONNX Runtime by its own Python API, as its users call it; no code of ours between."""
     try:
         for inputs, expected in case.data():
             made = vendor_outputs("onnxruntime", case.model, dict(zip(case.inputs, inputs, strict=False)))
             wrong = differs(case, expected, made, ulps)
             if wrong:
-                return Verdict(case.name, case.kind, Outcome.WRONG, wrong)
+                return CaseVerdict(case.name, case.kind, Outcome.WRONG, wrong)
     except Exception as error:  # the vendor's exceptions have no common base but Exception
-        return Verdict(case.name, case.kind, Outcome.REFUSED, " ".join(str(error).split())[:300])
-    return Verdict(case.name, case.kind, Outcome.RIGHT)
+        return CaseVerdict(case.name, case.kind, Outcome.REFUSED, " ".join(str(error).split())[:300])
+    return CaseVerdict(case.name, case.kind, Outcome.RIGHT)
 
 
 def round_trip(model: Any, feeds: Mapping[str, Any], rtol: float = 1e-4, atol: float = 1e-5) -> str:

@@ -4,14 +4,14 @@
         got = interp.apply(call.op, *call.operands, outputs=len(call.want), **call.attrs)
 
 ``BRIDGES`` maps an OpInfo name to our op and to the function that turns a sample into operands and attributes. A sample that
-uses what a frontend takes care of, not the op (a dtype that it would cast to, a string padding), is ``Unfit`` with its reason.
+uses what a frontend takes care of, not the op (a dtype that it would cast to, a string padding), is ``NotComparable`` with its reason.
 Everything here needs torch; importing this module does not.
 """
 
 from __future__ import annotations
 
-from .bridge import Bridge, Unfit
-from .calls import Call, calls, graph_of, names_for, to_numpy
+from .bridge import Bridge, NotComparable
+from .calls import OpInfoCall, calls, graph_of, names_for, to_numpy
 from .judge import LOOSE, TOLERANCE, disagreement
 from .table import BRIDGES
 
@@ -20,8 +20,8 @@ __all__ = [
     "LOOSE",
     "TOLERANCE",
     "Bridge",
-    "Call",
-    "Unfit",
+    "NotComparable",
+    "OpInfoCall",
     "calls",
     "disagreement",
     "graph_of",

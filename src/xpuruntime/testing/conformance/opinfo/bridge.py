@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-__all__ = ["Adapt", "Adapted", "Answered", "Bridge", "Unfit", "listed", "named", "only"]
+__all__ = ["Adapt", "Adapted", "Answered", "Bridge", "NotComparable", "listed", "named", "only"]
 
 
-class Unfit(Exception):
+class NotComparable(Exception):
     """Why a sample is no call of the op."""
 
 
@@ -39,10 +39,10 @@ def named(sample: Any, *names: str) -> dict[str, Any]:
 
 
 def only(given: dict[str, Any], *names: str) -> dict[str, Any]:
-    """Raise Unfit for an argument that the op does not have and that says something."""
+    """Raise NotComparable for an argument that the op does not have and that says something."""
     for name in set(given) - set(names):
         if given[name] not in (None, False):
-            raise Unfit(f"argument {name}")
+            raise NotComparable(f"argument {name}")
     return {k: v for k, v in given.items() if k in names}
 
 

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from .... import ir
 from ....types import DType
-from .bridge import Bridge, Unfit
+from .bridge import Bridge, NotComparable
 from .table import BRIDGES
 
-__all__ = ["Call", "calls", "graph_of", "names_for", "to_numpy"]
+__all__ = ["OpInfoCall", "calls", "graph_of", "names_for", "to_numpy"]
 
 
 @dataclass(frozen=True)
-class Call:
+class OpInfoCall:
     """One call of an op. ``want``: PyTorch's results, as many as it gives; ``sample`` says where from."""
 
     op: str
@@ -30,11 +30,11 @@ class Call:
     sample: str
 
 
-def calls(name: str, dtype: str, limit: int | None = None) -> Iterator[Call | Unfit]:
+def calls(name: str, dtype: str, limit: int | None = None) -> Iterator[OpInfoCall | NotComparable]:
     """The samples of an OpInfo (all its variants that the bridge knows) in one dtype, as calls of our op.
 
     name: an entry of ``BRIDGES``. dtype: a torch dtype's name. limit: at most so many samples of each variant, spread over them.
-    Yields an ``Unfit`` for a sample that is no call of our op.
+    Yields an ``NotComparable`` for a sample that is no call of our op.
     """
     import torch
 
@@ -52,13 +52,13 @@ def calls(name: str, dtype: str, limit: int | None = None) -> Iterator[Call | Un
             for sample in samples:
                 try:
                     yield _call(bridge, info, sample)
-                except Unfit as reason:
+                except NotComparable as reason:
                     yield reason
 
 
-def _call(bridge: Bridge, info: Any, sample: Any) -> Call:
+def _call(bridge: Bridge, info: Any, sample: Any) -> OpInfoCall:
     if any(isinstance(v, complex) for v in (*sample.args, *sample.kwargs.values())):
-        raise Unfit("a complex number as an operand")
+        raise NotComparable("a complex number as an operand")
     operands, attrs, *answer = bridge.adapt(sample)
     if answer:
         (results,) = answer
@@ -68,7 +68,7 @@ def _call(bridge: Bridge, info: Any, sample: Any) -> Call:
         results = info.op(sample.input, *sample.args, **sample.kwargs)
     results = list(results) if isinstance(results, tuple | list) else [results]
     want = tuple(to_numpy(r) for r in results if r is not None)
-    return Call(
+    return OpInfoCall(
         bridge.op,
         tuple(to_numpy(o) for o in operands),
         {k: _attr(v) for k, v in attrs.items()},
@@ -118,7 +118,7 @@ def names_for(op: str) -> tuple[str, ...]:
     return tuple(name for name, bridge in BRIDGES.items() if bridge.op == op)
 
 
-def graph_of(call: Call) -> ir.Graph:
+def graph_of(call: OpInfoCall) -> ir.Graph:
     """A graph of the one node; tensors are its inputs ``x0``, ``x1`` ..., results its outputs ``y0`` ..."""
     builder = ir.GraphBuilder(call.op)
     operands = []

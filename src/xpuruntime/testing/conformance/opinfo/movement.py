@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .bridge import Adapt, Adapted, Bridge, Unfit, listed, named
+from .bridge import Adapt, Adapted, Bridge, NotComparable, listed, named
 from .pointwise import with_attrs
 
 __all__ = ["BRIDGES"]
@@ -40,7 +40,7 @@ def squeeze(s: Any) -> Adapted:
 
 def cat(s: Any) -> Adapted:
     if len({t.dtype for t in s.input}) != 1 or any(t.shape == (0,) for t in s.input):
-        raise Unfit("mixed types, or an empty vector that PyTorch passes over")
+        raise NotComparable("mixed types, or an empty vector that PyTorch passes over")
     return list(s.input), {"dim": s.kwargs.get("dim", s.args[0] if s.args else 0)}
 
 
@@ -52,7 +52,7 @@ def split_sizes(s: Any) -> Adapted:
 def narrow(s: Any) -> Adapted:
     dim, start, length = s.args
     if not isinstance(start, int):
-        raise Unfit("the start is a tensor")
+        raise NotComparable("the start is a tensor")
     start = start + s.input.shape[dim] if start < 0 else start
     return [s.input], {"dim": dim, "start": start, "end": start + length}
 
@@ -108,7 +108,7 @@ def as_strided(s: Any) -> Adapted:
     attrs = {"size": list(given["size"]), "stride": list(given["stride"])}
     offset = given.get("storage_offset") or 0
     if offset + sum((d - 1) * t for d, t in zip(*attrs.values(), strict=True)) >= s.input.numel():
-        raise Unfit("reads beyond the view, into what it is a view of")
+        raise NotComparable("reads beyond the view, into what it is a view of")
     return [s.input.clone()], attrs | {"offset": offset}
 
 
@@ -130,7 +130,7 @@ def triangle(s: Any) -> Adapted:
 def shuffle(mode: str) -> Adapt:
     def adapt(s: Any) -> Adapted:
         if s.input.dim() < 3:
-            raise Unfit("rank")
+            raise NotComparable("rank")
         return [s.input], {"block_size": (s.args or tuple(s.kwargs.values()))[0], "mode": mode}
 
     return adapt

@@ -22,7 +22,7 @@ from ....errors import BuildError, KernelRefused, XpuError
 from ....program.program import CompiledProgram
 from ....runtime import Executor
 from ..native_batch import Batch, in_batches, why_refused
-from . import BRIDGES, LOOSE, Call, Unfit, calls, disagreement, graph_of
+from . import BRIDGES, LOOSE, NotComparable, OpInfoCall, calls, disagreement, graph_of
 
 __all__ = ["DTYPES", "Sampled", "drawn", "judge_samples", "main"]
 
@@ -78,7 +78,7 @@ def drawn(
     dtypes: Sequence[str] = DTYPES,
     limit: int | None = 6,
     lacking: MutableMapping[str, str] | None = None,
-) -> Iterator[tuple[str, str, Call]]:
+) -> Iterator[tuple[str, str, OpInfoCall]]:
     """Entry, dtype and call of each sample that is a call of one of our ops.
 
     lacking: takes the entries that this PyTorch has no samples of, or whose samples it cannot make, and why; without it they are errors. Its
@@ -88,7 +88,7 @@ def drawn(
         for dtype in dtypes:
             try:
                 for call in calls(name, dtype, limit):
-                    if not isinstance(call, Unfit):
+                    if not isinstance(call, NotComparable):
                         yield name, dtype, call
             except Exception as error:  # PyTorch's own code, of any release
                 if lacking is None:
@@ -100,7 +100,7 @@ def _programs(made: CompiledProgram | tuple[str, str]) -> list[CompiledProgram]:
     return [made] if isinstance(made, CompiledProgram) else []
 
 
-def _compiled(call: Call, target: Batch) -> CompiledProgram | tuple[str, str]:
+def _compiled(call: OpInfoCall, target: Batch) -> CompiledProgram | tuple[str, str]:
     try:
         return compile_graph(graph_of(call), target=target, passes=0)
     except XpuError as error:
@@ -110,7 +110,7 @@ def _compiled(call: Call, target: Batch) -> CompiledProgram | tuple[str, str]:
 
 
 def _wrong(
-    call: Call, program: CompiledProgram | BuildError, tolerance: Any, device: Any, threads: int
+    call: OpInfoCall, program: CompiledProgram | BuildError, tolerance: Any, device: Any, threads: int
 ) -> str:
     if isinstance(program, BuildError):
         return f"does not compile: {program}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .bridge import Adapt, Adapted, Bridge, Unfit, named
+from .bridge import Adapt, Adapted, Bridge, NotComparable, named
 
 __all__ = ["BRIDGES"]
 
@@ -40,7 +40,7 @@ def native_group_norm(s: Any) -> Adapted:
 def instance_norm(s: Any) -> Adapted:
     given = named(s, "running_mean", "running_var", "weight", "bias", "use_input_stats", "momentum", "eps")
     if not given.get("use_input_stats", True):
-        raise Unfit("running statistics")
+        raise NotComparable("running statistics")
     return [s.input, given.get("weight"), given.get("bias")], {"eps": given.get("eps", 1e-5)}
 
 
@@ -50,9 +50,9 @@ def batch_norm(training: bool) -> Adapt:
     def adapt(s: Any) -> Adapted:
         given = named(s, *names)
         if bool(given.get("training", False)) is not training:
-            raise Unfit("the other op")
+            raise NotComparable("the other op")
         if s.input.dim() < 2:
-            raise Unfit("no channels")
+            raise NotComparable("no channels")
         affine = [given.get("weight"), given.get("bias")]
         statistics = [given["running_mean"], given["running_var"]]
         attrs: dict[str, Any] = {"eps": given.get("eps", 1e-5)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ....types import dim
-from .bridge import Adapt, Adapted, Bridge, Unfit, named, only
+from .bridge import Adapt, Adapted, Bridge, NotComparable, named, only
 from .pointwise import with_tensors
 
 __all__ = ["BRIDGES"]
@@ -44,7 +44,7 @@ def index_copy(s: Any) -> Adapted:
 def index_put(s: Any) -> Adapted:
     indices, values = s.args[:2]
     if any(i is not None and "bool" in str(i.dtype) for i in indices):
-        raise Unfit("a mask as an index")
+        raise NotComparable("a mask as an index")
     return [s.input, values, *indices], {
         "accumulate": named(s, "i", "v", "accumulate").get("accumulate", False)
     }
@@ -63,9 +63,9 @@ def getitem(s: Any) -> Adapted:
         elif isinstance(item, list) and all(type(v) is int for v in item):
             indices.append(torch.tensor(item))
         else:
-            raise Unfit("an index that is no tensor of integers")
+            raise NotComparable("an index that is no tensor of integers")
     if all(i is None for i in indices):
-        raise Unfit("no index")
+        raise NotComparable("no index")
     return [s.input, *indices], {}
 
 
@@ -79,7 +79,7 @@ def embedding(s: Any) -> Adapted:
 def embedding_bag(s: Any) -> Adapted:
     given = named(s, "indices", "offsets")
     if given.get("max_norm") is not None or given.get("offsets") is None:
-        raise Unfit("renormalisation, or bags of equal size")
+        raise NotComparable("renormalisation, or bags of equal size")
     attrs = {
         "mode": given.get("mode", "mean"),
         "include_last_offset": given.get("include_last_offset", False),
@@ -134,7 +134,7 @@ def counted(*names: str) -> Adapt:
     def adapt(s: Any) -> Adapted:
         given = named(s, *names)
         if given.get("as_tuple"):
-            raise Unfit("as a tuple")
+            raise NotComparable("as a tuple")
         return [s.input, *(given[n] for n in names)], {"count": dim("u0")}
 
     return adapt
@@ -142,7 +142,7 @@ def counted(*names: str) -> Adapt:
 
 def unique(s: Any) -> Adapted:
     if s.kwargs.get("dim") is not None and s.input.dim() == 0:
-        raise Unfit("dim of a scalar")
+        raise NotComparable("dim of a scalar")
     return [s.input], {"count": dim("u0"), "dim": s.kwargs.get("dim")}
 
 
@@ -160,7 +160,7 @@ def arange(s: Any) -> Adapted:
     dtype = s.kwargs.get("dtype")
     dtype = torch.arange(start, end, step).dtype if dtype is None else dtype
     if not dtype.is_floating_point and any(isinstance(v, float) for v in numbers):
-        raise Unfit(
+        raise NotComparable(
             "fractions in a range of integers, which PyTorch cuts off before, or after, counting them"
         )
     kind = float if any(isinstance(v, float) for v in numbers) else int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .bridge import Adapt, Adapted, Bridge, Unfit, named, only
+from .bridge import Adapt, Adapted, Bridge, NotComparable, named, only
 
 __all__ = ["BRIDGES"]
 
@@ -83,15 +83,15 @@ _CASTS = {
 def unary(s: Any) -> Adapted:
     only(named(s))
     if s.args:
-        raise Unfit("another argument")
+        raise NotComparable("another argument")
     return [s.input], {}
 
 
 def binary(s: Any) -> Adapted:
     if len(s.args) != 1:
-        raise Unfit("another number of operands")
+        raise NotComparable("another number of operands")
     if s.kwargs.get("alpha", 1) != 1:
-        raise Unfit("alpha")
+        raise NotComparable("alpha")
     return [s.input, s.args[0]], {}
 
 
@@ -126,7 +126,7 @@ def div(s: Any) -> Adapted:
 
 def where(s: Any) -> Adapted:
     if len(s.args) != 2 or "bool" not in str(s.args[0].dtype):
-        raise Unfit("a condition that is not bool")
+        raise NotComparable("a condition that is not bool")
     return [s.args[0], s.input, s.args[1]], {}
 
 
@@ -136,7 +136,7 @@ def masked_fill(s: Any) -> Adapted:
     if kind not in (s.input.dtype, float if s.input.is_floating_point() else int) or "bool" in str(
         s.input.dtype
     ):
-        raise Unfit("a value of another type")
+        raise NotComparable("a value of another type")
     return [mask, value, s.input], {}
 
 
@@ -182,7 +182,7 @@ def relu6(s: Any) -> Adapted:
 
 def hardtanh(s: Any) -> Adapted:
     if not s.input.is_floating_point():
-        raise Unfit("integers between fractions, which PyTorch cuts off first")
+        raise NotComparable("integers between fractions, which PyTorch cuts off first")
     given = named(s, "min_val", "max_val")
     return [s.input, given.get("min_val", -1.0), given.get("max_val", 1.0)], {}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .bridge import Adapted, Bridge, Unfit, only
+from .bridge import Adapted, Bridge, NotComparable, only
 from .pointwise import binary, unary, with_tensors
 
 __all__ = ["BRIDGES"]
@@ -18,7 +18,7 @@ def addmm(s: Any) -> Adapted:
 
 def einsum(s: Any) -> Adapted:
     if str(s.input[0].dtype) in ("torch.int32", "torch.uint8", "torch.int8"):
-        raise Unfit("small integers, which PyTorch widens where it takes a sum")
+        raise NotComparable("small integers, which PyTorch widens where it takes a sum")
     return list(s.input), {"equation": s.args[0]}
 
 
@@ -26,7 +26,7 @@ def attention(s: Any) -> Adapted:
     q, (k, v) = s.input, s.args[:2]
     given = dict(s.kwargs)
     if q.dim() != 4 or given.get("dropout_p"):
-        raise Unfit("another rank, or dropout")
+        raise NotComparable("another rank, or dropout")
     given.pop("dropout_p", None)
     causal, mask = given.pop("is_causal", False), given.pop("attn_mask", None)
     given.pop("enable_gqa", None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .bridge import Adapt, Adapted, Bridge, Unfit, named, only
+from .bridge import Adapt, Adapted, Bridge, NotComparable, named, only
 from .pointwise import with_attrs
 
 __all__ = ["BRIDGES"]
@@ -25,7 +25,7 @@ def reduction(*names: str) -> Adapt:
 
 def truth(s: Any) -> Adapted:
     if "uint8" in str(s.input.dtype):
-        raise Unfit("uint8, which PyTorch answers in uint8")
+        raise NotComparable("uint8, which PyTorch answers in uint8")
     return reduction()(s)
 
 
@@ -46,7 +46,7 @@ def variance(s: Any) -> Adapted:
 def along(s: Any) -> Adapted:
     given = named(s, "dim", "keepdim")
     if not isinstance(given.get("dim"), int):
-        raise Unfit("no dim, or another operand: another op")
+        raise NotComparable("no dim, or another operand: another op")
     return [s.input], given
 
 
@@ -57,7 +57,7 @@ def running(s: Any) -> Adapted:
 def vector_norm(s: Any) -> Adapted:
     given = named(s, "ord", "dim", "keepdim")
     if given.get("dtype") is not None:
-        raise Unfit("dtype")
+        raise NotComparable("dtype")
     dim = given.get("dim")
     given["dim"] = dim if isinstance(dim, int) or dim is None else list(dim) or None
     given["ord"] = given.get("ord", 2)

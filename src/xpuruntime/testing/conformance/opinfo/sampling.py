@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .bridge import Adapt, Adapted, Bridge, Unfit, named
+from .bridge import Adapt, Adapted, Bridge, NotComparable, named
 
 __all__ = ["BRIDGES"]
 
@@ -14,7 +14,7 @@ _F = "nn.functional."
 def grid_sample(s: Any) -> Adapted:
     grid, *rest = s.args
     if grid.element_size() < 4:
-        raise Unfit("places in a half type, which PyTorch computes in it")
+        raise NotComparable("places in a half type, which PyTorch computes in it")
     given = dict(zip(("mode", "padding_mode", "align_corners"), rest, strict=False)) | dict(s.kwargs)
     mode = {"bilinear": "linear", "bicubic": "cubic"}.get(given.get("mode", "bilinear"), given.get("mode"))
     return [s.input, grid], {
@@ -30,7 +30,7 @@ def interpolate(mode: str) -> Adapt:
             s, "size", "scale_factor", "mode", "align_corners", "recompute_scale_factor", "antialias"
         )
         if mode == "bicubic" and "uint8" in str(s.input.dtype):
-            raise Unfit("uint8, which PyTorch clips after each axis")
+            raise NotComparable("uint8, which PyTorch clips after each axis")
         n = s.input.dim() - 2
         size: Any = given.get("size")
         factor: Any = given.get("scale_factor")
@@ -76,20 +76,20 @@ def fourier(kind: str, several: bool) -> Adapt:
         given = named(s, "n", "dim", "norm")
         size = given.get("n", given.get("s"))
         if size is not None and kind != "c2r":
-            raise Unfit("cut or filled to a size")
+            raise NotComparable("cut or filled to a size")
         default = list(range(s.input.dim())) if several else [-1]
         axes = given.get("dim")
         axes = default if axes is None else [axes] if isinstance(axes, int) else list(axes)
         if kind == "c2c" and not s.input.is_complex():
-            raise Unfit("a real operand")
+            raise NotComparable("a real operand")
         if kind == "r2c" and (s.input.is_complex() or not s.input.is_floating_point()):
-            raise Unfit("not a real operand")
+            raise NotComparable("not a real operand")
         if kind == "c2r":
             if not s.input.is_complex() or not isinstance(size, int | None):
-                raise Unfit("a real operand")
+                raise NotComparable("a real operand")
             last = 2 * (s.input.shape[axes[-1]] - 1) if size is None else size
             if last // 2 + 1 != s.input.shape[axes[-1]]:
-                raise Unfit("cut or filled to a size")
+                raise NotComparable("cut or filled to a size")
             way = _NORM["inverse"]
             norm = way.get(given.get("norm") or "backward", "by_root")
             return [s.input], {"dims": axes, "normalization": norm, "last_size": last}

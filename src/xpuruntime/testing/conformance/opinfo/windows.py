@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .bridge import Adapt, Adapted, Bridge, Unfit, listed, named
+from .bridge import Adapt, Adapted, Bridge, NotComparable, listed, named
 
 __all__ = ["BRIDGES"]
 
@@ -24,7 +24,7 @@ def convolution(transposed: bool, unpadded: bool = False) -> Adapt:
         given = {k: v for k, v in s.kwargs.items() if k != "bias"} | dict(zip(names, rest, strict=False))
         n = weight.dim() - 2
         if isinstance(given.get("padding"), str) or s.input.dim() != weight.dim():
-            raise Unfit("padding by word, or no batch")
+            raise NotComparable("padding by word, or no batch")
         attrs: dict[str, Any] = {"groups": given.get("groups", 1), "transposed": transposed}
         for key, default in (("stride", 1), ("padding", 0), ("dilation", 1)):
             attrs[key] = listed(given.get(key, default), n)
@@ -38,7 +38,7 @@ def convolution(transposed: bool, unpadded: bool = False) -> Adapt:
 def unfold(s: Any) -> Adapted:
     given = named(s, "kernel_size", "dilation", "padding", "stride")
     if s.input.dim() != 4:
-        raise Unfit("no batch")
+        raise NotComparable("no batch")
     defaults = {"dilation": 1, "padding": 0, "stride": 1}
     return [s.input], {k: listed(v, 2) for k, v in (defaults | given).items()}
 
