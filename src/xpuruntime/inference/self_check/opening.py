@@ -21,7 +21,7 @@ from ..execution.examples import measuring_feeds
 from ..execution.seeded_inputs import sample_feeds
 from ..native.executable import NativeExecutable
 from ..native.model import native_model
-from .check import SelfCheck, Subject, verdict_of
+from .check import SelfCheck, CheckedModel, verdict_of
 from .locate import Located, first_tie, first_wrong
 from .verdict import Verdict
 
@@ -78,7 +78,7 @@ def checked_on_opening(
     except InputError as error:
         return Verdict.none(f"no inputs could be made: {error.what}")
     example = check.examples is not None
-    subject = Subject(model, engine, precision, run, key, feeds, told, example, locate)
+    subject = CheckedModel(model, engine, precision, run, key, feeds, told, example, locate)
     return verdict_of(subject, check, store)
 
 
@@ -102,7 +102,7 @@ def _examining(
             isinstance(v, np.ndarray) for v in feeds.values()
         ):  # on a device, perhaps still being written
             feeds, told = sample_feeds(model.inputs, symbols=sizes), "seeded inputs"
-        subject = Subject(
+        subject = CheckedModel(
             model,
             "native",
             precision,
