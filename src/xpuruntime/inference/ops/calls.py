@@ -1,6 +1,6 @@
-"""One call of an op: the table of the core where the call is known, else what must be done first.
+"""One call of an op: through the core's table if its signature is known, otherwise after preparing it.
 
-The common case is one call into the core, which reads the tensors, finds the signature, makes the result's tensor and launches.
+The common case is one call into the core, which reads the tensors, finds the signature, allocates the result and launches.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ __all__ = ["CAPACITY", "call", "clear", "counters"]
 trust_arrays()
 
 CAPACITY = 1024
-"""How many programs of one op are kept in memory."""
+"""The number of programs per op that stay in memory."""
 
 _TABLE = _core.Ops(CAPACITY)
 _run: Callable[..., Any] = _TABLE.run
-_known = cast("Callable[..., Explained | None]", _TABLE.payload)  # what ``prepare`` puts there
+_known = cast("Callable[..., Explained | None]", _TABLE.payload)  # filled by ``prepare``
 _NUMBERS = {name: row.number for name, row in ROWS.items()}
 _PREPARING = threading.Lock()
 _UNSETTLED = frozenset({type(None), int, _core.Status})
 _GRADIENT, _OUT_OVERLAPS = -1, -3
-_STEPS = 6  # read, prepared, copied as programs read it, prepared, run: each once
+_STEPS = 6  # read, prepare, copy operands, prepare again, run: each at most once
 
 
 def counters() -> dict[str, int]:
-    """hits, misses, evictions (programs that made room for others) and entries (kept now), since the process began."""
+    """Return hits, misses, evictions (programs removed for others) and entries (now in memory) since the process began."""
     found = _TABLE.counters
     return {n: int(getattr(found, n)) for n in ("hits", "misses", "evictions", "entries")}
 
 
 def clear() -> None:
-    """Forget every program that is kept in memory; those in the store stay."""
+    """Drop every program in memory. Those in the store stay."""
     _TABLE.clear()
 
 
 def call(op: str, attributes: tuple[Any, ...], operands: tuple[Any, ...], out: Any, policy: Any) -> Any:
-    """The result of an op. Raises as the functions of this package say."""
+    """Return the result of an op. Raises as the functions of this package document."""
     request = current_policy() if policy is None else asked_policy(policy)
     try:
         made = _run(_NUMBERS[op], request, attributes, operands, out)
-    except (TypeError, OverflowError) as error:  # of attributes; what operands lack is an answer
+    except (TypeError, OverflowError) as error:  # from attributes; invalid operands are reported as an answer
         raise InputError(
             f"ops.{op}",
             "cannot read its attributes",
@@ -64,7 +64,7 @@ def call(op: str, attributes: tuple[Any, ...], operands: tuple[Any, ...], out: A
 
 
 def _settle(op: str, request: Any, attributes: tuple[Any, ...], operands: tuple[Any, ...], out: Any) -> Any:
-    """Do what the core's answer asks for, and call again."""
+    """Handle the core's answer and call again."""
     if isinstance(request, OpRequest):
         return _explain(op, request, attributes, operands)
     if elsewhere := Elsewhere.of(op, operands):
@@ -84,13 +84,11 @@ def _settle(op: str, request: Any, attributes: tuple[Any, ...], operands: tuple[
             raise _refused(op, answer, into)
         else:
             operands = readable(op, operands, answer)
-    raise InputError(
-        f"ops.{op}", "its operands have more dims, or attributes more numbers, than are told apart"
-    )
+    raise InputError(f"ops.{op}", "its operands have too many dims, or its attributes too many numbers")
 
 
 def _prepare(op: str, request: Any, attributes: tuple[Any, ...], operands: tuple[Any, ...]) -> Explained:
-    """Make the signature known, once, whoever asks."""
+    """Prepare the signature once, whichever thread calls first."""
     with _PREPARING:
         found = _known(_NUMBERS[op], request, attributes, operands)
         if found is None:

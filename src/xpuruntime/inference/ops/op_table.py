@@ -1,4 +1,4 @@
-"""The ops as a table: how a call's operands and attributes become one node of a graph."""
+"""The table of ops: how operands and attributes of a call become one graph node."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 __all__ = ["ROWS", "OpEntry"]
 
 Values: TypeAlias = Sequence[Any]
-"""Names of the operands in the graph; None for one that was left out."""
+"""Names of the operands in the graph; None for an omitted operand."""
 Shown: TypeAlias = Sequence["tuple[TensorFacts, DenseBlock] | None"]
-"""What each operand looks like, and the block of memory that the graph's input of its name is."""
+"""The facts of each operand, and the block of memory behind the graph's input of its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpEntry:
-    """One op. number: its word in signatures; operands: their names, in order; node: adds it to a graph, gives the result's name."""
+    """One op. number: its code in signatures. operands: their names in order. node: adds it to a graph and returns the result's name."""
 
     number: int
     operands: tuple[str, ...]
@@ -38,7 +38,7 @@ def _attention(b: Any, v: Values, a: tuple[Any, ...], shown: Shown) -> str:
 
 
 def _normalised(dims: tuple[int, ...] | None, shown: Shown) -> tuple[int, ...]:
-    """The dims that a norm is over: those that were named, else the weight's, else the last one."""
+    """Return the dims of a norm: the given ones, else the weight's, else the last one."""
     if dims is not None:
         return tuple(int(d) for d in dims)
     x, weight = shown[0], shown[1]
@@ -62,7 +62,7 @@ def _conv2d(b: Any, v: Values, a: tuple[Any, ...], shown: Shown) -> str:
 
 
 def _matmul(b: Any, v: Values, a: tuple[Any, ...], shown: Shown) -> str:
-    """A matrix on the right that lies transposed is what linear layers call their weight: their kernels stream it as it lies."""
+    """Add a matmul, or a linear layer if the right matrix is transposed in memory: those kernels read it in place."""
     right = shown[1]
     turned = right is not None and right[1].order == (1, 0) and right[1].shape == right[0].shape[::-1]
     made: str = b.linear(v[0], "b") if turned else b.matmul(*v)
@@ -80,7 +80,7 @@ def _silu_mul(b: Any, v: Values, a: tuple[Any, ...], shown: Shown) -> str:
 
 
 def _first(made: Any) -> str:
-    """The result of an op that can give more."""
+    """Return the first result of an op that may have several."""
     return made if isinstance(made, str) else str(made[0])
 
 

@@ -1,4 +1,4 @@
-"""Which policy a call is under, as one object that the core knows by its number."""
+"""The policy of a call as one object with a number that the core knows."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _known: dict[int, tuple[Any, int]] = {}
 
 
 def asked_policy(policy: Any) -> Any:
-    """What a call's own policy and the enclosing blocks say together, the same object each time where both are frozen objects.
+    """Return a call's own policy merged over the enclosing blocks. Frozen arguments give the same object each time.
 
-    Others (mappings, paths) are read again by each call: they may have changed. Raises PolicyError.
+    Mappings and paths are read again by each call, because they may have changed. Raises PolicyError.
     """
     if isinstance(policy, OpRequest):
         return policy
@@ -38,12 +38,12 @@ def asked_policy(policy: Any) -> Any:
     if getattr(type(policy), "__dataclass_params__", None) is not None:
         if len(_merged) >= _MOST:
             _merged.clear()
-        _merged[key] = (policy, merged, around)  # held, so that nobody else gets their ids
+        _merged[key] = (policy, merged, around)  # keeps the objects alive, so that their ids stay unique
     return merged
 
 
 def known_policy(table: _core.Ops, request: Any) -> int:
-    """The policy's number: equal policies have equal ones. The core knows it from now on."""
+    """Return the policy's number and register it in the core. Equal policies have equal numbers."""
     found = _known.get(id(request))
     if found is not None and found[0] is request:
         table.know_policy(request, found[1])
@@ -60,5 +60,5 @@ def known_policy(table: _core.Ops, request: Any) -> int:
 
 
 def effective_demands(request: Any) -> Resolved:
-    """With what the environment adds, but what an op cannot honor is an error. Raises PolicyError, UnavailableError."""
+    """Return the demands with those of the environment. Raises PolicyError for demands that an op cannot honor, and UnavailableError."""
     return demanded("ops", {}, request)

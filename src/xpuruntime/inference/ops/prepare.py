@@ -1,4 +1,4 @@
-"""The first call of a signature: a graph of one op, its program from the compiler or the store, its executor in the core's table."""
+"""The first call of a signature: a graph of one op, its program from the compiler or the store, and its executor in the core's table."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _HOST, _CUDA = 1, 2  # DLPack's kDLCPU and kDLCUDA
 def prepare(
     table: _core.Ops, op: str, request: Any, attributes: tuple[Any, ...], operands: tuple[Any, ...]
 ) -> Explained:
-    """Put the call's signature into the table: an executor, or which operands must be copied before any program can read them.
+    """Add the call's signature to the table: an executor, or the operands that must be copied before a program can read them.
 
     Raises InputError, PolicyError, KernelUnavailable, BuildError.
     """
@@ -92,7 +92,7 @@ def prepare(
 
 
 def held_demands(op: str, demands: Resolved, device: DeviceId, dtypes: set[DType]) -> Resolved:
-    """The demands that are left for the compiler, once the operands' device and type are known to hold. Raises UnavailableError."""
+    """Return the demands for the compiler, after checking those on device and precision against the operands. Raises UnavailableError."""
     execution = demands.policy.execution
     target = "auto" if execution.target is None else execution.target
     notes: list[str] = []
@@ -100,23 +100,21 @@ def held_demands(op: str, demands: Resolved, device: DeviceId, dtypes: set[DType
         if device.kind not in {DeviceId.parse(d).kind for d in execution.allow_fallback or ()}:
             why, do = f"the operands are on {device}", f"Move them to {target}, or drop target."
             raise refuse("ops", "target", demands, why, do)
-        notes.append(f"the operands are on {device}, not on {target}, and it runs there")
+        notes.append(f"the operands are on {device}, not on {target}; it runs on {device}")
     if execution.precision not in (None, "model"):
         wanted, floats = DType.of(execution.precision), {d for d in dtypes if d.is_float}
         if wanted.is_integer and execution.allow_fallback:
-            notes.append(f"precision {wanted.value} cannot be had, and the operands' own is used")
+            notes.append(f"precision {wanted.value} is unavailable; the operands' own is used")
         elif floats - {wanted} or wanted.is_integer:
-            why = f"the operands are {', '.join(sorted(d.value for d in dtypes))}"
-            raise refuse(
-                "ops", "precision", demands, why, "Convert the operands, which decide it, or drop precision."
-            )
+            why = f"the operands' dtypes are {', '.join(sorted(d.value for d in dtypes))}"
+            raise refuse("ops", "precision", demands, why, "Convert the operands, or drop precision.")
     if notes:
         _log.warning("ops.%s: %s", op, "; ".join(notes))
     return demands.without("target", "precision", "allow_fallback")
 
 
 def program_of(graph: Graph, device: DeviceId, demands: Resolved) -> tuple[CompiledProgram, str]:
-    """The program of a graph on a device of this machine, and where it came from: ``store`` or ``compiled``."""
+    """Return the program of a graph for a device of this machine, and its origin: ``store`` or ``compiled``."""
     from ...compiler import compile as compile_graph
     from ...kernels.user import named_digests
     from ..native.engine import compiler_facts
@@ -124,7 +122,7 @@ def program_of(graph: Graph, device: DeviceId, demands: Resolved) -> tuple[Compi
 
     target = target_of(device)
     policy = demands.policy
-    settles = ("caching", "engine_order", "engine_options")  # they change nothing of a program
+    settles = ("caching", "engine_order", "engine_options")  # they do not change the program
     remaining = demands.without(*settles)
     store = Store(mode="off") if policy.execution.caching is False else Store()
     ingredients = {
@@ -147,14 +145,14 @@ def program_of(graph: Graph, device: DeviceId, demands: Resolved) -> tuple[Compi
 
 
 def device_of(op: str, facts: list[TensorFacts | None]) -> DeviceId:
-    """Where all operands lie. Raises InputError."""
+    """Return the device of all operands. Raises InputError."""
     places = {f.device for f in facts if f is not None}
     if not places:
         raise InputError(f"ops.{op}", "needs its operands", got="None", do="Hand in tensors.")
     if len(places) > 1:
         shown = ", ".join(sorted(f"DLPack device {d}" for d in places))
         raise InputError(
-            f"ops.{op}", "operands lie on different devices", got=shown, do="Move them to one first."
+            f"ops.{op}", "operands are on different devices", got=shown, do="Move them to one first."
         )
     kind, index = places.pop()
     if kind == _HOST:
@@ -173,7 +171,7 @@ def _facts(op: str, position: int, operand: Any) -> TensorFacts:
     found = facts_of(operand)
     if found is None:
         name = ROWS[op].operands[position]
-        raise InputError(f"ops.{op}", f"{name} has a dtype that no kernel takes", got=_described(operand))
+        raise InputError(f"ops.{op}", f"{name} has an unsupported dtype", got=_described(operand))
     return found
 
 
@@ -184,7 +182,7 @@ def _described(operand: Any) -> str:
 def graph_of(
     op: str, attributes: tuple[Any, ...], facts: list[TensorFacts | None], held: list[DenseBlock | None]
 ) -> Graph:
-    """One node over the operands as they lie. Raises InputError for operands or attributes that do not fit."""
+    """Return a graph of one node over the operands in place. Raises InputError for invalid operands or attributes."""
     row = ROWS[op]
     builder = GraphBuilder(op)
     try:

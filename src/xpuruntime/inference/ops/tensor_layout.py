@@ -1,4 +1,4 @@
-"""How a tensor lies in memory, and as which dense input of a graph, transposed and broadcast there, it is read in place."""
+"""Memory layout of a tensor, and the dense graph input, transposed and broadcast, that reads it in place."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["DenseBlock", "TensorFacts", "dense_block", "facts_of"]
 
 @dataclass(frozen=True, slots=True)
 class TensorFacts:
-    """What a tensor shows of itself. strides: in elements; device: DLPack's (type, index)."""
+    """Shape, strides in elements, dtype and device of a tensor. device: DLPack's (type, index)."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -27,14 +27,14 @@ class TensorFacts:
 class DenseBlock:
     """A dense block of memory that holds each element once.
 
-    order: the tensor's dims from the outermost to the innermost in memory; shape: the block's, in that order; broadcast dims have extent 1.
+    order: the tensor's dims from outermost to innermost in memory. shape: the block's dims in that order; broadcast dims have extent 1.
     """
 
     order: tuple[int, ...]
     shape: tuple[int, ...]
 
     def input(self, builder: GraphBuilder, name: str, facts: TensorFacts) -> str:
-        """The block as an input of a graph and the tensor as a view of it; the view's name."""
+        """Add the block as a graph input, view it as the tensor, and return the view's name."""
         b: Any = builder
         made: str = b.input(name, TensorSpec(self.shape, facts.dtype))
         if self.order != tuple(range(len(self.order))):
@@ -45,14 +45,14 @@ class DenseBlock:
 
 
 def facts_of(tensor: Any) -> TensorFacts | None:
-    """Of a tensor that the core reads in place; None for any other."""
+    """Return the facts of a tensor that the core reads in place, or None."""
     shown = _core.show_tensor(tensor)
     dtype = None if shown is None else dlpack_dtype(*shown[2])
     return None if shown is None or dtype is None else TensorFacts(shown[0], shown[1], dtype, shown[3])
 
 
 def dense_block(facts: TensorFacts) -> DenseBlock | None:
-    """The block that a tensor is a view of; None where it has gaps, overlaps itself or runs backwards."""
+    """Return the block behind a tensor, or None if the tensor has gaps, overlaps itself or runs backwards."""
     if 0 in facts.shape:
         return DenseBlock(tuple(range(len(facts.shape))), facts.shape)
     extents = tuple(
@@ -64,7 +64,7 @@ def dense_block(facts: TensorFacts) -> DenseBlock | None:
         if facts.strides[d] != expected:
             return None
         expected *= extents[d]
-    if real == sorted(real):  # row-major, but for dims of one element
+    if real == sorted(real):  # row-major, ignoring dims of one element
         return DenseBlock(tuple(range(len(extents))), extents)
     order = (*(d for d, size in enumerate(extents) if size == 1), *real)
     return DenseBlock(order, tuple(extents[d] for d in order))

@@ -1,4 +1,4 @@
-"""What a policy demands of a DAGExecutor: what partition settled is kept, the rest reaches the engines of the regions."""
+"""A policy's demands on a DAGExecutor. Those settled by partition are kept; the rest apply to the engines of the regions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _log = logger("xpuruntime.session")
 
 
 def settled_demands(plan: PartitionPlan, policy: Any) -> Resolved:
-    """The demands of the argument, the plan, ``with_policy`` and the environment. Raises PolicyError, UnavailableError."""
+    """Return the demands of the argument, the plan, ``with_policy`` and the environment. Raises PolicyError, UnavailableError."""
     given = plan.demands.policy
     found = effective_policy({}, policy, given, builtin=False)
     possible("DAGExecutor", found)
@@ -38,7 +38,7 @@ def settled_demands(plan: PartitionPlan, policy: Any) -> Resolved:
             continue
         raise refuse("DAGExecutor", field, found, "partition settled it", "Give the policy to partition.")
     if fell:
-        _log.warning("DAGExecutor: %s cannot be had; the plan's own is used", ", ".join(fell))
+        _log.warning("DAGExecutor: %s is unavailable; the plan's own is used", ", ".join(fell))
     engines = {e for r in plan.regions for e in (r.engine, *(a.partition(" on ")[0] for a in r.alternatives))}
     known = {r for layer in given.kernel.layers for r in layer.rules}
     for layer in found.policy.kernel.layers:
@@ -56,7 +56,7 @@ def settled_demands(plan: PartitionPlan, policy: Any) -> Resolved:
 
 
 def _satisfies(plan: PartitionPlan, field: str, value: Any) -> bool:
-    """Return whether a plan is already as a field says."""
+    """Return True if the plan already satisfies a field."""
     regions = plan.regions
     match field:
         case "target":
@@ -72,7 +72,7 @@ def _satisfies(plan: PartitionPlan, field: str, value: Any) -> bool:
 
 
 def backend_for(demands: Resolved, backend: Any) -> RuntimeBackend:
-    """The argument, else the backend of the policy's device, else the host. Raises DeviceUnavailable where the two are different devices."""
+    """Return the argument, else the backend of the policy's device, else the host. Raises DeviceUnavailable if the two devices differ."""
     named = demands.policy.execution.target
     device = DeviceId("cpu") if named in (None, "auto") else DeviceId.parse(named)
     fallback = demands.policy.execution.allow_fallback
@@ -82,7 +82,7 @@ def backend_for(demands: Resolved, backend: Any) -> RuntimeBackend:
         except DeviceUnavailable:
             if not fallback:
                 raise
-            return CpuBackend()  # partition said so
+            return CpuBackend()  # partition has warned
     found = backend_of(backend)
     other = named not in (None, "auto") and device.kind in ("cpu", "cuda") and found.kind != device.kind
     if other and not (fallback and found.kind == "cpu"):
@@ -92,14 +92,14 @@ def backend_for(demands: Resolved, backend: Any) -> RuntimeBackend:
 
 
 def native_demands(demands: Resolved) -> Resolved:
-    """What the compiler of native regions is asked for."""
+    """Return the demands on the compiler of native regions."""
     execution = demands.policy.execution
     asked = ExecutionPolicy(optimization_level=execution.optimization_level, strict=execution.strict)
     return Resolved(Policy(kernel=demands.policy.kernel, execution=asked), demands.origins)
 
 
 def wanted_by(demands: Resolved) -> EngineCandidate:
-    """How the engines of the other regions are asked."""
+    """Return the request to the engines of the other regions."""
     execution = demands.policy.execution
     level = execution.optimization_level
     options = {e: execution.options_for(e) for e in execution.engine_options or {}}

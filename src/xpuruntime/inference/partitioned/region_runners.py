@@ -1,6 +1,6 @@
-"""Runners of regions: one class for each way in which engines take a region. ``RUNNERS`` is the table.
+"""Region runners: one class for each kind of engine. ``RUNNERS`` is the table.
 
-The native one also takes and gives buffers of a device whose memory is not the host's.
+The native runner also takes and returns buffers of a device with its own memory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["RUNNERS", "EngineRunner", "InterpreterRunner", "NativeRunner", "Torc
 
 
 class NativeRunner(Runner):
-    """A program on the backend's device. Compiled before weights are there."""
+    """A program on the backend's device, compiled before the weights are loaded."""
 
     def __init__(self, work: RegionWork) -> None:
         super().__init__(work)
@@ -39,7 +39,7 @@ class NativeRunner(Runner):
         self._program: CompiledProgram | None = None
 
     def prepare(self) -> None:
-        """Compile, where no size is open."""
+        """Compile if every size is known."""
         if not self.work.graph.symbols:
             self._program = self.work.compile_fn(self.work.graph)
 
@@ -57,7 +57,7 @@ class NativeRunner(Runner):
         return [made[s.name] for s in form.entry.outputs]
 
     def evidence(self, values: Values | None = None, symbols: Symbols | None = None) -> Evidence:
-        """Every kernel call of the plan; times by the executor's own clock."""
+        """Return every kernel call of the plan, with times by the executor's clock."""
         executor = self._form_of(symbols)
         if executor is None:
             return super().evidence()
@@ -81,7 +81,7 @@ class NativeRunner(Runner):
 
 
 class EngineRunner(Runner):
-    """A vendor engine. It gets the region's own ONNX nodes where the graph came from ONNX, else the graph written as ONNX."""
+    """A vendor engine. It gets the region's original ONNX nodes if the graph came from ONNX, otherwise the graph exported to ONNX."""
 
     def __init__(self, work: RegionWork) -> None:
         super().__init__(work)
@@ -96,7 +96,7 @@ class EngineRunner(Runner):
                 self.notes = (f"cut from {len(found.graph.node)} of the model's own nodes",)
 
     def prepare(self) -> None:
-        """Ask for the vendor's version: a region whose sizes are open is built at its first run only. Raises EngineUnavailable."""
+        """Read the vendor's version. A region with open sizes is built at its first run. Raises EngineUnavailable."""
         plugin = find(self.work.region.engine)
         if not isinstance(plugin, Support):
             self.version = plugin.version() or self.version
@@ -124,7 +124,7 @@ class EngineRunner(Runner):
         return form.run(dict(zip(self.work.region.inputs, arrays, strict=True)))
 
     def evidence(self, values: Values | None = None, symbols: Symbols | None = None) -> Evidence:
-        """As the engine says."""
+        """Return the engine's evidence."""
         form = self._form_of(symbols)
         if form is None:
             return super().evidence()
@@ -136,7 +136,7 @@ class EngineRunner(Runner):
 
 
 class TorchRunner(Runner):
-    """Opaque ATen ops, evaluated by PyTorch one after the other."""
+    """Opaque ATen ops, evaluated by PyTorch one by one."""
 
     def prepare(self) -> None:
         """Find every operator. Raises EngineUnavailable, RunError."""
@@ -169,7 +169,7 @@ class TorchRunner(Runner):
 
 
 class InterpreterRunner(Runner):
-    """The reference interpreter: NumPy, every op of the IR, slow."""
+    """The reference interpreter: every IR op in NumPy, slowly."""
 
     def open(self, graph: Graph) -> Graph:
         return graph
@@ -185,9 +185,9 @@ RUNNERS: Mapping[str, type[Runner]] = {
     "torch": TorchRunner,
     "interpreter": InterpreterRunner,
 }
-"""By engine; every other word is an engine that takes ONNX."""
+"""Runners by engine name. Any other name is an engine that takes ONNX."""
 
 
 def runner_of(work: RegionWork) -> Runner:
-    """The runner of the region's engine."""
+    """Return the runner of the region's engine."""
     return RUNNERS.get(work.region.engine, EngineRunner)(work)

@@ -1,4 +1,4 @@
-"""The engine ``auto``: the choice that was recorded for this model and machine, else the measured one, which is recorded."""
+"""The engine ``auto``: the choice recorded for this model and machine, otherwise a measured one that is then recorded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _log = logger("xpuruntime.session")
 def measured_choice(
     model: ModelSource, request: SelectionRequest, candidates: Sequence[EngineCandidate], store: Store
 ) -> tuple[LoadedEngine | None, Decision, list[str]]:
-    """The recorded choice, else the measured one, else the first that loads."""
+    """Return the recorded choice, else the measured one, else the first that loads."""
     ingredients = _record_key(model, request, candidates)
     recorded = _recorded(model, request, candidates, store, ingredients)
     if recorded is not None:
@@ -38,7 +38,7 @@ def measured_choice(
         return None, Decision("engine", model.name, None, refused), []
     if len(loaded) == 1:
         head = Candidate(
-            loaded[0].wanted.name, Reason.ONLY_ONE, "the only one that can be had", facts=loaded[0].facts
+            loaded[0].wanted.name, Reason.ONLY_ONE, "the only one available", facts=loaded[0].facts
         )
         return loaded[0], Decision("engine", model.name, head, refused), []
     contenders = [Contender(o.wanted.name, o.executable, o.precision) for o in loaded]
@@ -48,7 +48,7 @@ def measured_choice(
     except (InputError, ValueError) as error:
         decision, warnings = (
             Decision("engine", model.name, None),
-            (f"no inputs could be made to measure with: {error}",),
+            (f"no inputs could be made for measuring: {error}",),
         )
     if decision.chosen is None:
         decision = _unmeasured(model, loaded, decision)
@@ -63,13 +63,16 @@ def measured_choice(
 
 
 def _unmeasured(model: ModelSource, loaded: Sequence[LoadedEngine], failed: Decision) -> Decision:
-    """No candidate ran on the seeded inputs (a model may need inputs of a special kind): the built-in order decides."""
+    """Choose by the built-in order, if no candidate ran on the seeded inputs (a model may need special inputs)."""
     why = failed.rejected[0].reason if failed.rejected else "no inputs could be made"
-    text = f"first in the built-in order; measuring was not possible: {why}"
+    text = f"first in the built-in order; measuring failed: {why}"
     head = Candidate(loaded[0].wanted.name, Reason.DEFAULT, text, facts=loaded[0].facts)
     rest = [
         Candidate(
-            o.wanted.name, Reason.LOWER_PREFERENCE, f"loads too, stands after {head.name}", facts=o.facts
+            o.wanted.name,
+            Reason.LOWER_PREFERENCE,
+            f"{head.name} is earlier in the preference order",
+            facts=o.facts,
         )
         for o in loaded[1:]
     ]
@@ -79,7 +82,7 @@ def _unmeasured(model: ModelSource, loaded: Sequence[LoadedEngine], failed: Deci
 def _record_key(
     model: ModelSource, request: SelectionRequest, candidates: Sequence[EngineCandidate]
 ) -> dict[str, Any]:
-    """Everything that a measured choice depends on: model, candidates with their versions, options, processor, threads."""
+    """Return everything that a measured choice depends on: model, candidates, versions, options, processor, threads."""
     versions = {}
     for name in dict.fromkeys(w.engine for w in candidates):
         plugin = find(name)
@@ -102,7 +105,7 @@ def _record_key(
 def _record(store: Store, ingredients: dict[str, Any], decision: Decision) -> None:
     try:
         store.put("auto", ingredients, json.dumps(decision.to_json()).encode())
-    except StoreError as error:  # a full disk must not stop a model that is already loaded
+    except StoreError as error:  # a full disk must not stop a loaded model
         _log.warning("%s The model runs; the next start measures again.", error)
 
 

@@ -1,4 +1,4 @@
-"""Whether a session's model goes to several engines, asked once the engines for the whole of it were tried."""
+"""The decision to partition a session's model across engines, made after engines for the whole model were tried."""
 
 from __future__ import annotations
 
@@ -25,11 +25,14 @@ def partition_fallback(
     fallback: Sequence[EngineCandidate],
     store: Store,
 ) -> tuple[LoadedEngine, Decision] | None:
-    """The model on several engines and the decision for it; None where one engine runs all of it, or none can.
+    """Return the partitioned model and its decision, or None if one engine runs all of it or no partition exists.
 
-    Raises BuildError for a policy whose placement cannot be had, EngineUnavailable and KernelUnavailable as ``mixed`` does.
+    Raises BuildError if the policy's placement is impossible, and EngineUnavailable and KernelUnavailable as ``mixed`` does.
     """
-    free = request.engine in (None, "auto")  # nobody named the engine, so a region may go to its neighbour's
+    free = request.engine in (
+        None,
+        "auto",
+    )  # without a named engine, regions may merge into a neighbor's engine
     others = tuple(dict.fromkeys(w.engine for w in fallback if w.device.kind == "cpu"))
     if request.place:
         first = _first(request)
@@ -49,10 +52,13 @@ def partition_fallback(
         and forces_kernels(request.kernels, loaded.facts.get("kernels_by_option", {}))
     ):
         found = mixed(model, replace(loaded.wanted, kernels=request.kernels), others, {}, store, absorb=free)
-        why, code = "a rule forces kernels, and those of the native engine alone can be chosen", Reason.FORCED
+        why, code = "a rule forces kernels, which only the native engine supports", Reason.FORCED
     elif loaded is None and request.engine == "native" and others and lacks_ops(decision.rejected):
         found = mixed(model, request.wanted("native", DeviceId("cpu")), others, {}, store, absorb=free)
-        why, code = "allow_fallback admits other engines for the ops that native lacks", Reason.FALLBACK
+        why, code = (
+            "allow_fallback admits other engines for ops that native does not support",
+            Reason.FALLBACK,
+        )
     else:
         return None
     if isinstance(found, Candidate):
@@ -66,7 +72,7 @@ def partition_fallback(
 
 
 def _first(request: SelectionRequest) -> EngineCandidate:
-    """Who takes what nobody is placed on: the engine that was named, else the first of the built-in order that is installed."""
+    """Return the default engine of unplaced nodes: the named engine, else the first installed one of the built-in order."""
     for name in [request.engine] if request.engine not in (None, "auto") else request.order.get("cpu", ()):
         plugin = find(str(name))
         if not isinstance(plugin, Support) and plugin.installed():

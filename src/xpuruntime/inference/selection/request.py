@@ -1,4 +1,4 @@
-"""What holds for one session: arguments, policies, environment and built-in default become one ``SelectionRequest``."""
+"""The request of one session, merged from arguments, policies, environment and built-in defaults."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ __all__ = ["EffectiveRequest", "SelectionRequest", "effective_request"]
 
 @dataclass(frozen=True, slots=True)
 class SelectionRequest:
-    """What the effective policy says, in the words of ``select``.
+    """The effective policy as arguments of ``select``.
 
-    engine:   a name, ``auto`` (measure), or None (first of the built-in order). device: None for the built-in ones in order.
-    fallback: devices that may take over, in order; empty means that what was named must be had.
-    order:    device kind -> engines to try, in order.
-    examples: what to measure candidates on, by input name. check: how outputs are compared with a reference.
+    engine:   a name, ``auto`` (measure), or None (first of the built-in order). device: None for the built-in devices in order.
+    fallback: fallback devices in order. If it is empty, the named engine and device must be available.
+    order:    engines to try by device kind, in order.
+    examples: inputs for measuring candidates, by name. check: how outputs are compared with a reference.
     """
 
     engine: str | None
@@ -50,7 +50,7 @@ class SelectionRequest:
     check: SelfCheck = field(default_factory=lambda: SelfCheck("first_open"), compare=False)
 
     def wanted(self, engine: str, device: DeviceId) -> EngineCandidate:
-        """The candidate of that engine and device."""
+        """Return the candidate of an engine and device."""
         options = tuple(sorted(self.options.get(engine, {}).items()))
         return EngineCandidate(
             engine,
@@ -70,7 +70,7 @@ class SelectionRequest:
 
 @dataclass(frozen=True, slots=True)
 class EffectiveRequest:
-    """The effective policy, what ``select`` needs of it, and what was asked for with the origin of each word."""
+    """The effective policy, the selection request made of it, and every requested field with its origin."""
 
     policy: Policy
     selection: SelectionRequest
@@ -91,7 +91,7 @@ def effective_request(
     strict: bool | None,
     threads: int | None,
 ) -> EffectiveRequest:
-    """Lay everything over one another (policies: the first is the highest). Raises PolicyError, DeviceUnavailable, EngineUnavailable."""
+    """Merge arguments and policies (the first has the highest precedence). Raises PolicyError, DeviceUnavailable, EngineUnavailable."""
     arguments = {
         "engine": _engine(engine, backend),
         "target": None if device is None else str(DeviceId.parse(device)),
@@ -139,16 +139,16 @@ def effective_request(
 
 
 def half(policy: PolicyLike, part: Any) -> PolicyLike:
-    """``kernel_policy=`` and ``exec_policy=`` take a file or a mapping too; the half they name must be in it."""
+    """Load one half of a policy. ``kernel_policy=`` and ``exec_policy=`` also take a file or a mapping, which must contain that half."""
     return policy if policy is None else load_policy(policy, part=part)
 
 
 def _engine(engine: str | None, backend: str | None) -> str | None:
-    """One name from the two spellings, canonical. ``auto`` stays."""
+    """Return the engine's canonical name from its two arguments. ``auto`` stays."""
     if engine and backend and engine != backend:
         raise PolicyError(
             "session",
-            "engine and backend are two names of one thing",
+            "engine and backend name the same option",
             got=f"engine={engine!r}, backend={backend!r}",
             do="Give one of them.",
         )
@@ -162,7 +162,7 @@ def _engine(engine: str | None, backend: str | None) -> str | None:
 
 
 def _device(target: str | None, origin: str) -> DeviceId | None:
-    """The device that somebody named. The built-in ``auto`` means that nobody did."""
+    """Return the named device. The built-in ``auto`` means that none was named."""
     return None if target is None or origin == "built-in" else DeviceId.parse(target)
 
 

@@ -1,4 +1,4 @@
-"""Which engine on which device runs the model: candidates in order, attempts, fallback, and the Decision that says why."""
+"""Selection of an engine and a device: candidates in order, attempts, fallback, and the Decision with the reasons."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from .request import SelectionRequest
 __all__ = ["Selection", "select"]
 
 
-# Where nobody names a device. An NPU is not among them: it wants a model made for it, so it is never taken unasked.
+# The devices if none is named. An NPU needs a model made for it, so it is never chosen without being named.
 _DEVICES = (DeviceId("cuda"), DeviceId("cpu"))
 
 
 @dataclass(slots=True)
 class Selection:
-    """What was chosen, every decision on the way, and one sentence for each thing the user should know."""
+    """The chosen engine, every decision on the way, and one sentence for each warning."""
 
     loaded: LoadedEngine
     decisions: list[Decision]
@@ -45,7 +45,7 @@ class Selection:
 
 
 def select(model: ModelSource, request: SelectionRequest, store: Store) -> Selection:
-    """Choose and load. Raises the UnavailableError, BuildError or PolicyError that fits when nothing can be had."""
+    """Choose and load an engine. Raises the UnavailableError, BuildError or PolicyError of the most telling failure."""
     candidates = _candidates(request)
     warnings: list[str] = []
     if wanted_by(request.place):
@@ -84,14 +84,14 @@ def select(model: ModelSource, request: SelectionRequest, store: Store) -> Selec
     names = dict.fromkeys(w.name for w in fallback)
     left = tuple(n for n in names if n not in {loaded.wanted.name, *(c.name for c in decision.rejected)})
     found = [] if loaded.verdict is None else [loaded.verdict.decision(model.name)]
-    loaded = replace(loaded, wanted=replace(loaded.wanted, check=None))  # which holds the user's module
+    loaded = replace(loaded, wanted=replace(loaded.wanted, check=None))  # it holds the user's module
     return Selection(loaded, [decision, precision, *found], [*warnings, *note], left)
 
 
 def _measured(
     model: ModelSource, request: SelectionRequest, candidates: Sequence[EngineCandidate], store: Store
 ) -> tuple[LoadedEngine | None, Decision, list[str]]:
-    """The fastest candidate whose outputs are right, also beside an independent reference; those that are not are out, and the rest is measured."""
+    """Return the fastest candidate with correct outputs. A candidate that fails the self-check is removed, and the rest is measured again."""
     wrong: list[Candidate] = []
     while True:
         loaded, decision, warnings = measured_choice(model, request, candidates, store)
@@ -104,7 +104,7 @@ def _measured(
 
 
 def _candidates(request: SelectionRequest) -> list[EngineCandidate]:
-    """Every engine and device that the request admits, in order."""
+    """Return every engine and device that the request admits, in order."""
     devices = (request.device,) if request.device else _DEVICES
     if request.engine not in (None, "auto"):
         return [request.wanted(request.engine, d) for d in devices]
@@ -114,7 +114,7 @@ def _candidates(request: SelectionRequest) -> list[EngineCandidate]:
 def _first(
     model: ModelSource, request: SelectionRequest, candidates: Sequence[EngineCandidate], store: Store
 ) -> tuple[LoadedEngine | None, Decision]:
-    """The first candidate that loads."""
+    """Return the first candidate that loads."""
     rejected: list[Candidate] = []
     for i, wanted in enumerate(candidates):
         outcome = attempt(model, wanted, store)
@@ -135,8 +135,8 @@ def _first(
 
 
 def _fallbacks(request: SelectionRequest, candidates: Sequence[EngineCandidate]) -> list[EngineCandidate]:
-    """What may take over, in order: the engines of the devices that ``allow_fallback`` names in the demanded precision, then, in the model's
-    own precision, what was asked for where such a device was, and those engines.
+    """Return the fallbacks in order: the engines on the devices of ``allow_fallback`` in the demanded precision, then, in the model's
+    own precision, the request itself on those devices, and those engines again.
     """
     named = [request.wanted(e, d) for d in request.fallback for e in request.order.get(d.kind, ())]
     if request.precision is None:
@@ -147,7 +147,7 @@ def _fallbacks(request: SelectionRequest, candidates: Sequence[EngineCandidate])
 
 
 def _not_requested(request: SelectionRequest) -> list[Candidate]:
-    """Every other engine of the vocabulary, where the user named one."""
+    """Return every other engine if the user named one."""
     if request.engine is None:
         return []
     others = dict.fromkeys(e for engines in request.order.values() for e in engines if e != request.engine)
@@ -157,7 +157,7 @@ def _not_requested(request: SelectionRequest) -> list[Candidate]:
 def _fall_back(
     model: ModelSource, failed: Decision, fallback: Sequence[EngineCandidate], store: Store
 ) -> tuple[LoadedEngine | None, Decision]:
-    """The first fallback that loads. What the user asked for, and why it cannot be had, stays in front of the rejected."""
+    """Return the first fallback that loads. The user's request, with the reason against it, stays first among the rejected."""
     rejected = [c for c in failed.rejected if c.code is not Reason.NOT_REQUESTED]
     for wanted in fallback:
         outcome = attempt(model, wanted, store)
@@ -173,7 +173,7 @@ def _fall_back(
 def _precision(
     model: ModelSource, request: SelectionRequest, loaded: LoadedEngine, engine: Decision
 ) -> tuple[Decision, list[str]]:
-    """The decision on precision, and a warning where a permitted precision could not be used."""
+    """Return the decision on precision, and a warning if a permitted precision could not be used."""
     name = loaded.precision.value
     if request.precision is not None and loaded.wanted.precision is None:
         text = "the model's own: allow_fallback, and the demanded precision cannot be had"
@@ -200,7 +200,7 @@ def _precision(
     return Decision("precision", model.name, head, (wished,)), [warning]
 
 
-# Which error a reason becomes when nothing could be had; everything else is an EngineUnavailable.
+# The error of each reason if nothing is available. Any other reason becomes EngineUnavailable.
 _ERRORS: dict[Reason, type[XpuError]] = {
     Reason.NO_DEVICE: DeviceUnavailable,
     Reason.DEVICE_REFUSED: DeviceUnavailable,
@@ -230,8 +230,8 @@ def _unavailable(model: ModelSource, request: SelectionRequest, decision: Decisi
     who = f"session({model.name!r})"
     if not tried:
         return EngineUnavailable(who, "no engine is known for this request", got=asked, decision=decision)
-    # A device that is missing says more than the engines that happen not to be installed.
-    # But where no device was named, one that is not there says less than what an engine said about one that is.
+    # A missing device tells more than engines that are not installed. Without a named device, though,
+    # a missing device tells less than the reason of an engine on an existing device.
     absent = (Reason.NO_DEVICE, Reason.DEVICE_MISMATCH) if request.device is None else ()
     pool = [c for c in tried if c.code not in absent] or tried
     telling = (

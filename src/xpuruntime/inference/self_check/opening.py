@@ -21,7 +21,7 @@ from ..execution.examples import measuring_feeds
 from ..execution.seeded_inputs import sample_feeds
 from ..native.executable import NativeExecutable
 from ..native.model import native_model
-from .check import SelfCheck, CheckedModel, verdict_of
+from .check import CheckedModel, SelfCheck, verdict_of
 from .locate import Located, first_tie, first_wrong
 from .verdict import Verdict
 
