@@ -104,7 +104,7 @@ def _ops(model: ModelSource) -> Support:
         if node.op == "opaque":
             return Support.no(
                 Reason.OP_UNSUPPORTED,
-                f"{node.attrs['op_type']} ({name}) cannot be lowered to the IR: {node.attrs['reason']}",
+                f"{node.attrs['op_type']} ({name}) has no form in the IR: {node.attrs['reason']}",
                 do="Use a vendor engine for this model.",
             )
         for spec in (v.spec for v in node.outputs if v.spec is not None):

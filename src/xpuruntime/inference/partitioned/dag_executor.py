@@ -57,12 +57,12 @@ class DAGExecutor:
 
     backend:    backend, Device or device name of the native regions; the host by default.
     compile_fn: compiles a static graph to a CompiledProgram for that device. The default is our compiler for the
-                            backend's own target, or for this processor.
+                backend's own target, or for this processor.
     original:   the ONNX model that the graph came from; vendor engines then get its original nodes.
     threads:    CPU threads of each engine; ``parallel``: how many regions may run at once.
     store:      the store for compiled regions; none by default.
     policy:     takes precedence over the plan's policy, which precedes ``with_policy`` and the environment. Demands that partition settles
-                            (engines, placement, sizes, forced kernels) must be given to partition. It excludes ``wanted``.
+                (engines, placement, sizes, forced kernels) must be given to partition. It excludes ``wanted``.
 
     A region whose engine fails, at opening or in a run, moves to its next alternative; ``decisions`` and ``plan`` record it.
     Raises EngineUnavailable (with the region's decision) if no alternative is left.

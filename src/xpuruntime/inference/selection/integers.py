@@ -13,7 +13,7 @@ def in_integers(model: ModelSource, *, own_kernels: bool) -> Support:
     """Return whether an engine computes the model's quantized products in integers.
 
     own_kernels: True for the native engine, which computes integer ops (QLinearConv, MatMulInteger) in integers and QDQ products in floats. For
-                              a vendor engine only the evidence of a run tells.
+                 a vendor engine only the evidence of a run tells.
     """
     if model.quantized is None:
         return Support.no(

@@ -1,4 +1,4 @@
-"""References that are at hand for a model: each computes the outputs in a way that shares nothing with our passes and kernels."""
+"""References for a model: each computes the outputs without using our passes or kernels."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ __all__ = ["EngineReference", "Interpreter", "Module", "OutOfTime", "Reference",
 
 
 class OutOfTime(Exception):
-    """A reference run met its bound."""
+    """A reference run exceeded its time limit."""
 
 
 class Reference(Protocol):
-    """What outputs are compared with.
+    """A source of expected outputs.
 
-    name:    for decisions: ``the PyTorch module``.
-    rounds:  whether ``outputs`` rounds inside an op as any engine of its precision does, so that its distance from ``exact`` is typical.
+    name:    its name in decisions, for example ``the PyTorch module``.
+    rounds:  True if ``outputs`` rounds within ops like any engine of its precision, so that its distance from ``exact`` is typical.
     """
 
     name: str
     rounds: bool
 
     def seconds(self, work: GraphCost) -> float:
-        """About how long ``outputs`` takes, to decide whether to begin."""
+        """Return the approximate time of ``outputs``, to decide whether to start it."""
         ...
 
     def bytes(self, work: GraphCost) -> int:
-        """About how much memory it takes at its peak."""
+        """Return the approximate peak memory."""
         ...
 
     def outputs(self, feeds: Mapping[str, Array], deadline: float) -> list[Array]:
-        """In the reference's own precision, in the model's order. Raises OutOfTime, and whatever goes wrong."""
+        """Return outputs in the reference's own precision, in the model's order. Raises OutOfTime and any other error."""
         ...
 
     def exact(self, feeds: Mapping[str, Array], deadline: float) -> list[Array] | None:
-        """In float64; None where it cannot. Raises OutOfTime, and whatever goes wrong."""
+        """Return outputs in float64, or None if it cannot compute them. Raises OutOfTime and any other error."""
         ...
 
 
 class Interpreter:
-    """The interpreter of the IR, on the graph as it was imported, before any pass."""
+    """The interpreter of the IR, on the graph as imported, before any pass."""
 
     name = "the reference interpreter"
     rounds = False  # it computes every op in float64
@@ -64,19 +64,19 @@ class Interpreter:
         self._outputs = [s.name for s in model.outputs]
 
     def seconds(self, work: GraphCost) -> float:
-        """NumPy in float64, with copies between types."""
+        """Return the estimate for NumPy in float64 with conversions."""
         return work.flops / 3e9 + work.traffic / 4e8 + work.nodes * 1e-3
 
     def bytes(self, work: GraphCost) -> int:
-        """Everything is kept twice as wide."""
+        """Return the estimate for values of twice the width."""
         return interpreter_bytes(work)
 
     def outputs(self, feeds: Mapping[str, Array], deadline: float) -> list[Array]:
-        """Each op in float64, rounded to its type."""
+        """Return outputs with each op computed in float64 and rounded to its type."""
         return self._run(feeds, deadline, exact=False)
 
     def exact(self, feeds: Mapping[str, Array], deadline: float) -> list[Array] | None:
-        """Without rounding between ops."""
+        """Return outputs without rounding between ops."""
         return self._run(feeds, deadline, exact=True)
 
     def _run(self, feeds: Mapping[str, Array], deadline: float, *, exact: bool) -> list[Array]:
@@ -90,12 +90,12 @@ class Interpreter:
 
 
 def interpreter_bytes(work: GraphCost) -> int:
-    """Bytes that the interpreter takes at its peak: values and weights in float64, and what one op needs beside them."""
+    """Return the interpreter's peak memory: values and weights in float64, and the temporaries of one op."""
     return 2 * work.weights + 6 * work.peak
 
 
 class Module:
-    """The PyTorch module that the session was given, on the inputs that it was traced with."""
+    """The session's PyTorch module, on the inputs that it was traced with."""
 
     name = "the PyTorch module"
     rounds = True
@@ -106,7 +106,7 @@ class Module:
 
     @staticmethod
     def fits(module: Any) -> bool:
-        """Whether running a copy of it is running it: hooks are somebody else's code, which would see the run."""
+        """Return True if a copy of the module may run in its place: hooks are user code that would observe the run."""
         return not any(
             getattr(part, hooks, None)
             for part in module.modules()
@@ -114,20 +114,20 @@ class Module:
         )
 
     def seconds(self, work: GraphCost) -> float:
-        """PyTorch on one thread; the bound ends it between two ops in any case."""
+        """Return the estimate for PyTorch on one thread; the limit also ends the run between two ops."""
         return work.flops / 2e10 + work.traffic / 2e9 + work.nodes * 3e-4
 
     def bytes(self, work: GraphCost) -> int:
-        """Parameters are shared."""
+        """Return the estimate for values alone, since parameters are shared."""
         return 3 * work.peak
 
     def outputs(self, feeds: Mapping[str, Array], deadline: float) -> list[Array]:
-        """In the module's own precision."""
+        """Return outputs in the module's own precision."""
         return self._run({}, self._arguments, deadline)
 
     def exact(self, feeds: Mapping[str, Array], deadline: float) -> list[Array] | None:
-        """With parameters, buffers and inputs in float64."""
-        torch: Any = sys.modules["torch"]  # whoever has a module has imported it
+        """Return outputs with parameters, buffers and inputs in float64."""
+        torch: Any = sys.modules["torch"]  # a caller that has a module has imported it
 
         def wide(value: Any) -> Any:
             return value.double() if torch.is_tensor(value) and value.is_floating_point() else value
@@ -149,7 +149,7 @@ class Module:
                     raise OutOfTime
                 return func(*args, **(kwargs or {}))
 
-        # What forward changes is the copy's; nothing writes to parameters, so those are shared.
+        # forward may change the copy's attributes; parameters are read-only and therefore shared.
         shared = {id(p): p for p in self._module.parameters()}
         module = copy.deepcopy(self._module, shared)
         arguments = tree.tree_map(lambda v: v.clone() if torch.is_tensor(v) else v, arguments)
@@ -178,7 +178,7 @@ def _array(tensor: Any) -> Array:
 
 @contextmanager
 def _random_kept(torch: Any, module: Any) -> Iterator[None]:
-    """Every generator that a module may draw from, as it was."""
+    """Restore every random generator that a module may use."""
     devices = {t.device for t in (*module.parameters(), *module.buffers()) if t.device.type == "cuda"}
     python, numpy = random.getstate(), np.random.get_state()
     try:
@@ -190,7 +190,7 @@ def _random_kept(torch: Any, module: Any) -> Iterator[None]:
 
 
 class EngineReference:
-    """A vendor's engine on the CPU, where this process has imported it already."""
+    """A vendor's engine on the CPU, if this process has already imported it."""
 
     rounds = True
 
@@ -200,19 +200,19 @@ class EngineReference:
 
     @staticmethod
     def loaded(name: str) -> bool:
-        """Whether this process has imported the vendor's package."""
+        """Return True if this process has imported the vendor's package."""
         return name in sys.modules
 
     def seconds(self, work: GraphCost) -> float:
-        """It loads the model first."""
+        """Return the estimate, including loading the model."""
         return work.flops / 2e10 + (work.traffic + 4 * work.weights) / 2e9 + work.nodes * 1e-4 + 0.02
 
     def bytes(self, work: GraphCost) -> int:
-        """Weights twice: read, and packed."""
+        """Return the estimate with two copies of the weights: read and packed."""
         return 2 * work.weights + 3 * work.peak
 
     def outputs(self, feeds: Mapping[str, Array], deadline: float) -> list[Array]:
-        """In the model's own precision."""
+        """Return outputs in the model's own precision."""
         engine: Engine = self._plugin.load()
         request = EngineRequest(DeviceId("cpu"), None, 1, {}, 3, "")
         if not (answer := engine.supports(self._model, request)):
@@ -226,5 +226,5 @@ class EngineReference:
             executable.close()
 
     def exact(self, feeds: Mapping[str, Array], deadline: float) -> list[Array] | None:
-        """Vendors compute in the model's types."""
+        """Return None: vendors compute in the model's types."""
         return None
