@@ -135,8 +135,8 @@ def test_cases_are_compared_as_the_suite_compares() -> None:
     ("where", "options", "error", "says"),
     [
         ("onnxruntme", {}, EngineUnavailable, "Did you mean 'onnxruntime'"),
-        (EdgeBackend(), {}, DeviceUnavailable, "nothing says what code it takes"),
-        ("json:JSONDecoder", {"target": EdgeTarget()}, DeviceUnavailable, "is no backend of native programs"),
+        (EdgeBackend(), {}, DeviceUnavailable, "its target is unknown"),
+        ("json:JSONDecoder", {"target": EdgeTarget()}, DeviceUnavailable, "is not a backend of native programs"),
         ("no_such_package:Backend", {}, DeviceUnavailable, "cannot be imported: ModuleNotFoundError"),
         ("cpu:x86-64-v9", {}, DeviceUnavailable, "x86-64-v9"),
         ("cpu", {"suites": ("node",)}, InputError, "Suites are nodes, ops, kernels, networks"),

@@ -151,7 +151,7 @@ def test_a_value_whose_parts_have_no_name_is_told_with_what_it_uses(files, store
     file("gated")
     monkeypatch.setenv(HOOK, "matmul/gemv@0:tile")
     with pytest.raises(
-        WrongResult, match=r"or what it uses, whose values cannot be compared \(matmul/gemv for "
+        WrongResult, match=r"or one of its inputs, whose values cannot be compared \(matmul/gemv for "
     ):
         opened(file("gated"), FIRST, cache_dir=store)
 

@@ -1,7 +1,7 @@
-"""Calls by which each kernel of the catalogue is judged: odd sizes, one row, broadcasts, known and unknown operands.
+"""Op calls on which each kernel of the catalogue is judged: odd sizes, one row, broadcasts, known and unknown operands.
 
-An operand is written as a text: ``"5x7"`` is a tensor of the call's dtype, ``"w 9x7"`` one that is known before the run (a weight), ``"i<7 5"``
-five indices from 0 to 6, ``"bool 5x7"`` truth values, ``"int8 5x7"`` a tensor of that dtype; a number stands for itself, None for an absent operand.
+An operand is a text: ``"5x7"`` is a tensor of the call's dtype, ``"w 9x7"`` a tensor known before the run (a weight), ``"i<7 5"``
+five indices from 0 to 6, ``"bool 5x7"`` booleans, ``"int8 5x7"`` a tensor of that dtype. A number is used unchanged; None is an absent operand.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ SINGLE = ("float32",)
 
 @dataclass(frozen=True)
 class OpCall:
-    """One node. ``dtypes``: of operands without a dtype of their own, one graph each; ``positive``: all values are above zero; ``plain``: compiled without
-    passes, which would make another node of it.
+    """One node. ``dtypes``: dtypes of operands without their own, one graph each; ``positive``: all values exceed zero; ``plain``: compile without
+    passes, which would replace the node.
     """
 
     op: str
@@ -38,13 +38,13 @@ class OpCall:
     plain: bool = False
 
     def name(self, dtype: str) -> str:
-        """For people: op, operands, dtype."""
+        """Return op, operands and dtype as text."""
         shown = ", ".join("-" if o is None else str(o) for o in self.operands)
         attrs = "".join(f" {k}={v}" for k, v in self.attrs.items())
         return f"{self.op}({shown}){attrs} {dtype}"
 
     def graph(self, dtype: str, seed: int = 0) -> tuple[Graph, dict[str, Array], dict[str, Array]]:
-        """The graph of one node, its inputs and its weights."""
+        """Return the graph of one node, its inputs and its weights."""
         b, rng = GraphBuilder(self.op), np.random.default_rng(seed)
         feeds: dict[str, Array] = {}
         known: dict[str, Array] = {}
@@ -73,7 +73,7 @@ class OpCall:
         if own.is_integer:
             return rng.integers(0 if not own.is_signed else -9, 10, shape).astype(own.numpy)
         values = rng.standard_normal(shape)
-        if text.startswith("w ") and len(shape) > 1:  # so that sums stay near one
+        if text.startswith("w ") and len(shape) > 1:  # keeps sums near one
             values /= math.sqrt(math.prod(shape[1:]))
         return (np.abs(values) + 0.1 if self.positive else values).astype(own.numpy)
 

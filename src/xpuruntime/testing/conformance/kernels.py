@@ -1,6 +1,6 @@
-"""Every kernel of the catalogue, each asked for by name on calls of its ops; the interpreter says what is right.
+"""Every kernel of the catalogue, selected by name on calls of its ops and compared with the interpreter.
 
-A vendor's engine and a target that brings its own kernels have no choice of kernel: there each call is run once.
+A vendor's engine, or a target with its own kernels, offers no choice of kernel; there each call runs once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LIMITS: Mapping[DType, float] = {DType.FLOAT64: 1e-12, DType.FLOAT32: 1e-5}
 
 @dataclass(frozen=True)
 class _KernelCase:
-    """A kernel (None: whichever), a call, a dtype."""
+    """A kernel (None: any), a call and a dtype."""
 
     kernel: Kernel | None
     call: OpCall
@@ -48,7 +48,7 @@ class _KernelCase:
         return which + self.call.name(self.dtype)
 
     def policy(self) -> KernelPolicy:
-        """The kernel or an error, for the op's family and no other."""
+        """Return a policy that forces the kernel for the op's family only."""
         if self.kernel is None:
             return KernelPolicy()
         word = self.kernel.name.partition("/")[2]
@@ -64,18 +64,18 @@ class _Ready:
 
 
 def rows(kind: str) -> list[Kernel]:
-    """The catalogue's kernels that give the ops' own results: those that change them on request (weights in int8) have tests of their own."""
+    """Return the catalogue's kernels that compute the ops' own results. Kernels that change them on request (int8 weights) have their own tests."""
     return [k for k in catalogue(kind) if not getattr(k, "on_request", False)]
 
 
 def without_calls(kind: str) -> list[tuple[str, tuple[str, ...]]]:
-    """Kernels of which no op has a call here: what only a pass makes, and networks meet."""
+    """Return kernels without a call here: their ops are made only by passes and are covered by networks."""
     ops = {c.op for c in CALLS}
     return [(k.name, k.ops) for k in rows(kind) if not ops & set(k.ops)]
 
 
 def asked(kind: str, sample: int) -> Iterator[_KernelCase]:
-    """Kernel by kernel, or op by op where there is no choice of kernels; up to ``sample`` calls of each, all without one."""
+    """Yield cases kernel by kernel, or op by op if kernels cannot be chosen: up to ``sample`` calls of each, or all for 0."""
     if not kind:
         for op in dict.fromkeys(c.op for c in CALLS):
             yield from _some([_KernelCase(None, c, d) for c in CALLS if c.op == op for d in c.dtypes], sample)
@@ -87,12 +87,12 @@ def asked(kind: str, sample: int) -> Iterator[_KernelCase]:
 
 
 def _some(every: list[_KernelCase], sample: int) -> list[_KernelCase]:
-    """Spread over all."""
+    """Return about ``sample`` cases spread over all."""
     return every[:: -(-len(every) // sample)] if sample and every else every
 
 
 def findings(subject: DeviceUnderTest, sample: int, jobs: int) -> Iterator[CaseFinding]:
-    """A finding per kernel, call and dtype."""
+    """Yield a finding per kernel, call and dtype."""
     if subject.target is None:
         for one in asked("", sample):
             yield _by_session(subject, one)
@@ -115,7 +115,7 @@ def _prepare(one: _KernelCase, gathering: Batch) -> _Ready | CaseFinding:
         return CaseFinding(one.name, "refused", str(error), own[:120])
     except XpuError as error:
         return CaseFinding(one.name, "refused", str(error), why_refused(error))
-    except Exception as error:  # a defect of the compiler is a wrong answer to the judge, not its end
+    except Exception as error:  # a defect of the compiler is a finding and does not stop the suite
         return CaseFinding(one.name, "wrong", f"{type(error).__name__}: {error}")
     return _Ready(graph, feeds, weights, program)
 
@@ -137,7 +137,7 @@ def _judged(
         with Executor(program, subject.device) as executor:
             executor.bind(made.weights)
             got = executor.run_arrays([made.feeds[s.name] for s in program.input_specs])
-    except KernelRefused as error:  # of a target that was named in full, whose libraries nobody asked before
+    except KernelRefused as error:  # a target named in full, whose libraries were not queried before
         return CaseFinding(one.name, "refused", str(error), why_refused(error), ran)
     except XpuError as error:
         return CaseFinding(one.name, "wrong", str(error), kernels=ran)

@@ -1,4 +1,4 @@
-"""Small seeded networks and decoders as wholes, held to PyTorch in float64: no part of them can be dropped unseen.
+"""Small seeded networks and decoders as a whole, compared with PyTorch in float64. Dropping any part of them changes the results.
 
 float32: at most 1e-5 of the largest score from PyTorch's float64 results, and the same five best classes. bfloat16 and float16: an error of at most
 1.25 times PyTorch's own in that dtype. Decoders: prefill and steps within 1e-4 of the largest logit of the reference's float32.
@@ -23,13 +23,13 @@ __all__ = ["NEEDS", "findings"]
 
 NEEDS = ("torch", "transformers")
 USUAL = 20
-"""Inputs of each network where nothing else is asked: the largest error of a few in 16 bits says little."""
+"""The default number of inputs per network: the largest error of only a few says little in 16 bits."""
 PRECISIONS = ("float32", "bfloat16", "float16")
 DECODERS = ("qwen2", "llama")
 
 
 def findings(subject: DeviceUnderTest, sample: int, jobs: int) -> Iterator[CaseFinding]:
-    """A finding per network and precision, then per decoder; a vendor's engine is judged in float32."""
+    """Yield a finding per network and precision, then per decoder. A vendor's engine is judged in float32."""
     from .seeded.networks import MODELS
 
     for name in MODELS:
@@ -49,13 +49,13 @@ def _guarded(case: str, work: Callable[[], tuple[str, tuple[str, ...]]]) -> Case
             said, kernels = work()
         except XpuError as error:
             return CaseFinding(case, "refused", str(error), f"{type(error).__name__}: {error.what}"[:120])
-        except Exception as error:  # a defect is a wrong answer to the judge, not its end
+        except Exception as error:  # a defect is a finding and does not stop the suite
             return CaseFinding(case, "wrong", f"{type(error).__name__}: {error}"[:2000])
     return CaseFinding(case, "wrong" if said else "right", said, kernels=kernels)
 
 
 def far(got: Array, want: Array) -> float:
-    """max|d| / max|ref|."""
+    """Return max|d| / max|ref|."""
     return float(np.abs(got.astype(np.float64) - want).max() / np.abs(want).max())
 
 
@@ -69,7 +69,7 @@ def _network(subject: DeviceUnderTest, name: str, precision: str, count: int) ->
     module, _ = models.build(name, "small")
     exact = _by_torch(module, feeds, torch.float64)
     theirs = far(_by_torch(module, feeds, getattr(torch, precision)), exact)
-    module, _ = models.build(name, "small")  # again: what was rounded once stays rounded
+    module, _ = models.build(name, "small")  # built again, because rounding to a precision cannot be undone
     ours, kernels = _scores(subject, name, module, feeds, precision)
     error = far(ours, exact)
     limit = 1e-5 if precision == "float32" else 1.25 * theirs
@@ -97,7 +97,7 @@ def _by_torch(module: Any, feeds: dict[str, Array], dtype: Any) -> Array:
 def _scores(
     subject: DeviceUnderTest, name: str, module: Any, feeds: dict[str, Array], precision: str
 ) -> tuple[Array, tuple[str, ...]]:
-    """Scores of each example, run with batch 1, and the kernels that ran."""
+    """Return the scores of each example, run with batch 1, and the kernels that ran."""
     import torch
 
     from ...frontends.torch import extract_ir
@@ -138,7 +138,7 @@ def _decoder(subject: DeviceUnderTest, family: str) -> tuple[str, tuple[str, ...
     model, tokens = reference(family), prompt(21)
     want = logits_of(model, tokens)
     with Generator(model, capacity=64, buckets=(16,), target=subject.target, device=subject.device) as ours:
-        got = [np.array(ours.read(tokens[:13])[0])]  # a copy: the next step writes there
+        got = [np.array(ours.read(tokens[:13])[0])]  # a copy, because the next step overwrites it
         got += [np.array(ours.steps.step([token], [13 + i])[0]) for i, token in enumerate(tokens[13:])]
         error = float(np.abs(np.array(got) - want[12:]).max() / np.abs(want).max())
         kernels = tuple(dict.fromkeys(c.kernel for c in ours.decode.plan.calls))

@@ -1,4 +1,4 @@
-"""The onnx package's node cases: each on the subject, compared as the suite compares."""
+"""The onnx package's node cases on the subject, compared as the suite compares."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OUTCOMES = {Outcome.OPAQUE: "refused"}
 
 
 def chosen(sample: int) -> list[BackendCase]:
-    """All node cases, or up to ``sample`` of each first op, spread over them."""
+    """Return all node cases, or up to ``sample`` of each first op, spread over them."""
     every = list(cases("node"))
     if not sample:
         return every
@@ -32,7 +32,7 @@ def chosen(sample: int) -> list[BackendCase]:
 
 
 def findings(subject: DeviceUnderTest, sample: int, jobs: int) -> Iterator[CaseFinding]:
-    """A finding per case. An op that the frontend does not lower is refused, too."""
+    """Yield a finding per case. An op that the frontend does not lower counts as refused."""
     some = chosen(sample)
     yield from _natively(subject, some, jobs) if subject.is_native else _by_sessions(subject, some)
 
@@ -50,7 +50,7 @@ def _natively(subject: DeviceUnderTest, some: Sequence[BackendCase], jobs: int) 
 
 
 def _by_sessions(subject: DeviceUnderTest, some: Sequence[BackendCase]) -> Iterator[CaseFinding]:
-    # The suite's newest models are of opsets that ONNX Runtime runs but does not vouch for yet; its own switch is this.
+    # The suite's newest models use opsets that ONNX Runtime runs without official support; this is its own switch.
     os.environ.setdefault("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")
     for case in some:
         v = session(case, engine=subject.engine, device=subject.device)

@@ -1,4 +1,4 @@
-"""PyTorch's own samples of its ops (OpInfo): each a graph of one node on the subject, held to PyTorch's answer."""
+"""PyTorch's samples of its ops (OpInfo), each a graph of one node on the subject, compared with PyTorch's answer."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["NEEDS", "findings"]
 
 NEEDS = ("torch", "expecttest")
 USUAL = 2
-"""Samples of each variant and dtype where nothing else is asked."""
+"""The default number of samples of each variant and dtype."""
 
 
 def findings(subject: DeviceUnderTest, sample: int, jobs: int) -> Iterator[CaseFinding]:
-    """A finding per sample that is a call of one of our ops, in ten dtypes; then one per entry that this PyTorch has no samples of."""
+    """Yield a finding per sample that is a call of one of our ops, in ten dtypes, then one per entry without samples in this PyTorch."""
     limit, lacking = sample or USUAL, dict[str, str]()
     if not subject.is_native:
         yield from _by_sessions(subject, limit, lacking)

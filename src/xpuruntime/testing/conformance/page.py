@@ -76,7 +76,7 @@ def _outcome(finding: CaseFinding) -> Cell:
 
 
 def _networks(findings: Sequence[CaseFinding]) -> Fold:
-    """A row for each network, a column for each device, precision and batch."""
+    """Return a table with a row per network and a column per device, precision and batch."""
     table: dict[str, dict[str, CaseFinding]] = {}
     for f in findings:
         if f.outcome != "not run":

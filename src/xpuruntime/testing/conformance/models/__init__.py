@@ -1,7 +1,7 @@
-"""Networks of the model libraries that are installed, each in a process of its own: right, wrong, refused, raw error, slow or killed.
+"""Networks of the installed model libraries, each in its own process: right, wrong, refused, raw error, slow or killed.
 
 One small network for every architecture family of timm, torchvision and transformers is built with seeded weights, exported, and compared with
-PyTorch in float64. What PyTorch itself cannot build, run or export is listed apart (``not run``).
+PyTorch in float64. Networks that PyTorch itself cannot build, run or export are listed separately (``not run``).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ NEEDS = ("torch",)
 def findings(
     subject: DeviceUnderTest, sample: int, jobs: int, options: Options | None = None
 ) -> Iterator[CaseFinding]:
-    """A finding per network, device, precision and batch. sample: networks of each library, drawn by ``Options.seed``; jobs: processes at once.
+    """Yield a finding per network, device, precision and batch. sample: networks of each library, drawn by ``Options.seed``; jobs: processes at once.
 
-    Raises InputError for a device that is an object, a network that no library has, and a file of results that other versions wrote.
+    Raises InputError for a device that is an object, an unknown network, and a results file written by other versions.
     """
     asked = options or Options()
     if not isinstance(subject.device, str):

@@ -1,4 +1,4 @@
-"""Which cases there are: a task is one network in one process, a case one device, precision and batch of it."""
+"""The cases: a task is one network in one process; a case is one device, precision and batch of it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["ModelCase", "Options", "Task", "chosen", "tasks_of"]
 
 @dataclass(frozen=True)
 class Options:
-    """What to judge, and how long.
+    """The networks to judge, and the time limits.
 
-    devices:    further devices beside the subject's own, judged in the same processes.
+    devices:    devices in addition to the subject's own, judged in the same processes.
     precisions, batches: ``1``, ``2``, ``open`` (exported with an open batch of 2, run with 3).
-    only:       names of networks; none: every family. sources: ``timm``, ``torchvision``, ``transformers``, or modules with ``names`` and ``build``.
-    seconds:    no network is begun after that. each: seconds that one case may take. torch_seconds: seconds that PyTorch may take to build, run and export.
-    workers:    processes at once; by default one for each core. results: a file of JSON lines that a later run goes on from. seed: of a sample.
+    only:       names of networks; empty for every family. sources: ``timm``, ``torchvision``, ``transformers``, or modules with ``names`` and ``build``.
+    seconds:    no network starts after that. each: seconds per case. torch_seconds: seconds for PyTorch to build, run and export.
+    workers:    processes at once; by default one per core. results: a file of JSON lines from which a later run continues. seed: of a sample.
     """
 
     devices: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class ModelCase:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One network and the cases that are left of it."""
+    """One network and its remaining cases."""
 
     source: str
     network: str
@@ -55,19 +55,19 @@ class Task:
 
     @property
     def title(self) -> str:
-        """As what PyTorch cannot do names it."""
+        """Return the name used in findings about PyTorch's own failures."""
         return f"{self.source}/{self.network}"
 
     def name(self, case: ModelCase) -> str:
-        """As findings name it."""
+        """Return the name of a case in findings."""
         return f"{self.title} {case.device} {case.precision} batch {case.batch}"
 
     def batch(self, batch: str) -> str:
-        """As what PyTorch cannot do with a batch names it."""
+        """Return the name used in findings about PyTorch's failure with a batch."""
         return f"{self.title} batch {batch}"
 
     def without(self, done: Container[str]) -> Task:
-        """The same without cases that have a finding, by themselves or with the whole network or batch."""
+        """Return the task without cases that have a finding of their own, of the network or of the batch."""
 
         def has(case: ModelCase) -> bool:
             return any(n in done for n in (self.title, self.batch(case.batch), self.name(case)))
@@ -76,7 +76,7 @@ class Task:
 
 
 def chosen(source: str, asked: Options, sample: int) -> list[str]:
-    """Names of a library's networks: those asked for, a sample by the seed, or all."""
+    """Return the names of a library's networks: the requested ones, a sample by the seed, or all."""
     names = names_of(source)
     if asked.only:
         return [n for n in names if n in asked.only]
@@ -93,7 +93,7 @@ def tasks_of(
     precisions: Sequence[str],
     batches: Sequence[str],
 ) -> list[Task]:
-    """A task for each network. Batches other than the first are judged in the first precision alone."""
+    """Return a task for each network. Batches other than the first are judged in the first precision only."""
     cases = tuple(
         ModelCase(d, p, b)
         for b in batches

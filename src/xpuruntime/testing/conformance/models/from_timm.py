@@ -12,7 +12,7 @@ _LARGEST = 256
 
 
 def names() -> list[str]:
-    """The shortest name of a small network in each module."""
+    """Return the shortest name of a small network in each module."""
     import timm  # type: ignore[import-not-found, unused-ignore]
 
     found = []
@@ -24,7 +24,7 @@ def names() -> list[str]:
 
 
 def build(name: str, batch: int) -> tuple[Any, tuple[Any, ...]]:
-    """The network, and images of its own size up to 256."""
+    """Return the network, and images of its own size up to 256."""
     import timm
     import torch
 

@@ -1,6 +1,6 @@
-"""Processes, one for each network: a crash is a finding, and a case that takes too long is ended.
+"""A process per network: a crash becomes a finding, and a case that takes too long is killed.
 
-They are forked from a server that has imported the libraries and has not touched a device, so that a network costs no import.
+Processes are forked from a server that has imported the libraries and has not touched a device, so a network needs no imports.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _POLL = 0.5
 
 @dataclass
 class _Worker:
-    """A process, what it works at, and when it began that."""
+    """A process, its current stage, and the start time of that stage."""
 
     task: Task
     process: Any
@@ -31,12 +31,12 @@ class _Worker:
     since: float = 0.0
 
     def limit(self, asked: Options) -> float:
-        """Seconds that the present stage may take."""
+        """Return the time limit of the current stage in seconds."""
         return asked.each if self.stage.startswith(f"{self.task.title} ") else asked.torch_seconds
 
 
 def run(tasks: Sequence[Task], workers: int, asked: Options) -> Iterator[CaseFinding]:
-    """Findings as they come. A network whose process ended begins again with the cases that are left."""
+    """Yield findings as they arrive. A network whose process ended starts again with its remaining cases."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([f"{__package__}.preload"])
     todo, live, begun = list(reversed(tasks)), list[_Worker](), time.monotonic()
@@ -82,14 +82,14 @@ def _begin(context: Any, task: Task) -> _Worker:
 
 
 def _work(task: Task, pipe: Connection) -> None:
-    """What the process does."""
+    """Run the process."""
     from .judge import judge
 
     judge(task, lambda kind, value: pipe.send((kind, value)))
 
 
 def _told(worker: _Worker) -> Generator[CaseFinding, None, bool]:
-    """Findings that came; returns whether the process has ended."""
+    """Yield findings that arrived and return True if the process has ended."""
     try:
         while worker.pipe.poll():
             kind, value = worker.pipe.recv()

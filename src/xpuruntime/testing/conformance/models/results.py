@@ -1,4 +1,4 @@
-"""Results as JSON lines that a later run goes on from: a header with versions, then a finding a line."""
+"""Results as JSON lines from which a later run continues: a header with versions, then one finding per line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Results", "versions"]
 
 
 def versions() -> dict[str, str]:
-    """Versions of the libraries that decide about results."""
+    """Return versions of the libraries that affect results."""
     found = {}
     for name in ("xpuruntime", "torch", "timm", "torchvision", "transformers"):
         try:
@@ -26,7 +26,7 @@ def versions() -> dict[str, str]:
 
 
 class Results:
-    """Findings of earlier runs, and the file that takes new ones. Without a path nothing is kept."""
+    """Findings of earlier runs, and the file for new ones. Without a path nothing is stored."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
@@ -38,7 +38,7 @@ class Results:
             try:
                 row = json.loads(line)
             except json.JSONDecodeError:
-                continue  # cut short when the run was ended
+                continue  # cut short when the run was stopped
             self.rows.append({**row, "kernels": tuple(row["kernels"])})
         if not lines:
             path.write_text(json.dumps(versions()) + "\n")
@@ -52,11 +52,11 @@ class Results:
 
     @property
     def cases(self) -> frozenset[str]:
-        """Cases that have a finding."""
+        """Return the cases that have a finding."""
         return frozenset(r["case"] for r in self.rows)
 
     def add(self, finding: CaseFinding) -> None:
-        """Keep a finding at once."""
+        """Write a finding immediately."""
         if self.path is not None:
             with self.path.open("a") as file:
                 file.write(json.dumps(asdict(finding)) + "\n")

@@ -1,4 +1,4 @@
-"""Cases of the onnx package's own backend suite: models with inputs and outputs, and what may become of one."""
+"""Cases of the onnx package's backend suite: models with inputs and outputs, and possible outcomes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "light")
 
 @dataclass(frozen=True)
 class BackendCase:
-    """One case. ``data``: (inputs, outputs) pairs in the model's order; values are arrays, lists or None as ONNX's types say."""
+    """One case. ``data``: (inputs, outputs) pairs in the model's order; values are arrays, lists or None according to the ONNX types."""
 
     name: str
     kind: str
@@ -31,19 +31,19 @@ class BackendCase:
 
     @property
     def inputs(self) -> list[str]:
-        """Names of the inputs that a run is given."""
+        """Return the names of the inputs of a run."""
         weights = {i.name for i in self.model.graph.initializer}
         return [i.name for i in self.model.graph.input if i.name not in weights]
 
     @property
     def ops(self) -> list[str]:
-        """Op names, each once, in order."""
+        """Return op names, each once, in order."""
         return list(dict.fromkeys(n.op_type for n in self.model.graph.node))
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a word of ``CaseVerdict.outcome`` means."""
+    """Words of ``CaseVerdict.outcome``."""
 
     RIGHT = "right"
     WRONG = "wrong"
@@ -53,9 +53,9 @@ class Outcome:
 
 @dataclass(frozen=True)
 class CaseVerdict:
-    """What became of a case: ``right``, ``wrong``, ``opaque`` (not lowered), ``refused`` (an XpuError), and why.
+    """The outcome of a case: ``right``, ``wrong``, ``opaque`` (not lowered) or ``refused`` (an XpuError), and why.
 
-    bound: inputs whose content was bound before lowering, because it decides shapes.
+    bound: inputs whose content was bound before lowering, because it determines shapes.
     """
 
     case: str
@@ -66,7 +66,7 @@ class CaseVerdict:
 
 
 def cases(kind: str) -> Iterator[BackendCase]:
-    """Every case of a suite. Raises ModelError for an unknown kind or where the onnx package is missing."""
+    """Yield every case of a suite. Raises ModelError for an unknown kind or without the onnx package."""
     if kind not in KINDS:
         raise ModelError(
             "onnx suite", "has no such part", got=repr(kind), do=f"Use one of {', '.join(KINDS)}."
@@ -96,7 +96,7 @@ def _loaded(kind: str) -> tuple[Any, ...]:
 
     from onnx.backend.test.loader import load_model_tests
 
-    with warnings.catch_warnings():  # cases of overflow overflow while they are made
+    with warnings.catch_warnings():  # overflow cases overflow while they are made
         warnings.simplefilter("ignore")
         return tuple(load_model_tests(kind=kind))
 
@@ -115,7 +115,7 @@ def _data(test: Any, model: Any) -> list[tuple[list[Any], list[Any]]]:
 
 
 def _plain(value: Any) -> Any:
-    """Cases hold arrays, NumPy numbers, or TensorProtos."""
+    """Return a case's value (array, NumPy number or TensorProto) as an array."""
     from onnx import TensorProto, numpy_helper
 
     if isinstance(value, TensorProto):
@@ -136,7 +136,7 @@ def _read(path: Path, kind: Any) -> Any:
 
 
 def _light() -> Iterator[BackendCase]:
-    """Classic networks with the suite's dummy input (its Runner makes it) and the answers that lie beside them."""
+    """Yield classic networks with the suite's dummy input (made by its Runner) and the stored answers."""
     import onnx
     from onnx.backend.test.runner import Runner
 

@@ -1,8 +1,8 @@
-"""The onnx package's node cases on the native engine: each compiled to kernels of ours, run, compared as the suite compares.
+"""The onnx package's node cases on the native engine: compiled, run, and compared as the suite compares.
 
     verdicts = judge_natively(cases("node"), passes="all")
 
-Hundreds of tiny programs share their code, see ``native_batch``.
+Hundreds of tiny programs share one compilation, see ``native_batch``.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from .suite import BackendCase, CaseVerdict, Outcome, differs, lowered
 
 __all__ = ["Judged", "judge_natively"]
 
-_LEVELS = {"none": 0, "all": None}  # None: all that the target takes
+_LEVELS = {"none": 0, "all": None}  # None: every pass of the target
 
 
 @dataclass(frozen=True)
 class Judged:
     """A verdict, the kernels that ran (empty: everything was known at compile time), and a short reason of a refusal.
 
-    loosened: it is right by the tolerance of the list of known cases only.
+    loosened: True if it is right only by the tolerance in the list of known cases.
     """
 
     verdict: CaseVerdict
@@ -61,9 +61,8 @@ def judge_natively(
     threads: int = 1,
     looser: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Iterator[Judged]:
-    """A judgement per case, in order. ``passes``: ``none`` or ``all``; ``device``: a device or backend that runs the target's programs;
-    ``batch``: cases whose kernels are compiled together, ``jobs`` batches at once; ``looser``: case to the ``ulps`` or ``atol`` that
-    it may differ by.
+    """Yield a judgement per case, in order. ``passes``: ``none`` or ``all``; ``device``: a device or backend that runs the target's programs;
+    ``batch``: cases whose kernels are compiled together, ``jobs`` batches at once; ``looser``: ``ulps`` or ``atol`` by case.
     """
     known = looser or {}
 
@@ -81,7 +80,7 @@ def _programs(made: list[_Job] | Judged) -> list[CompiledProgram]:
 
 
 def _compiled(case: BackendCase, target: Batch, level: int | None) -> list[_Job] | Judged:
-    """A program for every data set of a case, or what is said of the case instead."""
+    """Return a program for every data set of a case, or the judgement of a case without programs."""
     jobs = []
     for inputs, expected in case.data():
         feeds = dict(zip(case.inputs, inputs, strict=False))
@@ -98,7 +97,7 @@ def _compiled(case: BackendCase, target: Batch, level: int | None) -> list[_Job]
         except XpuError as error:
             verdict = CaseVerdict(case.name, case.kind, Outcome.REFUSED, str(error), bound)
             return Judged(verdict, reason=why_refused(error))
-        except Exception as error:  # a defect of the compiler is a wrong answer to the judge, not its end
+        except Exception as error:  # a defect of the compiler is a finding and does not stop the suite
             verdict = CaseVerdict(
                 case.name, case.kind, Outcome.WRONG, f"{type(error).__name__}: {error}", bound
             )
@@ -135,7 +134,7 @@ def _run(
             with Executor(program, device, threads=threads) as executor:
                 executor.bind(job.weights)
                 made = executor.run_arrays([job.feeds[s.name] for s in program.input_specs])
-        except KernelRefused as error:  # nobody asked the libraries of a target that is named in full
+        except KernelRefused as error:  # a target named in full, whose libraries were not queried before
             verdict = CaseVerdict(case.name, case.kind, Outcome.REFUSED, str(error), job.bound)
             return Judged(verdict, tuple(ran), why_refused(error))
         except XpuError as error:

@@ -1,10 +1,10 @@
-"""The onnx package's own backend suite, for judging us: its cases (``onnx_cases``), its comparison, and what became of each.
+"""The onnx package's backend suite for our engines: its cases (``onnx_cases``), its comparison, and outcomes.
 
     from xpuruntime.testing.conformance.onnx_backend.suite import cases, interpret, session
     verdicts = [interpret(case) for case in cases("node")]
 
-``interpret`` runs a case through the frontend and the NumPy interpreter; ``session`` through InferenceSession; ``vendor`` through
-ONNX Runtime's own API without us; ``round_trip`` compares a model with what the frontend and the writer make of it, both on ONNX Runtime.
+``interpret`` runs a case through the frontend and the NumPy interpreter, ``session`` through InferenceSession, ``vendor`` through
+ONNX Runtime's own API. ``round_trip`` compares a model with its import and export, both on ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ __all__ = [
 
 
 def differs(case: BackendCase, expected: Sequence[Any], got: Sequence[Any], ulps: int = 0) -> str:
-    """Empty when the suite's own comparison holds, else what it says. ``ulps``: steps of the output's float type that a
-    difference may also be (the suite's answers round inner steps to that type; ours, or a vendor's, need not).
+    """Return an empty text if the suite's own comparison holds, otherwise its message. ``ulps``: steps of the output's float type that a
+    difference may also have (the suite's answers round inner steps to that type; other implementations need not).
     """
     from onnx.backend.test.runner import Runner
 
@@ -68,7 +68,7 @@ def _within(expected: Array, got: Array, ulps: int) -> bool:
 
 @dataclass(frozen=True)
 class LoweredCase:
-    """A case's graph. ``opaque``: why it is none (empty: it is); ``bound``: inputs whose content was bound."""
+    """A case's graph. ``opaque``: why it was not lowered (empty: it was); ``bound``: inputs whose content was bound."""
 
     graph: Graph
     weights: Mapping[str, Array]
@@ -77,7 +77,7 @@ class LoweredCase:
 
 
 def lowered(case: BackendCase, feeds: Mapping[str, Any]) -> LoweredCase:
-    """The frontend's graph. Inputs that decide shapes are bound where the model is not lowered without. Raises XpuError."""
+    """Return the frontend's graph. Inputs that determine shapes are bound if lowering needs them. Raises XpuError."""
     from ....frontends.onnx import import_onnx
     from ....ir import verify
 
@@ -97,7 +97,7 @@ def lowered(case: BackendCase, feeds: Mapping[str, Any]) -> LoweredCase:
 
 
 def interpret(case: BackendCase, ulps: int = 0) -> CaseVerdict:
-    """Frontend, then interpreter."""
+    """Judge a case through the frontend and the interpreter."""
     from ....ir import interp
 
     every: dict[str, None] = {}
@@ -122,7 +122,7 @@ def interpret(case: BackendCase, ulps: int = 0) -> CaseVerdict:
 def session(
     case: BackendCase, ulps: int = 0, engine: str = "onnxruntime", device: str = "cpu"
 ) -> CaseVerdict:
-    """InferenceSession on a vendor's engine."""
+    """Judge a case through InferenceSession on a vendor's engine."""
     from ....inference.session import InferenceSession
 
     try:
@@ -138,28 +138,28 @@ def session(
 
 
 def vendor(case: BackendCase, ulps: int = 0) -> CaseVerdict:
-    """ONNX Runtime by its own Python API, as its users call it; no code of ours between."""
+    """Judge a case through ONNX Runtime's own Python API, without our code."""
     try:
         for inputs, expected in case.data():
             made = vendor_outputs("onnxruntime", case.model, dict(zip(case.inputs, inputs, strict=False)))
             wrong = differs(case, expected, made, ulps)
             if wrong:
                 return CaseVerdict(case.name, case.kind, Outcome.WRONG, wrong)
-    except Exception as error:  # the vendor's exceptions have no common base but Exception
+    except Exception as error:  # the vendor's exceptions share no base class but Exception
         return CaseVerdict(case.name, case.kind, Outcome.REFUSED, " ".join(str(error).split())[:300])
     return CaseVerdict(case.name, case.kind, Outcome.RIGHT)
 
 
 def round_trip(model: Any, feeds: Mapping[str, Any], rtol: float = 1e-4, atol: float = 1e-5) -> str:
-    """Empty when ONNX -> IR -> ONNX gives on ONNX Runtime what the model itself gives there, else what differs. ``skipped: ...``
-    where ONNX Runtime refuses the model itself. Raises XpuError where the graph cannot be read or written.
+    """Compare the results of a model and of its ONNX -> IR -> ONNX round trip on ONNX Runtime. Return an empty text, or the difference;
+    ``skipped: ...`` if ONNX Runtime refuses the model itself. Raises XpuError if the graph cannot be read or written.
     """
     from ....frontends.onnx import import_onnx
     from ....frontends.onnx_writer import to_onnx
 
     try:
         expected = ort_session(model).run(None, dict(feeds))
-    except Exception as error:  # the vendor's exceptions have no common base but Exception
+    except Exception as error:  # the vendor's exceptions share no base class but Exception
         return f"skipped: {' '.join(str(error).split())[:200]}"
     graph, weights = import_onnx(model)
     written = to_onnx(graph, weights)

@@ -1,10 +1,10 @@
-"""PyTorch's own samples of its ops (OpInfo) as calls of our ops, with PyTorch's answers: a judge for whatever computes a node.
+"""PyTorch's samples of its ops (OpInfo) as calls of our ops, with PyTorch's answers.
 
     for call in calls("softmax", "float32"):
         got = interp.apply(call.op, *call.operands, outputs=len(call.want), **call.attrs)
 
-``BRIDGES`` maps an OpInfo name to our op and to the function that turns a sample into operands and attributes. A sample that
-uses what a frontend takes care of, not the op (a dtype that it would cast to, a string padding), is ``NotComparable`` with its reason.
+``BRIDGES`` maps an OpInfo name to our op and to the function that converts a sample to operands and attributes. A sample that
+needs work of a frontend (a dtype conversion, padding given as a string) is ``NotComparable`` with its reason.
 Everything here needs torch; importing this module does not.
 """
 

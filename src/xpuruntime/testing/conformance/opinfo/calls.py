@@ -21,7 +21,7 @@ __all__ = ["OpInfoCall", "calls", "graph_of", "names_for", "to_numpy"]
 
 @dataclass(frozen=True)
 class OpInfoCall:
-    """One call of an op. ``want``: PyTorch's results, as many as it gives; ``sample`` says where from."""
+    """One call of an op. ``want``: all of PyTorch's results; ``sample``: its origin."""
 
     op: str
     operands: tuple[Any, ...]
@@ -31,9 +31,9 @@ class OpInfoCall:
 
 
 def calls(name: str, dtype: str, limit: int | None = None) -> Iterator[OpInfoCall | NotComparable]:
-    """The samples of an OpInfo (all its variants that the bridge knows) in one dtype, as calls of our op.
+    """Yield the samples of an OpInfo (all its variants that the bridge supports) in one dtype, as calls of our op.
 
-    name: an entry of ``BRIDGES``. dtype: a torch dtype's name. limit: at most so many samples of each variant, spread over them.
+    name: an entry of ``BRIDGES``. dtype: a torch dtype's name. limit: the most samples of each variant, spread over them.
     Yields an ``NotComparable`` for a sample that is no call of our op.
     """
     import torch
@@ -78,7 +78,7 @@ def _call(bridge: Bridge, info: Any, sample: Any) -> OpInfoCall:
 
 
 def _attr(value: Any) -> Any:
-    """Attributes as our ops write them."""
+    """Return an attribute's value in the form of our ops."""
     import torch
 
     if isinstance(value, torch.dtype):
@@ -89,7 +89,7 @@ def _attr(value: Any) -> Any:
 
 
 def to_numpy(value: Any) -> Any:
-    """A torch tensor as an array of the same type; whatever else as it is."""
+    """Return a torch tensor as an array of the same type, and any other value unchanged."""
     import torch
 
     if not isinstance(value, torch.Tensor):
@@ -114,12 +114,12 @@ def _infos(name: str, variants: tuple[str, ...]) -> tuple[Any, ...]:
 
 
 def names_for(op: str) -> tuple[str, ...]:
-    """The OpInfos that an op is judged by."""
+    """Return the OpInfos on which an op is judged."""
     return tuple(name for name, bridge in BRIDGES.items() if bridge.op == op)
 
 
 def graph_of(call: OpInfoCall) -> ir.Graph:
-    """A graph of the one node; tensors are its inputs ``x0``, ``x1`` ..., results its outputs ``y0`` ..."""
+    """Return a graph of the one node; tensors are its inputs ``x0``, ``x1`` ..., results its outputs ``y0`` ..."""
     builder = ir.GraphBuilder(call.op)
     operands = []
     for i, operand in enumerate(call.operands):
@@ -135,7 +135,7 @@ def graph_of(call: OpInfoCall) -> ir.Graph:
 
 
 def _shown(sample: Any) -> str:
-    """The sample in one line: shapes and numbers."""
+    """Return the sample in one line: shapes and numbers."""
 
     def text(value: Any) -> str:
         if hasattr(value, "shape") and hasattr(value, "dtype"):

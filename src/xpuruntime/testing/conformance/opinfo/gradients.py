@@ -1,4 +1,4 @@
-"""Gradients: the forward op's samples, PyTorch's autograd."""
+"""Bridges of gradients: the forward op's samples with PyTorch's autograd."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _F = "nn.functional."
 
 
 def _gradient(forward: Callable[..., Any], inputs: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """A random gradient of the result, and the gradients of the inputs that it gives."""
+    """Return a random gradient of the result, and the resulting gradients of the inputs."""
     import torch
 
     leaves = [t.detach().clone().requires_grad_() for t in inputs]

@@ -1,4 +1,4 @@
-"""Data movement."""
+"""Bridges of data movement."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def as_strided(s: Any) -> Adapted:
 
 
 def strided_answer(s: Any, operands: list[Any], attrs: dict[str, Any]) -> Any:
-    """Of the dense operand: the sample may be a view."""
+    """Return the answer on the dense operand, since the sample may be a view."""
     import torch
 
     return torch.as_strided(operands[0], attrs["size"], attrs["stride"], attrs["offset"])

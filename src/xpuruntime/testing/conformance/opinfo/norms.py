@@ -1,4 +1,4 @@
-"""Normalisations."""
+"""Bridges of normalizations."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def batch_norm(training: bool) -> Adapt:
 
 
 def clone_first(s: Any, operands: list[Any], attrs: dict[str, Any]) -> Any:
-    """Batch norm in training writes into its statistics: take the answer from copies."""
+    """Return the answer from copies, since batch norm in training overwrites its statistics."""
     import torch
 
     x, weight, bias, mean, var = operands

@@ -1,4 +1,4 @@
-"""Indexing, embedding, search, creation."""
+"""Bridges of indexing, embedding, search and creation."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def stable_sort(s: Any, operands: list[Any], attrs: dict[str, Any]) -> Any:
 
 
 def stable_topk(s: Any, operands: list[Any], attrs: dict[str, Any]) -> Any:
-    """Values by topk; their places by a stable sort, since topk leaves ties open."""
+    """Return values by topk, and their indices by a stable sort, since topk does not define the order of ties."""
     import torch
 
     (x,), dim, largest = operands, attrs.get("dim", -1), attrs.get("largest", True)
@@ -129,7 +129,7 @@ def stable_topk(s: Any, operands: list[Any], attrs: dict[str, Any]) -> Any:
 
 
 def counted(*names: str) -> Adapt:
-    """Operands by name; the count of results is data, which the op takes as a symbol."""
+    """Return a bridge with operands by name. The number of results depends on data, so the op takes it as a symbol."""
 
     def adapt(s: Any) -> Adapted:
         given = named(s, *names)

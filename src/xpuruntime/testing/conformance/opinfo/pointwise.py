@@ -1,4 +1,4 @@
-"""Elementwise ops, activations, casts."""
+"""Bridges of elementwise ops, activations and casts."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def swapped(s: Any) -> Adapted:
 
 
 def with_attrs(*names: str) -> Adapt:
-    """The input alone; the other arguments are attributes of the same names."""
+    """Return a bridge of the input alone; the other arguments are attributes of the same names."""
 
     def adapt(s: Any) -> Adapted:
         given = named(s, *names)
@@ -111,7 +111,7 @@ def with_attrs(*names: str) -> Adapt:
 
 
 def with_tensors(*names: str, **defaults: Any) -> Adapt:
-    """Every argument that is named is an operand."""
+    """Return a bridge in which every named argument is an operand."""
 
     def adapt(s: Any) -> Adapted:
         given = named(s, *names)
@@ -157,7 +157,7 @@ def threshold_zero(s: Any) -> Adapted:
 
 
 def inplace(*names: str) -> Adapt:
-    """Attributes by name; ``inplace`` says nothing here."""
+    """Return a bridge with attributes by name that ignores ``inplace``."""
 
     def adapt(s: Any) -> Adapted:
         given = named(s, *names)

@@ -1,4 +1,4 @@
-"""Matrix products, einsum, attention."""
+"""Bridges of matrix products, einsum and attention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reductions, running forms, softmax, distances."""
+"""Bridges of reductions, cumulative ops, softmax and distances."""
 
 from __future__ import annotations
 

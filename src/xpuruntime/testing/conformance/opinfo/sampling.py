@@ -1,4 +1,4 @@
-"""Interpolation, grids, Fourier transforms."""
+"""Bridges of interpolation, grids and Fourier transforms."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ _NORM = {
 
 
 def fourier(kind: str, several: bool) -> Adapt:
-    """torch.fft's functions of one dim or several, without their cutting and filling."""
+    """Return a bridge of torch.fft's functions of one or several dims, without cropping and padding."""
 
     def adapt(s: Any) -> Adapted:
         given = named(s, "n", "dim", "norm")

@@ -1,4 +1,4 @@
-"""Convolution and pooling."""
+"""Bridges of convolution and pooling."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def unfold(s: Any) -> Adapted:
 
 
 def pool(n: int, *names: str) -> Adapt:
-    """Kernel, stride and padding; dilation where the names have it."""
+    """Return a bridge with kernel, stride and padding, and dilation if named."""
 
     def adapt(s: Any) -> Adapted:
         given = named(s, *names)

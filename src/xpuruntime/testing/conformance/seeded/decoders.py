@@ -1,4 +1,4 @@
-"""Tiny seeded decoders of the Llama and Qwen2 families, as transformers builds them: what ``xpuruntime.llm`` is judged by."""
+"""Tiny seeded decoders of the Llama and Qwen2 families from transformers, the references of ``xpuruntime.llm``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LLAMA3: dict[str, Any] = {
 
 
 def reference(family: str, **more: Any) -> Any:
-    """A seeded transformers model whose every part matters: biases, norm scales and weights are all far from neutral."""
+    """Return a seeded transformers model in which every part matters: biases, norm scales and weights are far from neutral."""
     import torch
     import transformers
 
@@ -42,12 +42,12 @@ def reference(family: str, **more: Any) -> Any:
 
 
 def prompt(length: int, seed: int = 0) -> list[int]:
-    """Seeded tokens."""
+    """Return seeded tokens."""
     return [int(t) for t in np.random.default_rng(seed).integers(0, SIZES["vocab_size"], length)]
 
 
 def logits_of(model: Any, tokens: list[int]) -> Array:
-    """What the reference says after each token, float32[length, vocab]."""
+    """Return the reference's logits after each token, float32[length, vocab]."""
     import torch
 
     with torch.no_grad():
@@ -55,11 +55,11 @@ def logits_of(model: Any, tokens: list[int]) -> Array:
 
 
 def greedy(model: Any, tokens: list[int], count: int) -> list[int]:
-    """The reference's own continuation."""
+    """Return the reference's own greedy continuation."""
     import torch
 
     given = torch.tensor([tokens])
-    out = model.generate(  # without a mask it would take tokens 0 for padding
+    out = model.generate(  # without a mask it would treat tokens 0 as padding
         given, attention_mask=torch.ones_like(given), max_new_tokens=count, do_sample=False, eos_token_id=None,
         pad_token_id=0,
     )  # fmt: skip
