@@ -115,12 +115,12 @@ class InferenceSession:
             threads=their_threads if threads is None else threads,
         )
         store = Store(cache_dir)
-        kept = store if effective.selection.caching else Store(mode="off")
+        used = store if effective.selection.caching else Store(mode="off")
         with reports_into(*report_folders(store)):
-            self._model = open_any(model, example_inputs, dynamic_shapes, kept)
+            self._model = open_any(model, example_inputs, dynamic_shapes, used)
             source = self._model
             if effective.static_shape:
-                source = fixed_known(self._model, effective.fixed_shapes, kept)
+                source = fixed_known(self._model, effective.fixed_shapes, used)
             examples = examples_of(source, example_inputs)
             module = (
                 model if self._model.format == "graph" and not hasattr(model, "graph_signature") else None
@@ -259,9 +259,9 @@ class InferenceSession:
             next(self._count)
             return quick  # type: ignore[no-any-return]
         if self._on_tensors is not None and on_a_device(inputs):
-            found = self._on_tensors(inputs)
+            outputs_on_device = self._on_tensors(inputs)
             next(self._count)
-            return dict(zip(self._names, found, strict=True))
+            return dict(zip(self._names, outputs_on_device, strict=True))
         if self._takes is not None and self._takes(inputs):
             feeds, to_caller = inputs, None
         else:
@@ -322,10 +322,10 @@ class InferenceSession:
         """Return where a vendor used something other than requested. An engine with ``fallbacks`` is not queried for all of its evidence."""
         wanted = self._loaded.wanted
         if hasattr(self._executable, "fallbacks"):
-            found = [(wanted.engine, f) for f in self._executable.fallbacks()]
+            fallbacks = [(wanted.engine, f) for f in self._executable.fallbacks()]
         else:
-            found = [(e.engine, f) for e in self._evidence().values() for f in e.fallbacks]
-        return [f"{engine} on {wanted.device}: {f}" for engine, f in found]
+            fallbacks = [(e.engine, f) for e in self._evidence().values() for f in e.fallbacks]
+        return [f"{engine} on {wanted.device}: {f}" for engine, f in fallbacks]
 
     def get_inputs(self) -> list[NodeArg]:
         """Return ``input_info`` as ONNX Runtime's NodeArg."""

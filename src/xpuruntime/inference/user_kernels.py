@@ -106,7 +106,7 @@ def register_kernel(
         host = HostFunction(f"{full}@{target}", function, code_digest(function, arrays), arrays)
         body = HostBody(host.name, host.digest)
     kinds = None if dtypes is None else frozenset(DType.of(d) for d in dtypes)
-    made = UserKernel(
+    registered = UserKernel(
         full,
         ops,
         target,
@@ -117,14 +117,14 @@ def register_kernel(
         accumulates,
         code_digest(body.digest, full, ops, supports, str(sorted(kinds or ())), deterministic, accumulates),
     )
-    register(made, host)
+    register(registered, host)
     try:
         for case in verify:
-            verify_kernel(made, *case["inputs"], **{k: v for k, v in case.items() if k != "inputs"})
+            verify_kernel(registered, *case["inputs"], **{k: v for k, v in case.items() if k != "inputs"})
     except BaseException:
         unregister(full)
         raise
-    return made
+    return registered
 
 
 def kernel(
@@ -160,12 +160,14 @@ def _text(source: str | PathLike[str], name: str, kind: str) -> tuple[str, str]:
 
 
 def _only_function(text: str, name: str) -> str:
-    found = list(dict.fromkeys(re.findall(r"\bvoid\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(", text)))
-    if len(found) == 1:
-        return str(found[0])
+    functions = list(
+        dict.fromkeys(re.findall(r"\bvoid\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(", text))
+    )
+    if len(functions) == 1:
+        return str(functions[0])
     raise KernelUnavailable(
         f"kernel {name}",
         "must name the function of its source to call",
-        got=f"functions {', '.join(found) or 'none'}",
+        got=f"functions {', '.join(functions) or 'none'}",
         do="Name it: entry='...'.",
     )

@@ -42,12 +42,12 @@ def verify_kernel(
 
     Returns a comparison per result. Raises KernelUnavailable if the kernel refuses the node or computes other results; BuildError, RunError.
     """
-    found = _named(kernel) if isinstance(kernel, str) else kernel
-    node_op = op or found.ops[0]
+    user_kernel = _named(kernel) if isinstance(kernel, str) else kernel
+    node_op = op or user_kernel.ops[0]
     graph, feeds = _one_node(node_op, inputs, attrs or {}, seed)
-    word = found.name.partition("/")[2]
+    word = user_kernel.name.partition("/")[2]
     policy = KernelPolicy(rules=[Rule(use=word, reason="it is being verified")])
-    program = compile_graph(graph, target=target or found.kind, policy=policy, passes=0)
+    program = compile_graph(graph, target=target or user_kernel.kind, policy=policy, passes=0)
     device = "cuda:0" if program.entries[0].plans[0].target.startswith("cuda") else "cpu"
     with Executor(program, device, policy=SETTLED) as executor:
         got = executor.run_arrays([feeds[s.name] for s in program.input_specs])
@@ -59,24 +59,26 @@ def verify_kernel(
     wrong = next((c for c in compared if not c.ok), None)
     if wrong is not None:
         operands = ", ".join(str(s) for s in graph.input_specs)
-        candidate = Candidate(found.name, Reason.WRONG_RESULT, wrong.reason, facts={"max_rel": wrong.max_rel})
+        candidate = Candidate(
+            user_kernel.name, Reason.WRONG_RESULT, wrong.reason, facts={"max_rel": wrong.max_rel}
+        )
         raise KernelUnavailable(
-            f"kernel {found.name}",
+            f"kernel {user_kernel.name}",
             f"differs from the reference interpreter for {node_op}({operands})",
             got=wrong.reason,
             do="Fix the kernel, narrow its supports(), or allow a larger tolerance.",
-            decision=Decision("verification", found.name, None, (candidate,)),
+            decision=Decision("verification", user_kernel.name, None, (candidate,)),
         )
     return tuple(compared)
 
 
 def _named(name: str) -> UserKernel:
     load_plugins()
-    found = [k for k in registered_kernels() if isinstance(k, UserKernel) and k.name == name]
-    if not found:
+    matching = [k for k in registered_kernels() if isinstance(k, UserKernel) and k.name == name]
+    if not matching:
         known = ", ".join(dict.fromkeys(k.name for k in registered_kernels())) or "none"
         raise KernelUnavailable(f"kernel {name!r}", "is not registered", do=f"Registered are: {known}.")
-    return found[0]
+    return matching[0]
 
 
 def _one_node(

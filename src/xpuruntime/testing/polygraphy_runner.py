@@ -72,11 +72,11 @@ def runner_class() -> type:
             self.session = InferenceSession(**self._asked)
 
         def get_input_metadata_impl(self) -> Any:
-            found = TensorMetadata()
+            metadata = TensorMetadata()
             for spec in self.session.input_info:
                 shape = [str(d) if isinstance(d, Dim) else d for d in spec.shape]
-                found.add(spec.name, dtype=DataType.from_dtype(spec.dtype.numpy), shape=shape)
-            return found
+                metadata.add(spec.name, dtype=DataType.from_dtype(spec.dtype.numpy), shape=shape)
+            return metadata
 
         def infer_impl(self, feed_dict: dict[str, Any]) -> Any:
             feeds = {name: np.asarray(value) for name, value in feed_dict.items()}

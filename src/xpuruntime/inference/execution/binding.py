@@ -209,8 +209,8 @@ class IOBinding:
 
     def _run_unbound(self) -> None:
         """Run with outputs whose sizes only the run knows, and copy them where an array is bound."""
-        made = dict(zip(self._out_specs, self._contexts.run(self._inputs), strict=True))
-        for name, array in made.items():
+        outputs = dict(zip(self._out_specs, self._contexts.run(self._inputs), strict=True))
+        for name, array in outputs.items():
             target = self._outputs.get(name)
             if target is None:
                 self._made[name] = array
@@ -228,11 +228,11 @@ class IOBinding:
 
     def _result(self, name: str) -> Array:
         array = self._outputs.get(name)
-        found = array if array is not None else self._made.get(name)
-        if found is None:
+        value = array if array is not None else self._made.get(name)
+        if value is None:
             do = "Call sess.run_with_iobinding(binding) first."
             raise InputError(self._who, f"output {name!r} has no values yet", do=do)
-        return found
+        return value
 
     def _spec(self, specs: Mapping[str, TensorSpec], name: str, what: str) -> TensorSpec:
         if name not in specs:

@@ -179,7 +179,7 @@ class Contexts:
         return RunCancelled(self._who, "the run was cancelled")
 
     def _late(self, what: str) -> RunTimeout:
-        do = "The session goes on; allow more time, or give it less to do."
+        do = "Allow more time, or smaller inputs; the session stays usable."
         return RunTimeout(self._who, what, got=f"{self.timeout_s} s", do=do)
 
     def _take(self, end: float | None) -> _Slot:
@@ -270,7 +270,7 @@ class Deadlines:
 
     def after(self, seconds: float, call: Callable[[], None]) -> _Appointment:
         """Call ``call`` after ``seconds``, unless the appointment is left before."""
-        made = _Appointment(call)
+        appointment = _Appointment(call)
         with self._changed:
             if (
                 len(self._heap) >= self._sweep_at
@@ -278,13 +278,13 @@ class Deadlines:
                 self._heap = [entry for entry in self._heap if entry[2].call is not None]
                 heapq.heapify(self._heap)
                 self._sweep_at = max(_SWEEP, 2 * len(self._heap))
-            heapq.heappush(self._heap, (time.monotonic() + seconds, next(self._order), made))
+            heapq.heappush(self._heap, (time.monotonic() + seconds, next(self._order), appointment))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._watch, name="xpu-deadlines", daemon=True)
                 self._thread.start()
-            elif self._heap[0][2] is made:  # earlier than the time that the thread waits for
+            elif self._heap[0][2] is appointment:  # earlier than the time that the thread waits for
                 self._changed.notify()
-        return made
+        return appointment
 
     def _watch(self) -> None:
         while True:

@@ -51,8 +51,8 @@ def digest_of(examples: Mapping[str, Array] | None) -> str | None:
     """Return the digest of names, types and bytes. A choice measured on other inputs is a different choice."""
     if examples is None:
         return None
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for name in sorted(examples):
         value = examples[name]
-        found.update(f"{name}\0{value.dtype}\0{value.shape}\0".encode() + value.tobytes())
-    return found.hexdigest()
+        digest.update(f"{name}\0{value.dtype}\0{value.shape}\0".encode() + value.tobytes())
+    return digest.hexdigest()

@@ -78,10 +78,10 @@ def _source(graph: Graph, weights: Mapping[str, Array]) -> ModelSource:
 def _digest(graph: Graph, weights: Mapping[str, Array]) -> str:
     """Return the sha256 of the graph without source locations, and of every weight's bytes."""
     bare = graph.replace(nodes=tuple(Node(n.op, n.inputs, n.attrs, n.outputs) for n in graph.nodes))
-    found = hashlib.sha256(bare.digest.encode())
+    digest = hashlib.sha256(bare.digest.encode())
     for weight in graph.weights:
-        found.update(weight.name.encode() + weights[weight.name].tobytes())
-    return found.hexdigest()
+        digest.update(weight.name.encode() + weights[weight.name].tobytes())
+    return digest.hexdigest()
 
 
 def _nodes(graph: Graph) -> tuple[NodeRef, ...]:

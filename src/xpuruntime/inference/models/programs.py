@@ -78,24 +78,24 @@ def buckets_of(program: CompiledProgram, entry: str = "") -> tuple[str, ...]:
 
 def _open_specs(each: list[tuple[TensorSpec, ...]]) -> tuple[TensorSpec, ...]:
     """Return specs over all entry points. A dim that differs between them is a symbol."""
-    made = []
+    specs = []
     for same in zip(*each, strict=True):
         dims = [d[0] if len(set(d)) == 1 else None for d in zip(*(s.shape for s in same), strict=True)]
         name = same[0].name
         shape = tuple(dim(f"{name}_{i}") if d is None else d for i, d in enumerate(dims))
-        made.append(TensorSpec(shape, same[0].dtype, name))
-    return tuple(made)
+        specs.append(TensorSpec(shape, same[0].dtype, name))
+    return tuple(specs)
 
 
 def _nodes(entry: EntryPoint) -> tuple[NodeRef, ...]:
     """Return the model's nodes that the first alternative computes, each once."""
-    found: dict[str, NodeRef] = {}
+    nodes: dict[str, NodeRef] = {}
     for call in entry.plans[0].calls:
         alike = len(call.nodes) == len(call.ops)
         for i, name in enumerate(call.nodes):
             op = call.ops[i] if alike else call.ops[0] if call.ops else call.kernel.partition("/")[0]
-            found.setdefault(name, NodeRef(name, op, DOMAIN))
-    return tuple(found.values())
+            nodes.setdefault(name, NodeRef(name, op, DOMAIN))
+    return tuple(nodes.values())
 
 
 def _precision(program: CompiledProgram) -> DType:

@@ -34,10 +34,10 @@ class Buckets:
     def get(self, shapes: Shapes) -> Executor | None:
         """Return the executor for these shapes and mark it as the most recently used."""
         with self._lock:
-            found = self._live.get(shapes)
-            if found is not None:
+            executor = self._live.get(shapes)
+            if executor is not None:
                 self._live.move_to_end(shapes)
-            return found
+            return executor
 
     def put(self, shapes: Shapes, executor: Executor) -> None:
         """Add an executor and evict those over the limit."""

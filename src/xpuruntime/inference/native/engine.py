@@ -119,13 +119,13 @@ def _ops(model: ModelSource) -> Support:
 
 def fingerprint(request: EngineRequest) -> Mapping[str, str]:
     """Return the instruction set of the generated code, and the compiler's own digest: a changed kernel makes another program."""
-    made = {"target": target_of(request.device), "version": __version__, **compiler_facts()}
+    facts = {"target": target_of(request.device), "version": __version__, **compiler_facts()}
     if request.kernels and registered_kernels():
         from ...kernels.user import named_digests
 
         if users := named_digests(kernel_policy(request)):
-            made["user_kernels"] = json.dumps(users, sort_keys=True)
-    return made
+            facts["user_kernels"] = json.dumps(users, sort_keys=True)
+    return facts
 
 
 def compiler_facts() -> Mapping[str, str]:
@@ -138,12 +138,12 @@ def compiler_facts() -> Mapping[str, str]:
 def _compiler_digest() -> str:
     """Return the sha256 of every file that decides the generated code."""
     package = resources.files("xpuruntime")
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for part in ("ir", "passes", "kernels", "codegen", "compiler", "frontends"):
         for file in sorted(Path(str(package / part)).rglob("*")):
             if file.suffix in (".py", ".h", ".cuh"):
-                found.update(file.name.encode() + file.read_bytes())
-    return found.hexdigest()
+                digest.update(file.name.encode() + file.read_bytes())
+    return digest.hexdigest()
 
 
 def build(model: ModelSource, request: EngineRequest) -> Artifact:
@@ -153,8 +153,8 @@ def build(model: ModelSource, request: EngineRequest) -> Artifact:
     """
     if model.format == "program":
         return Artifact("native", b"", False)
-    found = native_model(model)
-    if found.graph.symbols:
+    source = native_model(model)
+    if source.graph.symbols:
         return Artifact("native", b"", False)
     return Artifact("native", compiled_bytes(model, request, {}), True)
 
@@ -193,13 +193,13 @@ def compiled(model: ModelSource, request: EngineRequest, shapes: Mapping[str, in
         optimization_level=request.optimization,
     )
     try:
-        found = native_model(model)
+        source = native_model(model)
         return compile_graph(
-            found.graph,
+            source.graph,
             target=target,
             policy=Resolved(Policy(kernel=kernel_policy(request), execution=execution), {}),
             shapes=shapes,
-            weights=found.weights,
+            weights=source.weights,
         )
     except BuildError:
         raise

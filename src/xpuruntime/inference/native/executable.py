@@ -116,8 +116,8 @@ class NativeExecutable:
         if executor is None or self._closed:
             raise RunError(self._who, "the session is closed", do="Make a new one.")
         self._last = executor
-        found = executor.run_tensors(dict(given))
-        return list(found.values()) if found is not None else run_on_tensors(executor, given)
+        outputs = executor.run_tensors(dict(given))
+        return list(outputs.values()) if outputs is not None else run_on_tensors(executor, given)
 
     def limit_compiles(self, seconds: float) -> None:
         """Compile programs for new shapes in a process with a time limit of ``seconds``; their runs raise BuildTimeout."""
@@ -135,8 +135,8 @@ class NativeExecutable:
         last = self._last
         if last is None:
             return ()
-        found = self._examined.get(last)
-        return last.program.decisions if found is None else (*last.program.decisions, found)
+        decision = self._examined.get(last)
+        return last.program.decisions if decision is None else (*last.program.decisions, decision)
 
     @property
     def only(self) -> Executor | None:
@@ -197,13 +197,13 @@ class NativeExecutable:
         """Return the kernels that the driver reports for a run of these inputs, observed once per executor. The executor's states do not change."""
         if feeds is None or executor.backend.core_is_host:
             return _NOTHING
-        found = self._observed.get(executor)
-        if found is None:
+        observed = self._observed.get(executor)
+        if observed is None:
             with executor.twin() if executor.states else nullcontext(executor) as looked_at:
                 arrays = [feeds[n] for n in self._order]
                 looked_at.run_arrays(arrays)  # warm up, so that the graph is observed
-                found = self._observed[executor] = looked_at.observe(arrays)
-        return found
+                observed = self._observed[executor] = looked_at.observe(arrays)
+        return observed
 
     def close(self) -> None:
         """Free programs and weights; further runs raise RunError."""
@@ -215,16 +215,16 @@ class NativeExecutable:
     def _bucket(self, feeds: Mapping[str, Any]) -> Executor | None:
         """Return the executor for these shapes, opening it if they are new."""
         key: Shapes = tuple((n, d) for n in self._order for d in feeds[n].shape)
-        found = self._buckets.get(key)
-        if found is not None or self._closed:
-            return found
+        executor = self._buckets.get(key)
+        if executor is not None or self._closed:
+            return executor
         with self._compiling:
-            found = self._buckets.get(key)
-            if found is None and not self._closed:
+            executor = self._buckets.get(key)
+            if executor is None and not self._closed:
                 shapes = {n: tuple(feeds[n].shape) for n in self._order}
                 began = time.perf_counter()
-                found = self._open(key, *self._programs.find(shapes), shapes, feeds, began)
-            return found
+                executor = self._open(key, *self._programs.find(shapes), shapes, feeds, began)
+            return executor
 
     def _open(
         self,
@@ -327,12 +327,12 @@ def _operands(call: KernelCall, types: Mapping[str, DType]) -> tuple[str, str]:
 
 def _others(plan: ExecutionPlan, observed: Observed) -> tuple[str, ...]:
     """Return the calls for which the driver ran another function than the plan's. A library may choose its kernels freely."""
-    made = []
+    differing = []
     for i, call in enumerate(plan.calls):
         seen = [s.name for s in observed.calls.get(i, ())]
         if seen and not call.library and call.symbol not in seen:
-            made.append(f"for {call.kernel} the driver ran {', '.join(seen)} instead of {call.symbol}")
-    return tuple(made)
+            differing.append(f"for {call.kernel} the driver ran {', '.join(seen)} instead of {call.symbol}")
+    return tuple(differing)
 
 
 def times_of(executor: Executor, arrays: Sequence[Array]) -> list[float]:

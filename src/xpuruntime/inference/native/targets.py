@@ -41,15 +41,15 @@ def reaches(device: DeviceId) -> Support:
             do="Use device='cpu' or device='cuda:0', or another engine.",
         )
     report = cuda()
-    found = next((d for d in report.devices if d.index == device.index), None)
-    if found is None:
+    named = next((d for d in report.devices if d.index == device.index), None)
+    if named is None:
         why = report.status.message or f"the driver shows {len(report.devices)} devices, counted from 0"
         return Support.no(
             Reason.NO_DEVICE,
             f"there is no {device}: {why}",
             do=report.status.advice or "Use device='cpu'.",
         )
-    return _drives(found)
+    return _drives(named)
 
 
 def target_of(device: DeviceId) -> str:
@@ -61,8 +61,8 @@ def target_of(device: DeviceId) -> str:
         )
     if device.kind != "cuda":
         return _cpu_target()
-    found = next(d for d in cuda().devices if d.index == device.index)
-    level = sm_level(found.compute_capability)
+    gpu = next(d for d in cuda().devices if d.index == device.index)
+    level = sm_level(gpu.compute_capability)
     assert level is not None  # checked by reaches
     return f"cuda:{level.name}"
 

@@ -18,9 +18,9 @@ def run_on_tensors(executor: Executor, given: Mapping[str, Any]) -> Sequence[Any
     The run is queued on the caller's stream (PyTorch's current one, otherwise the default stream) and is not waited for.
     """
     stream = executor.backend.current_stream()
-    made = executor.run(given, stream=stream)
+    outputs = executor.run(given, stream=stream)
     library = next(_library(v) for v in given.values() if on_a_device({"": v}))
-    return [library(buffer) for buffer in made.values()]
+    return [library(buffer) for buffer in outputs.values()]
 
 
 def _library(tensor: Any) -> Any:

@@ -144,8 +144,8 @@ def explain(op: str, *operands: Any, policy: Any = None, **attributes: Any) -> E
 
     op: the name of one of these functions; operands and attributes as for that function.
     """
-    found: Explained = globals()[OpRequest.checked(op)](*operands, policy=OpRequest(policy), **attributes)
-    return found
+    explained: Explained = globals()[OpRequest.checked(op)](*operands, policy=OpRequest(policy), **attributes)
+    return explained
 
 
 def _pair(value: int | Sequence[int]) -> tuple[int, ...]:

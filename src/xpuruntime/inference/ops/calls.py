@@ -39,8 +39,8 @@ _STEPS = 6  # read, prepare, copy operands, prepare again, run: each at most onc
 
 def counters() -> dict[str, int]:
     """Return hits, misses, evictions (programs removed for others) and entries (now in memory) since the process began."""
-    found = _TABLE.counters
-    return {n: int(getattr(found, n)) for n in ("hits", "misses", "evictions", "entries")}
+    counts = _TABLE.counters
+    return {n: int(getattr(counts, n)) for n in ("hits", "misses", "evictions", "entries")}
 
 
 def clear() -> None:
@@ -52,7 +52,7 @@ def call(op: str, attributes: tuple[Any, ...], operands: tuple[Any, ...], out: A
     """Return the result of an op. Raises as the functions of this package document."""
     request = current_policy() if policy is None else asked_policy(policy)
     try:
-        made = _run(_NUMBERS[op], request, attributes, operands, out)
+        result = _run(_NUMBERS[op], request, attributes, operands, out)
     except (TypeError, OverflowError) as error:  # from attributes; invalid operands are reported as an answer
         raise InputError(
             f"ops.{op}",
@@ -60,7 +60,7 @@ def call(op: str, attributes: tuple[Any, ...], operands: tuple[Any, ...], out: A
             got=error,
             do="Give numbers of 64 bits, or tuples of them.",
         ) from error
-    return made if type(made) not in _UNSETTLED else _settle(op, request, attributes, operands, out)
+    return result if type(result) not in _UNSETTLED else _settle(op, request, attributes, operands, out)
 
 
 def _settle(op: str, request: Any, attributes: tuple[Any, ...], operands: tuple[Any, ...], out: Any) -> Any:
@@ -90,11 +90,11 @@ def _settle(op: str, request: Any, attributes: tuple[Any, ...], operands: tuple[
 def _prepare(op: str, request: Any, attributes: tuple[Any, ...], operands: tuple[Any, ...]) -> Explained:
     """Prepare the signature once, whichever thread calls first."""
     with _PREPARING:
-        found = _known(_NUMBERS[op], request, attributes, operands)
-        if found is None:
+        explained = _known(_NUMBERS[op], request, attributes, operands)
+        if explained is None:
             known_policy(_TABLE, request)
-            found = prepare(_TABLE, op, request, attributes, operands)
-        return found
+            explained = prepare(_TABLE, op, request, attributes, operands)
+        return explained
 
 
 def _explain(op: str, wanted: OpRequest, attributes: tuple[Any, ...], operands: tuple[Any, ...]) -> Explained:
@@ -105,12 +105,12 @@ def _explain(op: str, wanted: OpRequest, attributes: tuple[Any, ...], operands: 
         if answer == _GRADIENT:
             raise _refused(op, answer)
         if answer == 0:
-            found = _known(number, request, attributes, operands) or _prepare(
+            explained = _known(number, request, attributes, operands) or _prepare(
                 op, request, attributes, operands
             )
-            if not found.copies:
-                return found.with_copies(copied)
-            answer = found.copies
+            if not explained.copies:
+                return explained.with_copies(copied)
+            answer = explained.copies
         copied |= answer
         operands = readable(op, operands, answer)
     raise InputError(f"ops.{op}", "cannot read its operands")

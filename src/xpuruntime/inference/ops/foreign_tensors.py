@@ -35,23 +35,23 @@ def _dense(op: str, position: int, operand: Any) -> Any:
     kind = type(operand)
     try:
         if _core.knows_tensors(kind) and not isinstance(operand, np.ndarray):
-            made = operand.contiguous() if hasattr(operand, "contiguous") else operand.copy()
-            made = operand.clone() if made is operand and hasattr(operand, "clone") else made
+            copied = operand.contiguous() if hasattr(operand, "contiguous") else operand.copy()
+            copied = operand.clone() if copied is operand and hasattr(operand, "clone") else copied
         elif isinstance(operand, np.ma.MaskedArray):
-            made = None  # a copy would lose its mask
+            copied = None  # a copy would lose its mask
         elif isinstance(operand, np.ndarray | np.generic) or hasattr(operand, "__dlpack__"):
-            made = np.asarray(host_array(operand))
-            if made is operand or _core.Ops.unread((made,)):
-                copy = np.empty(made.shape, np.dtype(made.dtype.type))  # in native byte order
-                copy[...] = made
-                made = copy
+            copied = np.asarray(host_array(operand))
+            if copied is operand or _core.Ops.unread((copied,)):
+                copy = np.empty(copied.shape, np.dtype(copied.dtype.type))  # in native byte order
+                copy[...] = copied
+                copied = copy
         else:
-            made = None
+            copied = None
     except (InputError, RuntimeError, NotImplementedError) as error:
         raise _unread(op, position, operand, str(error)[:200]) from error
-    if made is None or _core.Ops.unread((made,)):
+    if copied is None or _core.Ops.unread((copied,)):
         raise _unread(op, position, operand, f"{kind.__name__} of {getattr(operand, 'dtype', 'no dtype')}")
-    return made
+    return copied
 
 
 def _unread(op: str, position: int, operand: Any, got: str) -> InputError:
@@ -119,15 +119,15 @@ class Elsewhere:
         facts = [None if b is None else _facts(b, index) for b in buffers]
         executor = self._executor((self.op, number, attributes, tuple(facts)), request, attributes, facts)
         names = ROWS[self.op].operands
-        given = {n: b for n, b in zip(names, buffers, strict=True) if b is not None}
-        (made,) = executor.run(given, stream=stream).values()
+        inputs = {n: b for n, b in zip(names, buffers, strict=True) if b is not None}
+        (made,) = executor.run(inputs, stream=stream).values()
         return library(first)(made)
 
     def _executor(
         self, key: Any, request: Any, attributes: tuple[Any, ...], facts: list[TensorFacts | None]
     ) -> Executor:
-        found = self._kept.get(key)
-        if found is None:
+        executor = self._kept.get(key)
+        if executor is None:
             device = device_of(self.op, facts)
             graph = graph_of(
                 self.op, attributes, facts, [None if f is None else dense_block(f) for f in facts]
@@ -135,11 +135,11 @@ class Elsewhere:
             dtypes = {f.dtype for f in facts if f is not None}
             demands = held_demands(self.op, effective_demands(request), device, dtypes)
             program, _ = program_of(graph, device, demands)
-            found = Executor(program, Device(device), policy=SETTLED)
-            self._kept[key] = found
+            executor = Executor(program, Device(device), policy=SETTLED)
+            self._kept[key] = executor
             while len(self._kept) > self.most:
                 self._kept.popitem(last=False)
-        return found
+        return executor
 
 
 def _facts(buffer: DeviceBuffer, index: int) -> TensorFacts:

@@ -31,13 +31,13 @@ class OpEntry:
 def _attention(b: Any, v: Values, a: tuple[Any, ...], shown: Shown) -> str:
     causal, offset, scale, softcap = a
     scale = None if scale is None else float(scale)
-    made: str = b.attention(
+    value: str = b.attention(
         *v, causal=bool(causal), causal_offset=int(offset), scale=scale, softcap=float(softcap)
     )
-    return made
+    return value
 
 
-def _normalised(dims: tuple[int, ...] | None, shown: Shown) -> tuple[int, ...]:
+def _normalized_dims(dims: tuple[int, ...] | None, shown: Shown) -> tuple[int, ...]:
     """Return the dims of a norm: the given ones, else the weight's, else the last one."""
     if dims is not None:
         return tuple(int(d) for d in dims)
@@ -48,40 +48,40 @@ def _normalised(dims: tuple[int, ...] | None, shown: Shown) -> tuple[int, ...]:
 
 
 def _layer_norm(b: Any, v: Values, a: tuple[Any, ...], shown: Shown) -> str:
-    return _first(b.layer_norm(*v, normalized_shape=_normalised(a[0], shown), eps=float(a[1])))
+    return _first(b.layer_norm(*v, normalized_shape=_normalized_dims(a[0], shown), eps=float(a[1])))
 
 
 def _rms_norm(b: Any, v: Values, a: tuple[Any, ...], shown: Shown) -> str:
-    return _first(b.rms_norm(*v, normalized_shape=_normalised(a[0], shown), eps=float(a[1])))
+    return _first(b.rms_norm(*v, normalized_shape=_normalized_dims(a[0], shown), eps=float(a[1])))
 
 
 def _conv2d(b: Any, v: Values, a: tuple[Any, ...], shown: Shown) -> str:
     stride, padding, dilation, groups = a
-    made: str = b.convolution(*v, stride=stride, padding=padding, dilation=dilation, groups=groups)
-    return made
+    value: str = b.convolution(*v, stride=stride, padding=padding, dilation=dilation, groups=groups)
+    return value
 
 
 def _matmul(b: Any, v: Values, a: tuple[Any, ...], shown: Shown) -> str:
     """Add a matmul, or a linear layer if the right matrix is transposed in memory: those kernels read it in place."""
     right = shown[1]
     turned = right is not None and right[1].order == (1, 0) and right[1].shape == right[0].shape[::-1]
-    made: str = b.linear(v[0], "b") if turned else b.matmul(*v)
-    return made
+    value: str = b.linear(v[0], "b") if turned else b.matmul(*v)
+    return value
 
 
 def _softmax(b: Any, v: Values, a: tuple[Any, ...], shown: Shown) -> str:
-    made: str = b.softmax(*v, dim=int(a[0]))
-    return made
+    value: str = b.softmax(*v, dim=int(a[0]))
+    return value
 
 
 def _silu_mul(b: Any, v: Values, a: tuple[Any, ...], shown: Shown) -> str:
-    made: str = b.silu_mul(*v)
-    return made
+    value: str = b.silu_mul(*v)
+    return value
 
 
-def _first(made: Any) -> str:
+def _first(values: Any) -> str:
     """Return the first result of an op that may have several."""
-    return made if isinstance(made, str) else str(made[0])
+    return values if isinstance(values, str) else str(values[0])
 
 
 ROWS: Mapping[str, OpEntry] = {

@@ -29,9 +29,9 @@ def asked_policy(policy: Any) -> Any:
         return policy
     around = current_policy()
     key = id(policy), id(around)
-    found = _merged.get(key)
-    if found is not None:
-        return found[1]
+    cached = _merged.get(key)
+    if cached is not None:
+        return cached[1]
     from ...policies import load_policy
 
     merged = around.merge(load_policy(policy))
@@ -44,10 +44,10 @@ def asked_policy(policy: Any) -> Any:
 
 def known_policy(table: _core.Ops, request: Any) -> int:
     """Return the policy's number and register it in the core. Equal policies have equal numbers."""
-    found = _known.get(id(request))
-    if found is not None and found[0] is request:
-        table.know_policy(request, found[1])
-        return found[1]
+    cached = _known.get(id(request))
+    if cached is not None and cached[0] is request:
+        table.know_policy(request, cached[1])
+        return cached[1]
     whole = digest(
         {"policy": json.loads(json.dumps(effective_demands(request).policy.to_dict(), default=str))}
     )

@@ -46,7 +46,7 @@ def prepare(
     )
     number = ROWS[op].number
     if copies:
-        found = Explained(op, (), "", (), (), "copied", copies)
+        explained = Explained(op, (), "", (), (), "copied", copies)
         table.put(
             number,
             request,
@@ -59,16 +59,16 @@ def prepare(
             (2, 32),
             DType.FLOAT32.numpy,
             copies,
-            found,
+            explained,
         )
-        return found
+        return explained
     device = device_of(op, facts)
     graph = graph_of(op, attributes, facts, held)
     demands = held_demands(op, effective_demands(request), device, {f.dtype for f in facts if f is not None})
     program, origin = program_of(graph, device, demands)
     executor = Executor(program, Device(device), policy=SETTLED)
     fixed = executor.bind(None)
-    found = _explained(op, executor, [f for f in facts if f is not None], origin)
+    explained = _explained(op, executor, [f for f in facts if f is not None], origin)
     result = program.output_specs[0]
     words = dlpack_words(result.dtype)
     assert words is not None, "a result has the operands' dtype"
@@ -86,9 +86,9 @@ def prepare(
         words,
         result.dtype.numpy,
         0,
-        found,
+        explained,
     )
-    return found
+    return explained
 
 
 def held_demands(op: str, demands: Resolved, device: DeviceId, dtypes: set[DType]) -> Resolved:
@@ -133,9 +133,9 @@ def program_of(graph: Graph, device: DeviceId, demands: Resolved) -> tuple[Compi
         **compiler_facts(),
         **({"user_kernels": users} if (users := named_digests(policy.kernel)) else {}),
     }
-    kept = store.recall("artifact", digest(ingredients), CompiledProgram.from_bytes)
-    if kept is not None:
-        return kept, "store"
+    stored = store.recall("artifact", digest(ingredients), CompiledProgram.from_bytes)
+    if stored is not None:
+        return stored, "store"
     program = compile_graph(graph, target=own_target(device), policy=remaining)
     try:
         store.put("artifact", ingredients, program.to_bytes())
@@ -168,11 +168,11 @@ def device_of(op: str, facts: list[TensorFacts | None]) -> DeviceId:
 
 
 def _facts(op: str, position: int, operand: Any) -> TensorFacts:
-    found = facts_of(operand)
-    if found is None:
+    facts = facts_of(operand)
+    if facts is None:
         name = ROWS[op].operands[position]
         raise InputError(f"ops.{op}", f"{name} has an unsupported dtype", got=_described(operand))
-    return found
+    return facts
 
 
 def _described(operand: Any) -> str:

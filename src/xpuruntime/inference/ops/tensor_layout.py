@@ -36,12 +36,12 @@ class DenseBlock:
     def input(self, builder: GraphBuilder, name: str, facts: TensorFacts) -> str:
         """Add the block as a graph input, view it as the tensor, and return the view's name."""
         b: Any = builder
-        made: str = b.input(name, TensorSpec(self.shape, facts.dtype))
+        value: str = b.input(name, TensorSpec(self.shape, facts.dtype))
         if self.order != tuple(range(len(self.order))):
-            made = b.permute(made, dims=[self.order.index(d) for d in range(len(self.order))])
+            value = b.permute(value, dims=[self.order.index(d) for d in range(len(self.order))])
         if tuple(self.shape[self.order.index(d)] for d in range(len(self.order))) != facts.shape:
-            made = b.expand(made, size=facts.shape)
-        return made
+            value = b.expand(value, size=facts.shape)
+        return value
 
 
 def facts_of(tensor: Any) -> TensorFacts | None:

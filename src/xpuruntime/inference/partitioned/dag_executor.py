@@ -88,7 +88,7 @@ class DAGExecutor:
         demands = settled_demands(plan, policy) if wanted is None else Resolved(Policy(), {})
         self._strict = bool(demands.policy.execution.strict)
         self.backend: RuntimeBackend = backend_for(demands, backend)
-        found = None if original is None else Original(original, self.graph)
+        cutter = None if original is None else Original(original, self.graph)
         candidate = wanted or wanted_by(demands)
         candidate = replace(candidate, threads=threads or candidate.threads)
         # A GPU by its own name, so that its libraries can be queried.
@@ -106,7 +106,7 @@ class DAGExecutor:
                     backend=self.backend,
                     compile_fn=compile_fn or own,
                     store=store or Store(mode="off"),
-                    original=found,
+                    original=cutter,
                     wanted=candidate,
                 ),
                 self._first.decision_for(r.id),
@@ -116,11 +116,11 @@ class DAGExecutor:
         ]
         for placed in self._regions:
             placed.open()
-        given = {v.name for v in self.graph.inputs}
+        input_names = {v.name for v in self.graph.inputs}
         held = [s.name for s in self.graph.states]
         keep = list(self.graph.kept)
         steps = [Step(p.work.region.id, p.work.region.inputs, p.work.region.outputs) for p in self._regions]
-        self._schedule = Schedule(steps, [*keep, *given, *held], threads=parallel)
+        self._schedule = Schedule(steps, [*keep, *input_names, *held], threads=parallel)
         known = [
             TensorSpec(v.spec.shape, v.spec.dtype, v.name) for v in self.graph.inputs if v.spec is not None
         ]
@@ -276,8 +276,8 @@ class DAGExecutor:
         between devices and their bytes, and fallbacks (of regions to their next alternative).
         """
         with self._counting:
-            made = {k: self._counts[k] for k in ("runs", "regions", "crossings", "copies", "bytes")}
-        return {**made, "fallbacks": sum(p.fallbacks for p in self._regions)}
+            counts = {k: self._counts[k] for k in ("runs", "regions", "crossings", "copies", "bytes")}
+        return {**counts, "fallbacks": sum(p.fallbacks for p in self._regions)}
 
     def evidence(self, inputs: Mapping[str, Any] | None = None) -> dict[str, Evidence]:
         """Return each region's evidence. With ``inputs``, run the model on them and time every region."""

@@ -25,23 +25,23 @@ _log = logger("xpuruntime.session")
 def settled_demands(plan: PartitionPlan, policy: Any) -> Resolved:
     """Return the demands of the argument, the plan, ``with_policy`` and the environment. Raises PolicyError, UnavailableError."""
     given = plan.demands.policy
-    found = effective_policy({}, policy, given, builtin=False)
-    possible("DAGExecutor", found)
-    fallback = {DeviceId.parse(d) for d in found.policy.execution.allow_fallback or ()}
+    demands = effective_policy({}, policy, given, builtin=False)
+    possible("DAGExecutor", demands)
+    fallback = {DeviceId.parse(d) for d in demands.policy.execution.allow_fallback or ()}
     fell = []
     for field in PARTITIONED:
-        value = getattr(found.policy.execution, field)
+        value = getattr(demands.policy.execution, field)
         if value == getattr(given.execution, field) or _satisfies(plan, field, value):
             continue
         if field in ("target", "precision") and {DeviceId.parse(r.device) for r in plan.regions} <= fallback:
             fell.append(f"{field} {value}")
             continue
-        raise refuse("DAGExecutor", field, found, "partition settled it", "Give the policy to partition.")
+        raise refuse("DAGExecutor", field, demands, "partition settled it", "Give the policy to partition.")
     if fell:
         _log.warning("DAGExecutor: %s is unavailable; the plan's own is used", ", ".join(fell))
     engines = {e for r in plan.regions for e in (r.engine, *(a.partition(" on ")[0] for a in r.alternatives))}
     known = {r for layer in given.kernel.layers for r in layer.rules}
-    for layer in found.policy.kernel.layers:
+    for layer in demands.policy.kernel.layers:
         for rule in layer.rules:
             if rule not in known and (rule.use or (limits(rule) and engines != {"native"})):
                 text = f"use {rule.use!r}" if rule.use else rule.label()
@@ -52,7 +52,7 @@ def settled_demands(plan: PartitionPlan, policy: Any) -> Resolved:
                     got=f"{text} ({layer.origin})" if layer.origin else text,
                     do="Give the policy to partition.",
                 )
-    return found
+    return demands
 
 
 def _satisfies(plan: PartitionPlan, field: str, value: Any) -> bool:
@@ -83,19 +83,19 @@ def backend_for(demands: Resolved, backend: Any) -> RuntimeBackend:
             if not fallback:
                 raise
             return CpuBackend()  # partition has warned
-    found = backend_of(backend)
-    other = named not in (None, "auto") and device.kind in ("cpu", "cuda") and found.kind != device.kind
-    if other and not (fallback and found.kind == "cpu"):
-        why = f"the backend drives {found.kind}"
+    chosen = backend_of(backend)
+    other = named not in (None, "auto") and device.kind in ("cpu", "cuda") and chosen.kind != device.kind
+    if other and not (fallback and chosen.kind == "cpu"):
+        why = f"the backend drives {chosen.kind}"
         raise refuse("DAGExecutor", "target", demands, why, "Hand in a backend of that device, or drop one.")
-    return found
+    return chosen
 
 
 def native_demands(demands: Resolved) -> Resolved:
     """Return the demands on the compiler of native regions."""
     execution = demands.policy.execution
-    asked = ExecutionPolicy(optimization_level=execution.optimization_level, strict=execution.strict)
-    return Resolved(Policy(kernel=demands.policy.kernel, execution=asked), demands.origins)
+    compiling = ExecutionPolicy(optimization_level=execution.optimization_level, strict=execution.strict)
+    return Resolved(Policy(kernel=demands.policy.kernel, execution=compiling), demands.origins)
 
 
 def wanted_by(demands: Resolved) -> EngineCandidate:

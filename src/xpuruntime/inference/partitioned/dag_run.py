@@ -69,15 +69,15 @@ class DagRun:
         crossing = sum(v in self._made for v in region.inputs)
         with self._lock:
             self.counts.update(regions=1, crossings=crossing)
-        given = {v: values[v] for v in region.inputs}
+        inputs = {v: values[v] for v in region.inputs}
         if self.watch is not None:
-            self.watch[region.id] = given, dict(self.symbols)
+            self.watch[region.id] = inputs, dict(self.symbols)
         symbols = dict(self.symbols)
         if trace.RING is None:
-            results = placed.run(given, symbols, self.bring)
+            results = placed.run(inputs, symbols, self.bring)
         else:
             results = trace.timed(
-                f"{region.id}: {placed.region.engine}", placed.run, given, symbols, self.bring
+                f"{region.id}: {placed.region.engine}", placed.run, inputs, symbols, self.bring
             )
         self._made.update(region.outputs)
         if self.executor.graph.symbols:
@@ -104,8 +104,8 @@ class DagRun:
         key = id(value), to_device
         with self._lock:
             if key not in self._copies:
-                made = copy()
-                self._copies[key] = value, made  # keeps the value alive, so that its id stays unique
+                copied = copy()
+                self._copies[key] = value, copied  # keeps the value alive, so that its id stays unique
                 self.counts.update(copies=1, bytes=_size(value))
             return self._copies[key][1]
 

@@ -75,11 +75,11 @@ def mixed(
         text = "a model on several engines runs in its own precision"
         return Candidate(name, Reason.PRECISION_UNSUPPORTED, text, "Leave precision out.")
     try:
-        found = native_model(model)
-        if found.graph.states:
+        source = native_model(model)
+        if source.graph.states:
             return Candidate(name, Reason.OP_UNSUPPORTED, "a session's model has no states")
         plan = partition(
-            found.graph,
+            source.graph,
             demanded_kernels(first, first.engine),
             others=tuple(others),
             place=place,
@@ -194,9 +194,9 @@ class MixedExecutable:
 
     def evidence(self, feeds: dict[str, Array] | None = None) -> Evidence:
         """Return the rows of every region as one evidence."""
-        found = self.region_evidence(feeds)
-        rows = tuple(row for e in found.values() for row in e.rows)
-        fallbacks = tuple(f for e in found.values() for f in e.fallbacks)
+        evidence = self.region_evidence(feeds)
+        rows = tuple(row for e in evidence.values() for row in e.rows)
+        fallbacks = tuple(f for e in evidence.values() for f in e.fallbacks)
         return Evidence("mixed", __version__, rows, "session", fallbacks=fallbacks)
 
     @property
@@ -226,5 +226,5 @@ class MixedContext:
 
 def _in_region(node: PlanNode, regions: Mapping[str, Sequence[str]], first: str) -> PlanNode:
     """Return a plan node with its region: the last one for a split node, the first one for a node folded away in the IR."""
-    found = regions.get(node.name, (first,))
-    return replace(node, region=found[-1])
+    ids = regions.get(node.name, (first,))
+    return replace(node, region=ids[-1])

@@ -102,13 +102,13 @@ def searched(
                 outcome.executable.close()
     built.sort(key=lambda m: m.seconds)
     limit = math.inf if place else _HOPELESS * whole  # a demanded placement is built at any cost
-    kept = [m for m in built if m.seconds <= limit][:_KEPT]
+    fastest = [m for m in built if m.seconds <= limit][:_KEPT]
     for mix in built:
-        if mix not in kept:
+        if mix not in fastest:
             text = f"{mix.seconds * 1e6:.0f} us region by region: not worth measuring further"
             refused.append(Candidate(_name(mix.loaded), Reason.SLOWER, text))
             mix.loaded.executable.close()
-    return _apart([m.loaded for m in kept]), refused
+    return _apart([m.loaded for m in fastest]), refused
 
 
 def mixes(
@@ -120,7 +120,7 @@ def mixes(
     engines = list(costs.measured)
     whole = min(sum(times.values()) for times in costs.measured.values()) if engines else 0.0
     for group in (g for size in range(2, len(engines) + 1) for g in itertools.combinations(engines, size)):
-        found = []
+        plans = []
         for share in _SHARES:
             dearer = replace(costs, region_s={e: costs.enter_s(e) + share * whole for e in engines})
             demands = demanded_kernels(first, group[0])
@@ -128,9 +128,9 @@ def mixes(
             shape = _shape(plan)
             if (place or len({e for e, _ in shape}) > 1) and shape not in seen:
                 seen.add(shape)
-                found.append((predicted(plan, costs), plan))
-        found.sort(key=lambda f: f[0])
-        ranked += [(turn, s, len(ranked) + turn, p) for turn, (s, p) in enumerate(found)]
+                plans.append((predicted(plan, costs), plan))
+        plans.sort(key=lambda f: f[0])
+        ranked += [(turn, s, len(ranked) + turn, p) for turn, (s, p) in enumerate(plans)]
     yield from (plan for *_, plan in sorted(ranked))
 
 
@@ -192,11 +192,11 @@ def _name(loaded: LoadedEngine) -> str:
     return str(loaded.facts["mix"])
 
 
-def _apart(found: Sequence[LoadedEngine]) -> list[LoadedEngine]:
+def _apart(engines: Sequence[LoadedEngine]) -> list[LoadedEngine]:
     """Return the mixes with distinct names: two mixes may have the same engines and the same number of regions."""
     used: dict[str, int] = defaultdict(int)
     named = []
-    for loaded in found:
+    for loaded in engines:
         name = _name(loaded)
         used[name] += 1
         told = name if used[name] == 1 else f"{name} (way {used[name]})"

@@ -35,9 +35,9 @@ def measured_costs(graph: Graph, engines: Mapping[str, Executable], feeds: dict[
                 rows = _least([executable.evidence(feeds).rows for _ in range(3 if name == "native" else 1)])
         except XpuError:
             continue
-        found = node_seconds(graph, rows, whole)
-        if found:
-            measured[name] = found
+        seconds = node_seconds(graph, rows, whole)
+        if seconds:
+            measured[name] = seconds
     return Costs(measured=measured)
 
 
@@ -75,13 +75,13 @@ def node_seconds(graph: Graph, rows: Iterable[EvidenceRow], whole_s: float) -> d
         if node.op != "constant":
             for name in dict.fromkeys((node.name, *source_names(node))):
                 by_source[name].append(node.name)
-    found: dict[str, float] = dict.fromkeys((n.name for n in graph.nodes if n.op != "constant"), 0.0)
+    seconds: dict[str, float] = dict.fromkeys((n.name for n in graph.nodes if n.op != "constant"), 0.0)
     for row in rows:
         nodes = list(dict.fromkeys(n for s in row.nodes for n in by_source.get(s, ())))
         if not row.time_us or not nodes:
             continue
         work = [costs.predicted_s(graph, graph.node(n)) + 1e-12 for n in nodes]
         for name, share in zip(nodes, work, strict=True):
-            found[name] += row.time_us * share / sum(work)
-    total = sum(found.values())
-    return {n: t * whole_s / total for n, t in found.items()} if total else {}
+            seconds[name] += row.time_us * share / sum(work)
+    total = sum(seconds.values())
+    return {n: t * whole_s / total for n, t in seconds.items()} if total else {}

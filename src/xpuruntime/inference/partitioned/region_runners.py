@@ -53,8 +53,8 @@ class NativeRunner(Runner):
         if not self.on_device:
             return form.run_arrays(arrays)
         names = [s.name for s in form.entry.inputs]
-        made = form.run(dict(zip(names, arrays, strict=True)))
-        return [made[s.name] for s in form.entry.outputs]
+        outputs = form.run(dict(zip(names, arrays, strict=True)))
+        return [outputs[s.name] for s in form.entry.outputs]
 
     def evidence(self, values: Values | None = None, symbols: Symbols | None = None) -> Evidence:
         """Return every kernel call of the plan, with times by the executor's clock."""
@@ -88,12 +88,12 @@ class EngineRunner(Runner):
         self._cut: Any = None
         if work.original is not None:
             own = {s.name for n in work.graph.nodes for s in n.sources}
-            found = work.original.cut(work.region.inputs, work.region.outputs, own)
-            if isinstance(found, Support):
-                self.notes = (f"written from the IR, not cut from the original nodes: {found.reason}",)
+            model = work.original.cut(work.region.inputs, work.region.outputs, own)
+            if isinstance(model, Support):
+                self.notes = (f"written from the IR, not cut from the original nodes: {model.reason}",)
             else:
-                self._cut, self.takes_open_sizes = found, True
-                self.notes = (f"cut from {len(found.graph.node)} of the model's own nodes",)
+                self._cut, self.takes_open_sizes = model, True
+                self.notes = (f"cut from {len(model.graph.node)} of the model's own nodes",)
 
     def prepare(self) -> None:
         """Read the vendor's version. A region with open sizes is built at its first run. Raises EngineUnavailable."""
@@ -129,9 +129,12 @@ class EngineRunner(Runner):
         if form is None:
             return super().evidence()
         feeds = None if values is None else {v: np.asarray(values[v]) for v in self.work.region.inputs}
-        found: Evidence = form.evidence(feeds)
+        evidence: Evidence = form.evidence(feeds)
         return Evidence(
-            **{**{k: getattr(found, k) for k in found.__slots__}, "notes": (*found.notes, *self.notes)}
+            **{
+                **{k: getattr(evidence, k) for k in evidence.__slots__},
+                "notes": (*evidence.notes, *self.notes),
+            }
         )
 
 
@@ -156,8 +159,8 @@ class TorchRunner(Runner):
                 values[node.name] = node.attrs["value"].numpy()
                 continue
             operands = [values[i] if isinstance(i, str) else None for i in node.inputs]
-            made = evaluate_opaque(node, operands)
-            values.update((v.name, a) for v, a in zip(node.outputs, made, strict=True))
+            results = evaluate_opaque(node, operands)
+            values.update((v.name, a) for v, a in zip(node.outputs, results, strict=True))
         return [values[v] for v in self.work.region.outputs]
 
     def _row(self, node: Node) -> EvidenceRow:
@@ -176,8 +179,8 @@ class InterpreterRunner(Runner):
 
     def call(self, form: Graph, arrays: Sequence[Array]) -> Sequence[Array]:
         feeds = dict(zip(self.work.region.inputs, arrays, strict=True))
-        made = interp.run(form, feeds, weights=self._weights)
-        return [made[v] for v in self.work.region.outputs]
+        outputs = interp.run(form, feeds, weights=self._weights)
+        return [outputs[v] for v in self.work.region.outputs]
 
 
 RUNNERS: Mapping[str, type[Runner]] = {

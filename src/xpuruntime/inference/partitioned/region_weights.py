@@ -26,9 +26,9 @@ class WeightArrays(Mapping[str, Array]):
 
     def __getitem__(self, name: str) -> Array:
         ref = self._refs[name]
-        given = self._source.find(ref)
-        if given is not None:
-            return host_array(given)
+        array = self._source.find(ref)
+        if array is not None:
+            return host_array(array)
         if ref.data:
             return ref.array()
         if self._files is not None and ref.file:

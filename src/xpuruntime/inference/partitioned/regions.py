@@ -122,13 +122,13 @@ class Runner(ABC):
             if self.takes_open_sizes
             else tuple((s, symbols[s]) for s in sorted(graph.symbols & symbols.keys()))
         )
-        found = self._forms.get(key)
-        if found is None:
+        form = self._forms.get(key)
+        if form is None:
             with self._opening:
                 if key not in self._forms:
                     self._forms[key] = self.open(specialize(graph, dict(key)))
-                found = self._forms[key]
-        return found
+                form = self._forms[key]
+        return form
 
     def _row(self, node: Node) -> EvidenceRow:
         spec = node.outputs[0].spec

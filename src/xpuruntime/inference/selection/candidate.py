@@ -143,9 +143,9 @@ def _attempt(model: ModelSource, wanted: EngineCandidate, store: Store) -> Loade
         return Candidate(wanted.name, Reason.FORMAT_UNSUPPORTED, why, error.do)
     met: dict[str, tuple[str, str]] = {}
     if not plugin.chooses_kernels:
-        given = dict(wanted.options)
-        more, met = met_by_options(engine, wanted.device, wanted.kernels, given)
-        wanted = replace(wanted, options=tuple(sorted({**more, **given}.items())))
+        options = dict(wanted.options)
+        more, met = met_by_options(engine, wanted.device, wanted.kernels, options)
+        wanted = replace(wanted, options=tuple(sorted({**more, **options}.items())))
     request, note = _request(engine, source, wanted, wanted.kernels if plugin.chooses_kernels else "")
     support = engine.supports(source, request)
     if support and not plugin.chooses_kernels:
@@ -184,9 +184,9 @@ def checked(loaded: LoadedEngine, store: Store) -> LoadedEngine | Candidate:
     wanted, check = loaded.wanted, loaded.wanted.check
     if check is None or loaded.verdict is not None:
         return loaded
-    kept = store if wanted.caching else Store(mode="off")
+    used = store if wanted.caching else Store(mode="off")
     verdict = checked_on_opening(
-        loaded.model, loaded.executable, wanted.engine, loaded.precision, loaded.key, check, kept
+        loaded.model, loaded.executable, wanted.engine, loaded.precision, loaded.key, check, used
     )
     if verdict.wrong:
         loaded.executable.close()
@@ -198,10 +198,10 @@ def _request(
     engine: Engine, model: ModelSource, wanted: EngineCandidate, kernels: str
 ) -> tuple[EngineRequest, Support]:
     """Return the request, with the permitted precision if the engine supports it."""
-    given = (
+    own_precision = (
         wanted.precision is None or wanted.precision.is_integer
     )  # integer precision comes from the model alone
-    own = None if given or wanted.precision is model.precision else wanted.precision
+    own = None if own_precision or wanted.precision is model.precision else wanted.precision
     request = EngineRequest(
         wanted.device, own, wanted.threads, dict(wanted.options), wanted.optimization, kernels
     )

@@ -36,12 +36,10 @@ def partition_fallback(
     others = tuple(dict.fromkeys(w.engine for w in fallback if w.device.kind == "cpu"))
     if request.place:
         first = _first(request)
-        found = mixed(
-            model, first, (*others, *request.order.get("cpu", ())), request.place, store, absorb=free
-        )
-        if isinstance(found, Candidate):
+        mix = mixed(model, first, (*others, *request.order.get("cpu", ())), request.place, store, absorb=free)
+        if isinstance(mix, Candidate):
             who = f"session({model.name!r})"
-            raise BuildError(who, "cannot be run as the policy places it", got=found.reason, do=found.do)
+            raise BuildError(who, "cannot be run as the policy places it", got=mix.reason, do=mix.do)
         why, code = (
             f"the policy places {', '.join(f'{k} on {v}' for k, v in request.place.items())}",
             Reason.FORCED,
@@ -51,24 +49,24 @@ def partition_fallback(
         and loaded.wanted.engine != "native"
         and forces_kernels(request.kernels, loaded.facts.get("kernels_by_option", {}))
     ):
-        found = mixed(model, replace(loaded.wanted, kernels=request.kernels), others, {}, store, absorb=free)
+        mix = mixed(model, replace(loaded.wanted, kernels=request.kernels), others, {}, store, absorb=free)
         why, code = "a rule forces kernels, which only the native engine supports", Reason.FORCED
     elif loaded is None and request.engine == "native" and others and lacks_ops(decision.rejected):
-        found = mixed(model, request.wanted("native", DeviceId("cpu")), others, {}, store, absorb=free)
+        mix = mixed(model, request.wanted("native", DeviceId("cpu")), others, {}, store, absorb=free)
         why, code = (
             "allow_fallback admits other engines for ops that native does not support",
             Reason.FALLBACK,
         )
     else:
         return None
-    if isinstance(found, Candidate):
+    if isinstance(mix, Candidate):
         return None
     if loaded is not None:
         loaded.executable.close()
-    name = f"{found.wanted.name}, in {found.facts['regions']} regions"
+    name = f"{mix.wanted.name}, in {mix.facts['regions']} regions"
     rejected = tuple(c for c in decision.rejected if c.code is not Reason.NOT_REQUESTED)
-    facts = {k: found.facts[k] for k in ("regions", "from_store")}
-    return found, Decision("engine", model.name, Candidate(name, code, why, facts=facts), rejected)
+    facts = {k: mix.facts[k] for k in ("regions", "from_store")}
+    return mix, Decision("engine", model.name, Candidate(name, code, why, facts=facts), rejected)
 
 
 def _first(request: SelectionRequest) -> EngineCandidate:

@@ -157,8 +157,8 @@ def _engine(engine: str | None, backend: str | None) -> str | None:
         raise PolicyError("session", "engine is a name", got=repr(name), do="Give 'native', 'auto' ...")
     if name is None or name.strip().lower() == "auto":
         return None if name is None else "auto"
-    found = find(name)
-    return name.strip().lower() if isinstance(found, Support) else found.name
+    plugin = find(name)
+    return name.strip().lower() if isinstance(plugin, Support) else plugin.name
 
 
 def _device(target: str | None, origin: str) -> DeviceId | None:

@@ -83,9 +83,9 @@ def select(model: ModelSource, request: SelectionRequest, store: Store) -> Selec
     precision, note = _precision(model, request, loaded, decision)
     names = dict.fromkeys(w.name for w in fallback)
     left = tuple(n for n in names if n not in {loaded.wanted.name, *(c.name for c in decision.rejected)})
-    found = [] if loaded.verdict is None else [loaded.verdict.decision(model.name)]
+    self_check = [] if loaded.verdict is None else [loaded.verdict.decision(model.name)]
     loaded = replace(loaded, wanted=replace(loaded.wanted, check=None))  # it holds the user's module
-    return Selection(loaded, [decision, precision, *found], [*warnings, *note], left)
+    return Selection(loaded, [decision, precision, *self_check], [*warnings, *note], left)
 
 
 def _measured(
@@ -125,7 +125,7 @@ def _first(
             head = Candidate(
                 wanted.name, Reason.DEFAULT, "first of the built-in order that loads", facts=outcome.facts
             )
-            text = f"stands after {wanted.name}, which loads"
+            text = f"{wanted.name} is earlier in the preference order"
             rejected += [Candidate(w.name, Reason.LOWER_PREFERENCE, text) for w in candidates[i + 1 :]]
         else:
             head = Candidate(wanted.name, Reason.REQUESTED, "named by the user", facts=outcome.facts)
@@ -162,8 +162,8 @@ def _fall_back(
     for wanted in fallback:
         outcome = attempt(model, wanted, store)
         if isinstance(outcome, LoadedEngine):
-            asked = rejected[0].name if rejected else "what was asked for"
-            text = f"allow_fallback names {wanted.device}, and {asked} cannot be had"
+            first = rejected[0].name if rejected else "the request"
+            text = f"allow_fallback names {wanted.device}, and {first} cannot be had"
             head = Candidate(wanted.name, Reason.FALLBACK, text, facts=outcome.facts)
             return outcome, Decision("engine", model.name, head, tuple(rejected))
         rejected.append(outcome)
@@ -218,7 +218,7 @@ _ERRORS: dict[Reason, type[XpuError]] = {
 
 def _unavailable(model: ModelSource, request: SelectionRequest, decision: Decision) -> XpuError:
     tried = [c for c in decision.rejected if c.code is not Reason.NOT_REQUESTED]
-    asked = " ".join(
+    request_text = " ".join(
         part
         for part in (
             f"engine {request.engine!r}" if request.engine else "",
@@ -229,7 +229,9 @@ def _unavailable(model: ModelSource, request: SelectionRequest, decision: Decisi
     )
     who = f"session({model.name!r})"
     if not tried:
-        return EngineUnavailable(who, "no engine is known for this request", got=asked, decision=decision)
+        return EngineUnavailable(
+            who, "no engine is known for this request", got=request_text, decision=decision
+        )
     # A missing device tells more than engines that are not installed. Without a named device, though,
     # a missing device tells less than the reason of an engine on an existing device.
     absent = (Reason.NO_DEVICE, Reason.DEVICE_MISMATCH) if request.device is None else ()
@@ -238,7 +240,7 @@ def _unavailable(model: ModelSource, request: SelectionRequest, decision: Decisi
         next((c for c in pool if c.code in _ERRORS), pool[0]) if request.engine in (None, "auto") else pool[0]
     )
     kind = _ERRORS.get(telling.code, EngineUnavailable)
-    what = f"{asked or 'what was asked for'} cannot be had: {telling.reason}"
+    what = f"{request_text or 'the request'} cannot be had: {telling.reason}"
     what = what.rstrip(".")
     got = ", ".join(f"{c.name}: {c.code.value}" for c in tried)
     do = telling.do or "Name another engine or device, or add allow_fallback='cpu'."

@@ -28,12 +28,12 @@ def met_by_options(
     if not table or not kernels:
         return options, met
     for family, kernel in _demands(load_policy(json.loads(kernels)).kernel):
-        found = table.get((family, kernel))
-        if family in met or found is None or any(key in given for key in found):
+        options_of = table.get((family, kernel))
+        if family in met or options_of is None or any(key in given for key in options_of):
             continue
-        for key, value in found.items():
+        for key, value in options_of.items():
             options[key] = f"{options[key]}{_LIST}{value}" if key in options else value
-        met[family] = kernel, ", ".join(f"{k}={v}" for k, v in found.items())
+        met[family] = kernel, ", ".join(f"{k}={v}" for k, v in options_of.items())
     return options, met
 
 

@@ -53,9 +53,9 @@ def kernel_decisions(
         if decision.rejected:
             key = (decision.question, tuple((c.name, c.reason) for c in decision.rejected))
             groups.setdefault(key, []).append(decision)
-    made = [_grouped(group, region) for group in groups.values()]
+    decisions = [_grouped(group, region) for group in groups.values()]
     options = [_by_option(family, count, met[family], region) for family, count in by_option.items()]
-    return (*made, *options, *_undecided(policy, all_facts, region))
+    return (*decisions, *options, *_undecided(policy, all_facts, region))
 
 
 def vendor_refused(
@@ -131,7 +131,7 @@ def _undecided(policy: KernelPolicy, nodes: Sequence[NodeFacts], region: Region)
     """Return decisions for rules without effect here, because no node matches or their shape condition cannot be evaluated. They
     appear in the plan, so that no demand is ignored silently.
     """
-    made = []
+    decisions = []
     for rule in (rule for layer in policy.layers for rule in layer.rules):
         unread = [facts.node for facts in nodes if rule.undecided(facts)]
         if unread:
@@ -144,5 +144,5 @@ def _undecided(policy: KernelPolicy, nodes: Sequence[NodeFacts], region: Region)
             rule.use or ", ".join(rule.prefer or rule.forbid) or "limits", Reason.NOT_APPLICABLE, text
         )
         own = Candidate(f"{region.engine}'s own", Reason.ONLY_ONE, f"{region.engine} owns the region")
-        made.append(Decision(f"kernel rule ({rule.label()})", region.id, own, (no,)))
-    return made
+        decisions.append(Decision(f"kernel rule ({rule.label()})", region.id, own, (no,)))
+    return decisions

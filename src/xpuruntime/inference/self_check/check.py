@@ -186,18 +186,18 @@ def _against(reference: Reference, subject: CheckedModel, ours: Sequence[Array],
     assert truth is not None
     least = table * _USUAL if exact is not None and reference.rounds and same else table
     limits = [least] * len(truth)
-    found = _compare(subject, ours, truth, limits)
-    if all(c.ok for c in found):
-        return _right(reference, subject, found)
+    comparisons = _compare(subject, ours, truth, limits)
+    if all(c.ok for c in comparisons):
+        return _right(reference, subject, comparisons)
     limits = _limits(reference, subject, ours, own, exact, limits, same=same)
-    found = _compare(subject, ours, truth, limits)
-    if all(c.ok for c in found):
-        return _right(reference, subject, found)
-    wrong = next(c for c in found if not c.ok)
+    comparisons = _compare(subject, ours, truth, limits)
+    if all(c.ok for c in comparisons):
+        return _right(reference, subject, comparisons)
+    wrong = next(c for c in comparisons if not c.ok)
     text = f"output {wrong.name!r} disagrees with {reference.name} on {subject.told}: {wrong.reason}"
     if subject.locate is not None:
         located = _timed("bisection", subject.locate, subject.feeds)
-        if {c.name for c in found if not c.ok} <= located.undecided:
+        if {c.name for c in comparisons if not c.ok} <= located.undecided:
             return Verdict.none(f"{text}, but {located.text}")
         text += f"; {located.text}" if located.text else ""
     return Verdict(Reason.WRONG_RESULT, reference.name, text)
@@ -245,8 +245,8 @@ def _compare(
     return [compare(*row) for row in zip(names, ours, truth, limits, strict=True)]
 
 
-def _right(reference: Reference, subject: CheckedModel, found: Sequence[Comparison]) -> Verdict:
-    worst = max(found, key=lambda c: c.max_rel, default=None)
+def _right(reference: Reference, subject: CheckedModel, comparisons: Sequence[Comparison]) -> Verdict:
+    worst = max(comparisons, key=lambda c: c.max_rel, default=None)
     text = f"the outputs agree with it on {subject.told}"
     if worst is not None:
         text += f": max|d|/max|ref| is at most {worst.max_rel:.2g}, the limit is {worst.tolerance:.2g}"

@@ -40,12 +40,12 @@ def sensitivity(
     if not any(v.dtype.kind == "f" for v in feeds.values()):
         return dict.fromkeys(names, 0.0)
     random = np.random.default_rng(0)
-    found = dict.fromkeys(names, 0.0)
+    shifts = dict.fromkeys(names, 0.0)
     for sign in (1.0, -1.0, None, None):
         nudged = {n: _nudge(v, sign, random, precision) for n, v in feeds.items()}
         for c in compare_all(names, run(nudged), outputs, math.inf):
-            found[c.name] = max(found[c.name], c.max_rel if math.isfinite(c.max_rel) else 0.0)
-    return found
+            shifts[c.name] = max(shifts[c.name], c.max_rel if math.isfinite(c.max_rel) else 0.0)
+    return shifts
 
 
 def _nudge(value: Array, sign: float | None, random: np.random.Generator, precision: DType | None) -> Array:

@@ -138,8 +138,8 @@ class _Probes:
         graph: Graph = source.graph
         sizes = bind(graph.input_specs, {n: a.shape for n, a in feeds.items()})
         work, free = work_of(graph, sizes), free_bytes()
-        kept = sum(self.buffers[n].size_bytes for n in self.names if n in self.buffers)
-        if interpreter_bytes(work) + kept > free // 2:
+        held = sum(self.buffers[n].size_bytes for n in self.names if n in self.buffers)
+        if interpreter_bytes(work) + held > free // 2:
             raise ValueError(f"{Interpreter.name} needs more than the {free >> 20} MiB of free memory")
         wanted = set(self.names.values())
         scores = {node.values[0] for node in self.choices.values()}
@@ -149,14 +149,14 @@ class _Probes:
         def watch(node: Node, results: tuple[Array, ...]) -> None:
             if time.perf_counter() > deadline:
                 raise OutOfTime
-            made = [(v.name, a) for v, a in zip(node.outputs, results, strict=True)]
-            values.update((name, a) for name, a in made if name in wanted)
-            self.scores.update((name, a) for name, a in made if name in scores)
+            outputs = [(v.name, a) for v, a in zip(node.outputs, results, strict=True)]
+            values.update((name, a) for name, a in outputs if name in wanted)
+            self.scores.update((name, a) for name, a in outputs if name in scores)
 
         interp.run(graph, feeds, weights=source.weights, states={}, watch=watch)
-        found = {buffer: values[name] for buffer, name in self.names.items() if name in values}
+        arrays = {buffer: values[name] for buffer, name in self.names.items() if name in values}
         borders = zip(self.executor.entry.input_buffers, self.arrays, strict=True)
-        return found | dict(borders)
+        return arrays | dict(borders)
 
     def _follow_copies(self) -> None:
         """Name layout copies after the value that they copy, since the model has no name for them."""
@@ -228,14 +228,14 @@ class _Probes:
             limit = tolerance_for(DType.of(got.dtype), DType.of(want.dtype))
             if want.dtype.kind not in "biu":  # its inputs may be of the narrowest type of the program
                 limit = max(limit, self.loosest)
-            found = compare(name, got, want, limit)
-            if not found.ok:
+            comparison = compare(name, got, want, limit)
+            if not comparison.ok:
                 node = self.choices.get(self.names.get(name, name))
                 scores = None if node is None else self.scores.get(node.values[0])
                 if node is not None and scores is not None and is_tie(node, scores, got, want, self.loosest):
                     self.ties[at] = node.name
                     continue
-                self.distances[at] = found.reason
+                self.distances[at] = comparison.reason
                 return True
         return False
 
@@ -289,8 +289,8 @@ class _Probes:
     def _nodes(self, call: KernelCall) -> Sequence[Node]:
         by_source = {s.name: n for n in self.graph.nodes for s in n.sources if s.name}
         by_name = {v.name: n for n in self.graph.nodes for v in n.outputs}
-        found = (by_name.get(n) or by_source.get(n) for n in call.nodes)
-        return list(dict.fromkeys(n for n in found if n is not None))
+        nodes = (by_name.get(n) or by_source.get(n) for n in call.nodes)
+        return list(dict.fromkeys(n for n in nodes if n is not None))
 
 
 def _moved(buffer: BufferAllocation, root: BufferAllocation) -> BufferAllocation:

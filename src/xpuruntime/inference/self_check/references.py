@@ -85,8 +85,8 @@ class Interpreter:
                 raise OutOfTime
 
         graph: Graph = self._model.graph
-        found = interp.run(graph, feeds, weights=self._model.weights, states={}, watch=watch, exact=exact)
-        return list(found.values())
+        outputs = interp.run(graph, feeds, weights=self._model.weights, states={}, watch=watch, exact=exact)
+        return list(outputs.values())
 
 
 def interpreter_bytes(work: GraphCost) -> int:
@@ -158,12 +158,12 @@ class Module:
         if not named:
             listed = tuple(arguments) if isinstance(arguments, Sequence) else (arguments,)
         with _random_kept(torch, module), torch.no_grad(), Bounded():
-            found = (
+            results = (
                 torch.func.functional_call(module, dict(tensors), listed, named)
                 if tensors
                 else module(*listed, **named)
             )
-        leaves = [t for t in tree.tree_leaves(found) if torch.is_tensor(t)]
+        leaves = [t for t in tree.tree_leaves(results) if torch.is_tensor(t)]
         if len(leaves) != self._count:
             raise ValueError(f"it gives {len(leaves)} tensors, the model has {self._count} outputs")
         return [_array(t) for t in leaves]

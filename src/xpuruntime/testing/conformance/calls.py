@@ -57,8 +57,8 @@ class OpCall:
             spec = f"{DType.of(array.dtype)}[{', '.join(map(str, array.shape))}]"
             names.append((b.weight if weight else b.input)(f"x{i}", spec))
             (known if weight else feeds)[f"x{i}"] = array
-        made = b.call(self.op, *names, outputs=self.outputs, **self.attrs)
-        for i, value in enumerate(made if isinstance(made, tuple) else (made,)):
+        results = b.call(self.op, *names, outputs=self.outputs, **self.attrs)
+        for i, value in enumerate(results if isinstance(results, tuple) else (results,)):
             b.output(f"y{i}", value)
         return b.build(), feeds, known
 

@@ -59,11 +59,12 @@ class Batch(CodegenTarget):
     def _alone(self, program: CompiledProgram) -> CompiledProgram | BuildError:
         if not program.binaries:
             return program
-        asked = program.binaries[0]
-        own = {symbol: self.functions[symbol] for symbol in asked.symbols}
+        collected = program.binaries[0]
+        own = {symbol: self.functions[symbol] for symbol in collected.symbols}
         try:
             return replace(
-                program, binaries=(super().assemble(own, frozenset(filter(None, asked.compiler.split(",")))),)
+                program,
+                binaries=(super().assemble(own, frozenset(filter(None, collected.compiler.split(",")))),),
             )
         except BuildError as error:
             return error
@@ -72,10 +73,10 @@ class Batch(CodegenTarget):
 def batch_of(target: CodegenTarget) -> Batch:
     """Return a copy of this target that collects functions."""
     kind = type(f"Batch{type(target).__name__}", (Batch, type(target)), {})
-    made: Batch = object.__new__(kind)
-    made.__dict__.update(target.__dict__)
-    made.functions, made.parts = {}, frozenset()
-    return made
+    batch: Batch = object.__new__(kind)
+    batch.__dict__.update(target.__dict__)
+    batch.functions, batch.parts = {}, frozenset()
+    return batch
 
 
 def in_batches(
@@ -101,9 +102,9 @@ def in_batches(
             some = list(islice(remaining, size))
             if some:
                 gathered = batch_of(where)
-                made = [prepare(item, gathered) for item in some]
-                programs = [p for m in made for p in programs_of(m)]
-                waiting.append((some, made, pool.submit(gathered.done, programs)))
+                prepared = [prepare(item, gathered) for item in some]
+                programs = [p for m in prepared for p in programs_of(m)]
+                waiting.append((some, prepared, pool.submit(gathered.done, programs)))
             return bool(some)
 
         while len(waiting) < jobs and start():

@@ -89,8 +89,8 @@ def _by_torch(module: Any, feeds: dict[str, Array], dtype: Any) -> Array:
     with torch.inference_mode():
         for i in range(len(next(iter(feeds.values())))):
             tensors = [torch.from_numpy(v[i : i + 1]) for v in feeds.values()]
-            given = (t.to(dtype) if t.is_floating_point() else t for t in tensors)
-            rows.append(module(*given).double().numpy())
+            inputs = (t.to(dtype) if t.is_floating_point() else t for t in tensors)
+            rows.append(module(*inputs).double().numpy())
     return np.concatenate(rows)
 
 

@@ -43,10 +43,10 @@ def _natively(subject: DeviceUnderTest, some: Sequence[BackendCase], jobs: int) 
     judged = judge_natively(
         some, target=subject.target, device=subject.device, looser=looser, jobs=jobs, batch=150 if jobs == 1 else 40
     )  # fmt: skip
-    for found in judged:
-        v = found.verdict
-        outcome = "excused" if found.loosened else _OUTCOMES.get(v.outcome, v.outcome)
-        yield CaseFinding(v.case, outcome, v.why, found.reason, found.kernels)
+    for judgement in judged:
+        v = judgement.verdict
+        outcome = "excused" if judgement.loosened else _OUTCOMES.get(v.outcome, v.outcome)
+        yield CaseFinding(v.case, outcome, v.why, judgement.reason, judgement.kernels)
 
 
 def _by_sessions(subject: DeviceUnderTest, some: Sequence[BackendCase]) -> Iterator[CaseFinding]:
@@ -54,8 +54,8 @@ def _by_sessions(subject: DeviceUnderTest, some: Sequence[BackendCase]) -> Itera
     os.environ.setdefault("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")
     for case in some:
         v = session(case, engine=subject.engine, device=subject.device)
-        found = CaseFinding(case.name, _OUTCOMES.get(v.outcome, v.outcome), v.why, v.why[:120])
-        for inputs, expected in case.data() if found.outcome == Outcome.WRONG else ():
+        finding = CaseFinding(case.name, _OUTCOMES.get(v.outcome, v.outcome), v.why, v.why[:120])
+        for inputs, expected in case.data() if finding.outcome == Outcome.WRONG else ():
             feeds = dict(zip(case.inputs, inputs, strict=False))
-            found = excused(found, subject.engine, case.model, feeds, partial(differs, case, expected))
-        yield found
+            finding = excused(finding, subject.engine, case.model, feeds, partial(differs, case, expected))
+        yield finding

@@ -52,16 +52,16 @@ class DeviceUnderTest:
 
     def facts(self) -> dict[str, Any]:
         """Return engine and version, device and its name, and target."""
-        found: dict[str, Any] = {"asked": self.name, "engine": self.engine, "device": str(self.device)}
+        facts: dict[str, Any] = {"asked": self.name, "engine": self.engine, "device": str(self.device)}
         if self.target is not None:
-            found["target"] = self.target.name
+            facts["target"] = self.target.name
         if not isinstance(self.device, str):
-            found["device"] = f"{type(self.device).__name__} ({self.kind})"
+            facts["device"] = f"{type(self.device).__name__} ({self.kind})"
         from ...engines import lookup
 
-        found["version"] = lookup(self.engine).version()
-        found["machine"] = _machine(self.kind, self.device)
-        return found
+        facts["version"] = lookup(self.engine).version()
+        facts["machine"] = _machine(self.kind, self.device)
+        return facts
 
 
 def _machine(kind: str, device: Any) -> str:
@@ -129,12 +129,12 @@ def _native(where: str, target: Any) -> DeviceUnderTest:
 
 
 def _ported(backend: Any, target: Any, name: str) -> DeviceUnderTest:
-    made = backend if isinstance(backend, RuntimeBackend) else backend()
-    if not isinstance(made, RuntimeBackend):
+    instance = backend if isinstance(backend, RuntimeBackend) else backend()
+    if not isinstance(instance, RuntimeBackend):
         raise DeviceUnavailable(
             "conformance",
             "is not a backend of native programs",
-            got=f"{name}: {type(made).__name__}",
+            got=f"{name}: {type(instance).__name__}",
             do="Name a subclass of xpuruntime.PythonBackend, or an instance of one.",
         )
     if target is None:
@@ -143,15 +143,15 @@ def _ported(backend: Any, target: Any, name: str) -> DeviceUnderTest:
             "its target is unknown",
             do="Name its target: target=ToyTarget(), or --target package.module:ToyTarget.",
         )
-    return DeviceUnderTest(name, "native", made, _target(target))
+    return DeviceUnderTest(name, "native", instance, _target(target))
 
 
-def _target(given: Any) -> CodegenTarget:
-    if isinstance(given, str) and given.partition(":")[0] not in ("cpu", "cuda"):
-        given = _found(given)
-    if callable(given) and not isinstance(given, CodegenTarget):
-        given = given()
-    return resolve_target(given)
+def _target(value: Any) -> CodegenTarget:
+    if isinstance(value, str) and value.partition(":")[0] not in ("cpu", "cuda"):
+        value = _found(value)
+    if callable(value) and not isinstance(value, CodegenTarget):
+        value = value()
+    return resolve_target(value)
 
 
 def _found(dotted: str) -> Any:

@@ -43,8 +43,8 @@ def by_session(
     try:
         model = to_onnx(graph, weights)
         with InferenceSession(model, engine=subject.engine, device=subject.device) as session:
-            made = session.run(dict(feeds))
+            outputs = session.run(dict(feeds))
     except XpuError as error:
         return CaseFinding(case, "refused", str(error), f"{op}: {error.what}"[:120])
-    said = wrong([made[o.name] for o in graph.outputs])
+    said = wrong([outputs[o.name] for o in graph.outputs])
     return excused(CaseFinding(case, "wrong" if said else "right", said), subject.engine, model, feeds, wrong)

@@ -99,10 +99,10 @@ def cuda_host(name: str = "sm_90", config: TargetConfig | None = None) -> CudaHo
 
 
 def _wrapper(symbol: str, text: str, reports: bool) -> str:
-    found = _LAUNCH.search(text)
-    if found is None:
+    launch = _LAUNCH.search(text)
+    if launch is None:
         raise BuildError("cuda on the host", "the kernel has no launch comment", got=symbol)
-    sizes = [int(g or 1) for g in found.groups()]
+    sizes = [int(g or 1) for g in launch.groups()]
     grid, block = (f"three{{{', '.join(map(str, s))}}}" for s in (sizes[:3], sizes[3:6]))
     meets = str(_MEETS.search(text) is not None).lower()
     lines = [

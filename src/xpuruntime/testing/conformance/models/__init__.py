@@ -30,21 +30,21 @@ def findings(
 
     Raises InputError for a device that is an object, an unknown network, and a results file written by other versions.
     """
-    asked = options or Options()
+    settings = options or Options()
     if not isinstance(subject.device, str):
         raise InputError("suite models", "runs on devices by name", got=type(subject.device).__name__)
-    devices = tuple(dict.fromkeys((subject.device, *asked.devices)))
-    precisions = asked.precisions if subject.is_native else asked.precisions[:1]
+    devices = tuple(dict.fromkeys((subject.device, *settings.devices)))
+    precisions = settings.precisions if subject.is_native else settings.precisions[:1]
     wanted: list[Task] = []
-    missing, absent = list(asked.only), False
-    for source in asked.sources or tuple(SOURCES):
+    missing, absent = list(settings.only), False
+    for source in settings.sources or tuple(SOURCES):
         if why := installed(source):
             yield CaseFinding(source, "not run", why)
             absent = True
             continue
-        names = chosen(source, asked, sample)
+        names = chosen(source, settings, sample)
         missing = [name for name in missing if name not in names]
-        wanted += tasks_of(source, names, subject.engine, devices, precisions, asked.batches)
+        wanted += tasks_of(source, names, subject.engine, devices, precisions, settings.batches)
     if missing and not absent:  # An absent library may have the network.
         raise InputError(
             "suite models",
@@ -52,10 +52,10 @@ def findings(
             got=", ".join(missing),
             do="Name networks as `xpu conformance DEVICE --suite models --json` does, without the library.",
         )
-    results = Results(None if asked.results is None else Path(asked.results))
+    results = Results(None if settings.results is None else Path(settings.results))
     yield from (CaseFinding(**row) for row in results.rows)
     left = [t.without(results.cases) for t in wanted]
-    workers = asked.workers or jobs or len(os.sched_getaffinity(0))
-    for finding in run([t for t in left if t.cases], workers, asked):
+    workers = settings.workers or jobs or len(os.sched_getaffinity(0))
+    for finding in run([t for t in left if t.cases], workers, settings):
         results.add(finding)
         yield finding

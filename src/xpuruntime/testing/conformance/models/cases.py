@@ -75,14 +75,14 @@ class Task:
         return replace(self, cases=tuple(c for c in self.cases if not has(c)))
 
 
-def chosen(source: str, asked: Options, sample: int) -> list[str]:
+def chosen(source: str, options: Options, sample: int) -> list[str]:
     """Return the names of a library's networks: the requested ones, a sample by the seed, or all."""
     names = names_of(source)
-    if asked.only:
-        return [n for n in names if n in asked.only]
+    if options.only:
+        return [n for n in names if n in options.only]
     if not sample:
         return names
-    return sorted(random.Random(f"{asked.seed} {source}").sample(names, min(sample, len(names))))
+    return sorted(random.Random(f"{options.seed} {source}").sample(names, min(sample, len(names))))
 
 
 def tasks_of(

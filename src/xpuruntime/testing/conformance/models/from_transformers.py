@@ -116,24 +116,24 @@ def _small(base: Any, sizes: Mapping[str, Any], nested: bool) -> dict[str, Any]:
     """Return arguments of a configuration's class, including its sub-configurations."""
     from transformers import PretrainedConfig
 
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for key, value in sizes.items():
         now = getattr(base, key, None)
         unset = now is None and hasattr(base, key) and key != "head_dim"
         if unset or (isinstance(now, int) and not isinstance(now, bool)):
-            found[key] = value
-    layers = found.get("num_hidden_layers", 2)
+            arguments[key] = value
+    layers = arguments.get("num_hidden_layers", 2)
     for key in ("layer_types", "layers_block_type", "mlp_layer_types"):
         kinds = getattr(base, key, None)
         if isinstance(kinds, list | tuple) and kinds:
-            found[key] = (
+            arguments[key] = (
                 list(dict.fromkeys(kinds))[:layers] if len(set(kinds)) >= layers else list(kinds[:layers])
             )
     if nested:
         for key, value in vars(base).items():
             if isinstance(value, PretrainedConfig):
-                found[key] = type(value)(**_small(value, sizes, nested=True)).to_dict()
-    return found
+                arguments[key] = type(value)(**_small(value, sizes, nested=True)).to_dict()
+    return arguments
 
 
 def _model(config: Any) -> Any:
@@ -244,8 +244,8 @@ def _wrapper(model: Any, keys: tuple[str, ...], batch: int) -> Any:
         def forward(self, *args: torch.Tensor) -> list[torch.Tensor]:
             """Return tensors of the model's output in order."""
             constants = {k: torch.tensor([v] * batch) for k, v in fixed.items()}
-            found = self.model(**dict(zip(keys, args, strict=True)), **constants)
-            values = list(found.values()) if hasattr(found, "values") else found
+            result = self.model(**dict(zip(keys, args, strict=True)), **constants)
+            values = list(result.values()) if hasattr(result, "values") else result
             return [
                 t for t in pytree.tree_leaves(values) if isinstance(t, torch.Tensor) and t.is_floating_point()
             ]

@@ -112,9 +112,9 @@ class _Network:
         module = copy.deepcopy(self.module).to(device=device, dtype=dtype)
         if dtype is torch.float64 and hasattr(module, "exact"):
             module.exact()
-        given = (x.to(device, dtype) if x.is_floating_point() else x.to(device) for x in self.inputs)
+        inputs = (x.to(device, dtype) if x.is_floating_point() else x.to(device) for x in self.inputs)
         with torch.no_grad():
-            return [t.double().cpu() for t in _floats(module(*given))]
+            return [t.double().cpu() for t in _floats(module(*inputs))]
 
     def again(self, seed: int) -> _Network:
         """Return the network with other inputs."""
@@ -129,8 +129,8 @@ class _Network:
 
     def own_errors(self, case: ModelCase) -> list[float]:
         """Return PyTorch's own errors on the processor and on the case's device, if it has a result there."""
-        found = (self.own_error(case.precision, device) for device in dict.fromkeys(("cpu", case.device)))
-        return [e for e in found if e == e]
+        errors = (self.own_error(case.precision, device) for device in dict.fromkeys(("cpu", case.device)))
+        return [e for e in errors if e == e]
 
     def own_error(self, precision: str, device: str) -> float:
         """Return PyTorch's own error, or nan if it has no result."""
@@ -212,8 +212,8 @@ def _ours(network: _Network, case: ModelCase) -> float:
         network.program, device=case.device, engine=network.task.engine, exec_policy=policy
     ) as session:
         outputs = session.run([x.numpy() for x in network.inputs])
-        found = [torch.as_tensor(o) for o in outputs.values()]
-    return rms_error([t.double().cpu() for t in found if t.is_floating_point()], network.exact)
+        tensors = [torch.as_tensor(o) for o in outputs.values()]
+    return rms_error([t.double().cpu() for t in tensors if t.is_floating_point()], network.exact)
 
 
 def fresh_inputs(inputs: Sequence[Any], seed: int) -> tuple[Any, ...]:

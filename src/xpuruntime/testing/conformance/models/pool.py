@@ -30,43 +30,43 @@ class _Worker:
     stage: str = "start"
     since: float = 0.0
 
-    def limit(self, asked: Options) -> float:
+    def limit(self, options: Options) -> float:
         """Return the time limit of the current stage in seconds."""
-        return asked.each if self.stage.startswith(f"{self.task.title} ") else asked.torch_seconds
+        return options.each if self.stage.startswith(f"{self.task.title} ") else options.torch_seconds
 
 
-def run(tasks: Sequence[Task], workers: int, asked: Options) -> Iterator[CaseFinding]:
+def run(tasks: Sequence[Task], workers: int, options: Options) -> Iterator[CaseFinding]:
     """Yield findings as they arrive. A network whose process ended starts again with its remaining cases."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([f"{__package__}.preload"])
     todo, live, begun = list(reversed(tasks)), list[_Worker](), time.monotonic()
     try:
         while todo or live:
-            if asked.seconds and time.monotonic() - begun > asked.seconds:
+            if options.seconds and time.monotonic() - begun > options.seconds:
                 todo.clear()
             while todo and len(live) < workers:
                 live.append(_begin(context, todo.pop()))
             wait([w.pipe for w in live], _POLL)
             for worker in list(live):
                 over = yield from _told(worker)
-                found: CaseFinding | None = None
-                if not over and time.monotonic() - worker.since > worker.limit(asked):
+                finding: CaseFinding | None = None
+                if not over and time.monotonic() - worker.since > worker.limit(options):
                     worker.process.kill()
-                    found = _late(worker, asked)
+                    finding = _late(worker, options)
                 elif over:
                     worker.process.join()
                     if worker.process.exitcode:
-                        found = _died(worker)
+                        finding = _died(worker)
                 else:
                     continue
                 live.remove(worker)
                 worker.process.join()
                 worker.pipe.close()
-                if found is None:
+                if finding is None:
                     continue
-                yield found
-                left = worker.task.without({found.case})
-                if left.cases and found.outcome != "not run":
+                yield finding
+                left = worker.task.without({finding.case})
+                if left.cases and finding.outcome != "not run":
                     todo.append(left)
     finally:
         for worker in live:
@@ -104,11 +104,11 @@ def _told(worker: _Worker) -> Generator[CaseFinding, None, bool]:
     return False
 
 
-def _late(worker: _Worker, asked: Options) -> CaseFinding:
-    if worker.limit(asked) == asked.each:
-        return CaseFinding(worker.stage, "slow", f"took over {asked.each:g} s")
+def _late(worker: _Worker, options: Options) -> CaseFinding:
+    if worker.limit(options) == options.each:
+        return CaseFinding(worker.stage, "slow", f"took over {options.each:g} s")
     return CaseFinding(
-        worker.task.title, "not run", f"{worker.stage}: PyTorch takes over {asked.torch_seconds:g} s"
+        worker.task.title, "not run", f"{worker.stage}: PyTorch takes over {options.torch_seconds:g} s"
     )
 
 

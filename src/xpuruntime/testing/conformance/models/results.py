@@ -16,13 +16,13 @@ __all__ = ["Results", "versions"]
 
 def versions() -> dict[str, str]:
     """Return versions of the libraries that affect results."""
-    found = {}
+    versions_by_name = {}
     for name in ("xpuruntime", "torch", "timm", "torchvision", "transformers"):
         try:
-            found[name] = version(name)
+            versions_by_name[name] = version(name)
         except PackageNotFoundError:
-            found[name] = ""
-    return found
+            versions_by_name[name] = ""
+    return versions_by_name
 
 
 class Results:

@@ -104,14 +104,14 @@ def _loaded(kind: str) -> tuple[Any, ...]:
 def _data(test: Any, model: Any) -> list[tuple[list[Any], list[Any]]]:
     if test.data_sets is not None:
         return [([_plain(v) for v in i], [_plain(v) for v in o]) for i, o in test.data_sets]
-    found = []
+    pairs = []
     for folder in sorted(Path(test.model_dir).glob("test_data_set_*")):
         groups = []
         for stem, values in (("input", model.graph.input), ("output", model.graph.output)):
             files = sorted(folder.glob(f"{stem}_*.pb"), key=lambda p: int(p.stem.split("_")[-1]))
             groups.append([_read(f, v.type) for f, v in zip(files, values, strict=False)])
-        found.append((groups[0], groups[1]))
-    return found
+        pairs.append((groups[0], groups[1]))
+    return pairs
 
 
 def _plain(value: Any) -> Any:

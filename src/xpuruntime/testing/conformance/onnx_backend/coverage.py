@@ -35,15 +35,15 @@ def load_known(path: Path, judged: str) -> dict[str, dict[str, Any]]:
     """Return each known case with its entry (``reason``, and ``ulps`` or ``atol``). Raises ValueError for an unknown reason or a duplicate case."""
     import yaml
 
-    found: dict[str, dict[str, Any]] = {}
+    entries: dict[str, dict[str, Any]] = {}
     for reason, entry in (yaml.safe_load(path.read_text(encoding="utf-8")).get(judged) or {}).items():
         if reason not in REASONS:
             raise ValueError(f"{path.name}: reason {reason!r} is none of {', '.join(REASONS)}")
         for name in entry["cases"]:
-            if name in found:
+            if name in entries:
                 raise ValueError(f"{path.name}: duplicate case {name!r} under {judged}")
-            found[name] = {**entry, "reason": reason}
-    return found
+            entries[name] = {**entry, "reason": reason}
+    return entries
 
 
 def known_cases(judged: str) -> dict[str, dict[str, Any]]:
@@ -188,31 +188,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--part", type=int, default=1, help="judge a stratified sample of one case in n")
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--json", action="store_true")
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     # The suite's newest models use opsets that ONNX Runtime runs without official support; this is its own switch.
     os.environ["ALLOW_RELEASED_ONNX_OPSET_ONLY"] = "0"
-    known = load_known(asked.known, asked.judged)
+    known = load_known(options.known, options.judged)
     verdicts, unexpected = [], []
     reasons: Counter[str] = Counter()
-    for kind in asked.kinds.split(","):
-        some = stratified(cases(kind), asked.part)
-        for verdict, said, reason in _each(some, asked.judged, known):
+    for kind in options.kinds.split(","):
+        some = stratified(cases(kind), options.part)
+        for verdict, said, reason in _each(some, options.judged, known):
             verdicts.append(verdict)
             if said:
                 unexpected.append(f"{verdict.case} {said}")
             if reason:
                 reasons[reason] += 1
-    if asked.part == 1 and asked.kinds == ",".join(KINDS):
+    if options.part == 1 and options.kinds == ",".join(KINDS):
         missing = set(known) - {v.case for v in verdicts}
         unexpected += [f"{name} is known, but no such case exists" for name in sorted(missing)]
-    if asked.json:
+    if options.json:
         count = Counter((v.kind, v.outcome) for v in verdicts)
         rows = [{"suite": k, "outcome": o, "cases": n} for (k, o), n in sorted(count.items())]
         bound = sum(bool(v.bound) for v in verdicts)
         print(
             json.dumps(
                 {
-                    "judged": asked.judged,
+                    "judged": options.judged,
                     "counts": rows,
                     "bound": bound,
                     "reasons": dict(reasons.most_common()),
@@ -222,7 +222,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
         )
     else:
-        print(table(verdicts, asked.judged))
+        print(table(verdicts, options.judged))
         for line in unexpected:
             print(f"UNEXPECTED {line}")
     return 1 if unexpected else 0

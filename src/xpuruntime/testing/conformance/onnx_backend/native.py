@@ -86,14 +86,14 @@ def _compiled(case: BackendCase, target: Batch, level: int | None) -> list[_Job]
         feeds = dict(zip(case.inputs, inputs, strict=False))
         bound: tuple[str, ...] = ()
         try:
-            found = lowered(case, feeds)
-            bound = found.bound
-            if found.opaque:
+            lowered_case = lowered(case, feeds)
+            bound = lowered_case.bound
+            if lowered_case.opaque:
                 return Judged(
-                    CaseVerdict(case.name, case.kind, Outcome.OPAQUE, found.opaque, bound),
-                    reason=f"opaque {found.opaque}"[:90],
+                    CaseVerdict(case.name, case.kind, Outcome.OPAQUE, lowered_case.opaque, bound),
+                    reason=f"opaque {lowered_case.opaque}"[:90],
                 )
-            program = _program(found.graph, feeds, target, level)
+            program = _program(lowered_case.graph, feeds, target, level)
         except XpuError as error:
             verdict = CaseVerdict(case.name, case.kind, Outcome.REFUSED, str(error), bound)
             return Judged(verdict, reason=why_refused(error))
@@ -102,8 +102,8 @@ def _compiled(case: BackendCase, target: Batch, level: int | None) -> list[_Job]
                 case.name, case.kind, Outcome.WRONG, f"{type(error).__name__}: {error}", bound
             )
             return Judged(verdict, reason="the compiler failed")
-        names = [o.name for o in found.graph.outputs]
-        jobs.append(_Job(case, feeds, expected, found.weights, names, bound, program))
+        names = [o.name for o in lowered_case.graph.outputs]
+        jobs.append(_Job(case, feeds, expected, lowered_case.weights, names, bound, program))
     return jobs
 
 
@@ -133,17 +133,17 @@ def _run(
         try:
             with Executor(program, device, threads=threads) as executor:
                 executor.bind(job.weights)
-                made = executor.run_arrays([job.feeds[s.name] for s in program.input_specs])
+                outputs = executor.run_arrays([job.feeds[s.name] for s in program.input_specs])
         except KernelRefused as error:  # a target named in full, whose libraries were not queried before
             verdict = CaseVerdict(case.name, case.kind, Outcome.REFUSED, str(error), job.bound)
             return Judged(verdict, tuple(ran), why_refused(error))
         except XpuError as error:
             return Judged(CaseVerdict(case.name, case.kind, Outcome.WRONG, str(error), job.bound), tuple(ran))
-        wrong = differs(case, job.expected, made)
+        wrong = differs(case, job.expected, outputs)
         if wrong and entry:
             loosened = True
             wrong = differs(
-                replace(case, atol=entry.get("atol", case.atol)), job.expected, made, entry.get("ulps", 0)
+                replace(case, atol=entry.get("atol", case.atol)), job.expected, outputs, entry.get("ulps", 0)
             )
         if wrong:
             return Judged(CaseVerdict(case.name, case.kind, Outcome.WRONG, wrong, job.bound), tuple(ran))

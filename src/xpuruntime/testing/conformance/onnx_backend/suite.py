@@ -105,15 +105,15 @@ def interpret(case: BackendCase, ulps: int = 0) -> CaseVerdict:
         feeds = dict(zip(case.inputs, inputs, strict=False))
         bound: tuple[str, ...] = ()
         try:
-            found = lowered(case, feeds)
-            bound = found.bound
-            if found.opaque:
-                return CaseVerdict(case.name, case.kind, Outcome.OPAQUE, found.opaque, bound)
+            lowered_case = lowered(case, feeds)
+            bound = lowered_case.bound
+            if lowered_case.opaque:
+                return CaseVerdict(case.name, case.kind, Outcome.OPAQUE, lowered_case.opaque, bound)
             every |= dict.fromkeys(bound)
-            made = interp.run(found.graph, feeds, weights=found.weights)
+            outputs = interp.run(lowered_case.graph, feeds, weights=lowered_case.weights)
         except XpuError as error:
             return CaseVerdict(case.name, case.kind, Outcome.REFUSED, str(error), bound)
-        wrong = differs(case, expected, [made[o.name] for o in found.graph.outputs], ulps)
+        wrong = differs(case, expected, [outputs[o.name] for o in lowered_case.graph.outputs], ulps)
         if wrong:
             return CaseVerdict(case.name, case.kind, Outcome.WRONG, wrong, bound)
     return CaseVerdict(case.name, case.kind, Outcome.RIGHT, bound=tuple(every))
@@ -128,8 +128,8 @@ def session(
     try:
         with InferenceSession(case.model, engine=engine, device=device) as sess:
             for inputs, expected in case.data():
-                made = sess.run(dict(zip(case.inputs, inputs, strict=False)))
-                wrong = differs(case, expected, [made[o.name] for o in case.model.graph.output], ulps)
+                outputs = sess.run(dict(zip(case.inputs, inputs, strict=False)))
+                wrong = differs(case, expected, [outputs[o.name] for o in case.model.graph.output], ulps)
                 if wrong:
                     return CaseVerdict(case.name, case.kind, Outcome.WRONG, wrong)
     except (XpuError, InputError) as error:
@@ -141,8 +141,8 @@ def vendor(case: BackendCase, ulps: int = 0) -> CaseVerdict:
     """Judge a case through ONNX Runtime's own Python API, without our code."""
     try:
         for inputs, expected in case.data():
-            made = vendor_outputs("onnxruntime", case.model, dict(zip(case.inputs, inputs, strict=False)))
-            wrong = differs(case, expected, made, ulps)
+            outputs = vendor_outputs("onnxruntime", case.model, dict(zip(case.inputs, inputs, strict=False)))
+            wrong = differs(case, expected, outputs, ulps)
             if wrong:
                 return CaseVerdict(case.name, case.kind, Outcome.WRONG, wrong)
     except Exception as error:  # the vendor's exceptions share no base class but Exception
@@ -164,10 +164,10 @@ def round_trip(model: Any, feeds: Mapping[str, Any], rtol: float = 1e-4, atol: f
     graph, weights = import_onnx(model)
     written = to_onnx(graph, weights)
     try:
-        made = ort_session(written).run(None, dict(feeds))
+        outputs = ort_session(written).run(None, dict(feeds))
     except Exception as error:
         return f"the written model does not run: {' '.join(str(error).split())[:300]}"
-    for a, b in zip(expected, made, strict=True):
+    for a, b in zip(expected, outputs, strict=True):
         said = _compare(a, b, rtol, atol)
         if said:
             return said

@@ -82,10 +82,10 @@ def _openvino(model: Any, feeds: dict[str, Any]) -> list[Any]:
     compiled = core.compile_model(
         core.read_model(model.SerializeToString()), "CPU", {"INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY"}
     )  # fmt: skip
-    made = compiled(
+    outputs = compiled(
         {port: np.asarray(feeds[name]) for port in compiled.inputs for name in port.names if name in feeds}
     )
-    return [made[i] for i in range(len(compiled.outputs))]
+    return [outputs[i] for i in range(len(compiled.outputs))]
 
 
 VENDORS: Mapping[str, Callable[[Any, dict[str, Any]], list[Any]]] = {

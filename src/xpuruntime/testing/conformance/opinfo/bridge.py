@@ -38,12 +38,12 @@ def named(sample: Any, *names: str) -> dict[str, Any]:
     return dict(zip(names, sample.args, strict=False)) | dict(sample.kwargs)
 
 
-def only(given: dict[str, Any], *names: str) -> dict[str, Any]:
+def only(kwargs: dict[str, Any], *names: str) -> dict[str, Any]:
     """Raise NotComparable for an argument with a value that the op does not support."""
-    for name in set(given) - set(names):
-        if given[name] not in (None, False):
+    for name in set(kwargs) - set(names):
+        if kwargs[name] not in (None, False):
             raise NotComparable(f"argument {name}")
-    return {k: v for k, v in given.items() if k in names}
+    return {k: v for k, v in kwargs.items() if k in names}
 
 
 def listed(value: Any, n: int) -> list[int]:

@@ -107,10 +107,10 @@ def _infos(name: str, variants: tuple[str, ...]) -> tuple[Any, ...]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from torch.testing._internal.common_methods_invocations import op_db
-    found = tuple(i for i in op_db if i.name == name and i.variant_test_name in variants)
-    if not found:
+    infos = tuple(i for i in op_db if i.name == name and i.variant_test_name in variants)
+    if not infos:
         raise LookupError(f"no OpInfo {name!r} with a variant of {variants}")
-    return found
+    return infos
 
 
 def names_for(op: str) -> tuple[str, ...]:
@@ -128,8 +128,8 @@ def graph_of(call: OpInfoCall) -> ir.Graph:
             operands.append(builder.input(f"x{i}", spec))
         else:
             operands.append(operand)
-    made = builder.call(call.op, *operands, outputs=len(call.want), **call.attrs)
-    for i, value in enumerate([made] if isinstance(made, str) else made):
+    results = builder.call(call.op, *operands, outputs=len(call.want), **call.attrs)
+    for i, value in enumerate([results] if isinstance(results, str) else results):
         builder.output(f"y{i}", value)
     return builder.build()
 

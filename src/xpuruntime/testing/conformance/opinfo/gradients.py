@@ -127,14 +127,14 @@ def group_norm_backward(s: Any) -> Answered:
 def embedding_backward(s: Any) -> Answered:
     import torch
 
-    given = dict(s.kwargs)
-    only({k: v for k, v in given.items() if k not in ("padding_idx", "scale_grad_by_freq")})
+    kwargs = dict(s.kwargs)
+    only({k: v for k, v in kwargs.items() if k not in ("padding_idx", "scale_grad_by_freq")})
     weight, indices = s.input, s.args[0]
-    padding = given.get("padding_idx")
+    padding = kwargs.get("padding_idx")
     attrs = {
         "num_weights": weight.shape[0],
         "padding_idx": -1 if padding is None else padding % weight.shape[0],
-        "scale_by_freq": bool(given.get("scale_grad_by_freq")),
+        "scale_by_freq": bool(kwargs.get("scale_grad_by_freq")),
     }
     grad, answer = _gradient(
         lambda w: torch.nn.functional.embedding(

@@ -139,20 +139,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", help="entries of the OpInfo bridges; all without one")
     parser.add_argument("--limit", type=int, default=6, help="samples of each variant and dtype; 0: all")
     parser.add_argument("--dtypes", default=",".join(DTYPES))
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     lacking: dict[str, str] = {}
-    names, dtypes = asked.names or tuple(BRIDGES), asked.dtypes.split(",")
-    found = list(judge_samples(names, dtypes, asked.limit or None, lacking=lacking))
-    count = Counter(s.outcome for s in found)
-    ops = {s.op for s in found if s.outcome == "right"}
+    names, dtypes = options.names or tuple(BRIDGES), options.dtypes.split(",")
+    samples = list(judge_samples(names, dtypes, options.limit or None, lacking=lacking))
+    count = Counter(s.outcome for s in samples)
+    ops = {s.op for s in samples if s.outcome == "right"}
     print(
-        f"{len(found)} samples: {dict(count)}; {len(ops)} of {len({s.op for s in found})} ops have a kernel"
+        f"{len(samples)} samples: {dict(count)}; {len(ops)} of {len({s.op for s in samples})} ops have a kernel"
     )
-    for reason, n in Counter(s.why for s in found if s.outcome == "refused").most_common(60):
+    for reason, n in Counter(s.why for s in samples if s.outcome == "refused").most_common(60):
         print(f"  {n:5d}  {reason}")
     for name, why in lacking.items():
         print(f"not run: {name}: {why}")
-    for sampled in found:
+    for sampled in samples:
         if sampled.outcome == "wrong":
             print(f"WRONG {sampled.name} {sampled.dtype} by {sampled.kernel}: {sampled.why}")
     return 1 if count["wrong"] else 0

@@ -12,24 +12,24 @@ _F = "nn.functional."
 
 
 def layer_norm(s: Any) -> Adapted:
-    given = named(s, "normalized_shape", "weight", "bias", "eps")
-    attrs = {"normalized_shape": list(given["normalized_shape"]), "eps": given.get("eps", 1e-5)}
-    return [s.input, given.get("weight"), given.get("bias")], attrs
+    kwargs = named(s, "normalized_shape", "weight", "bias", "eps")
+    attrs = {"normalized_shape": list(kwargs["normalized_shape"]), "eps": kwargs.get("eps", 1e-5)}
+    return [s.input, kwargs.get("weight"), kwargs.get("bias")], attrs
 
 
 def rms_norm(s: Any) -> Adapted:
     import torch
 
-    given = named(s, "normalized_shape", "weight", "eps")
+    kwargs = named(s, "normalized_shape", "weight", "eps")
     wide = torch.float32 if s.input.dtype in (torch.bfloat16, torch.float16) else s.input.dtype
-    eps = torch.finfo(wide).eps if given.get("eps") is None else given["eps"]
-    return [s.input, given.get("weight")], {"normalized_shape": list(given["normalized_shape"]), "eps": eps}
+    eps = torch.finfo(wide).eps if kwargs.get("eps") is None else kwargs["eps"]
+    return [s.input, kwargs.get("weight")], {"normalized_shape": list(kwargs["normalized_shape"]), "eps": eps}
 
 
 def group_norm(s: Any) -> Adapted:
-    given = named(s, "num_groups", "weight", "bias", "eps")
-    attrs = {"groups": given["num_groups"], "eps": given.get("eps", 1e-5)}
-    return [s.input, given.get("weight"), given.get("bias")], attrs
+    kwargs = named(s, "num_groups", "weight", "bias", "eps")
+    attrs = {"groups": kwargs["num_groups"], "eps": kwargs.get("eps", 1e-5)}
+    return [s.input, kwargs.get("weight"), kwargs.get("bias")], attrs
 
 
 def native_group_norm(s: Any) -> Adapted:
@@ -38,26 +38,26 @@ def native_group_norm(s: Any) -> Adapted:
 
 
 def instance_norm(s: Any) -> Adapted:
-    given = named(s, "running_mean", "running_var", "weight", "bias", "use_input_stats", "momentum", "eps")
-    if not given.get("use_input_stats", True):
+    kwargs = named(s, "running_mean", "running_var", "weight", "bias", "use_input_stats", "momentum", "eps")
+    if not kwargs.get("use_input_stats", True):
         raise NotComparable("running statistics")
-    return [s.input, given.get("weight"), given.get("bias")], {"eps": given.get("eps", 1e-5)}
+    return [s.input, kwargs.get("weight"), kwargs.get("bias")], {"eps": kwargs.get("eps", 1e-5)}
 
 
 def batch_norm(training: bool) -> Adapt:
     names = ("running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
 
     def adapt(s: Any) -> Adapted:
-        given = named(s, *names)
-        if bool(given.get("training", False)) is not training:
+        kwargs = named(s, *names)
+        if bool(kwargs.get("training", False)) is not training:
             raise NotComparable("the other op")
         if s.input.dim() < 2:
             raise NotComparable("no channels")
-        affine = [given.get("weight"), given.get("bias")]
-        statistics = [given["running_mean"], given["running_var"]]
-        attrs: dict[str, Any] = {"eps": given.get("eps", 1e-5)}
+        affine = [kwargs.get("weight"), kwargs.get("bias")]
+        statistics = [kwargs["running_mean"], kwargs["running_var"]]
+        attrs: dict[str, Any] = {"eps": kwargs.get("eps", 1e-5)}
         if training:
-            attrs["momentum"] = given.get("momentum", 0.1)
+            attrs["momentum"] = kwargs.get("momentum", 0.1)
         return [s.input, *affine, *statistics], attrs
 
     return adapt

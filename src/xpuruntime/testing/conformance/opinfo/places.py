@@ -14,18 +14,18 @@ _F = "nn.functional."
 
 
 def gather(s: Any) -> Adapted:
-    given = named(s, "dim", "index")
-    return [s.input, given["index"]], {"dim": given["dim"]}
+    kwargs = named(s, "dim", "index")
+    return [s.input, kwargs["index"]], {"dim": kwargs["dim"]}
 
 
 def scatter(reduce: str) -> Adapt:
     def adapt(s: Any) -> Adapted:
-        given = named(s, "dim", "index", "src")
-        src = given.get("src", given.get("value"))
+        kwargs = named(s, "dim", "index", "src")
+        src = kwargs.get("src", kwargs.get("value"))
         how = {"multiply": "mul", "sum": "add", "prod": "mul"}.get(
-            given.get("reduce", ""), given.get("reduce")
+            kwargs.get("reduce", ""), kwargs.get("reduce")
         )
-        return [s.input, given["index"], src], {"dim": given["dim"], "reduce": how or reduce}
+        return [s.input, kwargs["index"], src], {"dim": kwargs["dim"], "reduce": how or reduce}
 
     return adapt
 
@@ -70,23 +70,23 @@ def getitem(s: Any) -> Adapted:
 
 
 def embedding(s: Any) -> Adapted:
-    given = dict(s.kwargs)
-    given.pop("padding_idx", None)
-    only(given)
+    kwargs = dict(s.kwargs)
+    kwargs.pop("padding_idx", None)
+    only(kwargs)
     return [s.input, s.args[0]], {}
 
 
 def embedding_bag(s: Any) -> Adapted:
-    given = named(s, "indices", "offsets")
-    if given.get("max_norm") is not None or given.get("offsets") is None:
-        raise NotComparable("renormalisation, or bags of equal size")
+    kwargs = named(s, "indices", "offsets")
+    if kwargs.get("max_norm") is not None or kwargs.get("offsets") is None:
+        raise NotComparable("renormalization, or bags of equal size")
     attrs = {
-        "mode": given.get("mode", "mean"),
-        "include_last_offset": given.get("include_last_offset", False),
+        "mode": kwargs.get("mode", "mean"),
+        "include_last_offset": kwargs.get("include_last_offset", False),
     }
-    if given.get("padding_idx") is not None:
-        attrs["padding_idx"] = given["padding_idx"] % s.input.shape[0]
-    return [s.input, given["indices"], given["offsets"], given.get("per_sample_weights")], attrs
+    if kwargs.get("padding_idx") is not None:
+        attrs["padding_idx"] = kwargs["padding_idx"] % s.input.shape[0]
+    return [s.input, kwargs["indices"], kwargs["offsets"], kwargs.get("per_sample_weights")], attrs
 
 
 def one_hot(s: Any) -> Adapted:
@@ -102,9 +102,9 @@ def topk(s: Any) -> Adapted:
 
 
 def sort(s: Any) -> Adapted:
-    given = named(s, "dim", "descending")
-    given["stable"] = True
-    return [s.input], given
+    kwargs = named(s, "dim", "descending")
+    kwargs["stable"] = True
+    return [s.input], kwargs
 
 
 def stable_sort(s: Any, operands: list[Any], attrs: dict[str, Any]) -> Any:
@@ -132,10 +132,10 @@ def counted(*names: str) -> Adapt:
     """Return a bridge with operands by name. The number of results depends on data, so the op takes it as a symbol."""
 
     def adapt(s: Any) -> Adapted:
-        given = named(s, *names)
-        if given.get("as_tuple"):
+        kwargs = named(s, *names)
+        if kwargs.get("as_tuple"):
             raise NotComparable("as a tuple")
-        return [s.input, *(given[n] for n in names)], {"count": dim("u0")}
+        return [s.input, *(kwargs[n] for n in names)], {"count": dim("u0")}
 
     return adapt
 

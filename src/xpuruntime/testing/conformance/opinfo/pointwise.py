@@ -104,8 +104,8 @@ def with_attrs(*names: str) -> Adapt:
     """Return a bridge of the input alone; the other arguments are attributes of the same names."""
 
     def adapt(s: Any) -> Adapted:
-        given = named(s, *names)
-        return [s.input], {k: v for k, v in only(given, *names).items() if v is not None}
+        kwargs = named(s, *names)
+        return [s.input], {k: v for k, v in only(kwargs, *names).items() if v is not None}
 
     return adapt
 
@@ -114,8 +114,8 @@ def with_tensors(*names: str, **defaults: Any) -> Adapt:
     """Return a bridge in which every named argument is an operand."""
 
     def adapt(s: Any) -> Adapted:
-        given = named(s, *names)
-        return [s.input, *(given.get(n) for n in names)], dict(defaults)
+        kwargs = named(s, *names)
+        return [s.input, *(kwargs.get(n) for n in names)], dict(defaults)
 
     return adapt
 
@@ -152,17 +152,17 @@ def to_dtype(name: str) -> Adapt:
 
 
 def threshold_zero(s: Any) -> Adapted:
-    given = named(s, "negative_slope", "inplace")
-    return [s.input], {k: v for k, v in given.items() if k == "negative_slope"}
+    kwargs = named(s, "negative_slope", "inplace")
+    return [s.input], {k: v for k, v in kwargs.items() if k == "negative_slope"}
 
 
 def inplace(*names: str) -> Adapt:
     """Return a bridge with attributes by name that ignores ``inplace``."""
 
     def adapt(s: Any) -> Adapted:
-        given = named(s, *names)
-        given.pop("inplace", None)
-        return [s.input], only(given, *names)
+        kwargs = named(s, *names)
+        kwargs.pop("inplace", None)
+        return [s.input], only(kwargs, *names)
 
     return adapt
 
@@ -183,13 +183,13 @@ def relu6(s: Any) -> Adapted:
 def hardtanh(s: Any) -> Adapted:
     if not s.input.is_floating_point():
         raise NotComparable("integers between fractions, which PyTorch cuts off first")
-    given = named(s, "min_val", "max_val")
-    return [s.input, given.get("min_val", -1.0), given.get("max_val", 1.0)], {}
+    kwargs = named(s, "min_val", "max_val")
+    return [s.input, kwargs.get("min_val", -1.0), kwargs.get("max_val", 1.0)], {}
 
 
 def softplus(s: Any) -> Adapted:
-    given = named(s, "beta", "threshold")
-    return [s.input], {"beta": given.get("beta", 1), "threshold": given.get("threshold", 20)}
+    kwargs = named(s, "beta", "threshold")
+    return [s.input], {"beta": kwargs.get("beta", 1), "threshold": kwargs.get("threshold", 20)}
 
 
 def prelu(s: Any) -> Adapted:

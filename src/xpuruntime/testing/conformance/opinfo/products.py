@@ -24,13 +24,13 @@ def einsum(s: Any) -> Adapted:
 
 def attention(s: Any) -> Adapted:
     q, (k, v) = s.input, s.args[:2]
-    given = dict(s.kwargs)
-    if q.dim() != 4 or given.get("dropout_p"):
+    kwargs = dict(s.kwargs)
+    if q.dim() != 4 or kwargs.get("dropout_p"):
         raise NotComparable("another rank, or dropout")
-    given.pop("dropout_p", None)
-    causal, mask = given.pop("is_causal", False), given.pop("attn_mask", None)
-    given.pop("enable_gqa", None)
-    return [q, k, v, mask], {"causal": causal, **only(given, "scale")}
+    kwargs.pop("dropout_p", None)
+    causal, mask = kwargs.pop("is_causal", False), kwargs.pop("attn_mask", None)
+    kwargs.pop("enable_gqa", None)
+    return [q, k, v, mask], {"causal": causal, **only(kwargs, "scale")}
 
 
 BRIDGES: dict[str, Bridge] = {name: Bridge(name, binary) for name in ("mm", "bmm", "matmul")} | {

@@ -27,18 +27,18 @@ def reference(family: str, **more: Any) -> Any:
     import transformers
 
     if family == "qwen2":
-        made = transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**{**SIZES, **more}))
+        model = transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**{**SIZES, **more}))
     else:
         facts = {"tie_word_embeddings": True, "rope_parameters": LLAMA3, **SIZES, **more}
-        made = transformers.LlamaForCausalLM(transformers.LlamaConfig(**facts))
-    made = made.eval()
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**facts))
+    model = model.eval()
     seed = torch.Generator().manual_seed(7)
     with torch.no_grad():
-        for name, p in made.named_parameters():
+        for name, p in model.named_parameters():
             noise = torch.randn(p.shape, generator=seed)
             p.copy_(1 + 0.3 * noise if "norm" in name else 0.5 * noise if p.ndim == 1 else 0.2 * noise)
-    made.tie_weights()
-    return made
+    model.tie_weights()
+    return model
 
 
 def prompt(length: int, seed: int = 0) -> list[int]:
@@ -58,9 +58,9 @@ def greedy(model: Any, tokens: list[int], count: int) -> list[int]:
     """Return the reference's own greedy continuation."""
     import torch
 
-    given = torch.tensor([tokens])
+    inputs = torch.tensor([tokens])
     out = model.generate(  # without a mask it would treat tokens 0 as padding
-        given, attention_mask=torch.ones_like(given), max_new_tokens=count, do_sample=False, eos_token_id=None,
+        inputs, attention_mask=torch.ones_like(inputs), max_new_tokens=count, do_sample=False, eos_token_id=None,
         pad_token_id=0,
     )  # fmt: skip
     return [int(t) for t in out[0, len(tokens) :]]

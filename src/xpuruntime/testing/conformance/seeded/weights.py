@@ -79,8 +79,8 @@ def _scaled(layer: Any, key: str, values: Any) -> Any:
     from torch import nn
 
     if isinstance(layer, nn.modules.batchnorm._BatchNorm):
-        centre, spread = getattr(layer, "reach", (LIFT, 1.0))
-        return values * SHIFT + centre if key == "bias" else (values * SPREAD).exp() * spread
+        center, spread = getattr(layer, "reach", (LIFT, 1.0))
+        return values * SHIFT + center if key == "bias" else (values * SPREAD).exp() * spread
     if key == "bias":
         return values * SHIFT
     if isinstance(layer, nn.Linear | nn.modules.conv._ConvNd):
