@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent / "tests"))  # for `support`
 
 
 @dataclass(frozen=True)

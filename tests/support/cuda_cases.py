@@ -1,4 +1,4 @@
-"""Programs for a GPU as plain data: what ``scripts/gpu/cuda_cases.py`` runs there with CuPy alone, before any backend is trusted.
+"""Programs for a GPU as plain data: what ``tests/gpu/cuda_cases.py`` runs there with CuPy alone, before any backend is trusted.
 
     python -m support.cuda_cases FOLDER [--nodes STEP]
 

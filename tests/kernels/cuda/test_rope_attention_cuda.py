@@ -145,7 +145,7 @@ def test_a_cluster_has_all_keys_of_a_head() -> None:
 @pytest.mark.parametrize("case", [1, 4, 6])
 @pytest.mark.parametrize("way", list(WAYS))
 def test_other_cuts_compute_the_same(monkeypatch: pytest.MonkeyPatch, way: str, case: int) -> None:
-    """What scripts/gpu/decoder_cuts.py measures."""
+    """What benchmarks/cuda/decoder_breakdown.py measures."""
     monkeypatch.setattr(decode_append, "cut_of", lambda s, t: WAYS[way](decode.cut_for(s, t, 128), s.keys))
     graph, feeds, old = step(**CASES[case])
     judged(call_of(graph, {}), graph, feeds, old)
