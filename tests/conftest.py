@@ -89,6 +89,7 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError(f"XPU_TEST_LEVEL={highest}: this processor lacks {lacking}")
 
 
+@pytest.hookimpl(trylast=True)  # after -m and -k, so that the cases are drawn of what is left
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     keep_sampled(config, items)
     if os.environ.get("XPU_TEST_DEVICE"):
@@ -105,18 +106,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def keep_sampled(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the cases of sampled tests that the seed does not draw. At least one case of each test function remains."""
+    """Deselect the cases of sampled tests that the seed does not draw.
+
+    Each test function keeps its own n cases; functions of one file that share a ``group`` keep n together.
+    """
     if os.environ[SEED] == EVERYTHING:
         return
     cases: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if item.get_closest_marker("sampled"):
-            cases[item.nodeid.partition("[")[0]].append(item)
+        if mark := item.get_closest_marker("sampled"):
+            function = item.nodeid.partition("[")[0]
+            group = mark.kwargs.get("group")
+            cases[f"{function.partition('::')[0]}::{group}" if group else function].append(item)
     left_out = set()
     for group in cases.values():
-        mark = group[0].get_closest_marker("sampled")
-        assert mark is not None
-        kept = drawn([item.nodeid for item in group], max(1, *mark.args), os.environ[SEED])
+        count = max(mark.args[0] for item in group for mark in item.iter_markers("sampled"))
+        kept = drawn([item.nodeid for item in group], count, os.environ[SEED])
         left_out |= {item for item in group if item.nodeid not in kept}
     if left_out:
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])

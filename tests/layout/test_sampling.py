@@ -33,6 +33,14 @@ def test_single():
 def test_some_cases(case):
     pass
 
+@pytest.mark.sampled(1, group="pair")
+def test_pair_one():
+    pass
+
+@pytest.mark.sampled(1, group="pair")
+def test_pair_two():
+    pass
+
 def test_light():
     pass
 """
@@ -65,7 +73,7 @@ def ran(project: Path, *options: str, seed: str = "") -> tuple[set[str], str]:
 
 def test_without_a_seed_every_case_runs(project: Path) -> None:
     names, said = ran(project)
-    assert len(names) == 45
+    assert len(names) == 47
     assert "sampled tests: every case" in said
 
 
@@ -77,8 +85,9 @@ def test_a_seed_draws_as_many_cases_as_the_mark_says(project: Path) -> None:
     some = {n for n in names if n.startswith("test_some_cases")}
     assert len(some) == 2
     assert "test_some_cases[2]" in some
+    assert len([n for n in names if n.startswith("test_pair")]) == 1
     assert {"test_single", "test_light"} < names
-    assert "37 deselected" in said
+    assert "38 deselected" in said
 
 
 def test_another_seed_draws_others(project: Path) -> None:
