@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +165,37 @@ def store_of_run(factory: pytest.TempPathFactory) -> Path:
 def shared_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The store of this run, for tests that start processes with an environment of their own."""
     return store_of_run(tmp_path_factory)
+
+
+def link_binaries(store: Path, shared: Path) -> Path:
+    """Make an empty store whose compiled texts are those of a shared one.
+
+    Only these kinds are links: the store neither lists nor trims what is behind a link.
+    """
+    for folder in (store, store / "v1", shared, shared / "v1"):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    for kind in ("object", "cubin"):
+        (shared / "v1" / kind).mkdir(mode=0o700, exist_ok=True)
+        (store / "v1" / kind).symlink_to(shared / "v1" / kind)
+    return store
+
+
+@pytest.fixture(scope="session")
+def part() -> Callable[[Sequence[str], int], list[str]]:
+    """Return ``count`` of some names, drawn by the seed of this run; all of them in a run of everything."""
+
+    def part(names: Sequence[str], count: int) -> list[str]:
+        seed = os.environ[SEED]
+        kept = set(names) if seed == EVERYTHING else drawn(list(names), count, seed)
+        return [name for name in names if name in kept]
+
+    return part
+
+
+@pytest.fixture
+def fresh_store(tmp_path: Path, shared_store: Path) -> Path:
+    """An empty store for one test. Texts that any test of this run compiled are not compiled again."""
+    return link_binaries(tmp_path / "store", shared_store)
 
 
 @pytest.fixture(scope="session")

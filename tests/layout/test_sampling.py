@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 HEAVY = """
+import os
 import pytest
 
 @pytest.mark.sampled(2)
@@ -40,6 +41,10 @@ def test_pair_one():
 @pytest.mark.sampled(1, group="pair")
 def test_pair_two():
     pass
+
+def test_part(part):
+    assert len(part(list("abcdef"), 2)) == (6 if os.environ["XPU_TEST_SEED"] == "all" else 2)
+    assert part(list("abcdef"), 2) == sorted(part(list("abcdef"), 2))
 
 def test_light():
     pass
@@ -73,7 +78,7 @@ def ran(project: Path, *options: str, seed: str = "") -> tuple[set[str], str]:
 
 def test_without_a_seed_every_case_runs(project: Path) -> None:
     names, said = ran(project)
-    assert len(names) == 47
+    assert len(names) == 48
     assert "sampled tests: every case" in said
 
 
