@@ -37,6 +37,7 @@ ONLY_PROCESSORS = {
 ROOT = Path(__file__).resolve().parents[1]
 SEED = "XPU_TEST_SEED"
 EVERYTHING = "all"
+LEFT_OUT = pytest.StashKey[int]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -67,6 +68,10 @@ def drawn(names: list[str], count: int, seed: str) -> set[str]:
 def pytest_report_header(config: pytest.Config) -> str:
     seed = os.environ[SEED]
     return "sampled tests: every case" if seed == EVERYTHING else f"sampled tests: repeat with --seed {seed}"
+
+
+def pytest_report_collectionfinish(config: pytest.Config) -> str:
+    return f"sampled tests: {config.stash[LEFT_OUT]} cases left out" if LEFT_OUT in config.stash else ""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -124,6 +129,7 @@ def keep_sampled(config: pytest.Config, items: list[pytest.Item]) -> None:
         kept = drawn([item.nodeid for item in group], count, os.environ[SEED])
         left_out |= {item for item in group if item.nodeid not in kept}
     if left_out:
+        config.stash[LEFT_OUT] = len(left_out)
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]
 

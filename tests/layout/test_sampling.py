@@ -93,6 +93,7 @@ def test_a_seed_draws_as_many_cases_as_the_mark_says(project: Path) -> None:
     assert len([n for n in names if n.startswith("test_pair")]) == 1
     assert {"test_single", "test_light"} < names
     assert "38 deselected" in said
+    assert "sampled tests: 38 cases left out" in said
 
 
 def test_another_seed_draws_others(project: Path) -> None:
