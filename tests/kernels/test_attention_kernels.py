@@ -70,6 +70,7 @@ MASKS = [
 ]
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize(("shape", "dtype"), MASKS)
 def test_masks_broadcast(kernel: str, shape: tuple[int, ...], dtype: str) -> None:
