@@ -38,6 +38,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SEED = "XPU_TEST_SEED"
 EVERYTHING = "all"
 LEFT_OUT = pytest.StashKey[int]()
+WHOLE_SUITE = 3600  # seconds for a test that runs a third-party suite, or works on a GPU
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -97,6 +98,11 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)  # after -m and -k, so that the cases are drawn of what is left
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     keep_sampled(config, items)
+    for item in items:
+        if not item.get_closest_marker("timeout") and (
+            item.get_closest_marker("conformance") or item.get_closest_marker("gpu")
+        ):
+            item.add_marker(pytest.mark.timeout(WHOLE_SUITE))
     if os.environ.get("XPU_TEST_DEVICE"):
         for item in items:
             if {item.path.name, getattr(item, "originalname", "")} & ONLY_PROCESSORS:

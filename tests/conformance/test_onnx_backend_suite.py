@@ -25,6 +25,8 @@ NATIVE_FLOOR = 1590
 """Node cases, of 1,884, that must be compiled to kernels of ours and be right; 1,609 were (onnx 1.23.2)."""
 QUICK = "node,simple,pytorch-converted,pytorch-operator"
 
+pytestmark = pytest.mark.timeout(1000)
+
 
 def coverage(judged: str, *more: str) -> dict:
     command = [

@@ -106,11 +106,12 @@ def run(page: str, text: str, folder: Path, store: Path) -> subprocess.Completed
         env=environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=540,
         check=False,
     )
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("path", [p for p in PAGES if p.is_file()], ids=lambda p: str(p.relative_to(ROOT)))
 def test_a_page_runs(path: Path, folder: Path, shared_store: Path) -> None:
     done = run(path.name, path.read_text(encoding="utf-8"), folder, shared_store)

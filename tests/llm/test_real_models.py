@@ -22,7 +22,7 @@ transformers = pytest.importorskip("transformers")
 from xpuruntime.llm import Generator  # noqa: E402
 from xpuruntime.testing.conformance.seeded.decoders import logits_of  # noqa: E402
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1000)]
 
 PROMPTS = [
     "What is the capital of France?",
