@@ -25,16 +25,16 @@ using ConstBytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::dev
 // The value, or the Status that says why there is none. Calls are made without the GIL.
 template <class Call>
 nb::object value_or_status(Call call) {
-    auto made = [&] {
+    auto result = [&] {
         const nb::gil_scoped_release no_gil;
         return call();
     }();
-    if (!made.status.ok()) return nb::cast(std::move(made.status));
-    return nb::cast(std::move(made.value));
+    if (!result.status.ok()) return nb::cast(std::move(result.status));
+    return nb::cast(std::move(result.value));
 }
 
-Order order_of(std::optional<uintptr_t> stream) {
-    return stream ? Order{true, reinterpret_cast<void*>(*stream)} : Order{};
+StreamOrder order_of(std::optional<uintptr_t> stream) {
+    return stream ? StreamOrder{true, reinterpret_cast<void*>(*stream)} : StreamOrder{};
 }
 
 // What a tensor of another library shows of itself: (address, shape, strides in elements, device, code,
@@ -164,7 +164,7 @@ void bind_backend(nb::module_& m) {
         "cuda_backend",
         [](int index, const Search& search) {
             return value_or_status([&]() -> Result<std::shared_ptr<CudaBackend>> {
-                if (Status status = cuda_library().open(search); !status.ok()) return status;
+                XPURT_TRY(cuda_library().open(search));
                 return cuda_backend(index);
             });
         },
@@ -190,25 +190,25 @@ void bind_cuda(nb::module_& m) {
     m.def(
         "nvrtc_version",
         [] {
-            Result<NvrtcVersion> found = [] {
+            Result<NvrtcVersion> result = [] {
                 const nb::gil_scoped_release no_gil;
                 return nvrtc_version();
             }();
-            return std::tuple<Status, int, int>(std::move(found.status), found.value.major,
-                                                found.value.minor);
+            return std::tuple<Status, int, int>(std::move(result.status), result.value.major,
+                                                result.value.minor);
         },
         "Of the NVRTC that is loaded: (status, major, minor).");
     m.def(
         "nvrtc_compile",
         [](const std::string& source, const std::string& name, const std::string& arch,
            const std::vector<std::string>& options) {
-            Result<Compiled> made = [&] {
+            Result<Compiled> result = [&] {
                 const nb::gil_scoped_release no_gil;
                 return nvrtc_compile(source, name, arch, options);
             }();
             return std::tuple<Status, nb::bytes, std::string>(
-                std::move(made.status), nb::bytes(made.value.cubin.data(), made.value.cubin.size()),
-                std::move(made.value.log));
+                std::move(result.status), nb::bytes(result.value.cubin.data(), result.value.cubin.size()),
+                std::move(result.value.log));
         },
         "source"_a, "name"_a, "arch"_a, "options"_a = std::vector<std::string>(),
         nb::sig("def nvrtc_compile(source: str, name: str, arch: str, options: Sequence[str] = []) -> "

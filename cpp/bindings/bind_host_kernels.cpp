@@ -28,9 +28,9 @@ class PythonKernel final : public HostKernel {
         try {
             nb::list addresses;
             for (size_t i = 0; i < args_; ++i) addresses.append(reinterpret_cast<uintptr_t>(args[i]));
-            const auto said =
+            const auto error =
                 nb::cast<std::string>(function_(addresses, reinterpret_cast<uintptr_t>(stream)));
-            return said.empty() ? Status{} : Status{Code::call_failed, said, "Mend the function."};
+            return error.empty() ? Status{} : Status{Code::call_failed, error, "Mend the function."};
         } catch (const std::exception& error) {
             return {Code::call_failed, error.what(), ""};
         }
@@ -47,9 +47,9 @@ nb::object option(const Option& value) {
 
 // `find(symbol, options, specs, inputs, device)` gives the function of a call, or a text that says why not.
 void set_finder(nb::object find) {
-    auto* const kept = new nb::object(std::move(find));  // never freed: the core asks as long as it lives
+    auto* const finder = new nb::object(std::move(find));  // never freed: the core asks as long as it lives
     set_host_kernels(
-        [kept](const KernelCall& call, const std::string& device) -> Result<std::unique_ptr<HostKernel>> {
+        [finder](const KernelCall& call, const std::string& device) -> Result<std::unique_ptr<HostKernel>> {
             const nb::gil_scoped_acquire gil;
             try {
                 nb::dict options;
@@ -57,11 +57,11 @@ void set_finder(nb::object find) {
                 nb::list specs;
                 for (const ArgumentSpec& spec : call.specs)
                     specs.append(nb::make_tuple(spec.dtype, spec.shape, spec.strides));
-                nb::object found = (*kept)(call.symbol, options, specs, call.inputs, device);
-                if (nb::isinstance<nb::str>(found))
-                    return Status{Code::not_found, nb::cast<std::string>(found), ""};
+                nb::object function = (*finder)(call.symbol, options, specs, call.inputs, device);
+                if (nb::isinstance<nb::str>(function))
+                    return Status{Code::not_found, nb::cast<std::string>(function), ""};
                 return std::unique_ptr<HostKernel>(
-                    std::make_unique<PythonKernel>(std::move(found), call.args.size()));
+                    std::make_unique<PythonKernel>(std::move(function), call.args.size()));
             } catch (const std::exception& error) {
                 return Status{Code::call_failed, error.what(), ""};
             }

@@ -31,9 +31,10 @@ void bind_libraries(nb::module_& m) {
         .def_prop_ro(
             "refusals",
             [](const Status& self) {
-                std::vector<std::tuple<int32_t, std::string, std::string>> made;
-                for (const Refusal& each : self.refusals) made.emplace_back(each.call, each.why, each.advice);
-                return made;
+                std::vector<std::tuple<int32_t, std::string, std::string>> result;
+                for (const CallRefusal& each : self.refusals)
+                    result.emplace_back(each.call, each.reason, each.advice);
+                return result;
             },
             "Calls of a plan that libraries declined: position, why, what to do.")
         .def_prop_ro("ok", &Status::ok);

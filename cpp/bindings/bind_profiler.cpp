@@ -66,29 +66,30 @@ void bind_profiler(nb::module_& m) {
         .def_prop_ro("pending", &EventRing::pending)
         .def_prop_ro("dropped", &EventRing::dropped);
 
-    nb::class_<Seen>(m, "Seen", "One piece of work by the driver's own record.")
+    nb::class_<DeviceActivity>(m, "DeviceActivity", "One piece of work by the driver's own record.")
         .def_prop_ro("kind",
-                     [](const Seen& self) {
+                     [](const DeviceActivity& self) {
                          constexpr const char* names[] = {"kernel", "copy", "fill"};
                          return names[self.kind];
                      })
-        .def_ro("call", &Seen::call)
-        .def_ro("name", &Seen::name)
+        .def_ro("call", &DeviceActivity::call)
+        .def_ro("name", &DeviceActivity::name)
         .def_prop_ro(
-            "grid", [](const Seen& s) { return nb::make_tuple(s.grid[0], s.grid[1], s.grid[2]); },
+            "grid", [](const DeviceActivity& s) { return nb::make_tuple(s.grid[0], s.grid[1], s.grid[2]); },
             nb::sig("def grid(self) -> tuple[int, int, int]"))
         .def_prop_ro(
-            "block", [](const Seen& s) { return nb::make_tuple(s.block[0], s.block[1], s.block[2]); },
+            "block",
+            [](const DeviceActivity& s) { return nb::make_tuple(s.block[0], s.block[1], s.block[2]); },
             nb::sig("def block(self) -> tuple[int, int, int]"))
-        .def_ro("registers", &Seen::registers)
-        .def_ro("shared_bytes", &Seen::shared_bytes)
-        .def_ro("local_bytes", &Seen::local_bytes)
-        .def_ro("bytes", &Seen::bytes)
-        .def_ro("start_ns", &Seen::start_ns)
-        .def_ro("duration_ns", &Seen::duration_ns);
+        .def_ro("registers", &DeviceActivity::registers)
+        .def_ro("shared_bytes", &DeviceActivity::shared_bytes)
+        .def_ro("local_bytes", &DeviceActivity::local_bytes)
+        .def_ro("bytes", &DeviceActivity::bytes)
+        .def_ro("start_ns", &DeviceActivity::start_ns)
+        .def_ro("duration_ns", &DeviceActivity::duration_ns);
     nb::class_<Observation>(m, "Observation", "Filled by the run that it is handed to.")
         .def(nb::init<>())
-        .def_ro("seen", &Observation::seen)
+        .def_ro("activities", &Observation::activities)
         .def_ro("graph", &Observation::graph)
         .def_ro("joined", &Observation::joined)
         .def_ro("source", &Observation::source)

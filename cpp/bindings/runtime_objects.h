@@ -14,13 +14,13 @@
 namespace xpurt::bindings {
 
 // What an array at a program's border must be for its memory to be used as it is.
-struct Border {
+struct ArraySpec {
     nanobind::object dtype;
     std::vector<Py_ssize_t> shape;
     int flags;
 
     // The array's memory, or null when it does not fit.
-    void* fit(PyObject* object) const noexcept {
+    void* memory_if_matching(PyObject* object) const noexcept {
         if (Py_TYPE(object) != array_type) return nullptr;
         const auto& array = *reinterpret_cast<const ArrayFields*>(object);
         if (array.descr != dtype.ptr() || array.nd != static_cast<int>(shape.size()) ||
@@ -33,20 +33,20 @@ struct Border {
 };
 
 // Fixed with the Python objects that own the memory.
-struct PyFixed {
-    Fixed core;
+struct PyWeightBindings {
+    WeightBindings core;
     nanobind::object owner;
 };
 
 // A flag that ends the runs it was handed to.
-struct Stop {
+struct StopFlag {
     std::atomic<bool> set{false};
 };
 
 struct PyExecutor {
     std::unique_ptr<Executor> core;
-    std::vector<Border> borders;  // inputs, then outputs
-    bool apart = false;           // the device's memory is not the host's
+    std::vector<ArraySpec> io_specs;  // inputs, then outputs
+    bool copies_io = false;           // the device's memory is not the host's
 };
 
 }  // namespace xpurt::bindings

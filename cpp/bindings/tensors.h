@@ -7,7 +7,7 @@
 #include <array>
 #include <cstdint>
 
-#include "exchange.h"
+#include "dlpack_exchange.h"
 #include "xpurt/dispatcher.h"
 
 namespace xpurt::bindings {
@@ -30,50 +30,51 @@ constexpr int c_contiguous = 0x1, aligned = 0x100, writeable = 0x400;
 extern PyTypeObject* array_type;  // null: not trusted, arrays come by address only
 
 // How tensors of one Python type are read, and made.
-struct Library {
-    const exchange::Api* api = nullptr;
+struct TensorLibrary {
+    const exchange::DlpackExchangeApi* api = nullptr;
     bool arrays = false;     // NumPy's
     bool gradients = false;  // tensors say whether they need one: results of ours would lose it
 
-    bool known() const noexcept { return arrays || api != nullptr; }
+    bool cache() const noexcept { return arrays || api != nullptr; }
 };
 // Of a type; looked at once. The GIL is held.
-const Library& library_of(PyTypeObject* type);
+const TensorLibrary& library_of(PyTypeObject* type);
 
-constexpr int most_rank = 16;
+constexpr int max_rank = 16;
 
 // A tensor, as long as its owner keeps it as it is.
-struct Tensor {
+struct ForeignTensor {
     TensorView view{};
-    const Library* library = nullptr;
+    const TensorLibrary* library = nullptr;
     bool writeable = true;
 
-    Tensor() = default;
-    Tensor(const Tensor&) = delete;
-    Tensor& operator=(const Tensor&) = delete;
+    ForeignTensor() = default;
+    ForeignTensor(const ForeignTensor&) = delete;
+    ForeignTensor& operator=(const ForeignTensor&) = delete;
 
     enum class Read {
         done,
-        otherwise,  // not in this way: of an unknown library, type or form
-        gradient,   // it asks for a gradient, which nobody would compute
+        unsupported,  // not in this way: of an unknown library, type or form
+        gradient,     // it asks for a gradient, which nobody would compute
     };
     Read read(PyObject* object);
     // Where a run on it goes: on devices with streams, the one that its library works on. False with a Python
     // error set.
-    bool order(Order& order) const;
+    bool order(StreamOrder& order) const;
 
   private:
-    std::array<int64_t, most_rank> strides_;  // of an array, which counts bytes
+    std::array<int64_t, max_rank> strides_;  // of an array, which counts bytes
 };
 
 // Results of one form, in whichever library the caller uses.
-class Blank {
+class TensorFactory {
   public:
-    Blank(std::vector<int64_t> shape, uint8_t code, uint8_t bits, nanobind::object array_dtype);
+    TensorFactory(std::vector<int64_t> shape, uint8_t code, uint8_t bits, nanobind::object array_dtype);
     // A new tensor on a device, content arbitrary; null with a Python error set.
-    PyObject* make(const Library& library, int32_t device_type, int32_t device_index, Memory& memory) const;
+    PyObject* make(const TensorLibrary& library, int32_t device_type, int32_t device_index,
+                   Memory& memory) const;
     // Whether a caller's tensor can take the result.
-    bool fits(const Tensor& tensor, int32_t device_type, int32_t device_index) const noexcept;
+    bool fits(const ForeignTensor& tensor, int32_t device_type, int32_t device_index) const noexcept;
     int64_t bytes() const noexcept { return bytes_; }
 
   private:

@@ -61,7 +61,7 @@ inline uint64_t bits(double value) {
     return word;
 }
 
-inline KernelCall call(std::string symbol, std::vector<Place> args, int64_t n) {
+inline KernelCall call(std::string symbol, std::vector<BufferRef> args, int64_t n) {
     KernelCall made;
     made.kernel = "test/" + symbol;
     made.symbol = std::move(symbol);
@@ -77,8 +77,8 @@ inline Plan chain(CudaBackend& on, int64_t n) {
     Plan plan;
     plan.name = "chain";
     plan.arena_bytes = 256 + 4 * n;
-    plan.inputs = plan.outputs = plan.fixed = 1;
-    plan.border_bytes = {4 * n, 4 * n};
+    plan.inputs = plan.outputs = plan.weights = 1;
+    plan.io_bytes = {4 * n, 4 * n};
     plan.module = kernels(on);
     plan.calls = {call("add", {{1, 0}, {3, 0}, {0, 256}}, n), call("scale", {{0, 256}, {2, 0}}, n)};
     plan.calls[1].params = {bits(0.5), 3};
@@ -108,30 +108,30 @@ struct Arrays {
 // A weight on the device.
 struct Weight {
     std::shared_ptr<CudaBlock> block;
-    Fixed fixed;
+    WeightBindings weights;
     static Weight filled(CudaBackend& on, float value, bool exclusive = false) {
         auto made = on.block(4 * n, {});
         REQUIRE(made.status.ok());
         const std::vector<float> data(n, value);
         REQUIRE(on.upload(made.value->address(), data.data(), 4 * n).ok());
-        return {made.value, Fixed({reinterpret_cast<Memory>(made.value->address())}, exclusive)};
+        return {made.value, WeightBindings({reinterpret_cast<Memory>(made.value->address())}, exclusive)};
     }
 };
 
-inline Status run_host(Executor& executor, const Fixed& fixed, Arrays& a, int64_t* times = nullptr,
+inline Status run_host(Executor& executor, const WeightBindings& weights, Arrays& a, int64_t* times = nullptr,
                        EventRing* ring = nullptr) {
     const Memory in = a.x.data(), out = a.y.data();
     Executor::Run run;
-    run.fixed = &fixed, run.inputs = &in, run.outputs = &out, run.times = times, run.ring = ring;
+    run.weights = &weights, run.inputs = &in, run.outputs = &out, run.times = times, run.ring = ring;
     run.host = true;
     return executor.run(run);
 }
 
-inline Status run_device(Executor& executor, const Fixed& fixed, const CudaBlock& in, const CudaBlock& out,
-                         const Order& order = {}) {
+inline Status run_device(Executor& executor, const WeightBindings& weights, const CudaBlock& in,
+                         const CudaBlock& out, const StreamOrder& order = {}) {
     const Memory x = reinterpret_cast<Memory>(in.address()), y = reinterpret_cast<Memory>(out.address());
     Executor::Run run;
-    run.fixed = &fixed, run.inputs = &x, run.outputs = &y, run.order = order;
+    run.weights = &weights, run.inputs = &x, run.outputs = &y, run.order = order;
     return executor.run(run);
 }
 

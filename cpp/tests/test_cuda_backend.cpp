@@ -21,7 +21,7 @@ TEST_CASE("arrays of the host go there and back: plain at first, then as one gra
     const Weight w = Weight::filled(*on, 7);
     for (int i = 0; i < 5; ++i) {
         Arrays a(static_cast<float>(i));
-        REQUIRE(run_host(*executor, w.fixed, a).ok());
+        REQUIRE(run_host(*executor, w.weights, a).ok());
         CHECK(a.right());
     }
     const CudaCounters counters = on->counters();
@@ -48,7 +48,7 @@ TEST_CASE("addresses that change are written into the graph") {
     }
     for (int i = 0; i < 4; ++i) {
         const Weight& w = i == 3 ? nine : seven;
-        REQUIRE(run_device(*executor, w.fixed, *in[size_t(i)], *out[size_t(i)]).ok());
+        REQUIRE(run_device(*executor, w.weights, *in[size_t(i)], *out[size_t(i)]).ok());
     }
     for (int i = 0; i < 4; ++i) {
         Arrays a(static_cast<float>(10 * i));
@@ -66,19 +66,19 @@ TEST_CASE("a library's kernels stand among generated ones, in graphs too") {
     const Weight w = Weight::filled(*on, 7);
     for (int i = 0; i < 3; ++i) {
         Arrays a(static_cast<float>(i));
-        REQUIRE(run_host(*executor, w.fixed, a).ok());
+        REQUIRE(run_host(*executor, w.weights, a).ok());
         CHECK(a.right());
     }
     const auto x = on->block(4 * n, {}).value, y = on->block(4 * n, {}).value;
     Arrays a(100);
     REQUIRE(on->upload(x->address(), a.x.data(), 4 * n).ok());
-    REQUIRE(run_device(*executor, w.fixed, *x, *y).ok());
+    REQUIRE(run_device(*executor, w.weights, *x, *y).ok());
     REQUIRE(on->download(a.y.data(), y->address(), 4 * n).ok());
     CHECK(a.right());
     CHECK(on->counters().updates == 1);
     // What was captured anew was written into the first graph, whose nodes are still the ones to change.
     const auto z = on->block(4 * n, {}).value;
-    REQUIRE(run_device(*executor, w.fixed, *x, *z).ok());
+    REQUIRE(run_device(*executor, w.weights, *x, *z).ok());
     Arrays b(100);
     REQUIRE(on->download(b.y.data(), z->address(), 4 * n).ok());
     CHECK(b.right());
@@ -102,7 +102,7 @@ TEST_CASE("all calls that libraries decline are told at once, with the first one
     REQUIRE(status.refusals.size() == 2);
     CHECK(status.refusals[0].call == 0);
     CHECK(status.refusals[1].call == 3);
-    CHECK(status.refusals[1].why == "kernel test/copy needs the library nobody");
+    CHECK(status.refusals[1].reason == "kernel test/copy needs the library nobody");
     plan.calls.resize(3);
     plan.calls[0].symbol = "copy";
     plan.calls[1].symbol = "nowhere";  // generated code that is not there is a broken program, and no refusal
@@ -114,17 +114,17 @@ TEST_CASE("runs in the caller's order are queued, and nothing waits for them") {
     const auto executor = make(on, chain(*on, n), 1);
     const Weight w = Weight::filled(*on, 7);
     auto mine = std::move(on->stream().value), other = std::move(on->stream().value);
-    const Order order{true, mine->handle()}, elsewhere{true, other->handle()};
+    const StreamOrder order{true, mine->handle()}, elsewhere{true, other->handle()};
     Arrays a(5), b(50);
     {
         const auto x = on->block(4 * n, order).value, y = on->block(4 * n, order).value;
         const auto x2 = on->block(4 * n, {}).value, y2 = on->block(4 * n, {}).value;
         REQUIRE(on->upload(x->address(), a.x.data(), 4 * n).ok());
         REQUIRE(on->upload(x2->address(), b.x.data(), 4 * n).ok());
-        for (int i = 0; i < 3; ++i) REQUIRE(run_device(*executor, w.fixed, *x, *y, order).ok());
+        for (int i = 0; i < 3; ++i) REQUIRE(run_device(*executor, w.weights, *x, *y, order).ok());
         CHECK_FALSE(mine->done().value);
         // The same context on another stream: its arena is still in use by what is queued.
-        REQUIRE(run_device(*executor, w.fixed, *x2, *y2, elsewhere).ok());
+        REQUIRE(run_device(*executor, w.weights, *x2, *y2, elsewhere).ok());
         x2->used_on(other->handle());
         y2->used_on(other->handle());
         CHECK_FALSE(other->done().value);
@@ -133,7 +133,7 @@ TEST_CASE("runs in the caller's order are queued, and nothing waits for them") {
         REQUIRE(on->download(a.y.data(), y->address(), 4 * n).ok());
         REQUIRE(on->download(b.y.data(), y2->address(), 4 * n).ok());
         // Queued again, and its blocks are let go before it has run.
-        REQUIRE(run_device(*executor, w.fixed, *x, *y, order).ok());
+        REQUIRE(run_device(*executor, w.weights, *x, *y, order).ok());
     }
     CHECK(a.right());
     CHECK(b.right());
@@ -144,7 +144,7 @@ TEST_CASE("a run that uses nothing of its context's own costs its launches alone
     const auto on = backend();
     Plan plan;
     plan.name = "alone";
-    plan.inputs = plan.outputs = plan.fixed = 1;
+    plan.inputs = plan.outputs = plan.weights = 1;
     plan.module = kernels(*on);
     plan.calls = {call("add", {{1, 0}, {3, 0}, {2, 0}}, n)};
     auto executor = make(on, plan, 1);
@@ -160,7 +160,7 @@ TEST_CASE("a run that uses nothing of its context's own costs its launches alone
     const std::vector<int> before = driven();
     const int launches = calls("cuLaunchKernelEx");
     for (const CudaStream* const stream : {mine.get(), other.get(), mine.get()})
-        REQUIRE(run_device(*executor, w.fixed, *x, *y, {true, stream->handle()}).ok());
+        REQUIRE(run_device(*executor, w.weights, *x, *y, {true, stream->handle()}).ok());
     CHECK(driven() == before);
     CHECK(calls("cuLaunchKernelEx") == launches + 3);
     CHECK_FALSE(mine->done().value);
@@ -178,19 +178,19 @@ TEST_CASE("states: a run waits for what another stream still has queued over the
     plan.calls.push_back(call("add", {{1, 0}, {3, 0}, {2, 0}}, n));
     const auto executor = make(on, plan, 2), second = make(on, plan, 2);
     const Weight state = Weight::filled(*on, 0, true);
-    const Fixed& fixed = state.fixed;
+    const WeightBindings& weights = state.weights;
     auto mine = std::move(on->stream().value);
-    const Order order{true, mine->handle()};
+    const StreamOrder order{true, mine->handle()};
     const auto x = on->block(4 * n, {}).value, y = on->block(4 * n, {}).value;
     Arrays a(0);
     std::fill(a.x.begin(), a.x.end(), 4.0f);
     REQUIRE(on->upload(x->address(), a.x.data(), 4 * n).ok());
     float want = 0;
     for (int i = 0; i < 3; ++i) {
-        REQUIRE(run_device(*executor, fixed, *x, *y, order).ok());
+        REQUIRE(run_device(*executor, weights, *x, *y, order).ok());
         want = (4 + want) * 0.5f + 3;
     }
-    REQUIRE(run_host(*second, fixed, a).ok());  // another executor's own stream
+    REQUIRE(run_host(*second, weights, a).ok());  // another executor's own stream
     want = (4 + want) * 0.5f + 3;
     CHECK(a.y[0] == 4 + want);
     CHECK(a.y[n - 1] == 4 + want);
@@ -203,7 +203,7 @@ TEST_CASE("times and events come from the device's clock") {
     Arrays a(1);
     std::vector<int64_t> times(2, -1);
     EventRing ring(16);
-    REQUIRE(run_host(*executor, w.fixed, a, times.data(), &ring).ok());
+    REQUIRE(run_host(*executor, w.weights, a, times.data(), &ring).ok());
     CHECK(a.right());
     CHECK(times == std::vector<int64_t>{1000, 1000});
     CHECK(ring.pending() == 2);
@@ -216,7 +216,7 @@ TEST_CASE("a capture that the driver declines leaves plain launches, and says wh
     fail("cuStreamEndCapture", 900);
     for (int i = 0; i < 4; ++i) {
         Arrays a(static_cast<float>(i));
-        REQUIRE(run_host(*executor, w.fixed, a).ok());
+        REQUIRE(run_host(*executor, w.weights, a).ok());
         CHECK(a.right());
     }
     fail("cuStreamEndCapture", 0);
@@ -231,7 +231,7 @@ TEST_CASE("out of memory names the sizes, and what is loaded goes on working") {
     const auto executor = make(on, chain(*on, n));
     const Weight w = Weight::filled(*on, 7);
     Arrays a(1);
-    REQUIRE(run_host(*executor, w.fixed, a).ok());
+    REQUIRE(run_host(*executor, w.weights, a).ok());
     const auto large = on->block(size_t{2} << 30, {});
     CHECK(large.status.code == Code::no_memory);
     CHECK(large.status.message.find(
@@ -240,10 +240,10 @@ TEST_CASE("out of memory names the sizes, and what is loaded goes on working") {
     Plan plan = chain(*on, n);
     plan.arena_bytes = int64_t{3} << 30;
     const auto huge = make(on, plan);
-    CHECK(run_host(*huge, w.fixed, a).code == Code::no_memory);
-    CHECK(run_host(*huge, w.fixed, a).code == Code::no_memory);
+    CHECK(run_host(*huge, w.weights, a).code == Code::no_memory);
+    CHECK(run_host(*huge, w.weights, a).code == Code::no_memory);
     a.y.assign(n, 0);
-    REQUIRE(run_host(*executor, w.fixed, a).ok());
+    REQUIRE(run_host(*executor, w.weights, a).ok());
     CHECK(a.right());
 }
 
@@ -253,7 +253,7 @@ TEST_CASE("a kernel that fails on the device is named, and so is what it means")
     const Weight w = Weight::filled(*on, 7);
     Arrays a(1);
     fail("cuLaunchKernelEx", 700);
-    const Status status = run_host(*executor, w.fixed, a);
+    const Status status = run_host(*executor, w.weights, a);
     fail("cuLaunchKernelEx", 0);
     CHECK(status.message ==
           "kernel test/add (add): cuLaunchKernelEx returned CUDA_ERROR_ILLEGAL_ADDRESS (simulated)");
@@ -293,7 +293,7 @@ TEST_CASE("threads run side by side, each with a context of its own") {
         threads.emplace_back([&, t] {
             for (int i = 0; i < 50; ++i) {
                 Arrays a(static_cast<float>(100 * t + i));
-                if (!run_host(*executor, w.fixed, a).ok() || !a.right()) ++wrong;
+                if (!run_host(*executor, w.weights, a).ok() || !a.right()) ++wrong;
             }
         });
     for (std::thread& thread : threads) thread.join();
@@ -309,7 +309,7 @@ TEST_CASE("what is made is given back") {
         const auto executor = make(on, with_library(*on), 2);
         const Weight w = Weight::filled(*on, 7);
         Arrays a(1);
-        for (int i = 0; i < 3; ++i) REQUIRE(run_host(*executor, w.fixed, a).ok());
+        for (int i = 0; i < 3; ++i) REQUIRE(run_host(*executor, w.weights, a).ok());
         CHECK(blocks() > before);
     }
     CHECK(blocks() == before);

@@ -26,11 +26,11 @@ void open_cupti() {
     be(130500);
 }
 
-Observation observe(Executor& executor, const Fixed& fixed, Arrays& a) {
+Observation observe(Executor& executor, const WeightBindings& weights, Arrays& a) {
     Observation found;
     const Memory in = a.x.data(), out = a.y.data();
     Executor::Run run;
-    run.fixed = &fixed, run.inputs = &in, run.outputs = &out, run.host = true, run.observation = &found;
+    run.weights = &weights, run.inputs = &in, run.outputs = &out, run.host = true, run.observation = &found;
     const Status status = executor.run(run);
     REQUIRE_MESSAGE(status.ok(), status.message);
     return found;
@@ -41,14 +41,14 @@ void check_seen(const Observation& found) {
     CHECK(found.absent == "");
     CHECK(found.dropped == 0);
     CHECK(found.unmatched == 0);
-    REQUIRE(found.seen.size() == 3);
-    CHECK(found.seen[0].kind == Seen::copy);
-    CHECK(found.seen[0].name == "copy on the device");
-    CHECK(found.seen[0].bytes == 4 * n);
-    CHECK(found.seen[1].name == "add");
-    CHECK(found.seen[2].name == "scale");
-    for (int64_t i = 0; i < 3; ++i) CHECK(found.seen[size_t(i)].call == i);
-    const Seen& last = found.seen[2];
+    REQUIRE(found.activities.size() == 3);
+    CHECK(found.activities[0].kind == DeviceActivity::copy);
+    CHECK(found.activities[0].name == "copy on the device");
+    CHECK(found.activities[0].bytes == 4 * n);
+    CHECK(found.activities[1].name == "add");
+    CHECK(found.activities[2].name == "scale");
+    for (int64_t i = 0; i < 3; ++i) CHECK(found.activities[size_t(i)].call == i);
+    const DeviceActivity& last = found.activities[2];
     CHECK(last.grid[0] == n);
     CHECK(last.block[0] == 1);
     CHECK(last.registers == 40);
@@ -62,10 +62,10 @@ struct Subject {
     std::unique_ptr<Executor> executor = make(on, with_library(*on));
     Weight w = Weight::filled(*on, 7);
     Arrays a{1};
-    Subject() { REQUIRE(run_host(*executor, w.fixed, a).ok()); }
+    Subject() { REQUIRE(run_host(*executor, w.weights, a).ok()); }
     Observation observed() {
         a.y.assign(n, 0);
-        const Observation found = observe(*executor, w.fixed, a);
+        const Observation found = observe(*executor, w.weights, a);
         CHECK(a.right());
         return found;
     }
@@ -80,7 +80,7 @@ TEST_CASE("a first run goes kernel by kernel, later ones as a graph: joined by m
     const Weight w = Weight::filled(*on, 7);
     for (int i = 0; i < 3; ++i) {
         Arrays a(static_cast<float>(i));
-        const Observation found = observe(*executor, w.fixed, a);
+        const Observation found = observe(*executor, w.weights, a);
         CHECK(a.right());
         CHECK(found.source == "CUPTI 13.5");
         CHECK(found.graph == (i > 0));
@@ -139,16 +139,16 @@ TEST_CASE("records that find no room are counted; those that fill several buffer
     cuda::limit_records(256, 0);
     const Observation none = s.observed();
     cuda::limit_records(size_t{1} << 20, 64);
-    CHECK(none.seen.empty());
+    CHECK(none.activities.empty());
     CHECK(none.dropped >= 4);
 }
 
 TEST_CASE("outside of an observation nothing is recorded, and a run's own graph stays") {
     open_cupti();
     Subject s;
-    for (int i = 0; i < 3; ++i) REQUIRE(run_host(*s.executor, s.w.fixed, s.a).ok());
+    for (int i = 0; i < 3; ++i) REQUIRE(run_host(*s.executor, s.w.weights, s.a).ok());
     check_seen(s.observed());  // its own three alone
-    REQUIRE(run_host(*s.executor, s.w.fixed, s.a).ok());
+    REQUIRE(run_host(*s.executor, s.w.weights, s.a).ok());
     CHECK(s.on->counters().captures == 1);
 }
 
@@ -160,6 +160,6 @@ TEST_CASE("a plan in several submissions is joined by the calls of the whole pla
     const auto executor = make(on, plan);
     const Weight w = Weight::filled(*on, 7);
     Arrays a(1);
-    for (int i = 0; i < 2; ++i) check_seen(observe(*executor, w.fixed, a));
+    for (int i = 0; i < 2; ++i) check_seen(observe(*executor, w.weights, a));
     CHECK(a.right());
 }

@@ -27,13 +27,13 @@ TEST_CASE(
     const Weight good = Weight::filled(*on, 7), bad = Weight::filled(*on, 1234);
     Arrays a(0);
     for (int i = 0; i < 3; ++i) {  // kernel by kernel, and as a graph
-        REQUIRE(run_host(*executor, good.fixed, a).ok());
+        REQUIRE(run_host(*executor, good.weights, a).ok());
         CHECK(a.y[n - 1] == 7);
-        const Status status = run_host(*executor, bad.fixed, a);
+        const Status status = run_host(*executor, bad.weights, a);
         CHECK(status.message == "kernel test/pick (node embed): index 1234 is outside a dim of 1000");
         CHECK(status.advice == "Look at the values of the inputs that name places or sizes.");
     }
-    REQUIRE(run_host(*executor, good.fixed, a).ok());
+    REQUIRE(run_host(*executor, good.weights, a).ok());
     CHECK(executor->counters().runs == 4);
 }
 
@@ -43,7 +43,7 @@ TEST_CASE("a queued run's report is told when somebody waits for the device, and
     const Weight bad = Weight::filled(*on, -3);
     const auto x = on->block(4 * n, {}).value, y = on->block(4 * n, {}).value;
     auto mine = std::move(on->stream().value);
-    REQUIRE(run_device(*executor, bad.fixed, *x, *y, {true, mine->handle()}).ok());
+    REQUIRE(run_device(*executor, bad.weights, *x, *y, {true, mine->handle()}).ok());
     CHECK(on->reported().ok());  // it has not run yet
     const Status status = on->synchronize(nullptr);
     CHECK(status.message ==
@@ -58,13 +58,13 @@ TEST_CASE("a queued run's report is told by the next run of its context") {
     const Weight bad = Weight::filled(*on, -3), good = Weight::filled(*on, 1);
     const auto x = on->block(4 * n, {}).value, y = on->block(4 * n, {}).value;
     auto mine = std::move(on->stream().value);
-    const Order order{true, mine->handle()};
-    REQUIRE(run_device(*executor, bad.fixed, *x, *y, order).ok());
-    REQUIRE(run_device(*executor, good.fixed, *x, *y, order).ok());  // not known yet
+    const StreamOrder order{true, mine->handle()};
+    REQUIRE(run_device(*executor, bad.weights, *x, *y, order).ok());
+    REQUIRE(run_device(*executor, good.weights, *x, *y, order).ok());  // not known yet
     REQUIRE(mine->synchronize().ok());
-    CHECK(run_device(*executor, good.fixed, *x, *y, order).message.find("index -3 is outside") !=
+    CHECK(run_device(*executor, good.weights, *x, *y, order).message.find("index -3 is outside") !=
           std::string::npos);
-    REQUIRE(run_device(*executor, good.fixed, *x, *y, order).ok());
+    REQUIRE(run_device(*executor, good.weights, *x, *y, order).ok());
     REQUIRE(mine->synchronize().ok());
     CHECK(on->reported().ok());
 }
@@ -76,15 +76,15 @@ TEST_CASE("a run in flight beside one whose report was taken away fails too: its
     const Weight bad = Weight::filled(*on, 5000), good = Weight::filled(*on, 1);
     const auto x = on->block(4 * n, {}).value, y = on->block(4 * n, {}).value;
     auto mine = std::move(on->stream().value);
-    REQUIRE(run_device(*second, good.fixed, *x, *y, {true, mine->handle()}).ok());
+    REQUIRE(run_device(*second, good.weights, *x, *y, {true, mine->handle()}).ok());
     Arrays a(0);
-    CHECK(run_host(*first, bad.fixed, a).message ==
+    CHECK(run_host(*first, bad.weights, a).message ==
           "kernel test/pick (node embed): index 5000 is outside a dim of 1000");
     REQUIRE(mine->synchronize().ok());
     CHECK(on->reported().message ==
           "a run that was queued failed: a run beside this one failed: kernel test/pick (node embed): index "
           "5000 is outside a dim of 1000");
-    REQUIRE(run_host(*second, good.fixed, a).ok());
+    REQUIRE(run_host(*second, good.weights, a).ok());
 }
 
 TEST_CASE("a run with nothing to report moves nothing to the host") {
@@ -95,7 +95,7 @@ TEST_CASE("a run with nothing to report moves nothing to the host") {
     auto mine = std::move(on->stream().value);
     const int before = calls("cuMemcpyDtoHAsync_v2");
     for (int i = 0; i < 3; ++i)
-        REQUIRE(run_device(*executor, good.fixed, *x, *y, {true, mine->handle()}).ok());
+        REQUIRE(run_device(*executor, good.weights, *x, *y, {true, mine->handle()}).ok());
     REQUIRE(mine->synchronize().ok());
     CHECK(on->reported().ok());
     CHECK(calls("cuMemcpyDtoHAsync_v2") == before);

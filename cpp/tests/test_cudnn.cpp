@@ -77,7 +77,7 @@ Result<std::unique_ptr<Executor>> executor_of(const std::shared_ptr<CudaBackend>
     plan.arena_bytes = 256;
     plan.inputs = calls[0].inputs;
     plan.outputs = 1;
-    plan.border_bytes.assign(static_cast<size_t>(plan.inputs) + 1, 0);
+    plan.io_bytes.assign(static_cast<size_t>(plan.inputs) + 1, 0);
     plan.calls = std::move(calls);
     return Executor::create(on, std::move(plan), 1);
 }
@@ -95,8 +95,8 @@ std::string run(const KernelCall& call, const std::vector<Tensor*>& tensors) {
         memory.push_back(reinterpret_cast<Memory>(blocks.back()->address()));
     }
     Executor::Run order;
-    const Fixed fixed({}, false);
-    order.fixed = &fixed, order.inputs = memory.data(), order.outputs = &memory.back();
+    const WeightBindings weights({}, false);
+    order.weights = &weights, order.inputs = memory.data(), order.outputs = &memory.back();
     const Status status = made.value->run(order);
     REQUIRE_MESSAGE(status.ok(), status.message);
     Tensor& y = *tensors.back();
@@ -231,11 +231,11 @@ TEST_CASE("relu keeps what is no number, and goes on without where the library h
     };
     CHECK(lost("relu") == 0);
     CHECK(lost("relu6") == 0);
-    const auto knows_not = probe<void(int)>("simulated_knows_not");
-    knows_not(2);
+    const auto set_unknown_attribute = probe<void(int)>("simulated_knows_not");
+    set_unknown_attribute(2);
     call.options["workspace_bytes"] = int64_t{1} << 20;  // another call, so another plan
     CHECK(lost("relu") == 3);
-    knows_not(-1);
+    set_unknown_attribute(-1);
 }
 
 TEST_CASE("equal calls share a plan while one of them lives, and the last plans are kept beyond that") {
@@ -299,8 +299,8 @@ TEST_CASE("addresses that a plan was not made for are refused") {
     const auto at = [&](uint64_t offset) { return reinterpret_cast<Memory>(block->address() + offset); };
     const Memory inputs[] = {at(0), at(8192 + 8), at(16384)}, out = at(32768);
     Executor::Run order;
-    const Fixed fixed({}, false);
-    order.fixed = &fixed, order.inputs = inputs, order.outputs = &out;
+    const WeightBindings weights({}, false);
+    order.weights = &weights, order.inputs = inputs, order.outputs = &out;
     const Status status = made.value->run(order);
     CHECK(status.message.find("cuDNN's plan needs addresses that are multiples of 16") != std::string::npos);
 }

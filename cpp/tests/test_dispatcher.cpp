@@ -17,7 +17,7 @@ namespace {
 // z = x + y.
 struct Adder {
     std::unique_ptr<Executor> executor;
-    Fixed fixed{{}, false};
+    WeightBindings weights{{}, false};
 };
 std::shared_ptr<const DispatchEntry> adder(int64_t n) {
     Plan plan;
@@ -35,7 +35,7 @@ std::shared_ptr<const DispatchEntry> adder(int64_t n) {
     made->executor = std::move(executor.value);
     auto entry = std::make_shared<DispatchEntry>();
     entry->executor = made->executor.get();
-    entry->fixed = &made->fixed;
+    entry->weights = &made->weights;
     entry->inputs = {0, 1};
     entry->owner = made;
     return entry;
@@ -90,7 +90,7 @@ TEST_CASE("a signature tells what matters apart, and nothing else") {
 TEST_CASE("a signature that does not fit is never known") {
     Dispatcher table(4);
     Signature longest, too_long;
-    for (size_t i = 0; i < Signature::most_words; ++i) longest.add(i), too_long.add(i);
+    for (size_t i = 0; i < Signature::max_words; ++i) longest.add(i), too_long.add(i);
     too_long.add(0);
     REQUIRE(longest.fits());
     REQUIRE_FALSE(too_long.fits());

@@ -34,26 +34,26 @@ TEST_CASE("a plan computes the same on any number of threads, in any batches") {
             Plan plan = chain(1000);
             plan.batch = batch;
             const auto executor = make(cpu_backend(threads), plan);
-            Arrays a(1000);
-            const Fixed fixed({a.w.data()}, false);
-            REQUIRE(run(*executor, fixed, {a.x.data()}, {a.y.data()}).ok());
-            CHECK(a.right());
+            ChainArrays a(1000);
+            const WeightBindings weights({a.w.data()}, false);
+            REQUIRE(run(*executor, weights, {a.x.data()}, {a.y.data()}).ok());
+            CHECK(a.matches());
         }
 }
 
 TEST_CASE("inputs, outputs and weights change from run to run") {
     const auto executor = make(cpu_backend(2), chain(100));
-    std::vector<Arrays> all(4, Arrays(100));
-    std::vector<Fixed> fixed;
-    for (Arrays& a : all) {
+    std::vector<ChainArrays> all(4, ChainArrays(100));
+    std::vector<WeightBindings> weights;
+    for (ChainArrays& a : all) {
         a.x[5] = static_cast<float>(&a - all.data());
         a.w[7] = 10 * static_cast<float>(&a - all.data());
-        fixed.emplace_back(std::vector<Memory>{a.w.data()}, false);
+        weights.emplace_back(std::vector<Memory>{a.w.data()}, false);
     }
     for (const size_t i : {0, 1, 1, 3, 2, 0, 0}) {
         std::fill(all[i].y.begin(), all[i].y.end(), -1.0f);
-        REQUIRE(run(*executor, fixed[i], {all[i].x.data()}, {all[i].y.data()}).ok());
-        CHECK(all[i].right());
+        REQUIRE(run(*executor, weights[i], {all[i].x.data()}, {all[i].y.data()}).ok());
+        CHECK(all[i].matches());
     }
     CHECK(executor->counters().runs == 7);
     CHECK(executor->counters().dispatches == 14);
@@ -65,13 +65,13 @@ TEST_CASE("inputs, outputs and weights change from run to run") {
 TEST_CASE("a thousand runs allocate nothing") {
     for (const int threads : {1, 2}) {
         const auto executor = make(cpu_backend(threads), chain(256));
-        Arrays a(256);
-        const Fixed fixed({a.w.data()}, false);
+        ChainArrays a(256);
+        const WeightBindings weights({a.w.data()}, false);
         const std::vector<Memory> in{a.x.data()}, out{a.y.data()};
         std::vector<int64_t> times(2);
         EventRing ring(16);
         const auto once = [&] {
-            return executor->run({&fixed, in.data(), out.data(), times.data(), &ring}).ok();
+            return executor->run({&weights, in.data(), out.data(), times.data(), &ring}).ok();
         };
         REQUIRE(once());
         REQUIRE(once());
@@ -100,8 +100,8 @@ TEST_CASE("each thread has aligned memory of its own") {
     plan.calls = {call("through_scratch", {{1, 0}, {2, 0}}, 4096)};
     plan.calls[0].scratch_bytes = 4096 * 4 + 4;
     const auto executor = make(cpu_backend(4), plan);
-    Arrays a(4096);
-    const Fixed none({}, false);
+    ChainArrays a(4096);
+    const WeightBindings none({}, false);
     for (int i = 0; i < 50; ++i) {
         std::fill(a.y.begin(), a.y.end(), 0.0f);
         REQUIRE(run(*executor, none, {a.x.data()}, {a.y.data()}).ok());
@@ -117,8 +117,8 @@ TEST_CASE("a kernel that cannot compute what it met fails its run, and not the n
         plan.calls = {call("refuse_negative", {{1, 0}, {2, 0}}, 90)};
         plan.calls[0].scratch_bytes = 4;
         const auto executor = make(cpu_backend(threads), plan);
-        Arrays a(90);
-        const Fixed none({}, false);
+        ChainArrays a(90);
+        const WeightBindings none({}, false);
         for (int i = 0; i < 3; ++i) {
             a.x[0] = a.x[40] = a.x[80] = -5;
             const Status status = run(*executor, none, {a.x.data()}, {a.y.data()});
@@ -136,33 +136,35 @@ TEST_CASE("no tasks, no calls, and outputs that are handed through") {
     Plan plan;
     plan.inputs = 1;
     plan.outputs = 2;
-    plan.fixed = 1;
+    plan.weights = 1;
     plan.module = kernels();
     plan.calls = {call("add", {{1, 0}, {1, 0}, {2, 0}}, 0)};
-    plan.handovers = {{{1, 4}, 0, 8}, {{4, 0}, 1, 4}};  // y0 = x[1:3], y1 = w[0:1]
+    plan.output_copies = {{{1, 4}, 0, 8}, {{4, 0}, 1, 4}};  // y0 = x[1:3], y1 = w[0:1]
     const auto executor = make(cpu_backend(2), plan);
-    Arrays a(8);
+    ChainArrays a(8);
     float second = 0;
-    const Fixed fixed({a.w.data()}, false);
-    REQUIRE(run(*executor, fixed, {a.x.data()}, {a.y.data(), &second}).ok());
+    const WeightBindings weights({a.w.data()}, false);
+    REQUIRE(run(*executor, weights, {a.x.data()}, {a.y.data(), &second}).ok());
     CHECK(a.y[0] == 2.0f);
     CHECK(a.y[1] == 3.0f);
     CHECK(a.y[2] == 0.0f);
     CHECK(second == -7.0f);
     CHECK(executor->counters().copies == 2);
-    CHECK(make(cpu_backend(1), Plan{})->run({&*std::make_unique<Fixed>(std::vector<Memory>{}, false)}).ok());
+    CHECK(make(cpu_backend(1), Plan{})
+              ->run({&*std::make_unique<WeightBindings>(std::vector<Memory>{}, false)})
+              .ok());
 }
 
 TEST_CASE("times and events of every call") {
     Plan plan = chain(64);
     plan.batch = 1;
     const auto executor = make(cpu_backend(1), plan);
-    Arrays a(64);
-    const Fixed fixed({a.w.data()}, false);
+    ChainArrays a(64);
+    const WeightBindings weights({a.w.data()}, false);
     std::vector<int64_t> times{-1, -1, -7};
     EventRing ring(8);
     const int64_t start = now_ns();
-    REQUIRE(run(*executor, fixed, {a.x.data()}, {a.y.data()}, times.data(), &ring).ok());
+    REQUIRE(run(*executor, weights, {a.x.data()}, {a.y.data()}, times.data(), &ring).ok());
     const int64_t end = now_ns();
     CHECK(times[0] >= 0);
     CHECK(times[1] >= 0);
@@ -201,10 +203,10 @@ TEST_CASE("what cannot be prepared is a status") {
     plan.calls[0].grain = 0;
     CHECK(status(plan).code == Code::invalid);
     plan = chain(8);
-    plan.handovers = {{{1, 0}, 1, 4}};
+    plan.output_copies = {{{1, 0}, 1, 4}};
     CHECK(status(plan).code == Code::invalid);
     const auto executor = make(cpu_backend(1), chain(8));
-    const Fixed none({}, false);
+    const WeightBindings none({}, false);
     CHECK(executor->run({&none}).code == Code::invalid);
 }
 
@@ -212,10 +214,10 @@ TEST_CASE("an arena that no memory is left for is a status, and the next run tri
     Plan plan = chain(8);
     plan.arena_bytes = INT64_MAX / 4;
     const auto executor = make(cpu_backend(1), plan, 1);
-    Arrays a(8);
-    const Fixed fixed({a.w.data()}, false);
+    ChainArrays a(8);
+    const WeightBindings weights({a.w.data()}, false);
     for (int i = 0; i < 2; ++i)
-        CHECK(run(*executor, fixed, {a.x.data()}, {a.y.data()}).code == Code::no_memory);
+        CHECK(run(*executor, weights, {a.x.data()}, {a.y.data()}).code == Code::no_memory);
     CHECK(executor->counters().runs == 0);
 }
 
@@ -224,11 +226,11 @@ TEST_CASE("the null device computes nothing and remembers every dispatch") {
     Plan plan = chain(8);
     plan.module.reset();  // it needs no code
     const auto executor = make(backend, plan);
-    Arrays a(8);
-    const Fixed fixed({a.w.data()}, false);
+    ChainArrays a(8);
+    const WeightBindings weights({a.w.data()}, false);
     std::vector<int64_t> times{-1, -1};
-    REQUIRE(run(*executor, fixed, {a.x.data()}, {a.y.data()}, times.data()).ok());
-    REQUIRE(run(*executor, fixed, {a.x.data()}, {a.y.data()}).ok());
+    REQUIRE(run(*executor, weights, {a.x.data()}, {a.y.data()}, times.data()).ok());
+    REQUIRE(run(*executor, weights, {a.x.data()}, {a.y.data()}).ok());
     CHECK(a.y == std::vector<float>(8, 0));
     CHECK(times == std::vector<int64_t>{0, 0});
     const auto seen = backend->dispatches();
@@ -282,9 +284,9 @@ TEST_CASE("kernels of a library run among generated ones") {
         plan.calls[2].options["count"] = n;
         plan.calls[2].specs = {{"float32", {n}, {1}}, {"float32", {n}, {1}}};
         const auto executor = make(cpu_backend(2), plan);
-        Arrays a(n);
-        const Fixed fixed({a.w.data()}, false);
-        const Status status = run(*executor, fixed, {a.x.data()}, {a.y.data()});
+        ChainArrays a(n);
+        const WeightBindings weights({a.w.data()}, false);
+        const Status status = run(*executor, weights, {a.x.data()}, {a.y.data()});
         CHECK(status.ok() == (n == 8));
         CHECK(a.y[2] == -((3.0f - 5.0f) * 0.5f + 3));
         CHECK(executor->counters().runs == (n == 8 ? 1 : 0));

@@ -37,7 +37,7 @@ void find_copies() {
         });
 }
 
-KernelCall python(std::string symbol, std::vector<Place> args) {
+KernelCall python(std::string symbol, std::vector<BufferRef> args) {
     KernelCall made;
     made.kernel = "test/python";
     made.symbol = std::move(symbol);
@@ -53,7 +53,7 @@ Plan copying() {
     plan.name = "copying";
     plan.arena_bytes = 256 + 4 * n;
     plan.inputs = plan.outputs = 1;
-    plan.border_bytes = {4 * n, 4 * n};
+    plan.io_bytes = {4 * n, 4 * n};
     plan.calls = {python("copy", {{1, 0}, {0, 256}}), python("copy", {{0, 256}, {2, 0}})};
     return plan;
 }
@@ -79,13 +79,13 @@ TEST_CASE("functions run on the host, and one that fails fails its run alone") {
     REQUIRE(made.status.ok());
     CHECK(made.value->implementations() ==
           std::vector<std::string>{"Python function copy", "Python function copy"});
-    const Fixed nothing({}, false);
+    const WeightBindings nothing({}, false);
     for (const std::string& text : {std::string(), std::string("ValueError: no"), std::string()}) {
         Copies::fails = text;
         Arrays a(5);
         const Memory in = a.x.data(), out = a.y.data();
         Executor::Run run;
-        run.fixed = &nothing, run.inputs = &in, run.outputs = &out;
+        run.weights = &nothing, run.inputs = &in, run.outputs = &out;
         const Status status = made.value->run(run);
         CHECK(status.ok() == text.empty());
         CHECK(status.message.find(text) != std::string::npos);
@@ -98,7 +98,7 @@ TEST_CASE("on CUDA a function queues its work on the run's stream, and its plan 
     const auto on = backend();
     const auto executor = make(on, copying(), 1);
     CHECK(asked == "copy on cuda:0");
-    const Fixed nothing({}, false);
+    const WeightBindings nothing({}, false);
     Copies::streams.clear();
     for (int i = 0; i < 4; ++i) {
         Arrays a(static_cast<float>(i));
@@ -122,14 +122,14 @@ TEST_CASE("on CUDA a function queues its work on the run's stream, and its plan 
 TEST_CASE("a call's code may lie in a module of its own") {
     const auto on = backend();
     Plan plan = chain(*on, n);
-    const auto apart = plan.module;
+    const auto own_module = plan.module;
     plan.module.reset();
-    for (KernelCall& call : plan.calls) call.apart = apart;
+    for (KernelCall& call : plan.calls) call.own_module = own_module;
     const auto executor = make(on, std::move(plan), 1);
     const Weight w = Weight::filled(*on, 7);
     for (int i = 0; i < 3; ++i) {
         Arrays a(static_cast<float>(i));
-        REQUIRE(run_host(*executor, w.fixed, a).ok());
+        REQUIRE(run_host(*executor, w.weights, a).ok());
         CHECK(a.right());
     }
 }

@@ -37,7 +37,7 @@ std::string said(const KernelCall& call) {
     plan.arena_bytes = 256;
     plan.inputs = call.inputs;
     plan.outputs = 1;
-    plan.border_bytes.assign(static_cast<size_t>(plan.inputs) + 1, 0);
+    plan.io_bytes.assign(static_cast<size_t>(plan.inputs) + 1, 0);
     plan.calls = {call};
     return Executor::create(backend(), std::move(plan), 1).status.message;
 }

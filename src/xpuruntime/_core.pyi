@@ -212,7 +212,7 @@ class EventRing:
     @property
     def dropped(self) -> int: ...
 
-class Seen:
+class DeviceActivity:
     """One piece of work by the driver's own record."""
 
     @property
@@ -254,7 +254,7 @@ class Observation:
     def __init__(self) -> None: ...
 
     @property
-    def seen(self) -> list[Seen]: ...
+    def activities(self) -> list[DeviceActivity]: ...
 
     @property
     def graph(self) -> bool: ...
@@ -401,21 +401,21 @@ class Plan:
     Calls over slots of memory: arena, inputs, outputs, weights and states.
     """
 
-    def __init__(self, name: str, arena_bytes: int, inputs: int, outputs: int, fixed: int, batch: int, module: Module | None, border_bytes: Sequence[int] = []) -> None: ...
+    def __init__(self, name: str, arena_bytes: int, inputs: int, outputs: int, weights: int, batch: int, module: Module | None, io_bytes: Sequence[int] = []) -> None: ...
 
     def add_call(self, kernel: str, symbol: str, args: Sequence[tuple[int, int]], inputs: int, params: list[int | float], tasks: int, grain: int, scratch_bytes: int, library: str = '', options: dict[str, object] = {}, specs: Sequence[tuple[str, Sequence[int], Sequence[int]]] = [], nodes: str = '') -> None: ...
 
-    def compiled_apart(self, module: Module | None) -> None:
+    def set_own_module(self, module: Module | None) -> None:
         """The last call's function lies in this module, not in the plan's."""
 
-    def add_handover(self, from_: tuple[int, int], output: int, bytes: int) -> None: ...
+    def add_output_copy(self, from_: tuple[int, int], output: int, bytes: int) -> None: ...
 
-class Fixed:
+class WeightBindings:
     """Weights and states, bound for executors."""
 
     def __init__(self, memory: Sequence[int], exclusive: bool, owner: object) -> None: ...
 
-    def share_turn(self, other: Fixed) -> None: ...
+    def share_state_lock(self, other: WeightBindings) -> None: ...
 
 class Counters:
     """What an executor has done since it was made."""
@@ -456,9 +456,9 @@ class Stop:
 class Executor:
     """A plan that is ready to run."""
 
-    def run_arrays(self, fixed: Fixed, inputs: tuple[object, ...], outputs: tuple[object, ...], times: NDArray[numpy.int64] | None = None, ring: EventRing | None = None, stop: Stop | None = None, observation: Observation | None = None) -> int | Status | None: ...
+    def run_arrays(self, weights: WeightBindings, inputs: tuple[object, ...], outputs: tuple[object, ...], times: NDArray[numpy.int64] | None = None, ring: EventRing | None = None, stop: Stop | None = None, observation: Observation | None = None) -> int | Status | None: ...
 
-    def run_memory(self, fixed: Fixed, inputs: Sequence[int], outputs: Sequence[int], times: NDArray[numpy.int64] | None = None, ring: EventRing | None = None, stop: Stop | None = None, stream: int | None = None) -> Status | None: ...
+    def run_memory(self, weights: WeightBindings, inputs: Sequence[int], outputs: Sequence[int], times: NDArray[numpy.int64] | None = None, ring: EventRing | None = None, stop: Stop | None = None, stream: int | None = None) -> Status | None: ...
 
     def cancel(self) -> None: ...
 
@@ -470,7 +470,7 @@ class Executor:
     @property
     def counters(self) -> Counters: ...
 
-def make_executor(backend: Backend, plan: Plan, borders: Sequence[tuple[object, Sequence[int]]], contexts: int) -> Executor | Status: ...
+def make_executor(backend: Backend, plan: Plan, io_specs: Sequence[tuple[object, Sequence[int]]], contexts: int) -> Executor | Status: ...
 
 def trust_arrays(type: object, probe: object, address: int, dtype: object, first_dim: int) -> bool:
     """Whether arrays can be read in place, tried on one of them."""
@@ -636,7 +636,7 @@ class Ops:
         The result; None where it is not known; a number where the caller must act; a Status.
         """
 
-    def put(self, op: int, policy: object, attributes: tuple[object, ...], operands: tuple[object, ...], executor: Executor | None, fixed: Fixed | None, inputs: Sequence[int], shape: Sequence[int], dtype: tuple[int, int], array_dtype: object, copies: int, payload: object) -> None:
+    def put(self, op: int, policy: object, attributes: tuple[object, ...], operands: tuple[object, ...], executor: Executor | None, weights: WeightBindings | None, inputs: Sequence[int], shape: Sequence[int], dtype: tuple[int, int], array_dtype: object, copies: int, payload: object) -> None:
         """What the signature of this call means from now on."""
 
     def payload(self, op: int, policy: object, attributes: tuple[object, ...], operands: tuple[object, ...]) -> object:
@@ -660,10 +660,10 @@ class TensorRun:
 
     def __init__(self, executor: Executor, inputs: Sequence[tuple[str, Sequence[int], tuple[int, int], object]], outputs: Sequence[tuple[str, Sequence[int], tuple[int, int], object]], device_type: int, device_index: int) -> None: ...
 
-    def fits(self, given: dict[str, object]) -> bool:
+    def fits(self, tensors: dict[str, object]) -> bool:
         """Whether run() would take them."""
 
-    def run(self, fixed: Fixed, given: dict[str, object], stop: Stop | None = None) -> dict[str, object] | Status | None: ...
+    def run(self, weights: WeightBindings, tensors: dict[str, object], stop: Stop | None = None) -> dict[str, object] | Status | None: ...
 
 def set_host_kernels(find: object) -> None:
     """Who finds the Python functions that plans call."""

@@ -269,8 +269,8 @@ def tensors() -> None:
     table.know_policy(policy, 1)
     where = (7, policy, (2.5, None, (1, 2)), (x, None))
     assert table.run(*where, None) is None
-    core, fixed, dtype = made.core, made.bind({"w": W}), np.dtype(np.float32)
-    table.put(*where, core, fixed, [0], [N], (2, 32), dtype, 0, "why")
+    core, bindings, dtype = made.core, made.bind({"w": W}), np.dtype(np.float32)
+    table.put(*where, core, bindings, [0], [N], (2, 32), dtype, 0, "why")
     got = table.run(*where, None)
     assert type(got) is Tensor
     assert right(x_of(1), got.numpy())

@@ -21,9 +21,9 @@ using Memory = void*;
 
 // Made by Backend::prepare: a kernel with everything looked up and compiled. Made by record: calls in the
 // form in which the device takes them. Both are constant once made and may be used by several threads.
-class Prepared {
+class PreparedKernel {
   public:
-    virtual ~Prepared() = default;
+    virtual ~PreparedKernel() = default;
     // What runs, in the words of the library that brought it; "" for generated code.
     virtual std::string implementation() const { return ""; }
 };
@@ -41,19 +41,19 @@ class RunState {
 
 // In whose order a run's work goes: the context's own, at whose end the run waits; or the caller's stream,
 // where it is queued and nobody waits.
-struct Order {
-    bool callers = false;
+struct StreamOrder {
+    bool on_caller_stream = false;
     void* stream = nullptr;
 };
 
 struct RecordedCall {
-    const Prepared* kernel = nullptr;
+    const PreparedKernel* kernel = nullptr;
     const KernelCall* call = nullptr;  // lives as long as the recording
     size_t first_arg = 0;              // index of its first argument in Bindings::args
 };
 
 // What one submission works on. All arrays belong to the executor's context and outlive the submission.
-struct Bindings {
+struct Submission {
     const Memory* slots = nullptr;  // by slot
     size_t slot_count = 0;
     void* const* args =
@@ -64,7 +64,7 @@ struct Bindings {
     uint64_t cancel_seen = 0;
     const std::atomic<bool>* stop = nullptr;  // when not null: set to end this run alone
 
-    bool cancelled_by_now() const noexcept {
+    bool is_cancelled() const noexcept {
         return cancelled->load(std::memory_order_relaxed) != cancel_seen ||
                (stop != nullptr && stop->load(std::memory_order_relaxed));
     }
@@ -91,14 +91,14 @@ class Backend {
     // Devices whose work is queued and whose memory is not the host's do more than compute on the spot:
     // `queues()` says so, and then the executor opens a state for each context, begins and ends every run
     // with it, and brings arrays of the host there and back.
-    virtual bool queues() const noexcept { return false; }
+    virtual bool is_asynchronous() const noexcept { return false; }
     // Whether Memory is an address, so that two of them tell whether they overlap.
     virtual bool has_addresses() const noexcept { return true; }
     // Whether a submission fills Bindings::observation.
-    virtual bool observes() const noexcept { return false; }
+    virtual bool supports_observation() const noexcept { return false; }
     virtual Result<std::unique_ptr<RunState>> open() { return std::unique_ptr<RunState>(); }
     // Before anything of a run: its work comes after whatever the context still has in flight.
-    virtual Status begin(RunState&, const Order&) { return {}; }
+    virtual Status begin(RunState&, const StreamOrder&) { return {}; }
     // After everything of a run that goes in the caller's order: the context knows when it may be used again.
     virtual Status end(RunState&) { return {}; }
     // From the host, which may use `from` again at once; and back, where `to` is filled by
@@ -107,10 +107,10 @@ class Backend {
     virtual Status fetch(void*, Memory, size_t, size_t, RunState&) { return no_transfers(); }
 
     // Everything slow happens here, once. `module` may be null where no code is loaded.
-    virtual Result<std::unique_ptr<Prepared>> prepare(const KernelCall& call,
-                                                      const std::shared_ptr<const Module>& module) = 0;
+    virtual Result<std::unique_ptr<PreparedKernel>> prepare(const KernelCall& call,
+                                                            const std::shared_ptr<const Module>& module) = 0;
     virtual Result<std::unique_ptr<Recording>> record(const std::vector<RecordedCall>& calls) = 0;
-    virtual Status submit(const Recording& recording, const Bindings& bindings) = 0;
+    virtual Status submit(const Recording& recording, const Submission& submission) = 0;
 
     // Returns when everything submitted with `state` is done; with null, everything submitted.
     virtual Status synchronize(RunState* state) = 0;

@@ -99,7 +99,7 @@ class CudaBackend : public Backend {
     virtual Result<std::shared_ptr<const Module>> load(const void* bytes, size_t size) = 0;
 
     // Memory in the order of `order`: the caller's stream, or at once.
-    virtual Result<std::shared_ptr<CudaBlock>> block(size_t bytes, const Order& order) = 0;
+    virtual Result<std::shared_ptr<CudaBlock>> block(size_t bytes, const StreamOrder& order) = 0;
     // Copies that wait: to the device, back, and zeros.
     virtual Status upload(uint64_t to, const void* from, size_t bytes) = 0;
     virtual Status download(void* to, uint64_t from, size_t bytes) = 0;

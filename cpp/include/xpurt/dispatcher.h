@@ -32,22 +32,22 @@ struct TensorView {
 // Words that say what a call looks like. Of fixed size, so that building one allocates nothing.
 class Signature {
   public:
-    static constexpr size_t most_words = 128;
+    static constexpr size_t max_words = 128;
 
     void add(uint64_t word) noexcept {
-        if (size_ < most_words) words_[size_] = word;
+        if (size_ < max_words) words_[size_] = word;
         ++size_;
     }
     void add(const TensorView& tensor) noexcept;
     void add_absent() noexcept { add(~uint64_t{0}); }  // an operand that was left out
 
-    bool fits() const noexcept { return size_ <= most_words; }  // else it is too long to be known
+    bool fits() const noexcept { return size_ <= max_words; }  // else it is too long to be known
     const uint64_t* words() const noexcept { return words_.data(); }
     size_t size() const noexcept { return size_; }
     uint64_t hash() const noexcept;
 
   private:
-    std::array<uint64_t, most_words> words_;
+    std::array<uint64_t, max_words> words_;
     size_t size_ = 0;
 };
 
@@ -55,12 +55,12 @@ class Signature {
 // are its inputs. Entries are shared, so that one that is forgotten lives until its last run is over.
 struct DispatchEntry {
     Executor* executor = nullptr;
-    const Fixed* fixed = nullptr;
+    const WeightBindings* weights = nullptr;
     std::vector<int32_t> inputs{};        // by input of the plan: index among the call's tensors
     std::shared_ptr<const void> owner{};  // keeps both alive
 
     // Computes into `output`. No allocation, nothing looked up; with the caller's order nobody waits.
-    Status run(const TensorView* tensors, Memory output, const Order& order) const;
+    Status run(const TensorView* tensors, Memory output, const StreamOrder& order) const;
 };
 
 struct DispatchCounters {
@@ -85,18 +85,18 @@ class Dispatcher {
     DispatchCounters counters() const;
 
   private:
-    struct Kept {
+    struct LruEntry {
         std::vector<uint64_t> words;
         uint64_t hash;
         std::shared_ptr<const DispatchEntry> entry;
     };
-    using Order = std::list<Kept>;
-    Order::iterator* at(const Signature& signature, uint64_t hash);
+    using LruList = std::list<LruEntry>;
+    LruList::iterator* lookup(const Signature& signature, uint64_t hash);
 
     const size_t capacity_;
     mutable std::mutex mutex_;
-    Order kept_{};  // the last used first
-    std::unordered_multimap<uint64_t, Order::iterator> places_{};
+    LruList lru_{};  // the last used first
+    std::unordered_multimap<uint64_t, LruList::iterator> by_hash_{};
     DispatchCounters counters_{};
 };
 

@@ -19,48 +19,48 @@ struct Plan {
     std::string name{};
     std::vector<KernelCall> calls{};
     int64_t arena_bytes = 0;
-    int32_t inputs = 0, outputs = 0, fixed = 0;
+    int32_t inputs = 0, outputs = 0, weights = 0;
     int32_t batch = 0;  // calls per submission; 0: all in one
     std::shared_ptr<const Module> module{};
     // Bytes of each input, then of each output; needed where the host's arrays must be brought to a device.
-    std::vector<int64_t> border_bytes{};
+    std::vector<int64_t> io_bytes{};
 
     // Outputs that are not computed in the caller's memory but copied there: an input or a state handed
     // through.
-    struct Handover {
-        Place from{};
+    struct OutputCopy {
+        BufferRef from{};
         int32_t output = 0;  // index among the outputs
         int64_t bytes = 0;
     };
-    std::vector<Handover> handovers{};
+    std::vector<OutputCopy> output_copies{};
 
     int32_t first_input() const noexcept { return 1; }
     int32_t first_output() const noexcept { return 1 + inputs; }
-    int32_t first_fixed() const noexcept { return 1 + inputs + outputs; }
-    int32_t slots() const noexcept { return 1 + inputs + outputs + fixed; }
+    int32_t first_weight() const noexcept { return 1 + inputs + outputs; }
+    int32_t slots() const noexcept { return 1 + inputs + outputs + weights; }
 };
 
 // What a plan reads from run to run: weights and states. Several executors may share one.
-class Fixed {
+class WeightBindings {
   public:
     // `exclusive`: there are states among them, so runs take turns.
-    Fixed(std::vector<Memory> memory, bool exclusive);
+    WeightBindings(std::vector<Memory> memory, bool exclusive);
     const std::vector<Memory>& memory() const noexcept { return memory_; }
     uint64_t id() const noexcept { return id_; }
     // Runs over the same states go one after the other, on devices that queue their work too.
-    struct Turn {
+    struct StateLock {
         std::mutex mutex{};
         bool in_flight = false;  // the last run was queued in the order of `stream`, and nobody waited
         void* stream = nullptr;
     };
-    Turn* turn() const noexcept { return turn_.get(); }
+    StateLock* state_lock() const noexcept { return state_lock_.get(); }
     // Takes turns with the runs of `other` as well: both write the same states.
-    void share_turn(const Fixed& other) { turn_ = other.turn_; }
+    void share_state_lock(const WeightBindings& other) { state_lock_ = other.state_lock_; }
 
   private:
     std::vector<Memory> memory_;
     uint64_t id_;
-    std::shared_ptr<Turn> turn_;
+    std::shared_ptr<StateLock> state_lock_;
 };
 
 struct Counters {
@@ -85,15 +85,15 @@ class Executor {
     Executor& operator=(const Executor&) = delete;
 
     struct Run {
-        const Fixed* fixed = nullptr;
+        const WeightBindings* weights = nullptr;
         const Memory* inputs = nullptr;  // as many as the plan has
         const Memory* outputs = nullptr;
         int64_t* times = nullptr;  // nanoseconds of each call, when not null
         EventRing* ring = nullptr;
         Observation* observation = nullptr;  // when not null: filled where the device's driver keeps a record
         const std::atomic<bool>* stop = nullptr;  // when not null: set it to end this run after its kernel
-        bool host = false;  // inputs and outputs are the host's, the device's memory is not
-        Order order{};      // not the context's own: the run is queued and nobody waits
+        bool host = false;    // inputs and outputs are the host's, the device's memory is not
+        StreamOrder order{};  // not the context's own: the run is queued and nobody waits
     };
     // Allocates nothing once a context has run with the same `fixed`. Any thread; waits when all contexts are
     // busy.
@@ -111,40 +111,40 @@ class Executor {
 
   private:
     struct Context;
-    struct Slot {
+    struct ContextSlot {
         std::atomic<unsigned> owner{0};  // 0: free; else 1 + the fork generation of who took it
         std::unique_ptr<Context> context{};
     };
 
     Executor(std::shared_ptr<Backend> backend, Plan plan, int contexts);
     Status prepare();
-    static bool take(Slot& slot) noexcept;
-    Slot* try_acquire() noexcept;
-    Slot& acquire();
-    void release(Slot& slot) noexcept;
-    Status make(Slot& slot);
+    static bool try_lock(ContextSlot& slot) noexcept;
+    ContextSlot* try_acquire() noexcept;
+    ContextSlot& acquire();
+    void release(ContextSlot& slot) noexcept;
+    Status make_context(ContextSlot& slot);
     Status check_overlap(const Run& run) const;
     Status run_in(Context& context, const Run& run);
     Status submit(Context& context, const Run& run);
-    Status make_borders(Context& context);
+    Status make_io_staging(Context& context);
     const uint32_t* names_for(EventRing& ring);
 
     const std::shared_ptr<Backend> backend_;
     const Plan plan_;
-    std::vector<std::unique_ptr<Prepared>> prepared_;
+    std::vector<std::unique_ptr<PreparedKernel>> prepared_;
     std::vector<std::unique_ptr<Recording>> recordings_;
     std::vector<size_t> first_arg_;  // by call
     size_t arg_count_ = 0;
     size_t scratch_stride_ = 0;
-    struct Patch {
+    struct ArgumentPatch {
         size_t arg;
-        Place place;
+        BufferRef place;
     };
-    std::vector<Patch> patches_;          // arguments that change from run to run
-    std::vector<size_t> border_offsets_;  // in a context's block of inputs and outputs on the device
-    size_t border_total_ = 0;
+    std::vector<ArgumentPatch> patches_;  // arguments that change from run to run
+    std::vector<size_t> io_offsets_;      // in a context's block of inputs and outputs on the device
+    size_t io_staging_bytes_ = 0;
 
-    std::unique_ptr<Slot[]> slots_;
+    std::unique_ptr<ContextSlot[]> slots_;
     const int slot_count_;
     std::mutex closing_;
     std::mutex waiting_mutex_;

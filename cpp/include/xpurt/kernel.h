@@ -25,7 +25,7 @@ using KernelFunction = void (*)(void* const* args, const void* params, int64_t b
 // that ask for any); a kernel fills it and goes on without reading or writing outside, and the run fails
 // after the call.
 struct alignas(64) KernelStatus {
-    enum Kind : int64_t { fine, index_outside, divided_by_zero, does_not_fit };
+    enum Kind : int64_t { fine, index_out_of_range, division_by_zero, size_mismatch };
     int64_t unused[5] = {};
     int64_t limit = 0;
     int64_t value = 0;
@@ -38,7 +38,7 @@ struct KernelCall;
 Status status_of(const KernelStatus& found, const std::string& who);
 
 // A place in memory: a slot of the plan (see executor.h) and bytes from its start.
-struct Place {
+struct BufferRef {
     int32_t slot = 0;
     int64_t offset = 0;
 };
@@ -63,14 +63,14 @@ struct KernelCall {
     std::string nodes{};  // of the model, that it computes; for reports
     Options options{};
     std::vector<ArgumentSpec> specs{};  // of args; may be empty where no library asks
-    std::vector<Place> args{};          // inputs, then outputs
+    std::vector<BufferRef> args{};      // inputs, then outputs
     int32_t inputs = 0;                 // how many of args are inputs
     std::vector<uint64_t> params{};     // i64 or the bits of f64
     int32_t position = 0;               // in the plan
     int64_t tasks = 1;
     int64_t grain = 1;
     int64_t scratch_bytes = 0;
-    std::shared_ptr<const Module> apart{};  // has the symbol where the plan's own module has not
+    std::shared_ptr<const Module> own_module{};  // has the symbol where the plan's own module has not
 };
 
 // "kernel embedding/generated (node embed)", as reports name it.

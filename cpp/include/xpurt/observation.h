@@ -8,7 +8,7 @@
 namespace xpurt {
 
 // One piece of work, by the driver's own record.
-struct Seen {
+struct DeviceActivity {
     enum Kind { kernel, copy, fill };
     Kind kind = kernel;
     int64_t call = -1;   // of the plan; -1: of none that is known
@@ -22,10 +22,10 @@ struct Seen {
 
 // Handed to one run, and filled by it. Without a record, `absent` says why, and the run is as any other.
 struct Observation {
-    std::vector<Seen> seen{};  // in the order in which it began
-    bool graph = false;        // the calls were one graph
-    std::string joined{};      // how work was joined to calls: "graph nodes", "correlation", "order"
-    std::string source{};      // who saw it: "CUPTI 13.0"
+    std::vector<DeviceActivity> activities{};  // in the order in which it began
+    bool graph = false;                        // the calls were one graph
+    std::string joined{};  // how work was joined to calls: "graph nodes", "correlation", "order"
+    std::string source{};  // who saw it: "CUPTI 13.0"
     std::string absent{}, advice{};
     int64_t dropped = 0;    // records that were lost
     int64_t unmatched = 0;  // pieces of work of this run that belong to no known call

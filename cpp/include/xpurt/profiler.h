@@ -67,7 +67,7 @@ class EventRing {
     // `turn` says whose the slot is: == position: free for the writer of that position; == position + 1:
     // written, for the reader. (Bounded queue after D. Vyukov, "Bounded MPMC queue", 1024cores.net.)
     struct alignas(64) Slot {
-        std::atomic<uint64_t> turn;
+        std::atomic<uint64_t> sequence;
         Event event;
     };
 

@@ -14,9 +14,9 @@ bool inside(uint64_t offset, uint64_t bytes, size_t size) { return offset <= siz
 // Entry `index` of a table; tables need not be aligned in the bytes.
 template <class Entry>
 Entry entry(const char* bytes, uint64_t table, uint64_t index) {
-    Entry made;
-    std::memcpy(&made, bytes + table + index * sizeof made, sizeof made);
-    return made;
+    Entry value;
+    std::memcpy(&value, bytes + table + index * sizeof value, sizeof value);
+    return value;
 }
 
 }  // namespace

@@ -10,6 +10,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/log.h"
+
 namespace xpurt {
 namespace {
 
@@ -72,7 +74,7 @@ Status Library::load(const std::string& candidate, bool is_path) {
     }
     const std::string path = mapped_path(handle);
     if (!lacking.empty()) {
-        dlclose(handle);
+        if (dlclose(handle) != 0) log_failure({Code::call_failed, std::string("dlclose: ") + dlerror(), ""});
         return {Code::symbol_missing, path + " has no " + joined(lacking, ", "), ""};
     }
     addresses_ = std::move(addresses);

@@ -9,17 +9,17 @@
 namespace xpurt {
 namespace {
 
-struct Registry {
+struct KernelLibraryRegistry {
     std::mutex mutex;
     std::map<std::string, std::unique_ptr<KernelLibrary>> libraries;
 };
 
-Registry& registry() {
+KernelLibraryRegistry& registry() {
     static auto* const instance = [] {  // never freed: prepared kernels may outlive every static object
-        auto* const made = new Registry;
-        made->libraries.emplace("onednn", make_onednn());
-        made->libraries.emplace("python", make_host_library());
-        return made;
+        auto* const libraries = new KernelLibraryRegistry;
+        libraries->libraries.emplace("onednn", make_onednn());
+        libraries->libraries.emplace("python", make_host_library());
+        return libraries;
     }();
     return *instance;
 }

@@ -7,8 +7,8 @@
 namespace xpurt {
 namespace {
 
-constexpr int64_t most_elements = int64_t{1} << 62;
-constexpr int64_t most_step = std::numeric_limits<int32_t>::max();  // libraries count these in 32 bits
+constexpr int64_t max_elements = int64_t{1} << 62;
+constexpr int64_t max_int32 = std::numeric_limits<int32_t>::max();  // libraries count these in 32 bits
 
 // Bits of an element; 0 for what no library computes with.
 int64_t bits_of(const std::string& dtype) {
@@ -52,7 +52,7 @@ int64_t extent_of(const Dims& shape, const Dims& strides) {
     for (size_t i = 0; i < shape.size(); ++i) {
         int64_t step = 0;
         if (shape[i] < 1 || strides[i] < 0 || __builtin_mul_overflow(shape[i] - 1, strides[i], &step) ||
-            __builtin_add_overflow(last, step, &last) || last >= most_elements)
+            __builtin_add_overflow(last, step, &last) || last >= max_elements)
             return -1;
     }
     return last + 1;
@@ -74,8 +74,7 @@ Status check_arguments(const KernelCall& call, size_t count) {
 }
 
 Status check_operands(const KernelCall& call, std::initializer_list<Operand> operands) {
-    for (const Operand& operand : operands)
-        if (Status status = check_operand(call, operand); !status.ok()) return status;
+    for (const Operand& operand : operands) XPURT_TRY(check_operand(call, operand));
     return {};
 }
 
@@ -89,7 +88,7 @@ Status check_convolution(const KernelCall& call, const Dims& x, const Dims& w, c
     const std::string shapes = "x " + text_of(x) + " and weight " + text_of(w) + " in " +
                                std::to_string(groups) + " groups do not make y " + text_of(y);
     for (const Dims* dims : {&x, &w, &y})
-        if (std::any_of(dims->begin(), dims->end(), [](int64_t d) { return d < 1 || d > most_step; }))
+        if (std::any_of(dims->begin(), dims->end(), [](int64_t d) { return d < 1 || d > max_int32; }))
             return inconsistent(call, shapes);
     if (groups < 1 || w[0] % groups != 0 || x[1] % groups != 0 || x[1] / groups != w[1] || x[0] != y[0] ||
         w[0] != y[1])
@@ -97,8 +96,8 @@ Status check_convolution(const KernelCall& call, const Dims& x, const Dims& w, c
     for (size_t i = 0; i < space; ++i) {
         const int64_t stride = window.stride[i], dilation = window.dilation[i], begin = window.begin[i],
                       end = window.end[i];
-        if (stride < 1 || stride > most_step || dilation < 1 || dilation > most_step || begin < 0 ||
-            begin > most_step || end < 0 || end > most_step)
+        if (stride < 1 || stride > max_int32 || dilation < 1 || dilation > max_int32 || begin < 0 ||
+            begin > max_int32 || end < 0 || end > max_int32)
             return inconsistent(call, "stride " + text_of(window.stride) + ", dilation " +
                                           text_of(window.dilation) + " or padding " + text_of(window.begin) +
                                           ", " + text_of(window.end) + " is out of range");

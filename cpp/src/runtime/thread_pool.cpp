@@ -8,12 +8,15 @@
 #include <algorithm>
 #include <condition_variable>
 #include <cstdint>
+#include <cstring>
 #include <map>
 #include <mutex>
+#include <string>
 #include <system_error>
 #include <thread>
 #include <vector>
 
+#include "base/log.h"
 #include "xpurt/device.h"
 #include "xpurt/profiler.h"
 
@@ -58,13 +61,22 @@ class SignalsBlocked {
   public:
     SignalsBlocked() {
         sigset_t all;
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &before_);
+        blocked_ = sigfillset(&all) == 0 && check(pthread_sigmask(SIG_SETMASK, &all, &before_));
     }
-    ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+    ~SignalsBlocked() {
+        if (blocked_) check(pthread_sigmask(SIG_SETMASK, &before_, nullptr));
+    }
+    SignalsBlocked(const SignalsBlocked&) = delete;
+    SignalsBlocked& operator=(const SignalsBlocked&) = delete;
 
   private:
+    static bool check(int error) noexcept {
+        if (error != 0)
+            log_failure({Code::call_failed, std::string("pthread_sigmask: ") + std::strerror(error), ""});
+        return error == 0;
+    }
     sigset_t before_;
+    bool blocked_ = false;
 };
 
 constexpr int parts_bits = 16;
@@ -72,8 +84,13 @@ constexpr int parts_bits = 16;
 }  // namespace
 
 unsigned fork_generation() noexcept {
-    static const int registered = pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1); });
-    (void)registered;
+    static const bool registered = [] {
+        const int error = pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1); });
+        if (error != 0)
+            log_failure({Code::call_failed, std::string("pthread_atfork: ") + std::strerror(error), ""});
+        return error == 0;
+    }();
+    static_cast<void>(registered);
     return forks.load(std::memory_order_relaxed);
 }
 

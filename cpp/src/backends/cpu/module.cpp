@@ -13,6 +13,7 @@
 
 #include "backends/cpu/instruction_sets.h"
 #include "base/elf.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "xpurt/kernel.h"
 
@@ -29,13 +30,18 @@ constexpr uint16_t machine = EM_NONE;
 
 std::string reason() { return std::strerror(errno); }
 
+// For paths without a caller that could receive the failure.
+void close_file(int file) noexcept {
+    if (close(file) != 0) log_failure({Code::call_failed, "close: " + reason(), ""});
+}
+
 class LoadedModule final : public Module {
   public:
     LoadedModule(void* handle, int file, const char* mapped_by)
         : handle_(handle), file_(file), mapped_by_(mapped_by) {}
     ~LoadedModule() override {
-        dlclose(handle_);
-        if (file_ >= 0) close(file_);
+        if (dlclose(handle_) != 0) log_failure({Code::call_failed, std::string("dlclose: ") + dlerror(), ""});
+        if (file_ >= 0) close_file(file_);
     }
     LoadedModule(const LoadedModule&) = delete;
     LoadedModule& operator=(const LoadedModule&) = delete;
@@ -78,11 +84,11 @@ Result<std::shared_ptr<const Module>> from_memfd(const char* bytes, size_t size)
     const int file = static_cast<int>(syscall(SYS_memfd_create, "xpuruntime", close_on_exec));
     if (file < 0) return Status{Code::unreadable, "no anonymous file: " + reason(), ""};
     if (Status status = write_all(file, bytes, size); !status.ok()) {
-        close(file);
+        close_file(file);
         return status;
     }
     auto module = map("/proc/self/fd/" + std::to_string(file), file, "memfd");
-    if (!module.status.ok()) close(file);
+    if (!module.status.ok()) close_file(file);
     return module;
 #else
     (void)bytes, (void)size;
@@ -95,10 +101,12 @@ Result<std::shared_ptr<const Module>> from_file(const char* bytes, size_t size) 
     const int file = mkostemp(path.data(), O_CLOEXEC);  // readable and writable by its owner alone
     if (file < 0) return Status{Code::unreadable, "no temporary file in /tmp: " + reason(), ""};
     Status status = write_all(file, bytes, size);
-    close(file);
+    if (close(file) != 0 && status.ok())
+        status = {Code::unreadable, "object code could not be written: " + reason(), ""};
     Result<std::shared_ptr<const Module>> module = status;
     if (status.ok()) module = map(path, -1, "file");
-    unlink(path.c_str());
+    if (unlink(path.c_str()) != 0)
+        log_failure({Code::call_failed, "the temporary file " + path + " stays: " + reason(), ""});
     return module;
 }
 

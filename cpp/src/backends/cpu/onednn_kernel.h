@@ -10,7 +10,7 @@ namespace xpurt {
 
 // Makes the primitive that a call describes. `functions` outlive the kernel. Fails with unsupported where
 // oneDNN has no implementation for the shapes and types, or only its slow reference one.
-Result<std::unique_ptr<LibraryKernel>> make_onednn_kernel(const dnnl::Functions& functions,
-                                                          const KernelCall& call, int threads);
+Result<std::unique_ptr<LibraryKernel>> make_onednn_kernel(const dnnl::OneDnnApi& api, const KernelCall& call,
+                                                          int threads);
 
 }  // namespace xpurt

@@ -31,15 +31,15 @@ std::string lower(std::string text) {
 }
 
 std::vector<Cache> sysfs_caches() {
-    std::vector<Cache> found;
+    std::vector<Cache> result;
     for (int index = 0;; ++index) {
         const std::string folder = cpu_folder + "cpu0/cache/index" + std::to_string(index) + "/";
         const std::string level = read_line(folder + "level");
-        if (level.empty()) return found;
-        found.push_back({std::atoi(level.c_str()), lower(read_line(folder + "type")),
-                         parse_size(read_line(folder + "size")),
-                         std::atoll(read_line(folder + "coherency_line_size").c_str()),
-                         static_cast<int>(parse_cpu_list(read_line(folder + "shared_cpu_list")).size())});
+        if (level.empty()) return result;
+        result.push_back({std::atoi(level.c_str()), lower(read_line(folder + "type")),
+                          parse_size(read_line(folder + "size")),
+                          std::atoll(read_line(folder + "coherency_line_size").c_str()),
+                          static_cast<int>(parse_cpu_list(read_line(folder + "shared_cpu_list")).size())});
     }
 }
 
@@ -51,17 +51,17 @@ std::vector<Cache> cpuid_caches() {
     const CpuidWords first = cpuid(4);
     const unsigned leaf = (first.eax & 0x1f) != 0 ? 4 : 0x8000001d;
     static const char* const types[] = {"", "data", "instruction", "unified"};
-    std::vector<Cache> found;
+    std::vector<Cache> result;
     for (unsigned index = 0; index < 16; ++index) {
         const CpuidWords words = cpuid(leaf, index);
         const unsigned type = words.eax & 0x1f;
         if (type == 0 || type > 3) break;
         const int64_t ways = (words.ebx >> 22) + 1, partitions = (words.ebx >> 12 & 0x3ff) + 1;
         const int64_t line = (words.ebx & 0xfff) + 1, sets = static_cast<int64_t>(words.ecx) + 1;
-        found.push_back(
+        result.push_back(
             {static_cast<int>(words.eax >> 5 & 7), types[type], ways * partitions * line * sets, line, 0});
     }
-    return found;
+    return result;
 }
 #else
 std::vector<Cache> cpuid_caches() { return {}; }
@@ -112,8 +112,8 @@ int affinity_cores() {
 }
 
 std::vector<Cache> caches() {
-    std::vector<Cache> found = sysfs_caches();
-    return found.empty() ? cpuid_caches() : found;
+    std::vector<Cache> result = sysfs_caches();
+    return result.empty() ? cpuid_caches() : result;
 }
 
 }  // namespace xpurt

@@ -26,11 +26,11 @@ class CuptiSession {
     CuptiSession& operator=(const CuptiSession&) = delete;
 
     // The calling thread's launches from now on have this id; 0: none any more.
-    void mark(uint64_t id);
+    void set_external_id(uint64_t id);
     // CUPTI's number of a node; 0 where it knows none.
-    uint64_t number_of(CUgraphNode node) const;
+    uint64_t graph_node_id(CUgraphNode node) const;
     // What was recorded. All work must be done. Ends the session.
-    Trace end();
+    CuptiTrace end();
 
     static std::string version();  // "CUPTI 13.0"
 
@@ -39,7 +39,7 @@ class CuptiSession {
 
     std::unique_lock<std::mutex> lock_;
     void* subscriber_ = nullptr;
-    bool marked_ = false;
+    bool has_external_id_ = false;
 };
 
 // Memory for records: so many buffers of so many bytes at most; what does not fit is dropped, and counted.

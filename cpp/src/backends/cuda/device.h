@@ -40,36 +40,42 @@ class Device {
 
     // What is queued on `later` from now on comes after all that `earlier` has. Streams of others may be
     // gone: then the device is waited for.
-    void follow(CUstream later, CUstream earlier) noexcept;
+    void order_after(CUstream later, CUstream earlier) noexcept;
 
     // For work that belongs to nobody's stream: uploads of weights, blocks handed to callers.
     CUstream home = nullptr;
 
     Status check(CUresult result, const char* call) const { return status_of(driver, result, call); }
+    // For destructors: a failure is logged, unless the process is ending or an earlier error has already lost
+    // the context.
+    void log_if_failed(CUresult result, const char* call) const noexcept {
+        cuda::log_if_failed(driver, result, call);
+    }
 
     Device(const Library& library, int at) : driver(library), index(at) {}
 
   private:
     Status start();
+    uint64_t pool_attribute(PoolAttribute attribute) const noexcept;  // 0 after a failure, which is logged
 
     CUmemoryPool pool_ = nullptr;
     std::unique_ptr<MemoryPool> pinned_;
-    std::mutex following_;
-    CUevent mark_ = nullptr;
+    std::mutex follow_mutex_;
+    CUevent follow_event_ = nullptr;
     std::mutex counting_;
     int64_t allocations_ = 0, reuses_ = 0, reserved_ = 0;
 };
 
 // The device's context is the calling thread's as long as this lives; then what was current before is again.
-class Current {
+class ScopedContext {
   public:
-    explicit Current(const Device& device) noexcept;
-    ~Current();
-    Current(const Current&) = delete;
-    Current& operator=(const Current&) = delete;
+    explicit ScopedContext(const Device& device) noexcept;
+    ~ScopedContext();
+    ScopedContext(const ScopedContext&) = delete;
+    ScopedContext& operator=(const ScopedContext&) = delete;
 
   private:
-    const Driver* pushed_ = nullptr;
+    const Device* pushed_on_ = nullptr;
 };
 
 }  // namespace xpurt::cuda

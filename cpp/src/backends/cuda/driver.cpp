@@ -5,6 +5,8 @@
 #include <iterator>
 #include <string>
 
+#include "base/log.h"
+
 namespace xpurt {
 
 Library& cuda_library() {
@@ -13,6 +15,16 @@ Library& cuda_library() {
 }
 
 namespace cuda {
+
+namespace {
+
+// After these errors every further call on the context fails (cuda.h says so of each).
+bool context_is_lost(CUresult result) noexcept {
+    constexpr int lost[] = {700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 720};
+    return std::find(std::begin(lost), std::end(lost), static_cast<int>(result)) != std::end(lost);
+}
+
+}  // namespace
 
 LibrarySpec library_spec() {
     return {
@@ -56,33 +68,37 @@ Status can_run(const Library& library) {
 }
 
 Status status_of(const Driver& driver, CUresult result, const char* call) {
-    constexpr CUresult no_device = 100, system_not_ready = 802, driver_mismatch = 803;
-    // After these the context does nothing any more (the header says so of each).
-    constexpr CUresult lost[] = {700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 720};
-    if (result == 0) return {};
+    if (result == CUDA_SUCCESS) return {};
     const char *name = nullptr, *meaning = nullptr;
-    if (driver.cuGetErrorName != nullptr) driver.cuGetErrorName(result, &name);
-    if (driver.cuGetErrorString != nullptr) driver.cuGetErrorString(result, &meaning);
+    if (driver.cuGetErrorName != nullptr && driver.cuGetErrorName(result, &name) != CUDA_SUCCESS)
+        name = nullptr;
+    if (driver.cuGetErrorString != nullptr && driver.cuGetErrorString(result, &meaning) != CUDA_SUCCESS)
+        meaning = nullptr;
     std::string message =
         std::string(call) + " returned " + (name != nullptr ? name : std::to_string(result));
     if (meaning != nullptr) message += std::string(" (") + meaning + ")";
-    if (std::find(std::begin(lost), std::end(lost), result) != std::end(lost))
+    if (context_is_lost(result))
         return {Code::call_failed, message,
                 "A kernel failed on the device, whose context is lost for this process: start it anew, and "
                 "look for the kernel with compute-sanitizer."};
     switch (result) {
-        case no_device:
+        case CUDA_ERROR_NO_DEVICE:
             return {Code::no_device, message,
                     "The driver sees no GPU: look at CUDA_VISIBLE_DEVICES and at the container's device "
                     "settings."};
-        case system_not_ready:
+        case CUDA_ERROR_SYSTEM_NOT_READY:
             return {Code::call_failed, message, "Wait for, or start, the machine's fabric manager."};
-        case driver_mismatch:
+        case CUDA_ERROR_SYSTEM_DRIVER_MISMATCH:
             return {Code::call_failed, message,
                     "Reboot, or reinstall the driver: library and kernel module differ."};
         default:
             return {Code::call_failed, message, "Run nvidia-smi: if it fails too, repair the driver first."};
     }
+}
+
+void log_if_failed(const Driver& driver, CUresult result, const char* call) noexcept {
+    if (result == CUDA_SUCCESS || result == CUDA_ERROR_DEINITIALIZED || context_is_lost(result)) return;
+    log_failure(status_of(driver, result, call));
 }
 
 }  // namespace cuda

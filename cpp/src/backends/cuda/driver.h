@@ -10,7 +10,17 @@
 
 namespace xpurt::cuda {
 
-using CUresult = int;  // the header's enums are ints in the ABI
+// Result codes by NVIDIA's names. [[nodiscard]]: a call whose result is dropped does not compile.
+enum [[nodiscard]] CUresult : int {
+    CUDA_SUCCESS = 0,
+    CUDA_ERROR_INVALID_VALUE = 1,
+    CUDA_ERROR_OUT_OF_MEMORY = 2,
+    CUDA_ERROR_DEINITIALIZED = 4,
+    CUDA_ERROR_NO_DEVICE = 100,
+    CUDA_ERROR_NOT_READY = 600,
+    CUDA_ERROR_SYSTEM_NOT_READY = 802,
+    CUDA_ERROR_SYSTEM_DRIVER_MISMATCH = 803,
+};
 using CUdevice = int;
 using CUdeviceptr = unsigned long long;
 
@@ -94,7 +104,6 @@ enum PoolAttribute { release_threshold = 4, reserved_current = 5, used_current =
 enum StreamFlag { stream_non_blocking = 1 };
 enum EventFlag { event_default = 0, event_no_timing = 2 };
 enum CaptureMode { capture_thread_local = 1, capture_relaxed = 2 };
-enum Failure : CUresult { invalid_value = 1, out_of_memory = 2, not_ready = 600 };
 
 // name, CUDA version that introduced it (1000 * major + 10 * minor), need, type.
 // The one list: the symbol table, the struct of pointers and the messages all come from it. What facts about
@@ -186,5 +195,9 @@ Result<CudaFacts> facts(Library& library, const Search& search);
 
 // Status of a driver call: who was called, the driver's name of the error and its explanation.
 Status status_of(const Driver& driver, CUresult result, const char* call);
+
+// Log the failure of a call whose caller cannot receive it. A driver that is shut down, and a context that an
+// earlier error has lost, are not logged.
+void log_if_failed(const Driver& driver, CUresult result, const char* call) noexcept;
 
 }  // namespace xpurt::cuda

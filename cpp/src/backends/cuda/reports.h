@@ -21,46 +21,46 @@ namespace xpurt::cuda {
 struct CudaRecording;
 
 // The words of one module, which is loaded as long as they are here.
-class Reports {
+class KernelReports {
   public:
     // Null where the kernels of `library` report nothing.
-    static Result<std::shared_ptr<Reports>> open(std::shared_ptr<Device> device, CUlibrary library);
-    ~Reports();
+    static Result<std::shared_ptr<KernelReports>> open(std::shared_ptr<Device> device, CUlibrary library);
+    ~KernelReports();
 
     // What was reported; none: fine.
     KernelStatus found() const noexcept;
     // Grows when a report was taken away; with what it said.
     uint64_t epoch() const;
-    std::string last() const;
-    Status take_away(std::string said);
+    std::string last_message() const;
+    Status consume(std::string message);
 
   private:
     using Word = std::atomic<uint64_t>;
     static_assert(sizeof(Word) == sizeof(uint64_t) && Word::is_always_lock_free, "kernels write them");
 
-    Reports(std::shared_ptr<Device> device, CUdeviceptr met, Word* words)
-        : device_(std::move(device)), met_(met), words_(words) {}
+    KernelReports(std::shared_ptr<Device> device, CUdeviceptr flag, Word* words)
+        : device_(std::move(device)), flag_(flag), words_(words) {}
 
     const std::shared_ptr<Device> device_;
-    const CUdeviceptr met_;  // the module's global
-    Word* const words_;      // kind, value, limit
+    const CUdeviceptr flag_;  // the module's global
+    Word* const words_;       // kind, value, limit
     mutable std::mutex mutex_;
     uint64_t epoch_ = 0;
-    std::string last_;
+    std::string last_message_;
 };
 
 // One context's runs over such a module. Any thread may look.
-class Watch {
+class ReportWatch {
   public:
-    explicit Watch(std::shared_ptr<Device> device) : device_(std::move(device)) {}
+    explicit ReportWatch(std::shared_ptr<Device> device) : device_(std::move(device)) {}
 
     // Before a recording is launched.
-    void expect(const CudaRecording& recording);
+    void will_launch(const CudaRecording& recording);
     // After all launches of a run. `left`: nobody waits for it.
-    void queued(bool left);
+    void set_queued(bool unawaited);
     // What was reported, when what was queued is done: the caller waited for it, or `done` says so.
-    Status look();
-    Status look(CUevent done);
+    Status check();
+    Status check(CUevent done);
 
   private:
     Status read();
@@ -68,22 +68,22 @@ class Watch {
     const std::shared_ptr<Device> device_;
     std::mutex mutex_;
     std::vector<const CudaRecording*> recordings_;
-    std::shared_ptr<Reports> reports_;
+    std::shared_ptr<KernelReports> reports_;
     uint64_t epoch_ = 0;  // when the first run that nobody has looked after began
-    bool expecting_ = false, queued_ = false, left_ = false;
+    bool expecting_ = false, queued_ = false, unawaited_ = false;
 };
 
 // Those of a backend's contexts.
-class Watches {
+class ReportWatchList {
   public:
-    void add(Watch& watch, CUevent done);
-    void remove(Watch& watch);
+    void add(ReportWatch& watch, CUevent done);
+    void remove(ReportWatch& watch);
     // The first report of runs that were left and are done.
-    Status look();
+    Status check();
 
   private:
     struct Item {
-        Watch* watch;
+        ReportWatch* watch;
         CUevent done;
     };
     std::mutex mutex_;

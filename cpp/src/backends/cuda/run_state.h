@@ -13,38 +13,38 @@
 
 namespace xpurt::cuda {
 
-struct CudaKernel final : Prepared {
+struct CudaKernel final : PreparedKernel {
     CUkernel kernel = nullptr;
-    Launch launch{};
-    std::unique_ptr<StreamKernel> library;  // instead of kernel
-    std::shared_ptr<const Module> module;   // keeps the code loaded
-    std::shared_ptr<Reports> reports;       // where it may say what it cannot compute
+    LaunchParams launch{};
+    std::unique_ptr<StreamKernel> library;   // instead of kernel
+    std::shared_ptr<const Module> module;    // keeps the code loaded
+    std::shared_ptr<KernelReports> reports;  // where it may say what it cannot compute
 
     std::string implementation() const override { return library ? library->implementation() : ""; }
 };
 
 struct CudaRecording final : Recording {
-    struct Call {
+    struct CudaCall {
         const CudaKernel* kernel;
         const KernelCall* call;
         size_t first_arg;
     };
-    std::vector<Call> calls;
+    std::vector<CudaCall> calls;
     size_t first_arg = 0, args = 0;  // of all calls together, in Bindings::args
     size_t workspace = 0;            // largest of any call; they take turns
-    std::shared_ptr<Reports> reports;
+    std::shared_ptr<KernelReports> reports;
     std::vector<const KernelCall*> reporters;  // whose kernels may report there
 };
 
 // A recording as one graph: captured once, launched again and again, given other addresses when they change.
-class Graph {
+class CudaGraph {
   public:
-    Graph(Device& device, const CudaRecording& recording) : device_(device), recording_(recording) {}
-    ~Graph();
-    Graph(const Graph&) = delete;
-    Graph& operator=(const Graph&) = delete;
+    CudaGraph(Device& device, const CudaRecording& recording) : device_(device), recording_(recording) {}
+    ~CudaGraph();
+    CudaGraph(const CudaGraph&) = delete;
+    CudaGraph& operator=(const CudaGraph&) = delete;
 
-    bool made() const noexcept { return exec_ != nullptr; }
+    bool created() const noexcept { return exec_ != nullptr; }
     // Records what `queue` launches on `stream`, call by call, and makes it launchable. A failure leaves the
     // stream as it was.
     template <class Queue>
@@ -55,6 +55,7 @@ class Graph {
     Status launch(CUstream stream) const;
 
   private:
+    void destroy() noexcept;
     Status instantiate(CUgraph graph, std::vector<CUgraphNode>& nodes);
 
     Device& device_;
@@ -66,73 +67,74 @@ class Graph {
 };
 
 // The arguments of a launch as the driver wants them: a pointer to each value.
-std::vector<void*>& pointers(const KernelCall& call, void* const* args);
+std::vector<void*>& kernel_params(const KernelCall& call, void* const* args);
 
-class CudaState final : public RunState {
+class CudaRunState final : public RunState {
   public:
     static Result<std::unique_ptr<RunState>> open(std::shared_ptr<Device> device,
-                                                  std::shared_ptr<Watches> watches);
-    ~CudaState() override;
+                                                  std::shared_ptr<ReportWatchList> watches);
+    ~CudaRunState() override;
 
-    Status begin(const Order& order);
+    Status begin(const StreamOrder& order);
     Status end();
     Status synchronize();
     Status send(CUdeviceptr to, const void* from, size_t bytes);
     Status fetch(void* to, CUdeviceptr from, size_t bytes);
     // `declined` gets the reason where a graph was tried and could not be had.
-    Status submit(const CudaRecording& recording, const Bindings& bindings, std::string& declined,
+    Status submit(const CudaRecording& recording, const Submission& submission, std::string& declined,
                   CudaCounters& counters);
-    CUstream current() const noexcept { return current_; }
+    CUstream current() const noexcept { return current_stream_; }
 
   private:
-    struct Plan {
-        std::unique_ptr<Graph> graph;
-        bool met = false;       // it has run before
-        bool declined = false;  // a graph cannot be had
+    struct RecordingState {
+        std::unique_ptr<CudaGraph> graph;
+        bool submitted_before = false;  // it has run before
+        bool declined = false;          // a graph cannot be had
         CUdeviceptr workspace = 0;
     };
-    struct Staging {
+    struct StagingBlock {
         char* block;
         size_t size, used;
     };
-    struct Fetched {
+    struct PendingCopy {
         void* to;
         const char* from;
         size_t bytes;
     };
 
-    CudaState(std::shared_ptr<Device> device, std::shared_ptr<Watches> watches)
-        : device_(std::move(device)), watches_(std::move(watches)), watch_(device_) {}
-    Result<Plan*> plan_for(const CudaRecording& recording);
-    Status launch(const CudaRecording::Call& call, const Bindings& bindings, const Plan& plan,
-                  CUstream stream) const;
-    Status plain(const CudaRecording& recording, const Bindings& bindings, const Plan& plan);
-    Status timed(const CudaRecording& recording, const Bindings& bindings, const Plan& plan);
-    Status observed(const CudaRecording& recording, const Bindings& bindings, Plan& plan);
-    Status make_graph(const CudaRecording& recording, const Bindings& bindings, Plan& plan);
-    Status make_own();
+    CudaRunState(std::shared_ptr<Device> device, std::shared_ptr<ReportWatchList> watches)
+        : device_(std::move(device)), watch_list_(std::move(watches)), watch_(device_) {}
+    Result<RecordingState*> state_for(const CudaRecording& recording);
+    Status launch(const CudaRecording::CudaCall& call, const Submission& submission,
+                  const RecordingState& plan, CUstream stream) const;
+    Status submit_directly(const CudaRecording& recording, const Submission& submission,
+                           const RecordingState& plan);
+    Status submit_timed(const CudaRecording& recording, const Submission& submission,
+                        const RecordingState& plan);
+    Status submit_observed(const CudaRecording& recording, const Submission& submission,
+                           RecordingState& plan);
+    Status make_graph(const CudaRecording& recording, const Submission& submission, RecordingState& plan);
+    Status make_own_stream();
     char* staging(size_t bytes);
 
     const std::shared_ptr<Device> device_;
-    const std::shared_ptr<Watches> watches_;
-    Watch watch_;
-    CUstream own_ = nullptr, current_ = nullptr;  // own_: made when a run or a capture needs it
-    CUevent done_ = nullptr;                      // of the last run in a caller's order
+    const std::shared_ptr<ReportWatchList> watch_list_;
+    ReportWatch watch_;
+    CUstream own_stream_ = nullptr, current_stream_ = nullptr;  // own_: made when a run or a capture needs it
+    CUevent done_event_ = nullptr;                              // of the last run in a caller's order
     bool in_flight_ = false;
-    bool guarded_ = false;  // the run in progress uses what only one run at a time may
-    bool loose_ = false;    // runs that use nothing of the kind were queued, and nobody marked their end
-    std::map<const CudaRecording*, Plan> plans_;
-    std::vector<Staging> staging_;
-    std::vector<Fetched> fetched_;
+    bool exclusive_ = false;  // the run in progress uses what only one run at a time may
+    bool unmarked_ = false;   // runs that use nothing of the kind were queued, and nobody marked their end
+    std::map<const CudaRecording*, RecordingState> recording_states_;
+    std::vector<StagingBlock> staging_;
+    std::vector<PendingCopy> pending_copies_;
 };
 
 template <class Queue>
-Status Graph::capture(CUstream stream, void* const* args, Queue queue) {
+Status CudaGraph::capture(CUstream stream, void* const* args, Queue queue) {
     const Driver& driver = device_.driver;
-    if (Status status = device_.check(driver.cuStreamBeginCapture_v2(stream, capture_thread_local),
-                                      "cuStreamBeginCapture_v2");
-        !status.ok())
-        return status;
+    XPURT_TRY(device_.check(driver.cuStreamBeginCapture_v2(stream, capture_thread_local),
+                            "cuStreamBeginCapture_v2"));
     std::vector<CUgraphNode> nodes(recording_.calls.size(), nullptr);
     Status failed;
     for (size_t i = 0; i < recording_.calls.size() && failed.ok(); ++i) {
@@ -151,7 +153,7 @@ Status Graph::capture(CUstream stream, void* const* args, Queue queue) {
     if (failed.ok()) failed = std::move(ended);
     if (failed.ok()) failed = instantiate(graph, nodes);
     if (!failed.ok()) {
-        if (graph != nullptr) driver.cuGraphDestroy(graph);
+        if (graph != nullptr) device_.log_if_failed(driver.cuGraphDestroy(graph), "cuGraphDestroy");
         return failed;
     }
     args_.assign(args + recording_.first_arg, args + recording_.first_arg + recording_.args);

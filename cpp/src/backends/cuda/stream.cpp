@@ -4,24 +4,24 @@
 #include <map>
 #include <mutex>
 
-#include "backends/cuda/libraries/vendor.h"
+#include "backends/cuda/libraries/vendor_library.h"
 
 namespace xpurt::cuda {
 namespace {
 
-struct Registry {
+struct StreamLibraryRegistry {
     std::mutex mutex;
     std::map<std::string, std::unique_ptr<StreamLibrary>> libraries;
 };
 
-Registry& registry() {
+StreamLibraryRegistry& registry() {
     static auto* const instance = [] {  // never freed: prepared kernels may outlive static objects
-        auto* const made = new Registry;
-        made->libraries.emplace("cublas", make_cublas());
-        made->libraries.emplace("cublasLt", make_cublaslt());
-        made->libraries.emplace("cudnn", make_cudnn());
-        made->libraries.emplace("python", make_host_stream_library());
-        return made;
+        auto* const libraries = new StreamLibraryRegistry;
+        libraries->libraries.emplace("cublas", make_cublas());
+        libraries->libraries.emplace("cublasLt", make_cublaslt());
+        libraries->libraries.emplace("cudnn", make_cudnn());
+        libraries->libraries.emplace("python", make_host_stream_library());
+        return libraries;
     }();
     return *instance;
 }

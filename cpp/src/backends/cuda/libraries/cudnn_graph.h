@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "backends/cuda/libraries/vendor.h"
+#include "backends/cuda/libraries/vendor_library.h"
 
 namespace xpurt::cuda {
 
@@ -59,25 +59,25 @@ constexpr int sum = 0, largest = 3;
 
 }  // namespace dnn
 
-#define XPURT_CUDNN_SYMBOLS(X)                                                        \
-    X(cudnnGetVersion, size_t())                                                      \
-    X(cudnnCreate, int(dnn::Handle*))                                                 \
-    X(cudnnSetStream, int(dnn::Handle, CUstream))                                     \
-    X(cudnnGetErrorString, const char*(int))                                          \
-    X(cudnnGetLastErrorString, void(char*, size_t))                                   \
-    X(cudnnBackendCreateDescriptor, int(int, dnn::Object*))                           \
-    X(cudnnBackendDestroyDescriptor, int(dnn::Object))                                \
-    X(cudnnBackendFinalize, int(dnn::Object))                                         \
-    X(cudnnBackendSetAttribute, int(dnn::Object, int, int, int64_t, const void*))     \
-    X(cudnnBackendGetAttribute, int(dnn::Object, int, int, int64_t, int64_t*, void*)) \
-    X(cudnnBackendExecute, int(dnn::Handle, dnn::Object, dnn::Object))
+#define XPURT_CUDNN_SYMBOLS(X)                                                               \
+    X(cudnnGetVersion, size_t())                                                             \
+    X(cudnnCreate, ResultCode(dnn::Handle*))                                                 \
+    X(cudnnSetStream, ResultCode(dnn::Handle, CUstream))                                     \
+    X(cudnnGetErrorString, const char*(int))                                                 \
+    X(cudnnGetLastErrorString, void(char*, size_t))                                          \
+    X(cudnnBackendCreateDescriptor, ResultCode(int, dnn::Object*))                           \
+    X(cudnnBackendDestroyDescriptor, ResultCode(dnn::Object))                                \
+    X(cudnnBackendFinalize, ResultCode(dnn::Object))                                         \
+    X(cudnnBackendSetAttribute, ResultCode(dnn::Object, int, int, int64_t, const void*))     \
+    X(cudnnBackendGetAttribute, ResultCode(dnn::Object, int, int, int64_t, int64_t*, void*)) \
+    X(cudnnBackendExecute, ResultCode(dnn::Handle, dnn::Object, dnn::Object))
 
-struct CudnnFunctions {
+struct CudnnApi {
 #define XPURT_MEMBER(name, type) std::add_pointer_t<type> name = nullptr;
     XPURT_CUDNN_SYMBOLS(XPURT_MEMBER)
 #undef XPURT_MEMBER
 
-    explicit CudnnFunctions(const Library& library) {
+    explicit CudnnApi(const Library& library) {
         size_t index = 0;
 #define XPURT_FILL(name, type) name = reinterpret_cast<std::add_pointer_t<type>>(library.address(index++));
         XPURT_CUDNN_SYMBOLS(XPURT_FILL)
@@ -94,7 +94,7 @@ class CudnnPlan;
 // them lives; the last ones are kept beyond that, since a compiler asks for a call before a session makes it,
 // and a plan of attention is compiled for 0.4 s.
 struct CudnnShared {
-    static constexpr size_t most_recent = 32;
+    static constexpr size_t max_recent = 32;
     std::mutex mutex;
     dnn::Handle handle = nullptr;
     std::unordered_map<std::string, std::weak_ptr<const CudnnPlan>> plans;
@@ -105,7 +105,7 @@ struct CudnnShared {
 // came of, and what follows does nothing. Descriptors live as long as the plan that comes of it.
 class CudnnGraph {
   public:
-    CudnnGraph(const CudnnFunctions& f, dnn::Handle handle, std::vector<int64_t> alignment)
+    CudnnGraph(const CudnnApi& f, dnn::Handle handle, std::vector<int64_t> alignment)
         : f_(f), handle_(handle), alignment_(std::move(alignment)) {}
 
     // A descriptor under construction.
@@ -114,35 +114,35 @@ class CudnnGraph {
         Builder(CudnnGraph& graph, int kind);
         Builder& set(int attribute, int type, int64_t count, const void* values);
         // The same where the library knows the attribute; its refusal is no failure.
-        Builder& wish(int attribute, int type, int64_t count, const void* values);
+        Builder& set_if_supported(int attribute, int type, int64_t count, const void* values);
         Builder& object(int attribute, dnn::Object value) {
             return set(attribute, dnn::type_object, 1, &value);
         }
         Builder& dims(int attribute, const Dims& values) {
             return set(attribute, dnn::type_int, static_cast<int64_t>(values.size()), values.data());
         }
-        dnn::Object keep();  // ready for use by others; null after a failure
+        dnn::Object finalize();  // ready for use by others; null after a failure
 
       private:
         void check(int result, const char* call, int attribute = -1);
         CudnnGraph& graph_;
         int kind_;
-        Owned object_;
+        VendorHandle object_;
     };
     Builder make(int kind) { return {*this, kind}; }
 
     // The next argument of the call, in its order.
     dnn::Object argument(const Dims& shape, const Dims& strides, int type);
     // What only the plan's kernels see.
-    dnn::Object inner(const Dims& shape, const Dims& strides, int type);
+    dnn::Object intermediate(const Dims& shape, const Dims& strides, int type);
     // A number of `rank` dims that launches hand over from the host.
-    dnn::Object number(float value, size_t rank) { return number(&value, dnn::data_float, rank); }
-    dnn::Object number(int32_t value, size_t rank) { return number(&value, dnn::data_int32, rank); }
+    dnn::Object scalar(float value, size_t rank) { return scalar(&value, dnn::data_float, rank); }
+    dnn::Object scalar(int32_t value, size_t rank) { return scalar(&value, dnn::data_int32, rank); }
 
-    void operation(Builder& made) { operations_.push_back(made.keep()); }
+    void operation(Builder& builder) { operations_.push_back(builder.finalize()); }
     // y = mode(x), mode(x, b) or select(t, x, b), computed in `math`; those that are not there are null.
-    dnn::Object point(int mode, int math, dnn::Object x, dnn::Object y, dnn::Object b = nullptr,
-                      dnn::Object t = nullptr, int64_t axis = -1);
+    dnn::Object pointwise_op(int mode, int math, dnn::Object x, dnn::Object y, dnn::Object b = nullptr,
+                             dnn::Object t = nullptr, int64_t axis = -1);
 
     // Whether every argument starts at a multiple of 16 bytes.
     bool aligned() const;
@@ -157,16 +157,16 @@ class CudnnGraph {
     friend class CudnnPlan;
     dnn::Object tensor(int64_t id, const Dims& shape, const Dims& strides, int type, bool is_virtual,
                        bool by_value);
-    dnn::Object number(const void* value, int type, size_t rank);
+    dnn::Object scalar(const void* value, int type, size_t rank);
 
-    const CudnnFunctions& f_;
+    const CudnnApi& f_;
     dnn::Handle handle_;
     std::vector<int64_t> alignment_;  // of each argument, in bytes
     std::string failure_;
-    int64_t arguments_ = 0, inner_ = 0;
-    std::vector<Owned> kept_;
+    int64_t arguments_ = 0, intermediates_ = 0;
+    std::vector<VendorHandle> descriptors_;
     std::vector<dnn::Object> operations_;
-    std::vector<uint32_t> numbers_;  // bits of what launches hand over
+    std::vector<uint32_t> scalars_;  // bits of what launches hand over
 };
 
 // A graph with the engine that computes it: constant, run from several threads.
@@ -185,10 +185,10 @@ class CudnnPlan {
 
   private:
     explicit CudnnPlan(CudnnGraph graph) : graph_(std::move(graph)) {}
-    std::string take(dnn::Object config, int64_t limit);
+    std::string try_build(dnn::Object config, int64_t limit);
 
     CudnnGraph graph_;
-    Owned config_, plan_;
+    VendorHandle config_, plan_;
     int64_t workspace_ = 0;
     std::string implementation_;
 };

@@ -1,5 +1,5 @@
-// cuda/libraries/vendor.h: what the libraries' files share: options of a call, dtypes, tables, the file's
-// maker.
+// cuda/libraries/vendor_library.h: what the libraries' files share: options of a call, dtypes, tables, the
+// file's maker.
 #pragma once
 
 #include <memory>
@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "backends/cuda/stream.h"
+#include "base/owned_handle.h"
 #include "runtime/operands.h"
 #include "xpurt/library.h"
 
@@ -21,7 +22,7 @@ std::unique_ptr<StreamLibrary> make_host_stream_library();
 
 // A library's functions, looked up at the first use; null, and the reason, while the library cannot be had.
 template <class Functions>
-const Functions* functions_of(Library& library, Status* why) {
+const Functions* load_api(Library& library, Status* why) {
     static std::mutex mutex;
     static Functions* filled = nullptr;  // never freed: kernels may outlive every static object
     const std::lock_guard<std::mutex> lock(mutex);
@@ -36,7 +37,7 @@ const Functions* functions_of(Library& library, Status* why) {
     return filled = new Functions(library);
 }
 
-inline int64_t number(const KernelCall& call, const char* name, int64_t otherwise = 0) {
+inline int64_t int_option(const KernelCall& call, const char* name, int64_t otherwise = 0) {
     return option<int64_t>(call, name, otherwise);
 }
 
@@ -51,29 +52,9 @@ inline int64_t bytes_of_type(const std::string& dtype) {
     return dtype == "float64" ? 8 : dtype == "float32" ? 4 : 2;
 }
 
-inline bool aligned(const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; }
+inline bool is_aligned_16(const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; }
 
-// A library's object that is given back with its owner.
-class Owned {
-  public:
-    using Free = int (*)(void*);
-    explicit Owned(Free free = nullptr) : free_(free) {}
-    Owned(Owned&& other) noexcept : object_(std::exchange(other.object_, nullptr)), free_(other.free_) {}
-    Owned& operator=(Owned&& other) noexcept {
-        std::swap(object_, other.object_);
-        std::swap(free_, other.free_);
-        return *this;
-    }
-    ~Owned() {
-        if (object_ != nullptr && free_ != nullptr) free_(object_);
-    }
-    void* get() const noexcept { return object_; }
-    void** out() noexcept { return &object_; }
-
-  private:
-    void* object_ = nullptr;
-    Free free_ = nullptr;
-};
+using VendorHandle = OwnedHandle<ResultCode>;
 
 // One product as both of NVIDIA's libraries for it take it. They count columns first, so y[m, n] = a[m, k]
 // b[k, n] is asked for as the product of b and a, each transposed.
@@ -88,18 +69,18 @@ struct Gemm {
 
     static Gemm of(const KernelCall& call) {
         return {
-            number(call, "m"),
-            number(call, "n"),
-            number(call, "k"),
-            number(call, "batch", 1),
-            number(call, "a_line"),
-            number(call, "b_line"),
-            number(call, "y_line"),
-            number(call, "r_line"),
-            number(call, "a_step"),
-            number(call, "b_step"),
-            number(call, "y_step"),
-            number(call, "r_step"),
+            int_option(call, "m"),
+            int_option(call, "n"),
+            int_option(call, "k"),
+            int_option(call, "batch", 1),
+            int_option(call, "a_line"),
+            int_option(call, "b_line"),
+            int_option(call, "y_line"),
+            int_option(call, "r_line"),
+            int_option(call, "a_step"),
+            int_option(call, "b_step"),
+            int_option(call, "y_step"),
+            int_option(call, "r_step"),
             option(call, "a_transposed", false),
             option(call, "b_transposed", false),
             option(call, "bias", false),
@@ -114,7 +95,7 @@ struct Gemm {
     // residual where there are any, then y.
     Status check(const KernelCall& call) const {
         constexpr int64_t most = 2147483647;  // sizes are handed over in 32 bits
-        if (Status status = check_arguments(call, 3U + bias + residual); !status.ok()) return status;
+        XPURT_TRY(check_arguments(call, 3U + bias + residual));
         for (const int64_t size : {m, n, k, batch})
             if (size < 1 || size > most) return inconsistent(call, "a size is not between 1 and 2^31 - 1");
         for (const int64_t line : {a_line, b_line, y_line, r_line})

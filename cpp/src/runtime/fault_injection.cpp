@@ -1,5 +1,5 @@
 // runtime/wrong_kernel.cpp
-#include "wrong_kernel.h"
+#include "fault_injection.h"
 
 #include <algorithm>
 #include <cmath>
@@ -24,10 +24,10 @@ void move_element(T* values, size_t count) {
     values[count / 2] += 2 * most + 1;
 }
 
-class WrongKernel final : public LibraryKernel {
+class FaultInjectingKernel final : public LibraryKernel {
   public:
-    WrongKernel(Fault fault, const KernelCall& call, KernelFunction function,
-                std::unique_ptr<LibraryKernel> library)
+    FaultInjectingKernel(Fault fault, const KernelCall& call, KernelFunction function,
+                         std::unique_ptr<LibraryKernel> library)
         : fault_(fault), call_(call), function_(function), library_(std::move(library)) {
         const ArgumentSpec& spec = call.specs[static_cast<size_t>(call.inputs)];
         dtype_ = spec.dtype;
@@ -44,7 +44,7 @@ class WrongKernel final : public LibraryKernel {
 
     Status execute(void* const* args, void* scratch) const override {
         if (library_) {
-            if (Status status = library_->execute(args, scratch); !status.ok()) return status;
+            XPURT_TRY(library_->execute(args, scratch));
         } else {
             function_(args, call_.params.data(), 0, call_.tasks, scratch);
         }
@@ -86,7 +86,7 @@ class WrongKernel final : public LibraryKernel {
 
 }  // namespace
 
-Fault fault_of(const KernelCall& call) {
+Fault fault_for(const KernelCall& call) {
     const char* const text = std::getenv("XPU_TEST_WRONG_KERNEL");
     const size_t outputs = call.args.size() - static_cast<size_t>(call.inputs);
     if (text == nullptr || outputs == 0 || call.specs.size() != call.args.size()) return Fault::none;
@@ -100,9 +100,9 @@ Fault fault_of(const KernelCall& call) {
     return fault == "stride" ? Fault::stride : Fault::none;
 }
 
-std::unique_ptr<LibraryKernel> made_wrong(Fault fault, const KernelCall& call, KernelFunction function,
-                                          std::unique_ptr<LibraryKernel> library) {
-    return std::make_unique<WrongKernel>(fault, call, function, std::move(library));
+std::unique_ptr<LibraryKernel> inject_fault(Fault fault, const KernelCall& call, KernelFunction function,
+                                            std::unique_ptr<LibraryKernel> library) {
+    return std::make_unique<FaultInjectingKernel>(fault, call, function, std::move(library));
 }
 
 }  // namespace xpurt
