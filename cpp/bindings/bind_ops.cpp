@@ -1,5 +1,4 @@
-// bindings/bind_ops.cpp: single ops and whole programs on tensors of other libraries, one call from Python
-// each.
+// bindings/bind_ops.cpp: single ops on tensors of other libraries, in one call from Python.
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -19,29 +18,29 @@ namespace {
 
 constexpr int32_t cpu_device = 1;  // kDLCPU
 constexpr int64_t keep_gil_bytes =
-    1 << 14;  // bytes; a run over fewer ends before another thread would get going
+    1 << 14;  // bytes; a smaller run ends before another thread could take the GIL
 constexpr size_t max_operands = 8;
 
 struct OpEntry final : DispatchEntry {
     TensorFactory result;
-    int64_t copies = 0;      // operands, by bit, whose form no program reads in place
-    bool keeps_gil = false;  // not worth letting other threads in
+    int64_t copies = 0;      // bit mask of operands that must be copied before a program can read them
+    bool keeps_gil = false;  // too short to release the GIL
     nb::object executor_owner, weights_owner, payload;
 
     explicit OpEntry(TensorFactory form) : result(std::move(form)) {}
 };
 
-// One call's operands; None is one that was left out.
+// The operands of a call; None is an omitted operand.
 struct Operands {
     std::array<ForeignTensor, max_operands> tensors;
     std::array<TensorView, max_operands> views;
     size_t count = 0;
     const ForeignTensor* first = nullptr;
-    int64_t unreadable = 0;  // by bit
+    int64_t unreadable = 0;  // bit mask
     bool gradient = false;
 
     explicit Operands(const nb::tuple& operands_read) : count(operands_read.size()) {
-        if (count > max_operands) throw nb::value_error("more operands than any op has");
+        if (count > max_operands) throw nb::value_error("an op has at most 8 operands");
         for (size_t i = 0; i < count; ++i) {
             PyObject* const object = operands_read[i].ptr();
             if (object == Py_None) continue;
@@ -59,7 +58,7 @@ struct Operands {
             if (first == nullptr) first = &tensors[i];
         }
     }
-    // Whether memory that is written belongs to an operand too.
+    // True if the memory to be written overlaps with an operand.
     bool overlap(const void* begin, int64_t bytes) const noexcept {
         const auto* const from = static_cast<const char*>(begin);
         for (size_t i = 0; i < count; ++i) {
@@ -78,9 +77,9 @@ struct Operands {
     }
 };
 
-// Numbers, flags and rows of them, by their bits; each kind has its own mark in front.
+// Add a number, a bool, None or a tuple of those by its bits, after a word for its kind.
 void add_attribute(Signature& signature, PyObject* value, int depth = 0) {
-    constexpr int max_depth = 8;  // of rows in rows: no op has more than two
+    constexpr int max_depth = 8;  // nesting of tuples; no op needs more than two
     enum : uint64_t { none = 1, flag, integer, real, row };
     if (value == Py_None) return signature.add(none);
     if (PyBool_Check(value)) {
@@ -113,9 +112,9 @@ class Ops {
   public:
     explicit Ops(size_t capacity) : table_(capacity) {}
 
-    // The result; None for a signature or a policy that is not known; a number where the caller must act:
-    // operands, by bit, that must be copied first; -1: an operand asks for a gradient; -2: `out` cannot take
-    // the result; -3: `out` lies in an operand; or the Status of a run that failed.
+    // Return the output; None if the signature or the policy is not in the table; a number if the caller must
+    // act; or the Status of a failed run. Numbers: a bit mask of operands to copy first; -1: an operand
+    // requires a gradient; -2: `out` cannot receive the output; -3: `out` overlaps with an operand.
     nb::object run(int64_t op, nb::handle policy, const nb::tuple& attributes, const nb::tuple& operands,
                    nb::handle out) {
         const Operands operands_read(operands);
@@ -128,7 +127,7 @@ class Ops {
         return compute(*entry, operands_read, out);
     }
 
-    // Operands, by bit, that must be brought to another form; -1: one asks for a gradient.
+    // Bit mask of operands that must be converted first; -1: one requires a gradient.
     static int64_t unreadable(const nb::tuple& operands) {
         const Operands operands_read(operands);
         return operands_read.gradient ? -1 : operands_read.unreadable;
@@ -141,7 +140,7 @@ class Ops {
         const Operands operands_read(operands);
         const uint64_t number = number_of(policy);
         if (operands_read.unreadable != 0 || operands_read.gradient || number == unknown)
-            throw nb::value_error("put: operands or a policy that run() would not take");
+            throw nb::value_error("put: run() would not accept these operands or this policy");
         const auto [code, bits] = dtype;
         auto entry = std::make_shared<OpEntry>(TensorFactory(shape, code, bits, std::move(array_dtype)));
         if (!executor.is_none()) {
@@ -159,7 +158,7 @@ class Ops {
         table_.put(signature(static_cast<uint64_t>(op), number, attributes, operands_read), std::move(entry));
     }
 
-    // What was put beside an entry, or None.
+    // The payload of an entry, or None.
     nb::object payload(int64_t op, nb::handle policy, const nb::tuple& attributes,
                        const nb::tuple& operands) {
         const Operands operands_read(operands);
@@ -168,11 +167,11 @@ class Ops {
         return entry == nullptr ? nb::none() : entry->payload;
     }
 
-    // Policies are told apart by their objects first, which are kept, and by their numbers in signatures.
+    // Policies are looked up by object identity; signatures hold their numbers.
     void know_policy(nb::object policy, uint64_t number) {
-        constexpr size_t most = 32;
+        constexpr size_t max_policies = 32;
         if (number_of(policy) == number) return;
-        if (policies_.size() >= most) policies_.erase(policies_.begin());
+        if (policies_.size() >= max_policies) policies_.erase(policies_.begin());
         policies_.emplace_back(std::move(policy), number);
     }
 
@@ -245,17 +244,17 @@ class Ops {
 }  // namespace
 
 void bind_ops(nb::module_& m) {
-    nb::class_<DispatchCounters>(m, "DispatchCounters", "What a table of ops has done since it was made.")
+    nb::class_<DispatchCounters>(m, "DispatchCounters", "Counts of a table of ops.")
         .def_ro("hits", &DispatchCounters::hits)
         .def_ro("misses", &DispatchCounters::misses)
         .def_ro("evictions", &DispatchCounters::evictions)
         .def_ro("entries", &DispatchCounters::entries);
-    nb::class_<Ops>(m, "Ops", "Single ops by what a call looks like: a look-up and a launch.")
+    nb::class_<Ops>(m, "Ops", "A cache of compiled ops: a call is a lookup and a launch.")
         .def(nb::init<size_t>(), "capacity"_a)
         .def("run", &Ops::run, "op"_a, "policy"_a, "attributes"_a, "operands"_a, "out"_a.none(),
              nb::sig("def run(self, op: int, policy: object, attributes: tuple[object, ...], operands: "
                      "tuple[object, ...], out: object) -> object"),
-             "The result; None where it is not known; a number where the caller must act; a Status.")
+             "Return the output, None if no entry exists, a number if the caller must act, or a Status.")
         .def("put", &Ops::put, "op"_a, "policy"_a, "attributes"_a, "operands"_a, "executor"_a.none(),
              "weights"_a.none(), "inputs"_a, "shape"_a, "dtype"_a, "array_dtype"_a, "copies"_a,
              "payload"_a.none(),
@@ -263,14 +262,14 @@ void bind_ops(nb::module_& m) {
                      "tuple[object, ...], executor: Executor | None, weights: WeightBindings | None, inputs: "
                      "Sequence[int], shape: Sequence[int], dtype: tuple[int, int], array_dtype: object, "
                      "copies: int, payload: object) -> None"),
-             "What the signature of this call means from now on.")
+             "Insert an entry for the signature of a call.")
         .def("payload", &Ops::payload, "op"_a, "policy"_a, "attributes"_a, "operands"_a,
              nb::sig("def payload(self, op: int, policy: object, attributes: tuple[object, ...], operands: "
                      "tuple[object, ...]) -> object"),
-             "What was put beside a signature, or None.")
+             "Return the payload of a signature, or None.")
         .def_static("unread", &Ops::unreadable, "operands"_a,
                     nb::sig("def unread(operands: tuple[object, ...]) -> int"),
-                    "Operands, by bit, that must be brought to another form; -1: one asks for a gradient.")
+                    "Return a bit mask of operands to convert first; -1: one requires a gradient.")
         .def("know_policy", &Ops::know_policy, "policy"_a, "number"_a)
         .def("clear", &Ops::clear)
         .def_prop_ro("counters", &Ops::counters);

@@ -65,7 +65,7 @@ void add_call(Plan& plan, std::string kernel, std::string symbol, const std::vec
     plan.calls.push_back(std::move(call));
 }
 
-// A place for the nanoseconds of each call.
+// An array for the nanoseconds of each call.
 using Times = std::optional<nb::ndarray<int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>>;
 
 nb::object finish(const Status& status) {
@@ -78,7 +78,7 @@ Status run(PyExecutor& self, const PyWeightBindings& weights, const Memory* memo
            EventRing* ring, const StopFlag* stop, bool host, const StreamOrder& order,
            Observation* observation = nullptr) {
     if (times && times->size() < self.core->plan().calls.size())
-        throw nb::value_error("times: fewer places than calls");
+        throw nb::value_error("times: the array is shorter than the number of calls");
     Executor::Run run;
     run.weights = &weights.core;
     run.inputs = memory;
@@ -93,37 +93,37 @@ Status run(PyExecutor& self, const PyWeightBindings& weights, const Memory* memo
     return self.core->run(run);
 }
 
-// The memory of one run's borders: no allocation after the first run on a thread. The executor copies it
-// before anything else can run here.
+// The addresses of one run's inputs and outputs. Thread-local: it allocates only in the first run on a
+// thread, and the executor copies it before other code can run on this thread.
 std::vector<Memory>& io_memory(size_t count) {
     thread_local std::vector<Memory> memory;
     memory.resize(count);
     return memory;
 }
 
-// None when it ran, the index of the first array whose memory cannot be used as it is, or a Status.
+// Return None after a successful run, the index of the first array that cannot be used in place, or a Status.
 nb::object run_arrays(PyExecutor& self, const PyWeightBindings& weights, nb::tuple inputs, nb::tuple outputs,
                       const Times& times, EventRing* ring, const StopFlag* stop, Observation* observation) {
     const size_t in = inputs.size(), out = outputs.size();
     if (in != static_cast<size_t>(self.core->plan().inputs) ||
         out != static_cast<size_t>(self.core->plan().outputs))
-        throw nb::value_error("run_arrays: another number of arrays than the plan has");
+        throw nb::value_error("run_arrays: the number of arrays is not the plan's");
     std::vector<Memory>& memory = io_memory(in + out);
     for (size_t i = 0; i < in + out; ++i) {
         const nb::handle array = i < in ? inputs[i] : outputs[i - in];
-        memory[i] = self.io_specs[i].fit(array.ptr());
+        memory[i] = self.io_specs[i].memory_if_matching(array.ptr());
         if (memory[i] == nullptr) return nb::int_(i);
     }
     return finish(run(self, weights, memory.data(), times, ring, stop, self.copies_io, {}, observation));
 }
 
-// The same with addresses, or with the ids of a Python driver's handles. The caller keeps them alive.
+// The same with addresses, or with the handles of a Python driver. The caller keeps the memory alive.
 nb::object run_memory(PyExecutor& self, const PyWeightBindings& weights, const std::vector<uintptr_t>& inputs,
                       const std::vector<uintptr_t>& outputs, const Times& times, EventRing* ring,
                       const StopFlag* stop, std::optional<uintptr_t> stream) {
     if (inputs.size() != static_cast<size_t>(self.core->plan().inputs) ||
         outputs.size() != static_cast<size_t>(self.core->plan().outputs))
-        throw nb::value_error("run_memory: another number of buffers than the plan has");
+        throw nb::value_error("run_memory: the number of buffers is not the plan's");
     std::vector<Memory> memory;
     for (const auto* const list : {&inputs, &outputs})
         for (const uintptr_t address : *list) memory.push_back(reinterpret_cast<Memory>(address));
@@ -146,14 +146,14 @@ nb::object make_executor(std::shared_ptr<Backend> backend, const Plan& plan,
         executor.io_specs.push_back(
             {dtype, shape, c_contiguous | aligned | (executor.io_specs.size() < inputs ? 0 : writeable)});
     if (executor.io_specs.size() != inputs + static_cast<size_t>(plan.outputs))
-        throw nb::value_error("executor: one border for each input and output");
+        throw nb::value_error("make_executor: io_specs needs one entry for each input and output");
     return nb::cast(std::move(executor));
 }
 
 }  // namespace
 
 void bind_runtime(nb::module_& m) {
-    nb::enum_<MapBy>(m, "MapBy", "How object code gets a file to be mapped from.")
+    nb::enum_<MapBy>(m, "MapBy", "The kind of file that object code is mapped from.")
         .value("ANY", MapBy::any)
         .value("MEMFD", MapBy::memfd)
         .value("FILE", MapBy::file);
@@ -175,25 +175,26 @@ void bind_runtime(nb::module_& m) {
         },
         "code"_a, "how"_a = MapBy::any,
         nb::sig("def load_module(code: bytes, how: MapBy = ...) -> Module | Status"),
-        "Map an ELF shared object. Its digest must have been checked: code cannot be judged.");
+        "Map an ELF shared object. The caller must have checked its digest.");
     m.def("missing_requirements", &missing_requirements, "required"_a, NoGil(),
-          "Those of the instruction sets and libraries that this machine lacks.");
+          "Return those of the instruction sets and libraries that this machine lacks.");
 
     nb::class_<Backend>(m, "Backend", "A device driver.")
         .def_prop_ro("name", &Backend::name)
         .def_prop_ro("threads", &Backend::threads);
-    nb::class_<NullBackend::Dispatch>(m, "Dispatch", "A kernel call that the null backend was given.")
+    nb::class_<NullBackend::Dispatch>(m, "Dispatch", "A kernel call that the null backend recorded.")
         .def_ro("kernel", &NullBackend::Dispatch::kernel)
         .def_ro("symbol", &NullBackend::Dispatch::symbol)
         .def_ro("tasks", &NullBackend::Dispatch::tasks)
         .def_ro("args", &NullBackend::Dispatch::args)
         .def_ro("params", &NullBackend::Dispatch::params);
-    nb::class_<NullBackend, Backend>(m, "NullBackend", "Computes nothing and remembers every dispatch.")
+    nb::class_<NullBackend, Backend>(m, "NullBackend",
+                                     "A backend that computes nothing and records every dispatch.")
         .def("dispatches", &NullBackend::dispatches)
         .def("forget", &NullBackend::forget);
-    m.def("cpu_backend", &cpu_backend, "threads"_a, NoGil(), "The host, on that many threads.");
+    m.def("cpu_backend", &cpu_backend, "threads"_a, NoGil(), "Return the CPU backend on that many threads.");
     m.def("null_backend", &null_backend);
-    m.def("python_backend", &python_backend, "driver"_a, "A backend whose driver is a Python object.",
+    m.def("python_backend", &python_backend, "driver"_a, "Return a backend whose driver is a Python object.",
           nb::sig("def python_backend(driver: object) -> Backend"));
 
     nb::class_<Plan>(m, "Plan", "Calls over slots of memory: arena, inputs, outputs, weights and states.")
@@ -227,7 +228,7 @@ void bind_runtime(nb::module_& m) {
             [](Plan& self, std::shared_ptr<Module> module) {
                 self.calls.back().own_module = std::move(module);
             },
-            "module"_a.none(), "The last call's function lies in this module, not in the plan's.")
+            "module"_a.none(), "Set the module of the last call, if it is not the plan's.")
         .def(
             "add_output_copy",
             [](Plan& self, const PyPlace& from, int32_t output, int64_t bytes) {
@@ -235,7 +236,7 @@ void bind_runtime(nb::module_& m) {
             },
             "from_"_a, "output"_a, "bytes"_a);
 
-    nb::class_<PyWeightBindings>(m, "WeightBindings", "Weights and states, bound for executors.")
+    nb::class_<PyWeightBindings>(m, "WeightBindings", "The addresses of a plan's weights and states.")
         .def(
             "__init__",
             [](PyWeightBindings* self, const std::vector<uintptr_t>& memory, bool exclusive,
@@ -253,7 +254,7 @@ void bind_runtime(nb::module_& m) {
             },
             "other"_a);
 
-    nb::class_<Counters>(m, "Counters", "What an executor has done since it was made.")
+    nb::class_<Counters>(m, "Counters", "Counts of an executor.")
         .def_ro("runs", &Counters::runs)
         .def_ro("dispatches", &Counters::dispatches)
         .def_ro("prepared", &Counters::prepared)
@@ -262,7 +263,7 @@ void bind_runtime(nb::module_& m) {
         .def_ro("contexts", &Counters::contexts)
         .def_ro("sent", &Counters::sent)
         .def_ro("fetched", &Counters::fetched);
-    nb::class_<StopFlag>(m, "Stop", "Ends the runs that it is handed to, after the kernel that they are in.")
+    nb::class_<StopFlag>(m, "Stop", "A flag that stops the runs it is passed to after their current kernel.")
         .def(nb::init<>())
         .def("set", [](StopFlag& self) { self.set.store(true); })
         .def("clear", [](StopFlag& self) { self.set.store(false); });
@@ -291,7 +292,7 @@ void bind_runtime(nb::module_& m) {
     m.def("trust_arrays", &trust_arrays, "type"_a, "probe"_a, "address"_a, "dtype"_a, "first_dim"_a,
           nb::sig("def trust_arrays(type: object, probe: object, address: int, dtype: object, first_dim: "
                   "int) -> bool"),
-          "Whether arrays can be read in place, tried on one of them.");
+          "Check the layout of NumPy arrays on one of them; return True if they can be read in place.");
 }
 
 }  // namespace xpurt::bindings

@@ -1,4 +1,5 @@
-// bindings/bind_tensor_run.cpp: whole programs on tensors of other libraries that lie on their device.
+// bindings/bind_tensor_run.cpp: whole programs on tensors of other libraries that are on the program's
+// device.
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
@@ -14,7 +15,7 @@ using namespace nb::literals;
 namespace xpurt::bindings {
 namespace {
 
-// The memory of one run's borders, on the stack but for programs with many.
+// The addresses of one run's inputs and outputs, on the stack unless there are many.
 class MemoryArray {
   public:
     explicit MemoryArray(size_t count) {
@@ -28,7 +29,7 @@ class MemoryArray {
     std::vector<Memory> heap_;
 };
 
-// A program's borders, for runs on tensors that lie on its device already.
+// Runs a program on tensors that are already on its device.
 class TensorRun {
   public:
     // name, shape, DLPack's (code, bits), NumPy's dtype
@@ -45,22 +46,22 @@ class TensorRun {
         input_count_ = inputs.size();
     }
 
-    // Whether run() would take them.
+    // True if run() would accept the tensors.
     bool fits(const nb::dict& tensors) const {
         StreamOrder order;
         const TensorLibrary* library = nullptr;
         return read(tensors, nullptr, library, order);
     }
 
-    // Outputs by name, queued in the order of the tensors' own stream; None where the tensors are not all of
-    // one library, on the device and of the right form; or the Status of a run that failed.
+    // Return the outputs by name, queued on the tensors' current stream; None if the tensors are not all of
+    // one library, on the device and of the right shape and dtype; or the Status of a failed run.
     nb::object run(nb::handle weights, const nb::dict& tensors, const StopFlag* stop) const {
         const size_t count = io_forms_.size();
         MemoryArray memory_array(count);
         Memory* const memory = memory_array.data();
         const TensorLibrary* library = nullptr;
         StreamOrder order;
-        // Whoever else has the dictionary may put other tensors into it meanwhile.
+        // Copy: another thread may change the dictionary during the run.
         const nb::dict inputs = nb::steal<nb::dict>(PyDict_Copy(tensors.ptr()));
         if (!read(inputs, memory, library, order)) return nb::none();
         nb::dict outputs;
@@ -85,7 +86,7 @@ class TensorRun {
     }
 
   private:
-    // Checks the inputs and takes their memory, unless it is null.
+    // Check the inputs and store their addresses in `memory`, unless it is null.
     bool read(const nb::dict& tensors, Memory* memory, const TensorLibrary*& library,
               StreamOrder& order) const {
         if (tensors.size() != input_count_ || input_count_ == 0) return false;
@@ -93,7 +94,7 @@ class TensorRun {
             PyObject* const object = PyDict_GetItem(tensors.ptr(), io_forms_[i].name.ptr());
             ForeignTensor tensor;
             if (object == nullptr || tensor.read(object) != ForeignTensor::Read::done) return false;
-            tensor.writeable = true;  // it is only read
+            tensor.writeable = true;  // inputs are only read
             if (!io_forms_[i].form.fits(tensor, device_type_, device_index_)) return false;
             if (library == nullptr) {
                 library = tensor.library;
@@ -119,7 +120,7 @@ class TensorRun {
 
 void bind_tensor_run(nb::module_& m) {
     using PyForm = TensorRun::PyForm;
-    nb::class_<TensorRun>(m, "TensorRun", "Runs of a program on tensors that lie on its device.")
+    nb::class_<TensorRun>(m, "TensorRun", "A runner of a program on tensors that are on its device.")
         .def(
             nb::init<nb::object, const std::vector<PyForm>&, const std::vector<PyForm>&, int32_t, int32_t>(),
             "executor"_a, "inputs"_a, "outputs"_a, "device_type"_a, "device_index"_a,
@@ -127,7 +128,8 @@ void bind_tensor_run(nb::module_& m) {
                     "tuple[int, int], object]], outputs: Sequence[tuple[str, Sequence[int], tuple[int, int], "
                     "object]], device_type: int, device_index: int) -> None"))
         .def("fits", &TensorRun::fits, "tensors"_a,
-             nb::sig("def fits(self, tensors: dict[str, object]) -> bool"), "Whether run() would take them.")
+             nb::sig("def fits(self, tensors: dict[str, object]) -> bool"),
+             "Return True if run() would accept the tensors.")
         .def("run", &TensorRun::run, "weights"_a, "tensors"_a, "stop"_a = nb::none(),
              nb::sig("def run(self, weights: WeightBindings, tensors: dict[str, object], stop: Stop | None = "
                      "None) -> "

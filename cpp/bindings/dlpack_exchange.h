@@ -1,5 +1,5 @@
-// bindings/dlpack_exchange.h: DLPack's table of C functions (DLPack 1.3, "DLPackExchangeAPI"), by which
-// libraries show and make tensors without a call into Python. A type offers it as the capsule
+// bindings/dlpack_exchange.h: DLPack's table of C functions (DLPack 1.3, "DLPackExchangeAPI"), through which
+// tensors are read and created without a call into Python. A tensor type offers it as the capsule
 // `__dlpack_c_exchange_api__`.
 #pragma once
 
@@ -37,7 +37,7 @@ struct DlpackManagedTensor {
 
 using SetError = void (*)(void* context, const char* kind, const char* message);
 
-// Each gives 0, or -1 with a Python error set (allocate: with SetError called).
+// Each function returns 0, or -1 with a Python error set (allocate: after calling SetError).
 struct DlpackExchangeApi {
     static constexpr const char* capsule = "dlpack_exchange_api";
     static constexpr const char* attribute = "__dlpack_c_exchange_api__";
@@ -47,8 +47,8 @@ struct DlpackExchangeApi {
     DlpackExchangeApi* older;  // a table of an older version, or null
     int (*allocate)(DlpackTensor* prototype, DlpackManagedTensor** out, void* context, SetError set_error);
     int (*export_tensor)(void* object, DlpackManagedTensor** out);
-    int (*import_tensor)(DlpackManagedTensor* tensor, void** object);  // takes the tensor
-    int (*show)(void* object, DlpackTensor* out);                      // owns nothing; may be null
+    int (*import_tensor)(DlpackManagedTensor* tensor, void** object);  // takes ownership of the tensor
+    int (*show)(void* object, DlpackTensor* out);                      // borrows; may be null
     int (*current_stream)(int32_t device_type, int32_t device_index, void** stream);
 };
 static_assert(sizeof(DlpackTensor) == 48 && sizeof(DlpackManagedTensor) == 80, "as DLPack lays them out");

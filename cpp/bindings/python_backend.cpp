@@ -1,5 +1,5 @@
-// bindings/python_backend.cpp: the trampoline into a Python driver. Device memory is a Python object; Memory
-// is its address.
+// bindings/python_backend.cpp: adapter from Backend to a Python driver. Device memory is a Python object;
+// Memory is its address.
 #include "python_backend.h"
 
 #include <nanobind/stl/string.h>
@@ -13,7 +13,7 @@ namespace {
 
 thread_local std::optional<nb::python_error> pending;
 
-// Runs `call` with the GIL; what Python raises waits for the caller on this thread.
+// Run `call` with the GIL. A Python exception is kept for raise_pending() on this thread.
 template <class Call>
 Status guarded(Call call) {
     const nb::gil_scoped_acquire gil;
@@ -29,7 +29,7 @@ Status guarded(Call call) {
     }
 }
 
-// A reference that may be dropped without the GIL.
+// A Python reference that may be released without holding the GIL.
 struct GilSafeObject {
     nb::object object;
     ~GilSafeObject() {

@@ -1,4 +1,4 @@
-// bindings/tensors.cpp: reading and making tensors of other libraries.
+// bindings/tensors.cpp: reading and creating tensors of other libraries.
 #include "tensors.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr int32_t cpu_device = 1;  // kDLCPU
 
-// NumPy's descriptors of the types that have one object each, and DLPack's words for them.
+// NumPy's dtype objects that are singletons, with DLPack's type codes.
 struct ArrayDtype {
     PyObject* descr;
     uint8_t code, bits;
@@ -36,8 +36,8 @@ const ArrayDtype* find_dtype(const PyObject* descr) noexcept {
     return nullptr;
 }
 
-// The table of a type, or null. A subclass that changes how its tensors are read or computed with hides what
-// lies in memory: its base's table does not speak for it.
+// The exchange table of a type, or null. A subclass that overrides `__dlpack__` or `__torch_dispatch__`
+// changes how its memory is to be read, so its base class's table is not used.
 const exchange::DlpackExchangeApi* api_of(nb::handle type) {
     if (!nb::hasattr(type, exchange::DlpackExchangeApi::attribute)) return nullptr;
     nb::object owner;
@@ -58,7 +58,7 @@ const exchange::DlpackExchangeApi* api_of(nb::handle type) {
     return whole ? api : nullptr;
 }
 
-// Looked up once, since a string for every look costs as much as the look.
+// Interned once: creating the string for each lookup would double the cost.
 PyObject* interned(const char* text) { return PyUnicode_InternFromString(text); }
 
 bool wants_gradient(PyObject* tensor) {
@@ -74,7 +74,8 @@ bool wants_gradient(PyObject* tensor) {
     return nb::steal(PyObject_CallNoArgs(enabled)).is(nb::handle(Py_True));
 }
 
-// A single element may be a view that is to be negated; of more, such views have gaps and are copied.
+// A view with the negative bit set. Views of more than one element with that bit have gaps and are copied
+// anyway.
 bool negated(PyObject* tensor) {
     static PyObject* const is_neg = interned("is_neg");
     const nb::object method = nb::steal(PyObject_GetAttr(tensor, is_neg));
@@ -91,8 +92,8 @@ void set_error(void*, const char* kind, const char* message) {
 
 const TensorLibrary& library_of(PyTypeObject* type) {
     static auto* const cache = new std::unordered_map<PyTypeObject*, TensorLibrary>();
-    const auto found = cache->find(type);
-    if (found != cache->end()) return found->second;
+    const auto entry = cache->find(type);
+    if (entry != cache->end()) return entry->second;
     TensorLibrary result;
     result.arrays = type == array_type;
     const nb::handle object(reinterpret_cast<PyObject*>(type));
@@ -100,7 +101,7 @@ const TensorLibrary& library_of(PyTypeObject* type) {
         result.api = api_of(object);
         result.gradients = result.api != nullptr && nb::hasattr(object, "requires_grad");
     }
-    object.inc_ref();  // its address must stay its own
+    object.inc_ref();  // the type must stay alive, since its address is the key
     return cache->emplace(type, result).first->second;
 }
 
@@ -128,7 +129,7 @@ ForeignTensor::Read ForeignTensor::read(PyObject* object) {
     if (library->api == nullptr) return Read::unsupported;
     exchange::DlpackTensor exported;
     if (library->api->show(object, &exported) != 0) {
-        PyErr_Clear();  // the slow way says why
+        PyErr_Clear();  // the slow path reports the error
         return Read::unsupported;
     }
     if (exported.rank > max_rank || exported.dtype.lanes != 1) return Read::unsupported;
@@ -181,7 +182,8 @@ PyObject* TensorFactory::make(const TensorLibrary& library, int32_t device_type,
                                              0};
     exchange::DlpackManagedTensor* managed = nullptr;
     if (library.api->allocate(&requires_gradient, &managed, nullptr, set_error) != 0 || managed == nullptr) {
-        if (PyErr_Occurred() == nullptr) PyErr_SetString(PyExc_RuntimeError, "no tensor could be made");
+        if (PyErr_Occurred() == nullptr)
+            PyErr_SetString(PyExc_RuntimeError, "the tensor could not be allocated");
         return nullptr;
     }
     memory = static_cast<char*>(managed->tensor.data) + managed->tensor.byte_offset;
@@ -208,12 +210,12 @@ void bind_tensors(nb::module_& m) {
         },
         "dtype"_a, "code"_a, "bits"_a,
         nb::sig("def trust_dtype(dtype: object, code: int, bits: int) -> None"),
-        "NumPy's one object for a type, and DLPack's words for it.");
+        "Register a dtype object of NumPy with DLPack's type codes.");
     m.def(
         "knows_tensors",
         [](nb::handle type) { return library_of(reinterpret_cast<PyTypeObject*>(type.ptr())).cache(); },
         "type"_a, nb::sig("def knows_tensors(type: object) -> bool"),
-        "Whether tensors of a type are read and made without a call into Python.");
+        "Return True if tensors of a type are read and created without a call into Python.");
     m.def(
         "show_tensor",
         [](nb::object object) -> nb::object {

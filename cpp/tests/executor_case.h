@@ -1,5 +1,5 @@
-// Plans for tests of the executor: kernels of libraries/kernels.cpp, a chain of two calls, arrays and what it
-// makes of them.
+// Fixtures for the tests of the executor: a plan of two calls over the kernels of libraries/kernels.cpp, its
+// arrays, and the expected result.
 #pragma once
 
 #include <cstring>
@@ -40,7 +40,8 @@ inline KernelCall call(std::string symbol, std::vector<BufferRef> args, int64_t 
     return result;
 }
 
-// Slots: 0 arena, 1 input x, 2 output y, 3 weight w. y = (x + w) * 0.5 + 3, by way of the arena at byte 64.
+// Slots: 0 arena, 1 input x, 2 output y, 3 weight w. Computes y = (x + w) * 0.5 + 3 through the arena at
+// byte 64.
 inline Plan chain(int64_t n, int64_t grain = 1) {
     Plan plan;
     plan.name = "chain";

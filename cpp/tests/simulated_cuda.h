@@ -1,4 +1,4 @@
-// Shared by the tests of CUDA's backend: a simulated driver, kernels for it, and a small plan over them.
+// Fixtures for the tests of the CUDA backend: a simulated driver, kernels for it, and a plan of two calls.
 #pragma once
 
 #include <dlfcn.h>
@@ -72,7 +72,7 @@ inline KernelCall call(std::string symbol, std::vector<BufferRef> args, int64_t 
     return made;
 }
 
-// Slots: 0 arena, 1 input x, 2 output y, 3 weight w. y = (x + w) * 0.5 + 3, by way of the arena.
+// Slots: 0 arena, 1 input x, 2 output y, 3 weight w. Computes y = (x + w) * 0.5 + 3 through the arena.
 inline Plan chain(CudaBackend& on, int64_t n) {
     Plan plan;
     plan.name = "chain";
@@ -135,7 +135,8 @@ inline Status run_device(Executor& executor, const WeightBindings& weights, cons
     return executor.run(run);
 }
 
-// A library that queues a copy: its launch knows no node, so its addresses change by capturing anew.
+// A library that queues a copy. Its graph node is not a kernel node, so a change of address requires a new
+// capture.
 struct CopyKernel final : cuda::StreamKernel {
     const cuda::Device& device;
     explicit CopyKernel(const cuda::Device& on) : device(on) {}

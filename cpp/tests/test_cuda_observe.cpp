@@ -1,4 +1,4 @@
-// What CUPTI sees of a run, joined to the calls of the plan: over a simulated CUPTI of several versions.
+// CUPTI's records of a run, joined to the calls of the plan, with a simulated CUPTI of several versions.
 #include <dlfcn.h>
 
 #include "backends/cuda/cupti.h"
@@ -36,7 +36,7 @@ Observation observe(Executor& executor, const WeightBindings& weights, Arrays& a
     return found;
 }
 
-// A library's copy, then two kernels: what stands in their records.
+// Check the records of a library's copy followed by two kernels.
 void check_seen(const Observation& found) {
     CHECK(found.absent == "");
     CHECK(found.dropped == 0);
@@ -56,7 +56,7 @@ void check_seen(const Observation& found) {
     CHECK(last.duration_ns == 1000);
 }
 
-// A plan that has run once, so that the next run is a graph.
+// A plan that has run once, so that the next run uses a graph.
 struct Subject {
     std::shared_ptr<CudaBackend> on = backend();
     std::unique_ptr<Executor> executor = make(on, with_library(*on));
@@ -73,7 +73,7 @@ struct Subject {
 
 }  // namespace
 
-TEST_CASE("a first run goes kernel by kernel, later ones as a graph: joined by marks, then by graph nodes") {
+TEST_CASE("the first run is joined by correlation ids, later ones by graph nodes") {
     open_cupti();
     const auto on = backend();
     const auto executor = make(on, with_library(*on));
@@ -89,7 +89,7 @@ TEST_CASE("a first run goes kernel by kernel, later ones as a graph: joined by m
     }
 }
 
-TEST_CASE("records of every version are read, and one that is too old is refused") {
+TEST_CASE("records of every supported version are read, and an older version is refused") {
     open_cupti();
     Subject s;
     const std::pair<uint32_t, const char*> versions[] = {
@@ -101,11 +101,11 @@ TEST_CASE("records of every version are read, and one that is too old is refused
         check_seen(found);
     }
     be(18);
-    CHECK(s.observed().absent.find("is CUPTI of version 18; 12.0 is the oldest that is read") !=
+    CHECK(s.observed().absent.find("is CUPTI version 18; the oldest supported version is 12.0") !=
           std::string::npos);
 }
 
-TEST_CASE("without news of graphs their work is joined by its order") {
+TEST_CASE("without clone events, graph activities are joined by order") {
     open_cupti();
     Subject s;
     be(130500, false);
@@ -113,14 +113,14 @@ TEST_CASE("without news of graphs their work is joined by its order") {
     CHECK(found.joined == "order");
     check_seen(found);
     be(130500, true);
-    refuse("cuptiSubscribe", 39);  // somebody else has the one place
+    refuse("cuptiSubscribe", 39);  // another client has the only subscriber
     found = s.observed();
     refuse("cuptiSubscribe", 0);
     CHECK(found.joined == "order");
     check_seen(found);
 }
 
-TEST_CASE("what is not permitted is told, and the run is right") {
+TEST_CASE("missing permission is reported, and the run is correct") {
     open_cupti();
     Subject s;
     refuse("cuptiActivityEnable", 35);
@@ -128,10 +128,10 @@ TEST_CASE("what is not permitted is told, and the run is right") {
     refuse("cuptiActivityEnable", 0);
     CHECK(found.absent == "cuptiActivityEnable returned CUPTI_ERROR_INSUFFICIENT_PRIVILEGES");
     CHECK(found.advice.find("CAP_SYS_ADMIN") != std::string::npos);
-    check_seen(s.observed());  // nothing of that stays
+    check_seen(s.observed());  // the failure has no lasting effect
 }
 
-TEST_CASE("records that find no room are counted; those that fill several buffers come whole") {
+TEST_CASE("dropped records are counted, and records in several buffers are complete") {
     open_cupti();
     Subject s;
     cuda::limit_records(256, 64);
@@ -143,16 +143,16 @@ TEST_CASE("records that find no room are counted; those that fill several buffer
     CHECK(none.dropped >= 4);
 }
 
-TEST_CASE("outside of an observation nothing is recorded, and a run's own graph stays") {
+TEST_CASE("outside of an observation nothing is recorded, and the run's graph is kept") {
     open_cupti();
     Subject s;
     for (int i = 0; i < 3; ++i) REQUIRE(run_host(*s.executor, s.w.weights, s.a).ok());
-    check_seen(s.observed());  // its own three alone
+    check_seen(s.observed());  // only those of this run
     REQUIRE(run_host(*s.executor, s.w.weights, s.a).ok());
     CHECK(s.on->counters().captures == 1);
 }
 
-TEST_CASE("a plan in several submissions is joined by the calls of the whole plan") {
+TEST_CASE("a plan in several submissions is joined to the calls of the whole plan") {
     open_cupti();
     const auto on = backend();
     Plan plan = with_library(*on);

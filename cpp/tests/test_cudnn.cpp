@@ -1,5 +1,5 @@
-// cuDNN's graphs as they are built here, over a cuDNN that computes graphs on the host: attention and
-// convolution against plain loops; which engine is taken, what equal calls share, what a refusal says.
+// cuDNN graphs, run by a cuDNN that computes on the host: attention and convolution compared with plain
+// loops, the choice of engines, shared plans, and refusals.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -20,7 +20,7 @@ F* probe(const char* name) {
 }
 int plans() { return probe<int()>("simulated_plans")(); }
 
-uint16_t narrow(float value) {  // to bfloat16, to the nearest
+uint16_t narrow(float value) {  // to bfloat16, rounding to nearest even
     uint32_t word;
     std::memcpy(&word, &value, sizeof word);
     return static_cast<uint16_t>((word + 0x7fff + (word >> 16 & 1)) >> 16);
@@ -32,7 +32,7 @@ float wide(uint16_t value) {
     return made;
 }
 
-// A tensor of four dims in bfloat16, with any order of them in memory.
+// A bfloat16 tensor of four dims in any memory order.
 struct Tensor {
     Dims shape, strides;
     std::vector<uint16_t> data;
@@ -50,7 +50,7 @@ struct Tensor {
 };
 const Dims heads_outside = {0, 1, 2, 3}, heads_inside = {0, 2, 1, 3}, channels_last = {0, 2, 3, 1};
 
-// A call of cuDNN's over tensors, the last of which is the result.
+// A cuDNN call over tensors, the last of which is the output.
 KernelCall cudnn_call(const char* symbol, const std::vector<const char*>& names,
                       const std::vector<Tensor*>& tensors) {
     KernelCall made;
@@ -82,7 +82,7 @@ Result<std::unique_ptr<Executor>> executor_of(const std::shared_ptr<CudaBackend>
     return Executor::create(on, std::move(plan), 1);
 }
 
-// Runs the call; the result lies in the last tensor. What was chosen.
+// Run the call; the output is the last tensor. Return the implementation.
 std::string run(const KernelCall& call, const std::vector<Tensor*>& tensors) {
     const auto on = backend();
     auto made = executor_of(on, {call});
@@ -147,7 +147,7 @@ struct Attention {
 
 }  // namespace
 
-TEST_CASE("attention: groups of heads, both layouts, masks that begin anywhere") {
+TEST_CASE("attention is correct for grouped heads, both layouts and shifted masks") {
     struct {
         int64_t queries, keys;
         bool causal;
@@ -160,11 +160,11 @@ TEST_CASE("attention: groups of heads, both layouts, masks that begin anywhere")
             a.causal = c.causal, a.offset = c.offset;
             CHECK(run(a.call(), a.tensors()) ==
                   "cudnnBackendExecute engine 2, configuration 2, workspace 256");
-            CHECK(a.error() < 4e-3);  // a rounding of values below one
+            CHECK(a.error() < 4e-3);  // a rounding error of values below one
         }
 }
 
-TEST_CASE("convolution, residual, bias and a clipped relu in one graph") {
+TEST_CASE("a graph of convolution, residual, bias and clipped relu is correct") {
     Tensor x({2, 3, 6, 5}, channels_last, 1), w({4, 3, 3, 3}, channels_last, 2),
         bias({1, 1, 1, 4}, heads_outside, 3), residual({2, 4, 3, 5}, channels_last, 4),
         y({2, 4, 3, 5}, channels_last, 5);
@@ -193,8 +193,7 @@ TEST_CASE("convolution, residual, bias and a clipped relu in one graph") {
     CHECK(most < 2e-2);
 }
 
-TEST_CASE(
-    "a residual with other strides than the result's is refused: an engine reads it with the result's") {
+TEST_CASE("a residual whose strides differ from the output's is refused") {
     const auto on = backend();
     Tensor x({2, 3, 4, 5}, channels_last, 1), w({4, 3, 1, 1}, channels_last, 2),
         residual({2, 4, 4, 5}, heads_outside, 4), y({2, 4, 4, 5}, channels_last, 5);
@@ -204,12 +203,12 @@ TEST_CASE(
     call.options["stride"] = call.options["dilation"] = Dims{1, 1};
     call.options["begin"] = call.options["end"] = Dims{0, 0};
     CHECK(executor_of(on, {call}).status.message ==
-          "test/conv: cuDNN refuses the convolution: the residual has other strides than the result");
+          "test/conv: cuDNN refuses the convolution: the strides of the residual and the output differ");
     call.options["r_strides"] = y.strides;
     CHECK(executor_of(on, {call}).status.ok());
 }
 
-TEST_CASE("relu keeps what is no number, and goes on without where the library has no word for that") {
+TEST_CASE("relu propagates NaN if the library supports it") {
     Tensor x({1, 2, 1, 4}, channels_last, 1), w({3, 2, 1, 1}, channels_last, 2),
         y({1, 3, 1, 4}, channels_last, 3);
     x.data[2 * 1] = narrow(std::numeric_limits<float>::quiet_NaN());
@@ -218,7 +217,7 @@ TEST_CASE("relu keeps what is no number, and goes on without where the library h
     KernelCall call = cudnn_call("conv", {"x", "w", "y"}, tensors);
     call.options["stride"] = call.options["dilation"] = Dims{1, 1};
     call.options["begin"] = call.options["end"] = Dims{0, 0};
-    const auto lost = [&](const char* act) {  // of the three that are none
+    const auto lost = [&](const char* act) {  // the number of the three NaN outputs that are not NaN
         call.options["act"] = std::string(act);
         run(call, tensors);
         int found = 0;
@@ -238,17 +237,17 @@ TEST_CASE("relu keeps what is no number, and goes on without where the library h
     set_unknown_attribute(-1);
 }
 
-TEST_CASE("equal calls share a plan while one of them lives, and the last plans are kept beyond that") {
+TEST_CASE("equal calls share a plan, and recent plans are kept") {
     const auto on = backend();
     Attention a(6, 6, heads_outside);
-    const auto made = [&](double scale) {  // how many plans two equal calls need
+    const auto made = [&](double scale) {  // the number of plans that two equal calls create
         const int before = plans();
         a.scale = scale;
         CHECK(executor_of(on, {a.call(), a.call()}).status.ok());
         return plans() - before;
     };
     CHECK(made(0.3) == 1);
-    CHECK(made(0.30000001) == 1);  // another number is another call
+    CHECK(made(0.30000001) == 1);  // another value is another call
     CHECK(made(0.3) == 0);
     a.scale = 0.3;
     const auto lives = executor_of(on, {a.call()});
@@ -257,7 +256,7 @@ TEST_CASE("equal calls share a plan while one of them lives, and the last plans 
     CHECK(made(0.30000001) == 1);
 }
 
-TEST_CASE("an engine is pinned, and what cannot be had is said") {
+TEST_CASE("an engine can be pinned, and refusals have reasons") {
     const auto on = backend();
     Attention a(6, 6, heads_outside);
     KernelCall call = a.call();
@@ -266,24 +265,23 @@ TEST_CASE("an engine is pinned, and what cannot be had is said") {
     call.options["engine"] = int64_t{1};
     CHECK(run(call, a.tensors()) == "cudnnBackendExecute engine 1, configuration 3, workspace 0");
     call.options["engine"] = int64_t{7};
-    CHECK(said(call) == "test/attention: cuDNN offers no engine 7 for this attention, but 1, 2, 5, 9");
+    CHECK(said(call) == "test/attention: cuDNN offers no engine 7 for this attention. Available: 1, 2, 5, 9");
     call = a.call();
     call.options["v_shape"] = Dims{2, 2, 5, 8};
-    CHECK(said(call) == contradiction + "q, k, v and y are not those of one attention");
+    CHECK(said(call) == contradiction + "the shapes of q, k, v and y do not match");
     call = a.call();
     call.options["q_strides"] = Dims{1, 2};
     CHECK(said(call) ==
           contradiction +
-              "q (argument 0) has shape [2, 4, 6, 16] and strides [1, 2], which no library takes");
+              "q (argument 0) has shape [2, 4, 6, 16] and strides [1, 2], which no library supports");
     call = a.call();
     call.args[2].offset = 8;
-    CHECK(said(call) ==
-          "test/attention: cuDNN refuses the attention: an operand starts at no multiple of 16 bytes");
+    CHECK(said(call) == "test/attention: cuDNN refuses the attention: an operand is not aligned to 16 bytes");
     call = a.call();
     call.args.pop_back();
     CHECK(said(call) ==
           contradiction +
-              "its options name 4 arguments, the last its result; it has 3, of which 3 are inputs");
+              "its options require 4 arguments, the last one its output; it has 3, of which 3 are inputs");
     call.symbol = "norm";
     CHECK(said(call) == "test/attention: cuDNN computes no norm here");
     call = a.call();
@@ -291,7 +289,7 @@ TEST_CASE("an engine is pinned, and what cannot be had is said") {
     CHECK(said(call) == "test/attention: no cuDNN type for int8");
 }
 
-TEST_CASE("addresses that a plan was not made for are refused") {
+TEST_CASE("addresses with less alignment than the plan's are refused") {
     const auto on = backend();
     Attention a(6, 6, heads_outside);
     const auto made = executor_of(on, {a.call()});
@@ -305,7 +303,7 @@ TEST_CASE("addresses that a plan was not made for are refused") {
     CHECK(status.message.find("cuDNN's plan needs addresses that are multiples of 16") != std::string::npos);
 }
 
-TEST_CASE("no option leads outside of a buffer, and no option is written as another's text") {
+TEST_CASE("no option leads outside of a buffer, and no two calls share a key") {
     Tensor x({2, 3, 6, 5}, channels_last, 1), w({4, 3, 3, 3}, channels_last, 2),
         bias({1, 1, 1, 4}, heads_outside, 3), residual({2, 4, 3, 5}, channels_last, 4),
         y({2, 4, 3, 5}, channels_last, 5);
@@ -324,8 +322,8 @@ TEST_CASE("no option leads outside of a buffer, and no option is written as anot
         CHECK(said(forged).find(why) != std::string::npos);
     };
     refuses("x_strides", Dims{1000, 1, 15, 3}, "x (argument 0) reaches over");
-    refuses("x_strides", Dims{-90, 1, 15, 3}, "which no library takes");
-    refuses("x_strides", Dims{int64_t{1} << 62, int64_t{1} << 62, 15, 3}, "which no library takes");
+    refuses("x_strides", Dims{-90, 1, 15, 3}, "which no library supports");
+    refuses("x_strides", Dims{int64_t{1} << 62, int64_t{1} << 62, 15, 3}, "which no library supports");
     refuses("w_strides", Dims{27, 1, 9, 400}, "weight (argument 1) reaches over");
     refuses("r_strides", Dims{60, 1, 20, 5}, "residual (argument 3) reaches over");
     refuses("y_strides", Dims{60, 1, 20, 5}, "y (argument 4) reaches over");
@@ -335,7 +333,7 @@ TEST_CASE("no option leads outside of a buffer, and no option is written as anot
     refuses("begin", Dims{-1, 1}, "is out of range");
     refuses("dilation", Dims{1}, "do not fit x");
     refuses("in", std::string("float32"), "its buffer holds bfloat16");
-    refuses("bias", false, "its options name 4 arguments");
+    refuses("bias", false, "its options require 4 arguments");
     for (const size_t argument : {0U, 1U, 2U, 3U, 4U}) {  // a buffer of one element
         KernelCall forged = good;
         forged.specs[argument] = {"bfloat16", {1}, {1}};
@@ -346,8 +344,8 @@ TEST_CASE("no option leads outside of a buffer, and no option is written as anot
     CHECK(said(forged).find("bias (argument 2) reaches over") != std::string::npos);
     forged = good;
     forged.specs.clear();
-    CHECK(said(forged).find("its options name 5 arguments") != std::string::npos);
-    CHECK(plans() == before);  // the library was not asked
+    CHECK(said(forged).find("its options require 5 arguments") != std::string::npos);
+    CHECK(plans() == before);  // the library was not called
 
     KernelCall one = good, other = good;
     one.options["a"] = std::string("");

@@ -1,4 +1,4 @@
-// The executor: plans on the host and on the null device, and that a run allocates nothing.
+// The executor on the CPU and null backends; a run allocates nothing.
 #include "xpurt/executor.h"
 
 #include <malloc.h>
@@ -17,7 +17,7 @@ namespace {
 std::atomic<int64_t> news{0};
 }
 
-// Every C++ allocation of this program is counted.
+// Counts every C++ allocation of this program.
 [[gnu::noinline]] void* operator new(size_t size) {
     news.fetch_add(1, std::memory_order_relaxed);
     if (void* const block = std::malloc(size == 0 ? 1 : size)) return block;
@@ -28,7 +28,7 @@ std::atomic<int64_t> news{0};
 
 using namespace xpurt;
 
-TEST_CASE("a plan computes the same on any number of threads, in any batches") {
+TEST_CASE("a plan gives the same result on any number of threads and in any batches") {
     for (const int threads : {1, 2, 5})
         for (const int batch : {0, 1, 2, 100}) {
             Plan plan = chain(1000);
@@ -41,7 +41,7 @@ TEST_CASE("a plan computes the same on any number of threads, in any batches") {
         }
 }
 
-TEST_CASE("inputs, outputs and weights change from run to run") {
+TEST_CASE("inputs, outputs and weights may change from run to run") {
     const auto executor = make(cpu_backend(2), chain(100));
     std::vector<ChainArrays> all(4, ChainArrays(100));
     std::vector<WeightBindings> weights;
@@ -93,7 +93,7 @@ TEST_CASE("a thousand runs allocate nothing") {
     }
 }
 
-TEST_CASE("each thread has aligned memory of its own") {
+TEST_CASE("each thread has its own aligned scratch") {
     Plan plan;
     plan.inputs = plan.outputs = 1;
     plan.module = kernels();
@@ -109,7 +109,7 @@ TEST_CASE("each thread has aligned memory of its own") {
     }
 }
 
-TEST_CASE("a kernel that cannot compute what it met fails its run, and not the next one") {
+TEST_CASE("a kernel that reports an error fails its run but not the next one") {
     for (const int threads : {1, 3}) {
         Plan plan;
         plan.inputs = plan.outputs = 1;
@@ -132,7 +132,7 @@ TEST_CASE("a kernel that cannot compute what it met fails its run, and not the n
     }
 }
 
-TEST_CASE("no tasks, no calls, and outputs that are handed through") {
+TEST_CASE("calls without tasks, plans without calls and copied outputs work") {
     Plan plan;
     plan.inputs = 1;
     plan.outputs = 2;
@@ -155,7 +155,7 @@ TEST_CASE("no tasks, no calls, and outputs that are handed through") {
               .ok());
 }
 
-TEST_CASE("times and events of every call") {
+TEST_CASE("times and events cover every call") {
     Plan plan = chain(64);
     plan.batch = 1;
     const auto executor = make(cpu_backend(1), plan);
@@ -181,7 +181,7 @@ TEST_CASE("times and events of every call") {
     CHECK(events[1].duration_ns == times[1]);
 }
 
-TEST_CASE("what cannot be prepared is a status") {
+TEST_CASE("a plan that cannot be prepared gives a status") {
     const auto status = [](Plan plan) { return Executor::create(cpu_backend(1), std::move(plan), 1).status; };
     Plan plan = chain(8);
     plan.calls[0].symbol = "absent";
@@ -210,7 +210,7 @@ TEST_CASE("what cannot be prepared is a status") {
     CHECK(executor->run({&none}).code == Code::invalid);
 }
 
-TEST_CASE("an arena that no memory is left for is a status, and the next run tries again") {
+TEST_CASE("an arena that cannot be allocated gives a status, and the next run retries") {
     Plan plan = chain(8);
     plan.arena_bytes = INT64_MAX / 4;
     const auto executor = make(cpu_backend(1), plan, 1);
@@ -221,7 +221,7 @@ TEST_CASE("an arena that no memory is left for is a status, and the next run tri
     CHECK(executor->counters().runs == 0);
 }
 
-TEST_CASE("the null device computes nothing and remembers every dispatch") {
+TEST_CASE("the null backend computes nothing and records every dispatch") {
     const auto backend = null_backend();
     Plan plan = chain(8);
     plan.module.reset();  // it needs no code
@@ -246,7 +246,7 @@ TEST_CASE("the null device computes nothing and remembers every dispatch") {
 
 namespace {
 
-// A library that negates: what its options say is what it does.
+// A library that negates the number of elements in its options.
 class Negating final : public KernelLibrary {
   public:
     std::string version() const override { return "1.0"; }
@@ -273,7 +273,7 @@ class Negating final : public KernelLibrary {
 
 }  // namespace
 
-TEST_CASE("kernels of a library run among generated ones") {
+TEST_CASE("library kernels run among generated ones") {
     register_kernel_library("negating", std::make_unique<Negating>());
     for (const int64_t n : {8, 13}) {
         Plan plan = chain(n);

@@ -1,4 +1,4 @@
-// The executor under several threads: contexts, states that take turns, and how runs are ended.
+// The executor under several threads: contexts, serialized states, and cancellation.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,7 +14,7 @@
 
 using namespace xpurt;
 
-TEST_CASE("threads share an executor: more callers than contexts, and more than workers") {
+TEST_CASE("more threads than contexts and workers can share an executor") {
     for (const int contexts : {1, 2, 8}) {
         const auto executor = make(cpu_backend(2), chain(500), contexts);
         std::atomic<int> wrong{0};
@@ -36,7 +36,7 @@ TEST_CASE("threads share an executor: more callers than contexts, and more than 
     }
 }
 
-TEST_CASE("runs over states take turns") {
+TEST_CASE("runs over shared states are serialized") {
     Plan plan;  // state = state + x
     plan.inputs = plan.weights = 1;
     plan.module = kernels();
@@ -56,7 +56,7 @@ TEST_CASE("runs over states take turns") {
     CHECK(state == std::vector<float>(64, 1000));
 }
 
-TEST_CASE("a flag of its own ends a run, and no other one") {
+TEST_CASE("a stop flag ends its run only") {
     Plan plan;
     plan.outputs = 1;
     plan.module = kernels();
@@ -78,7 +78,7 @@ TEST_CASE("a flag of its own ends a run, and no other one") {
     CHECK(executor->counters().runs == 2);
 }
 
-TEST_CASE("cancel ends the runs in flight, close forbids further ones") {
+TEST_CASE("cancel ends the runs in flight, and close forbids later ones") {
     Plan plan;
     plan.outputs = 1;
     plan.module = kernels();
@@ -93,7 +93,7 @@ TEST_CASE("cancel ends the runs in flight, close forbids further ones") {
                 float y = 0;
                 if (run(*executor, none, {}, {&y}).code == Code::cancelled) ++cancelled;
             });
-        // All three end: the one that waits for a context is let in after the first cancel and ends with the
+        // All three end: the one that waits for a context starts after the first cancel and ends with the
         // next.
         while (cancelled < 3) {
             std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -110,10 +110,10 @@ TEST_CASE("cancel ends the runs in flight, close forbids further ones") {
     executor->close();
 }
 
-// Under AddressSanitizer (GCC 12) the child waited for ever in 66 of 150 runs, as it seems for its
-// allocator's lock, which another thread held at the fork; without it in none of 200.
+// Skipped under AddressSanitizer (GCC 12), whose allocator's lock may be held by another thread at the fork:
+// the child hung in 66 of 150 runs, and in none of 200 without it.
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
-TEST_CASE("a forked child runs, even when the parent's contexts were all in use") {
+TEST_CASE("a forked child can run even if all contexts of the parent were in use") {
     const auto executor = make(cpu_backend(2), chain(5000), 1);
     ChainArrays a(5000);
     const WeightBindings weights({a.w.data()}, false);

@@ -1,5 +1,5 @@
-// Functions of whoever embeds the core as calls of a plan, on the host and on CUDA; code that lies in a
-// module of its own.
+// Functions of the embedding program as calls of a plan, on the host and on CUDA; calls with a module of
+// their own.
 #include "xpurt/host_kernel.h"
 
 #include "simulated_cuda.h"
@@ -9,7 +9,7 @@ using namespace simulated;
 
 namespace {
 
-// What a test's function does: fails with a text, or copies its first argument to its last.
+// A function that fails with a message, or copies its first argument to its last.
 struct Copies final : HostKernel {
     static inline std::string fails;
     static inline std::vector<void*> streams;
@@ -25,7 +25,7 @@ struct Copies final : HostKernel {
     }
 };
 
-std::string asked;  // by which the last function was looked for
+std::string asked;  // the last lookup of a function
 
 void find_copies() {
     set_host_kernels(
@@ -47,7 +47,7 @@ KernelCall python(std::string symbol, std::vector<BufferRef> args) {
     return made;
 }
 
-// y = x, by way of the arena, twice through the function.
+// y = x through the arena, with two calls of the function.
 Plan copying() {
     Plan plan;
     plan.name = "copying";
@@ -60,7 +60,7 @@ Plan copying() {
 
 }  // namespace
 
-TEST_CASE("a plan that calls a function is refused where nobody finds it") {
+TEST_CASE("a plan with a call of an unknown function is refused") {
     set_host_kernels({});
     const auto none = Executor::create(cpu_backend(1), copying(), 1);
     CHECK(none.status.message == "kernel test/python is a function that this process cannot call");
@@ -73,7 +73,7 @@ TEST_CASE("a plan that calls a function is refused where nobody finds it") {
     CHECK(asked == "paste on cpu");
 }
 
-TEST_CASE("functions run on the host, and one that fails fails its run alone") {
+TEST_CASE("functions run on the host, and a failure affects its run only") {
     find_copies();
     auto made = Executor::create(cpu_backend(2), copying(), 1);
     REQUIRE(made.status.ok());
@@ -93,7 +93,7 @@ TEST_CASE("functions run on the host, and one that fails fails its run alone") {
     }
 }
 
-TEST_CASE("on CUDA a function queues its work on the run's stream, and its plan is no graph") {
+TEST_CASE("on CUDA a function queues its work on the run's stream, without a graph") {
     find_copies();
     const auto on = backend();
     const auto executor = make(on, copying(), 1);
@@ -119,7 +119,7 @@ TEST_CASE("on CUDA a function queues its work on the run's stream, and its plan 
     REQUIRE(mine->synchronize().ok());
 }
 
-TEST_CASE("a call's code may lie in a module of its own") {
+TEST_CASE("a call may have a module of its own") {
     const auto on = backend();
     Plan plan = chain(*on, n);
     const auto own_module = plan.module;

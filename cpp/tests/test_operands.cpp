@@ -1,5 +1,5 @@
-// A library's call against the buffers that it is given: extents, windows, and the products of NVIDIA's
-// libraries, over stand-ins that count what they are asked for.
+// Checks of a library's call against its buffers: extents, convolution windows, and the products of cuBLAS
+// and cuBLASLt, which are replaced by libraries that count calls.
 #include <limits>
 
 #include "runtime/operands.h"
@@ -44,7 +44,7 @@ std::string said(const KernelCall& call) {
 
 }  // namespace
 
-TEST_CASE("an extent is counted without overflow") {
+TEST_CASE("an extent is computed without overflow") {
     CHECK(extent_of({}, {}) == 1);
     CHECK(extent_of({2, 3}, {3, 1}) == 6);
     CHECK(extent_of({2, 3}, {0, 7}) == 15);
@@ -57,7 +57,7 @@ TEST_CASE("an extent is counted without overflow") {
     CHECK(extent_of({2, 2}, {huge / 2, huge / 2}) == -1);
 }
 
-TEST_CASE("a window makes the result's space") {
+TEST_CASE("a convolution's window must give the output's spatial dims") {
     const KernelCall call = product("any", "conv");
     const Window window{{2}, {1}, {1}, {1}};
     const auto good = [&](const Dims& x, const Dims& w, const Dims& y, const Window& by, int64_t groups) {
@@ -76,7 +76,7 @@ TEST_CASE("a window makes the result's space") {
     CHECK_FALSE(good({}, {}, {}, window, 1));
 }
 
-TEST_CASE("cuBLAS and cuBLASLt are asked only for products inside of the call's buffers") {
+TEST_CASE("cuBLAS and cuBLASLt are called only for products inside the call's buffers") {
     for (const bool lt : {false, true}) {
         const KernelCall good = lt ? product("cublasLt", "matmul") : product("cublas", "gemm");
         CAPTURE(good.library);
@@ -106,10 +106,10 @@ TEST_CASE("cuBLAS and cuBLASLt are asked only for products inside of the call's 
         forged.options["y_step"] = int64_t{15};
         CHECK(said(forged).find("y (argument 2) reaches over 30 elements") != std::string::npos);
         forged.options["y_step"] = huge;
-        CHECK(said(forged).find("which no library takes") != std::string::npos);
+        CHECK(said(forged).find("which no library supports") != std::string::npos);
         forged = good;
         forged.specs.clear();
-        CHECK(said(forged).find("its options name 3 arguments") != std::string::npos);
+        CHECK(said(forged).find("its options require 3 arguments") != std::string::npos);
         forged = good;
         forged.symbol = "softmax";
         CHECK(said(forged) != "");
@@ -119,7 +119,7 @@ TEST_CASE("cuBLAS and cuBLASLt are asked only for products inside of the call's 
             CHECK(said(forged).find("reaches over") != std::string::npos);
         }
         CHECK(products() == before);
-        forged = good;  // sums in bytes of scratch
+        forged = good;  // sums in raw bytes of scratch
         forged.specs[2] = {"uint8", {60}, {1}};
         CHECK(said(forged) == "");
         forged.specs[2] = {"uint8", {59}, {1}};

@@ -14,7 +14,7 @@ void write_to_stderr(const std::string& line) { std::fprintf(stderr, "xpuruntime
 struct FailureLog {
     std::mutex mutex;
     LogSink sink = write_to_stderr;
-    std::set<std::string> messages;  // that were logged
+    std::set<std::string> messages;  // already logged
 };
 
 FailureLog& failure_log() {

@@ -45,11 +45,11 @@ bool EventRing::record(const Event& event) noexcept {
         Slot& slot = slots_[position & mask_];
         const uint64_t sequence = slot.sequence.load(std::memory_order_acquire);
         const int64_t lead = static_cast<int64_t>(sequence - position);
-        if (lead < 0) {  // the reader has not freed this slot since the last lap: full
+        if (lead < 0) {  // full: the reader has not freed this slot since the previous lap
             dropped_.fetch_add(1, std::memory_order_relaxed);
             return false;
         }
-        if (lead > 0) {  // another writer was here first
+        if (lead > 0) {  // another writer claimed this position
             position = head_.load(std::memory_order_relaxed);
             continue;
         }
@@ -87,8 +87,8 @@ size_t EventRing::pending() const noexcept {
 
 uint32_t EventRing::intern(std::string_view name) {
     const std::lock_guard<std::mutex> lock(names_mutex_);
-    const auto found = ids_.find(name);
-    if (found != ids_.end()) return found->second;
+    const auto entry = ids_.find(name);
+    if (entry != ids_.end()) return entry->second;
     names_.emplace_back(name);
     const uint32_t id = static_cast<uint32_t>(names_.size() - 1);
     ids_.emplace(names_.back(), id);

@@ -1,4 +1,4 @@
-// runtime/dispatcher.cpp: signatures, and the table of what they became.
+// runtime/dispatcher.cpp: signatures and the cache of compiled ops.
 #include "xpurt/dispatcher.h"
 
 #include <algorithm>
@@ -30,13 +30,13 @@ void Signature::add(const TensorView& tensor) noexcept {
         static_cast<uint64_t>(tensor.device_index) << 48);
     for (int32_t d = 0; d < tensor.rank; ++d) add(static_cast<uint64_t>(tensor.shape[d]));
     if (dense) return;
-    // A stride over a single element is never taken: what stands there says nothing.
+    // The stride of a dim of extent 1 is never used, so its value must not distinguish signatures.
     for (int32_t d = 0; d < tensor.rank; ++d)
         add(tensor.shape[d] == 1 ? 0 : static_cast<uint64_t>(tensor.strides[d]));
 }
 
 uint64_t Signature::hash() const noexcept {
-    // Multiply and fold, word by word: equal words in other places give another value.
+    // Multiply and fold word by word, so that the order of the words matters.
     uint64_t value = 0x9e3779b97f4a7c15u + size_;
     const size_t size = std::min(size_, max_words);
     for (size_t i = 0; i < size; ++i) {
@@ -48,7 +48,7 @@ uint64_t Signature::hash() const noexcept {
 
 Status DispatchEntry::run(const TensorView* tensors, Memory output, const StreamOrder& order) const {
     constexpr size_t max_inputs = 16;
-    if (inputs.size() > max_inputs) return {Code::invalid, "an op has more inputs than fit", ""};
+    if (inputs.size() > max_inputs) return {Code::invalid, "an op has more than 16 inputs", ""};
     std::array<Memory, max_inputs> memory;
     for (size_t i = 0; i < inputs.size(); ++i) memory[i] = tensors[inputs[i]].data;
     Executor::Run run;

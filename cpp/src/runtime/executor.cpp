@@ -1,4 +1,4 @@
-// runtime/executor.cpp: contexts, bindings and the run itself.
+// runtime/executor.cpp: contexts, argument binding and runs.
 #include "xpurt/executor.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ Status invalid(std::string message) {
 }
 
 char* advance(Memory memory, int64_t offset) noexcept {
-    // Through an integer: a backend's memory need not be an address, and then nobody follows the result.
+    // Go through uintptr_t: a handle may not be an address, and then it is never dereferenced.
     return reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(memory) + static_cast<uintptr_t>(offset));
 }
 
@@ -29,16 +29,16 @@ WeightBindings::WeightBindings(std::vector<Memory> memory, bool exclusive) : mem
     if (exclusive) state_lock_ = std::make_shared<StateLock>();
 }
 
-// One run's memory. Everything is sized when it is made.
+// The memory of one run at a time. All sizes are fixed on creation.
 struct Executor::Context {
     Backend& backend;
     Memory arena = nullptr;
-    Memory borders = nullptr;  // inputs and outputs of runs over the host's arrays, where those are elsewhere
+    Memory borders = nullptr;  // inputs and outputs on the device, for runs over host arrays
     void* scratch = nullptr;
     std::unique_ptr<RunState> state;
     std::vector<Memory> slots;
     std::vector<void*> args;
-    uint64_t weights_id = 0;  // whose addresses stand in slots and args; 0: nobody's yet
+    uint64_t weights_id = 0;  // whose addresses slots and args hold; 0 = none yet
 
     explicit Context(Backend& owner) : backend(owner) {}
     ~Context() {
@@ -72,7 +72,7 @@ Status Executor::prepare() {
         first_arg_.push_back(arg_count_);
         if (call.tasks < 0 || call.grain < 1 || call.scratch_bytes < 0 || call.inputs < 0 ||
             static_cast<size_t>(call.inputs) > call.args.size())
-            return invalid("call of " + call.kernel + " has counts that make no sense");
+            return invalid("call of " + call.kernel + " has invalid counts");
         for (const BufferRef& place : call.args) {
             if (!fits(place)) return invalid("call of " + call.kernel + " names memory outside the plan");
             if (place.slot > 0 && place.slot < plan_.first_weight()) patches_.push_back({arg_count_, place});
@@ -85,7 +85,7 @@ Status Executor::prepare() {
     for (const Plan::OutputCopy& output_copy : plan_.output_copies)
         if (!fits(output_copy.from) || output_copy.output < 0 || output_copy.output >= plan_.outputs ||
             output_copy.bytes < 0)
-            return invalid("a handover names memory outside the plan");
+            return invalid("an output copy names memory outside the plan");
 
     for (const int64_t bytes : plan_.io_bytes) {
         io_offsets_.push_back(io_staging_bytes_);
@@ -116,8 +116,8 @@ Status Executor::prepare() {
 
 bool Executor::try_lock(ContextSlot& slot) noexcept {
     const unsigned owner_id = fork_generation() + 1;
-    unsigned held = slot.owner.load(std::memory_order_relaxed);
-    return held != owner_id && slot.owner.compare_exchange_strong(held, owner_id);
+    unsigned owner = slot.owner.load(std::memory_order_relaxed);
+    return owner != owner_id && slot.owner.compare_exchange_strong(owner, owner_id);
 }
 
 Executor::ContextSlot* Executor::try_acquire() noexcept {
@@ -154,7 +154,8 @@ Status Executor::make_context(ContextSlot& slot) {
         const size_t bytes = scratch_stride_ * static_cast<size_t>(backend_->threads());
         context->scratch = MemoryPool::host().allocate(bytes);
         if (context->scratch == nullptr)
-            return {Code::no_memory, "no " + std::to_string(bytes) + " bytes of scratch memory", ""};
+            return {Code::no_memory, "cannot allocate " + std::to_string(bytes) + " bytes of scratch memory",
+                    ""};
         for (size_t at = 0; at < bytes; at += scratch_stride_)
             new (static_cast<char*>(context->scratch) + at) KernelStatus{};
         allocations_.fetch_add(1, std::memory_order_relaxed);
@@ -189,14 +190,14 @@ Status Executor::run(const Run& run) {
         state_lock->in_flight = run.order.on_caller_stream;
         state_lock->stream = run.order.stream;
     }
-    const SlotGuard held{*this, acquire()};
+    const SlotGuard guard{*this, acquire()};
     if (closed_.load())
         return {Code::cancelled, "the executor of " + plan_.name + " is closed", "Make a new one."};
-    if (!held.slot.context) XPURT_TRY(make_context(held.slot));
-    return run_in(*held.slot.context, run);
+    if (!guard.slot.context) XPURT_TRY(make_context(guard.slot));
+    return run_in(*guard.slot.context, run);
 }
 
-// Kernels read inputs while they write outputs, so an output has memory of its own.
+// Kernels read inputs while they write outputs, so an output must not share memory with either.
 Status Executor::check_overlap(const Run& run) const {
     struct Range {
         uintptr_t begin, end;
@@ -216,7 +217,7 @@ Status Executor::check_overlap(const Run& run) const {
     const auto name = [&](size_t i) {
         return i < inputs ? "input " + std::to_string(i) : "output " + std::to_string(i - inputs);
     };
-    const Range *input = nullptr, *output = nullptr;  // that reach furthest so far
+    const Range *input = nullptr, *output = nullptr;  // the ranges that extend furthest so far
     for (const Range& range : ranges) {
         const bool is_output = range.io_index >= inputs;
         const Range* other = output != nullptr && output->end > range.begin              ? output
@@ -242,7 +243,7 @@ Status Executor::run_in(Context& context, const Run& run) {
         RunState& state = *context.state;
         if (status = backend_->begin(state, run.order); !status.ok()) return status;
         status = submit(context, run);
-        // Even after a failure: what was queued before it still uses the context.
+        // Also after a failure: work that was queued before it still uses the context.
         Status ended = run.order.on_caller_stream ? backend_->end(state) : backend_->synchronize(&state);
         if (status.ok()) status = std::move(ended);
     }
@@ -252,7 +253,7 @@ Status Executor::run_in(Context& context, const Run& run) {
 
 Status Executor::make_io_staging(Context& context) {
     if (io_offsets_.size() != static_cast<size_t>(plan_.inputs + plan_.outputs))
-        return invalid("the plan does not say how large its inputs and outputs are");
+        return invalid("the plan does not state the sizes of its inputs and outputs");
     if (io_staging_bytes_ == 0) return {};
     XPURT_ASSIGN_OR_RETURN(auto block, backend_->allocate(io_staging_bytes_));
     context.borders = block;
@@ -307,7 +308,7 @@ Status Executor::submit(Context& context, const Run& run) {
     if (run.ring != nullptr) submission.names = names_for(*run.ring);
 
     if (run.observation != nullptr && !backend_->supports_observation())
-        run.observation->absent = std::string(backend_->name()) + " has no driver that keeps a record";
+        run.observation->absent = std::string(backend_->name()) + " does not record activities";
     const int64_t batch = plan_.batch > 0 ? plan_.batch : static_cast<int64_t>(plan_.calls.size());
     for (const auto& recording : recordings_) {
         XPURT_TRY(backend_->submit(*recording, submission));
@@ -357,7 +358,7 @@ void Executor::close() {
         slot.context.reset();
     };
     int busy = 0;
-    for (int i = 0; i < slot_count_; ++i)  // each is kept until all are here
+    for (int i = 0; i < slot_count_; ++i)  // keep each context until all are acquired
         try_lock(slots_[i]) ? forget(slots_[i]) : void(++busy);
     for (; busy > 0; --busy) forget(acquire());
     for (int i = 0; i < slot_count_; ++i) release(slots_[i]);

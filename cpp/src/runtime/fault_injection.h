@@ -1,4 +1,4 @@
-// runtime/fault_injection.h: kernels made wrong on purpose, so that a test can prove that somebody notices.
+// runtime/fault_injection.h: kernels with deliberate errors, for tests of the checks that must detect them.
 #pragma once
 
 #include <memory>
@@ -7,16 +7,15 @@
 
 namespace xpurt {
 
-// What XPU_TEST_WRONG_KERNEL asks of a call that is prepared: "KERNEL:FAULT" for every call of that kernel,
-// "KERNEL@3:FAULT" for the one at that position of its plan. FAULT: "element" (one element in the middle of
-// the first output is another number), "tile" (64 elements there are zeros, as if nobody had written them),
-// or "stride" (the last two dims in memory are swapped; one dim alone is reversed).
+// The fault that XPU_TEST_WRONG_KERNEL requests for a call: "KERNEL:FAULT" for every call of that kernel, or
+// "KERNEL@3:FAULT" for the call at that position of its plan. FAULT is "element" (change one element in the
+// middle of the first output), "tile" (set 64 elements there to zero), or "stride" (swap the last two dims in
+// memory; reverse a single dim).
 enum class Fault { none, element, tile, stride };
 Fault fault_for(const KernelCall& call);
 
-// The call, and the fault in its first output after each run. `library`: what computes it; null for
-// `function`. The memory must be the host's, and the call must have specs. `call` must outlive what this
-// gives.
+// A kernel that runs `library`, or `function` if that is null, and then applies the fault to the first
+// output. The memory must be the host's, and the call must have specs. `call` must outlive the kernel.
 std::unique_ptr<LibraryKernel> inject_fault(Fault fault, const KernelCall& call, KernelFunction function,
                                             std::unique_ptr<LibraryKernel> library);
 

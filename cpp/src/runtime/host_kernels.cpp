@@ -1,4 +1,4 @@
-// runtime/host_kernels.cpp: the library "python" on the host.
+// runtime/host_kernels.cpp: the library "python" on the CPU.
 #include "xpurt/host_kernel.h"
 
 #include <mutex>

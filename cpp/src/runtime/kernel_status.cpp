@@ -1,4 +1,4 @@
-// runtime/kernel_status.cpp: what kernels met that they cannot compute, in words.
+// runtime/kernel_status.cpp: messages for the errors that kernels report.
 #include "xpurt/kernel.h"
 
 namespace xpurt {
@@ -13,9 +13,9 @@ Status status_of(const KernelStatus& status, const std::string& who) {
                                  ? "index " + value + " is outside a dim of " + limit
                              : status.kind == KernelStatus::division_by_zero
                                  ? "an integer is divided by zero"
-                                 : "needs " + value + " elements where there are " + limit;
+                                 : "needs " + value + " elements, but there are " + limit;
     return {Code::call_failed, who + ": " + what,
-            "Look at the values of the inputs that name places or sizes."};
+            "Check the values of the inputs that are indices or sizes."};
 }
 
 }  // namespace xpurt

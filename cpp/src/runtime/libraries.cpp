@@ -1,4 +1,4 @@
-// runtime/libraries.cpp: libraries that bring kernels, by name.
+// runtime/libraries.cpp: the registry of kernel libraries.
 #include <map>
 #include <mutex>
 
@@ -28,8 +28,8 @@ KernelLibraryRegistry& registry() {
 
 KernelLibrary* find_kernel_library(const std::string& name) {
     const std::lock_guard<std::mutex> lock(registry().mutex);
-    const auto found = registry().libraries.find(name);
-    return found == registry().libraries.end() ? nullptr : found->second.get();
+    const auto entry = registry().libraries.find(name);
+    return entry == registry().libraries.end() ? nullptr : entry->second.get();
 }
 
 void register_kernel_library(const std::string& name, std::unique_ptr<KernelLibrary> library) {

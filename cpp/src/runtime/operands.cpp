@@ -1,4 +1,4 @@
-// runtime/operands.cpp: checks of a library's call against the buffers that it is given.
+// runtime/operands.cpp: checks of a library call against its buffers.
 #include "runtime/operands.h"
 
 #include <algorithm>
@@ -8,9 +8,9 @@ namespace xpurt {
 namespace {
 
 constexpr int64_t max_elements = int64_t{1} << 62;
-constexpr int64_t max_int32 = std::numeric_limits<int32_t>::max();  // libraries count these in 32 bits
+constexpr int64_t max_int32 = std::numeric_limits<int32_t>::max();  // libraries store these values in 32 bits
 
-// Bits of an element; 0 for what no library computes with.
+// Bits of an element; 0 if no library computes with the dtype.
 int64_t bits_of(const std::string& dtype) {
     if (dtype == "float64" || dtype == "int64") return 64;
     if (dtype == "float32" || dtype == "int32") return 32;
@@ -26,20 +26,20 @@ std::string text_of(const Dims& dims) {
 
 Status check_operand(const KernelCall& call, const Operand& operand) {
     const ArgumentSpec& spec = call.specs[operand.argument];
-    const std::string who =
+    const std::string name =
         std::string(operand.name) + " (argument " + std::to_string(operand.argument) + ")";
     const int64_t bits = bits_of(operand.dtype), spec_bits = bits_of(spec.dtype);
     if (bits == 0 || spec_bits == 0 || (operand.dtype != spec.dtype && spec.dtype != "uint8"))
         return inconsistent(call,
-                            who + " is computed in " + operand.dtype + ", its buffer holds " + spec.dtype);
+                            name + " is computed in " + operand.dtype + ", its buffer holds " + spec.dtype);
     const int64_t reach = extent_of(operand.shape, operand.strides),
                   room = extent_of(spec.shape, spec.strides);
     if (reach < 0)
-        return inconsistent(call, who + " has shape " + text_of(operand.shape) + " and strides " +
-                                      text_of(operand.strides) + ", which no library takes");
-    // Bytes, rounded down to whole elements. Neither side overflows: both counts are at most 2^62.
+        return inconsistent(call, name + " has shape " + text_of(operand.shape) + " and strides " +
+                                      text_of(operand.strides) + ", which no library supports");
+    // For raw bytes, compare whole elements. Neither side overflows: both counts are at most 2^62.
     if (room < 0 || reach > (bits == spec_bits ? room : room / (bits / 8)))
-        return inconsistent(call, who + " reaches over " + std::to_string(reach) + " elements of " +
+        return inconsistent(call, name + " reaches over " + std::to_string(reach) + " elements of " +
                                       operand.dtype + ", its buffer is " + spec.dtype + text_of(spec.shape));
     return {};
 }
@@ -58,16 +58,16 @@ int64_t extent_of(const Dims& shape, const Dims& strides) {
     return last + 1;
 }
 
-Status inconsistent(const KernelCall& call, const std::string& why) {
-    return {Code::invalid, text_of(call) + ": the call contradicts its buffers: " + why,
+Status inconsistent(const KernelCall& call, const std::string& reason) {
+    return {Code::invalid, text_of(call) + ": the call contradicts its buffers: " + reason,
             "Compile the model again; if it persists, report the program."};
 }
 
 Status check_arguments(const KernelCall& call, size_t count) {
     if (call.args.size() != count || call.specs.size() != count ||
         call.inputs != static_cast<int64_t>(count) - 1)
-        return inconsistent(call, "its options name " + std::to_string(count) +
-                                      " arguments, the last its result; it has " +
+        return inconsistent(call, "its options require " + std::to_string(count) +
+                                      " arguments, the last one its output; it has " +
                                       std::to_string(call.args.size()) + ", of which " +
                                       std::to_string(call.inputs) + " are inputs");
     return {};

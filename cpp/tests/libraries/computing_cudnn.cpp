@@ -1,8 +1,8 @@
-// A cuDNN without a device that computes: it refuses what the real one was seen to refuse (attributes of
-// finished descriptors, shapes that do not fit, packs that lack a tensor), and computes operation graphs over
-// the host's memory as soon as they are executed.
+// A cuDNN that needs no device and computes operation graphs on the host as soon as they are executed. It
+// refuses what the real library was observed to refuse: attributes of finalized descriptors, shapes that do
+// not match, and variant packs that lack a tensor.
 //
-// Engines it offers: 5 (other bits every time), 9 (no plan comes of it), 2 (a workspace of 256 bytes), 1.
+// Its engines: 5 (not deterministic), 9 (supports no plan), 2 (needs a workspace of 256 bytes), 1.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -37,7 +37,7 @@ struct Object {
         return read.empty() ? T{} : read[0];
     }
     const Object* object(int attribute) const { return one<const Object*>(attribute); }
-    // Of a tensor.
+    // For tensors.
     Dims shape() const { return all<int64_t>(902); }
     bool inner() const { return one<char>(907) != 0; }
     int type() const { return one<int>(901); }
@@ -75,7 +75,7 @@ Dims place_of(size_t index, const Dims& shape) {
     for (size_t i = shape.size(); i-- > 0; left /= shape[i]) place[i] = left % shape[i];
     return place;
 }
-// Where a place lies in a tensor whose dims of extent 1 are spread.
+// The index of an element in a tensor whose dims of extent 1 are broadcast.
 size_t index_in(const Dims& place, const Dims& shape) {
     int64_t index = 0;
     for (size_t i = 0; i < shape.size(); ++i) index = index * shape[i] + (shape[i] == 1 ? 0 : place[i]);
@@ -119,7 +119,7 @@ float pointed(const Object& how, float x, float b, bool t, const Dims& place) {
             return std::log(x);
         case 100: {
             const auto upper = static_cast<float>(how.one<double>(4));
-            if (std::isnan(x)) return how.one<int>(2) == 1 ? x : 0;  // as the real one's engines
+            if (std::isnan(x)) return how.one<int>(2) == 1 ? x : 0;  // like the engines of the real library
             return std::min(std::max(x, 0.0f), upper > 0 ? upper : INFINITY);
         }
         case 303:
@@ -150,7 +150,7 @@ void point(const Object& op, Values& values) {
 void multiply(const Object& op, Values& values) {
     const Object *a = op.object(1520), *b = op.object(1521), *y = op.object(1522);
     const Dims shape = y->shape(), left = a->shape(), right = b->shape();
-    const int64_t group = left[1] / right[1];  // heads that share a key head
+    const int64_t group = left[1] / right[1];  // query heads per key head
     std::vector<float> made(count_of(shape));
     for (size_t i = 0; i < made.size(); ++i) {
         const Dims p = place_of(i, shape);
@@ -173,7 +173,7 @@ void reduce(const Object& op, Values& values) {
     values[y] = made;
 }
 
-// Of two space dims, without groups.
+// Two spatial dims, without groups.
 void convolve(const Object& op, Values& values) {
     const Object *how = op.object(702), *w = op.object(703), *x = op.object(704), *y = op.object(705);
     const Dims in = x->shape(), kernel = w->shape(), shape = y->shape();
@@ -196,7 +196,7 @@ void convolve(const Object& op, Values& values) {
 
 struct Kind {
     int op;
-    std::vector<int> in;  // attributes that hold tensors
+    std::vector<int> in;  // attributes that hold input tensors
     int out;
     void (*run)(const Object&, Values&);
 };
@@ -210,7 +210,7 @@ const Kind& kind_of(const Object& op) {
     throw Refused("no such operation");
 }
 
-// Tensors of a graph that somebody hands in or takes out.
+// The tensors of a graph that are not intermediate.
 std::set<const Object*> tensors_of(const Object& graph) {
     std::set<const Object*> found;
     for (const Object* op : graph.all<const Object*>(801)) {
@@ -347,7 +347,7 @@ int cudnnBackendFinalize(void* object) {
 int cudnnBackendGetAttribute(void* object, int attribute, int, int64_t room, int64_t* count, void* values) {
     return guarded([&] {
         const Object& from = *mine(object);
-        if (attribute == 202) {  // a heuristic's configurations
+        if (attribute == 202) {  // the configurations of a heuristic
             need(from.finished, "a heuristic that is not finished is asked");
             *count = static_cast<int64_t>(engines.size());
             for (int64_t i = 0; i < room && i < *count; ++i) {

@@ -1,4 +1,4 @@
-// cuBLAS and cuBLASLt that take every call, compute nothing, and count the products that they are asked for.
+// A cuBLAS and cuBLASLt that accept every call, compute nothing, and count the products.
 #include <cstddef>
 #include <cstdint>
 

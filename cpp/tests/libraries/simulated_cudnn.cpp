@@ -1,9 +1,8 @@
-// A cuDNN that computes nothing: engines, the lists that name them and what they say of themselves are a
-// table.
+// A cuDNN that computes nothing and whose engines are given by a table.
 //
-// XPU_TEST_CUDNN: words of a list (a: the heuristic, f: its fallbacks, e: every engine), an engine, and its
-// notes after a colon; "!" where no plan comes of it, "~" where its plan takes a gigabyte. "a10:0 a28:5 f8:!
-// e3:" has four engines.
+// XPU_TEST_CUDNN lists them: the list that offers the engine (a: the heuristic, f: its fallback mode, e: all
+// engines), its index, and after a colon its numerical notes; "!" if it supports no plan, "~" if its plan
+// needs a gigabyte of workspace. "a10:0 a28:5 f8:! e3:" has four engines.
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>

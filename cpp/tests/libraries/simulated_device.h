@@ -1,5 +1,5 @@
-// The device behind simulated_driver.cpp: memory of the host, queues of works, graphs, and who watches.
-// Nothing that is queued runs before somebody waits for it. For that one file.
+// The device of simulated_driver.cpp: host memory, queues of work, graphs, and a watcher. Queued work runs
+// only when it is waited for. Included by that file only.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,7 @@ namespace {
 using Work = std::function<void()>;
 struct Event;
 struct Stream;
-struct Mark {  // where an event was recorded: the stream is through when `count` works of it are done
+struct Mark {  // the position of a recorded event: reached when `count` items of the stream are done
     Stream* stream = nullptr;
     uint64_t count = 0;
 };
@@ -31,7 +31,7 @@ struct Item {
 };
 std::atomic<uint64_t> node_numbers{0};
 std::atomic<uint32_t> launches{0};
-simulated::Watcher* watcher = nullptr;  // who is told what is called and what runs
+simulated::Watcher* watcher = nullptr;  // notified of calls and of completed work
 
 struct Node {
     void (*function)(void**, const unsigned*) = nullptr;
@@ -39,10 +39,10 @@ struct Node {
     std::string name;
     simulated::Kind kind = simulated::kernel;
     size_t bytes = 0;
-    uint64_t number = 0;       // of a graph's node
+    uint64_t number = 0;       // of a graph node
     uint32_t correlation = 0;  // of the call that launched it
     std::vector<uint64_t> params;
-    Work other;  // instead of a kernel
+    Work other;  // used instead of a kernel
 };
 struct Graph {
     std::vector<Node*> nodes;
@@ -51,7 +51,7 @@ struct Graph {
     }
 };
 struct Exec {
-    std::map<Node*, Node> nodes;  // by the graph's own
+    std::map<Node*, Node> nodes;  // by the captured node
     std::vector<Node*> order;
 };
 struct Stream {
@@ -75,11 +75,11 @@ struct Library {
 
 std::recursive_mutex mutex;
 std::set<Stream*> streams;
-auto& gone = *new std::vector<Stream*>;  // reachable until the end, so no leak
+auto& gone = *new std::vector<Stream*>;  // reachable until the process ends, so not a leak
 std::map<uint64_t, size_t> blocks;
 struct Failure {
     int result;
-    long after;  // calls that still succeed
+    long after;  // calls that succeed before the failure
 };
 std::map<std::string, Failure> failures;
 std::map<std::string, int> calls;
@@ -149,7 +149,7 @@ void put_other(Stream& stream, Work work, simulated::Kind kind = simulated::noth
     put(stream, std::move(node));
 }
 
-// What a graph is launched as: nodes of its own, each made from one that was captured.
+// Instantiate a graph: each of its nodes is cloned from a captured one.
 void clone(Exec& to, const std::vector<Node*>& from) {
     to.nodes.clear();
     to.order = from;

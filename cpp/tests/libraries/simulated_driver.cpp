@@ -1,10 +1,9 @@
-// A CUDA driver without a device: its memory is the host's, its kernels are functions of an ELF object, and
-// nothing that is queued runs before somebody waits for it. So what is not ordered, or not waited for, shows
-// as wrong results; what is freed too early shows under the address sanitizer. One thread at a time is
-// inside.
+// A CUDA driver that needs no device. Its memory is the host's, its kernels are functions of an ELF object,
+// and queued work runs only when it is waited for. So missing synchronization gives wrong results, and memory
+// that is freed too early is found by the address sanitizer. A mutex serializes its calls.
 //
-// A kernel `k` of the object is `void k(void** params, const unsigned* grid)`; `k_params` says how many it
-// has.
+// A kernel `k` of the object is `void k(void** params, const unsigned* grid)`; `k_params` is the number of
+// its parameters.
 #include <dlfcn.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -40,8 +39,8 @@ struct NodeParams {
 
 extern "C" {
 
-// What tests turn: calls of a function fail so from the one after the next `after` ones on (0: no more), and
-// how much memory there is.
+// Controls for tests: let all calls of a function fail after the next `after` ones (result 0: stop failing),
+// and set the size of memory.
 void simulated_fail_after(const char* call, int result, long after) {
     const std::lock_guard<std::recursive_mutex> lock(mutex);
     if (result == 0)
@@ -49,7 +48,7 @@ void simulated_fail_after(const char* call, int result, long after) {
     else
         failures[call] = {result, after};
 }
-// Whether it has not failed yet.
+// True if the failure has not occurred yet.
 bool simulated_left(const char* call) {
     const std::lock_guard<std::recursive_mutex> lock(mutex);
     const auto found = failures.find(call);
@@ -114,7 +113,7 @@ int cuMemAllocFromPoolAsync(uint64_t* address, size_t bytes, void*, void*) {
     ENTER;
     if (used + bytes > limit) return 2;
     void* const block = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
-    std::memset(block, 0xff, (bytes + 255) / 256 * 256);  // nobody may rely on zeros
+    std::memset(block, 0xff, (bytes + 255) / 256 * 256);  // so that no code relies on zeros
     *address = reinterpret_cast<uint64_t>(block);
     blocks[*address] = bytes;
     used += bytes;
@@ -175,7 +174,7 @@ int cuStreamDestroy_v2(void* stream) {
     ENTER;
     drain(at(stream), at(stream).put);
     streams.erase(static_cast<Stream*>(stream));
-    gone.push_back(static_cast<Stream*>(stream));  // waits and marks may still name it
+    gone.push_back(static_cast<Stream*>(stream));  // waits and events may still refer to it
     return 0;
 }
 int cuStreamSynchronize(void* stream) {
@@ -239,13 +238,13 @@ int cuEventSynchronize(void* event) {
 int cuEventElapsedTime(float* milliseconds, void* start, void* end) {
     *milliseconds =
         static_cast<float>(static_cast<Event*>(end)->mark.count - static_cast<Event*>(start)->mark.count) /
-        1000;  // a microsecond a work
+        1000;  // one microsecond per item
     return 0;
 }
 
 int cuLibraryLoadData(void** library, const void* data, int*, void**, unsigned, int*, void**, unsigned) {
     ENTER;
-    // The object's size, from its table of sections, which stands last.
+    // The size of the object, from its section table, which is at its end.
     const auto* const bytes = static_cast<const unsigned char*>(data);
     uint64_t table = 0;
     uint16_t entry = 0, count = 0;
@@ -262,7 +261,7 @@ int cuLibraryLoadData(void** library, const void* data, int*, void**, unsigned, 
 int cuLibraryUnload(void* library) {
     auto* const made = static_cast<Library*>(library);
     for (auto& [name, kernel] : made->kernels) delete kernel;
-    return delete made, 0;  // the object stays mapped: its file's name may come again
+    return delete made, 0;  // the object stays mapped, since the name of its file may be reused
 }
 int cuLibraryGetKernel(void** kernel, void* library, const char* name) {
     ENTER;
@@ -325,7 +324,8 @@ int cuGraphExecUpdate_v2(void* exec, void* graph, void*) {
     auto& to = *static_cast<Exec*>(exec);
     const auto& from = static_cast<Graph*>(graph)->nodes;
     if (from.size() != to.order.size()) return 910;
-    for (size_t i = 0; i < from.size(); ++i) {  // its nodes stay those of the graph that it was made from
+    for (size_t i = 0; i < from.size();
+         ++i) {  // the nodes keep the ids of the graph that they were instantiated from
         Node& node = to.nodes.at(to.order[i]);
         const uint64_t number = node.number;
         node = *from[i];

@@ -1,4 +1,4 @@
-// cpu/cpu_backend.cpp: kernels as function calls, their tasks spread over the thread pool.
+// cpu/cpu_backend.cpp: kernels as function calls, with their tasks spread over the thread pool.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -35,8 +35,8 @@ struct CpuRecording final : Recording {
     bool parallel = false;
 };
 
-// A part's share of the tasks: it begins with its own, and whoever is done helps the others. A core that is
-// taken away in the middle of a kernel then costs a chunk, not half of the kernel.
+// The tasks of one part. Each part starts with its own range and then takes chunks of the others, so that a
+// core that is preempted in the middle of a kernel delays the run by a chunk only.
 struct alignas(64) TaskRange {
     std::atomic<int64_t> next{0};
     int64_t end = 0;
@@ -44,7 +44,8 @@ struct alignas(64) TaskRange {
 
 constexpr int64_t chunks_per_part = 4;
 
-// One call in flight, as the threads see it. `shares`: one per part; null for calls too small to be chunked.
+// One call in flight, shared by its threads. `ranges` has one entry per part; it is null for calls that are
+// too small for chunks.
 struct ParallelCall {
     const CpuRecording::CpuCall& call;
     void* const* args;
@@ -80,7 +81,7 @@ class CpuBackend final : public Backend {
 
     Result<Memory> allocate(size_t bytes) override {
         if (void* const block = MemoryPool::host().allocate(bytes)) return block;
-        return Status{Code::no_memory, "no " + std::to_string(bytes) + " bytes of memory", ""};
+        return Status{Code::no_memory, "cannot allocate " + std::to_string(bytes) + " bytes of memory", ""};
     }
     void release(Memory memory) noexcept override { MemoryPool::host().release(memory); }
     Status copy(Memory to, size_t to_offset, Memory from, size_t from_offset, size_t bytes,
@@ -118,7 +119,7 @@ class CpuBackend final : public Backend {
             const KernelCall& call = *item.call;
             const int64_t worthwhile = std::max<int64_t>(call.tasks / call.grain, 1);
             const int parts = kernel.library ? 1 : static_cast<int>(std::min<int64_t>(worthwhile, threads()));
-            // What is worth several threads' while several times over is worth the chunks' few atomics.
+            // Chunks cost a few atomic operations, which pay off if every part has several grains of work.
             const bool chunked = parts > 1 && worthwhile >= chunks_per_part * parts;
             recording->calls.push_back({kernel.function, kernel.library.get(), call.params.data(), call.tasks,
                                         parts, chunked, item.first_arg, &call});
@@ -129,7 +130,7 @@ class CpuBackend final : public Backend {
 
     Status submit(const Recording& recording, const Submission& submission) override {
         const auto& list = static_cast<const CpuRecording&>(recording);
-        // Another run has the workers: this one goes on alone, rather than wait for all of the other's
+        // If another run has the workers, compute on this thread instead of waiting for all of that run's
         // kernels.
         const PoolLock team(*pool_, list.parallel);
         int64_t position = 0;
@@ -169,7 +170,7 @@ class CpuBackend final : public Backend {
     struct PoolLock {
         ThreadPool& pool;
         const bool acquired;
-        PoolLock(ThreadPool& which, bool wanted) : pool(which), acquired(wanted && pool.try_acquire()) {}
+        PoolLock(ThreadPool& which, bool wants) : pool(which), acquired(wants && pool.try_acquire()) {}
         ~PoolLock() {
             if (acquired) pool.release();
         }
@@ -189,7 +190,7 @@ class CpuBackend final : public Backend {
                                             : Status{};
     }
 
-    // Only the run that has the pool comes here, so the shares are its own.
+    // Called by the run that has acquired the pool, so ranges_ is not shared.
     void split_tasks(ParallelCall& work) const noexcept {
         work.ranges = ranges_.get();
         for (int part = 0; part < work.parts; ++part) {
@@ -198,7 +199,7 @@ class CpuBackend final : public Backend {
         }
     }
 
-    // What a kernel left in the status of a thread; the status is cleared for the next run.
+    // Return the error that a kernel left in the status of a thread, and clear it for the next run.
     static Status take_kernel_status(const KernelCall& call, const Submission& submission, int parts) {
         for (int part = 0; part < parts; ++part) {
             auto* const status =

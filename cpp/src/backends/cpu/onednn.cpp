@@ -1,4 +1,4 @@
-// cpu/onednn.cpp: oneDNN as a library of kernels: found and opened once, its table filled at the first use.
+// cpu/onednn.cpp: oneDNN as a kernel library, opened and looked up on first use.
 #include "backends/cpu/onednn.h"
 
 #include <mutex>
@@ -41,7 +41,7 @@ class OneDnnLibrary final : public KernelLibrary {
     }
 
   private:
-    // The table, filled at the first use that finds the library.
+    // The function table, filled by the first call that finds the library.
     static const dnnl::OneDnnApi* api(Status* reason) {
         static std::mutex mutex;
         static dnnl::OneDnnApi* loaded = nullptr;  // never freed: kernels may outlive every static object
@@ -60,7 +60,7 @@ class OneDnnLibrary final : public KernelLibrary {
                 return loaded;
             }
             delete api;
-            status = {Code::call_failed, "oneDNN could not make its engine", ""};
+            status = {Code::call_failed, "oneDNN could not create its engine", ""};
         }
         if (reason != nullptr) *reason = status;
         return nullptr;

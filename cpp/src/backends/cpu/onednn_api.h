@@ -1,4 +1,4 @@
-// cpu/onednn_api.h: oneDNN 3's C API: the values and functions that are used, and what must be given back.
+// cpu/onednn_api.h: the part of oneDNN 3's C API that the core uses, declared without its headers.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@
 
 namespace xpurt::dnnl {
 
-// Values of its C headers (dnnl_types.h): part of its stable ABI.
-using Object = void*;  // every handle
+// Values from dnnl_types.h, which are part of the stable ABI.
+using Object = void*;  // any handle
 enum [[nodiscard]] Result : int { success = 0, unimplemented = 3 };
 constexpr int cpu = 1, default_flags = 1, tag_any = 1, forward_inference = 96, convolution_auto = 3;
 constexpr int query_impl_info_str = 8, query_weights_md = 131, query_scratchpad_md = 136;
@@ -63,12 +63,12 @@ struct OneDnnVersion {
     X(dnnl_primitive_destroy, Result(Object))                                                             \
     X(omp_set_num_threads, void(int))
 
-// The library's functions, by name. Filled once the table of symbols is.
+// The functions of the loaded library, by name.
 struct OneDnnApi {
 #define XPURT_MEMBER(name, ...) std::add_pointer_t<__VA_ARGS__> name = nullptr;
     XPURT_DNNL_FUNCTIONS(XPURT_MEMBER)
 #undef XPURT_MEMBER
-    Object engine = nullptr;  // the host processor; lives as long as the process
+    Object engine = nullptr;  // of the host processor; lives as long as the process
 };
 
 using Handle = OwnedHandle<Result>;

@@ -1,11 +1,12 @@
 // cpu/onednn_kernel.cpp: matrix products and convolutions by oneDNN 3.
 //
-// A call's words: "matmul" or "convolution". Its arguments are x, weight, then bias and residual where the
-// options say so, then the result; shapes and strides are those of the call's specs. Options: bias, residual,
-// weight_known (bools), act, and for a convolution stride, dilation, padding (begins, then ends), groups.
+// The symbol of a call is "matmul" or "convolution". Its arguments are x, weight, then bias and residual if
+// the options say so, then the output. Shapes and strides are those of the call's specs. Options: bias,
+// residual, weight_known (bools), act, transposed, and for a convolution stride, dilation, padding (all
+// begins, then all ends) and groups.
 //
-// The library chooses how weights should lie; one that is known before the run is brought there once, at the
-// first run.
+// oneDNN chooses the layout of the weight. A weight that is constant is reordered into it once, in the first
+// run.
 #include "backends/cpu/onednn_kernel.h"
 
 #include <algorithm>
@@ -67,14 +68,14 @@ struct OperandShape {
     Dims dims, strides;
 };
 
-// x [..., m, k], w [..., k, n] and y [..., m, n]: dims before those are y's or 1.
+// Check x [..., m, k], w [..., k, n] and y [..., m, n]: each batch dim is that of y or 1.
 Status check_matmul(const KernelCall& call, const Dims& x, const Dims& w, const Dims& y) {
     const size_t rank = y.size();
     bool good = rank >= 2 && rank <= 6 && x.size() == rank && w.size() == rank;
     if (good) good = x[rank - 2] == y[rank - 2] && w[rank - 1] == y[rank - 1] && x[rank - 1] == w[rank - 2];
     for (size_t i = 0; good && i + 2 < rank; ++i)
         good = (x[i] == y[i] || x[i] == 1) && (w[i] == y[i] || w[i] == 1) && (x[i] == y[i] || w[i] == y[i]);
-    return good ? Status{} : inconsistent(call, "x and weight are no matrices whose product is y");
+    return good ? Status{} : inconsistent(call, "x and weight are not matrices whose product is y");
 }
 
 class OneDnnKernel final : public LibraryKernel {
@@ -102,8 +103,9 @@ class OneDnnKernel final : public LibraryKernel {
         const int64_t groups = option<int64_t>(call, "groups", 1);
         const bool transposed = !convolution && option(call, "transposed", false);
         if (transposed && (x.dims.empty() || y.dims.empty() || w.dims.size() != 2))
-            return inconsistent(call, "a linear layer takes rows, and a weight of two dims");
-        // Before shapes are multiplied: dims whose product is no number are refused here.
+            return inconsistent(call,
+                                "a linear layer needs a weight of two dims, and x and y of at least one");
+        // Check before dims are multiplied: this refuses products that overflow.
         XPURT_TRY(check_operands(call, {{"x", 0, dtype, x.dims, x.strides},
                                         {"weight", 1, dtype, w.dims, w.strides},
                                         {"y", call.specs.size() - 1, dtype, y.dims, y.strides}}));
@@ -117,7 +119,7 @@ class OneDnnKernel final : public LibraryKernel {
                       {half, padding.end()}};
             XPURT_TRY(check_convolution(call, x.dims, w.dims, y.dims, window, groups));
             split_groups(w, groups);
-        } else if (transposed) {  // a linear's weight: [n, k]
+        } else if (transposed) {  // the weight of a linear layer is [n, k]
             std::swap(w.dims[0], w.dims[1]);
             std::swap(w.strides[0], w.strides[1]);
             flatten(x);
@@ -139,7 +141,7 @@ class OneDnnKernel final : public LibraryKernel {
         dnnl::Handle primitive(f_.dnnl_primitive_desc_destroy);
         dnnl::Result result;
         if (convolution) {
-            for (int64_t& d : window.dilation) --d;  // oneDNN counts what lies between
+            for (int64_t& d : window.dilation) --d;  // oneDNN counts the elements between two taps
             result = f_.dnnl_convolution_forward_primitive_desc_create(
                 primitive.out(), f_.engine, dnnl::forward_inference, dnnl::convolution_auto, x_.get(),
                 any_.get(), b_.get(), y_.get(), window.stride.data(), window.dilation.data(),
@@ -154,12 +156,12 @@ class OneDnnKernel final : public LibraryKernel {
         if (result != dnnl::success) return failed(call, "dnnl_primitive_desc_query", result);
         implementation_ = name != nullptr ? name : "";
         if (implementation_.rfind("ref", 0) == 0 || implementation_.find(":ref") != std::string::npos)
-            return {Code::unsupported,
-                    call.kernel + ": oneDNN has only its reference implementation (" + implementation_ +
-                        ") for these shapes and types, which is hundreds of times slower than a real one",
-                    "Choose another kernel by policy."};
-        // Descriptors that the primitive owns; the scratchpad's and the weight's are needed for as long as it
-        // lives.
+            return {
+                Code::unsupported,
+                call.kernel + ": oneDNN has only its reference implementation (" + implementation_ +
+                    ") for these shapes and types, which is hundreds of times slower than an optimized one",
+                "Choose another kernel by policy."};
+        // The primitive descriptor owns these descriptors; they are needed as long as the primitive.
         const dnnl::Object weight_layout =
             f_.dnnl_primitive_desc_query_md(primitive.get(), dnnl::query_weights_md, 0);
         const dnnl::Object pad =
@@ -179,11 +181,12 @@ class OneDnnKernel final : public LibraryKernel {
     Status execute(void* const* args, void*) const override {
         f_.omp_set_num_threads(threads_);
         std::unique_ptr<Frame> frame = acquire_frame();
-        if (!frame) return {Code::call_failed, kernel_ + ": oneDNN could not make its memory objects", ""};
+        if (!frame) return {Code::call_failed, kernel_ + ": oneDNN could not create its memory objects", ""};
         void* weight = args[1];
         if (reorders_weight_) {
             const std::lock_guard<std::mutex> lock(mutex_);
-            if (reordered_from_ != args[1]) {  // a program's weights do not move; another binding would
+            if (reordered_from_ !=
+                args[1]) {  // weights of a program do not move, but another binding has other addresses
                 if (!reorder(*frame, args[1]))
                     return {Code::call_failed, kernel_ + ": its weight could not be reordered", ""};
                 reordered_from_ = args[1];
@@ -204,7 +207,7 @@ class OneDnnKernel final : public LibraryKernel {
             result =
                 f_.dnnl_primitive_execute(primitive_.get(), frame->stream.get(),
                                           static_cast<int>(frame->arguments.size()), frame->arguments.data());
-        // Wait even after a failure: the frame is used again.
+        // Wait even after a failure: the frame will be used again.
         const dnnl::Result waited = f_.dnnl_stream_wait(frame->stream.get());
         if (result == dnnl::success) result = waited;
         release_frame(std::move(frame));
@@ -216,14 +219,14 @@ class OneDnnKernel final : public LibraryKernel {
     std::string implementation() const override { return implementation_; }
 
   private:
-    // What one run at a time needs: handles to set, a stream, a scratchpad. Kept for the next run.
+    // What one run at a time needs: memory objects, a stream and a scratchpad. Reused by later runs.
     struct Frame {
         dnnl::Handle stream, x, weight, bias, residual, y, scratchpad;
         AlignedBuffer pad;
         std::vector<dnnl::Argument> arguments;
     };
 
-    static void flatten(OperandShape& s) {  // dense: all dims before the last are rows
+    static void flatten(OperandShape& s) {  // all dims before the last one become rows
         const int64_t k = s.dims.empty() ? 1 : s.dims.back();
         int64_t rows = 1;
         for (size_t i = 0; i + 1 < s.dims.size(); ++i) rows *= s.dims[i];
@@ -279,12 +282,12 @@ class OneDnnKernel final : public LibraryKernel {
             result = f_.dnnl_post_ops_append_binary(operations.get(), dnnl::binary_add, r_.get());
         const std::string act = option<std::string>(call, "act", "none");
         if (result == dnnl::success && act != "none") {
-            const auto* const found = std::find_if(std::begin(eltwises), std::end(eltwises),
+            const auto* const match = std::find_if(std::begin(eltwises), std::end(eltwises),
                                                    [&](const Eltwise& e) { return act == e.name; });
-            if (found == std::end(eltwises))
+            if (match == std::end(eltwises))
                 return {Code::unsupported, call.kernel + ": no activation " + act, ""};
             result =
-                f_.dnnl_post_ops_append_eltwise(operations.get(), found->kind, found->alpha, found->beta);
+                f_.dnnl_post_ops_append_eltwise(operations.get(), match->kind, match->alpha, match->beta);
         }
         if (result == dnnl::success)
             result = f_.dnnl_primitive_attr_set_post_ops(attributes.get(), operations.get());
@@ -300,9 +303,9 @@ class OneDnnKernel final : public LibraryKernel {
         {
             const std::lock_guard<std::mutex> lock(mutex_);
             if (!frames_.empty()) {
-                std::unique_ptr<Frame> found = std::move(frames_.back());
+                std::unique_ptr<Frame> match = std::move(frames_.back());
                 frames_.pop_back();
-                return found;
+                return match;
             }
         }
         auto frame = std::make_unique<Frame>();
@@ -329,7 +332,7 @@ class OneDnnKernel final : public LibraryKernel {
         frames_.push_back(std::move(frame));
     }
 
-    // Under the mutex. The weight as the primitive wants it.
+    // Reorder the weight into the layout of the primitive. The mutex is held.
     bool reorder(const Frame& frame, void* from) const {
         reordered_ = AlignedBuffer(f_.dnnl_memory_desc_get_size(weight_md_));
         dnnl::Handle description(f_.dnnl_primitive_desc_destroy), primitive(f_.dnnl_primitive_destroy),
@@ -354,7 +357,7 @@ class OneDnnKernel final : public LibraryKernel {
     dnnl::Handle x_, w_, any_, b_, r_, y_, description_, primitive_;
     dnnl::Object weight_md_ = nullptr, scratchpad_md_ = nullptr;
     size_t scratchpad_bytes_ = 0;
-    mutable std::mutex mutex_;  // guards what follows
+    mutable std::mutex mutex_;  // guards the members below
     mutable std::vector<std::unique_ptr<Frame>> frames_;
     mutable AlignedBuffer reordered_;
     mutable const void* reordered_from_ = nullptr;

@@ -1,4 +1,4 @@
-// cuda/backend.cpp: the verbs of a backend, over a device and the states of its runs.
+// cuda/backend.cpp: the Backend interface for a CUDA device.
 #include <algorithm>
 #include <mutex>
 
@@ -83,7 +83,7 @@ class CudaBackendImpl final : public CudaBackend {
 
     Result<std::shared_ptr<const Module>> load(const void* bytes, size_t size) override {
         if (const std::string damage = elf_damage(bytes, size); !damage.empty())
-            return Status{Code::unreadable, "the program's binary is no CUBIN: " + damage,
+            return Status{Code::unreadable, "the program's binary is not a CUBIN: " + damage,
                           "Compile the model again."};
         return load_cubin(device_, bytes);
     }
@@ -91,26 +91,26 @@ class CudaBackendImpl final : public CudaBackend {
     Result<std::unique_ptr<PreparedKernel>> prepare(const KernelCall& call,
                                                     const std::shared_ptr<const Module>& module) override {
         const ScopedContext current(*device_);
-        auto made = std::make_unique<CudaKernel>();
+        auto prepared = std::make_unique<CudaKernel>();
         if (!call.library.empty()) {
             StreamLibrary* const library = find_stream_library(call.library);
             if (library == nullptr)
                 return Status{Code::not_found, "kernel " + call.kernel + " needs the library " + call.library,
                               "Install it, or compile with a policy that forbids the kernel."};
             XPURT_ASSIGN_OR_RETURN(auto kernel, library->prepare(call, *device_));
-            made->library = std::move(kernel);
+            prepared->library = std::move(kernel);
         } else if (call.tasks > 0) {
             if (module == nullptr)
                 return Status{Code::symbol_missing, "the program has no CUBIN for " + call.symbol,
                               "Compile the model again."};
             XPURT_ASSIGN_OR_RETURN(auto launch, launch_of(*device_, call));
             XPURT_ASSIGN_OR_RETURN(auto kernel, kernel_of(*device_, call, *module));
-            made->kernel = kernel;
-            made->launch = launch;
-            made->module = module;
-            if (call.scratch_bytes > 0) made->reports = reports_of(*module);
+            prepared->kernel = kernel;
+            prepared->launch = launch;
+            prepared->module = module;
+            if (call.scratch_bytes > 0) prepared->reports = reports_of(*module);
         }
-        return std::unique_ptr<PreparedKernel>(std::move(made));
+        return std::unique_ptr<PreparedKernel>(std::move(prepared));
     }
 
     Result<std::unique_ptr<Recording>> record(const std::vector<RecordedCall>& calls) override {
@@ -160,7 +160,7 @@ class CudaBackendImpl final : public CudaBackend {
     }
     Status reported() override { return watch_list_->check(); }
 
-    // ---- what callers hold
+    // ---- objects for callers
 
     Result<std::unique_ptr<CudaStream>> stream() override {
         const ScopedContext current(*device_);
@@ -191,12 +191,12 @@ class CudaBackendImpl final : public CudaBackend {
   private:
     static CudaRunState& of(RunState& state) { return static_cast<CudaRunState&>(state); }
 
-    // Memory that any stream may use from now on.
+    // Allocate memory that any stream may use immediately.
     Result<CUdeviceptr> allocate_now(size_t bytes) {
-        XPURT_ASSIGN_OR_RETURN(auto made, device_->allocate(bytes, device_->home));
+        XPURT_ASSIGN_OR_RETURN(auto prepared, device_->allocate(bytes, device_->home));
         const ScopedContext current(*device_);
         XPURT_TRY(synchronize_home());
-        return made;
+        return prepared;
     }
     Status synchronize_home() const {
         return device_->check(device_->driver.cuStreamSynchronize(device_->home), "cuStreamSynchronize");

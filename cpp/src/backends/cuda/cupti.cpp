@@ -1,4 +1,4 @@
-// cuda/cupti.cpp: CUPTI's table, its buffers, and sessions.
+// cuda/cupti.cpp: CUPTI's function table, record buffers and sessions.
 #include "backends/cuda/cupti.h"
 
 #include <cstdlib>
@@ -16,7 +16,7 @@ using BufferRequested = void (*)(uint8_t**, size_t*, size_t*);
 using BufferCompleted = void (*)(void*, uint32_t, uint8_t*, size_t, size_t);
 using Callback = void (*)(void*, int, uint32_t, const void*);
 
-// name, CUPTI's version that introduced it, type. Its versions count toolkits: 19 is that of CUDA 12.0.
+// name, type
 #define XPURT_CUPTI_SYMBOLS(X)                                                      \
     X(cuptiGetVersion, ResultCode(uint32_t*))                                       \
     X(cuptiGetResultString, ResultCode(int, const char**))                          \
@@ -54,9 +54,9 @@ constexpr int resources = 3, node_cloned = 20;
 constexpr uint32_t flush_forced = 1;
 constexpr int not_permitted = 35, no_virtual_device = 33, multiple_subscribers = 39;
 
-struct CuptiResourceData {  // of a callback about resources
+struct CuptiResourceData {  // of a resource callback
     void *context, *stream;
-    const void* described;  // of graphs: a GraphData
+    const void* described;  // for graph events: a CuptiGraphData
 };
 struct CuptiGraphData {
     void *graph, *original_graph;
@@ -67,7 +67,7 @@ struct FreeBuffer {
     void operator()(uint8_t* p) const noexcept { std::free(p); }
 };
 
-// CUPTI's callbacks have no word of their client's, so there is one of these.
+// The state of the current session. CUPTI's buffer callbacks take no user data, so there is one per process.
 struct CuptiCollector {
     std::mutex session, mutex;
     CuptiTrace trace;
@@ -77,7 +77,8 @@ struct CuptiCollector {
 };
 
 CuptiCollector& collector() {
-    static CuptiCollector& instance = *new CuptiCollector;  // CUPTI may call at the process's end
+    static CuptiCollector& instance =
+        *new CuptiCollector;  // never freed: CUPTI may call back at process exit
     return instance;
 }
 
@@ -121,13 +122,12 @@ void on_resource_event(void*, int domain, uint32_t event, const void* data) {
 }
 
 std::string version_text(uint32_t version) {
-    // From 13.0 on 10000 times the major; before, toolkits were counted.
+    // Since 13.0: 10000 * major + 100 * minor. Before, toolkits were counted; 19 is CUDA 12.0.
     if (version >= 130000) return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100);
     constexpr const char* counted[] = {"12.0", "12.2", "12.3", "12.4", "12.5",
                                        "12.6", "12.7", "12.8", "12.9", "12.9"};
-    return version >= oldest_version && version < oldest_version + 10
-               ? counted[version - oldest_version]
-               : "of version " + std::to_string(version);
+    return version >= oldest_version && version < oldest_version + 10 ? counted[version - oldest_version]
+                                                                      : "version " + std::to_string(version);
 }
 
 Status cupti_error(const CuptiApi& f, const char* call, int result) {
@@ -143,13 +143,13 @@ Status cupti_error(const CuptiApi& f, const char* call, int result) {
         case no_virtual_device:
             return {Code::call_failed, text, "This virtual GPU does not let guests trace."};
         case multiple_subscribers:
-            return {Code::call_failed, text, "Another profiler watches this process: end it first."};
+            return {Code::call_failed, text, "Another profiler is attached to this process: stop it first."};
         default:
             return {Code::call_failed, text, "Use a CUPTI that is no newer than the driver."};
     }
 }
 
-// A failure while a session ends: the run is over and keeps its results.
+// Log a failure while a session ends: the run is over and its results are valid.
 void log_if_failed(const CuptiApi& f, const char* call, int result) {
     if (result != 0) log_failure(cupti_error(f, call, result));
 }
@@ -166,7 +166,7 @@ Status CuptiSession::begin(CuptiSession& session) {
     if (version < oldest_version)
         return {Code::unsupported,
                 cupti_library().info().path + " is CUPTI " + version_text(version) +
-                    "; 12.0 is the oldest that is read",
+                    "; the oldest supported version is 12.0",
                 "Update it."};
     CuptiCollector& state = collector();
     session.lock_ = std::unique_lock<std::mutex>(state.session);
@@ -186,7 +186,7 @@ Status CuptiSession::begin(CuptiSession& session) {
         session.stop();
         return cupti_error(*f, call, result);
     }
-    // Without a subscriber (a profiler may have the one that there is) graphs are joined in another way.
+    // Another profiler may have the only subscriber; graphs are then joined by order.
     if (f->cuptiSubscribe(&session.subscriber_, on_resource_event, nullptr) != 0) {
         session.subscriber_ = nullptr;
     } else if (f->cuptiEnableCallback(1, session.subscriber_, resources, node_cloned) != 0) {
@@ -242,8 +242,8 @@ CuptiTrace CuptiSession::end() {
 }
 
 std::string CuptiSession::version() {
-    Status why;
-    const CuptiApi* const f = load_api<CuptiApi>(cupti_library(), &why);
+    Status reason;
+    const CuptiApi* const f = load_api<CuptiApi>(cupti_library(), &reason);
     uint32_t version = 0;
     return f != nullptr && f->cuptiGetVersion(&version) == 0 ? "CUPTI " + version_text(version) : "CUPTI";
 }

@@ -1,4 +1,4 @@
-// cuda/cupti_records.cpp: where CUPTI's records hold what.
+// cuda/cupti_records.cpp: the layouts of CUPTI's records.
 #include "backends/cuda/cupti_records.h"
 
 #include <cxxabi.h>
@@ -12,10 +12,9 @@
 namespace xpurt::cuda {
 namespace {
 
-// The heads of CUPTI's records. It has a new layout of a kernel's record with almost every toolkit, and says
-// by its version which one it writes; all from CUDA 12.0's (CUpti_ActivityKernel8) to 13.5's (Kernel13) have
-// these fields at these places, as do all of a copy's and a fill's. Held against the headers of 12.9
-// and 13.5.
+// The common prefixes of CUPTI's records. Almost every toolkit extends the kernel record, but all versions
+// from CUDA 12.0 (CUpti_ActivityKernel8) to 13.5 (CUpti_ActivityKernel13) have these fields at these offsets,
+// as have all copy and fill records. Checked against the headers of 12.9 and 13.5.
 struct KernelRecord {
     int kind;
     uint8_t cache, padding;
@@ -139,7 +138,7 @@ void add_record(CuptiTrace& trace, const uint8_t* at) {
             if (raw.external_kind == own_external_ids) trace.external_ids[raw.correlation] = raw.id;
             return;
         }
-        default:  // calls of the driver and the runtime: there so that launches get their marks
+        default:  // driver and runtime calls: enabled only so that launches get external ids
             return;
     }
     trace.records.push_back(std::move(record));

@@ -1,4 +1,4 @@
-// cuda/device.cpp: opening a device, and its memory.
+// cuda/device.cpp: opening a device, and its memory pool.
 #include "backends/cuda/device.h"
 
 #include <algorithm>
@@ -75,7 +75,7 @@ Status Device::start() {
     const ScopedContext current(*this);
     CUmemPoolProps props;
     props.location.id = handle;
-    uint64_t keep_all = UINT64_MAX;  // what is freed stays in the pool until trim()
+    uint64_t keep_all = UINT64_MAX;  // the pool keeps freed memory until trim()
     XPURT_TRY(check(driver.cuMemPoolCreate(&pool_, &props), "cuMemPoolCreate"));
     XPURT_TRY(
         check(driver.cuMemPoolSetAttribute(pool_, release_threshold, &keep_all), "cuMemPoolSetAttribute"));
@@ -104,8 +104,8 @@ Result<CUdeviceptr> Device::allocate(size_t bytes, CUstream stream) {
     CUdeviceptr memory = 0;
     CUresult result = driver.cuMemAllocFromPoolAsync(&memory, size, pool_, stream);
     if (result == CUDA_ERROR_OUT_OF_MEMORY) {
-        // What other streams have freed but not reached yet, and what the pool keeps in pieces that are too
-        // small.
+        // Retry after a synchronization, which completes pending frees, and a trim, which resolves
+        // fragmentation.
         XPURT_TRY(check(driver.cuCtxSynchronize(), "cuCtxSynchronize"));
         trim();
         result = driver.cuMemAllocFromPoolAsync(&memory, size, pool_, stream);
@@ -113,14 +113,14 @@ Result<CUdeviceptr> Device::allocate(size_t bytes, CUstream stream) {
     if (result == CUDA_ERROR_OUT_OF_MEMORY) {
         size_t free = 0, total = 0;
         XPURT_TRY(check(driver.cuMemGetInfo_v2(&free, &total), "cuMemGetInfo_v2"));
-        const MemoryStatistics held = statistics();
+        const MemoryStatistics pool = statistics();
         return Status{
             Code::no_memory,
-            "no " + std::to_string(bytes) + " bytes (" + megabytes(static_cast<int64_t>(bytes)) +
+            "cannot allocate " + std::to_string(bytes) + " bytes (" + megabytes(static_cast<int64_t>(bytes)) +
                 ") on cuda:" + std::to_string(index) + ": " + megabytes(static_cast<int64_t>(free)) + " of " +
-                megabytes(static_cast<int64_t>(total)) + " are free, " + megabytes(held.live_bytes) +
+                megabytes(static_cast<int64_t>(total)) + " are free, " + megabytes(pool.live_bytes) +
                 " are in use by this process's programs",
-            "Use a smaller batch, fewer contexts, or close sessions; what is loaded goes on working."};
+            "Use a smaller batch or fewer contexts, or close sessions. Loaded programs keep working."};
     }
     XPURT_TRY(check(result, "cuMemAllocFromPoolAsync"));
     const uint64_t reserved = pool_attribute(reserved_current);
@@ -140,7 +140,7 @@ void Device::order_after(CUstream later, CUstream earlier) noexcept {
     if (later == earlier) return;
     const ScopedContext current(*this);
     const std::lock_guard<std::mutex> lock(
-        follow_mutex_);  // a wait means the mark as it is when it is queued
+        follow_mutex_);  // the wait refers to the event's state at the time of the call
     if (driver.cuEventRecord(follow_event_, earlier) != CUDA_SUCCESS ||
         driver.cuStreamWaitEvent(later, follow_event_, 0) != CUDA_SUCCESS)
         log_if_failed(driver.cuCtxSynchronize(), "cuCtxSynchronize");

@@ -1,4 +1,4 @@
-// cuda/devices.cpp: facts about CUDA devices, through the driver alone.
+// cuda/devices.cpp: facts about CUDA devices, from the driver library only.
 #include <cstdio>
 
 #include "backends/cuda/driver.h"
@@ -19,7 +19,7 @@ std::string uuid_text(const CUuuid& uuid) {
     return text;
 }
 
-// The kernel module's version: a line of its own in sysfs, or the word after "Module" in /proc.
+// The kernel module's version: in sysfs, or after the word "Module" in /proc.
 std::string kernel_driver_version() {
     std::string version = read_line("/sys/module/nvidia/version");
     if (!version.empty()) return version;
@@ -55,7 +55,7 @@ Result<CudaDevice> describe(const Driver& driver, int index) {
     XPURT_TRY(attribute(clock_rate, facts.clock_khz));
     XPURT_TRY(attribute(memory_clock_rate, facts.memory_clock_khz));
 
-    // Optional functions: a driver that lacks one leaves the fact empty.
+    // Optional functions: if the driver lacks one, the fact stays empty.
     CUuuid uuid{};
     if (driver.cuDeviceGetUuid_v2 != nullptr) {
         XPURT_TRY(check(driver.cuDeviceGetUuid_v2(&uuid, device), "cuDeviceGetUuid_v2"));

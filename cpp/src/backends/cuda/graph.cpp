@@ -24,8 +24,8 @@ void CudaGraph::destroy() noexcept {
     graph_ = nullptr;
 }
 
-// Takes the graph, unless it fails. A graph of the same form is written into the one that there is, which
-// goes on knowing its nodes by those that it was made from, not by those that were written into it.
+// Take ownership of the graph on success. A graph of the same topology updates the existing executable graph,
+// which still identifies its nodes by those of the graph that it was instantiated from.
 Status CudaGraph::instantiate(CUgraph graph, std::vector<CUgraphNode>& nodes) {
     const Driver& driver = device_.driver;
     CUgraphExecUpdateResultInfo info;
@@ -64,7 +64,8 @@ Result<bool> CudaGraph::update(void* const* args) {
         params.sharedMemBytes = config.sharedMemBytes;
         params.kernelParams = kernel_params(*call.call, new_args).data();
         const CUresult result = device_.driver.cuGraphExecKernelNodeSetParams_v2(exec_, nodes_[i], &params);
-        if (result == CUDA_ERROR_INVALID_VALUE) return false;  // not a node of it: capture() again
+        if (result == CUDA_ERROR_INVALID_VALUE)
+            return false;  // the node is not part of the graph: capture again
         XPURT_TRY(device_.check(result, "cuGraphExecKernelNodeSetParams_v2"));
         std::memcpy(old_args, new_args, bytes);
     }

@@ -1,4 +1,4 @@
-// cuda/host_kernels.cpp: the library "python" on CUDA: functions that queue their work on the run's stream.
+// cuda/host_kernels.cpp: the library "python" on CUDA, whose functions queue their work on the run's stream.
 #include <utility>
 
 #include "backends/cuda/libraries/vendor_library.h"
@@ -25,7 +25,7 @@ class PythonStreamKernel final : public StreamKernel {
 
   private:
     const std::unique_ptr<HostKernel> kernel_;
-    const Device& device_;  // of the backend that prepared the call, which outlives it
+    const Device& device_;  // owned by the backend that prepared the call, which outlives the kernel
     const std::string name_;
 };
 

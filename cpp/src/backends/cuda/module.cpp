@@ -1,4 +1,4 @@
-// cuda/module.cpp: CUBINs, and how a call's options say that its kernel is launched.
+// cuda/module.cpp: CUBINs, and launch parameters from a call's options.
 #include "backends/cuda/module.h"
 
 #include <utility>
@@ -35,16 +35,16 @@ class CubinModule final : public Module {
 
 template <class T>
 const T* option(const KernelCall& call, const char* name) {
-    const auto found = call.options.find(name);
-    return found == call.options.end() ? nullptr : std::get_if<T>(&found->second);
+    const auto entry = call.options.find(name);
+    return entry == call.options.end() ? nullptr : std::get_if<T>(&entry->second);
 }
 
-Status invalid_call(const KernelCall& call, const std::string& why) {
-    return {Code::invalid, "kernel " + call.kernel + " (" + call.symbol + ") " + why,
+Status invalid_call(const KernelCall& call, const std::string& reason) {
+    return {Code::invalid, "kernel " + call.kernel + " (" + call.symbol + ") " + reason,
             "Compile the model again; if it persists, report the program."};
 }
 
-// Three sizes from 1 to `limits`, where the option is there.
+// Read an option of three sizes from 1 to `limits`. Return false if it is present and invalid.
 bool read_sizes(const KernelCall& call, const char* name, const int64_t (&limits)[3], unsigned* x,
                 unsigned* y, unsigned* z) {
     const auto* const values = option<std::vector<int64_t>>(call, name);
@@ -67,7 +67,7 @@ Result<std::shared_ptr<const Module>> load_cubin(std::shared_ptr<Device> device,
         device->driver.cuLibraryLoadData(&library, bytes, nullptr, nullptr, 0, nullptr, nullptr, 0);
     if (Status status = device->check(result, "cuLibraryLoadData"); !status.ok()) {
         status.advice = "The binary is for another device than " + device->name + " (sm_" +
-                        std::to_string(device->capability) + "), or damaged: compile the model again.";
+                        std::to_string(device->capability) + ") or is damaged: compile the model again.";
         return status;
     }
     const auto module = std::make_shared<CubinModule>(std::move(device), library);
@@ -84,11 +84,11 @@ Result<LaunchParams> launch_of(const Device& device, const KernelCall& call) {
     CUlaunchConfig& config = params.config;
     if (!read_sizes(call, "grid", {2147483647, 65535, 65535}, &config.gridDimX, &config.gridDimY,
                     &config.gridDimZ))
-        return invalid_call(call, "has a grid that no device takes");
+        return invalid_call(call, "has a grid that exceeds the device limits");
     if (!read_sizes(call, "block", {1024, 1024, 64}, &config.blockDimX, &config.blockDimY,
                     &config.blockDimZ) ||
         int64_t{config.blockDimX} * config.blockDimY * config.blockDimZ > 1024)
-        return invalid_call(call, "has a block that no device takes");
+        return invalid_call(call, "has a block that exceeds the device limits");
     if (const auto* const shared = option<int64_t>(call, "shared"); shared != nullptr) {
         if (*shared < 0 || *shared > device.max_shared_bytes)
             return invalid_call(call, "asks for " + std::to_string(*shared) +
@@ -101,7 +101,7 @@ Result<LaunchParams> launch_of(const Device& device, const KernelCall& call) {
     if (option<std::vector<int64_t>>(call, "cluster") != nullptr) {
         unsigned* const dims = cluster.value.clusterDim;
         if (!read_sizes(call, "cluster", {16, 16, 16}, dims, dims + 1, dims + 2))
-            return invalid_call(call, "has a cluster that no device takes");
+            return invalid_call(call, "has a cluster that exceeds the device limits");
         params.attributes[params.attribute_count++] = cluster;
     }
     const bool* const pdl = option<bool>(call, "pdl");

@@ -1,4 +1,4 @@
-// cuda/nvrtc.cpp: NVRTC's table, and a text's way through it.
+// cuda/nvrtc.cpp: NVRTC's function table, and compilation.
 #include "xpurt/nvrtc.h"
 
 #include <dlfcn.h>
@@ -34,7 +34,7 @@ struct NvrtcApi {
 #undef XPURT_MEMBER
 
     explicit NvrtcApi(const Library& library) {
-        size_t index = 0;  // rows of the table and members stand in the same order
+        size_t index = 0;  // the members are declared in the order of the table
 #define XPURT_FILL(name, since, need, type) \
     name = reinterpret_cast<std::add_pointer_t<type>>(library.address(index++));
         XPURT_NVRTC_SYMBOLS(XPURT_FILL)
@@ -42,8 +42,8 @@ struct NvrtcApi {
     }
 };
 
-// NVRTC finds its builtins by name, among what the process has loaded; beside it they lie in the packages for
-// Python, where the loader does not look.
+// NVRTC loads its builtins library by name. In Python packages it is next to NVRTC, where the loader does not
+// search, so load it first.
 void load_builtins(const std::string& path) {
     const std::string folder = path.substr(0, path.rfind('/'));
     glob_t paths{};
@@ -122,7 +122,7 @@ Result<Compiled> nvrtc_compile(const std::string& source, const std::string& nam
     if (api.nvrtcGetProgramLogSize(guard.program, &bytes) == 0 && bytes > 1) {
         compiled.log.resize(bytes);
         const bool read = api.nvrtcGetProgramLog(guard.program, compiled.log.data()) == 0;
-        compiled.log.resize(read ? bytes - 1 : 0);  // without its final zero
+        compiled.log.resize(read ? bytes - 1 : 0);  // without the terminating zero
     }
     constexpr int invalid_option = 5, compilation = 6;
     if (result != 0)

@@ -1,4 +1,4 @@
-// cuda/objects.cpp: what callers hold of a device: blocks, streams, events.
+// cuda/objects.cpp: memory blocks, streams and events that callers hold.
 #include <algorithm>
 
 #include "backends/cuda/device.h"

@@ -1,8 +1,9 @@
-// cuda/observe.cpp: one submission under CUPTI, its work joined to the calls of the plan.
+// cuda/observe.cpp: a submission under CUPTI, with its activities joined to the calls of the plan.
 //
-// Kernel by kernel, each call's launches carry its number. A graph is captured anew while CUPTI watches: the
-// nodes that each call adds are noted, and CUPTI tells which node of the launched graph was made from which.
-// Where it does not, the graph is one chain: its work in the order in which it began is its nodes in order.
+// Single launches are tagged with the number of their call. A graph is captured again during the session: the
+// nodes that each call adds are recorded, and CUPTI reports which node of the launched graph was cloned from
+// which. If CUPTI does not report that, activities in order of their start times are matched with nodes in
+// order, since the graph is one chain.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -16,12 +17,12 @@ namespace {
 constexpr int kernel_node = 0, copy_node = 1, fill_node = 2;
 constexpr uint64_t whole_graph = uint64_t{1} << 32;
 
-// Nodes by the call that added them, in the order in which they were added.
+// The captured nodes and the calls that added them, in order.
 class CapturedNodes {
   public:
     explicit CapturedNodes(const Driver& driver) : driver_(driver) {}
 
-    // After call `call` was captured on `stream`.
+    // Record the nodes that call `call` added to the capture on `stream`.
     void add(CUstream stream, int64_t call) {
         int capturing = 0;
         CUgraph graph = nullptr;
@@ -40,7 +41,7 @@ class CapturedNodes {
         int64_t call;
     };
     const std::vector<CapturedNode>& all() const noexcept { return nodes_; }
-    // Calls of those that are work of one kind, in order.
+    // The calls of the nodes of one type, in order.
     std::vector<int64_t> calls(int type) const {
         std::vector<int64_t> result;
         for (const CapturedNode& each : nodes_) {
@@ -68,7 +69,7 @@ void in_order(std::vector<ActivityRecord>& records) {
     });
 }
 
-// Only what has one of this run's marks; what other threads did meanwhile goes.
+// Return the records with external ids of this run, without those of other threads.
 std::vector<ActivityRecord> own_records(CuptiTrace& trace) {
     std::vector<ActivityRecord> result;
     for (ActivityRecord& record : trace.records) {
@@ -135,7 +136,7 @@ Status CudaRunState::submit_observed(const CudaRecording& recording, const Submi
     }
     plan.submitted_before = true;
     observation.graph = status.ok();
-    std::map<uint64_t, int64_t> calls;  // by CUPTI's number of a captured node
+    std::map<uint64_t, int64_t> calls;  // call by CUPTI's id of its captured node
     if (observation.graph) {
         for (const CapturedNodes::CapturedNode& each : nodes.all())
             if (const uint64_t number = session.graph_node_id(each.node); number != 0)

@@ -1,4 +1,4 @@
-// cuda/reports.cpp: reading kernels' reports, and taking them away.
+// cuda/reports.cpp: reading and consuming the errors that kernels report.
 #include "backends/cuda/reports.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace xpurt::cuda {
 namespace {
 
-// Whose report it may be: the calls of a run whose kernels can make one.
+// Name the calls that may have made the report.
 std::string reporting_calls(const std::vector<const CudaRecording*>& recordings) {
     std::vector<std::string> names;
     for (const CudaRecording* recording : recordings)
@@ -26,7 +26,8 @@ std::string reporting_calls(const std::vector<const CudaRecording*>& recordings)
 }
 
 constexpr const char* symbol = "xpurt_report";
-constexpr const char* former_symbol = "xpurt_status";  // of programs made before the words lay on the host
+constexpr const char* former_symbol =
+    "xpurt_status";  // in programs from before the words were in host memory
 constexpr size_t words = 3;
 
 }  // namespace
@@ -40,7 +41,7 @@ Result<std::shared_ptr<KernelReports>> KernelReports::open(std::shared_ptr<Devic
     if (driver.cuLibraryGetGlobal(&flag, &bytes, library, symbol) != 0) {
         if (driver.cuLibraryGetGlobal(&flag, &bytes, library, former_symbol) != 0)
             return std::shared_ptr<KernelReports>();
-        return Status{Code::invalid, "the kernels report what they cannot compute in an older version's way",
+        return Status{Code::invalid, "the kernels report errors in the format of an older version",
                       "Compile the model again."};
     }
     if (bytes != 2 * sizeof(uint64_t))
@@ -48,10 +49,12 @@ Result<std::shared_ptr<KernelReports>> KernelReports::open(std::shared_ptr<Devic
                       "the kernels' report has " + std::to_string(bytes) + " bytes instead of 16",
                       "Compile the model again."};
     auto* const block = static_cast<Word*>(device->allocate_pinned(words * sizeof(Word)));
-    if (block == nullptr) return Status{Code::no_memory, "no page-locked memory for kernels' reports", ""};
+    if (block == nullptr)
+        return Status{Code::no_memory, "cannot allocate page-locked memory for kernel reports", ""};
     for (size_t i = 0; i < words; ++i) new (block + i) Word(0);
     std::shared_ptr<KernelReports> reports(new KernelReports(device, flag, block));
-    const auto address = reinterpret_cast<uint64_t>(block);  // one address space: it is the device's, too
+    const auto address =
+        reinterpret_cast<uint64_t>(block);  // unified addressing: the device uses the same address
     Status status = device->check(
         driver.cuMemcpyHtoDAsync_v2(flag + sizeof address, &address, sizeof address, device->home),
         "cuMemcpyHtoDAsync_v2");
@@ -62,12 +65,12 @@ Result<std::shared_ptr<KernelReports>> KernelReports::open(std::shared_ptr<Devic
 
 KernelReports::~KernelReports() { device_->release_pinned(words_); }
 
-KernelStatus KernelReports::found() const noexcept {
-    KernelStatus found;
-    found.kind = static_cast<int64_t>(words_[0].load());
-    found.value = static_cast<int64_t>(words_[1].load());
-    found.limit = static_cast<int64_t>(words_[2].load());
-    return found;
+KernelStatus KernelReports::current() const noexcept {
+    KernelStatus status;
+    status.kind = static_cast<int64_t>(words_[0].load());
+    status.value = static_cast<int64_t>(words_[1].load());
+    status.limit = static_cast<int64_t>(words_[2].load());
+    return status;
 }
 
 uint64_t KernelReports::epoch() const {
@@ -89,7 +92,7 @@ Status KernelReports::consume(std::string message) {
         status = device_->check(device_->driver.cuStreamSynchronize(device_->home), "cuStreamSynchronize");
     const std::lock_guard<std::mutex> lock(mutex_);
     last_message_ = std::move(message);
-    ++epoch_;  // after the words are gone: a run that begins from now on reports anew
+    ++epoch_;  // after the words are cleared: a run that starts now reports anew
     return status;
 }
 
@@ -119,23 +122,22 @@ Status ReportWatch::check(CUevent done) {
     if (!queued_ || !unawaited_) return {};
     const ScopedContext current(*device_);
     if (device_->driver.cuEventQuery(done) != 0) return {};
-    Status found = read();
-    if (!found.ok()) found.message = "a run that was queued failed: " + found.message;
-    return found;
+    Status status = read();
+    if (!status.ok()) status.message = "a queued run failed: " + status.message;
+    return status;
 }
 
 Status ReportWatch::read() {
     if (!queued_) return {};
     queued_ = expecting_ = unawaited_ = false;
-    if (const KernelStatus found = reports_->found(); found.kind != KernelStatus::fine) {
-        Status status = status_of(found, reporting_calls(recordings_));
+    if (const KernelStatus report = reports_->current(); report.kind != KernelStatus::fine) {
+        Status status = status_of(report, reporting_calls(recordings_));
         XPURT_TRY(reports_->consume(status.message));
         return status;
     }
     if (epoch_ == reports_->epoch()) return {};
-    return {
-        Code::call_failed, "a run beside this one failed: " + reports_->last_message(),
-        "This run's kernels share the place of that report, so its own results are not sure: run it again."};
+    return {Code::call_failed, "a concurrent run failed: " + reports_->last_message(),
+            "Both runs report to the same memory, so this run may have failed as well: run it again."};
 }
 
 void ReportWatchList::add(ReportWatch& watch, CUevent done) {
@@ -154,7 +156,7 @@ Status ReportWatchList::check() {
     const std::lock_guard<std::mutex> lock(mutex_);
     Status first;
     for (const Item& item : items_)
-        if (Status found = item.watch->check(item.done); first.ok()) first = std::move(found);
+        if (Status status = item.watch->check(item.done); first.ok()) first = std::move(status);
     return first;
 }
 

@@ -7,7 +7,8 @@
 namespace xpurt::cuda {
 namespace {
 
-constexpr size_t chunk_bytes = size_t{4} << 20;  // a large array crosses while its next piece is being staged
+constexpr size_t chunk_bytes =
+    size_t{4} << 20;  // a large array is copied in chunks, so that staging overlaps with the transfer
 constexpr size_t min_staging_bytes = size_t{1} << 20;
 
 Status with_kernel_name(const KernelCall& call, Status status) {
@@ -47,7 +48,7 @@ CudaRunState::~CudaRunState() {
         device_->log_if_failed(driver.cuStreamDestroy_v2(own_stream_), "cuStreamDestroy_v2");
 }
 
-// Contexts whose runs all go in their callers' order never need a stream.
+// Created on demand: a context whose runs all use callers' streams needs no stream.
 Status CudaRunState::make_own_stream() {
     if (own_stream_ != nullptr) return {};
     const ScopedContext current(*device_);
@@ -95,7 +96,7 @@ Status CudaRunState::synchronize() {
     return status.ok() ? watch_.check() : status;
 }
 
-// Page-locked memory until the next synchronize; null when there is none.
+// Return page-locked memory that is valid until the next synchronize; null when memory is exhausted.
 char* CudaRunState::staging(size_t bytes) {
     const size_t size = whole_lines(bytes);
     for (StagingBlock& each : staging_)
@@ -114,7 +115,8 @@ Status CudaRunState::send(CUdeviceptr to, const void* from, size_t bytes) {
     if (bytes == 0) return {};
     char* const staged = staging(bytes);
     if (staged == nullptr)
-        return {Code::no_memory, "no " + std::to_string(bytes) + " bytes of page-locked memory", ""};
+        return {Code::no_memory, "cannot allocate " + std::to_string(bytes) + " bytes of page-locked memory",
+                ""};
     const ScopedContext current(*device_);
     for (size_t at = 0; at < bytes; at += chunk_bytes) {
         const size_t part = std::min(chunk_bytes, bytes - at);
@@ -130,7 +132,8 @@ Status CudaRunState::fetch(void* to, CUdeviceptr from, size_t bytes) {
     if (bytes == 0) return {};
     char* const staged = staging(bytes);
     if (staged == nullptr)
-        return {Code::no_memory, "no " + std::to_string(bytes) + " bytes of page-locked memory", ""};
+        return {Code::no_memory, "cannot allocate " + std::to_string(bytes) + " bytes of page-locked memory",
+                ""};
     const ScopedContext current(*device_);
     const CUresult result = device_->driver.cuMemcpyDtoHAsync_v2(staged, from, bytes, current_stream_);
     XPURT_TRY(device_->check(result, "cuMemcpyDtoHAsync_v2"));
@@ -162,7 +165,7 @@ Status CudaRunState::launch(const CudaRecording::CudaCall& call, const Submissio
     config.hStream = stream;
     config.attrs = const_cast<CUlaunchAttribute*>(call.kernel->launch.attributes);
     config.numAttrs = call.kernel->launch.attribute_count;
-    // A CUkernel stands for the function of the current context.
+    // cuLaunchKernelEx accepts a CUkernel in place of a CUfunction.
     const CUresult result =
         device_->driver.cuLaunchKernelEx(&config, reinterpret_cast<CUfunction>(call.kernel->kernel),
                                          kernel_params(*call.call, args).data(), nullptr);
@@ -176,15 +179,14 @@ Status CudaRunState::submit(const CudaRecording& recording, const Submission& su
     XPURT_ASSIGN_OR_RETURN(auto state, state_for(recording));
     RecordingState& plan = *state;
     watch_.will_launch(recording);
-    // What a run in another order must not find in use: the arena, a workspace, the words of reports, a
-    // graph.
+    // Runs on different streams must not use these at the same time: arena, workspace, report words, graph.
     exclusive_ |= submission.slots[0] != nullptr || plan.workspace != 0 || recording.reports != nullptr;
     if (submission.observation != nullptr) return submit_observed(recording, submission, plan);
     if (submission.times != nullptr || submission.ring != nullptr)
         return submit_timed(recording, submission, plan);
 
-    // The first run is plain: libraries set themselves up in it, which they cannot while being captured, and
-    // a plan that runs once needs no graph.
+    // The first run uses single launches: libraries initialize themselves in it, which is not possible during
+    // capture, and a plan that runs once needs no graph.
     const bool first = !plan.submitted_before;
     plan.submitted_before = true;
     if (first || plan.declined || recording.calls.size() < 2 || nvtx_calls()) {
@@ -231,7 +233,7 @@ Status CudaRunState::submit_directly(const CudaRecording& recording, const Submi
     return {};
 }
 
-// Kernel by kernel, with a mark of the device's clock between any two; waits for the last.
+// Launch call by call with an event between any two, and wait for the last event.
 Status CudaRunState::submit_timed(const CudaRecording& recording, const Submission& submission,
                                   const RecordingState& plan) {
     struct TimingEvents {
@@ -265,14 +267,14 @@ Status CudaRunState::submit_timed(const CudaRecording& recording, const Submissi
     };
     const int64_t now = now_ns();
     for (size_t i = 0; i < recording.calls.size(); ++i) {
-        float took = 0, ago = 0;  // milliseconds
-        XPURT_TRY(elapsed(&took, timing.events[i], timing.events[i + 1]));
-        XPURT_TRY(elapsed(&ago, timing.events[i], last));
+        float duration = 0, until_end = 0;  // milliseconds
+        XPURT_TRY(elapsed(&duration, timing.events[i], timing.events[i + 1]));
+        XPURT_TRY(elapsed(&until_end, timing.events[i], last));
         const auto nanoseconds = [](float ms) { return static_cast<int64_t>(double{ms} * 1e6); };
-        if (submission.times != nullptr) submission.times[i] = nanoseconds(took);
+        if (submission.times != nullptr) submission.times[i] = nanoseconds(duration);
         if (submission.ring != nullptr) {
             const int64_t step = submission.first_call + static_cast<int64_t>(i);
-            submission.ring->record({now - nanoseconds(ago), nanoseconds(took), step,
+            submission.ring->record({now - nanoseconds(until_end), nanoseconds(duration), step,
                                      recording.calls[i].call->tasks, submission.names[step], thread_id(),
                                      EventKind::complete, 0});
         }

@@ -1,5 +1,4 @@
-// cuda/run_state.h: one context's run on a device: its stream, the graphs of its recordings, memory for
-// copies.
+// cuda/run_state.h: one context's run on a device: its stream, its graphs and its staging memory.
 #pragma once
 
 #include <map>
@@ -16,9 +15,9 @@ namespace xpurt::cuda {
 struct CudaKernel final : PreparedKernel {
     CUkernel kernel = nullptr;
     LaunchParams launch{};
-    std::unique_ptr<StreamKernel> library;   // instead of kernel
+    std::unique_ptr<StreamKernel> library;   // used instead of `kernel`
     std::shared_ptr<const Module> module;    // keeps the code loaded
-    std::shared_ptr<KernelReports> reports;  // where it may say what it cannot compute
+    std::shared_ptr<KernelReports> reports;  // where the kernel may report errors
 
     std::string implementation() const override { return library ? library->implementation() : ""; }
 };
@@ -30,13 +29,14 @@ struct CudaRecording final : Recording {
         size_t first_arg;
     };
     std::vector<CudaCall> calls;
-    size_t first_arg = 0, args = 0;  // of all calls together, in Bindings::args
-    size_t workspace = 0;            // largest of any call; they take turns
+    size_t first_arg = 0, args = 0;  // of all calls together, in Submission::args
+    size_t workspace = 0;            // largest workspace of any call; calls on one stream can share it
     std::shared_ptr<KernelReports> reports;
-    std::vector<const KernelCall*> reporters;  // whose kernels may report there
+    std::vector<const KernelCall*> reporters;  // calls whose kernels may report errors
 };
 
-// A recording as one graph: captured once, launched again and again, given other addresses when they change.
+// A recording as a CUDA graph: captured once and launched repeatedly; kernel arguments are updated when
+// addresses change.
 class CudaGraph {
   public:
     CudaGraph(Device& device, const CudaRecording& recording) : device_(device), recording_(recording) {}
@@ -45,12 +45,13 @@ class CudaGraph {
     CudaGraph& operator=(const CudaGraph&) = delete;
 
     bool created() const noexcept { return exec_ != nullptr; }
-    // Records what `queue` launches on `stream`, call by call, and makes it launchable. A failure leaves the
-    // stream as it was.
+    // Capture what `queue` launches on `stream`, call by call, and instantiate it. On failure, the stream is
+    // no longer capturing.
     template <class Queue>
     Status capture(CUstream stream, void* const* args, Queue queue);
     bool fits(void* const* args) const noexcept;
-    // Kernels get other addresses in place; false where a library's call needs them: capture() again then.
+    // Update the kernel arguments in place. Return false if a library's call uses another address: the graph
+    // must be captured again.
     Result<bool> update(void* const* args);
     Status launch(CUstream stream) const;
 
@@ -62,11 +63,11 @@ class CudaGraph {
     const CudaRecording& recording_;
     CUgraph graph_ = nullptr;
     CUgraphExec exec_ = nullptr;
-    std::vector<CUgraphNode> nodes_;  // by call; null: a library's, or nothing
-    std::vector<void*> args_;         // addresses that the graph has
+    std::vector<CUgraphNode> nodes_;  // kernel node of each call; null for library calls and empty calls
+    std::vector<void*> args_;         // the addresses in the graph
 };
 
-// The arguments of a launch as the driver wants them: a pointer to each value.
+// The kernelParams of a launch: a pointer to each argument.
 std::vector<void*>& kernel_params(const KernelCall& call, void* const* args);
 
 class CudaRunState final : public RunState {
@@ -80,7 +81,7 @@ class CudaRunState final : public RunState {
     Status synchronize();
     Status send(CUdeviceptr to, const void* from, size_t bytes);
     Status fetch(void* to, CUdeviceptr from, size_t bytes);
-    // `declined` gets the reason where a graph was tried and could not be had.
+    // `declined` receives the reason if a graph was tried and failed.
     Status submit(const CudaRecording& recording, const Submission& submission, std::string& declined,
                   CudaCounters& counters);
     CUstream current() const noexcept { return current_stream_; }
@@ -88,8 +89,8 @@ class CudaRunState final : public RunState {
   private:
     struct RecordingState {
         std::unique_ptr<CudaGraph> graph;
-        bool submitted_before = false;  // it has run before
-        bool declined = false;          // a graph cannot be had
+        bool submitted_before = false;  // it has been submitted before
+        bool declined = false;          // capturing failed: use single launches
         CUdeviceptr workspace = 0;
     };
     struct StagingBlock {
@@ -120,11 +121,12 @@ class CudaRunState final : public RunState {
     const std::shared_ptr<Device> device_;
     const std::shared_ptr<ReportWatchList> watch_list_;
     ReportWatch watch_;
-    CUstream own_stream_ = nullptr, current_stream_ = nullptr;  // own_: made when a run or a capture needs it
-    CUevent done_event_ = nullptr;                              // of the last run in a caller's order
+    CUstream own_stream_ = nullptr,
+             current_stream_ = nullptr;  // own_stream_ is created when a run or a capture needs it
+    CUevent done_event_ = nullptr;       // recorded after the last run on a caller's stream
     bool in_flight_ = false;
-    bool exclusive_ = false;  // the run in progress uses what only one run at a time may
-    bool unmarked_ = false;   // runs that use nothing of the kind were queued, and nobody marked their end
+    bool exclusive_ = false;  // the current run uses memory that only one run at a time may use
+    bool unmarked_ = false;   // runs without such memory were queued, and no event marks their end
     std::map<const CudaRecording*, RecordingState> recording_states_;
     std::vector<StagingBlock> staging_;
     std::vector<PendingCopy> pending_copies_;
@@ -140,7 +142,7 @@ Status CudaGraph::capture(CUstream stream, void* const* args, Queue queue) {
     for (size_t i = 0; i < recording_.calls.size() && failed.ok(); ++i) {
         failed = queue(recording_.calls[i]);
         if (recording_.calls[i].kernel->kernel == nullptr) continue;
-        // What the stream waits for after a launch is the node of that launch.
+        // The dependency of the stream after a launch is the node of that launch.
         int capturing = 0;
         const CUgraphNode* last = nullptr;
         size_t count = 0;

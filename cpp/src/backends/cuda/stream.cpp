@@ -1,4 +1,4 @@
-// cuda/stream.cpp: libraries that bring kernels to CUDA, by name.
+// cuda/stream.cpp: the registry of vendors' libraries on CUDA.
 #include "backends/cuda/stream.h"
 
 #include <map>
@@ -30,8 +30,8 @@ StreamLibraryRegistry& registry() {
 
 StreamLibrary* find_stream_library(const std::string& name) {
     const std::lock_guard<std::mutex> lock(registry().mutex);
-    const auto found = registry().libraries.find(name);
-    return found == registry().libraries.end() ? nullptr : found->second.get();
+    const auto entry = registry().libraries.find(name);
+    return entry == registry().libraries.end() ? nullptr : entry->second.get();
 }
 
 void register_stream_library(const std::string& name, std::unique_ptr<StreamLibrary> library) {

@@ -1,4 +1,4 @@
-// null/null_backend.cpp: a device that computes nothing.
+// null/null_backend.cpp: a backend that computes nothing and records dispatches.
 #include <cstring>
 #include <mutex>
 
@@ -18,7 +18,7 @@ class Null final : public NullBackend {
 
     Result<Memory> allocate(size_t bytes) override {
         if (void* const block = MemoryPool::host().allocate(bytes)) return block;
-        return Status{Code::no_memory, "no " + std::to_string(bytes) + " bytes of memory", ""};
+        return Status{Code::no_memory, "cannot allocate " + std::to_string(bytes) + " bytes of memory", ""};
     }
     void release(Memory memory) noexcept override { MemoryPool::host().release(memory); }
     Status copy(Memory, size_t, Memory, size_t, size_t, RunState*) override { return {}; }

@@ -1,7 +1,7 @@
-// cuda/libraries/cublas.cpp: plain matrix products by cuBLAS: no epilogue, and the library's own choice of
+// cuda/libraries/cublas.cpp: matrix products by cuBLAS, without epilogue and with cuBLAS's choice of
 // algorithm.
 //
-// A call's options are those of Gemm (vendor.h). Arguments: a, b, y.
+// The options of a call are those of Gemm (vendor_library.h). Arguments: a, b, y.
 #include <map>
 #include <mutex>
 
@@ -12,8 +12,10 @@ namespace {
 
 using cublasHandle_t = void*;
 constexpr int success = 0, default_algorithm = -1;
-constexpr int sums_stay_wide = 16;  // CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION over the default mode
-constexpr size_t workspace_size = size_t{32} << 20;  // what NVIDIA asks for on Hopper; less elsewhere
+constexpr int sums_stay_wide =
+    16;  // CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION added to the default mode
+constexpr size_t workspace_size = size_t{32}
+                                  << 20;  // NVIDIA's recommendation for Hopper; other architectures need less
 
 #define XPURT_CUBLAS_SYMBOLS(X)                                                                          \
     X(cublasGetVersion_v2, ResultCode(cublasHandle_t, int*))                                             \
@@ -38,7 +40,7 @@ struct CublasApi {
     }
 };
 
-// A handle has a stream and a workspace: one launch at a time.
+// A handle holds a stream and a workspace, so launches are serialized.
 struct CublasHandle {
     std::mutex mutex;
     cublasHandle_t handle = nullptr;
@@ -52,7 +54,8 @@ class CublasKernel final : public StreamKernel {
         kernel_ = call.kernel;
         g_ = Gemm::of(call);
         if (call.symbol != "gemm" || g_.bias || g_.residual || g_.act != "none")
-            return {Code::invalid, call.kernel + ": cuBLAS multiplies two matrices and does no more", ""};
+            return {Code::invalid, call.kernel + ": cuBLAS supports only a matrix product without epilogue",
+                    ""};
         if (cuda_type(g_.in) < 0 || cuda_type(g_.out) < 0)
             return {Code::invalid, call.kernel + ": no cuBLAS type for " + g_.in + " or " + g_.out, ""};
         return g_.check(call);

@@ -1,8 +1,8 @@
-// cuda/libraries/cublaslt.cpp: matrix products by cuBLASLt, with their epilogues and a choice of algorithm.
+// cuda/libraries/cublaslt.cpp: matrix products by cuBLASLt, with epilogues and a choice of algorithm.
 //
-// A call's options are those of Gemm (vendor.h), and: algorithm (an id of the library's; -1: the first that
-// its heuristic names), workspace_bytes. Arguments: a, b, then bias and residual where the options say so,
-// then y.
+// The options of a call are those of Gemm (vendor_library.h), and: algorithm (a cuBLASLt id; -1: the first of
+// the heuristic), choice (which of several with that id), workspace_bytes. Arguments: a, b, then bias and
+// residual if the options say so, then y.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -14,7 +14,7 @@
 namespace xpurt::cuda {
 namespace {
 
-// Values of cublasLt.h: part of its stable ABI.
+// Values from cublasLt.h, which are part of the stable ABI.
 namespace lt {
 
 using Handle = void*;
@@ -23,7 +23,7 @@ constexpr int success = 0, not_supported = 15;
 constexpr int desc_transa = 3, desc_transb = 4, desc_epilogue = 7, desc_bias_pointer = 8, desc_bias_type = 26;
 constexpr int layout_batch = 5, layout_step = 6;
 constexpr int pref_workspace = 1, pref_reduction = 3, pref_alignment = 5;  // of a; b, c and d follow
-constexpr uint32_t reduction_in_compute_type = 2;                          // partial sums are never rounded
+constexpr uint32_t reduction_in_compute_type = 2;  // partial sums keep the compute type
 constexpr int config_id = 0, config_tile = 1, config_split = 2, config_stages = 6;
 constexpr int epilogue_default = 1, epilogue_relu = 2, epilogue_bias = 4, epilogue_gelu = 32;
 
@@ -132,7 +132,7 @@ class LtKernel final : public StreamKernel {
         const auto bytes = static_cast<uint64_t>(workspace);
         const int64_t requested_id = int_option(call, "algorithm", -1), choice = int_option(call, "choice");
         XPURT_TRY(select_algorithm(call, requested_id, choice, bytes, 16, aligned_algo_));
-        // Buffers that start between 16-byte addresses are rare; an algorithm for them need not exist.
+        // Buffers that are not 16-byte aligned are rare; there may be no algorithm for them.
         has_unaligned_algo_ =
             select_algorithm(call, -1, 0, bytes, static_cast<uint32_t>(bytes_of_type(g_.in)), unaligned_algo_)
                 .ok();
@@ -150,8 +150,8 @@ class LtKernel final : public StreamKernel {
                           is_aligned_16(residual) && is_aligned_16(bias);
         if (!fast && !has_unaligned_algo_)
             return {Code::unsupported,
-                    kernel_ + ": cuBLASLt has no algorithm for addresses that are no multiple of 16",
-                    "Hand in memory that starts at a multiple of 16 bytes."};
+                    kernel_ + ": cuBLASLt has no algorithm for addresses that are not multiples of 16",
+                    "Pass memory that is aligned to 16 bytes."};
         const lt::Heuristic& chosen = fast ? aligned_algo_ : unaligned_algo_;
         const float alpha = static_cast<float>(g_.alpha), beta = g_.residual ? 1.0F : 0.0F;
         const double wide_alpha = g_.alpha, wide_beta = beta;
@@ -159,7 +159,7 @@ class LtKernel final : public StreamKernel {
         if (g_.wide()) factors[0] = &wide_alpha, factors[1] = &wide_beta;
         std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
         int result = lt::success;
-        if (g_.bias) {  // the address stands in the descriptor
+        if (g_.bias) {  // the descriptor holds the address
             lock.lock();
             result =
                 f_.cublasLtMatmulDescSetAttribute(desc_.get(), lt::desc_bias_pointer, &bias, sizeof bias);
@@ -191,7 +191,7 @@ class LtKernel final : public StreamKernel {
         return result;
     }
 
-    // The heuristic's first algorithm, or the first of its list with the id that is asked for.
+    // Choose the heuristic's result number `choice`, among those with the requested id if there is one.
     Status select_algorithm(const KernelCall& call, int64_t requested_id, int64_t choice, uint64_t workspace,
                             uint32_t alignment, lt::Heuristic& chosen) {
         VendorHandle preference(f_.cublasLtMatmulPreferenceDestroy);
@@ -213,7 +213,7 @@ class LtKernel final : public StreamKernel {
             return failed(call, "cublasLtMatmulAlgoGetHeuristic",
                           result == lt::success ? lt::not_supported : result);
         candidates.resize(static_cast<size_t>(count));
-        std::map<int64_t, int64_t> ids;  // how many of each
+        std::map<int64_t, int64_t> ids;  // number of candidates with each id
         int64_t seen = 0;
         for (const lt::Heuristic& h : candidates) {
             const int64_t id = config(h, lt::config_id), at = requested_id < 0 ? seen : ids[id];
@@ -231,8 +231,8 @@ class LtKernel final : public StreamKernel {
         return {Code::unsupported,
                 call.kernel + ": cuBLASLt offers no algorithm " +
                     (requested_id < 0 ? "" : std::to_string(requested_id) + " ") + "at choice " +
-                    std::to_string(choice) + " for this product, but" + offered,
-                "Name one of those, or none."};
+                    std::to_string(choice) + " for this product. Available:" + offered,
+                "Name an available one, or none."};
     }
 
     int64_t config(const lt::Heuristic& h, int attribute) const {
@@ -258,7 +258,7 @@ class LtKernel final : public StreamKernel {
     lt::Heuristic aligned_algo_{}, unaligned_algo_{};
     bool has_unaligned_algo_ = false;
     std::string kernel_, implementation_;
-    mutable std::mutex mutex_;  // of the descriptor's address of the bias
+    mutable std::mutex mutex_;  // guards the bias address in desc_
 };
 
 class CublasLtLibrary final : public StreamLibrary {
@@ -266,7 +266,7 @@ class CublasLtLibrary final : public StreamLibrary {
     std::string version() const override {
         const CublasLtApi* const f = api(nullptr);
         if (f == nullptr) return "";
-        const size_t v = f->cublasLtGetVersion();  // 130100, or 13001 in some releases' scheme
+        const size_t v = f->cublasLtGetVersion();  // 130100; some releases use 13001
         return std::to_string(v / 10000) + "." + std::to_string(v / 100 % 100) + "." +
                std::to_string(v % 100);
     }
@@ -282,7 +282,7 @@ class CublasLtLibrary final : public StreamLibrary {
     }
 
   private:
-    // One handle per device, for the life of the process; any thread may use it.
+    // One handle per device for the life of the process. cuBLASLt handles are thread-safe.
     Result<lt::Handle> handle_of(const CublasLtApi& f, int device) {
         const std::lock_guard<std::mutex> lock(mutex_);
         lt::Handle& handle = handles_[device];

@@ -1,7 +1,7 @@
-// cuda/libraries/cudnn.cpp: cuDNN's graph API as a library of kernels: `conv` and `attention`.
+// cuda/libraries/cudnn.cpp: cuDNN's graph API as a kernel library: `conv` and `attention`.
 //
-// Options of every call beside its own: engine (cuDNN's global index; -1: the heuristic's first that sums as
-// we do), workspace_bytes, in (dtype).
+// Options of every call in addition to its own: engine (cuDNN's global index; -1: the first with the required
+// precision), workspace_bytes, in (dtype).
 #include <cstdio>
 #include <map>
 #include <type_traits>
@@ -22,8 +22,8 @@ constexpr CudnnOperation operations[] = {
     {"attention", "attention", check_attention_call, build_attention},
 };
 
-// Calls of equal text compute with one plan. Names and strings are written with their length, so that no
-// option can be written as the text of others.
+// The key of a plan: calls with equal keys share a plan. Names and strings are prefixed with their length, so
+// that two different calls never have equal keys.
 std::string text_of_options(const KernelCall& call, const std::vector<int64_t>& alignment) {
     std::string text = call.symbol;
     const auto add = [&](const auto& value) {
@@ -114,12 +114,12 @@ class CudnnLibrary final : public StreamLibrary {
   private:
     static const CudnnApi* api(Status* reason) { return load_api<CudnnApi>(cudnn_library(), reason); }
 
-    // The plan of a call: that of one before it where the two are equal.
+    // The plan of a call; equal calls share one.
     static Result<std::shared_ptr<const CudnnPlan>> plan_of(const CudnnApi& f, CudnnShared& shared,
                                                             const KernelCall& call,
                                                             const CudnnOperation& operation) {
-        // Buffers start at multiples of 16; a part of one (a slice, an operand of a concatenation) where it
-        // lies.
+        // Buffers are aligned to 16 bytes; an argument with an offset (a slice, an operand of a
+        // concatenation) may be aligned to less.
         std::vector<int64_t> alignment;
         for (const BufferRef& place : call.args) {
             int64_t alignment_of_arg = 16;

@@ -1,10 +1,9 @@
-// cuda/libraries/cudnn_attention.cpp: softmax(scale q k^T) v in the operations that cuDNN's fused attention
-// is recognised by: product, factor, causal mask of row and column numbers, softmax of its five steps,
-// product.
+// cuda/libraries/cudnn_attention.cpp: softmax(scale q k^T) v as the graph that cuDNN recognizes as fused
+// attention: product, scale, causal mask from row and column indices, softmax in five steps, product.
 //
-// A call's options: q_shape, q_strides, k_shape, k_strides, v_shape, v_strides, y_shape, y_strides (batch,
-// head, position, element), scale, causal, offset (query i sees keys up to i + offset), in (dtype).
-// Arguments: q, k, v, y. Key heads divide query heads.
+// The options of a call: q_shape, q_strides, k_shape, k_strides, v_shape, v_strides, y_shape, y_strides
+// (batch, head, position, element), scale, causal, offset (query i sees keys up to i + offset), in (dtype).
+// Arguments: q, k, v, y. The number of key heads divides the number of query heads.
 #include <limits>
 
 #include "backends/cuda/libraries/cudnn_graph.h"
@@ -12,7 +11,7 @@
 namespace xpurt::cuda {
 namespace {
 
-// Before it masks took the least number for what is hidden, and 9.10.0 and 9.10.1 compute wrongly (release
+// Older versions mask with the lowest finite number, and 9.10.0 and 9.10.1 compute wrong results (release
 // notes of cuDNN 9.10.2).
 constexpr size_t min_version = 91002;
 
@@ -30,21 +29,22 @@ Status check_attention_call(const KernelCall& call, const std::string& in) {
     const bool good = q.size() == 4 && k.size() == 4 && v.size() == 4 && y.size() == 4 && k[0] == q[0] &&
                       v[0] == q[0] && q[1] % k[1] == 0 && v[1] == k[1] && v[2] == k[2] && k[3] == q[3] &&
                       y == Dims{q[0], q[1], q[2], v[3]};
-    return good ? Status{} : inconsistent(call, "q, k, v and y are not those of one attention");
+    return good ? Status{} : inconsistent(call, "the shapes of q, k, v and y do not match");
 }
 
 void build_attention(CudnnGraph& graph, const KernelCall& call, size_t version) {
-    if (version < min_version) return graph.fail("it is older than 9.10.2");
-    // Its kernels load 16 bytes at a time whatever the descriptors say: 9.19 makes plans for 8, too.
-    if (!graph.aligned()) return graph.fail("an operand starts at no multiple of 16 bytes");
+    if (version < min_version) return graph.fail("cuDNN is older than 9.10.2");
+    // The kernels load 16 bytes at a time regardless of the descriptors: 9.19 also creates plans for 8-byte
+    // alignment.
+    if (!graph.aligned()) return graph.fail("an operand is not aligned to 16 bytes");
     const Dims none;
     const int type = cudnn_type(option<std::string>(call, "in", "bfloat16"));
     const Dims q_shape = option(call, "q_shape", none), v_shape = option(call, "v_shape", none);
     Dims k_shape = option(call, "k_shape", none), k_strides = option(call, "k_strides", none);
     if (q_shape.size() != 4 || v_shape.size() != 4 || k_shape.size() != 4 || k_strides.size() != 4)
-        return graph.fail("the call has no shapes of four dims");
+        return graph.fail("q, k and v need four dims");
     const int64_t batch = q_shape[0], heads = q_shape[1], queries = q_shape[2], keys = k_shape[2];
-    std::swap(k_shape[2], k_shape[3]);  // keys are handed in transposed
+    std::swap(k_shape[2], k_shape[3]);  // cuDNN takes the keys transposed
     std::swap(k_strides[2], k_strides[3]);
     const dnn::Object q = graph.argument(q_shape, option(call, "q_strides", none), type);
     const dnn::Object k = graph.argument(k_shape, k_strides, type);
@@ -98,7 +98,7 @@ void build_attention(CudnnGraph& graph, const KernelCall& call, size_t version) 
             row = graph.pointwise_op(mode, dnn::data_int32, row, scores(dnn::data_int32),
                                      graph.scalar(static_cast<int32_t>(by), 4));
         };
-        // The last query sees the last key: in the two steps that this mask is known by.
+        // If the last query sees the last key, cuDNN recognizes the mask only in these two steps.
         const int64_t offset = int_option(call, "offset");
         if (offset != 0 && offset == keys - queries) {
             add_offset(dnn::add, keys);
@@ -116,7 +116,7 @@ void build_attention(CudnnGraph& graph, const KernelCall& call, size_t version) 
     const dnn::Object exponentials =
         pointwise_op(dnn::exponential, pointwise_op(dnn::subtract, current, row_max), nullptr);
     const dnn::Object row_sum = reduce(dnn::sum, exponentials);
-    // Nobody reads these two, but softmax is recognised by them.
+    // The results of these two operations are unused, but cuDNN recognizes softmax by them.
     const dnn::Object logs = graph.pointwise_op(dnn::logarithm, dnn::data_float, row_sum, rows());
     graph.pointwise_op(dnn::add, dnn::data_float, row_max, rows(), logs);
     multiply(pointwise_op(dnn::divide, exponentials, row_sum, type), v, y);

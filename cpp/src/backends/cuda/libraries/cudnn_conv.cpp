@@ -1,9 +1,9 @@
-// cuda/libraries/cudnn_conv.cpp: convolution, then residual, bias and activation in one plan.
+// cuda/libraries/cudnn_conv.cpp: convolution, residual, bias and activation in one plan.
 //
-// A call's options: x_shape, x_strides, w_shape, w_strides, y_shape, y_strides (n, c, space; filters,
-// channels, space), r_strides (equal to y_strides) where there is a residual, stride, dilation, begin, end
-// (padding of each space dim), bias, residual, act, in (dtype). Arguments: x, weight, then bias and residual
-// where the options say so, then y.
+// The options of a call: x_shape, x_strides, w_shape, w_strides, y_shape, y_strides (n, c, space; filters,
+// channels, space), r_strides (equal to y_strides) if there is a residual, stride, dilation, begin, end
+// (padding of each spatial dim), bias, residual, act, in (dtype). Arguments: x, weight, then bias and
+// residual if the options say so, then y.
 #include <algorithm>
 
 #include "backends/cuda/libraries/cudnn_graph.h"
@@ -14,7 +14,7 @@ namespace {
 struct Activation {
     const char* name;
     int mode;
-    double upper, slope;  // of a clipped or leaky relu; 0: none
+    double upper, slope;  // of a clipped or leaky relu; 0 = none
 };
 constexpr int relu = 100;
 constexpr Activation activations[] = {
@@ -30,7 +30,7 @@ Status check_convolution_call(const KernelCall& call, const std::string& in) {
     const bool bias = option(call, "bias", false), residual = option(call, "residual", false);
     XPURT_TRY(check_arguments(call, 3U + bias + residual));
     const Dims x = dims("x_shape"), w = dims("w_shape"), y = dims("y_shape");
-    if (x.size() < 3 || w.size() < 3) return inconsistent(call, "it has no shapes of images");
+    if (x.size() < 3 || w.size() < 3) return inconsistent(call, "x and weight need at least three dims");
     const int64_t groups = w[1] < 1 ? 0 : x[1] / w[1];
     XPURT_TRY(check_convolution(call, x, w, y, {dims("stride"), dims("dilation"), dims("begin"), dims("end")},
                                 groups));
@@ -44,11 +44,11 @@ Status check_convolution_call(const KernelCall& call, const std::string& in) {
     return status;
 }
 
-// What comes out of one step is the next one's x; the last one's is y.
+// The output of each step is the input of the next one; the output of the last step is y.
 void build_convolution(CudnnGraph& graph, const KernelCall& call, size_t) {
     const Dims none;
     const Dims y_shape = option(call, "y_shape", none), y_strides = option(call, "y_strides", none);
-    if (y_shape.size() < 3) return graph.fail("the call has no shapes of images");
+    if (y_shape.size() < 3) return graph.fail("y needs at least three dims");
     const auto act = option<std::string>(call, "act", "none");
     const bool bias = option(call, "bias", false), residual = option(call, "residual", false);
     const int type = cudnn_type(option<std::string>(call, "in", "float32"));
@@ -67,8 +67,9 @@ void build_convolution(CudnnGraph& graph, const KernelCall& call, size_t) {
     }
     if (residual) {
         const Dims r_strides = option(call, "r_strides", none);
-        // Engine 8 of cuDNN 9.19 reads a residual of float32 with the result's strides, whatever its own are.
-        if (r_strides != y_strides) graph.fail("the residual has other strides than the result");
+        // Engine 8 of cuDNN 9.19 reads a float32 residual with the strides of the output, whatever its own
+        // are.
+        if (r_strides != y_strides) graph.fail("the strides of the residual and the output differ");
         r = graph.argument(y_shape, r_strides, type);
     }
     const dnn::Object y = graph.argument(y_shape, y_strides, type);
@@ -104,12 +105,12 @@ void build_convolution(CudnnGraph& graph, const KernelCall& call, size_t) {
     if (act == "none") return;
     const auto* const activation_row = std::find_if(std::begin(activations), std::end(activations),
                                                     [&](const Activation& a) { return act == a.name; });
-    if (activation_row == std::end(activations)) return graph.fail("it has no activation " + act);
+    if (activation_row == std::end(activations)) return graph.fail("cuDNN has no activation " + act);
     CudnnGraph::Builder how = graph.make(dnn::pointwise);
     how.set(dnn::pointwise_mode, dnn::type_pointwise, 1, &activation_row->mode)
         .set(dnn::pointwise_math, dnn::type_data, 1, &sums);
-    // Else some engines make 0 of NaN. Those that are offered and their times stay the same (cuDNN 9.19,
-    // H200).
+    // Without this attribute some engines turn NaN into 0. It changes neither the engines offered nor their
+    // times (cuDNN 9.19, H200).
     if (activation_row->mode == relu)
         how.set_if_supported(dnn::pointwise_nan, dnn::type_nan, 1, &dnn::keep_nan);
     if (activation_row->upper != 0) how.set(dnn::relu_upper, dnn::type_double, 1, &activation_row->upper);

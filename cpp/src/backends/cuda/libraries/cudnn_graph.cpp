@@ -10,9 +10,9 @@ namespace xpurt::cuda {
 namespace {
 
 constexpr int64_t first_intermediate = 1000, first_scalar = 2000;  // ids of tensors; arguments have 1 and up
-constexpr size_t max_error_chars = 700;  // of the library's reasons, which name every call
+constexpr size_t max_error_chars = 700;  // cuDNN's error strings name every call and can be long
 
-// What the library says of a result, on one line: its word, and the reason of the innermost of its calls.
+// cuDNN's text for a result on one line: its name, and the reason that the innermost call gave.
 std::string error_text(const CudnnApi& f, int result) {
     std::array<char, 2048> text{};
     f.cudnnGetLastErrorString(text.data(), text.size());
@@ -76,21 +76,22 @@ EngineInfo engine_of(const CudnnApi& f, dnn::Object config) {
     return info;
 }
 
-// Why an engine does not compute as the policy has it: products and sums as wide as asked, the same bits
-// every time. Empty where it does.
+// Return why an engine does not meet the policy, which requires full-width products and sums and bitwise
+// reproducible results; empty if it does.
 std::string imprecision(const EngineInfo& engine, bool is_float32) {
     if (!engine.readable) return "does not tell its numerical notes";
     for (const int note : engine.notes) {
-        if (note == dnn::note_down_convert) return "narrows operands";
-        if (note == dnn::note_reduced_sums) return "narrows sums";
-        if (note == dnn::note_undetermined) return "has other bits every time";
-        if (note >= dnn::note_winograd && note <= dnn::note_winograd_last) return "goes by Winograd";
-        if (note == dnn::note_tensor_core && is_float32) return "goes by TF32";
+        if (note == dnn::note_down_convert) return "narrows its operands";
+        if (note == dnn::note_reduced_sums) return "narrows its sums";
+        if (note == dnn::note_undetermined) return "is not deterministic";
+        if (note >= dnn::note_winograd && note <= dnn::note_winograd_last) return "uses Winograd";
+        if (note == dnn::note_tensor_core && is_float32) return "uses TF32";
     }
     return "";
 }
 
-// What a heuristic names for a graph, best first. `last`: the library's words where it names nothing.
+// The configurations that a heuristic offers for a graph, best first. `last` receives the library's error if
+// there are none.
 std::vector<VendorHandle> heuristic_configs(const CudnnApi& f, dnn::Object graph, int mode,
                                             std::string& last) {
     DescriptorCalls calls(f);
@@ -113,7 +114,7 @@ std::vector<VendorHandle> heuristic_configs(const CudnnApi& f, dnn::Object graph
     return configs;
 }
 
-// An engine for a graph with its own choice of everything; no configuration where it does not compute it.
+// An engine for a graph with its default configuration; null handles if it does not support the graph.
 struct DefaultConfig {
     VendorHandle engine, config;
 };
@@ -193,7 +194,7 @@ bool CudnnGraph::aligned() const {
 
 dnn::Object CudnnGraph::argument(const Dims& shape, const Dims& strides, int type) {
     if (arguments_ == static_cast<int64_t>(alignment_.size()))
-        fail("the call names fewer arguments than its options");
+        fail("the call has fewer arguments than its options require");
     if (failed()) return nullptr;
     return tensor(++arguments_, shape, strides, type, false, false);
 }
@@ -229,7 +230,7 @@ dnn::Object CudnnGraph::pointwise_op(int mode, int math, dnn::Object x, dnn::Obj
 Result<std::shared_ptr<const CudnnPlan>> CudnnPlan::choose(CudnnGraph graph, const KernelCall& call,
                                                            const char* what) {
     if (graph.arguments_ < static_cast<int64_t>(graph.alignment_.size()))
-        graph.fail("the call names more arguments than its options");
+        graph.fail("the call has more arguments than its options require");
     const auto count = static_cast<int64_t>(graph.operations_.size());
     const dnn::Object whole = graph.make(dnn::graph)
                                   .set(dnn::graph_handle, dnn::type_handle, 1, &graph.handle_)
@@ -243,15 +244,15 @@ Result<std::shared_ptr<const CudnnPlan>> CudnnPlan::choose(CudnnGraph graph, con
     const int64_t requested_engine = int_option(call, "engine", -1);
     const int64_t limit = int_option(call, "workspace_bytes", int64_t{256} << 20);
     const auto in = option<std::string>(call, "in", "float32");
-    std::map<int64_t, std::string> rejections;  // engines, and why not
+    std::map<int64_t, std::string> rejections;  // rejected engines and the reason
     std::string last;
     int configurations = 0;
     const auto try_config = [&](VendorHandle& config, const EngineInfo& engine, const std::string& from) {
         ++configurations;
-        std::string& why = rejections[engine.index];
+        std::string& reason = rejections[engine.index];
         if (requested_engine >= 0 && engine.index != requested_engine) return false;
-        if (requested_engine < 0 && !(why = imprecision(engine, in == "float32")).empty()) return false;
-        if (!(why = plan->try_build(config.get(), limit)).empty()) return false;
+        if (requested_engine < 0 && !(reason = imprecision(engine, in == "float32")).empty()) return false;
+        if (!(reason = plan->try_build(config.get(), limit)).empty()) return false;
         plan->config_ = std::move(config);
         plan->implementation_ = "cudnnBackendExecute engine " + std::to_string(engine.index) + ", " + from +
                                 ", workspace " + std::to_string(plan->workspace_);
@@ -265,8 +266,8 @@ Result<std::shared_ptr<const CudnnPlan>> CudnnPlan::choose(CudnnGraph graph, con
                                (mode == dnn::mode_fallback ? " of the fallbacks" : "")))
                 return std::shared_ptr<const CudnnPlan>(plan);
     }
-    // Of small and of grouped convolutions the heuristics name few; those that compute in full need not be
-    // among them. So every engine is asked that was not met.
+    // For small and for grouped convolutions the heuristics offer few engines, which may all be imprecise. So
+    // try every engine that was not offered.
     int64_t engines = 0;
     DescriptorCalls count_engines(f);
     count_engines.get(whole, dnn::graph_engines, dnn::type_int, 1, &engines);
@@ -280,13 +281,14 @@ Result<std::shared_ptr<const CudnnPlan>> CudnnPlan::choose(CudnnGraph graph, con
             return std::shared_ptr<const CudnnPlan>(plan);
     }
     std::string all;
-    for (const auto& [index, why] : rejections)
-        all += (all.empty() ? " " : ", ") + std::to_string(index) + (requested_engine >= 0 ? "" : " " + why);
+    for (const auto& [index, reason] : rejections)
+        all +=
+            (all.empty() ? " " : ", ") + std::to_string(index) + (requested_engine >= 0 ? "" : " " + reason);
     if (requested_engine >= 0)
         return Status{Code::unsupported,
                       call.kernel + ": cuDNN offers no engine " + std::to_string(requested_engine) +
-                          " for this " + what + ", but" + (all.empty() ? " none" : all),
-                      "Name one of those, or none."};
+                          " for this " + what + ". Available:" + (all.empty() ? " none" : all),
+                      "Name an available one, or none."};
     return Status{Code::unsupported,
                   call.kernel + ": of cuDNN's " + std::to_string(configurations) + " configurations on " +
                       std::to_string(engines) + " engines none computes this " + what + " in " + in +
@@ -295,7 +297,7 @@ Result<std::shared_ptr<const CudnnPlan>> CudnnPlan::choose(CudnnGraph graph, con
                   "Choose another kernel by policy."};
 }
 
-// Why a configuration becomes no plan with a workspace within the limit; empty where it does.
+// Return why a configuration gives no plan within the workspace limit; empty on success.
 std::string CudnnPlan::try_build(dnn::Object config, int64_t limit) {
     const CudnnApi& f = graph_.f_;
     DescriptorCalls calls(f);
@@ -306,7 +308,7 @@ std::string CudnnPlan::try_build(dnn::Object config, int64_t limit) {
     int64_t bytes = 0;
     calls.get(plan.get(), dnn::plan_workspace, dnn::type_int, 1, &bytes);
     if (!calls.ok()) return "has no plan";
-    if (bytes > limit) return "takes " + std::to_string(bytes) + " bytes";
+    if (bytes > limit) return "needs " + std::to_string(bytes) + " bytes of workspace";
     plan_ = std::move(plan);
     workspace_ = bytes;
     return "";
@@ -323,7 +325,7 @@ Status CudnnPlan::run(CudnnShared& shared, const std::string& kernel, void* cons
             return {
                 Code::unsupported,
                 kernel + ": cuDNN's plan needs addresses that are multiples of " + std::to_string(alignment),
-                "Hand in memory that starts at such a multiple."};
+                "Pass memory with this alignment."};
         ids[i] = static_cast<int64_t>(i) + 1;
     }
     for (size_t i = 0; i < graph_.scalars_.size(); ++i) {
