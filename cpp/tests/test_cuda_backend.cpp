@@ -1,5 +1,5 @@
 // The CUDA backend over a simulated driver, whose memory is the host's and whose queues run only when they
-// are waited for: order, graphs, copies, failures. scripts/gpu/cuda.sh tests the real driver.
+// are waited for: order, graphs, copies, failures. scripts/test-gpu tests the real driver.
 #include <atomic>
 #include <thread>
 #include <vector>
