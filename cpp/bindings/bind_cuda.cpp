@@ -19,8 +19,8 @@ using namespace nb::literals;
 namespace xpurt::bindings {
 namespace {
 
-using Bytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using ConstBytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using ByteArray = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using ConstByteArray = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 // Call without the GIL; return the value, or the Status if there is none.
 template <class Call>
@@ -125,14 +125,14 @@ void bind_backend(nb::module_& m) {
             "Allocate memory, for any stream or for one stream.")
         .def(
             "upload",
-            [](CudaBackend& self, uint64_t to, const ConstBytes& from) {
+            [](CudaBackend& self, uint64_t to, const ConstByteArray& from) {
                 const nb::gil_scoped_release no_gil;
                 return self.upload(to, from.data(), from.size());
             },
             "to"_a, "from_"_a, nb::sig("def upload(self, to: int, from_: NDArray[numpy.uint8]) -> Status"))
         .def(
             "download",
-            [](CudaBackend& self, const Bytes& to, uint64_t from) {
+            [](CudaBackend& self, const ByteArray& to, uint64_t from) {
                 const nb::gil_scoped_release no_gil;
                 return self.download(to.data(), from, to.size());
             },

@@ -14,10 +14,10 @@ using namespace nb::literals;
 namespace xpurt::bindings {
 namespace {
 
-using Bytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using RecordBytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 // Events are copied directly from the ring into the array's memory.
-size_t drain(EventRing& ring, const Bytes& out) {
+size_t drain(EventRing& ring, const RecordBytes& out) {
     if (out.size() % sizeof(Event) != 0 || reinterpret_cast<uintptr_t>(out.data()) % alignof(Event) != 0)
         throw nb::value_error("drain: out must be whole records of 48 bytes, aligned to 8");
     const nb::gil_scoped_release no_gil;

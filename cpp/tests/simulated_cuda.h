@@ -38,9 +38,9 @@ inline int calls(const char* call) { return control<int (*)(const char*)>("simul
 inline int blocks() { return control<int (*)()>("simulated_blocks")(); }
 
 inline std::shared_ptr<CudaBackend> backend() {
-    auto made = cuda_backend(0, driver());
-    REQUIRE(made.status.ok());
-    return made.value;
+    auto result = cuda_backend(0, driver());
+    REQUIRE(result.status.ok());
+    return result.value;
 }
 
 inline Result<std::shared_ptr<const Module>> load(CudaBackend& on, const char* path) {
@@ -62,14 +62,14 @@ inline uint64_t bits(double value) {
 }
 
 inline KernelCall call(std::string symbol, std::vector<BufferRef> args, int64_t n) {
-    KernelCall made;
-    made.kernel = "test/" + symbol;
-    made.symbol = std::move(symbol);
-    made.args = std::move(args);
-    made.tasks = n;
-    made.options["grid"] = std::vector<int64_t>{n, 1, 1};
-    made.options["block"] = std::vector<int64_t>{1, 1, 1};
-    return made;
+    KernelCall result;
+    result.kernel = "test/" + symbol;
+    result.symbol = std::move(symbol);
+    result.args = std::move(args);
+    result.tasks = n;
+    result.options["grid"] = std::vector<int64_t>{n, 1, 1};
+    result.options["block"] = std::vector<int64_t>{1, 1, 1};
+    return result;
 }
 
 // Slots: 0 arena, 1 input x, 2 output y, 3 weight w. Computes y = (x + w) * 0.5 + 3 through the arena.
@@ -86,9 +86,9 @@ inline Plan chain(CudaBackend& on, int64_t n) {
 }
 
 inline std::unique_ptr<Executor> make(const std::shared_ptr<CudaBackend>& on, Plan plan, int contexts = 2) {
-    auto made = Executor::create(on, std::move(plan), contexts);
-    REQUIRE_MESSAGE(made.status.ok(), made.status.message);
-    return std::move(made.value);
+    auto result = Executor::create(on, std::move(plan), contexts);
+    REQUIRE_MESSAGE(result.status.ok(), result.status.message);
+    return std::move(result.value);
 }
 
 inline constexpr int64_t n = 1000;
@@ -110,11 +110,11 @@ struct Weight {
     std::shared_ptr<CudaBlock> block;
     WeightBindings weights;
     static Weight filled(CudaBackend& on, float value, bool exclusive = false) {
-        auto made = on.block(4 * n, {});
-        REQUIRE(made.status.ok());
+        auto result = on.block(4 * n, {});
+        REQUIRE(result.status.ok());
         const std::vector<float> data(n, value);
-        REQUIRE(on.upload(made.value->address(), data.data(), 4 * n).ok());
-        return {made.value, WeightBindings({reinterpret_cast<Memory>(made.value->address())}, exclusive)};
+        REQUIRE(on.upload(result.value->address(), data.data(), 4 * n).ok());
+        return {result.value, WeightBindings({reinterpret_cast<Memory>(result.value->address())}, exclusive)};
     }
 };
 

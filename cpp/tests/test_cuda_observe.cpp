@@ -11,44 +11,45 @@ using namespace simulated;
 namespace {
 
 template <class Function>
-Function turn(const char* name) {
+Function control_cupti(const char* name) {
     static void* const handle = dlopen(PROBES "/libprobe_simulated_cupti.so", RTLD_NOW);
     return reinterpret_cast<Function>(dlsym(handle, name));
 }
-void be(uint32_t version, bool clones = true) {
-    turn<void (*)(uint32_t, int)>("simulated_cupti")(version, clones);
+void set_version(uint32_t version, bool clones = true) {
+    control_cupti<void (*)(uint32_t, int)>("simulated_cupti")(version, clones);
 }
 void refuse(const char* call, int result) {
-    turn<void (*)(const char*, int)>("simulated_cupti_fail")(call, result);
+    control_cupti<void (*)(const char*, int)>("simulated_cupti_fail")(call, result);
 }
 void open_cupti() {
     REQUIRE(cupti_library().open({PROBES "/libprobe_simulated_cupti.so", {}}).ok());
-    be(130500);
+    set_version(130500);
 }
 
 Observation observe(Executor& executor, const WeightBindings& weights, Arrays& a) {
-    Observation found;
+    Observation observation;
     const Memory in = a.x.data(), out = a.y.data();
     Executor::Run run;
-    run.weights = &weights, run.inputs = &in, run.outputs = &out, run.host = true, run.observation = &found;
+    run.weights = &weights, run.inputs = &in, run.outputs = &out, run.host = true,
+    run.observation = &observation;
     const Status status = executor.run(run);
     REQUIRE_MESSAGE(status.ok(), status.message);
-    return found;
+    return observation;
 }
 
 // Check the records of a library's copy followed by two kernels.
-void check_seen(const Observation& found) {
-    CHECK(found.absent == "");
-    CHECK(found.dropped == 0);
-    CHECK(found.unmatched == 0);
-    REQUIRE(found.activities.size() == 3);
-    CHECK(found.activities[0].kind == DeviceActivity::copy);
-    CHECK(found.activities[0].name == "copy on the device");
-    CHECK(found.activities[0].bytes == 4 * n);
-    CHECK(found.activities[1].name == "add");
-    CHECK(found.activities[2].name == "scale");
-    for (int64_t i = 0; i < 3; ++i) CHECK(found.activities[size_t(i)].call == i);
-    const DeviceActivity& last = found.activities[2];
+void check_seen(const Observation& observation) {
+    CHECK(observation.absent == "");
+    CHECK(observation.dropped == 0);
+    CHECK(observation.unmatched == 0);
+    REQUIRE(observation.activities.size() == 3);
+    CHECK(observation.activities[0].kind == DeviceActivity::copy);
+    CHECK(observation.activities[0].name == "copy on the device");
+    CHECK(observation.activities[0].bytes == 4 * n);
+    CHECK(observation.activities[1].name == "add");
+    CHECK(observation.activities[2].name == "scale");
+    for (int64_t i = 0; i < 3; ++i) CHECK(observation.activities[size_t(i)].call == i);
+    const DeviceActivity& last = observation.activities[2];
     CHECK(last.grid[0] == n);
     CHECK(last.block[0] == 1);
     CHECK(last.registers == 40);
@@ -65,9 +66,9 @@ struct Subject {
     Subject() { REQUIRE(run_host(*executor, w.weights, a).ok()); }
     Observation observed() {
         a.y.assign(n, 0);
-        const Observation found = observe(*executor, w.weights, a);
+        const Observation observation = observe(*executor, w.weights, a);
         CHECK(a.right());
-        return found;
+        return observation;
     }
 };
 
@@ -80,12 +81,12 @@ TEST_CASE("the first run is joined by correlation ids, later ones by graph nodes
     const Weight w = Weight::filled(*on, 7);
     for (int i = 0; i < 3; ++i) {
         Arrays a(static_cast<float>(i));
-        const Observation found = observe(*executor, w.weights, a);
+        const Observation observation = observe(*executor, w.weights, a);
         CHECK(a.right());
-        CHECK(found.source == "CUPTI 13.5");
-        CHECK(found.graph == (i > 0));
-        CHECK(found.joined == (i > 0 ? "graph nodes" : "correlation"));
-        check_seen(found);
+        CHECK(observation.source == "CUPTI 13.5");
+        CHECK(observation.graph == (i > 0));
+        CHECK(observation.joined == (i > 0 ? "graph nodes" : "correlation"));
+        check_seen(observation);
     }
 }
 
@@ -95,12 +96,12 @@ TEST_CASE("records of every supported version are read, and an older version is 
     const std::pair<uint32_t, const char*> versions[] = {
         {19, "CUPTI 12.0"}, {24, "CUPTI 12.6"}, {28, "CUPTI 12.9"}, {130001, "CUPTI 13.0"}};
     for (const auto& [version, text] : versions) {
-        be(version);
-        const Observation found = s.observed();
-        CHECK(found.source == text);
-        check_seen(found);
+        set_version(version);
+        const Observation observation = s.observed();
+        CHECK(observation.source == text);
+        check_seen(observation);
     }
-    be(18);
+    set_version(18);
     CHECK(s.observed().absent.find("is CUPTI version 18; the oldest supported version is 12.0") !=
           std::string::npos);
 }
@@ -108,26 +109,26 @@ TEST_CASE("records of every supported version are read, and an older version is 
 TEST_CASE("without clone events, graph activities are joined by order") {
     open_cupti();
     Subject s;
-    be(130500, false);
-    Observation found = s.observed();
-    CHECK(found.joined == "order");
-    check_seen(found);
-    be(130500, true);
+    set_version(130500, false);
+    Observation observation = s.observed();
+    CHECK(observation.joined == "order");
+    check_seen(observation);
+    set_version(130500, true);
     refuse("cuptiSubscribe", 39);  // another client has the only subscriber
-    found = s.observed();
+    observation = s.observed();
     refuse("cuptiSubscribe", 0);
-    CHECK(found.joined == "order");
-    check_seen(found);
+    CHECK(observation.joined == "order");
+    check_seen(observation);
 }
 
 TEST_CASE("missing permission is reported, and the run is correct") {
     open_cupti();
     Subject s;
     refuse("cuptiActivityEnable", 35);
-    const Observation found = s.observed();
+    const Observation observation = s.observed();
     refuse("cuptiActivityEnable", 0);
-    CHECK(found.absent == "cuptiActivityEnable returned CUPTI_ERROR_INSUFFICIENT_PRIVILEGES");
-    CHECK(found.advice.find("CAP_SYS_ADMIN") != std::string::npos);
+    CHECK(observation.absent == "cuptiActivityEnable returned CUPTI_ERROR_INSUFFICIENT_PRIVILEGES");
+    CHECK(observation.advice.find("CAP_SYS_ADMIN") != std::string::npos);
     check_seen(s.observed());  // the failure has no lasting effect
 }
 

@@ -29,30 +29,30 @@ std::shared_ptr<const DispatchEntry> adder(int64_t n) {
     call.args = {{1, 0}, {2, 0}, {3, 0}};
     call.tasks = call.grain = n;
     plan.calls = {call};
-    auto made = std::make_shared<Adder>();
+    auto result = std::make_shared<Adder>();
     auto executor = Executor::create(cpu_backend(1), plan, 4);
     REQUIRE(executor.status.ok());
-    made->executor = std::move(executor.value);
+    result->executor = std::move(executor.value);
     auto entry = std::make_shared<DispatchEntry>();
-    entry->executor = made->executor.get();
-    entry->weights = &made->weights;
+    entry->executor = result->executor.get();
+    entry->weights = &result->weights;
     entry->inputs = {0, 1};
-    entry->owner = made;
+    entry->owner = result;
     return entry;
 }
 
 TensorView view(void* data, const int64_t* shape, const int64_t* strides, int32_t rank) {
-    TensorView made;
-    made.data = data, made.shape = shape, made.strides = strides, made.rank = rank;
-    made.code = 2, made.bits = 32;
-    return made;
+    TensorView result;
+    result.data = data, result.shape = shape, result.strides = strides, result.rank = rank;
+    result.code = 2, result.bits = 32;
+    return result;
 }
 
 Signature signature(uint64_t op, std::initializer_list<TensorView> tensors) {
-    Signature made;
-    made.add(op);
-    for (const TensorView& tensor : tensors) made.add(tensor);
-    return made;
+    Signature result;
+    result.add(op);
+    for (const TensorView& tensor : tensors) result.add(tensor);
+    return result;
 }
 
 bool same(const Signature& a, const Signature& b) {
@@ -110,11 +110,11 @@ TEST_CASE("the least recently used entry is evicted") {
     CHECK(table.find(calls[1]) == nullptr);
     CHECK(table.find(calls[0]) != nullptr);
     CHECK(table.put(calls[0], adder(4)) != nullptr);  // replaces an entry, evicts none
-    const DispatchCounters found = table.counters();
-    CHECK(found.hits == 2);
-    CHECK(found.misses == 1);
-    CHECK(found.evictions == 1);
-    CHECK(found.entries == 3);
+    const DispatchCounters counters = table.counters();
+    CHECK(counters.hits == 2);
+    CHECK(counters.misses == 1);
+    CHECK(counters.evictions == 1);
+    CHECK(counters.entries == 3);
     CHECK(table.find(calls[2], false) != nullptr);
     CHECK(table.counters().hits == 2);
     CHECK(table.clear().size() == 3);
@@ -129,9 +129,9 @@ TEST_CASE("many signatures map to their own entries") {
     for (int round = 0; round < 3000; ++round) {
         const uint64_t op = random() % held.size();
         const Signature call = signature(op, {});
-        const auto found = table.find(call);
-        if (found != nullptr) {
-            CHECK(found.get() == held[op]);
+        const auto cached = table.find(call);
+        if (cached != nullptr) {
+            CHECK(cached.get() == held[op]);
             continue;
         }
         auto entry = std::make_shared<DispatchEntry>();
@@ -151,12 +151,12 @@ TEST_CASE("threads share a table that evicts during their runs") {
             const int64_t shape[] = {n};
             const TensorView views[] = {view(x.data(), shape, nullptr, 1), view(y.data(), shape, nullptr, 1)};
             const Signature call = signature(9, {views[0], views[1]});
-            auto found = table.find(call);
-            if (found == nullptr) {
-                found = adder(n);
-                table.put(call, found);
+            auto entry = table.find(call);
+            if (entry == nullptr) {
+                entry = adder(n);
+                table.put(call, entry);
             }
-            CHECK(found->run(views, z.data(), {}).ok());
+            CHECK(entry->run(views, z.data(), {}).ok());
             CHECK(std::count(z.begin(), z.end(), 3.f) == n);
         }
     };
@@ -185,8 +185,8 @@ TEST_CASE("a hit costs a lookup and a launch") {
     REQUIRE(entry != nullptr);
     for (int round = 0; round < 30; ++round) {
         best = std::min(best, each([&] {
-                            const auto found = table.find(signature(7000, {views[0], views[1]}));
-                            (void)found->run(views, z.data(), {});
+                            const auto entry = table.find(signature(7000, {views[0], views[1]}));
+                            (void)entry->run(views, z.data(), {});
                         }));
         launch = std::min(launch, each([&] { (void)entry->run(views, z.data(), {}); }));
     }

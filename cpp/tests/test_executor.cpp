@@ -251,17 +251,17 @@ class Negating final : public KernelLibrary {
   public:
     std::string version() const override { return "1.0"; }
     Result<std::unique_ptr<LibraryKernel>> prepare(const KernelCall& call, int threads) override {
-        const auto found = call.options.find("count");
-        if (found == call.options.end() || call.specs.size() != 2 || call.specs[0].dtype != "float32")
+        const auto option = call.options.find("count");
+        if (option == call.options.end() || call.specs.size() != 2 || call.specs[0].dtype != "float32")
             return Status{Code::unsupported, "negate wants a count and float32", ""};
-        return std::unique_ptr<LibraryKernel>(new Kernel(std::get<int64_t>(found->second), threads));
+        return std::unique_ptr<LibraryKernel>(new NegateKernel(std::get<int64_t>(option->second), threads));
     }
 
   private:
-    struct Kernel final : LibraryKernel {
+    struct NegateKernel final : LibraryKernel {
         int64_t count;
         int threads;
-        Kernel(int64_t n, int t) : count(n), threads(t) {}
+        NegateKernel(int64_t n, int t) : count(n), threads(t) {}
         Status execute(void* const* args, void*) const override {
             for (int64_t i = 0; i < count; ++i)
                 static_cast<float*>(args[1])[i] = -static_cast<const float*>(args[0])[i];

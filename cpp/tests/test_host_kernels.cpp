@@ -25,12 +25,12 @@ struct Copies final : HostKernel {
     }
 };
 
-std::string asked;  // the last lookup of a function
+std::string last_lookup;  // the last lookup of a function
 
 void find_copies() {
     set_host_kernels(
         [](const KernelCall& call, const std::string& device) -> Result<std::unique_ptr<HostKernel>> {
-            asked = call.symbol + " on " + device;
+            last_lookup = call.symbol + " on " + device;
             if (call.symbol != "copy")
                 return Status{Code::not_found, "there is no " + call.symbol, "Register it."};
             return std::unique_ptr<HostKernel>(std::make_unique<Copies>());
@@ -38,13 +38,13 @@ void find_copies() {
 }
 
 KernelCall python(std::string symbol, std::vector<BufferRef> args) {
-    KernelCall made;
-    made.kernel = "test/python";
-    made.symbol = std::move(symbol);
-    made.library = "python";
-    made.args = std::move(args);
-    made.inputs = 1;
-    return made;
+    KernelCall result;
+    result.kernel = "test/python";
+    result.symbol = std::move(symbol);
+    result.library = "python";
+    result.args = std::move(args);
+    result.inputs = 1;
+    return result;
 }
 
 // y = x through the arena, with two calls of the function.
@@ -70,14 +70,14 @@ TEST_CASE("a plan with a call of an unknown function is refused") {
     const auto unknown = Executor::create(cpu_backend(1), plan, 1);
     CHECK(unknown.status.code == Code::not_found);
     CHECK(unknown.status.message == "there is no paste");
-    CHECK(asked == "paste on cpu");
+    CHECK(last_lookup == "paste on cpu");
 }
 
 TEST_CASE("functions run on the host, and a failure affects its run only") {
     find_copies();
-    auto made = Executor::create(cpu_backend(2), copying(), 1);
-    REQUIRE(made.status.ok());
-    CHECK(made.value->implementations() ==
+    auto result = Executor::create(cpu_backend(2), copying(), 1);
+    REQUIRE(result.status.ok());
+    CHECK(result.value->implementations() ==
           std::vector<std::string>{"Python function copy", "Python function copy"});
     const WeightBindings nothing({}, false);
     for (const std::string& text : {std::string(), std::string("ValueError: no"), std::string()}) {
@@ -86,7 +86,7 @@ TEST_CASE("functions run on the host, and a failure affects its run only") {
         const Memory in = a.x.data(), out = a.y.data();
         Executor::Run run;
         run.weights = &nothing, run.inputs = &in, run.outputs = &out;
-        const Status status = made.value->run(run);
+        const Status status = result.value->run(run);
         CHECK(status.ok() == text.empty());
         CHECK(status.message.find(text) != std::string::npos);
         if (text.empty()) CHECK(a.x == a.y);
@@ -97,7 +97,7 @@ TEST_CASE("on CUDA a function queues its work on the run's stream, without a gra
     find_copies();
     const auto on = backend();
     const auto executor = make(on, copying(), 1);
-    CHECK(asked == "copy on cuda:0");
+    CHECK(last_lookup == "copy on cuda:0");
     const WeightBindings nothing({}, false);
     Copies::streams.clear();
     for (int i = 0; i < 4; ++i) {

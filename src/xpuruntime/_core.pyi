@@ -62,7 +62,9 @@ def library_title(name: str) -> str:
     """Return the display name of a library."""
 
 def library_variable(name: str) -> str:
-    """Return the environment variable that overrides the search for a library."""
+    """
+    Return the environment variable that overrides the search for a library.
+    """
 
 def library_info(name: str) -> LibraryInfo:
     """Return the facts about a library. Loads nothing."""
@@ -347,12 +349,12 @@ class Module:
     def has(self, symbol: str) -> bool: ...
 
 def load_module(code: bytes, how: MapBy = ...) -> Module | Status:
-    """
-    Map an ELF shared object. The caller must have checked its digest.
-    """
+    """Map an ELF shared object. The caller must have checked its digest."""
 
 def missing_requirements(required: Sequence[str]) -> list[str]:
-    """Return those of the instruction sets and libraries that this machine lacks."""
+    """
+    Return those of the instruction sets and libraries that this machine lacks.
+    """
 
 class Backend:
     """A device driver."""
@@ -473,7 +475,9 @@ class Executor:
 def make_executor(backend: Backend, plan: Plan, io_specs: Sequence[tuple[object, Sequence[int]]], contexts: int) -> Executor | Status: ...
 
 def trust_arrays(type: object, probe: object, address: int, dtype: object, first_dim: int) -> bool:
-    """Check the layout of NumPy arrays on one of them; return True if they can be read in place."""
+    """
+    Check the layout of NumPy arrays on one of them; return True if they can be read in place.
+    """
 
 class CudaBlock:
     """A block of CUDA device memory, freed after the work that uses it."""

@@ -86,7 +86,7 @@ void called(uint32_t correlation) {
         });
 }
 
-void ran(const simulated::Work& work) {
+void ran(const simulated::WatchedWork& work) {
     const std::lock_guard<std::recursive_mutex> lock(mutex);
     const uint64_t start = clock_ns, end = clock_ns += 1000;
     if (work.kind == simulated::kernel)
@@ -151,7 +151,7 @@ void simulated_cupti_fail(const char* call, int result) {
         failures[call] = result;
 }
 
-int cuptiGetVersion(uint32_t* found) { return *found = version, 0; }
+int cuptiGetVersion(uint32_t* version_out) { return *version_out = version, 0; }
 int cuptiGetResultString(int result, const char** name) {
     return *name = result == 35   ? "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES"
                    : result == 39 ? "CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED"

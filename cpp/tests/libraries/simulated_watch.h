@@ -7,9 +7,9 @@
 
 namespace simulated {
 
-enum Kind { nothing, kernel, to_device, to_host, within, fill };
-struct Work {
-    Kind kind;
+enum WorkKind { nothing, kernel, to_device, to_host, within, fill };
+struct WatchedWork {
+    WorkKind kind;
     const char* name;
     const unsigned *grid, *block;
     unsigned shared;
@@ -19,7 +19,7 @@ struct Work {
 };
 struct Watcher {
     void (*called)(uint32_t correlation);        // a call that launches work, on the caller's thread
-    void (*ran)(const Work& work);               // when the work is done
+    void (*ran)(const WatchedWork& work);        // when the work is done
     void (*cloned)(void* node, void* original);  // of graph nodes
 };
 

@@ -148,14 +148,14 @@ void ReportWatchList::add(ReportWatch& watch, CUevent done) {
 void ReportWatchList::remove(ReportWatch& watch) {
     const std::lock_guard<std::mutex> lock(mutex_);
     items_.erase(
-        std::remove_if(items_.begin(), items_.end(), [&](const Item& item) { return item.watch == &watch; }),
+        std::remove_if(items_.begin(), items_.end(), [&](const WatchItem& item) { return item.watch == &watch; }),
         items_.end());
 }
 
 Status ReportWatchList::check() {
     const std::lock_guard<std::mutex> lock(mutex_);
     Status first;
-    for (const Item& item : items_)
+    for (const WatchItem& item : items_)
         if (Status status = item.watch->check(item.done); first.ok()) first = std::move(status);
     return first;
 }

@@ -83,12 +83,12 @@ class ReportWatchList {
     Status check();
 
   private:
-    struct Item {
+    struct WatchItem {
         ReportWatch* watch;
         CUevent done;
     };
     std::mutex mutex_;
-    std::vector<Item> items_;
+    std::vector<WatchItem> items_;
 };
 
 }  // namespace xpurt::cuda
