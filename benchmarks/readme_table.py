@@ -31,7 +31,7 @@ WORDS = {
         "and compiled, at worst {worst_ratio:.2f}",
         "machine": "{cpu}, {threads} threads, float32, median of runs in alternation; {versions}. "
         "Commands and all figures: [benchmarks](benchmarks/README.md).",
-        "gpu": "One {gpu}, milliseconds, in one run with PyTorch {torch} ([CUDA](docs/cuda.md)):",
+        "gpu": "One {gpu}, milliseconds, in one run with PyTorch {torch} ([CUDA](docs/how-to/cuda.md)):",
         "gpu_head": "| | native | eager | CUDA graph | torch.compile |",
         "batch": "ResNet-50, float16, batch {batch}",
         "token": "the sizes of Qwen2.5-1.5B, bfloat16: a token at a context of {context:,}",
@@ -51,7 +51,7 @@ WORDS = {
         "가장 나쁜 경우 {worst_ratio:.2f}배",
         "machine": "{cpu}, 스레드 {threads}개, float32, 번갈아 실행한 중앙값; {versions}. "
         "명령과 모든 수치: [benchmarks](benchmarks/README.md).",
-        "gpu": "{gpu} 한 장, 밀리초, PyTorch {torch}와 한 번의 실행에서([CUDA](docs/cuda.md)):",
+        "gpu": "{gpu} 한 장, 밀리초, PyTorch {torch}와 한 번의 실행에서([CUDA](docs/how-to/cuda.md)):",
         "gpu_head": "| | native | eager | CUDA graph | torch.compile |",
         "batch": "ResNet-50, float16, 배치 {batch}",
         "token": "Qwen2.5-1.5B 크기, bfloat16: 문맥 {context:,}에서 토큰 하나",

@@ -1,4 +1,4 @@
-"""Write the table of docs/entrances.md from ENTRANCES: `python scripts/entrances_page.py`. A test says when it is stale."""
+"""Write the table of docs/reference/policy-support.md from ENTRANCES: `python scripts/entrances_page.py`. A test says when it is stale."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from xpuruntime.policies.entrances import ENTRANCES, SESSION, Use
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "entrances.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "policy-support.md"
 _TABLE = re.compile(r"(?<=a test compares\. -->\n)(TABLE|(?:\|.*\n)+)")
 
 COLUMNS = {

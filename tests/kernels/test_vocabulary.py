@@ -31,7 +31,7 @@ from xpuruntime.policies.vocabulary import (
 )
 from xpuruntime.targets import DEVICE_KINDS, DeviceId
 
-DOC = Path(__file__).parents[2] / "docs" / "policies.md"
+DOC = Path(__file__).parents[2] / "docs" / "reference" / "policies.md"
 ABSENT = [(family, word) for family, words in KERNELS_NOT_IMPLEMENTED.items() for word in words]
 
 

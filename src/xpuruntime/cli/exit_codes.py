@@ -1,4 +1,4 @@
-"""The exit codes of ``xpu``: one table, documented in docs/command-line.md and tested against it."""
+"""The exit codes of ``xpu``: one table, documented in docs/reference/command-line.md and tested against it."""
 
 from __future__ import annotations
 
