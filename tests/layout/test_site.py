@@ -65,6 +65,12 @@ def test_the_page_of_a_schema_is_current(name: str) -> None:
     assert written == made, "run: python scripts/schema_pages.py"
 
 
+def test_the_diagrams_are_current() -> None:
+    drawn = runpy.run_path(str(ROOT / "scripts" / "diagrams.py"))["DIAGRAMS"]
+    written = {p.stem: p.read_text(encoding="utf-8") for p in (DOCS / "images").glob("*.svg")}
+    assert written == {name: draw().svg() for name, draw in drawn.items()}, "run: python scripts/diagrams.py"
+
+
 def test_every_option_of_a_command_is_on_its_page() -> None:
     script = runpy.run_path(str(ROOT / "scripts" / "cli_pages.py"))
     root = script["typer"].main.get_command(script["app"])
