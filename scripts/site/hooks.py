@@ -54,6 +54,8 @@ def on_page_markdown(markdown: str, page: Any, **kwargs: Any) -> str:
 
     def mended(match: re.Match[str]) -> str:
         target = _resolved(source, match[2])
+        if target is not None and target.suffix == ".ipynb":
+            return f"{match[1]}{match[2].removesuffix('.ipynb')}.md{match[3]}"  # the notebook's page
         if target is None or (target.is_relative_to(DOCS) and source.is_relative_to(DOCS)):
             return match[0]
         placed = target if target.is_relative_to(DOCS) else DOCS / OUTSIDE / target.relative_to(ROOT)
@@ -90,7 +92,8 @@ def _add_notebook(file: File, files: Files, config: Any) -> None:
     stem, parts = file.src_uri.removesuffix(".ipynb"), []
     for cell in cells:
         text = "".join(cell["source"])
-        parts.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
+        code = cell["cell_type"] != "markdown"
+        parts.append(f"```python\n{text}\n```" if code else text.replace(".ipynb)", ".md)"))
         for output in cell.get("outputs", ()):
             data = output.get("data", {})
             for kind, (suffix, decode) in IMAGES.items():
