@@ -9,14 +9,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 from emulated import call_of, judge, one_node
+from support.native import check
 
 from xpuruntime.codegen.cuda import cuda_target
 from xpuruntime.ir import GraphBuilder
 from xpuruntime.kernels.attention_shape import AttentionShape
 from xpuruntime.kernels.cuda.attention import FlashV2, Naive
 from xpuruntime.kernels.cuda.decode import FlashDecode, cut_for
-from xpuruntime.testing.cuda_host import cuda_host
-from xpuruntime.testing.native import check
+from xpuruntime.testing.emulation.cuda_host import cuda_host
 
 rng = np.random.default_rng(13)
 

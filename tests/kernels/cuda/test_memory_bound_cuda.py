@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.native import check, compile_native
+from support.speed_graphs import speed_graphs
 
 from xpuruntime import ir
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.program.program import CompiledProgram
 from xpuruntime.runtime import Executor
-from xpuruntime.testing.cuda_host import cuda_host
-from xpuruntime.testing.native import check, compile_native
-from xpuruntime.testing.speed_graphs import speed_graphs
+from xpuruntime.testing.emulation.cuda_host import cuda_host
 from xpuruntime.types import DType
 
 TARGET = cuda_host()

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.native import check
 
 from xpuruntime.ir import GraphBuilder
 from xpuruntime.kernels.cuda.recurrent import cut_for
-from xpuruntime.testing.cuda_host import cuda_host
-from xpuruntime.testing.native import check
+from xpuruntime.testing.emulation.cuda_host import cuda_host
 
 GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 FORMS: dict[str, dict[str, Any]] = {

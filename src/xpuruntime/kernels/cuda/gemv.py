@@ -2,7 +2,7 @@
 
 All of the time is that of reading the weight once. Warps own columns, lanes stride along k in 16-byte reads; the first weights of a launch
 are read before the one before it is done. Blocks have one item of columns each, up to eight blocks a multiprocessor: on an H200 that took
-17 us less a layer of Qwen2.5-1.5B than two blocks that stay and go through their items (``scripts/gpu/decoder_cuts.py``).
+17 us less a layer of Qwen2.5-1.5B than two blocks that stay and go through their items (``benchmarks/cuda/decoder_breakdown.py``).
 ``norm_linear`` has an RMS norm before the product: the sums of a row's squares are made with its staging, the factor is applied to finished
 sums. Gated, a group of warps has rows of both halves.
 """
