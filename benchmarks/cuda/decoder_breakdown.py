@@ -26,7 +26,7 @@ from gpu_report import Report, arguments, run_parts
 from models import milliseconds, prepare
 
 from xpuruntime.kernels.cuda import decode, decode_append, gemv
-from xpuruntime.kernels.cuda.gemv import Cut
+from xpuruntime.kernels.cuda.gemv import GemvTileConfig
 from xpuruntime.llm import Generator
 
 CONTEXT = 1024
@@ -42,26 +42,28 @@ CHOICES: dict[str, tuple[tuple[int, int, bool], tuple[Choice, ...]]] = {
 """Product -> (results, inner dim, gated), the ways to cut it that are tried, as ``FIELDS`` has them."""
 
 
-def cut_of(n: int, gated: bool, choice: Choice) -> Cut:
+def cut_of(n: int, gated: bool, choice: Choice) -> GemvTileConfig:
     """The cut of a choice."""
     columns, split, blocks, ahead, least = choice
     groups = 8 if split == 1 else 1
     items = -(-n // (columns // (1 + gated)))
-    return Cut(columns, split, groups, ahead, max(1, round(items / (blocks * groups))), least)
+    return GemvTileConfig(columns, split, groups, ahead, max(1, round(items / (blocks * groups))), least)
 
 
-def opened(asked: argparse.Namespace, model: Any, chosen: dict[tuple[int, int, bool], Cut]) -> Generator:
+def opened(
+    asked: argparse.Namespace, model: Any, chosen: dict[tuple[int, int, bool], GemvTileConfig]
+) -> Generator:
     """A generator whose products are cut so; others as ever."""
-    usual = gemv.cut_for
+    usual = gemv.gemv_tile_config
 
-    def cut(m: int, n: int, k: int, dtype: Any, gated: bool = False) -> Cut:
+    def cut(m: int, n: int, k: int, dtype: Any, gated: bool = False) -> GemvTileConfig:
         return (
             chosen.get((n, k, gated), usual(m, n, k, dtype, gated))
             if m == 1
             else usual(m, n, k, dtype, gated)
         )
 
-    with mock.patch.object(gemv, "cut_for", cut):
+    with mock.patch.object(gemv, "gemv_tile_config", cut):
         return Generator(model, capacity=CONTEXT + 64, dtype="bfloat16", buckets=(64,), device=asked.device)
 
 
@@ -70,7 +72,9 @@ def made(asked: argparse.Namespace) -> Any:
     return in_bfloat16(qwen(sizes_of(asked), asked.device, num_hidden_layers=asked.layers)).cpu()
 
 
-def token_us(asked: argparse.Namespace, model: Any, chosen: dict[tuple[int, int, bool], Cut]) -> float:
+def token_us(
+    asked: argparse.Namespace, model: Any, chosen: dict[tuple[int, int, bool], GemvTileConfig]
+) -> float:
     """Microseconds of a token at a context of 1,024."""
     with opened(asked, model, chosen) as ours:
         return milliseconds(token_of(ours, CONTEXT, asked.device), asked.device, 0.15) * 1e3
@@ -79,7 +83,7 @@ def token_us(asked: argparse.Namespace, model: Any, chosen: dict[tuple[int, int,
 def cuts(report: Report, asked: argparse.Namespace) -> Any:
     """A token's time with other cuts of its products."""
     model = made(asked)
-    chosen: dict[tuple[int, int, bool], Cut] = {}
+    chosen: dict[tuple[int, int, bool], GemvTileConfig] = {}
     found: dict[str, Any] = {"layers": asked.layers, "fields": FIELDS, "as it is": token_us(asked, model, {})}
     print(f"   as it is: {found['as it is']:.1f} us", flush=True)
     for product, (key, choices) in CHOICES.items():
@@ -143,9 +147,9 @@ def told(found: dict[str, Any]) -> None:
     print(f"   {found['launches']} launches in {found['us']:.1f} us", flush=True)
 
 
-WAYS: dict[str, Callable[[decode.Cut, int], decode.Cut]] = {
+WAYS: dict[str, Callable[[decode.DecodeTileConfig, int], decode.DecodeTileConfig]] = {
     "parts in memory": lambda cut, keys: cut,
-    "clusters, a tile at a time": lambda cut, keys: replace(decode.clustered(cut, keys), per=1),
+    "clusters, a tile at a time": lambda cut, keys: replace(decode.clustered(cut, keys), tiles_per_step=1),
     "clusters, two tiles": lambda cut, keys: decode.clustered(cut, keys),
     "clusters of 4, two tiles": lambda cut, keys: decode.clustered(cut, keys, 4),
 }
@@ -158,7 +162,9 @@ def attention(report: Report, asked: argparse.Namespace) -> Any:
     for way, cut in WAYS.items():
         with (
             mock.patch.object(
-                decode_append, "cut_of", lambda s, t, cut=cut: cut(decode.cut_for(s, t, 128), s.keys)
+                decode_append,
+                "append_tile_config",
+                lambda s, t, cut=cut: cut(decode.decode_tile_config(s, t, 128), s.keys),
             ),
             opened(asked, model, {}) as ours,
         ):

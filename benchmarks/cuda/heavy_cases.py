@@ -254,7 +254,7 @@ def tuned_cases() -> Iterator[Callable[[], Case]]:
             blocks = -(-n // (c * per * (8 if split == 1 else 1)))
             if c * ahead > 12 or turns % ahead or not 132 <= blocks <= 800 or (far and per == 1):
                 continue
-            cut = gemv.Cut(c, split, 8 if split == 1 else 1, ahead, per, far)
+            cut = gemv.GemvTileConfig(c, split, 8 if split == 1 else 1, ahead, per, far)
             yield lambda n=n, k=k, cut=cut: named(
                 f"{cut}", product(few, "linear", [(1, k), (n, k)], "bfloat16", time=True,
                                   lower=lambda call: gemv.gemv_stage(call, cut)))  # fmt: skip

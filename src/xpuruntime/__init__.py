@@ -28,7 +28,7 @@ _PUBLIC: dict[str, str] = {
     "CompiledProgram": "program.program",
     "CpuBackend": "runtime.backends",
     "CudaBackend": "runtime.backends",
-    "DAGExecutor": "inference.partitioned",
+    "DAGExecutor": "inference.partitioned.dag_executor",
     "Device": "runtime.device",
     "DeviceBuffer": "runtime.buffer",
     "Executor": "runtime.executor",

@@ -83,10 +83,12 @@ CASES: tuple[dict[str, Any], ...] = (
 )
 
 
-Way = Callable[[decode.Cut, int], decode.Cut]
+Way = Callable[[decode.DecodeTileConfig, int], decode.DecodeTileConfig]
 WAYS: dict[str, Way] = {
     "two tiles": lambda c, k: decode.clustered(c, k, most=2),
-    "two blocks of sixteen rows": lambda c, k: replace(decode.clustered(c, k, 2), narrow=False, per=1),
+    "two blocks of sixteen rows": lambda c, k: replace(
+        decode.clustered(c, k, 2), narrow=False, tiles_per_step=1
+    ),
     "in memory, narrow": lambda c, k: replace(c, narrow=c.rows <= 8),
 }
 
@@ -146,7 +148,11 @@ def test_a_cluster_has_all_keys_of_a_head() -> None:
 @pytest.mark.parametrize("way", list(WAYS))
 def test_other_cuts_compute_the_same(monkeypatch: pytest.MonkeyPatch, way: str, case: int) -> None:
     """What benchmarks/cuda/decoder_breakdown.py measures."""
-    monkeypatch.setattr(decode_append, "cut_of", lambda s, t: WAYS[way](decode.cut_for(s, t, 128), s.keys))
+    monkeypatch.setattr(
+        decode_append,
+        "append_tile_config",
+        lambda s, t: WAYS[way](decode.decode_tile_config(s, t, 128), s.keys),
+    )
     graph, feeds, old = step(**CASES[case])
     judged(call_of(graph, {}), graph, feeds, old)
 

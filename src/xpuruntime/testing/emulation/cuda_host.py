@@ -34,8 +34,12 @@ _LAUNCH = re.compile(
     r"// launch: grid (\d+) (\d+) (\d+), block (\d+) (\d+) (\d+), shared (\d+)(?:, cluster (\d+))?"
 )
 _MEETS = re.compile(
-    r"joined_|arrives_|__sync|__shfl|transposed<|rising\(|tensor::|TENSOR_|gemm|gemv|flash|simt|tiles|decode"
+    r"(warp|block|column)_reduce|is_last_block|__sync|__shfl|transposed<|rising\(|tensor::|DYNAMIC_SMEM|gemm|gemv|flash|simt|tiles|decode"
 )
+
+
+_STAND_INS = {"tensor": "cuda_tensor.h", "hopper": "cuda_hopper.h", "wgmma": "cuda_wgmma.h"}
+"""Parts with instructions that only a GPU has, and the files that replace them."""
 
 
 class CudaHost(CudaTarget):
@@ -72,7 +76,7 @@ class CudaHost(CudaTarget):
 
     def part(self, name: str) -> tuple[str, str]:
         """Instructions that only a GPU has are written out."""
-        stand_in = {"tensor": "cuda_tensor.h", "hopper": "cuda_hopper.h"}.get(name)
+        stand_in = _STAND_INS.get(name)
         return (stand_in, _own(stand_in)) if stand_in else super().part(name)
 
     def source(self, functions: Mapping[str, str], parts: Iterable[str] = ()) -> str:

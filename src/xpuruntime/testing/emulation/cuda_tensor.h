@@ -19,17 +19,17 @@ struct F16 {
     static u32 pack(float low, float high) { return host::narrow_f16(low) | (u32)host::narrow_f16(high) << 16; }
 };
 
-#define TENSOR_SHARED(name) unsigned char *const name = host::dynamic()
-#define TENSOR_HIDDEN (-__builtin_inff())
+#define DYNAMIC_SMEM(name) unsigned char *const name = host::dynamic()
+#define MASKED_SCORE (-__builtin_inff())
 
-static inline u32 place(const void *shared) { return (u32)((const unsigned char *)shared - host::dynamic()); }
-static inline unsigned char *place_at(u32 place) { return host::dynamic() + place; }
-static inline void copy16(u32 to, const void *from, bool there) {
-    if (there) memcpy(place_at(to), from, 16);
-    else memset(place_at(to), 0, 16);
+static inline u32 smem_addr(const void *shared) { return (u32)((const unsigned char *)shared - host::dynamic()); }
+static inline unsigned char *smem_ptr(u32 addr) { return host::dynamic() + addr; }
+static inline void cp_async_16(u32 to, const void *from, bool there) {
+    if (there) memcpy(smem_ptr(to), from, 16);
+    else memset(smem_ptr(to), 0, 16);
 }
-static inline void copies_commit() {}
-template <int pending> static inline void copies_wait() {}
+static inline void cp_async_commit() {}
+template <int pending> static inline void cp_async_wait() {}
 
 static inline void matrices(u32 (&r)[4], u32 from, bool transposed) {
     const unsigned me = host::block->current, first = me / 32 * 32, lane = me % 32;
@@ -39,16 +39,16 @@ static inline void matrices(u32 (&r)[4], u32 from, bool transposed) {
         u16 two[2];
         for (unsigned e = 0; e < 2; ++e) {
             const unsigned row = transposed ? lane % 4 * 2 + e : lane / 4, column = transposed ? lane / 4 : lane % 4 * 2 + e;
-            memcpy(&two[e], place_at(host::block->wide[first + m * 8 + row][0]) + column * 2, 2);
+            memcpy(&two[e], smem_ptr(host::block->wide[first + m * 8 + row][0]) + column * 2, 2);
         }
         r[m] = two[0] | (u32)two[1] << 16;
     }
     host::meet(host::AT_WARP);
 }
-static inline void load_matrices(u32 (&r)[4], u32 from) { matrices(r, from, false); }
-static inline void load_matrices_transposed(u32 (&r)[4], u32 from) { matrices(r, from, true); }
+static inline void ldmatrix_x4(u32 (&r)[4], u32 from) { matrices(r, from, false); }
+static inline void ldmatrix_x4_trans(u32 (&r)[4], u32 from) { matrices(r, from, true); }
 
-static inline u32 turned(u32 pair) {
+static inline u32 movmatrix_trans(u32 pair) {
     const unsigned me = host::block->current, first = me / 32 * 32, lane = me % 32;
     host::block->wide[me][0] = pair;
     host::meet(host::AT_WARP);
@@ -58,7 +58,7 @@ static inline u32 turned(u32 pair) {
     return two[0] | two[1] << 16;
 }
 
-template <class T> static inline void multiply(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+template <class T> static inline void mma_m16n8k16(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     const unsigned me = host::block->current, first = me / 32 * 32, lane = me % 32;
     const u32 mine[6] = {a[0], a[1], a[2], a[3], b0, b1};
     memcpy(host::block->wide[me], mine, sizeof mine);
@@ -79,6 +79,6 @@ template <class T> static inline void multiply(float (&d)[4], const u32 (&a)[4],
 static inline float exp2(float x) { return exp2f(x); }
 struct Quad { u32 x[4]; };
 static inline Quad load16(const void *from) { Quad q; memcpy(&q, from, 16); return q; }
-static inline Quad stream16(const void *from) { return load16(from); }
+static inline Quad ld_streaming_16(const void *from) { return load16(from); }
 
 }  // namespace tensor
