@@ -183,4 +183,4 @@ def test_the_page_lists_every_word_with_what_has_it() -> None:
         vendors = [w for w in words if (family, w) in OPTIONS]
         absent = KERNELS_NOT_IMPLEMENTED.get(family, ())
         wanted.append([f"`{family}`", *map(listed, (has["cpu"], has["cuda"], vendors, absent))])
-    assert table("## Words") == wanted
+    assert table("## Kernel names") == wanted
