@@ -1,5 +1,5 @@
 # One word each; every word is a script of the same name. VENV=.venv PYTHON=python3 can be set.
-.PHONY: help setup develop test test-cpp test-sanitize test-min test-core test-all coverage mutants conformance fuzz lint check demo bench bench-check clean
+.PHONY: help setup develop test test-cpp test-sanitize test-min test-core test-all coverage mutants conformance fuzz lint check docs demo bench bench-check clean
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*##/\1\t/p' Makefile
 setup:  ## .venv with everything pinned and the package as a wheel
@@ -30,6 +30,8 @@ lint: setup  ## format, lint, strict types
 	@scripts/lint
 check:  ## lint and test: what must hold before a change goes in
 	@scripts/check
+docs:  ## the documentation site into build/site, links checked
+	@scripts/docs
 demo:  ## real models on every engine of this machine
 	@scripts/demo
 bench: setup  ## measure this machine into benchmarks/results
