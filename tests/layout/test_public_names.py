@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import xpuruntime
+from xpuruntime import errors
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "xpuruntime"
 FILES = sorted(p for p in SOURCE.rglob("*.py"))
@@ -32,6 +33,10 @@ def test_every_public_name_of_the_package_is_there() -> None:
         if getattr(module, name) is not value:
             faults.append(f"xpuruntime.{name} is not {module.__name__}.{name}")
     assert faults == []
+
+
+def test_every_error_is_public() -> None:
+    assert {n for n, module in xpuruntime._PUBLIC.items() if module == "errors"} == set(errors.__all__)
 
 
 OFFERED = {
