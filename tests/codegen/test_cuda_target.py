@@ -215,10 +215,10 @@ def test_the_stand_in_is_the_same_text() -> None:
 def test_configurations_size_what_is_launched() -> None:
     from dataclasses import replace
 
-    from xpuruntime.codegen.cuda import CONFIG
+    from xpuruntime.targets import CUDA_GENERATED
 
     def texts(**changed: int) -> str:
-        target = batch_of(CudaTarget(LEVELS["sm_90"], replace(CONFIG, **changed)))
+        target = batch_of(CudaTarget(LEVELS["sm_90"], replace(CUDA_GENERATED, **changed)))
         gathered(target)
         return "\n".join(target.functions.values())
 

@@ -24,11 +24,11 @@ from .plans import (
     POSITION,
     Dims,
     Input,
+    LoopPlan,
     Operand,
     Operation,
-    Plan,
     Source,
-    Unfit,
+    UnsupportedLoop,
     body_of,
     shape_of,
     space_of,
@@ -38,13 +38,13 @@ from .plans import (
 __all__ = [
     "CONSTANT",
     "POSITION",
-    "Body",
     "Dims",
     "Input",
+    "LoopBody",
+    "LoopPlan",
     "Operand",
     "Operation",
-    "Plan",
-    "Unfit",
+    "UnsupportedLoop",
     "body_of",
     "plan",
     "shape_of",
@@ -52,9 +52,9 @@ __all__ = [
 ]
 
 
-def plan(node: Node, operands: Sequence[Operand], space: tuple[int, ...]) -> Plan:
+def plan(node: Node, operands: Sequence[Operand], space: tuple[int, ...]) -> LoopPlan:
     """The node over a space. Operands that are constants of one element become numbers. Raises Unfit."""
-    body = Body(space, operands)
+    body = LoopBody(space, operands)
     graph = body_of(node)
     if graph is None:
         names = [f"%{i}" if isinstance(o, TensorSpec | Const) else o for i, o in enumerate(operands)]
@@ -78,7 +78,7 @@ def plan(node: Node, operands: Sequence[Operand], space: tuple[int, ...]) -> Pla
 
 
 @dataclass
-class Body:
+class LoopBody:
     """Builds a plan. ``reduced``: the space's dims that every reduction in it runs over, known from the first one on."""
 
     space: tuple[int, ...]
@@ -91,9 +91,9 @@ class Body:
     values: dict[tuple[str, Dims], str] = field(default_factory=dict)
     reduced: frozenset[int] | None = None
 
-    def done(self, outputs: Sequence[str]) -> Plan:
+    def done(self, outputs: Sequence[str]) -> LoopPlan:
         """The plan of what was asked for."""
-        return Plan(
+        return LoopPlan(
             tuple(self.inputs.values()), tuple(self.operations.values()), tuple(outputs), self.space,
             self.reduced or frozenset(),
         )  # fmt: skip
@@ -104,7 +104,9 @@ class Body:
         """Broadcasting: trailing dims of a shape along the trailing dims of the space."""
         first = len(self.space) - len(shape)
         if first < 0:
-            raise Unfit(f"a value of shape {list(shape)} is larger than the loops over {list(self.space)}")
+            raise UnsupportedLoop(
+                f"a value of shape {list(shape)} is larger than the loops over {list(self.space)}"
+            )
         return tuple(self._along(first + i, extent) for i, extent in enumerate(shape))
 
     def _along(self, dim: int, extent: int) -> int | None:
@@ -112,7 +114,7 @@ class Body:
             return dim
         if extent == 1:
             return None
-        raise Unfit(f"extent {extent} does not run along {self.space[dim]}")
+        raise UnsupportedLoop(f"extent {extent} does not run along {self.space[dim]}")
 
     def dims_of(self, shape: tuple[int, ...], node: Node | None = None) -> Dims:
         """Where a result of the whole body lies: what a reduction leaves over lies along the dims that it kept."""
@@ -165,7 +167,7 @@ class Body:
         """An operand by its strides along the space."""
         key = (position, strides)
         if dtype not in COMPUTED:
-            raise Unfit(
+            raise UnsupportedLoop(
                 f"{dtype.value}: generated CPU code computes with bool, whole integers and floats of 16 to 64 bits",
                 Reason.DTYPE_UNSUPPORTED,
             )
@@ -191,7 +193,7 @@ class Body:
         if op in ("constant", "full"):
             value = attrs["value"]
             if not isinstance(value, Const | bool | int | float):
-                raise Unfit(f"{op} without a number")
+                raise UnsupportedLoop(f"{op} without a number")
             return self._constant(value, spec.dtype, spec.rank)
         if is_row(op):
             return self._row(node, operands, at, dims)
@@ -204,10 +206,10 @@ class Body:
 
     def _emit(self, op: str, sources: tuple[Source, ...], attrs: Attrs, dtype: DType, rank: int) -> str:
         if op not in POINTWISE:
-            raise Unfit(f"{op} is not pointwise", Reason.OP_UNSUPPORTED)
+            raise UnsupportedLoop(f"{op} is not pointwise", Reason.OP_UNSUPPORTED)
         wrong = why_not(op, [self.dtype(s) for s in sources if isinstance(s, str)], dtype, attrs)
         if wrong:
-            raise Unfit(wrong, Reason.DTYPE_UNSUPPORTED)
+            raise UnsupportedLoop(wrong, Reason.DTYPE_UNSUPPORTED)
         return self._add((op, repr(sources), attrs, dtype, rank), op, sources, attrs, dtype, rank)
 
     def reduce(self, kind: str, source: str, dtype: DType) -> str:
@@ -240,7 +242,7 @@ class Body:
             every = value.numpy().reshape(-1)
             bits = every.view(np.uint8).reshape(every.size, -1)
             if not every.size or (bits != bits[0]).any():
-                raise Unfit(f"a constant of {value.size} elements inside a loop")
+                raise UnsupportedLoop(f"a constant of {value.size} elements inside a loop")
             value = every[0].item()
         assert isinstance(value, bool | int | float)
         return self._add((CONSTANT, repr(value), dtype, rank), CONSTANT, (value,), Attrs(), dtype, rank)
@@ -261,7 +263,7 @@ class Body:
         full = shape_of(tensor_of(node.outputs[at].spec)) == shape_of(own)
         wanted = there if full else canonical.get(len(dims), ())
         if any(w != d for w, d in zip(wanted, dims, strict=True) if w is not None and self.space[w] != 1):
-            raise Unfit(f"{node.op} beside values that lie along other dims")
+            raise UnsupportedLoop(f"{node.op} beside values that lie along other dims")
         key = node.name or node.op
         if key not in self.rows:
             x = self.value(str(operands[0]), there)
@@ -279,10 +281,10 @@ class Body:
         first = len(self.space) - own.rank
         shape = shape_of(own)
         if any(shape[a] != self.space[first + a] for a in axes):
-            raise Unfit("a reduction of a value that is smaller than the loops")
+            raise UnsupportedLoop("a reduction of a value that is smaller than the loops")
         reduced = frozenset(first + a for a in axes if shape[a] != 1)
         if self.reduced is not None and self.reduced != reduced:
-            raise Unfit("reductions over different dims in one loop nest")
+            raise UnsupportedLoop("reductions over different dims in one loop nest")
         self.reduced = reduced
 
     @property
@@ -304,7 +306,7 @@ class Body:
             return self.value(source, tuple(None if e == 1 else next(along) for e in own))
         if source in self.bound and self._spec(source).is_dense:
             return self._dense(source, result, dims)
-        raise Unfit(f"a view of {list(own)} as {list(result)} between ops that one loop computes")
+        raise UnsupportedLoop(f"a view of {list(own)} as {list(result)} between ops that one loop computes")
 
     def _dense(self, source: str, result: tuple[int, ...], dims: Dims) -> str:
         """A dense operand under another shape."""

@@ -15,8 +15,8 @@ from ..types import DType, TensorSpec
 __all__ = [
     "COMPUTED",
     "STORAGE",
-    "Site",
-    "Term",
+    "ExprTerm",
+    "PointwiseCall",
     "compute_type",
     "constant",
     "converted",
@@ -38,7 +38,7 @@ COMPUTED = frozenset(STORAGE)
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class ExprTerm:
     """A value in the text. ``number``: its value where it is an immediate one (then the text is not used).
 
     rank: of the tensor, which type promotion asks for.
@@ -91,7 +91,7 @@ def constant(value: bool | int | float, dtype: DType) -> str:
     return f"number<N>({text})" if dtype.is_float else f"number<N>(({element_type(dtype)}){text})"
 
 
-def converted(term: Term, dtype: DType, number: DType | None = None) -> str:
+def converted(term: ExprTerm, dtype: DType, number: DType | None = None) -> str:
     """A term's text in another dtype; immediate numbers in ``number``, where it is given."""
     if term.number is not None:
         exact = number or dtype
@@ -103,26 +103,26 @@ def converted(term: Term, dtype: DType, number: DType | None = None) -> str:
     return f"convert<{STORAGE[dtype]}>({term.text})"
 
 
-def promoted_type(terms: Sequence[Term | None]) -> DType:
+def promoted_type(terms: Sequence[ExprTerm | None]) -> DType:
     """The type in which operands meet."""
     return promote([_promotes_as(t) for t in terms if t is not None])
 
 
-def _promotes_as(term: Term) -> TensorSpec | bool | int | float:
+def _promotes_as(term: ExprTerm) -> TensorSpec | bool | int | float:
     return TensorSpec((2,) * term.rank, term.dtype) if term.number is None else term.number
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class PointwiseCall:
     """An op where it is written: its operands, attributes and result."""
 
     op: str
-    terms: tuple[Term | None, ...]
+    terms: tuple[ExprTerm | None, ...]
     attrs: Attrs
     dtype: DType
     """of the result"""
 
-    def term(self, position: int) -> Term:
+    def term(self, position: int) -> ExprTerm:
         found = self.terms[position]
         assert found is not None
         return found

@@ -9,7 +9,16 @@ from collections.abc import Callable, Mapping
 
 from ..ir.ops._types import float_of
 from ..types import DType
-from .expr_terms import STORAGE, Site, Term, compute_type, converted, element_type, literal, promoted_type
+from .expr_terms import (
+    STORAGE,
+    ExprTerm,
+    PointwiseCall,
+    compute_type,
+    converted,
+    element_type,
+    literal,
+    promoted_type,
+)
 
 __all__ = [
     "Write",
@@ -43,7 +52,7 @@ __all__ = [
 ]
 
 
-Write = Callable[[Site], str]
+Write = Callable[[PointwiseCall], str]
 
 
 def real(function: str) -> Write:
@@ -54,7 +63,7 @@ def real(function: str) -> Write:
 def own(function: str) -> Write:
     """Within the operand's own type; bool is whole and positive already."""
 
-    def write(s: Site) -> str:
+    def write(s: PointwiseCall) -> str:
         x = s.term(0)
         return x.text if x.dtype is DType.BOOL else f"{function}({x.text})"
 
@@ -64,7 +73,7 @@ def own(function: str) -> Write:
 def sign(symbol: str, logical: str = "") -> Write:
     """``+`` and the like in the promoted type; of bool what ``logical`` says."""
 
-    def write(s: Site) -> str:
+    def write(s: PointwiseCall) -> str:
         dtype = s.promoted
         a, b = s.together(dtype, exact=True)
         return f"{a} {logical if dtype is DType.BOOL else symbol} {b}"
@@ -75,7 +84,7 @@ def sign(symbol: str, logical: str = "") -> Write:
 def common(function: str, logical: str = "") -> Write:
     """A function of two in the promoted type; of bool what ``logical`` says."""
 
-    def write(s: Site) -> str:
+    def write(s: PointwiseCall) -> str:
         dtype = s.promoted
         a, b = s.together(dtype)
         return f"{a} {logical} {b}" if dtype is DType.BOOL and logical else f"{function}({a}, {b})"
@@ -86,7 +95,7 @@ def common(function: str, logical: str = "") -> Write:
 def compare(symbol: str) -> Write:
     """Bool as 0 and 1, since true is -1 in a mask."""
 
-    def write(s: Site) -> str:
+    def write(s: PointwiseCall) -> str:
         dtype = s.promoted
         a, b = s.together(DType.UINT8 if dtype is DType.BOOL else dtype)
         return f"truth({a} {symbol} {b})"
@@ -97,7 +106,7 @@ def compare(symbol: str) -> Write:
 def logical(symbol: str) -> Write:
     """Of truth values."""
 
-    def write(s: Site) -> str:
+    def write(s: PointwiseCall) -> str:
         return f" {symbol} ".join(converted(t, DType.BOOL) for t in s.terms if t is not None)
 
     return write
@@ -106,14 +115,14 @@ def logical(symbol: str) -> Write:
 def quotient(write: str) -> Write:
     """A text of two real numbers ``a`` and ``b``."""
 
-    def text(s: Site) -> str:
+    def text(s: PointwiseCall) -> str:
         a, b = s.together(float_of(s.promoted), exact=True)
         return write.format(a=a, b=b)
 
     return text
 
 
-def div(s: Site) -> str:
+def div(s: PointwiseCall) -> str:
     """True, truncated or floored division."""
     mode = s.attrs["rounding_mode"]
     if mode is None:
@@ -128,7 +137,7 @@ def div(s: Site) -> str:
 _POWERS: Mapping[float, str] = {1: "{x}", 2: "{x} * {x}", 3: "{x} * {x} * {x}", -1: "reciprocal({x})"}
 
 
-def power(s: Site) -> str:
+def power(s: PointwiseCall) -> str:
     """A power; small whole exponents as products."""
     dtype, n = s.promoted, s.term(1).number
     a, b = s.together(dtype, exact=True)
@@ -139,14 +148,14 @@ def power(s: Site) -> str:
     return f"pow({a}, {b})"
 
 
-def where(s: Site) -> str:
+def where(s: PointwiseCall) -> str:
     """One of two by a bool."""
     dtype = promoted_type(s.terms[1:])
     a, b = (converted(t, dtype) for t in s.terms[1:] if t is not None)
     return f"select({converted(s.term(0), DType.BOOL)}, {a}, {b})"
 
 
-def clamp(s: Site) -> str:
+def clamp(s: PointwiseCall) -> str:
     """Between two limits, either of which may be absent."""
     dtype = s.promoted
     x, low, high = (None if t is None else converted(t, dtype) for t in (*s.terms, None, None)[:3])
@@ -160,13 +169,13 @@ def clamp(s: Site) -> str:
     )
 
 
-def cast(s: Site) -> str:
+def cast(s: PointwiseCall) -> str:
     """To a narrow float it rounds, there and then."""
     x, to = s.term(0), s.dtype
     return x.text if x.dtype is to else converted(x, to)
 
 
-def bitcast(s: Site) -> str:
+def bitcast(s: PointwiseCall) -> str:
     """The same bits in a type of the same size."""
     x, narrow = s.term(0), (DType.FLOAT16, DType.BFLOAT16)
     if DType.BOOL in (x.dtype, s.dtype):
@@ -177,36 +186,36 @@ def bitcast(s: Site) -> str:
     return f"bitcast<{compute_type(s.dtype)}>({text})"
 
 
-def isnan(s: Site) -> str:
+def isnan(s: PointwiseCall) -> str:
     """Whether it is no number."""
     x = s.term(0)
     return f"truth({x.text} != {x.text})"
 
 
-def isinf(s: Site) -> str:
+def isinf(s: PointwiseCall) -> str:
     """Whether it is infinite; whole numbers never are."""
     x = s.term(0)
     if not x.dtype.is_float:
         return f"truth({x.text} != {x.text})"
     tests = [
-        f"({x.text} == {converted(Term('', x.dtype, 0, sign * math.inf), x.dtype)})"
+        f"({x.text} == {converted(ExprTerm('', x.dtype, 0, sign * math.inf), x.dtype)})"
         for sign, asked in ((1, s.attrs["positive"]), (-1, s.attrs["negative"]))
         if asked
     ]
     return f"truth({' | '.join(tests) or f'{x.text} != {x.text}'})" if tests else "splat<boolean<N>>(0)"
 
 
-def logical_not(s: Site) -> str:
+def logical_not(s: PointwiseCall) -> str:
     """Whether it is zero."""
     return f"negated({converted(s.term(0), DType.BOOL)})"
 
 
-def bitwise_not(s: Site) -> str:
+def bitwise_not(s: PointwiseCall) -> str:
     """Every bit turned; of bool the other one."""
     return logical_not(s) if s.term(0).dtype is DType.BOOL else f"~{s.term(0).text}"
 
 
-def rounded(s: Site) -> str:
+def rounded(s: PointwiseCall) -> str:
     """To the nearest whole number, or to decimals, halves to even."""
     x, decimals = s.term(0), s.attrs["decimals"]
     if not x.dtype.is_float or not decimals:
@@ -215,13 +224,13 @@ def rounded(s: Site) -> str:
     return f"round_to({x.text}, ({kind})1e{abs(decimals)}, {'true' if decimals > 0 else 'false'})"
 
 
-def number_of(s: Site, value: float) -> str:
+def number_of(s: PointwiseCall, value: float) -> str:
     """A number in the type of the op's real operand."""
     dtype = float_of(s.term(0).dtype)
-    return converted(Term("", dtype, 0, value), dtype, DType.FLOAT32 if dtype.bits < 32 else dtype)
+    return converted(ExprTerm("", dtype, 0, value), dtype, DType.FLOAT32 if dtype.bits < 32 else dtype)
 
 
-def elu(s: Site) -> str:
+def elu(s: PointwiseCall) -> str:
     """ELU, CELU and SELU: linear above zero, exponential below."""
     x = s.real()
 
@@ -235,47 +244,47 @@ def elu(s: Site) -> str:
     return f"select({x} > {n(0)}, {_sure(s, above)}, {_sure(s, below)})"
 
 
-def _sure(s: Site, text: str) -> str:
+def _sure(s: PointwiseCall, text: str) -> str:
     """A text whose C++ type is that of the operand: scalars of narrow types would widen."""
     return f"({compute_type(float_of(s.term(0).dtype))})({text})"
 
 
-def leaky(s: Site) -> str:
+def leaky(s: PointwiseCall) -> str:
     """A slope below zero."""
     x, slope = s.real(), number_of(s, s.attrs["negative_slope"])
     return f"select({x} > {number_of(s, 0)}, {x}, {_sure(s, f'{x} * {slope}')})"
 
 
-def hardsigmoid(s: Site) -> str:
+def hardsigmoid(s: PointwiseCall) -> str:
     """A line, clipped to 0 and 1."""
     inner = f"{s.real()} * {number_of(s, s.attrs['alpha'])} + {number_of(s, s.attrs['beta'])}"
     return f"clip({_sure(s, inner)}, {number_of(s, 0)}, {number_of(s, 1)})"
 
 
-def hardswish(s: Site) -> str:
+def hardswish(s: PointwiseCall) -> str:
     """X times a line that is clipped to 0 and 1."""
     x = s.real()
     return f"{x} * clip({_sure(s, f'{x} + {number_of(s, 3)}')}, {number_of(s, 0)}, {number_of(s, 6)}) / {number_of(s, 6)}"
 
 
-def softplus(s: Site) -> str:
+def softplus(s: PointwiseCall) -> str:
     """log(1 + exp(beta x)) / beta; the line itself from a threshold on."""
     kind, threshold = element_type(float_of(s.term(0).dtype)), s.attrs["threshold"]
     limit = math.inf if threshold is None else threshold
     return f"softplus({s.real()}, ({kind}){s.attrs['beta']!r}, ({kind}){literal(limit, DType.FLOAT64)})"
 
 
-def prelu(s: Site) -> str:
+def prelu(s: PointwiseCall) -> str:
     """A slope below zero that is an operand."""
     x, slope = s.term(0).text, converted(s.term(1), s.term(0).dtype)
     return f"select({x} > splat<decltype(+{x})>(0), {x}, ({compute_type(s.dtype)})({x} * {slope}))"
 
 
-def silu_mul(s: Site) -> str:
+def silu_mul(s: PointwiseCall) -> str:
     """Silu of the first times the second."""
     return f"silu({s.real(0)}) * {s.real(1)}"
 
 
-def gelu(s: Site) -> str:
+def gelu(s: PointwiseCall) -> str:
     """By the error function, or by its approximation with tanh."""
     return real("gelu_tanh" if s.attrs["approximate"] == "tanh" else "gelu")(s)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Nest", "Tasks", "cut", "indented", "nest", "offset_text", "task_loops"]
+__all__ = ["Nest", "TaskSplit", "cut", "indented", "nest", "offset_text", "task_loops"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def nest(extents: Sequence[int], strides: Mapping[str, Sequence[int]], order: Se
 
 
 @dataclass(frozen=True, slots=True)
-class Tasks:
+class TaskSplit:
     """How a nest is cut: ``rows`` rows a task, or (with ``chunk`` below the inner extent) ``chunk`` elements of one row."""
 
     count: int
@@ -60,18 +60,18 @@ class Tasks:
     chunk: int
 
 
-def cut(space: Nest, least: int, lanes: int) -> Tasks:
+def cut(space: Nest, least: int, lanes: int) -> TaskSplit:
     """Tasks of about ``least`` elements; never fewer than a vector, and at least one task."""
     least = max(least, lanes)
     if not space.elements:
-        return Tasks(1, 1, space.inner)
+        return TaskSplit(1, 1, space.inner)
     if space.inner >= 2 * least:
         pieces = space.inner // least
         chunk = math.ceil(math.ceil(space.inner / pieces) / lanes) * lanes
-        return Tasks(space.rows * math.ceil(space.inner / chunk), 1, chunk)
+        return TaskSplit(space.rows * math.ceil(space.inner / chunk), 1, chunk)
     pieces = max(1, space.elements // least)
     rows = math.ceil(space.rows / pieces)
-    return Tasks(math.ceil(space.rows / rows), rows, space.inner)
+    return TaskSplit(math.ceil(space.rows / rows), rows, space.inner)
 
 
 def offset_text(extents: Sequence[int], strides: Sequence[int], index: str = "row") -> str:
@@ -102,7 +102,7 @@ def indented(lines: Sequence[str], by: int = 1) -> list[str]:
     return [f"{'  ' * by}{line}" if line else line for line in lines]
 
 
-def task_loops(space: Nest, tasks: Tasks, body: Sequence[str], what: str = "") -> list[str]:
+def task_loops(space: Nest, tasks: TaskSplit, body: Sequence[str], what: str = "") -> list[str]:
     """The loop over tasks around a body that reads ``row``, and ``first`` and ``last`` where a task is a piece of a row."""
     inner, rows = space.inner, space.rows
     what = what or f"rows of {inner}"

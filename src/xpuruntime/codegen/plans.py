@@ -11,7 +11,7 @@ from ..decisions import Reason
 from ..ir.attributes import Attrs, Const
 from ..ir.graph import Graph, Node
 from ..types import DType, TensorSpec
-from .expr_terms import Term
+from .expr_terms import ExprTerm
 from .formulas import is_row
 
 __all__ = [
@@ -19,11 +19,11 @@ __all__ = [
     "POSITION",
     "Dims",
     "Input",
+    "LoopPlan",
     "Operand",
     "Operation",
-    "Plan",
     "Source",
-    "Unfit",
+    "UnsupportedLoop",
     "body_of",
     "shape_of",
     "space_of",
@@ -43,7 +43,7 @@ POSITION = -1
 """As ``Input.operand``: the number of an element within its row, in row-major order of the reduced dims."""
 
 
-class Unfit(Exception):
+class UnsupportedLoop(Exception):
     """A body that no loop nest computes; text and code say why. It never leaves ``supports``."""
 
     def __init__(self, why: str, code: Reason = Reason.SHAPE_UNSUPPORTED) -> None:
@@ -77,7 +77,7 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LoopPlan:
     """What is read, what is computed in which order, and the names of the results."""
 
     inputs: tuple[Input, ...]
@@ -92,14 +92,14 @@ class Plan:
         found = next(e for e in entries if e.name == name)
         return found.dtype, found.rank
 
-    def term(self, source: Source) -> Term | None:
+    def term(self, source: Source) -> ExprTerm | None:
         """An operand as a term; the text of a value is its name."""
         if source is None:
             return None
         if isinstance(source, str):
             dtype, rank = self.spec(source)
-            return Term(source, dtype, rank)
-        return Term("", DType.FLOAT32, 0, source)
+            return ExprTerm(source, dtype, rank)
+        return ExprTerm("", DType.FLOAT32, 0, source)
 
 
 def shape_of(spec: TensorSpec) -> tuple[int, ...]:
@@ -127,5 +127,5 @@ def space_of(node: Node, operands: Sequence[Operand]) -> tuple[int, ...]:
 def tensor_of(operand: object) -> TensorSpec:
     """An operand that is a tensor. Raises Unfit for any other."""
     if not isinstance(operand, TensorSpec):
-        raise Unfit("an operand that is no tensor")
+        raise UnsupportedLoop("an operand that is no tensor")
     return operand

@@ -16,7 +16,7 @@ from ..program.program import Binary
 from ..targets import TargetConfig
 
 if TYPE_CHECKING:
-    from .own_libraries import OwnLibraries
+    from .local_libraries import LocalLibraries
 
 __all__ = ["PORTABLE", "CodegenTarget"]
 
@@ -57,7 +57,7 @@ class CodegenTarget(ABC):
     any_layout: frozenset[str] = frozenset()
     few_rows: int = 8
     place_alignment: int = 1
-    libraries: OwnLibraries | None = None
+    libraries: LocalLibraries | None = None
     here: bool = False
 
     @abstractmethod

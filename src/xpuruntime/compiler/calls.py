@@ -11,14 +11,14 @@ from ..ir import Graph, Node
 from ..ir.family import source_names
 from ..kernels.kernel import Lowered, Stage
 from ..program.program import StateRef
-from .memory import Memory, Use
+from .memory import Memory, MemoryUse
 from .weights import KnownValues
 
-__all__ = ["Call", "Lowering", "calls_of"]
+__all__ = ["LoweredGraph", "StageCall", "calls_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class StageCall:
     """A stage of a kernel with the names of its buffers; ``inputs`` before ``outputs``, as the function takes them.
 
     because: who chose the kernel, for errors.
@@ -34,13 +34,13 @@ class Call:
     because: str = ""
 
     @property
-    def use(self) -> Use:
+    def use(self) -> MemoryUse:
         """What it does to memory."""
-        return Use(self.inputs, self.outputs, self.in_place)
+        return MemoryUse(self.inputs, self.outputs, self.in_place)
 
 
 @dataclass(slots=True)
-class Lowering:
+class LoweredGraph:
     """What becomes of one graph on one target.
 
     inputs, outputs: names of the border's buffers, the same on every target. ``renamed``: values that are outputs under these names.
@@ -48,7 +48,7 @@ class Lowering:
     """
 
     graph: Graph
-    calls: list[Call]
+    calls: list[StageCall]
     memory: Memory
     known: KnownValues
     decisions: list[Decision]
@@ -61,7 +61,7 @@ class Lowering:
 
 def calls_of(
     kernel: str, node: Node, lowered: Lowered, names: Mapping[str, str], because: str = ""
-) -> list[Call]:
+) -> list[StageCall]:
     """The stages of a lowered node in order. ``names``: the buffer of each argument (``in0``, ``out0``, ``temp0`` ...).
 
     Raises BuildError for a stage that takes a result before an operand.
@@ -85,7 +85,7 @@ def calls_of(
             )
         written.update(results)
         made.append(
-            Call(
+            StageCall(
                 kernel,
                 stage,
                 tuple(names[a] for a in operands),

@@ -22,8 +22,8 @@ from ..kernels.user import UserKernel
 from ..policies import KernelPolicy, Offer, choose
 from ..policies.pins import parted
 from ..printable import logger
-from .asked import declined
 from .demands import facts_of
+from .library_support import declined
 from .times import KernelTimes
 
 __all__ = ["Chooser", "Chosen", "OffersOf", "workspace_of"]

@@ -13,7 +13,7 @@ from ..faults import part
 from ..kernels.kernel import Built, Unit
 from ..program.kinds import MAX_SIZE
 from ..program.program import Binary, ExecutionPlan, KernelCall
-from .calls import Call, Lowering
+from .calls import LoweredGraph, StageCall
 
 __all__ = ["Code", "plan_of", "symbols_of"]
 
@@ -69,7 +69,7 @@ class Code:
         ]
 
 
-def plan_of(lowering: Lowering, code: Code) -> ExecutionPlan:
+def plan_of(lowering: LoweredGraph, code: Code) -> ExecutionPlan:
     """The execution plan of one entry point on one target; its functions go into ``code``. Raises BuildError."""
     with part("memory planning"):
         buffers, arena = lowering.memory.done([c.use for c in lowering.calls])
@@ -99,7 +99,7 @@ def plan_of(lowering: Lowering, code: Code) -> ExecutionPlan:
     )
 
 
-def _emitted(call: Call, code: Code, named: Callable[[str], str]) -> KernelCall:
+def _emitted(call: StageCall, code: Code, named: Callable[[str], str]) -> KernelCall:
     """``_call``; what goes wrong in it is the kernel's."""
     with part(emitted_part(call.kernel, call.nodes)):
         return _call(call, code, named)
@@ -110,7 +110,7 @@ def emitted_part(kernel: str, nodes: Sequence[str]) -> str:
     return f"kernel {kernel} for {', '.join(nodes[:3]) or 'no node of the model'}"
 
 
-def _call(call: Call, code: Code, named: Callable[[str], str]) -> KernelCall:
+def _call(call: StageCall, code: Code, named: Callable[[str], str]) -> KernelCall:
     stage = call.stage
     index, built = -1, None
     if stage.unit is not None:
@@ -137,7 +137,7 @@ def _call(call: Call, code: Code, named: Callable[[str], str]) -> KernelCall:
     )
 
 
-def _apart(call: Call, unit: Unit, code: Code) -> tuple[int, Built]:
+def _apart(call: StageCall, unit: Unit, code: Code) -> tuple[int, Built]:
     """The binary of a unit. A failure says for which node it was compiled, and who chose it."""
     try:
         return code.add_apart(unit)

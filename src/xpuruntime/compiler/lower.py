@@ -18,12 +18,12 @@ from ..passes.layout import Layouts
 from ..policies import KernelPolicy
 from ..program.program import BufferKind, StateRef
 from ..types import DType, TensorSpec
-from .calls import Call, Lowering, calls_of
+from .calls import LoweredGraph, StageCall, calls_of
 from .chooser import Chooser, OffersOf
 from .concat import Placement, place_concats
 from .memory import Memory
+from .pdl import order_early_reads
 from .times import KernelTimes
-from .turns import in_turn
 from .views import free_views, view_of
 from .weights import KnownValues
 
@@ -41,7 +41,7 @@ def lower(
     *,
     phase: str = "inference",
     times: KernelTimes | None = None,
-) -> Lowering:
+) -> LoweredGraph:
     """Kernels for every node of a static graph. ``times``: what was measured of kernels.
 
     Raises KernelUnavailable (with the decision) where no kernel computes a node or the one that a policy forces cannot be had.
@@ -55,14 +55,14 @@ class _Lowerer:
         self.graph, self.chooser = graph, chooser
         self.layouts = dict(layouts)
         self.known, self.memory = KnownValues(graph), Memory()
-        self.calls: list[Call] = []
+        self.calls: list[StageCall] = []
         self.fresh = self.counters = 0
         self.placements: dict[str, Placement] = {}
         self.made: dict[str, TensorSpec] = {}  # copies that the graph does not have
         # A value that leaves the graph is written where the caller wants it, if a kernel makes it.
         self.leaving = {o.value for o in graph.outputs}
 
-    def run(self) -> Lowering:
+    def run(self) -> LoweredGraph:
         for value in self.graph.inputs:
             self.memory.declare(value.name, BufferKind.INPUT, self.graph.spec(value.name))
         for state in self.graph.states:
@@ -83,9 +83,9 @@ class _Lowerer:
             self.memory.reuse([c.use for c in self.calls])
         self.calls = [c for c in self.calls if not (c.stage.copies and self._in_place(c))]
         self._states()
-        self.calls = in_turn(self.calls, self.memory)
+        self.calls = order_early_reads(self.calls, self.memory)
         inputs = tuple(v.name for v in self.graph.inputs)
-        return Lowering(
+        return LoweredGraph(
             self.graph,
             self.calls,
             self.memory,
@@ -231,7 +231,7 @@ class _Lowerer:
         self._emit(node, kernel.name, lowered, because)
         self.calls = [*self.calls[first:], *self.calls[:first]]
 
-    def _in_place(self, call: Call) -> bool:
+    def _in_place(self, call: StageCall) -> bool:
         return self.memory.place(call.inputs[0]) == self.memory.place(call.outputs[0])
 
     def _temp(self, size: int) -> str:

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from ..program.program import BufferAllocation, BufferKind
 from ..types import TensorSpec
 
-__all__ = ["ALIGNMENT", "Memory", "Use", "place"]
+__all__ = ["ALIGNMENT", "Memory", "MemoryUse", "place"]
 
 ALIGNMENT = 64
 """Bytes to which places in memory are rounded: a cache line and the widest vector."""
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class MemoryUse:
     """What one call does to memory: buffers that it reads and writes, and which result may overwrite which operand."""
 
     reads: tuple[str, ...]
@@ -71,7 +71,7 @@ class Memory:
         """What its memory is to a run."""
         return self._values[name].kind
 
-    def done(self, uses: Sequence[Use]) -> tuple[tuple[BufferAllocation, ...], int]:
+    def done(self, uses: Sequence[MemoryUse]) -> tuple[tuple[BufferAllocation, ...], int]:
         """Allocations in order of declaration, and the bytes of the arena. ``reuse`` comes before."""
         lives = self._lives(uses)
         scratch = {
@@ -87,7 +87,7 @@ class Memory:
             made.append(BufferAllocation(name, v.kind, v.spec, v.size, v.root, offset, first, last))
         return tuple(made), peak
 
-    def _lives(self, uses: Sequence[Use]) -> dict[str, tuple[int, int]]:
+    def _lives(self, uses: Sequence[MemoryUse]) -> dict[str, tuple[int, int]]:
         lives: dict[str, tuple[int, int]] = {}
         for at, use in enumerate(uses):
             for name in (*use.reads, *use.writes):
@@ -95,7 +95,7 @@ class Memory:
                 lives[root] = (lives[root][0] if root in lives else at, at)
         return lives
 
-    def reuse(self, uses: Sequence[Use]) -> None:
+    def reuse(self, uses: Sequence[MemoryUse]) -> None:
         """Let results take the memory of operands that nothing reads afterwards."""
         last = {root: span[1] for root, span in self._lives(uses).items()}
         for value in self._updates:

@@ -30,7 +30,7 @@ from ..types import DType
 from .entrance import check_static, fixed_symbols
 from .partition_cost import Costs
 from .partition_measured import cheapest_way, crossing_bytes
-from .partition_offers import Supports, Wanted
+from .partition_offers import PartitionRequest, Supports
 from .partition_plan import Atom, PartitionPlan, PlanWriter, TransferOp, split_engine
 from .partition_regions import cluster, hulls
 from .partition_support import is_op_supported
@@ -96,7 +96,7 @@ def partition(
     if fields := execution.set_fields():
         request["policy"] = {k: Policy(execution=execution).to_dict()["execution"][k] for k in fields}
     rest = tuple(o for o in others if o not in (engine, split_engine(engine)[0]))
-    wanted = Wanted(engine, rest, dict(place or {}), kernels, supports, target)
+    wanted = PartitionRequest(engine, rest, dict(place or {}), kernels, supports, target)
     rates = costs if isinstance(costs, Costs) else Costs(measured=costs or {})
     found = replace(_Partitioner(graph, wanted, rates, request).run(absorb), demands=resolved)
     return _without_alternatives(found, split_engine(engine)[0]) if alone else found
@@ -156,7 +156,9 @@ def _own(supports: Supports) -> Supports:
 
 
 class _Partitioner:
-    def __init__(self, graph: Graph, wanted: Wanted, costs: Costs, request: Mapping[str, Any]) -> None:
+    def __init__(
+        self, graph: Graph, wanted: PartitionRequest, costs: Costs, request: Mapping[str, Any]
+    ) -> None:
         self.graph, self.wanted, self.costs, self.request = graph, wanted, costs, request
         self.nodes = [n for n in graph.nodes if n.op != "constant"]
         self.place = {v.name: i for i, n in enumerate(self.nodes) for v in n.outputs}

@@ -16,7 +16,7 @@ from ..policies.choose import vendor_keeps_to
 from .demands import facts_of
 from .partition_support import call_of, demand_kernels, is_op_supported
 
-__all__ = ["Supports", "Wanted"]
+__all__ = ["PartitionRequest", "Supports"]
 
 Supports: TypeAlias = Callable[[NodeCall], "Support | bool"]
 """Whether an engine takes a node; ``is_op_supported`` is one."""
@@ -25,7 +25,7 @@ _ATEN = frozenset({"aten", "torch"})
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PartitionRequest:
     """Who may take what. ``supports`` speaks for ``engine`` where the user gave it."""
 
     engine: str

@@ -17,7 +17,7 @@ def cluster(before: Sequence[Collection[int]], labels: Sequence[object]) -> list
     before: for each item the items that it reads, all of them smaller. labels: only neighbours of equal label are joined.
     Greedy, in the items' order: an item joins every group that it reads from and may join.
     """
-    groups = _Groups()
+    groups = _RegionGroups()
     for item, reads in enumerate(before):
         own = groups.add(item, {groups.of[r] for r in reads}, labels[item])
         for other in sorted(groups.before[own]):
@@ -26,7 +26,7 @@ def cluster(before: Sequence[Collection[int]], labels: Sequence[object]) -> list
     return groups.ordered()
 
 
-class _Groups:
+class _RegionGroups:
     """Groups with the groups that they read from and are read by."""
 
     def __init__(self) -> None:

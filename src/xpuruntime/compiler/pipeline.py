@@ -36,7 +36,7 @@ from ..program.program import Binary, CompiledProgram, EntryPoint, ExecutionPlan
 from ..program.told import fitted
 from ..program.validate import validate
 from ..targets import TargetConfig
-from .calls import Lowering
+from .calls import LoweredGraph
 from .demands import Demands
 from .emit import Code, emitted_part, plan_of
 from .entrance import fixed_symbols, phases_of, settled_precision, targets_of
@@ -156,7 +156,7 @@ def _compile(
         _take(subject, entry)
         context = asked[phases[name]].context()
         graphs[name] = run_passes(entry, rewrites, context=context, watch=_watched(watch))
-    lowered: list[Lowering] = []
+    lowered: list[LoweredGraph] = []
     binaries: list[Binary] = []
     plans: dict[str, list[ExecutionPlan]] = {name: [] for name in graphs}
     borders: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
@@ -200,7 +200,7 @@ def _compile(
             ]
         ),
         digest=_digest(graphs, demands, targets, phase, measured, declined),
-        facts={"xpuruntime": __version__, "demands": kept} | _aliases(graphs.values()),
+        facts={"xpuruntime": __version__, "demands": kept} | _aliases(graphs.values()) | _gpus(targets),
     )
     program = fitted(program)
     if all(b.data for b in binaries):  # a target may leave assembling to its caller
@@ -263,6 +263,13 @@ def _aliases(graphs: Iterable[Graph]) -> dict[str, Any]:
             texts = [n for n in others if isinstance(n, str)] if isinstance(others, tuple) else []
             names[name] = list(dict.fromkeys([*names.get(name, []), *texts]))
     return {"aliases": names} if names else {}
+
+
+def _gpus(targets: Iterable[CodegenTarget]) -> dict[str, Any]:
+    """Return the sizes of the GPUs that code was generated for, by target; nothing without such targets."""
+    names = ("num_sms", "smem_per_block", "max_cluster_size")
+    sizes = {t.name: {n: getattr(t.config, n) for n in names} for t in targets if t.config.num_sms}
+    return {"gpus": sizes} if sizes else {}
 
 
 def _check_phase(phase: str) -> None:

@@ -88,7 +88,7 @@ _LARGEST = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class _RecipeNode:
     """One step over values by name, and over numbers. Values that are read twice are made once, so steps are kept apart until a recipe is asked for."""
 
     op: str
@@ -108,7 +108,7 @@ class KnownValues:
             for w in graph.weights
         }
         self._weights = dict(self.refs)
-        self._made: dict[str, _Made | str] = {}  # value -> how it is made, or the weight that it is
+        self._made: dict[str, _RecipeNode | str] = {}  # value -> how it is made, or the weight that it is
         self._specs: dict[str, TensorSpec] = {w.name: w.spec for w in graph.weights}
         self._consts: dict[str, Const] = {}
         self._recipes: dict[str, WeightTransformRecipe] = {}
@@ -164,7 +164,7 @@ class KnownValues:
             elif operand is not None:
                 number: dict[str, Any] = {"value": operand, "dtype": node.spec.dtype.value, "shape": []}
                 operands.append(RecipeStep("constant", (), number))
-        self._known(node, _Made(op, tuple(operands), attrs))
+        self._known(node, _RecipeNode(op, tuple(operands), attrs))
         return True
 
     def recipe(self, value: str, packed: Packed | None = None) -> str:
@@ -214,7 +214,7 @@ class KnownValues:
         self._largest[node.outputs[0].name], self._reads[node.outputs[0].name] = largest, reads
         return True
 
-    def _known(self, node: Node, made: _Made | str) -> None:
+    def _known(self, node: Node, made: _RecipeNode | str) -> None:
         name = node.outputs[0].name
         if isinstance(made, str):
             self._largest[name], self._reads[name] = 0, frozenset([made])
@@ -228,7 +228,7 @@ class KnownValues:
             return (), made
         steps: list[RecipeStep] = []
         place: dict[str, str] = {}  # value -> what later steps call it
-        stack: list[tuple[str, _Made, list[str]]] = [(value, made, [])]
+        stack: list[tuple[str, _RecipeNode, list[str]]] = [(value, made, [])]
         while stack:
             name, made, inputs = stack[-1]
             if len(inputs) == len(made.operands):

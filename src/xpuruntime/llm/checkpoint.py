@@ -20,7 +20,7 @@ from ..protocols import Array
 from ..tensor_files import read_safetensors
 from ..types import DType, TensorSpec
 from .config import DecoderConfig, read_stops
-from .text import Text, open_text
+from .text import TextCodec, open_text
 
 __all__ = ["Checkpoint", "open_checkpoint", "read_config"]
 
@@ -37,7 +37,7 @@ class Checkpoint:
     specs: Mapping[str, TensorSpec]
     files: Mapping[str, str] = field(default_factory=dict)
     folder: Path | None = None
-    text: Text | None = None
+    text: TextCodec | None = None
 
 
 def open_checkpoint(source: Any) -> Checkpoint:

@@ -168,7 +168,7 @@ class Generator:
         return [done for group in groups for done in self._answers(group, None, asked)]
 
     def _answers(
-        self, texts: list[list[int]], on_piece: Callable[[str], object] | None, asked: _Asked
+        self, texts: list[list[int]], on_piece: Callable[[str], object] | None, asked: _GenerationOptions
     ) -> list[Completion]:
         begun = first = time.perf_counter()
         made: list[list[int]] = [[] for _ in texts]
@@ -222,14 +222,16 @@ class Generator:
         top_p: float = 1.0,
         seed: int | None = None,
         stops: Sequence[int] | None = None,
-    ) -> _Asked:
+    ) -> _GenerationOptions:
         """Options of ``stream``, checked."""
         sampling = Sampling(temperature, top_k, top_p, seed)
         if max_new_tokens < 1:
             raise InputError("generation", "makes one token or more", got=max_new_tokens)
-        return _Asked(max_new_tokens, sampling, frozenset(self.config.stops if stops is None else stops))
+        return _GenerationOptions(
+            max_new_tokens, sampling, frozenset(self.config.stops if stops is None else stops)
+        )
 
-    def _run(self, texts: list[list[int]], asked: _Asked) -> Iterator[tuple[int, Piece]]:
+    def _run(self, texts: list[list[int]], asked: _GenerationOptions) -> Iterator[tuple[int, Piece]]:
         """Pieces of every text as they come, with the text's number; other threads wait for their turn."""
         me = threading.get_ident()
         if self._holder == me:  # waiting for oneself would be for ever
@@ -244,7 +246,7 @@ class Generator:
             finally:
                 self._holder = None
 
-    def _pieces(self, texts: list[list[int]], asked: _Asked) -> Iterator[tuple[int, Piece]]:
+    def _pieces(self, texts: list[list[int]], asked: _GenerationOptions) -> Iterator[tuple[int, Piece]]:
         rows = range(len(texts))
         random = [asked.sampling.generator() for _ in rows]
         shown = [None if self.checkpoint.text is None else TextStream(self.checkpoint.text) for _ in rows]
@@ -335,7 +337,7 @@ _COMPUTED = (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _GenerationOptions:
     """Options of a generation: most tokens, how they are drawn, and which end a text."""
 
     most: int

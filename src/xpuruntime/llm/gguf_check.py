@@ -21,12 +21,12 @@ def check_gguf(path: Path, who: str) -> None:
     """Raise ModelError where a count, a length, an offset or the alignment leads out of the file."""
     try:
         with open_regular(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            _Walk(data).file()
+            _GgufCursor(data).file()
     except (OSError, ValueError) as error:  # of an empty file, too
         raise ModelError(who, "is not a GGUF file, or damaged", got=str(error)[:200]) from error
 
 
-class _Walk:
+class _GgufCursor:
     """A position in the file that cannot leave it. Raises ValueError."""
 
     def __init__(self, data: mmap.mmap) -> None:

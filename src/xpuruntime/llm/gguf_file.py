@@ -18,7 +18,7 @@ from ..types import DType, TensorSpec
 from .checkpoint import Checkpoint
 from .config import DecoderConfig
 from .gguf_check import check_gguf
-from .text import Text
+from .text import TextCodec
 
 __all__ = ["open_gguf"]
 
@@ -162,7 +162,7 @@ def _name(name: str) -> tuple[str, str]:
     return "", ""
 
 
-def _text(fact: Any) -> Text | None:
+def _text(fact: Any) -> TextCodec | None:
     """The tokenizer that the file describes; None where it is of another kind than byte pairs, or cuts words in an unknown way."""
     pre = str(fact("tokenizer.ggml.pre", ""))
     if fact("tokenizer.ggml.model") != "gpt2" or pre not in ("smollm", "gpt-2", "", *_SPLITS):
@@ -191,4 +191,4 @@ def _text(fact: Any) -> Text | None:
     names = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
     ids = {n: fact(f"tokenizer.ggml.{key}_token_id") for n, key in names.items()}
     facts = {n: tokens[i] for n, i in ids.items() if i is not None}
-    return Text(made, str(fact("tokenizer.chat_template", "")), facts)
+    return TextCodec(made, str(fact("tokenizer.chat_template", "")), facts)

@@ -10,10 +10,10 @@ from typing import Any
 from ..errors import InputError, ModelError, UnavailableError
 from .template import render
 
-__all__ = ["Text", "TextStream", "open_text"]
+__all__ = ["TextCodec", "TextStream", "open_text"]
 
 
-class Text:
+class TextCodec:
     """A tokenizer. ``template``: the chat template's source, empty when there is none; ``facts``: what it may name (``bos_token`` ...)."""
 
     def __init__(self, tokenizer: Any, template: str = "", facts: Mapping[str, Any] | None = None) -> None:
@@ -40,7 +40,7 @@ class Text:
 class TextStream:
     """Text as tokens arrive: ``add`` gives what is certain by now; bytes of an unfinished character wait."""
 
-    def __init__(self, text: Text) -> None:
+    def __init__(self, text: TextCodec) -> None:
         self._text = text
         self._tokens: list[int] = []
         self._start = self._done = 0
@@ -62,7 +62,7 @@ class TextStream:
         return self._text.decode(self._tokens[self._start :])[len(before) :]
 
 
-def open_text(folder: Path) -> Text | None:
+def open_text(folder: Path) -> TextCodec | None:
     """The tokenizer of a checkpoint's folder; None when it has none. Raises ModelError, UnavailableError."""
     file = folder / "tokenizer.json"
     if not file.is_file():
@@ -88,7 +88,7 @@ def open_text(folder: Path) -> Text | None:
             raise TypeError(f"a template is text, not {type(template).__name__}")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(f"tokenizer {file}", "has a chat template that cannot be read", got=error) from error
-    return Text(tokenizer, str(template or ""), facts)
+    return TextCodec(tokenizer, str(template or ""), facts)
 
 
 def _facts(path: Path) -> dict[str, Any]:

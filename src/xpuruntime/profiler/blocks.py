@@ -13,7 +13,7 @@ __all__ = [
     "Block",
     "Cell",
     "Columns",
-    "Facts",
+    "FactList",
     "Figure",
     "Fold",
     "Heading",
@@ -77,7 +77,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class FactList:
     """Names with their values."""
 
     kind: ClassVar[str] = "facts"
@@ -140,7 +140,7 @@ class Fold:
     open: bool = False
 
 
-Block: TypeAlias = Prose | Heading | Listing | Picture | Figure | Facts | Table | Columns | Fold
+Block: TypeAlias = Prose | Heading | Listing | Picture | Figure | FactList | Table | Columns | Fold
 
 
 def number(value: float, digits: int = 3) -> str:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from .. import _core
 from ..printable import line
 
-__all__ = ["EVENT_DTYPE", "EventKind", "EventRing", "Span", "now_ns"]
+__all__ = ["EVENT_DTYPE", "EventKind", "EventRing", "EventSpan", "now_ns"]
 
 
 class EventKind(enum.IntEnum):
@@ -53,7 +53,7 @@ def now_ns() -> int:
     return _core.now_ns()
 
 
-class Span:
+class EventSpan:
     """One use of :meth:`EventRing.span`. A class, since a generator would cost more than what it measures."""
 
     __slots__ = ("_name", "_payload", "_ring", "_start", "_step")
@@ -62,7 +62,7 @@ class Span:
         self._ring, self._name, self._step, self._payload = ring, name, step, payload
         self._start = 0
 
-    def __enter__(self) -> Span:
+    def __enter__(self) -> EventSpan:
         self._start = _core.now_ns()
         return self
 
@@ -102,9 +102,9 @@ class EventRing:
         """Record a finished span that began at ``start_ns``. False when the ring was full."""
         return self._core.complete(self._id(name), start_ns, duration_ns, step, payload)
 
-    def span(self, name: str, *, step: int = -1, payload: int = 0) -> Span:
+    def span(self, name: str, *, step: int = -1, payload: int = 0) -> EventSpan:
         """A context manager that records the enclosed block as one COMPLETE event, also when it raises."""
-        return Span(self._core, self._id(name), step, payload)
+        return EventSpan(self._core, self._id(name), step, payload)
 
     def drain(self) -> npt.NDArray[Any]:
         """Take out what the ring holds: a 1-d array of :data:`EVENT_DTYPE`, in order of arrival.

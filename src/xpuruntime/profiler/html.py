@@ -21,7 +21,7 @@ from ..decisions import Decision
 from ..printable import text as printable_text
 from ..program.plan import Plan
 from ..store import write_atomic
-from .blocks import Block, Columns, Facts, Figure, Fold, Heading, Listing, Picture, Prose, Table
+from .blocks import Block, Columns, FactList, Figure, Fold, Heading, Listing, Picture, Prose, Table
 from .drawing import distinct, require_report_extra
 from .measured_views import agreement_figure, agreement_table, bench_blocks
 from .receipt import Receipt
@@ -31,7 +31,7 @@ from .views import Series, decision_blocks, machine_blocks, plan_table
 __all__ = ["Badge", "Section", "html_report"]
 
 _TEMPLATES = Path(__file__).parent / "templates"
-_BLOCKS = (Columns, Facts, Figure, Fold, Heading, Listing, Picture, Prose, Table)
+_BLOCKS = (Columns, FactList, Figure, Fold, Heading, Listing, Picture, Prose, Table)
 
 # A block, a sentence, or a value that has a view; see ``_blocks``.
 Part: TypeAlias = Any

@@ -15,7 +15,7 @@ from __future__ import annotations
 from types import TracebackType
 
 from .. import _core
-from ..runtime.ranges import enable
+from ..runtime.nvtx_ranges import enable
 
 __all__ = ["active", "enable", "mark", "range"]
 

@@ -15,11 +15,11 @@ from ..program.plan import Plan, Region
 from ..protocols import Evidence, EvidenceRow
 from ..targets import DeviceId
 
-__all__ = ["Finding", "Receipt", "confirm"]
+__all__ = ["Receipt", "ReceiptFinding", "confirm"]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ReceiptFinding:
     """One comparison of the plan with the evidence.
 
     ok:   False means that something ran differently, or that a step was promised and none was reported.
@@ -37,19 +37,19 @@ class Finding:
         return line(f"{mark} {self.region}: {self.claim}: {self.seen}")
 
 
-def confirm(plan: Plan, evidence: Mapping[str, Evidence]) -> tuple[Finding, ...]:
+def confirm(plan: Plan, evidence: Mapping[str, Evidence]) -> tuple[ReceiptFinding, ...]:
     """Hold the plan against the evidence of each region: engine version, device, precision, inner fallbacks, node coverage."""
-    findings: list[Finding] = []
+    findings: list[ReceiptFinding] = []
     for region in plan.regions:
         seen = evidence.get(region.id)
         if seen is None:
-            findings.append(Finding(region.id, "evidence was handed back", False, "none"))
+            findings.append(ReceiptFinding(region.id, "evidence was handed back", False, "none"))
             continue
         findings += [
             _version(region, seen),
             _device(region, seen),
             _precision(region, seen),
-            Finding(
+            ReceiptFinding(
                 region.id,
                 "the engine used nothing but what was asked for",
                 not seen.fallbacks,
@@ -59,46 +59,46 @@ def confirm(plan: Plan, evidence: Mapping[str, Evidence]) -> tuple[Finding, ...]
     return tuple(findings)
 
 
-def _version(region: Region, seen: Evidence) -> Finding:
+def _version(region: Region, seen: Evidence) -> ReceiptFinding:
     ok = seen.version == region.engine_version and seen.engine == region.engine
-    return Finding(
+    return ReceiptFinding(
         region.id, f"{region.engine} {region.engine_version} ran", ok, f"{seen.engine} {seen.version}".strip()
     )
 
 
-def _device(region: Region, seen: Evidence) -> Finding:
+def _device(region: Region, seen: Evidence) -> ReceiptFinding:
     kinds = sorted({row.device for row in seen.rows})
     wanted = DeviceId.parse(region.device)
     # `auto` promises no device, so whatever the engine took is what was asked for.
     ok = wanted.kind == "auto" or all(_same_device(DeviceId.parse(k), wanted) for k in kinds)
     text = ", ".join(kinds) or "no step was reported"
-    return Finding(region.id, f"every step ran on {region.device}", ok, text, said=bool(kinds))
+    return ReceiptFinding(region.id, f"every step ran on {region.device}", ok, text, said=bool(kinds))
 
 
 def _same_device(seen: DeviceId, wanted: DeviceId) -> bool:
     return seen == wanted or (wanted.kind == "gpu" and seen.kind in ("gpu", "cuda", "metal", "webgpu"))
 
 
-def _precision(region: Region, seen: Evidence) -> Finding:
+def _precision(region: Region, seen: Evidence) -> ReceiptFinding:
     """Steps that compute in a narrower float than the plan says are a finding; data movement in integers is none."""
     if region.precision.startswith("int"):
         return _integers(region, seen)
     floats = sorted({row.precision for row in seen.rows if "float" in row.precision})
     if not floats:
-        return Finding(
+        return ReceiptFinding(
             region.id, f"computed in {region.precision}", True, "the engine does not say", said=False
         )
     narrower = [f for f in floats if _WIDTH.get(f, 64) < _WIDTH.get(region.precision, 0)]
-    return Finding(region.id, f"computed in {region.precision}", not narrower, ", ".join(floats))
+    return ReceiptFinding(region.id, f"computed in {region.precision}", not narrower, ", ".join(floats))
 
 
-def _integers(region: Region, seen: Evidence) -> Finding:
+def _integers(region: Region, seen: Evidence) -> ReceiptFinding:
     """A quantized model's products run in integers, but for those that the model itself leaves in floats."""
     products = [row for row in seen.rows if row.weights]
     floats = sum(not row.in_integers for row in products)
     ok = not products or (floats < len(products) and floats <= region.float_products)
     text = "; ".join(_operands(products)) or "the engine does not say"
-    return Finding(region.id, f"computed in {region.precision}", ok, text, said=bool(products))
+    return ReceiptFinding(region.id, f"computed in {region.precision}", ok, text, said=bool(products))
 
 
 def _operands(rows: Iterable[EvidenceRow]) -> list[str]:
@@ -124,7 +124,7 @@ class Receipt:
     plan: Plan
     evidence: Mapping[str, Evidence]
     runs: int
-    findings: tuple[Finding, ...]
+    findings: tuple[ReceiptFinding, ...]
     versions: Mapping[str, str]
     written: float = field(default_factory=time.time)
 

@@ -22,7 +22,7 @@ from ..store import write_atomic
 from . import nvtx
 from .events import EventRing
 
-__all__ = ["RING", "Profiler", "Span", "Trace", "profile", "timed"]
+__all__ = ["RING", "Profiler", "Trace", "TraceSpan", "profile", "timed"]
 
 RING: EventRing | None = None  # read on every run, so it is a plain global
 _switch = threading.Lock()
@@ -30,7 +30,7 @@ _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TraceSpan:
     """One finished span: what, on which operating-system thread, start (ns of the monotonic clock) and length (ns)."""
 
     name: str
@@ -43,7 +43,7 @@ class Trace:
     """What was recorded. ``spans`` are in order of their start; ``dropped`` counts events that found the ring full."""
 
     def __init__(self) -> None:
-        self.spans: tuple[Span, ...] = ()
+        self.spans: tuple[TraceSpan, ...] = ()
         self.dropped = 0
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -69,7 +69,8 @@ class Trace:
         """Move what the ring holds into this trace."""
         names, events = ring.names(), ring.drain()
         spans = (
-            Span(names[e["name"]], int(e["thread"]), int(e["time_ns"]), int(e["duration_ns"])) for e in events
+            TraceSpan(names[e["name"]], int(e["thread"]), int(e["time_ns"]), int(e["duration_ns"]))
+            for e in events
         )
         self.spans = tuple(sorted((*self.spans, *spans), key=lambda s: s.start_ns))
         self.dropped = ring.dropped

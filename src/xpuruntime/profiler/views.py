@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ..decisions import Candidate, Decision
 from ..program.plan import Plan
-from .blocks import Block, Cell, Columns, Facts, Table, size
+from .blocks import Block, Cell, Columns, FactList, Table, size
 
 __all__ = ["Series", "decision_blocks", "machine_blocks", "plan_table"]
 
@@ -81,4 +81,4 @@ def machine_blocks(versions: Mapping[str, str]) -> list[Block]:
         ("CUDA devices", found or f"none: {report.status.message.partition(';')[0]}"),
     )
     loaded = tuple((x.title, f"{x.version or 'loaded'}" if x.loaded else "not here") for x in libraries())
-    return [Columns(((Facts(pairs),), (Facts((*versions.items(), *loaded)),)))]
+    return [Columns(((FactList(pairs),), (FactList((*versions.items(), *loaded)),)))]

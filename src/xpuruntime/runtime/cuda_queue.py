@@ -12,7 +12,7 @@ from .buffer import DeviceBuffer
 if TYPE_CHECKING:
     from .executor import Executor
 
-__all__ = ["CudaMark", "CudaQueue"]
+__all__ = ["CudaQueue", "CudaStreamEvent"]
 
 _T = TypeVar("_T")
 _IDLE: dict[
@@ -26,7 +26,7 @@ def _good(found: _T | _core.Status, what: str) -> _T:
     return found  # type: ignore[return-value]
 
 
-class CudaMark:
+class CudaStreamEvent:
     """An event."""
 
     def __init__(self, device: _core.CudaBackend) -> None:
@@ -48,7 +48,7 @@ class CudaMark:
         """Whether the stream came there."""
         return not self._recorded or bool(_good(self._event.done(), "failed"))
 
-    def since(self, start: CudaMark) -> float:
+    def since(self, start: CudaStreamEvent) -> float:
         """Milliseconds from another mark to this one, by the device's clock."""
         return float(_good(self._event.since(start._event), "cannot time events"))
 
@@ -82,7 +82,7 @@ class CudaQueue:
         """Queue a run."""
         return executor.run(inputs, weights=weights, out=out, stream=self.handle)
 
-    def wait(self, mark: CudaMark) -> None:
+    def wait(self, mark: CudaStreamEvent) -> None:
         """What is queued from now on comes after the mark."""
         if mark._recorded:
             _good(mark._event.wait(self.stream), "cannot wait for an event")

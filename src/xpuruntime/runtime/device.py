@@ -43,7 +43,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-class _Json:
+class _JsonFields:
     """``to_json()`` of a dataclass: its fields, nested ones included."""
 
     __slots__ = ()
@@ -55,7 +55,7 @@ class _Json:
 
 
 @dataclass(frozen=True, slots=True)
-class Status(_Json):
+class Status(_JsonFields):
     """Whether something worked, and if not, why and what to do.
 
     ``code`` is one of ok, not_loaded, not_found, unreadable, symbol_missing, no_device, call_failed, unsupported, invalid, overlapping, no_memory,
@@ -73,7 +73,7 @@ class Status(_Json):
 
 
 @dataclass(frozen=True, slots=True)
-class Cache(_Json):
+class Cache(_JsonFields):
     """One cache as core 0 sees it; sizes in bytes. ``shared_by``: logical cores on one instance, 0 = unknown."""
 
     level: int
@@ -84,7 +84,7 @@ class Cache(_Json):
 
 
 @dataclass(frozen=True, slots=True)
-class CpuFacts(_Json):
+class CpuFacts(_JsonFields):
     """The host processor.
 
     ``flags`` holds instruction sets that processor and operating system both offer (for AMX a process must also ask
@@ -108,8 +108,8 @@ class CpuFacts(_Json):
 
 
 @dataclass(frozen=True, slots=True)
-class CudaDevice(_Json):
-    """One CUDA device, as its driver describes it. Clocks are the highest ones, in kHz; memory is in bytes."""
+class CudaDevice(_JsonFields):
+    """One CUDA device, as its driver describes it. Clocks are the highest ones, in kHz; memory is in bytes; ``shared_memory_per_block`` is the opt-in maximum."""
 
     index: int
     name: str
@@ -117,6 +117,7 @@ class CudaDevice(_Json):
     pci_bus_id: str
     compute_capability: tuple[int, int]
     multiprocessors: int
+    shared_memory_per_block: int
     memory_bytes: int
     clock_khz: int
     memory_clock_khz: int
@@ -130,7 +131,7 @@ class CudaDevice(_Json):
 
 
 @dataclass(frozen=True, slots=True)
-class CudaReport(_Json):
+class CudaReport(_JsonFields):
     """The CUDA driver and its devices; without devices, ``status`` says why.
 
     ``driver_api`` is the highest CUDA version that the driver serves ("13.0"), ``driver_version`` that of its kernel
@@ -144,7 +145,7 @@ class CudaReport(_Json):
 
 
 @dataclass(frozen=True, slots=True)
-class LibraryStatus(_Json):
+class LibraryStatus(_JsonFields):
     """A vendor's shared library: the file that is mapped, or why there is none.
 
     ``version`` is what follows ``.so.`` in the file's name once links are resolved; ``absent`` lists optional
@@ -238,6 +239,7 @@ def cuda() -> CudaReport:
                 pci_bus_id=device.pci_bus_id,
                 compute_capability=device.compute_capability,
                 multiprocessors=device.multiprocessors,
+                shared_memory_per_block=device.shared_memory_per_block,
                 memory_bytes=device.memory_bytes,
                 clock_khz=device.clock_khz,
                 memory_clock_khz=device.memory_clock_khz,

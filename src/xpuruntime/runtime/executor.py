@@ -27,8 +27,8 @@ from .buffer import DeviceBuffer
 from .choice import first_bound
 from .demands import SETTLED, check_program, demands_around, device_for
 from .device import cpu, open_library
-from .observed import Observed, read
-from .ranges import by_environment
+from .device_record import DeviceRecord, read
+from .nvtx_ranges import by_environment
 from .states import States
 from .tensor_run import tensor_run
 from .weights import Weights, load_weights
@@ -185,14 +185,14 @@ class Executor:
                     buffer.pending = stream
         return made
 
-    def observe(self, inputs: Sequence[Any]) -> Observed:
+    def observe(self, inputs: Sequence[Any]) -> DeviceRecord:
         """Run once on arrays, and give what the device's driver says that it did. States go on as by any run. Raises as ``run_arrays``.
 
         On a CUDA device, from the second run on, it is the plan's graph that is looked at, captured for that; before, single launches.
         """
         fixed = self._fixed or self.bind(None)
         if not self.backend.stages:
-            return Observed(absent=f"{self.device} keeps none.")
+            return DeviceRecord(absent=f"{self.device} keeps none.")
         open_library("cupti")
         found = _core.Observation()
         made = tuple(np.empty(*m) for m in self._made)

@@ -46,10 +46,10 @@ def _find(
         return str(error)
     if device != "cpu" and found.arrays != "torch":
         return f"kernel {options['kernel']} takes {found.arrays} arrays, which do not lie on {device}; register it with arrays='torch'"
-    return _Call(found, json.loads(str(options["call"])), specs, inputs, device)
+    return _HostCall(found, json.loads(str(options["call"])), specs, inputs, device)
 
 
-class _Call:
+class _HostCall:
     """One call of a plan. ``specs``: dtype, shape and strides of its buffers, operands before results."""
 
     def __init__(

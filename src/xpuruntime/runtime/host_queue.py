@@ -19,12 +19,12 @@ from .buffer import DeviceBuffer
 if TYPE_CHECKING:
     from .executor import Executor
 
-__all__ = ["HostMark", "HostQueue", "wait_for"]
+__all__ = ["HostEvent", "HostQueue", "wait_for"]
 
 Work = Callable[[], object]
 
 
-class _State:
+class _QueueState:
     """What a queue's thread and its owners share. ``handle``: a number that no other queue of this process has."""
 
     __slots__ = ("__weakref__", "ahead", "ending", "error", "handle", "lock", "thread", "works")
@@ -55,30 +55,30 @@ class _State:
 
 
 _HANDLES = itertools.count(1)
-_QUEUES: weakref.WeakValueDictionary[int, _State] = weakref.WeakValueDictionary()
+_QUEUES: weakref.WeakValueDictionary[int, _QueueState] = weakref.WeakValueDictionary()
 _FAILED: dict[int, BaseException] = {}  # of queues that are gone: what they were to write is not written
 
 
-def _do(state: _State) -> None:
+def _do(state: _QueueState) -> None:
     while (work := state.works.get()) is not None:
         if state.error is None:
             try:
                 work()
             except BaseException as error:
                 state.error = _FAILED[state.handle] = error
-        elif isinstance(work, HostMark):
+        elif isinstance(work, HostEvent):
             work()  # a mark says that the queue came so far, not that it went well
         with state.lock:
             state.ahead -= 1
 
 
-class HostMark:
+class HostEvent:
     """A place in a queue: when the queue came there, on the clock of ``time.perf_counter_ns``; None before."""
 
     def __init__(self) -> None:
         self.time_ns: int | None = None
         self._reached = threading.Event()
-        self._state: _State | None = None
+        self._state: _QueueState | None = None
 
     def __call__(self) -> None:
         self.time_ns = time.perf_counter_ns()
@@ -95,7 +95,7 @@ class HostMark:
             self._reached.wait()
             _raise(self._state.handle)
 
-    def since(self, start: HostMark) -> float:
+    def since(self, start: HostEvent) -> float:
         """Milliseconds from another mark to this one."""
         assert self.time_ns is not None
         assert start.time_ns is not None
@@ -111,7 +111,7 @@ class HostQueue:
     """A thread that runs programs in the order in which they were queued. It ends when nobody holds the queue and all is done."""
 
     def __init__(self) -> None:
-        self._state = _State()
+        self._state = _QueueState()
         _QUEUES[self._state.handle] = self._state
         weakref.finalize(self, self._state.end).atexit = False
         self._state.thread.start()
@@ -141,7 +141,7 @@ class HostQueue:
             buffer.pending = self._state.handle
         return made
 
-    def wait(self, mark: HostMark) -> None:
+    def wait(self, mark: HostEvent) -> None:
         """What is queued from now on comes after the mark."""
         self._state.put(mark.synchronize)
 
@@ -164,10 +164,10 @@ def wait_for(handle: int) -> None:
         _wait(state)
 
 
-def _wait(state: _State) -> None:
+def _wait(state: _QueueState) -> None:
     if threading.current_thread() is state.thread:
         return  # whatever was queued before this work is done
-    reached = HostMark()
+    reached = HostEvent()
     if state.put(reached):
         reached._reached.wait()
     else:

@@ -55,6 +55,7 @@ Result<CudaDevice> describe(const Driver& driver, int index) {
     facts.capability_major = attribute(capability_major);
     facts.capability_minor = attribute(capability_minor);
     facts.multiprocessors = attribute(multiprocessor_count);
+    facts.shared_memory_per_block = attribute(max_shared_per_block_optin);
     facts.clock_khz = attribute(clock_rate);
     facts.memory_clock_khz = attribute(memory_clock_rate);
 

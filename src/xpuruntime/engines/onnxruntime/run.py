@@ -67,12 +67,12 @@ class OrtExecutable:
     def context(self) -> RunContext:
         """A context with RunOptions of its own: its run is ended between two nodes."""
         self.alive()
-        return _Context(self)
+        return _OrtContext(self)
 
     def bind_context(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> RunContext:
         """A context over the vendor's IOBinding."""
         self.alive()
-        return _Bound(self, self._session, inputs, outputs)
+        return _OrtIoBinding(self, self._session, inputs, outputs)
 
     def evidence(self, feeds: dict[str, Array] | None = None) -> Evidence:
         """Placement from this session. With ``feeds``, also kernels, fusions and times, from a profiled twin."""
@@ -131,7 +131,7 @@ class OrtExecutable:
         raise RunError(self._who, "the session is closed", do="Make a new one.")
 
 
-class _Context:
+class _OrtContext:
     """Runs with RunOptions that another thread may set to terminate."""
 
     def __init__(self, executable: OrtExecutable) -> None:
@@ -147,7 +147,7 @@ class _Context:
         self._options.terminate = True
 
 
-class _Bound:
+class _OrtIoBinding:
     """Runs on fixed memory: ONNX Runtime knows the addresses, so a run is one call without arguments to convert."""
 
     def __init__(

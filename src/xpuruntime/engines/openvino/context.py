@@ -10,10 +10,10 @@ from ...protocols import Array
 if TYPE_CHECKING:
     from .run import OpenVinoExecutable
 
-__all__ = ["BoundContext", "Context"]
+__all__ = ["OpenVinoContext", "OpenVinoIoBinding"]
 
 
-class Context:
+class OpenVinoContext:
     """One infer request, of the compiled model that holds now."""
 
     def __init__(self, executable: OpenVinoExecutable) -> None:
@@ -55,7 +55,7 @@ class Context:
         self._request.cancel()
 
 
-class BoundContext(Context):
+class OpenVinoIoBinding(OpenVinoContext):
     """An infer request over fixed memory: a run converts and collects nothing."""
 
     def __init__(

@@ -15,7 +15,7 @@ from ...protocols import Array, Artifact, EngineRequest, Evidence, ModelSource, 
 from ...types import DType, TensorSpec
 from ...vendor_imports import vendor
 from .build import CARRIERS, compile_model, computes_in, properties
-from .context import BoundContext, Context
+from .context import OpenVinoContext, OpenVinoIoBinding
 from .devices import core, short, vendor_name, version
 from .evidence import collect, inner_fallbacks, profile, steps
 
@@ -39,7 +39,7 @@ class OpenVinoExecutable:
         self._memory = artifact.blob  # an imported model may read its weights where they lie
         self._names = artifact.meta.get("original_names", {})
         self._who = f"openvino, model {model.name}"
-        self._free: deque[Context] = deque()
+        self._free: deque[OpenVinoContext] = deque()
         self._renewing = threading.Lock()
         self._is_closed = False
         self.generation = 0
@@ -61,18 +61,18 @@ class OpenVinoExecutable:
         try:
             context = self._free.pop()
         except IndexError:
-            context = Context(self)
+            context = OpenVinoContext(self)
         outputs = context.run(feeds)
         self._free.append(context)  # one that failed is dropped
         return outputs
 
     def context(self) -> RunContext:
         """A context with an infer request of its own: its run is ended between two layers."""
-        return Context(self)
+        return OpenVinoContext(self)
 
     def bind_context(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> RunContext:
         """A context whose request reads and writes the given memory."""
-        return BoundContext(self, dict(inputs), dict(outputs))
+        return OpenVinoIoBinding(self, dict(inputs), dict(outputs))
 
     # ── what contexts need ──
 

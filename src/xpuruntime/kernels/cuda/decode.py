@@ -20,7 +20,7 @@ from .heavy import TAGS, about, bytes_of, c_bool, constants, in_chunks, multipro
 from .launch import Argument, Launch, cuda_stage
 
 __all__ = [
-    "CLUSTER", "CLUSTERS_FROM", "KERNELS", "ROWS", "WARPS", "Added", "Cut", "FlashDecode", "clustered", "cut_for", "few_queries", "lowered_by",
+    "CLUSTER", "KERNELS", "ROWS", "WARPS", "Added", "Cut", "FlashDecode", "clustered", "cut_for", "few_queries", "lowered_by",
 ]  # fmt: skip
 
 ROWS = 16
@@ -28,8 +28,8 @@ ROWS = 16
 
 _MOST_ROWS = 64
 WARPS = 4
-CLUSTER, CLUSTERS_FROM = 8, 90
-"""Most blocks of a cluster that every device with clusters takes, and the first compute capability that has them."""
+CLUSTER = 8
+"""Maximum blocks of a cluster: the portable limit of CUDA."""
 _LEAST_SHARE = 64
 """Keys that are worth a block: 16 for each warp."""
 _JOINED = 24

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ...codegen.cuda import CudaTarget
 from ...codegen.target import CodegenTarget
 from ...decisions import Reason, Support
 from ..attention_shape import AttentionShape
@@ -17,7 +16,7 @@ from ..kernel import Lowered, NodeCall, Operand
 from ..moves_stage import STATUS
 from ..product import sizes, strides_in
 from ..rope_append import PLACES, POSITIONS, stays
-from .decode import CLUSTER, CLUSTERS_FROM, Added, Cut, clustered, cut_for, few_queries, lowered_by
+from .decode import CLUSTER, Added, Cut, clustered, cut_for, few_queries, lowered_by
 from .heavy import argument, c_bool, in_chunks, shared_limit
 
 __all__ = ["KERNELS", "MOST_NEW", "cut_of"]
@@ -81,13 +80,10 @@ class RopeAttention:
 def cut_of(s: AttentionShape, target: CodegenTarget) -> Cut:
     """How a launch is cut: where a few blocks have all keys of a key head under way at once, they are a cluster."""
     cut = cut_for(s, target, _LEAST_SHARE)
-    if (
-        not isinstance(target, CudaTarget)
-        or target.sm.number < CLUSTERS_FROM
-        or s.keys > CLUSTER * _MOST_SHARE
-    ):
+    blocks = min(CLUSTER, target.config.max_cluster_size)
+    if blocks < 2 or s.keys > blocks * _MOST_SHARE:
         return cut
-    made = clustered(cut, s.keys, min(CLUSTER, cut.splits))
+    made = clustered(cut, s.keys, min(blocks, cut.splits))
     return made if made.shared + _added_bytes(s, made.d) <= shared_limit(target) else cut
 
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from ... import _core
 from ...program.program import Binary, CompiledProgram, ExecutionPlan
 from ..device import cpu
-from ..host_queue import HostMark, HostQueue, wait_for
+from ..host_queue import HostEvent, HostQueue, wait_for
 from .base import RuntimeBackend
 
 __all__ = ["CpuBackend", "HostBackend"]
@@ -39,8 +39,8 @@ class HostBackend(RuntimeBackend):
     def new_stream(self) -> HostQueue:
         return HostQueue()
 
-    def new_event(self) -> HostMark:
-        return HostMark()
+    def new_event(self) -> HostEvent:
+        return HostEvent()
 
     def wait(self, stream: int) -> None:
         wait_for(stream)

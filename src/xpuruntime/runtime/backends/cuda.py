@@ -24,7 +24,7 @@ from ...program.program import Binary, CompiledProgram, ExecutionPlan
 from ...targets import DeviceId
 from ...types import DType, TensorSpec
 from ..buffer import DeviceBuffer
-from ..cuda_queue import CudaMark, CudaQueue
+from ..cuda_queue import CudaQueue, CudaStreamEvent
 from ..device import search
 from .base import RuntimeBackend
 
@@ -200,8 +200,8 @@ class CudaBackend(RuntimeBackend):
     def new_stream(self) -> CudaQueue:
         return CudaQueue(self._core)
 
-    def new_event(self) -> CudaMark:
-        return CudaMark(self._core)
+    def new_event(self) -> CudaStreamEvent:
+        return CudaStreamEvent(self._core)
 
     # ── other libraries' tensors ──
 

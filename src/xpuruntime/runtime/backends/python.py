@@ -24,11 +24,11 @@ from ...protocols import DispatchStrategy
 from ...types import TensorSpec
 from .base import RuntimeBackend
 
-__all__ = ["Place", "PreparedCall", "PythonBackend"]
+__all__ = ["MemoryRef", "PreparedCall", "PythonBackend"]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MemoryRef:
     """Where an argument lies: ``memory[slot]`` of ``submit``, ``offset`` bytes from its start."""
 
     slot: int
@@ -43,7 +43,7 @@ class PreparedCall:
 
     call: KernelCall
     kernel: Any
-    args: tuple[Place, ...]
+    args: tuple[MemoryRef, ...]
     dispatch: tuple[tuple[int, int, int], tuple[int, int, int]] | None = None
 
 
@@ -101,5 +101,5 @@ class _Driver:
         made = []
         for (call, kernel), args in calls:
             grid = None if strategy is None else strategy.compute_dispatch(call, kernel)
-            made.append(PreparedCall(call, kernel, tuple(Place(*a) for a in args), grid))
+            made.append(PreparedCall(call, kernel, tuple(MemoryRef(*a) for a in args), grid))
         return self._backend.record(made)

@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from .calls import Call
+from .calls import StageCall
 from .memory import Memory
 
-__all__ = ["in_turn"]
+__all__ = ["order_early_reads"]
 
 
-def in_turn(calls: Sequence[Call], memory: Memory) -> list[Call]:
+def order_early_reads(calls: Sequence[StageCall], memory: Memory) -> list[StageCall]:
     """The calls, each that reads early with the option ``pdl``, or without it."""
-    made: list[Call] = []
+    made: list[StageCall] = []
     written: dict[str, int] = {}  # memory -> the last call that wrote to it
     alone = -1  # the last call that begins alone
     for at, call in enumerate(calls):

@@ -17,10 +17,10 @@ from ..program.program import KernelCall
 from ..types import TensorSpec
 from ..vendor_folders import vendor_folders
 
-__all__ = ["OwnLibraries", "own_libraries", "place_of"]
+__all__ = ["LocalLibraries", "library_search", "local_libraries"]
 
 
-class OwnLibraries:
+class LocalLibraries:
     """The libraries under one device of this machine: ``cpu``, or a CUDA device by its index. Opens the device with the first question."""
 
     def __init__(self, kind: str, index: int = 0) -> None:
@@ -47,7 +47,7 @@ class OwnLibraries:
         backend = self._backend
         if backend is None:
             return ""
-        _core.open_library(call.library, place_of(call.library))
+        _core.open_library(call.library, library_search(call.library))
         # A plan of this call alone, made ready and dropped: each argument is a buffer of its own.
         plan = _core.Plan("question", 0, 0, 0, len(specs), 1, None)
         plan.add_call(
@@ -75,17 +75,17 @@ class OwnLibraries:
     def _backend(self) -> _core.Backend | None:
         if self.kind == "cpu":
             return _core.cpu_backend(1)
-        made = _core.cuda_backend(self.index, place_of("cuda"))
+        made = _core.cuda_backend(self.index, library_search("cuda"))
         return None if isinstance(made, _core.Status) else made
 
 
 @functools.cache
-def own_libraries(kind: str, index: int = 0) -> OwnLibraries:
+def local_libraries(kind: str, index: int = 0) -> LocalLibraries:
     """Those of a device, one object for the process: what they answered stays answered."""
-    return OwnLibraries(kind, index)
+    return LocalLibraries(kind, index)
 
 
-def place_of(name: str) -> _core.Search:
+def library_search(name: str) -> _core.Search:
     """Where a library is looked for: the file that its variable names, else the loader's own search and vendors' folders."""
     override = env.get_path(_core.library_variable(name))
     return _core.Search(folders=vendor_folders()) if override is None else _core.Search(str(override))

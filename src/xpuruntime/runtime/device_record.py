@@ -12,11 +12,11 @@ from types import MappingProxyType
 from .. import _core
 from ..protocols import SeenKernel
 
-__all__ = ["Observed", "read"]
+__all__ = ["DeviceRecord", "read"]
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class DeviceRecord:
     """calls: what ran for each call of the plan, by its position, in the order in which it began.
 
     source:    who saw it (``CUPTI 13.0``); ``graph``: the calls were one graph; ``joined``: how work was joined to calls: by ``graph nodes``,
@@ -47,7 +47,7 @@ class Observed:
         return f"{self.source} saw {count} pieces of work of {len(self.calls)} calls in {how}, joined by {self.joined}{lost}{stray}"
 
 
-def read(found: _core.Observation) -> Observed:
+def read(found: _core.Observation) -> DeviceRecord:
     """The core's record as data."""
     calls: dict[int, list[SeenKernel]] = {}
     first = min((s.start_ns for s in found.seen), default=0)
@@ -64,7 +64,7 @@ def read(found: _core.Observation) -> Observed:
                 start_us=(seen.start_ns - first) / 1e3,
             )
             calls.setdefault(seen.call, []).append(made)
-    return Observed(
+    return DeviceRecord(
         {call: tuple(seen) for call, seen in calls.items()},
         found.source,
         found.graph,
