@@ -1,4 +1,4 @@
-"""calls: a kernel's stages as calls over named buffers, and what a lowered graph is as a whole."""
+"""Calls: a kernel's stages over named buffers, and the lowered form of a graph."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["LoweredGraph", "StageCall", "calls_of"]
 
 @dataclass(frozen=True, slots=True)
 class StageCall:
-    """A stage of a kernel with the names of its buffers; ``inputs`` before ``outputs``, as the function takes them.
+    """A stage of a kernel with the names of its buffers: ``inputs`` before ``outputs``, in the order of the function's parameters.
 
     because: who chose the kernel, for errors.
     """
@@ -35,13 +35,13 @@ class StageCall:
 
     @property
     def use(self) -> MemoryUse:
-        """What it does to memory."""
+        """Return the call's memory accesses."""
         return MemoryUse(self.inputs, self.outputs, self.in_place)
 
 
 @dataclass(slots=True)
 class LoweredGraph:
-    """What becomes of one graph on one target.
+    """The lowered form of one graph on one target.
 
     inputs, outputs: names of the border's buffers, the same on every target. ``renamed``: values that are outputs under these names.
     declined: kernels and nodes of which this machine's libraries said no.
@@ -62,7 +62,7 @@ class LoweredGraph:
 def calls_of(
     kernel: str, node: Node, lowered: Lowered, names: Mapping[str, str], because: str = ""
 ) -> list[StageCall]:
-    """The stages of a lowered node in order. ``names``: the buffer of each argument (``in0``, ``out0``, ``temp0`` ...).
+    """Return the stages of a lowered node in order. ``names``: the buffer of each argument (``in0``, ``out0``, ``temp0`` ...).
 
     Raises BuildError for a stage that takes a result before an operand.
     """

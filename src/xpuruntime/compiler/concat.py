@@ -1,4 +1,4 @@
-"""concat: operands of a concatenation are written where the result lies, so that nothing is left to copy.
+"""Concatenation without copies: kernels write operands directly into the result's memory.
 
 An operand then has the result's strides and an offset in its memory. A chain of concatenations (each layer of a DenseNet block appends its
 channels) becomes one buffer in which every link is a longer prefix. Only values that kernels make and read with any strides take
@@ -19,7 +19,7 @@ __all__ = ["Placement", "place_concats"]
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A value lies within another one, ``offset`` bytes from its start."""
+    """A value stored within another one, ``offset`` bytes from its start."""
 
     within: str
     offset: int
@@ -32,7 +32,7 @@ def place_concats(
     known: Container[str] = (),
     alignment: int = 1,
 ) -> dict[str, Placement]:
-    """Placements by value; ``layouts`` is completed with their strides.
+    """Return placements by value, and complete ``layouts`` with their strides.
 
     works: the name of the kernel that computes a node with values lying as these layouts say, empty when none does.
     known: values that no kernel writes, since recipes make them.
@@ -73,7 +73,7 @@ def place_concats(
 
 
 def _may_move(graph: Graph, node: Node, operand: str, layouts: Mapping[str, Layout], lying: Layout) -> bool:
-    """Whether the operand is a kernel's own result that nobody else has said where to put."""
+    """Return True if a kernel produces the operand and nothing else fixes its memory."""
     producer, spec = graph.producer(operand), graph.spec(operand)
     if producer is None or operand in graph.kept or node.inputs.count(operand) != 1 or spec.dtype.bits < 8:
         return False
@@ -89,5 +89,5 @@ def _may_move(graph: Graph, node: Node, operand: str, layouts: Mapping[str, Layo
 
 
 def _is_own(spec: TensorSpec, layout: Layout | None) -> bool:
-    """Not placed before: it has no strides but its own."""
+    """Return True if the value has its own strides, that is, if it was not placed before."""
     return layout is None or layout.alloc == spec.shape

@@ -1,4 +1,4 @@
-"""asked: whether the libraries of the machine that a program is compiled for compute what is chosen for them."""
+"""Support by local libraries: whether the libraries of this machine compute the calls that are chosen for them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["declined"]
 
 
 def declined(target: CodegenTarget, kernel: str, call: NodeCall, lowered: Lowered) -> str:
-    """Why a library declines a stage of a node; empty where none does, or the target is not of this machine."""
+    """Return why a library declines a stage of a node; empty if none does or the target is not this machine."""
     if target.libraries is None:
         return ""
     for stage in lowered.stages:
@@ -36,7 +36,7 @@ def declined(target: CodegenTarget, kernel: str, call: NodeCall, lowered: Lowere
 
 
 def _spec(name: str, call: NodeCall, lowered: Lowered) -> TensorSpec:
-    """Of an argument as a stage names it."""
+    """Return the spec of a stage's argument."""
     if name in lowered.beside:
         return lowered.beside[name][1].spec
     if name == "counters":

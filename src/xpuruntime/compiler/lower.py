@@ -1,4 +1,4 @@
-"""lower: a graph as calls. Known values become recipes, views become addresses, every other node gets a kernel by policy.
+"""Lowering: a graph becomes calls. Known values become recipes, views become addresses, every other node gets a kernel by policy.
 
 ``Lowering.calls`` stand in the graph's order; memory is declared on the way and placed by ``memory``.
 """
@@ -42,7 +42,7 @@ def lower(
     phase: str = "inference",
     times: KernelTimes | None = None,
 ) -> LoweredGraph:
-    """Kernels for every node of a static graph. ``times``: what was measured of kernels.
+    """Lower every node of a static graph to kernels. ``times``: measured kernel times.
 
     Raises KernelUnavailable (with the decision) where no kernel computes a node or the one that a policy forces cannot be had.
     """
@@ -99,19 +99,19 @@ class _Lowerer:
         )
 
     def _starts(self, state: State) -> StateRef:
-        """The state as a program knows it: what it starts from is made by a recipe."""
+        """Return the program's record of a state; a recipe makes its initial value."""
         return StateRef(state.name, state.spec, "" if state.init is None else self.known.recipe(state.init))
 
     # ── nodes ──
 
     def spec(self, value: str) -> TensorSpec:
-        """A value's spec with its layout."""
+        """Return a value's spec with its layout."""
         spec = self.made[value] if value in self.made else self.graph.spec(value)
         layout = self.layouts.get(value)
         return spec if layout is None else replace(spec, layout=layout)
 
     def _view(self, node: Node) -> bool:
-        """Whether the node only says where its values lie."""
+        """Alias the node's results to its operand if it is a view. Return False if it is not."""
         found = view_of(node, self.spec)
         if found is None or node.inputs[0] not in self.memory:
             return False
@@ -120,7 +120,7 @@ class _Lowerer:
         return True
 
     def _place(self) -> None:
-        """Let views lie in their operands, and operands of concatenations where the results lie."""
+        """Alias views to their operands, and operands of concatenations to the results."""
 
         def works(node: Node, layouts: Layouts) -> str:
             if node.outputs[0].name in self.known:
@@ -160,7 +160,7 @@ class _Lowerer:
         return True
 
     def _call(self, node: Node, layouts: Layouts | None = None) -> NodeCall:
-        """The node as kernels see it, with values lying as ``layouts`` says."""
+        """Return the node as kernels see it, with values in the given layouts."""
         kept = self.layouts
         self.layouts = kept if layouts is None else dict(layouts)
         try:
@@ -189,7 +189,7 @@ class _Lowerer:
         return item
 
     def _kind(self, value: str) -> BufferKind:
-        """A border is dense: a value that lies otherwise cannot be the caller's memory."""
+        """Return the buffer kind of a value. Only a dense output can be the caller's memory."""
         if value in self.leaving and self.spec(value).is_dense:
             return BufferKind.OUTPUT
         return BufferKind.SCRATCH
@@ -285,7 +285,7 @@ class _Lowerer:
         self._copy(value, name, None, state.spec)
 
     def _outputs(self) -> tuple[tuple[str, ...], dict[str, str]]:
-        """The buffer of each output: the value's own where a kernel wrote it there, else a copy."""
+        """Return the buffer of each output: the value's own if a kernel can write it there, else a copy."""
         renamed: dict[str, str] = {}
         names: dict[str, None] = {}
         for output in self.graph.outputs:

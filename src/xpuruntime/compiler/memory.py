@@ -1,4 +1,4 @@
-"""memory: a place for every value. Views share memory, results take the place of operands that die, scratch is one arena.
+"""Memory planning: views share memory, results reuse operands that are no longer read, and scratch is one arena.
 
 Places in the arena are given by size, largest first, each as low as it fits among those that live at the same time (the greedy-by-size
 strategy of Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020).
@@ -20,7 +20,7 @@ ALIGNMENT = 64
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """What one call does to memory: buffers that it reads and writes, and which result may overwrite which operand."""
+    """Memory accesses of one call: buffers read and written, and the results that may overwrite an operand."""
 
     reads: tuple[str, ...]
     writes: tuple[str, ...]
@@ -37,7 +37,7 @@ class _Value:
 
 
 class Memory:
-    """Values as they are declared; ``done`` gives every allocation and the size of the arena."""
+    """Values in order of declaration. ``done`` returns every allocation and the size of the arena."""
 
     def __init__(self) -> None:
         self._values: dict[str, _Value] = {}
@@ -47,32 +47,34 @@ class Memory:
         return name in self._values
 
     def declare(self, name: str, kind: BufferKind, spec: TensorSpec, size: int | None = None) -> None:
-        """A value with memory of its own; ``size`` where the spec does not say it."""
+        """Declare a value with memory of its own; ``size`` if the spec does not determine it."""
         self._values[name] = _Value(kind, spec, (spec.size_bytes or 0) if size is None else size, name)
 
     def alias(self, name: str, spec: TensorSpec, of: str, offset: int = 0) -> None:
-        """A value that lies within another one, ``offset`` bytes from its start."""
+        """Declare a value within another one, ``offset`` bytes from its start."""
         base = self._values[of]
         self._values[name] = _Value(base.kind, spec, spec.size_bytes or 0, base.root, base.offset + offset)
 
     def update(self, state: str, value: str) -> None:
-        """``value`` is the state's next content: it may be written where the state lies."""
+        """Mark ``value`` as the state's next content, which may be written to the state's memory."""
         self._updates[value] = state
 
     def root(self, name: str) -> str:
-        """The value whose memory it is."""
+        """Return the value that owns the memory."""
         return self._values[name].root
 
     def place(self, name: str) -> tuple[str, int]:
-        """Where a value starts: the value whose memory it is, and the bytes from there."""
+        """Place buffers, given (bytes, first, last) by name. Return offset by name, and the peak. Buffers with overlapping lifetimes never
+        overlap in memory.
+        """
         return self._values[name].root, self._values[name].offset
 
     def kind(self, name: str) -> BufferKind:
-        """What its memory is to a run."""
+        """Return the kind of the value's buffer."""
         return self._values[name].kind
 
     def done(self, uses: Sequence[MemoryUse]) -> tuple[tuple[BufferAllocation, ...], int]:
-        """Allocations in order of declaration, and the bytes of the arena. ``reuse`` comes before."""
+        """Return allocations in order of declaration, and the arena's size in bytes. Call ``reuse`` first."""
         lives = self._lives(uses)
         scratch = {
             name: (v.size, *lives[name])
@@ -96,7 +98,7 @@ class Memory:
         return lives
 
     def reuse(self, uses: Sequence[MemoryUse]) -> None:
-        """Let results take the memory of operands that nothing reads afterwards."""
+        """Let results overwrite operands that nothing reads afterwards."""
         last = {root: span[1] for root, span in self._lives(uses).items()}
         for value in self._updates:
             if value in self._values:  # read after every call, to be copied into its state

@@ -1,4 +1,4 @@
-"""partition: a model becomes regions, each for one engine, and the transfers between them.
+"""Partitioning: a model becomes regions, one engine each, and the transfers between them.
 
     plan = partition(graph, is_op_supported)                    # native where it can, other engines elsewhere
     plan = partition(graph, place={"conv": "native", "head*": "onnxruntime"})
@@ -56,7 +56,7 @@ def partition(
     target: Any = None,
     absorb: bool = True,
 ) -> PartitionPlan:
-    """Cut a model into regions.
+    """Partition a model into regions.
 
     model:   a graph, its JSON form, or the path of a saved one.
     demands: a function that says what ``engine`` takes (by default ``is_op_supported`` for ``target``), or a policy over ``with_policy`` and the
@@ -103,13 +103,15 @@ def partition(
 
 
 def _without_alternatives(found: PartitionPlan, engine: str) -> PartitionPlan:
-    """The plan with nothing behind the regions of an engine."""
+    """Remove the alternatives from the regions of an engine."""
     regions = tuple(replace(r, alternatives=()) if r.engine == engine else r for r in found.regions)
     return replace(found, plan=replace(found.plan, regions=regions))
 
 
 def _device(engine: str, resolved: Resolved) -> DeviceId:
-    """The policy's device for the engine; the cpu where ``allow_fallback`` names it and it cannot be had. Raises DeviceUnavailable."""
+    """Return the policy's device for the engine. If it is unavailable and ``allow_fallback`` names the CPU, return the CPU. Raises
+    DeviceUnavailable.
+    """
     execution = resolved.policy.execution
     device = DeviceId.parse(execution.target or "cpu")
     if device.kind in ("auto", "cpu"):
@@ -130,7 +132,7 @@ def _device(engine: str, resolved: Resolved) -> DeviceId:
 
 
 def _check_precision(graph: Graph, resolved: Resolved) -> None:
-    """Raises PrecisionUnavailable for another precision than the graph's own."""
+    """Raise PrecisionUnavailable for a precision other than the graph's own."""
     named = resolved.policy.execution.precision
     if named in (None, "model"):
         return
@@ -145,7 +147,7 @@ def _check_precision(graph: Graph, resolved: Resolved) -> None:
 
 
 def _own(supports: Supports) -> Supports:
-    """The user's function; its errors stay his."""
+    """Wrap the user's function, so that its errors are reported as the user's."""
 
     @functools.wraps(supports)
     def asked(*args: Any) -> Any:
@@ -191,7 +193,7 @@ class _Partitioner:
         self.atoms = [self._atom(group) for group in groups]
 
     def _together(self, reads: Sequence[set[int]]) -> list[object]:
-        """A label for nodes that may not be parted: they are one ONNX node, or hand on a value whose type nobody knows."""
+        """Return labels of nodes that must stay together: nodes of one ONNX node, and nodes that exchange a value of unknown type."""
         whole = bool(self.graph.metadata.get("opset"))
         labels: list[object] = [
             (n.sources[0].name if whole and n.sources and n.sources[0].name else i)
@@ -252,7 +254,7 @@ class _Partitioner:
         return Atom(group, offers, able[0], Reason.FALLBACK, f"{first}: {offers[first].reason}")
 
     def _measured_way(self) -> None:
-        """Where engines were measured, the cheapest way through the model; what nobody measured keeps its engine."""
+        """Choose the cheapest engine sequence for measured nodes. Unmeasured nodes keep their engine."""
         times = [self._times(a) for a in self.atoms]
         if all(len(t) < 2 for t in times):
             return
@@ -268,7 +270,7 @@ class _Partitioner:
             atom.engine, atom.code, atom.why, atom.moved = engine, Reason.FASTEST, why, True
 
     def _times(self, atom: Atom) -> dict[str, float]:
-        """Seconds by engine where all that take it were measured; else its own engine alone."""
+        """Return seconds by engine if all candidates were measured; otherwise only the atom's own engine."""
         able = [atom.engine] if atom.forced else [e for e, s in atom.offers.items() if s]
         nodes = [self.nodes[i] for i in atom.nodes]
         found = {e: [self.costs.measured_s(n, split_engine(e)[0]) for n in nodes] for e in able}
@@ -321,7 +323,7 @@ class _Partitioner:
         return sum(self.costs.predicted_s(self.graph, self.nodes[i]) for i in self.atoms[atom].nodes)
 
     def _saves(self, group: Sequence[int], here: str, there: str, predicted: float) -> float:
-        """Seconds that the region's own engine saves: measured on both, else at most all the work there is."""
+        """Return the seconds that the region's own engine saves: measured on both, otherwise at most the whole work."""
         nodes = [self.nodes[i] for a in group for i in self.atoms[a].nodes]
         ours, theirs = ([self.costs.measured_s(n, split_engine(e)[0]) for n in nodes] for e in (here, there))
         total = sum(t for t in theirs if t is not None) if None not in theirs else predicted
@@ -330,7 +332,7 @@ class _Partitioner:
         return total - sum(t for t in ours if t is not None)
 
     def _borders(self, group: Sequence[int], owner: Mapping[int, int]) -> dict[int, set[str]]:
-        """Neighbouring regions with the values that cross to or from them."""
+        """Return neighbouring regions with the values that cross to or from them."""
         mine = owner[group[0]]
         found: dict[int, set[str]] = defaultdict(set)
         for a in group:

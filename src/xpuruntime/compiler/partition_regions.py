@@ -1,4 +1,4 @@
-"""cluster: items with labels become connected groups of one label, so that the groups have an order to run in.
+"""Clustering: labelled items become connected, convex groups of one label, so that the groups have an order of execution.
 
 A group may grow only while no path leaves it and comes back (it is convex), so groups never wait for one another in a ring.
 """
@@ -12,7 +12,7 @@ __all__ = ["cluster", "hulls"]
 
 
 def cluster(before: Sequence[Collection[int]], labels: Sequence[object]) -> list[list[int]]:
-    """Groups of items, in an order in which they can run; the items of a group in theirs.
+    """Return groups of items in an order in which they can run; items within a group keep their order.
 
     before: for each item the items that it reads, all of them smaller. labels: only neighbours of equal label are joined.
     Greedy, in the items' order: an item joins every group that it reads from and may join.
@@ -27,7 +27,7 @@ def cluster(before: Sequence[Collection[int]], labels: Sequence[object]) -> list
 
 
 class _RegionGroups:
-    """Groups with the groups that they read from and are read by."""
+    """Groups with their predecessors and successors."""
 
     def __init__(self) -> None:
         self.of: dict[int, int] = {}
@@ -37,7 +37,7 @@ class _RegionGroups:
         self.after: dict[int, set[int]] = {}
 
     def add(self, item: int, before: set[int], label: object) -> int:
-        """A group of one item that nothing reads yet."""
+        """Add a group of one item without readers."""
         self.of[item] = item
         self.items[item], self.label[item] = [item], label
         self.before[item], self.after[item] = set(before), set()
@@ -46,7 +46,7 @@ class _RegionGroups:
         return item
 
     def apart(self, first: int, second: int) -> bool:
-        """Whether a third group stands between the two: joined, they would wait for it and it for them."""
+        """Return True if a third group is between the two; joined, they would form a cycle with it."""
         return self._between(first, second) or self._between(second, first)
 
     def _between(self, source: int, sink: int) -> bool:
@@ -62,7 +62,7 @@ class _RegionGroups:
         return False
 
     def join(self, kept: int, gone: int) -> None:
-        """Put the second group's items into the first."""
+        """Move the second group's items into the first."""
         self.of.update(dict.fromkeys(self.items[gone], kept))
         self.items[kept] += self.items.pop(gone)
         for here, there in ((self.before, self.after), (self.after, self.before)):
@@ -74,7 +74,7 @@ class _RegionGroups:
         del self.label[gone]
 
     def ordered(self) -> list[list[int]]:
-        """Groups so that each stands behind those that it reads; among those that are ready, the one with the smallest item."""
+        """Return the groups in topological order; among ready groups the one with the smallest item comes first."""
         waits = {g: len(b) for g, b in self.before.items()}
         ready = [(min(self.items[g]), g) for g, n in waits.items() if not n]
         heapq.heapify(ready)
@@ -90,7 +90,7 @@ class _RegionGroups:
 
 
 def hulls(before: Sequence[Collection[int]], together: Iterable[Collection[int]]) -> list[list[int]]:
-    """The smallest disjoint sets that hold each of ``together`` whole and that no path leaves and enters again."""
+    """Return the smallest disjoint convex sets that contain each of ``together``."""
     behind = [0] * len(before)  # items that an item waits for, itself included, as bits
     for item, reads in enumerate(before):
         behind[item] = 1 << item

@@ -46,7 +46,7 @@ def is_op_supported(op: Any, target: Any = "cpu") -> Support:
 
 
 def call_of(graph: Graph, node: Node) -> NodeCall | Support:
-    """The node with the types of what it reads and makes, as kernels see it; no where a type is not known."""
+    """Return the node with the types of its operands and results, as kernels see it; an unsupported answer if a type is unknown."""
     values = [*node.values, *(v.name for v in node.outputs)]
     unknown = next((v for v in values if graph.values[v].spec is None), None)
     if unknown is not None:
@@ -87,7 +87,7 @@ _MOST = 4096
 
 
 def _remembered(call: NodeCall, target: CodegenTarget) -> Support:
-    """Layers repeat: what was said of a node holds for every other one with these types and attributes."""
+    """Cache answers by op, types and attributes, since layers repeat."""
     operands = tuple(
         (o.spec, o.is_weight, o.const) if isinstance(o, Operand) else repr(o) for o in call.inputs
     )
@@ -103,7 +103,7 @@ def _remembered(call: NodeCall, target: CodegenTarget) -> Support:
 
 
 def demand_kernels(call: NodeCall, policy: KernelPolicy, target: Any) -> None:
-    """Raises KernelUnavailable where a rule forces a kernel that cannot be had for the node: before anything is compiled or run."""
+    """Raise KernelUnavailable if a rule forces a kernel that is not available for the node, before compilation."""
     try:
         _lowered(_alone(call), resolve_target(target), Policy(kernel=policy))
     except KernelUnavailable:
@@ -113,7 +113,7 @@ def demand_kernels(call: NodeCall, policy: KernelPolicy, target: Any) -> None:
 
 
 def _call(call: NodeCall, target: CodegenTarget) -> Support:
-    """A graph of this one node goes through the passes and is lowered; nothing is assembled."""
+    """Run the passes and lowering on a graph of this one node; assemble nothing."""
     if call.op == "opaque":
         return _opaque(call.node)
     try:
@@ -133,7 +133,7 @@ def _call(call: NodeCall, target: CodegenTarget) -> Support:
 
 
 def _lowered(graph: Graph, target: CodegenTarget, policy: Policy) -> None:
-    """What ``compile`` does up to assembling."""
+    """Run the steps of ``compile`` up to assembly."""
     context = Demands(policy, [target], "inference").context()
     graph = run_passes(graph, 3 if target.takes_fused else 1, context=context)
     layouts: Layouts = {}
@@ -150,7 +150,7 @@ def _why(error: XpuError) -> str:
 
 
 def _alone(call: NodeCall) -> Graph:
-    """The graph of one node, symbols replaced by a sample size."""
+    """Return a graph of one node, with symbols replaced by a sample size."""
     from ..ir import Weight
 
     symbols = frozenset().union(*(t.spec.symbols for t in call.tensors), *(s.symbols for s in call.outputs))

@@ -1,4 +1,4 @@
-"""turns: which launches may begin while those before them still run, although they read what a run computes before it is their turn.
+"""Programmatic dependent launch: which kernels may start before their predecessors finish, although they read data early.
 
 A stage whose option ``early`` names arguments reads these before it waits for the launch before it. A launch that begins alone (without the
 option ``pdl``) begins when everything before it is done, and whatever comes after it begins later still. So what a call reads early is there
@@ -18,7 +18,7 @@ __all__ = ["order_early_reads"]
 
 
 def order_early_reads(calls: Sequence[StageCall], memory: Memory) -> list[StageCall]:
-    """The calls, each that reads early with the option ``pdl``, or without it."""
+    """Set the option ``pdl`` of each call that reads early: True if its data is complete before it can start."""
     made: list[StageCall] = []
     written: dict[str, int] = {}  # memory -> the last call that wrote to it
     alone = -1  # the last call that begins alone

@@ -72,7 +72,7 @@ def compile(  # noqa: A001  - the specification's name
     watch: Callable[[str, Graph], None] | None = None,
     times: KernelTimes | Mapping[str, Any] | str | PathLike[str] | None = None,
 ) -> CompiledProgram:
-    """The program of a model.
+    """Compile a model to a program.
 
     model:   a graph, or several by entry-point name: they share weights and states by name.
     target:  ``cpu`` (the best instruction set of this machine), ``cuda``, ``cuda:1`` (its GPUs), ``cpu:x86-64-v3``, ``cuda:sm_90`` ..., a
@@ -111,7 +111,7 @@ def _compile(
     times: KernelTimes | Mapping[str, Any] | str | PathLike[str] | None,
     subject: Subject,
 ) -> CompiledProgram:
-    """``compile``; ``subject`` learns what a reproduction needs."""
+    """Implement ``compile``. ``subject`` records what a reproduction needs."""
     begun = time.perf_counter()
     for word in phase.values() if isinstance(phase, Mapping) else (phase,):
         _check_phase(word)
@@ -210,7 +210,9 @@ def _compile(
 
 
 def _kept(resolved: Resolved, level: int | None, *, fell: bool) -> dict[str, Any]:
-    """The demands that the program keeps to, as an executor of it reads them. level: that of the passes; fell: another precision is computed."""
+    """Return the demands that the program satisfies, as an executor reads them. level: that of the passes; fell: another precision is
+    computed.
+    """
     precision = None if fell else resolved.policy.execution.precision
     rules = [dump(r) for layer in resolved.policy.kernel.layers for r in layer.rules]
     kept = {"optimization_level": level, "precision": precision, "rules": rules}
@@ -218,7 +220,7 @@ def _kept(resolved: Resolved, level: int | None, *, fell: bool) -> dict[str, Any
 
 
 def _assembled(code: Code, plans: Sequence[ExecutionPlan]) -> list[Binary]:
-    """The binaries. Where a compiler refuses the text, its words name a function, and that the kernel."""
+    """Return the binaries. If a compiler rejects the text, report the kernel whose function it names."""
     try:
         return code.binaries()
     except TextRefused as error:
@@ -230,7 +232,7 @@ def _assembled(code: Code, plans: Sequence[ExecutionPlan]) -> list[Binary]:
 
 
 def _take(subject: Subject, graph: Graph) -> None:
-    """From here on faults are about this graph. It may break a law itself, where it was made by hand: then that is the error."""
+    """Attribute later faults to this graph. A hand-made graph may be invalid itself; then its verification error is raised."""
 
     def excuse() -> XpuError | None:
         try:
@@ -243,7 +245,7 @@ def _take(subject: Subject, graph: Graph) -> None:
 
 
 def _watched(watch: Callable[[str, Graph], None] | None) -> Callable[[str, Graph], None] | None:
-    """The user's function; its errors stay his."""
+    """Wrap the user's function, so that its errors are reported as the user's."""
     if watch is None:
         return None
 
@@ -255,7 +257,7 @@ def _watched(watch: Callable[[str, Graph], None] | None) -> Callable[[str, Graph
 
 
 def _aliases(graphs: Iterable[Graph]) -> dict[str, Any]:
-    """Names beside its own by which a checkpoint may hold a weight; nothing where there are none."""
+    """Return other names under which a checkpoint may hold a weight; empty if there are none."""
     names: dict[str, list[str]] = {}
     for graph in graphs:
         listed = graph.metadata.get("aliases")
@@ -273,7 +275,7 @@ def _gpus(targets: Iterable[CodegenTarget]) -> dict[str, Any]:
 
 
 def _check_phase(phase: str) -> None:
-    """Raises PolicyError for a phase that no rule could name, and for one that nothing of this release runs in."""
+    """Raise PolicyError for an unknown phase, and for one that this release does not implement."""
     if isinstance(phase, str) and phase in PHASES:
         return
     later = isinstance(phase, str) and phase in PHASES_NOT_IMPLEMENTED
@@ -287,7 +289,7 @@ def _entries(
     resolved: Resolved,
     subject: Subject,
 ) -> tuple[dict[str, Graph], dict[str, dict[str, int]]]:
-    """Static graphs by entry-point name, and what their symbols stand for."""
+    """Return static graphs by entry-point name, and the sizes of their symbols."""
     if isinstance(model, Mapping) and model and all(isinstance(g, Graph) for g in model.values()):
         graphs = {str(name): g for name, g in model.items() if isinstance(g, Graph)}
     else:
@@ -312,7 +314,7 @@ def _entries(
 
 
 def _buckets(shapes: Any) -> list[Mapping[str, int]]:
-    """The sets of sizes. Raises IrError for what is none."""
+    """Return the sets of sizes. Raises IrError for anything else."""
     found = [shapes] if isinstance(shapes, Mapping) else shapes
     if isinstance(found, Sequence) and not isinstance(found, str | bytes):
         wrong = [b for b in found if not isinstance(b, Mapping) or not all(map(_is_size, b.items()))]
@@ -392,7 +394,7 @@ def _digest(
     times: KernelTimes,
     declined: Sequence[str],
 ) -> str:
-    """sha256 of what the program was built from: optimised graphs, policy, targets, measured times, what libraries declined, this release."""
+    """Return sha256 of all inputs of the program: optimized graphs, policy, targets, measured times, declined calls, this release."""
     parts = [
         __version__,
         phase if isinstance(phase, str) else dict(phase),
@@ -407,5 +409,5 @@ def _digest(
 
 
 def _deciding(policy: Policy) -> Policy:
-    """The policy without what decides nothing about a program: how a session that runs it is checked."""
+    """Return the policy without fields that do not affect the program: those on self-checks of a session."""
     return Policy(kernel=policy.kernel, execution=replace(policy.execution, self_check=None))

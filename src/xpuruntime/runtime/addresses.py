@@ -1,4 +1,4 @@
-"""What the core knows weights and states by: their addresses, found once for each ``Weights``."""
+"""The addresses by which the core knows weights and states, looked up once per ``Weights``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Addresses"]
 
 
 class Addresses:
-    """Those of one bound plan. Safe from several threads; weights that nobody holds are forgotten."""
+    """Addresses of the weights and states of one bound plan. Safe from several threads; weights without other owners are dropped."""
 
     def __init__(self, who: str, program: CompiledProgram, states: States, bound: Bound) -> None:
         self._who, self._program, self._states = who, program, states
@@ -25,7 +25,7 @@ class Addresses:
         self._found: weakref.WeakKeyDictionary[Weights, _core.Fixed] = weakref.WeakKeyDictionary()
 
     def of(self, weights: Weights) -> _core.Fixed:
-        """The weights, and the states that start from them. Raises InputError for weights of another program."""
+        """Return the addresses of the weights and of the states that start from them. Raises InputError for weights of another program."""
         with self._lock:
             fixed = self._found.get(weights)
             if fixed is not None:

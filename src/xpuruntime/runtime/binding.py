@@ -1,4 +1,4 @@
-"""A plan in the core's words: names become slots of memory and places in them."""
+"""Translation of a plan into the core's form: buffer names become memory slots and offsets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _WRONG = "XPU_TEST_WRONG_KERNEL"
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The core's executor, and which weights and states it reads, in the order of its slots."""
+    """An executor of the core, and the weights and states that it reads, in slot order."""
 
     executor: _core.Executor
     weights: tuple[str, ...]
@@ -49,7 +49,7 @@ def bind_plan(
     threads: int,
     contexts: int,
 ) -> Bound:
-    """Make a plan runnable. Raises BuildError when code cannot be loaded, FormatError for a plan that contradicts itself."""
+    """Build the core's executor for a plan. Raises BuildError if code cannot be loaded, FormatError for an inconsistent plan."""
     who = f"program {program.name!r}"
     buffers = {b.name: b for b in plan.buffers}
     try:
@@ -156,7 +156,7 @@ def _add(
 
 
 def _nodes(call: KernelCall) -> str:
-    """The nodes of a call as reports name them."""
+    """Return the nodes of a call as reports name them."""
     first, more = next(iter(call.nodes), ""), len(call.nodes) - 1
     return "" if not first else f"nodes {first} and {more} more" if more else f"node {first}"
 
@@ -165,7 +165,7 @@ _MODULES: weakref.WeakValueDictionary[str, _core.Module] = weakref.WeakValueDict
 
 
 def _module(binary: Binary, backend: RuntimeBackend) -> _core.Module | None:
-    """The object code, loaded once per process and device as long as somebody uses it."""
+    """Return the loaded object code. It is loaded once per process and device while in use."""
     key = f"{backend.kind} {backend.dlpack_device()} {hashlib.sha256(binary.data).hexdigest()}"
     module = _MODULES.get(key)
     if module is None:

@@ -1,4 +1,4 @@
-"""Which alternative of an entry point runs here: the first whose binary this machine can run."""
+"""Choice among the alternatives of an entry point: the first whose binary this machine can run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def choose_plan(
     backend: RuntimeBackend,
     refused: Mapping[int, str] = MappingProxyType({}),
 ) -> tuple[ExecutionPlan, Decision]:
-    """The plan and the decision. ``refused``: why alternatives could not be made ready, by their position.
+    """Return the first plan that this machine can run, and the decision. ``refused`` maps positions of plans that could not be prepared to
+    the reason.
 
     Raises UnavailableError when there is none, with the reason of each.
     """
@@ -58,7 +59,7 @@ def choose_plan(
 def first_bound(
     program: CompiledProgram, entry: EntryPoint, backend: RuntimeBackend, threads: int, contexts: int
 ) -> tuple[ExecutionPlan, Decision, Bound]:
-    """The first alternative that runs here and that no library declines, bound. Raises UnavailableError, KernelRefused, BuildError."""
+    """Bind the first alternative that runs here and that no library declines. Raises UnavailableError, KernelRefused, BuildError."""
     refused: dict[int, str] = {}
     while True:
         plan, decision = choose_plan(program, entry, backend, refused)

@@ -1,4 +1,5 @@
-"""Policies at an executor: the device and ``strict`` act here; the rest was settled when the program was compiled, and must agree with it.
+"""Policies at an executor. The device and ``strict`` take effect here; the other demands were applied at compile time and must agree with
+the program.
 
 ``compile`` records the demands that it kept to (``CompiledProgram.facts["demands"]``). A demand that is not recorded is held against the
 plan where the plan shows it, and is an error where it does not.
@@ -104,7 +105,7 @@ def check_program(
     decision: Decision,
     demands: Resolved | None,
 ) -> None:
-    """Raises PolicyError, UnavailableError or StrictError for a demand that the program was not compiled for."""
+    """Raise PolicyError, UnavailableError or StrictError for a demand that the program was not compiled for."""
     if demands is None:
         return
     from ..policies.entrances import refuse

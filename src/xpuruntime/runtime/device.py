@@ -1,4 +1,4 @@
-"""Facts about processors and vendors' libraries, as plain values.
+"""Facts about processors and vendor libraries, as plain values.
 
 Every value has ``to_json()``: data of strings, numbers, booleans, lists and None only. What a system does not tell
 is ``""``, 0 or None, never a guess. The facts come from the C++ core, which releases the GIL while it looks.
@@ -35,7 +35,7 @@ __all__ = [
 
 
 def _plain(value: Any) -> Any:
-    """Tuples become lists, so that a value equals what JSON gives back."""
+    """Convert tuples to lists, so that a value equals its JSON form."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -44,19 +44,19 @@ def _plain(value: Any) -> Any:
 
 
 class _JsonFields:
-    """``to_json()`` of a dataclass: its fields, nested ones included."""
+    """``to_json()`` for a dataclass: its fields, nested ones included."""
 
     __slots__ = ()
 
     def to_json(self) -> dict[str, Any]:
-        """The value as plain data."""
+        """Return the value as plain data."""
         plain: dict[str, Any] = _plain(asdict(self))  # type: ignore[call-overload]
         return plain
 
 
 @dataclass(frozen=True, slots=True)
 class Status(_JsonFields):
-    """Whether something worked, and if not, why and what to do.
+    """The result of an operation: whether it worked, and if not, the reason and the remedy.
 
     ``code`` is one of ok, not_loaded, not_found, unreadable, symbol_missing, no_device, call_failed, unsupported, invalid, overlapping, no_memory,
     cancelled.
@@ -125,7 +125,7 @@ class CudaDevice(_JsonFields):
 
     @property
     def target(self) -> str:
-        """The target that code for this device is generated for: ``cuda:sm_90``."""
+        """Return the target that code for this device is generated for: ``cuda:sm_90``."""
         major, minor = self.compute_capability
         return f"cuda:sm_{major}{minor}"
 
@@ -170,7 +170,7 @@ def _status(status: _core.Status) -> Status:
 
 
 def search(name: str) -> _core.Search:
-    """Where to look for a library: the environment's override, else the loader's own search, then known folders.
+    """Return where to look for a library: the override from the environment, otherwise the loader's search path and known folders.
 
     The folders are those of ``vendor_folders``. Raises KeyError for a name that the core does not know.
     """
@@ -181,7 +181,7 @@ def search(name: str) -> _core.Search:
 
 
 def open_library(name: str) -> LibraryStatus:
-    """Load a library, once per process, and say what came of it. An absent one is a status, not an exception."""
+    """Load a library, once per process, and return its status. A missing library is a status, not an exception."""
     _core.open_library(name, search(name))
     return _library_status(name)
 
@@ -199,12 +199,12 @@ def _library_status(name: str) -> LibraryStatus:
 
 
 def libraries(*, load: bool = True) -> tuple[LibraryStatus, ...]:
-    """Every vendor library that the core knows. ``load=False`` reports what is loaded so far and loads nothing."""
+    """Return the status of every vendor library that the core knows. ``load=False`` loads nothing and reports the current state."""
     return tuple(open_library(name) if load else _library_status(name) for name in _core.library_names())
 
 
 def cpu() -> CpuFacts:
-    """The host processor, looked at anew on each call (affinity and quota may change)."""
+    """Return the host processor. It is read on each call, since affinity and quota may change."""
     facts = _core.cpu_facts()
     return CpuFacts(
         architecture=facts.architecture,
@@ -224,7 +224,7 @@ def cpu() -> CpuFacts:
 
 
 def cuda() -> CudaReport:
-    """The CUDA driver and its devices. Loads the driver library; creates no context and takes no device memory."""
+    """Return the CUDA driver and its devices. Loads the driver library; creates no context and takes no device memory."""
     status, facts = _core.cuda_facts(search("cuda"))
     api = facts.driver_api
     return CudaReport(
@@ -251,7 +251,7 @@ def cuda() -> CudaReport:
 
 
 def cuda_devices() -> tuple[CudaDevice, ...]:
-    """The CUDA devices of this machine; empty when there are none (:func:`cuda` says why)."""
+    """Return the CUDA devices of this machine; empty if there are none (:func:`cuda` says why)."""
     return cuda().devices
 
 

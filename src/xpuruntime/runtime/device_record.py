@@ -1,4 +1,4 @@
-"""What a device's driver says that it did in one run: kernels with their sizes, joined to the calls of the plan.
+"""The device driver's record of one run: kernels with their launch sizes, joined to the calls of the plan.
 
 On CUDA the record is CUPTI's. It is kept for the one run alone: other runs pay nothing for it.
 """
@@ -35,7 +35,7 @@ class DeviceRecord:
     unmatched: int = 0
 
     def note(self) -> str:
-        """The record in one sentence, for receipts."""
+        """Return the record as one sentence for receipts."""
         if self.absent:
             return f"no record of what the driver ran: {self.absent}" + (
                 f" {self.advice}" if self.advice else ""
@@ -48,7 +48,7 @@ class DeviceRecord:
 
 
 def read(found: _core.Observation) -> DeviceRecord:
-    """The core's record as data."""
+    """Convert the core's record to data."""
     calls: dict[int, list[SeenKernel]] = {}
     first = min((s.start_ns for s in found.seen), default=0)
     for seen in found.seen:

@@ -1,4 +1,4 @@
-"""Executor: a compiled program on a device. One for every device; the work is done in the core.
+"""Executor: a compiled program on a device. One class serves every device; the core does the work.
 
     executor = Executor(program)                                  # Device() is the host
     weights = load_weights("model.safetensors", program)
@@ -103,7 +103,8 @@ class Executor:
     # ── weights ──
 
     def bind(self, weights: Weights | Mapping[str, Any] | None) -> _core.Fixed:
-        """Use these weights from now on: loaded ones, arrays by name (then recipes run now), or None for those that the program holds.
+        """Use these weights for later runs: loaded weights, arrays by name (recipes run now), or None for the weights that the program
+        holds.
 
         Gives what the core knows them by. Raises InputError.
         """
@@ -124,7 +125,8 @@ class Executor:
         ring: _core.EventRing | None = None,
         stop: _core.Stop | None = None,
     ) -> list[NDArray[Any]]:
-        """Run on arrays in the program's order; outputs likewise, fresh ones or those of ``out`` (C-contiguous, right dtype and shape).
+        """Run on arrays in the program's order. Return the outputs in that order: new arrays, or those of ``out`` (C-contiguous, matching
+        dtype and shape).
 
         Inputs are read in place where they are C-contiguous and aligned to their elements, else copied. times: an int64 array with a
         place for each call of the plan, filled with nanoseconds. stop: a flag
@@ -149,7 +151,7 @@ class Executor:
         out: Mapping[str, DeviceBuffer] | None = None,
         stream: int | None = None,
     ) -> dict[str, DeviceBuffer]:
-        """Run on buffers, arrays or tensors of the device by name; output buffers by name, fresh ones or those of ``out``.
+        """Run on buffers, arrays or device tensors by name. Return output buffers by name: new ones, or those of ``out``.
 
         weights: as for ``bind``, and bound from then on; None: those that are bound. This run uses these, whatever other threads bind.
         stream:  a stream of the device (its number, as ``torch.cuda.Stream.cuda_stream`` is): the run is queued there, after what is
@@ -186,7 +188,7 @@ class Executor:
         return made
 
     def observe(self, inputs: Sequence[Any]) -> DeviceRecord:
-        """Run once on arrays, and give what the device's driver says that it did. States go on as by any run. Raises as ``run_arrays``.
+        """Run once on arrays and return the device driver's record of the run. States advance as in any run. Raises as ``run_arrays``.
 
         On a CUDA device, from the second run on, it is the plan's graph that is looked at, captured for that; before, single launches.
         """
@@ -204,11 +206,11 @@ class Executor:
         return read(found)
 
     def takes(self, given: dict[str, Any]) -> bool:
-        """Whether ``run_tensors`` takes these."""
+        """Return True if ``run_tensors`` accepts these tensors."""
         return self._tensor_run().fits(given)
 
     def run_tensors(self, given: dict[str, Any], *, stop: _core.Stop | None = None) -> dict[str, Any] | None:
-        """``run`` on tensors of one library that lie on this device, dense and of the right form: fresh tensors of that library by name.
+        """Run on dense tensors of one library that are on this device. Return new tensors of that library by name.
 
         One call into the core. On a device with streams the run is queued on the one that the library works on, and nobody waits. None
         where the tensors are anything else (then ``run`` takes them or says what is wrong), or of a library without DLPack's table of C
@@ -225,11 +227,11 @@ class Executor:
         return self._on_tensors
 
     def cancel(self) -> None:
-        """End the runs in flight after the kernel that they are in; each raises RunError."""
+        """Stop the runs in flight after their current kernel. Each raises RunError."""
         self._core.cancel()
 
     def close(self) -> None:
-        """Cancel, wait for the runs in flight, give arenas back; later runs raise RunError. May be repeated."""
+        """Cancel and wait for the runs in flight, then free their arenas. Later runs raise RunError. May be called again."""
         self._core.close()
 
     def __enter__(self) -> Executor:
@@ -239,7 +241,7 @@ class Executor:
         self.close()
 
     def twin(self) -> Executor:
-        """The same plan over the same weights, with fresh states of its own."""
+        """Return an executor of the same plan and weights with states of its own."""
         made = Executor(
             self.program, self.backend, threads=self.threads, entry=self.entry.name, policy=SETTLED
         )
@@ -250,17 +252,17 @@ class Executor:
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """In the program's order."""
+        """Return the output names in the program's order."""
         return self._out_names
 
     @property
     def core(self) -> _core.Executor:
-        """What runs the plan in the core, for those who call it there."""
+        """Return the core's executor, for callers that run it directly."""
         return self._core
 
     @property
     def weights(self) -> Weights | None:
-        """Those that are bound."""
+        """Return the bound weights."""
         return self._weights
 
     @property
@@ -276,17 +278,17 @@ class Executor:
 
     @property
     def device(self) -> DeviceId:
-        """Where it runs."""
+        """Return the device that the executor runs on."""
         return self.backend.device
 
     @property
     def implementations(self) -> list[str]:
-        """Of each call of the plan, what the library that computes it chose; empty for generated code."""
+        """Return, for each call of the plan, the library's chosen implementation; empty for generated code."""
         return self._core.implementations
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a receipt should say of how runs reached the device: bytes that crossed, graphs, and why there was none."""
+        """Return lines for a receipt: bytes copied to and from the device, CUDA graphs, and why a run used none."""
         found = self._core.counters
         if not self.backend.stages:
             return ()
@@ -306,7 +308,7 @@ class Executor:
         ring: _core.EventRing | None,
         stop: _core.Stop | None,
     ) -> list[NDArray[Any]]:
-        """The general way: arrays that must be converted or refused, and devices whose memory is not the host's."""
+        """Run with arrays that must be converted or refused, or on a device with separate memory."""
         if len(inputs) != len(self._inputs) or len(made) != len(self._outputs):
             want = f"{len(self._inputs)} inputs and {len(self._outputs)} outputs"
             raise InputError(self._who, f"takes {want}", got=f"{len(inputs)} and {len(made)}")

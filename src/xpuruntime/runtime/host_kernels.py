@@ -1,4 +1,4 @@
-"""Python functions as kernels of a plan: what the core calls for the library ``python``.
+"""Python functions as kernels of a plan. The core calls them for the library ``python``.
 
 A function gets its operands as arrays over the very memory of the run (NumPy's, or torch tensors), numbers and None as they are, and the
 node's attributes by keyword. What it gives is written to the results. On a GPU its work goes to the run's stream, and the run is no graph.
@@ -32,14 +32,14 @@ Spec = tuple[str, list[int], list[int]]
 
 @functools.cache
 def enable() -> None:
-    """Let the core find registered functions; once."""
+    """Register the lookup of Python kernels with the core, once."""
     _core.set_host_kernels(_find)
 
 
 def _find(
     name: str, options: Mapping[str, Any], specs: Sequence[Spec], inputs: int, device: str
 ) -> Callable[[list[int], int], str] | str:
-    """The call of a function, ready to be made on addresses, or why there is none."""
+    """Return a callable for a registered function, bound to its call, or the reason why there is none."""
     try:
         found = host_function(name, str(options["digest"]), f"kernel {options['kernel']}")
     except XpuError as error:
@@ -60,7 +60,7 @@ class _HostCall:
         self._attrs = {k: tuple(v) if isinstance(v, list) else v for k, v in how["attrs"].items()}
 
     def __call__(self, addresses: list[int], stream: int) -> str:
-        """Empty, or what went wrong."""
+        """Run the function. Return an empty string, or the error message."""
         try:
             with self._queue(stream):
                 arrays = [self._array(a, s) for a, s in zip(addresses, self._specs, strict=True)]
@@ -105,7 +105,7 @@ class _HostCall:
 
 
 def _over(address: int, spec: Spec) -> NDArray[Any]:
-    """A NumPy array over memory that somebody else keeps alive for the call."""
+    """Return a NumPy array over memory that the core keeps alive for the call."""
     dtype = DType(spec[0]).numpy
     size = math.prod(spec[1]) * dtype.itemsize
     memory = (ctypes.c_char * size).from_address(address)
@@ -113,7 +113,7 @@ def _over(address: int, spec: Spec) -> NDArray[Any]:
 
 
 def _exported(array: NDArray[Any], spec: Spec) -> Any:
-    """What torch reads; NumPy exports no bfloat16."""
+    """Return an object that torch imports. NumPy exports no bfloat16, so such arrays go through a DLPack capsule."""
     if spec[0] != "bfloat16":
         return array
     strides = [s // array.itemsize for s in array.strides]
@@ -121,7 +121,7 @@ def _exported(array: NDArray[Any], spec: Spec) -> Any:
 
 
 class _OnDevice:
-    """Memory of a GPU by the CUDA array interface, as whole numbers of the elements' size: it knows no bfloat16."""
+    """GPU memory behind the CUDA array interface, as integers of the element size, since the interface has no bfloat16."""
 
     def __init__(self, address: int, spec: Spec) -> None:
         words = f"<i{DType(spec[0]).numpy.itemsize}"
@@ -135,7 +135,7 @@ class _OnDevice:
 
 
 def _torch() -> Any:
-    """Whoever registered a function of torch tensors has imported it."""
+    """Import torch. A function that takes torch tensors was registered by code that imports it."""
     return sys.modules.get("torch") or importlib.import_module("torch")
 
 

@@ -1,4 +1,4 @@
-"""load_weights: a model's arrays become the buffers that kernels read, once; executors share them."""
+"""load_weights: turns a model's arrays into the buffers that kernels read, once; executors share them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Weights", "load_weights"]
 
 
 class Weights(Mapping[str, DeviceBuffer]):
-    """Weight buffers of a program by name, on one device. ``size_bytes``: what they take there. Never written to."""
+    """Weight buffers of a program by name, on one device. ``size_bytes``: their total size. They are read-only."""
 
     def __init__(self, program: CompiledProgram, buffers: Mapping[str, DeviceBuffer]) -> None:
         self.program = program
@@ -89,13 +89,13 @@ _Origin = tuple[WeightTransformRecipe, tuple[WeightRef, ...]]
 
 
 def _origins(program: CompiledProgram) -> dict[str, _Origin]:
-    """What each weight buffer is made of: two that are equal hold the same bytes."""
+    """Return the recipe and the weights behind each buffer. Two buffers with equal origins hold the same bytes."""
     refs = {w.name: w for w in program.weights}
     return {r.name: (r, tuple(refs[n] for n in sorted(weights_of(r)))) for r in program.recipes}
 
 
 class _Arrays(Mapping[str, NDArray[Any]]):
-    """The model's arrays by name, each checked when a recipe first asks for it."""
+    """The model's arrays by name. Each is checked when a recipe first reads it."""
 
     def __init__(self, source: Any, program: CompiledProgram, check: bool) -> None:
         self._unproved = {w.name for w in program.weights if w.digest and w.data is None} if check else set()
@@ -137,7 +137,7 @@ class _Arrays(Mapping[str, NDArray[Any]]):
         )
 
     def _proved(self, ref: WeightRef, array: NDArray[Any]) -> NDArray[Any]:
-        """The array, held to its digest when it is first read; row-major memory is not copied for it."""
+        """Check an array against its digest at the first read. Row-major memory is not copied."""
         if ref.name in self._unproved:
             got = element_digest(array, ref.spec.dtype)
             if got != ref.digest:
