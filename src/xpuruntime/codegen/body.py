@@ -1,4 +1,4 @@
-"""A node, or the graph inside a ``fused`` node, as operations over an iteration space.
+"""LoopBody: a node, or the graph inside a ``fused`` node, as operations over an iteration space.
 
 Views inside a body move no element: reading a value at an index of the space means reading what it was made of at another index.
 So a value is asked for with ``dims``: which dim of the space each of its own dims runs along (None: it stands still at 0).
@@ -53,7 +53,7 @@ __all__ = [
 
 
 def plan(node: Node, operands: Sequence[Operand], space: tuple[int, ...]) -> LoopPlan:
-    """The node over a space. Operands that are constants of one element become numbers. Raises Unfit."""
+    """Return the node as a plan over a space. Constant operands of one element become numbers. Raises UnsupportedLoop."""
     body = LoopBody(space, operands)
     graph = body_of(node)
     if graph is None:
@@ -79,7 +79,7 @@ def plan(node: Node, operands: Sequence[Operand], space: tuple[int, ...]) -> Loo
 
 @dataclass
 class LoopBody:
-    """Builds a plan. ``reduced``: the space's dims that every reduction in it runs over, known from the first one on."""
+    """Builder of a plan. ``reduced``: the dims of the space that every reduction in it covers, set by the first one."""
 
     space: tuple[int, ...]
     operands: Sequence[Operand]
@@ -92,7 +92,7 @@ class LoopBody:
     reduced: frozenset[int] | None = None
 
     def done(self, outputs: Sequence[str]) -> LoopPlan:
-        """The plan of what was asked for."""
+        """Return the finished plan."""
         return LoopPlan(
             tuple(self.inputs.values()), tuple(self.operations.values()), tuple(outputs), self.space,
             self.reduced or frozenset(),
@@ -101,7 +101,7 @@ class LoopBody:
     # ── where values lie ──
 
     def aligned(self, shape: tuple[int, ...]) -> Dims:
-        """Broadcasting: trailing dims of a shape along the trailing dims of the space."""
+        """Align the trailing dims of a shape with the trailing dims of the space, as broadcasting does."""
         first = len(self.space) - len(shape)
         if first < 0:
             raise UnsupportedLoop(
@@ -117,7 +117,7 @@ class LoopBody:
         raise UnsupportedLoop(f"extent {extent} does not run along {self.space[dim]}")
 
     def dims_of(self, shape: tuple[int, ...], node: Node | None = None) -> Dims:
-        """Where a result of the whole body lies: what a reduction leaves over lies along the dims that it kept."""
+        """Return the dims of the space along which a result lies. The result of a reduction lies along the dims that it kept."""
         if node is not None and is_row(node.op) and "keepdim" in node.attrs and not node.attrs["keepdim"]:
             own = self._spec(str(node.inputs[0]) if self.graph is not None else "%0")
             axes = row_axes(node.op, node.attrs, own.rank)
@@ -139,7 +139,7 @@ class LoopBody:
     # ── values ──
 
     def value(self, name: str, dims: Dims) -> str:
-        """The name under which a value at these dims is known in the text."""
+        """Return the name of a value at these dims in the text."""
         if name in self.bound:
             return self.input(self.bound[name], dims)
         key = (name, dims)
@@ -152,7 +152,7 @@ class LoopBody:
         return self.values[key]
 
     def input(self, position: int, dims: Dims) -> str:
-        """An operand at these dims."""
+        """Return the name of an operand at these dims."""
         operand = self.operands[position]
         if isinstance(operand, Const):
             return self._constant(operand, operand.dtype, len(operand.shape))
@@ -164,7 +164,7 @@ class LoopBody:
         return self.read(position, spec.dtype, tuple(strides), spec.rank)
 
     def read(self, position: int, dtype: DType, strides: tuple[int, ...], rank: int = 1) -> str:
-        """An operand by its strides along the space."""
+        """Return the name of an operand by its strides along the space."""
         key = (position, strides)
         if dtype not in COMPUTED:
             raise UnsupportedLoop(
@@ -178,7 +178,7 @@ class LoopBody:
         return self.inputs[key].name
 
     def position(self) -> str:
-        """The number of an element within its row."""
+        """Return the name of an element's index within its row."""
         strides, step = [0] * len(self.space), 1
         for d in sorted(self.reduced or (), reverse=True):
             strides[d], step = step, step * self.space[d]
@@ -186,7 +186,7 @@ class LoopBody:
         return self.inputs.setdefault((POSITION, ()), Input("place", POSITION, dtype, tuple(strides), 1)).name
 
     def node(self, node: Node, operands: Sequence[Source], at: int, dims: Dims) -> str:
-        """Result ``at`` of a node."""
+        """Return the name of result ``at`` of a node."""
         op, spec, attrs = node.op, tensor_of(node.outputs[at].spec), node.attrs
         if op in ("clone", "expand", "squeeze", "unsqueeze", "view"):
             return self._view(op, str(operands[0]), spec, dims)
@@ -201,7 +201,7 @@ class LoopBody:
         return self._emit(op, sources, attrs, spec.dtype, spec.rank)
 
     def emit(self, op: str, *sources: Source, dtype: DType, **attrs: AttrValue) -> str:
-        """An operation of a formula: operands of one dtype, or numbers."""
+        """Add an operation of a formula: operands of one dtype, or numbers."""
         return self._emit(op, sources, Attrs(attrs), dtype, 1)
 
     def _emit(self, op: str, sources: tuple[Source, ...], attrs: Attrs, dtype: DType, rank: int) -> str:
@@ -213,7 +213,7 @@ class LoopBody:
         return self._add((op, repr(sources), attrs, dtype, rank), op, sources, attrs, dtype, rank)
 
     def reduce(self, kind: str, source: str, dtype: DType) -> str:
-        """A reduction over the space's reduced dims, in ``dtype``."""
+        """Add a reduction over the space's reduced dims, in ``dtype``."""
         return self._add((kind, source, dtype), kind, (source,), Attrs(), dtype, 1, reduces=True)
 
     def _add(
@@ -226,18 +226,18 @@ class LoopBody:
         return self.operations[key].name
 
     def dtype(self, name: str) -> DType:
-        """The dtype of a name in the text."""
+        """Return the dtype of a name."""
         entries: list[Input | Operation] = [*self.inputs.values(), *self.operations.values()]
         return next(e.dtype for e in entries if e.name == name)
 
     def _source(self, operand: Source, dims: Dims, spec: TensorSpec) -> Source:
-        """An operand of a pointwise op, broadcast to the op's result."""
+        """Return an operand of a pointwise op, broadcast to the op's result."""
         if not isinstance(operand, str):
             return operand
         return self.value(operand, _broadcast(shape_of(self._spec(operand)), shape_of(spec), dims))
 
     def _constant(self, value: Const | bool | int | float, dtype: DType, rank: int) -> str:
-        """A value that is the same everywhere."""
+        """Return a value that is the same at every point of the space."""
         if isinstance(value, Const):
             every = value.numpy().reshape(-1)
             bits = every.view(np.uint8).reshape(every.size, -1)
@@ -250,7 +250,7 @@ class LoopBody:
     # ── rows ──
 
     def _row(self, node: Node, operands: Sequence[Source], at: int, dims: Dims) -> str:
-        """A result of a softmax, norm or reduction; its formula is written once."""
+        """Return a result of a softmax, norm or reduction. Its formula is added once."""
         own = self._spec(str(operands[0]))
         axes = row_axes(node.op, node.attrs, own.rank)
         there = self.aligned(shape_of(own))
@@ -277,7 +277,9 @@ class LoopBody:
         return self.rows[key][at]
 
     def reduces(self, axes: tuple[int, ...], own: TensorSpec) -> None:
-        """Note which dims of the space a reduction over these axes of a value runs over. Raises Unfit where another one differs."""
+        """Record the dims of the space that a reduction over these axes covers. Raises UnsupportedLoop if another reduction covers other
+        dims.
+        """
         first = len(self.space) - own.rank
         shape = shape_of(own)
         if any(shape[a] != self.space[first + a] for a in axes):
@@ -289,7 +291,7 @@ class LoopBody:
 
     @property
     def count(self) -> int:
-        """Elements that one reduction reads."""
+        """Return the number of elements that one reduction reads."""
         return math.prod(self.space[d] for d in self.reduced or ())
 
     # ── views ──
@@ -309,7 +311,7 @@ class LoopBody:
         raise UnsupportedLoop(f"a view of {list(own)} as {list(result)} between ops that one loop computes")
 
     def _dense(self, source: str, result: tuple[int, ...], dims: Dims) -> str:
-        """A dense operand under another shape."""
+        """Return a dense operand under another shape."""
         strides, step = [0] * len(self.space), 1
         for d, extent in zip(reversed(dims), reversed(result), strict=True):
             if d is not None:
@@ -320,7 +322,7 @@ class LoopBody:
 
 
 def _broadcast(own: tuple[int, ...], result: tuple[int, ...], dims: Dims) -> Dims:
-    """Dims of an operand whose shape broadcasts to a result that lies along ``dims``."""
+    """Return the dims of an operand whose shape broadcasts to a result along ``dims``."""
     first = len(result) - len(own)
     return tuple(
         None if extent == 1 and result[first + i] != 1 else dims[first + i] for i, extent in enumerate(own)

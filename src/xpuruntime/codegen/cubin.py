@@ -1,4 +1,4 @@
-"""What a CUBIN says of a kernel: its registers; whether a launch of it can work.
+"""Facts of a CUBIN: the registers of each kernel, and whether a launch is possible.
 
 A CUBIN is an ELF file (System V ABI). Its section ``.nv.info`` is a list of attributes: a byte for the form, one for the kind, two for a
 value or for the length of what follows; kind 0x2f is (index of a symbol, registers of a thread). Checked in tests against the registers that
@@ -26,7 +26,7 @@ _WITH_LENGTH = 4  # the form of an attribute whose value is a length
 
 
 def kernels_in(cubin: bytes) -> Mapping[str, int]:
-    """The kernels of a CUBIN: name to registers of a thread. Raises ValueError for anything else."""
+    """Return the kernels of a CUBIN: name to registers per thread. Raises ValueError for anything else."""
     if cubin[:6] != b"\x7fELF\x02\x01" or len(cubin) < 64:
         raise ValueError("no ELF file of 64 bits")
     try:
@@ -66,7 +66,7 @@ def _register_counts(info: bytes) -> Iterator[tuple[int, int]]:
 
 
 def check_launch(cubin: bytes, symbol: str, block: Sequence[int], who: str) -> None:
-    """Whether a kernel can be launched with these threads. Raises BuildError: not there, or too many registers or threads."""
+    """Check that a kernel can be launched with these threads. Raises BuildError: no such kernel, or too many registers or threads."""
     known = kernels_in(cubin)
     registers = known.get(symbol)
     if registers is None:

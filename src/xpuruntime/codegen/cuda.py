@@ -51,27 +51,27 @@ class CudaTarget(CodegenTarget):
         )
 
     def elementwise_kernel(self, kernel_name: str) -> tuple[str, str]:
-        """The function of the prelude and the part that defines it: ``("exp", "math.cuh")``."""
+        """Return the function of the prelude and the part that defines it: ``("exp", "math.cuh")``."""
         from .expr import FUNCTIONS  # a table over the IR's ops, read only when a porter asks
 
         function, part = FUNCTIONS.get(kernel_name, (kernel_name, "prelude"))
         return function, cuda_part(part)[0]
 
     def matmul_kernel(self, is_vec: bool, transpose_b: bool) -> tuple[str, str]:
-        """The product's template: one row streams its weights, others go by tiles."""
+        """Return the product's template: a matrix-vector kernel for one row, otherwise a tiled one."""
         return ("gemv", "gemv.cuh") if is_vec else ("gemm", "gemm.cuh")
 
     def fused_kernel(self, kernel_type: str) -> tuple[str, str]:
-        """The function at the heart of a kernel of several ops, and its part."""
+        """Return the core function of a kernel of several ops, and its part."""
         function, part = _FUSED.get(kernel_type, (kernel_type, kernel_type))
         return function, cuda_part(part)[0]
 
     def shader_source(self, filename: str) -> str:
-        """A part's text. Raises BuildError for a file that does not exist."""
+        """Return a part's text. Raises BuildError for a file that does not exist."""
         return cuda_part(filename.rpartition(".")[0] or filename)[1]
 
     def assemble(self, functions: Mapping[str, str], parts: frozenset[str]) -> Binary:
-        """One CUBIN; its source is the parts that are used, then the functions. Raises BuildError with NVRTC's log."""
+        """Compile one CUBIN of the used parts and the functions. Raises BuildError with NVRTC's log."""
         return self._built(self.source(functions, parts), tuple(functions), OPTIONS)
 
     def assemble_apart(
@@ -97,11 +97,11 @@ class CudaTarget(CodegenTarget):
         )
 
     def part(self, name: str) -> tuple[str, str]:
-        """File name and text of a part of the prelude."""
+        """Return file name and text of a part of the prelude."""
         return cuda_part(name)
 
     def source(self, functions: Mapping[str, str], parts: Iterable[str] = ()) -> str:
-        """The whole translation unit. ``KERNEL`` in a function's text stands for its symbol."""
+        """Return the translation unit. ``KERNEL`` in a function's text is replaced by its symbol."""
         head = f"// {self.name}\n#define SM {self.sm.number}\n"
         files = dict(self.part(part) for part in ordered_parts(parts, lambda p: self.part(p)[1]))
         texts = [*files.values()]
@@ -126,7 +126,7 @@ _SAME = dict.fromkeys(("arith", "exp", "log", "trig", "inverse", "erf", "pow"), 
 
 @functools.cache
 def cuda_part(part: str) -> tuple[str, str]:
-    """File name and text of a part: CUDA's own, else the C++ one. Raises BuildError for one that does not exist."""
+    """Return file name and text of a part: CUDA's own, else the C++ one. Raises BuildError for one that does not exist."""
     name = _SAME.get(part, part)
     file = resources.files(__package__) / "templates" / "cuda" / f"{name}.cuh"
     if file.is_file():

@@ -22,7 +22,7 @@ __all__ = ["FUNCTIONS", "POINTWISE", "Expression", "expression", "why_not"]
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A text and the parts of the prelude that it needs."""
+    """A text, and the parts of the prelude that it needs."""
 
     text: str
     parts: frozenset[str]
@@ -104,7 +104,7 @@ FUNCTIONS: Mapping[str, tuple[str, str]] = {
 
 
 def why_not(op: str, operands: Sequence[DType], result: DType, attrs: Attrs) -> str:
-    """Why an op cannot be written for these dtypes; empty when it can."""
+    """Return why an op cannot be generated for these dtypes; empty if it can."""
     row = _TABLE.get(op)
     if row is None:
         return f"{op} is no pointwise op of the generated kernels"
@@ -121,7 +121,7 @@ def why_not(op: str, operands: Sequence[DType], result: DType, attrs: Attrs) -> 
 
 
 def expression(op: str, terms: Sequence[ExprTerm | None], attrs: Attrs, dtype: DType) -> Expression:
-    """The text of one op. ``dtype``: of the result, as inference gives it. Raises KeyError for an op that is not in the table."""
+    """Return the text of one op. ``dtype``: the inferred dtype of the result. Raises KeyError for an op that is not in the table."""
     row = _TABLE[op]
     site = PointwiseCall(op, tuple(terms), attrs, dtype)
     return Expression(row.write(site), frozenset(row.part.split()))

@@ -1,4 +1,4 @@
-"""Values in pointwise texts: terms, their C++ types, numbers as literals, and how operands come to one type."""
+"""Terms of pointwise expressions: C++ types, literals, and conversion of operands to a common type."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ COMPUTED = frozenset(STORAGE)
 
 @dataclass(frozen=True, slots=True)
 class ExprTerm:
-    """A value in the text. ``number``: its value where it is an immediate one (then the text is not used).
+    """A value in the text. ``number``: its value if it is an immediate number (then the text is unused).
 
     rank: of the tensor, which type promotion asks for.
     """
@@ -51,19 +51,19 @@ class ExprTerm:
 
 
 def compute_type(dtype: DType, lanes: str = "N") -> str:
-    """The C++ type of a value between load and store."""
+    """Return the C++ type of a value between load and store."""
     if dtype is DType.BOOL:
         return f"boolean<{lanes}>"
     return f"vec<{element_type(dtype)}, {lanes}>"
 
 
 def element_type(dtype: DType) -> str:
-    """The C++ type of one lane of it; bool has no such type."""
+    """Return the C++ type of one lane; bool has none."""
     return "float" if dtype in (DType.FLOAT16, DType.BFLOAT16) else STORAGE[dtype]
 
 
 def literal(value: bool | int | float, dtype: DType) -> str:
-    """A number of a dtype as a C++ constant, rounded as a cast rounds it."""
+    """Return a number of a dtype as a C++ constant, rounded as by a cast."""
     from ..ir.interp.numbers import to  # NumPy only; the one place that says what a cast of a number gives
 
     given = to(np.asarray(value), dtype)
@@ -84,7 +84,7 @@ def literal(value: bool | int | float, dtype: DType) -> str:
 
 
 def constant(value: bool | int | float, dtype: DType) -> str:
-    """A number in every lane."""
+    """Return a number in every lane."""
     if dtype is DType.BOOL:
         return f"splat<boolean<N>>({-1 if value else 0})"
     text = literal(value, dtype)
@@ -92,7 +92,7 @@ def constant(value: bool | int | float, dtype: DType) -> str:
 
 
 def converted(term: ExprTerm, dtype: DType, number: DType | None = None) -> str:
-    """A term's text in another dtype; immediate numbers in ``number``, where it is given."""
+    """Return a term's text in another dtype; immediate numbers in ``number`` if given."""
     if term.number is not None:
         exact = number or dtype
         return constant(term.number, exact)
@@ -104,7 +104,7 @@ def converted(term: ExprTerm, dtype: DType, number: DType | None = None) -> str:
 
 
 def promoted_type(terms: Sequence[ExprTerm | None]) -> DType:
-    """The type in which operands meet."""
+    """Return the promoted type of operands."""
     return promote([_promotes_as(t) for t in terms if t is not None])
 
 
@@ -114,7 +114,7 @@ def _promotes_as(term: ExprTerm) -> TensorSpec | bool | int | float:
 
 @dataclass(frozen=True, slots=True)
 class PointwiseCall:
-    """An op where it is written: its operands, attributes and result."""
+    """An op with its operands, attributes and result dtype, for the writers of its text."""
 
     op: str
     terms: tuple[ExprTerm | None, ...]
@@ -132,12 +132,12 @@ class PointwiseCall:
         return promoted_type(self.terms)
 
     def real(self, position: int = 0) -> str:
-        """An operand of a function to the real numbers."""
+        """Return an operand of a real function, converted to float."""
         term = self.term(position)
         return converted(term, float_of(term.dtype))
 
     def together(self, dtype: DType | None = None, *, exact: bool = False) -> list[str]:
-        """Operands in one type. ``exact``: a number beside a narrow float stays in float32."""
+        """Return the operands in one type. ``exact``: a number next to a narrow float stays float32."""
         common = dtype or self.promoted
         number = DType.FLOAT32 if exact and common.is_float and common.bits < 32 else common
         return [converted(t, common, number) for t in self.terms if t is not None]

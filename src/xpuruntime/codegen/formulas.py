@@ -1,4 +1,4 @@
-"""Softmax, norms and reductions as formulas: pointwise operations and the six plain reductions over one set of dims.
+"""Softmax, norms and reductions as formulas: pointwise operations and six plain reductions over one set of dims.
 
     softmax      exp(x - max) / sum(exp(x - max))
     layer_norm   d = x - mean; d * rsqrt(mean(d * d) + eps) * weight + bias
@@ -29,12 +29,12 @@ PLAIN = ("sum", "prod", "amax", "amin", "any", "all", "top")
 
 
 def is_row(op: str) -> bool:
-    """Whether an op reduces over dims and has a formula."""
+    """Return True if an op reduces over dims and has a formula."""
     return op in FORMULAS
 
 
 def row_axes(op: str, attrs: Attrs, rank: int) -> tuple[int, ...]:
-    """The dims that an op of this table reduces over."""
+    """Return the dims that an op of this table reduces over."""
     if op in ("layer_norm", "rms_norm"):
         shape = attrs["normalized_shape"]
         assert isinstance(shape, tuple)
@@ -45,7 +45,7 @@ def row_axes(op: str, attrs: Attrs, rank: int) -> tuple[int, ...]:
 
 
 def widest(dtype: DType) -> DType:
-    """What values of a dtype are computed in."""
+    """Return the dtype in which values of a dtype are computed."""
     return DType.FLOAT64 if dtype is DType.FLOAT64 else DType.FLOAT32
 
 
@@ -54,7 +54,7 @@ def _cast(b: LoopBody, x: str, dtype: DType) -> str:
 
 
 def _real(b: LoopBody, x: str, dtype: object = None) -> str:
-    """As float32 or float64; first as ``dtype``, which may round."""
+    """Convert to float32 or float64; first to ``dtype``, which may round."""
     if isinstance(dtype, DType):
         x = _cast(b, x, dtype)
     own = b.dtype(x)
@@ -70,7 +70,7 @@ def _two(b: LoopBody, op: str, x: str, y: str | float, dtype: DType) -> str:
 
 
 def _total(kind: str) -> Formula:
-    """``sum``, ``prod``: in ``dtype`` if it is given, integers and bool else in int64."""
+    """Return the formula of ``sum`` or ``prod``, in ``dtype`` if given, otherwise integers and bool in int64."""
 
     def formula(b: LoopBody, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
         x = _cast(b, x, dtype)
@@ -109,7 +109,7 @@ def _mean(b: LoopBody, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: 
 
 
 def _centred(b: LoopBody, x: str, wide: DType) -> tuple[str, str]:
-    """The mean, and x less the mean."""
+    """Return the mean, and x minus the mean."""
     mean = _mean_of(b, x, wide)
     return mean, _two(b, "sub", x, mean, wide)
 
@@ -183,7 +183,7 @@ def _affine(b: LoopBody, y: str, weight: str | None, bias: str | None, wide: DTy
 
 
 def moments(b: LoopBody, x: str, wide: DType) -> tuple[str, str, str]:
-    """The mean over the reduced dims, x less the mean, and the variance (over the count)."""
+    """Return the mean over the reduced dims, x minus the mean, and the variance (over the count)."""
     mean, d = _centred(b, _real(b, x), wide)
     return mean, d, _mean_of(b, _two(b, "mul", d, d, wide), wide)
 
@@ -191,7 +191,7 @@ def moments(b: LoopBody, x: str, wide: DType) -> tuple[str, str, str]:
 def normalized(
     b: LoopBody, x: str, weight: str | None, bias: str | None, eps: object, wide: DType
 ) -> tuple[str, str, str]:
-    """Zero mean and unit variance over the reduced dims, scaled and shifted; the mean; 1 / std."""
+    """Return x normalized over the reduced dims, scaled and shifted; the mean; 1 / std."""
     assert isinstance(eps, int | float)
     mean, d, variance = moments(b, x, wide)
     rstd = b.emit("rsqrt", _two(b, "add", variance, float(eps), wide), dtype=wide)
@@ -216,7 +216,7 @@ def _rms_norm(b: LoopBody, x: str, rest: Sequence[str | None], attrs: Attrs, dty
 
 
 def _found(b: LoopBody, x: str, kind: str, last: bool) -> tuple[str, str]:
-    """The extreme value, and the first (or last) place where it stands; NaN counts as extreme."""
+    """Return the extreme value and its first (or last) index; NaN counts as extreme."""
     if b.dtype(x) is DType.BOOL:
         x = _cast(b, x, DType.UINT8)
     top = b.reduce(kind, x, b.dtype(x))

@@ -1,4 +1,4 @@
-"""What this machine's vendor libraries say of calls before a program is made of them.
+"""Vendor libraries of this machine, queried at compile time about the calls that they support.
 
 Whether a library computes a call (an algorithm for these sizes, an engine that sums as wide as asked) only the library knows, on its device. A
 target that stands for this machine (``cpu``, ``cuda``, ``cuda:1``) asks it, so that the compiler takes another kernel where it declines; a target
@@ -21,7 +21,7 @@ __all__ = ["LocalLibraries", "library_search", "local_libraries"]
 
 
 class LocalLibraries:
-    """The libraries under one device of this machine: ``cpu``, or a CUDA device by its index. Opens the device with the first question."""
+    """The libraries for one device of this machine: ``cpu``, or a CUDA device by its index. The first query opens the device."""
 
     def __init__(self, kind: str, index: int = 0) -> None:
         self.kind, self.index = kind, index
@@ -29,7 +29,8 @@ class LocalLibraries:
         self._lock = threading.Lock()
 
     def declines(self, call: KernelCall, specs: Sequence[TensorSpec]) -> str:
-        """Why the library of a call does not compute it, in its own words; empty where it does, and where the device cannot be opened to ask.
+        """Return why the library of a call does not support it, in the library's words; empty if it does, or if the device cannot be
+        opened.
 
         specs: of the call's arguments in order, each where its memory begins. The same question is asked once.
         """
@@ -81,11 +82,11 @@ class LocalLibraries:
 
 @functools.cache
 def local_libraries(kind: str, index: int = 0) -> LocalLibraries:
-    """Those of a device, one object for the process: what they answered stays answered."""
+    """Return the libraries of a device. There is one object per process, which caches answers."""
     return LocalLibraries(kind, index)
 
 
 def library_search(name: str) -> _core.Search:
-    """Where a library is looked for: the file that its variable names, else the loader's own search and vendors' folders."""
+    """Return where to look for a library: the file that its variable names, otherwise the loader's search path and vendor folders."""
     override = env.get_path(_core.library_variable(name))
     return _core.Search(folders=vendor_folders()) if override is None else _core.Search(str(override))

@@ -1,4 +1,4 @@
-"""Toolchains: a C++ text to a shared library, by a compiler that this machine has.
+"""Toolchains: compile a C++ text to a shared library with a compiler of this machine.
 
 Looked for in this order: ``$CXX``, ``g++``, ``clang++``, and ``zig c++`` of the ``ziglang`` package; for another processor than this machine's
 ``$CXX``, ``aarch64-linux-gnu-g++``, ``clang++ --target=...`` and ``zig c++ -target ...``, each of which must prove that it makes code for it.
@@ -56,12 +56,12 @@ _TRIVIAL = "int nothing;"
 
 
 class TextRefused(BuildError):
-    """A compiler that works refuses a text."""
+    """A working compiler rejects a text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """A C++ compiler: the command that starts it, and what it says of its version."""
+    """A C++ compiler: its command and its version."""
 
     command: tuple[str, ...]
     version: str
@@ -135,7 +135,7 @@ class Toolchain:
         return [list(self.command), self.version, facts.st_size, facts.st_mtime_ns, read]
 
     def _works(self, flags: tuple[str, ...], who: str) -> bool:
-        """Whether the compiler makes anything of a text without content, under the same flags."""
+        """Return True if the compiler compiles an empty text under the same flags."""
         try:
             self._build(_TRIVIAL, flags, who)
         except BuildError:
@@ -144,7 +144,7 @@ class Toolchain:
 
 
 def cxx_toolchain(architecture: str = "") -> Toolchain:
-    """The first compiler that makes code for an architecture (``x86_64``, ``aarch64``); this machine's by default.
+    """Return the first compiler that generates code for an architecture (``x86_64``, ``aarch64``); by default this machine's.
 
     Raises BuildError when there is none, with all that were tried.
     """
@@ -186,7 +186,7 @@ def _from_environment() -> tuple[str, ...]:
 
 
 def _cross(architecture: str) -> str:
-    """The name that GCC's compilers for other machines go by."""
+    """Return the name of GCC's cross compiler."""
     return f"{architecture}-linux-gnu-g++"
 
 
@@ -211,7 +211,7 @@ _MACHINES = {62: "x86_64", 183: "aarch64"}  # e_machine of an ELF file, from the
 
 @functools.cache
 def _makes_code_for(command: tuple[str, ...]) -> str:
-    """The architecture of what a compiler builds, ``""`` for one that builds nothing: a driver starts even where its linker is not there."""
+    """Return the architecture of a compiler's output; ``""`` if it builds nothing, for example without a linker."""
     try:
         made = Toolchain(command, "").build(_TRIVIAL)
     except BuildError:
@@ -221,7 +221,7 @@ def _makes_code_for(command: tuple[str, ...]) -> str:
 
 
 def _version(command: tuple[str, ...]) -> str:
-    """The first line of ``--version``; empty when the command does not work."""
+    """Return the first line of ``--version``; empty if the command does not work."""
     try:
         done = run([*command, "--version"], 60)
     except (OSError, subprocess.TimeoutExpired):
@@ -231,6 +231,6 @@ def _version(command: tuple[str, ...]) -> str:
 
 
 def _head(text: str, lines: int = 20) -> str:
-    """The first lines of a compiler's text: what follows mostly repeats it."""
+    """Return the first lines of a compiler's output; later lines mostly repeat them."""
     kept = text.strip().splitlines()
     return "\n".join(kept[:lines] + (["..."] if len(kept) > lines else []))

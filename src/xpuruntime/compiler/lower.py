@@ -219,7 +219,7 @@ class _Lowerer:
         self.calls += calls_of(kernel, node, lowered, names, because)
 
     def _count(self) -> None:
-        """The call that every run of a program with counters begins with."""
+        """Prepend the call that zeroes the counters."""
         if not self.counters:
             return
         spec = TensorSpec((-(-self.counters // 4),), DType.INT32)
@@ -250,7 +250,7 @@ class _Lowerer:
     def _copy(
         self, value: str, to: str, kind: BufferKind | None, spec: TensorSpec, sources: tuple[str, ...] = ()
     ) -> None:
-        """A copy of a value into another buffer: by whichever kernel computes ``clone``. ``sources``: nodes that it is done for."""
+        """Copy a value into another buffer, by any kernel that computes ``clone``. ``sources``: nodes that the copy serves."""
         node = Node("clone", (value,), Attrs(), (Value(to, spec),), tuple(Source(name=n) for n in sources))
         kernel, lowered, because = self.chooser.choose(node, NodeCall(node, (self._operand(value),), (spec,)))
         self.made[to] = spec

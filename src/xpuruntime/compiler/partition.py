@@ -295,7 +295,7 @@ class _Partitioner:
         return cluster(self.before, [a.engine for a in self.atoms])
 
     def _cheaper(self, groups: Sequence[Sequence[int]]) -> tuple[Sequence[int], str, str] | None:
-        """A region that costs less on a neighbour's engine: what its borders cost there is more than its own engine can save."""
+        """Return a region that is cheaper on a neighbour's engine: its borders cost more than its own engine can save."""
         owner = {a: g for g, group in enumerate(groups) for a in group}
         cost = [sum(self._predicted(a) for a in group) for group in groups]
         for g in sorted(range(len(groups)), key=lambda g: cost[g]):

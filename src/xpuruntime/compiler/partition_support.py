@@ -1,4 +1,4 @@
-"""is_op_supported: whether the native compiler computes an op, a node, or a node with its types; with the reason where it does not."""
+"""is_op_supported: whether the native compiler supports an op or a node with its types, with the reason if not."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SAMPLE = 16  # what an open dim is while a kernel is asked
 
 
 def is_op_supported(op: Any, target: Any = "cpu") -> Support:
-    """Whether native code can be had for an op on a target.
+    """Return whether the native compiler supports an op on a target.
 
     op:     the IR's name of an op, or its ATen or ONNX name (``softmax``, ``aten.relu.default``, ``Conv``): whether some kernel has it.
             A NodeCall (what ``partition`` asks about): whether this very node, with its types and attributes, can be lowered; open

@@ -1,4 +1,4 @@
-"""calibrated: a checkpoint whose layers lie on grids of four bits, chosen so that outputs on given texts change least.
+"""calibrated: four-bit rounding of a checkpoint's layers that minimizes the change of outputs on given texts.
 
     better = calibrated(open_checkpoint("model"), [text, ...])
     Generator(better, policy={"version": 1, "kernel": {"matmul": "int4_weights"}})        # finds the grids again
@@ -41,7 +41,7 @@ Floats = NDArray[np.float32]
 def calibrated(
     source: Any, texts: Sequence[str | Sequence[int]], *, group: int = 32, length: int = 512
 ) -> Checkpoint:
-    """The same model with its layers' matrices in float32, each on grids of ``group`` inputs.
+    """Return the same model with its layers' matrices in float32, each on grids of ``group`` inputs.
 
     source: whatever ``open_checkpoint`` takes, or a checkpoint.
     texts:  as text (which needs the checkpoint's tokenizer) or tokens; cut into windows of ``length`` tokens, what is left over is not used.
@@ -74,7 +74,7 @@ def calibrated(
 
 
 def _squares(checkpoint: Checkpoint, windows: NDArray[np.int64]) -> list[tuple[list[str], Doubles]]:
-    """Of each input that layers read: the matrices that multiply it, and the sum of x x^T."""
+    """Return, for each input that layers read, the matrices that multiply it, and the sum of x x^T."""
     length = windows.shape[-1]
     plain = decoder_graph(checkpoint.config, length=length, capacity=length, dtype=DType.FLOAT32)
     readers: dict[str, list[str]] = {}
@@ -101,14 +101,14 @@ def _squares(checkpoint: Checkpoint, windows: NDArray[np.int64]) -> list[tuple[l
 
 
 def _factor(squares: Doubles) -> Floats:
-    """The upper Cholesky factor of the inverse, [k, k]."""
+    """Return the upper Cholesky factor of the inverse, [k, k]."""
     size = len(squares)
     held = squares + DAMPING * max(float(np.trace(squares)) / size, 1e-12) * np.eye(size)
     return np.asarray(np.linalg.cholesky(np.linalg.inv(held)).T, np.float32)
 
 
 def _compensated(weight: Floats, factor: Floats, group: int) -> Floats:
-    """[outputs, k] on grids: what rounding a column loses goes to the columns after it."""
+    """Return [outputs, k] on grids. The rounding error of a column is compensated in later columns."""
     left, made = weight.copy(), np.empty_like(weight)
     k = weight.shape[1]
     for begin in range(0, k, group):

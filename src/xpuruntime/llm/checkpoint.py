@@ -1,4 +1,4 @@
-"""open_checkpoint: a language model as config, arrays by name, and tokenizer; arrays are mapped or shared, never copied here.
+"""open_checkpoint: a language model as config, arrays by name, and tokenizer. Arrays are mapped or shared, never copied.
 
 open_checkpoint("Qwen2.5-0.5B")            # a folder: config.json, safetensors (one file or shards), tokenizer.json
 open_checkpoint("model.gguf")              # dequantized when it is read
@@ -29,7 +29,9 @@ _WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model as it lies. ``files``: the file of each weight below ``folder``; empty where they are in memory. ``text``: None: tokens only."""
+    """A model as it is stored. ``files``: the file of each weight below ``folder``; empty for weights in memory. ``text``: None if only
+    tokens are supported.
+    """
 
     name: str
     config: DecoderConfig
@@ -41,7 +43,7 @@ class Checkpoint:
 
 
 def open_checkpoint(source: Any) -> Checkpoint:
-    """A folder, a GGUF file, or a transformers model. Raises ModelError, FormatError."""
+    """Open a folder, a GGUF file, or a transformers model. Raises ModelError, FormatError."""
     if isinstance(source, Checkpoint):
         return source
     if isinstance(source, str | os.PathLike):
@@ -68,7 +70,7 @@ def open_checkpoint(source: Any) -> Checkpoint:
 
 
 def read_config(path: Path) -> DecoderConfig:
-    """The config of a ``config.json``. Raises ModelError."""
+    """Read a ``config.json``. Raises ModelError."""
     return DecoderConfig.from_json(_json(path))
 
 
@@ -122,8 +124,8 @@ def _from_module(module: Any) -> Checkpoint:
 
 
 def _frequencies(module: Any) -> tuple[float, ...]:
-    """The rotary frequencies that a module holds: where they were computed decides about their last bits. Empty where it has none, and where
-    converting the module rounded them to 16 bits, which is no part of the model.
+    """Return the rotary frequencies that a module holds, since their last bits depend on where they were computed. Empty if it has none,
+    and if a conversion of the module rounded them to 16 bits.
     """
     held = getattr(getattr(getattr(module, "model", None), "rotary_emb", None), "inv_freq", None)
     if held is None or held.element_size() < 4:
@@ -132,7 +134,7 @@ def _frequencies(module: Any) -> tuple[float, ...]:
 
 
 def checked(checkpoint: Checkpoint) -> Checkpoint:
-    """The checkpoint, once every weight that its config asks for is there in its shape. Raises ModelError."""
+    """Return the checkpoint after checking that every weight of its config exists in its shape. Raises ModelError."""
     who, found = f"language model {checkpoint.name}", checkpoint.specs
     shapes = checkpoint.config.shapes()
     missing = [n for n in shapes if n not in found]

@@ -1,4 +1,4 @@
-"""DecoderConfig: what a decoder of the Llama and Qwen2 families is, read from a checkpoint's ``config.json``."""
+"""DecoderConfig: a decoder of the Llama and Qwen2 families, read from a checkpoint's ``config.json``."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class DecoderConfig:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> DecoderConfig:
-        """From the content of ``config.json`` (``PretrainedConfig.to_dict()`` gives the same). Raises ModelError for what is not computed here,
-        and for values of another type or out of range.
+        """Read the content of ``config.json`` (``PretrainedConfig.to_dict()`` returns the same). Raises ModelError for features that are
+        not implemented, and for values of a wrong type or out of range.
         """
         try:
             return cls._from(data)
@@ -103,7 +103,7 @@ class DecoderConfig:
         )
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Every weight by its name in a checkpoint."""
+        """Return the shape of every weight by its name in a checkpoint."""
         q, kv, h, inner = self.heads * self.head_dim, self.kv_heads * self.head_dim, self.hidden, self.inner
         layer: dict[str, tuple[int, ...]] = {"input_layernorm.weight": (h,)}
         linears = [
@@ -130,7 +130,7 @@ class DecoderConfig:
 
 
 def read_stops(stops: Any) -> tuple[int, ...]:
-    """Tokens that end a text: none, one or several. Raises ModelError."""
+    """Return the tokens that end a text: none, one or several. Raises ModelError."""
     found = () if stops is None else tuple(stops) if isinstance(stops, list | tuple) else (stops,)
     for stop in found:
         if isinstance(stop, bool) or not isinstance(stop, int) or not -1 <= stop <= _MOST_WORDS:
@@ -139,7 +139,7 @@ def read_stops(stops: Any) -> tuple[int, ...]:
 
 
 def _size(facts: Mapping[str, Any], name: str, most: int, otherwise: int | None = None) -> int:
-    """A whole number from 1 to ``most``; ``otherwise`` where it is absent or null."""
+    """Return an integer from 1 to ``most``; ``otherwise`` if it is absent or null."""
     value = facts.get(name)
     if value is None:
         value = otherwise
@@ -156,7 +156,7 @@ def _wrong(name: str, got: Any, want: str) -> ModelError:
 
 
 def _refuse(facts: Mapping[str, Any]) -> None:
-    """What would change results and is not computed."""
+    """Raise ModelError for features that change results and are not implemented."""
     layer_types = set(facts.get("layer_types") or ()) - {"full_attention"}
     sliding = facts.get("sliding_window") and facts.get("use_sliding_window", facts["model_type"] != "qwen2")
     wrong = {

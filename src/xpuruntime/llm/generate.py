@@ -1,4 +1,4 @@
-"""Generator: prompts go on, token by token, on the native engine.
+"""Generator: text generation from prompts, token by token, on the native engine.
 
     model = Generator("Qwen2.5-0.5B-Instruct", capacity=4096)
     print(model.generate("The sea is", max_new_tokens=64).text)
@@ -43,7 +43,7 @@ _log = logger("xpuruntime.session")
 
 
 class Generator:
-    """A language model, ready to go on with texts.
+    """A language model, ready to generate text.
 
     model:    a checkpoint's folder, a GGUF file, or a transformers model.
     capacity: positions of the KV cache: prompt and answer together. By default 2,048, or what the model knows if that is less.
@@ -113,7 +113,7 @@ class Generator:
     # ── texts ──
 
     def tokens(self, prompt: Prompt) -> list[int]:
-        """A prompt as tokens. Raises InputError for one that is empty, unknown to the model, or needs a tokenizer that is not there."""
+        """Return a prompt as tokens. Raises InputError if it is empty, has unknown tokens, or needs a tokenizer that is missing."""
         who = f"language model {self.checkpoint.name}"
         text = self.checkpoint.text
         found: list[int]
@@ -149,7 +149,7 @@ class Generator:
         on_piece: Callable[[str], object] | None = None,
         **options: Any,
     ) -> Completion | list[Completion]:
-        """The whole answer, or that to each of a list of prompts. ``on_piece`` is called with each piece of text as it comes, of one prompt.
+        """Generate the answer to a prompt, or one to each of a list of prompts. ``on_piece`` receives each piece of text of a single prompt.
 
         Other options as ``stream``. Raises InputError.
         """
@@ -161,7 +161,9 @@ class Generator:
         return done
 
     def generate_batch(self, prompts: Sequence[Prompt], **options: Any) -> list[Completion]:
-        """One answer per prompt, each as if alone, ``batch`` of them at a time; prompts have lengths of their own. Options as ``stream``."""
+        """Generate one answer per prompt, each as if alone, ``batch`` of them at a time. Prompts may differ in length. Options as
+        ``stream``.
+        """
         texts, asked = [self.tokens(p) for p in prompts], self._options(**options)
         size = self.steps.batch
         groups = [texts[i : i + size] for i in range(0, len(texts), size)]
@@ -203,7 +205,7 @@ class Generator:
         seed: int | None = None,
         stops: Sequence[int] | None = None,
     ) -> Iterator[Piece]:
-        """Tokens as they come. Greedy unless ``temperature`` is given.
+        """Generate tokens one at a time. Greedy unless ``temperature`` is given.
 
         stops: tokens that end the answer; by default the model's own. A seed makes what is drawn the same every time.
         Raises InputError.
@@ -223,7 +225,7 @@ class Generator:
         seed: int | None = None,
         stops: Sequence[int] | None = None,
     ) -> _GenerationOptions:
-        """Options of ``stream``, checked."""
+        """Return the checked options of ``stream``."""
         sampling = Sampling(temperature, top_k, top_p, seed)
         if max_new_tokens < 1:
             raise InputError("generation", "makes one token or more", got=max_new_tokens)
@@ -232,7 +234,7 @@ class Generator:
         )
 
     def _run(self, texts: list[list[int]], asked: _GenerationOptions) -> Iterator[tuple[int, Piece]]:
-        """Pieces of every text as they come, with the text's number; other threads wait for their turn."""
+        """Yield pieces of every text with the text's number. Other threads wait until the generation ends."""
         me = threading.get_ident()
         if self._holder == me:  # waiting for oneself would be for ever
             do = "Read it to its end, or call its close()."
@@ -270,7 +272,7 @@ class Generator:
             self.steps.step(tokens, places)
 
     def _next(self, row: int, sampling: Sampling, random: np.random.Generator) -> int:
-        """The token that follows a text."""
+        """Return the token that follows a text."""
         if sampling.greedy:
             return int(self.steps.token[row])
         return pick(self.steps.logits[row], sampling, random)
@@ -278,15 +280,15 @@ class Generator:
     # ── steps ──
 
     def read(self, tokens: Sequence[int], start: int = 0) -> Array:
-        """Prefill of one text: tokens from position ``start`` on enter the cache; gives the logits [1, vocab] of what follows (valid until the next step)."""
+        """Prefill one text from position ``start``. Return the logits [1, vocab] of the next token (valid until the next step)."""
         return self.steps.read([tokens], start)[:1]
 
     def step(self, token: int, position: int) -> Array:
-        """Decode of one text: a token enters the cache; gives the logits [1, vocab] of what follows (valid until the next step)."""
+        """Decode one token of one text. Return the logits [1, vocab] of the next token (valid until the next step)."""
         return self.steps.step([token], [position])[:1]
 
     def close(self) -> None:
-        """Give memory back; later calls raise RunError."""
+        """Free memory. Later calls raise RunError."""
         self.steps.close()
 
     def __enter__(self) -> Generator:
@@ -297,7 +299,9 @@ class Generator:
 
 
 def _device(device: Any, target: Any, demands: Resolved, notes: list[str]) -> Any:
-    """The argument, else the policy's device, else the processor; the first of ``allow_fallback`` where it cannot be had."""
+    """Return the argument, else the policy's device, else the CPU. If it is unavailable, return the first available device of
+    ``allow_fallback``.
+    """
     execution = demands.policy.execution
     named = device if device is not None else execution.target
     wanted = "cpu" if named in (None, "auto") else named
@@ -314,7 +318,7 @@ def _device(device: Any, target: Any, demands: Resolved, notes: list[str]) -> An
 def computed_in(
     dtype: DType | str | None, own: DType, demands: Resolved, notes: list[str]
 ) -> tuple[DType, Resolved]:
-    """What is computed in: the argument, else the policy's precision, else the checkpoint's own; and what is left to demand.
+    """Return the dtype to compute in (the argument, else the policy's precision, else the checkpoint's own) and the remaining demands.
 
     Raises PrecisionUnavailable.
     """
@@ -338,7 +342,7 @@ _COMPUTED = (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
 
 @dataclass(frozen=True, slots=True)
 class _GenerationOptions:
-    """Options of a generation: most tokens, how they are drawn, and which end a text."""
+    """Options of a generation: the maximum number of tokens, the sampling, and the tokens that end a text."""
 
     most: int
     sampling: Sampling

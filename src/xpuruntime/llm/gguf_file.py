@@ -1,4 +1,4 @@
-"""open_gguf: a GGUF file as a checkpoint. Needs the ``gguf`` package, which also knows how its blocks are dequantized (to float32).
+"""open_gguf: a GGUF file as a checkpoint. Needs the ``gguf`` package, which also dequantizes its blocks to float32.
 
 The format keeps a Llama's queries and keys with their rotary pairs side by side; checkpoints keep them in halves, and so do we.
 """
@@ -42,7 +42,7 @@ _SPLITS: Mapping[str, str] = {"qwen2": _WORDS % "", "llama-bpe": _WORDS % "{1,3}
 
 
 def open_gguf(path: Path) -> Checkpoint:
-    """The checkpoint of a file. Raises ModelError, UnavailableError."""
+    """Return the checkpoint of a file. Raises ModelError, UnavailableError."""
     try:
         from gguf import GGUFReader
     except ImportError as error:
@@ -107,7 +107,7 @@ def _config(family: str, fact: Any, arrays: _Tensors, who: str) -> DecoderConfig
 
 
 class _Tensors(Mapping[str, Array]):
-    """Tensors by their names in a checkpoint, float32; each is dequantized whenever it is asked for."""
+    """Tensors by their names in a checkpoint, float32. Each access dequantizes the tensor."""
 
     def __init__(self, tensors: Any, family: str, fact: Any, who: str) -> None:
         self._found: dict[str, Any] = {}
@@ -151,7 +151,7 @@ class _Tensors(Mapping[str, Array]):
 
 
 def _name(name: str) -> tuple[str, str]:
-    """A tensor's name in a checkpoint (empty: it has none there), and which part of a layer it is."""
+    """Return a tensor's name in a checkpoint (empty if it has none), and its part of a layer."""
     stem, _, kind = name.rpartition(".")
     if stem in _ENDS:
         return f"{_ENDS[stem]}.{kind}", ""
@@ -163,7 +163,7 @@ def _name(name: str) -> tuple[str, str]:
 
 
 def _text(fact: Any) -> TextCodec | None:
-    """The tokenizer that the file describes; None where it is of another kind than byte pairs, or cuts words in an unknown way."""
+    """Return the tokenizer that the file describes; None for another kind than byte pairs, or an unknown split into words."""
     pre = str(fact("tokenizer.ggml.pre", ""))
     if fact("tokenizer.ggml.model") != "gpt2" or pre not in ("smollm", "gpt-2", "", *_SPLITS):
         return None

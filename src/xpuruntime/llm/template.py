@@ -1,4 +1,4 @@
-"""Chat templates, which are programs of strangers: rendered in a process of its own, with bounds on time, memory and output."""
+"""Chat templates. They are untrusted programs, so they are rendered in a separate process with limits on time, memory and output."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ json.dump(answer, sys.stdout)
 
 
 def render(template: str, messages: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> str:
-    """The text of a conversation. Raises InputError where the template fails or goes beyond a bound, UnavailableError."""
+    """Return the text of a conversation. Raises InputError if the template fails or exceeds a limit, UnavailableError."""
     if find_spec("jinja2") is None:
         raise UnavailableError("chat template", "needs Jinja2", do="pip install jinja2")
     values = {

@@ -39,7 +39,7 @@ Part: TypeAlias = Any
 
 @dataclass(frozen=True, slots=True)
 class Badge:
-    """The answer of a page or section in a few words; ``ok`` None is neither good nor bad."""
+    """The verdict of a page or section in a few words; ``ok`` None is neutral."""
 
     text: str
     ok: bool | None = None
@@ -128,7 +128,7 @@ def _all(parts: Sequence[Part], series: Series) -> list[Block]:
 
 
 def _blocks(part: Part, series: Series) -> list[Block]:
-    """The view of a value. Workbench values are known by what they have, for the profiler stands below the workbench."""
+    """Return the view of a value. Workbench values are recognized by their attributes, since the profiler does not import the workbench."""
     match part:
         case str():
             return [Prose(part)]
@@ -183,7 +183,7 @@ def _title(part: Part) -> str:
 
 
 def _versions(sections: Sequence[Section]) -> Mapping[str, str]:
-    """Versions that the receipts on the page name; without receipts, what this process knows."""
+    """Return the versions that the receipts on the page name; without receipts, those of this process."""
     import platform
 
     from ..plugins import package_version

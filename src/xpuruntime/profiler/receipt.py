@@ -1,4 +1,4 @@
-"""Receipt: what did run. The plan beside the evidence that was collected from the run itself."""
+"""Receipt: what ran. It compares the plan with the evidence collected from the run itself."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ReceiptFinding:
 
 
 def confirm(plan: Plan, evidence: Mapping[str, Evidence]) -> tuple[ReceiptFinding, ...]:
-    """Hold the plan against the evidence of each region: engine version, device, precision, inner fallbacks, node coverage."""
+    """Check the plan against the evidence of each region: engine version, device, precision, inner fallbacks, node coverage."""
     findings: list[ReceiptFinding] = []
     for region in plan.regions:
         seen = evidence.get(region.id)
@@ -80,7 +80,7 @@ def _same_device(seen: DeviceId, wanted: DeviceId) -> bool:
 
 
 def _precision(region: Region, seen: Evidence) -> ReceiptFinding:
-    """Steps that compute in a narrower float than the plan says are a finding; data movement in integers is none."""
+    """Report steps that compute in a narrower float than the plan states. Integer data movement is not reported."""
     if region.precision.startswith("int"):
         return _integers(region, seen)
     floats = sorted({row.precision for row in seen.rows if "float" in row.precision})
@@ -93,7 +93,7 @@ def _precision(region: Region, seen: Evidence) -> ReceiptFinding:
 
 
 def _integers(region: Region, seen: Evidence) -> ReceiptFinding:
-    """A quantized model's products run in integers, but for those that the model itself leaves in floats."""
+    """Check that a quantized model's products run in integers, except those that the model itself leaves in floats."""
     products = [row for row in seen.rows if row.weights]
     floats = sum(not row.in_integers for row in products)
     ok = not products or (floats < len(products) and floats <= region.float_products)
@@ -102,7 +102,7 @@ def _integers(region: Region, seen: Evidence) -> ReceiptFinding:
 
 
 def _operands(rows: Iterable[EvidenceRow]) -> list[str]:
-    """How many products have which types of activations and weights."""
+    """Return the number of products by types of activations and weights."""
     counts = Counter((row.activations, row.weights) for row in rows if row.weights)
     return [
         f"{n} product{'s' if n > 1 else ''} of {a} activations and {w} weights"
@@ -115,7 +115,7 @@ _WIDTH = {"bfloat16": 16, "float16": 16, "float32": 32, "float64": 64}
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """Plan, evidence per region, and what comparing the two found.
+    """The plan, the evidence per region, and the result of comparing the two.
 
     runs:     how often the session had run when the receipt was written.
     versions: Python, platform and every package that took part.
@@ -130,7 +130,7 @@ class Receipt:
 
     @classmethod
     def write(cls, plan: Plan, evidence: Mapping[str, Evidence], runs: int) -> Receipt:
-        """Hold the evidence against the plan and note the versions of this process."""
+        """Compare the evidence with the plan and record the versions of this process."""
         packages = ("xpuruntime", "numpy", "onnx")
         versions = {"python": platform.python_version(), "platform": platform.platform()}
         versions |= {p: v for p in packages if (v := package_version(p))}
@@ -141,19 +141,19 @@ class Receipt:
 
     @property
     def confirmed(self) -> bool:
-        """True when no finding contradicts the plan."""
+        """Return True if no finding contradicts the plan."""
         return all(f.ok for f in self.findings)
 
     @property
     def coverage(self) -> float:
-        """Share of the plan's nodes that some step of the evidence names. Nodes that a vendor folded away are not named."""
+        """Return the share of the plan's nodes that some step of the evidence names. Nodes that a vendor folded away are not named."""
         named = {n for e in self.evidence.values() for row in e.rows for n in row.nodes}
         return (
             sum(n.name in named for n in self.plan.nodes) / len(self.plan.nodes) if self.plan.nodes else 1.0
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return {
             "format": "xpuruntime-receipt",
             "version": 1,
@@ -168,7 +168,7 @@ class Receipt:
         }
 
     def text(self, *, rows: int = 12) -> str:
-        """Readable lines: verdict, findings, decisions that fell back, and the ``rows`` costliest steps of each region."""
+        """Return readable lines: verdict, findings, decisions that fell back, and the ``rows`` most expensive steps of each region."""
         head = "confirmed by evidence" if self.confirmed else "NOT confirmed by evidence"
         lines = [f"receipt for {self.plan.model['name']}: {head}, {self.runs} runs"]
         lines += [f"  {f}" for f in self.findings]

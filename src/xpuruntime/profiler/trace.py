@@ -31,7 +31,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class TraceSpan:
-    """One finished span: what, on which operating-system thread, start (ns of the monotonic clock) and length (ns)."""
+    """One finished span: name, operating-system thread, start (ns of the monotonic clock) and duration (ns)."""
 
     name: str
     thread: int
@@ -40,7 +40,7 @@ class TraceSpan:
 
 
 class Trace:
-    """What was recorded. ``spans`` are in order of their start; ``dropped`` counts events that found the ring full."""
+    """A recording. ``spans`` are sorted by start; ``dropped`` counts events lost because the ring was full."""
 
     def __init__(self) -> None:
         self.spans: tuple[TraceSpan, ...] = ()
@@ -66,7 +66,7 @@ class Trace:
         write_atomic(Path(path), json.dumps(document).encode())
 
     def take(self, ring: EventRing) -> None:
-        """Move what the ring holds into this trace."""
+        """Move the ring's events into this trace."""
         names, events = ring.names(), ring.drain()
         spans = (
             TraceSpan(names[e["name"]], int(e["thread"]), int(e["time_ns"]), int(e["duration_ns"]))
@@ -78,7 +78,7 @@ class Trace:
 
 @contextlib.contextmanager
 def profile(*, capacity: int = 1 << 16, nvtx_ranges: bool = False) -> Iterator[Trace]:
-    """Record every run inside the block, of whatever thread. One at a time: a second one is an XpuError.
+    """Record every run inside the block, on any thread. A nested or concurrent recording raises XpuError.
 
     capacity:    events that fit; more are dropped and counted.
     nvtx_ranges: also open an NVTX range per run, where the library is there.
@@ -105,7 +105,7 @@ Profiler = profile
 
 
 def timed(name: str, call: Callable[..., _Result], *arguments: Any) -> _Result:
-    """Call, as a span of the ring that records now (and as an NVTX range, where those are on)."""
+    """Call a function, as a span of the recording ring (and as an NVTX range if ranges are enabled)."""
     ring = RING
     if ring is None:  # the block was left between the caller's look and this one
         return call(*arguments)

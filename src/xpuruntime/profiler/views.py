@@ -1,4 +1,4 @@
-"""How plans, decisions and the machine look on a page: each becomes a few blocks. ``Series`` gives an engine its colour."""
+"""Report views of plans, decisions and the machine, as blocks. ``Series`` assigns each engine a color."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Series", "decision_blocks", "machine_blocks", "plan_table"]
 
 
 class Series:
-    """A number for each engine's name, in the order of first sight: the same colour and marker all over a page."""
+    """A number for each engine, in order of first use, which selects one color and marker throughout a page."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self._numbers: dict[str, int] = {}
@@ -21,16 +21,16 @@ class Series:
             self.of(name)
 
     def of(self, name: str) -> int:
-        """The number of an engine."""
+        """Return the number of an engine."""
         return self._numbers.setdefault(name, len(self._numbers))
 
     def named(self, names: Iterable[str]) -> dict[int, str]:
-        """Number -> name, for legends."""
+        """Return number -> name, for legends."""
         return {self.of(n): n for n in names}
 
 
 def plan_table(plans: Sequence[Plan], series: Series) -> Table:
-    """One row per region of each plan: who runs it, where, how, and what the region holds."""
+    """Return one row per region of each plan: engine, device, settings and content of the region."""
     rows: list[tuple[Cell | str, ...]] = []
     several = len({plan.model["digest"] for plan in plans}) > 1
     for plan in plans:

@@ -1,4 +1,4 @@
-"""What ONNX Runtime can build, asked before anything is built. There is nothing to keep: loading compiles."""
+"""Checks of what ONNX Runtime can build. Nothing is compiled ahead: loading compiles."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ CARRIERS: dict[DType, str] = {
 
 
 def version() -> str:
-    """The vendor's version."""
+    """Return the vendor's version."""
     return str(ort().__version__)
 
 
 def cpu_threads(request: EngineRequest) -> int:
-    """Threads to use: as asked, else every core this process may use."""
+    """Return the requested threads, otherwise every core that this process may use."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return request.threads or cores or 1
 
 
 def supports(model: ModelSource, request: EngineRequest) -> Support:
-    """Format, precision, options and provider, element types at the border, op domains, opset. Builds nothing."""
+    """Check format, precision, options and provider, element types of inputs and outputs, op domains and opset. Builds nothing."""
     if model.format != "onnx":
         return Support.no(
             Reason.FORMAT_UNSUPPORTED,
@@ -93,14 +93,14 @@ _OLDER = "Export the model with an older opset, or run: pip install --upgrade on
 
 
 def fingerprint(request: EngineRequest) -> dict[str, str]:
-    """Version, provider and threads; nothing compiled is kept, so this only identifies measurements."""
+    """Return version, provider and threads. No compiled code is stored, so this only identifies measurements."""
     settings = options.parse(request)
     asked = settings.asked if isinstance(settings, options.Settings) else "none"
     return {"onnxruntime": version(), "provider": asked, "threads": str(cpu_threads(request))}
 
 
 def build(model: ModelSource, request: EngineRequest) -> Artifact:
-    """An empty artifact: ONNX Runtime compiles when it loads. Raises BuildError when the request cannot be had."""
+    """Return an empty artifact, since ONNX Runtime compiles when it loads. Raises BuildError if the request is not supported."""
     support = supports(model, request)
     if not support:
         raise BuildError(

@@ -49,7 +49,7 @@ _BORDER = frozenset(
 
 
 def supports(model: ModelSource, request: EngineRequest) -> Support:
-    """Device, precision, options, element types at the border, op domains. Compiles nothing of the model."""
+    """Check device, precision, options, element types of inputs and outputs, and op domains. Compiles nothing of the model."""
     if model.format not in ("onnx", "openvino-ir"):
         return Support.no(
             Reason.FORMAT_UNSUPPORTED, f"OpenVINO reads ONNX and OpenVINO IR, not {model.format}"
@@ -152,7 +152,7 @@ def _ops(model: ModelSource) -> Support:
 
 
 def computes_in(model: ModelSource, request: EngineRequest) -> DType:
-    """The precision to pin: as asked; else the model's own, or float32 where the device does not compute in that."""
+    """Return the precision to pin: the requested one; otherwise the model's own, or float32 if the device does not support it."""
     asked = request.precision or model.precision
     if asked in _HINTS and _HINTS[asked][1] in capabilities(vendor_name(request.device)):
         return asked
@@ -160,7 +160,7 @@ def computes_in(model: ModelSource, request: EngineRequest) -> DType:
 
 
 def properties(model: ModelSource, request: EngineRequest) -> dict[str, Any]:
-    """Everything handed to OpenVINO. What would compute in less than the model's own precision is pinned off."""
+    """Return all options for OpenVINO. Optimizations that would reduce the model's precision are disabled."""
     name = vendor_name(request.device)
     known = devices.writable_properties(name)
     precision = computes_in(model, request)
@@ -177,7 +177,7 @@ def properties(model: ModelSource, request: EngineRequest) -> dict[str, Any]:
 
 
 def fingerprint(request: EngineRequest) -> dict[str, str]:
-    """Version, device, its capabilities, threads and options: a blob is good for no other."""
+    """Return version, device, its capabilities, threads and options. A blob is valid only for these."""
     facts = devices.device_facts(vendor_name(request.device))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     options = {f"option.{k}": str(v) for k, v in sorted(request.options.items())}
@@ -185,14 +185,14 @@ def fingerprint(request: EngineRequest) -> dict[str, str]:
 
 
 def core_version() -> str:
-    """The whole build string: two builds of one version may write different blobs."""
+    """Return the whole build string, since two builds of one version may write different blobs."""
     openvino = vendor("openvino")
 
     return str(openvino.get_version())
 
 
 def compile_model(model: ModelSource, request: EngineRequest, **more: str) -> Any:
-    """The vendor's compiled model. Raises BuildError with the vendor's text."""
+    """Return the vendor's compiled model. Raises BuildError with the vendor's text."""
     try:
         network = core().read_model(_readable(model))
         return core().compile_model(
@@ -208,7 +208,7 @@ def compile_model(model: ModelSource, request: EngineRequest, **more: str) -> An
 
 
 def _readable(model: ModelSource) -> str | bytes:
-    """The original file or bytes; where the model defines ops of its own, which OpenVINO does not read, they are inlined."""
+    """Return the original file or bytes. Local functions are inlined, since OpenVINO does not read them."""
     if not model.functions:
         return str(model.path) if model.path is not None else model.data or b""
     import onnx
@@ -240,6 +240,6 @@ def build(model: ModelSource, request: EngineRequest) -> Artifact:
 
 
 def exported(compiled: Any) -> bytes:
-    """``export_model`` as bytes; it hands back bytes or a stream, by version."""
+    """Return ``export_model`` as bytes; depending on the version it returns bytes or a stream."""
     blob = compiled.export_model()
     return bytes(blob.getvalue() if hasattr(blob, "getvalue") else blob)

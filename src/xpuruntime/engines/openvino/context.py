@@ -1,4 +1,4 @@
-"""One run at a time of a compiled OpenVINO model: an infer request, and one that is bound to the caller's memory."""
+"""Contexts of a compiled OpenVINO model: an infer request, and one bound to the caller's memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["OpenVinoContext", "OpenVinoIoBinding"]
 
 
 class OpenVinoContext:
-    """One infer request, of the compiled model that holds now."""
+    """One infer request of the current compiled model."""
 
     def __init__(self, executable: OpenVinoExecutable) -> None:
         self._executable = executable
@@ -25,7 +25,7 @@ class OpenVinoContext:
         return self._executable.request()
 
     def run(self, feeds: dict[str, Array], watched: bool = False) -> Sequence[Array]:
-        """As the executable's."""
+        """Run as the executable does."""
         executable = self._executable
         executable.ready(feeds)
         while True:
@@ -49,7 +49,7 @@ class OpenVinoContext:
         return executable.infer(self._request, feeds)
 
     def stop(self) -> None:
-        """OpenVINO looks at this before each layer."""
+        """Cancel the request. OpenVINO checks for it before each layer."""
         self._stopped = True
         self._executable.ending()
         self._request.cancel()

@@ -1,4 +1,4 @@
-"""What OpenVINO ran: its runtime model (the primitives of the very compiled model that runs) and times of a profiled twin.
+"""Evidence of what OpenVINO ran: its runtime model (the primitives of the compiled model) and the times of a profiled twin.
 
 Each node of the runtime model names its primitive (``brgconv_avx512_f32``), the precision it computes in and the layers it came from.
 An imported blob has lost some of those layer names, so ``build`` keeps them beside the blob; what neither
@@ -41,7 +41,7 @@ _SUFFIX = "/WithoutBiases"  # on the name of a convolution that was parted from 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One node of the runtime model; ``reads`` names the runtime nodes before it, ``types`` the element types that it reads."""
+    """One node of the runtime model. ``reads`` names the runtime nodes before it, ``types`` the element types that it reads."""
 
     name: str
     layer: str
@@ -52,20 +52,20 @@ class _Step:
     types: tuple[str, ...] = ()
 
     def computed_in(self) -> str:
-        """The precision, as the vendor says it. Of weights that are only stored in integers the primitive tells what is computed in."""
+        """Return the precision as the vendor reports it. If weights are only stored as integers, the primitive's name gives the precision."""
         suffix = self.primitive.rpartition("_")[2]
         kind = suffix if self.operands()[1] and suffix in _FLOATS else self.precision
         return _PRECISIONS.get(kind, kind)
 
     def operands(self) -> tuple[str, str]:
-        """Element types of the activations and weights of a product; empty for other layers."""
+        """Return element types of the activations and weights of a product; empty for other layers."""
         if self.layer not in _PRODUCTS or len(self.types) < 2:
             return "", ""
         return _PRECISIONS.get(self.types[0], self.types[0]), _PRECISIONS.get(self.types[1], self.types[1])
 
 
 def steps(compiled: Any) -> list[_Step]:
-    """The executed nodes in execution order; inputs, outputs, constants and what depends on constants only left out."""
+    """Return the executed nodes in execution order, without inputs, outputs, constants and nodes that depend only on constants."""
     found = []
     constant: set[str] = set()
     for op in compiled.get_runtime_model().get_ordered_ops():
@@ -94,7 +94,7 @@ def steps(compiled: Any) -> list[_Step]:
 
 
 def _ends(compiled: Any) -> list[tuple[str, str]]:
-    """(output's name, runtime node that makes it), for every output."""
+    """Return (output's name, runtime node that makes it), for every output."""
     pairs = []
     for op in compiled.get_runtime_model().get_results():
         name = op.get_friendly_name().partition("/sink_port_")[0]
@@ -110,12 +110,14 @@ def _text(info: Any, key: str) -> str:
 
 
 def original_names(compiled: Any) -> dict[str, str]:
-    """Runtime node -> the layers it came from, as the vendor says right after compiling."""
+    """Return runtime node -> original layers, as the vendor reports them right after compiling."""
     return {s.name: s.originals for s in steps(compiled)}
 
 
 def profile(compiled: Any, run: Callable[[Any], None]) -> tuple[dict[str, float], int]:
-    """Microseconds of each node (median over runs; 0 where OpenVINO had nothing to do) of a compiled model with PERF_COUNT."""
+    """Return the microseconds of each node (median over runs; 0 for skipped nodes) of a model compiled with PERF_COUNT, and the number of
+    runs.
+    """
     request = compiled.create_infer_request()
     run(request)  # the first run allocates and is not counted
     times: dict[str, list[float]] = {}
@@ -137,7 +139,7 @@ def collect(
     timed: tuple[Sequence[float | None], int] | None,
     notes: Sequence[str] = (),
 ) -> Evidence:
-    """The evidence of a compiled model.
+    """Return the evidence of a compiled model.
 
     names: what ``original_names`` said when it was built. timed: microseconds by step, and the number of runs.
     """
@@ -174,7 +176,7 @@ def _some(names: Sequence[str], limit: int = 8) -> str:
 def _sources(
     model: ModelSource, found: Sequence[_Step], names: Mapping[str, str], ends: Sequence[tuple[str, str]]
 ) -> tuple[list[tuple[str, ...]], tuple[str, ...], tuple[str, ...]]:
-    """The model's nodes of each step; the constant ones; those that no step accounts for."""
+    """Return the model's nodes of each step; the constant ones; those that no step accounts for."""
     source = SourceGraph(model)
     rows = [_named(names.get(s.name) or s.originals, source) for s in found]
     place = {s.name: i for i, s in enumerate(found)}
@@ -204,8 +206,8 @@ def _sources(
 def _split_up(
     source: SourceGraph, found: Sequence[_Step], rows: Sequence[set[str]], readers: Sequence[Collection[int]]
 ) -> None:
-    """Give heavy steps of no name the heavy node in front of whatever reads them, in place: one node may have become several steps, as an LSTM
-    of two directions does.
+    """Assign to each heavy step without a name the heavy node before its readers, since one node may have become several steps, as a
+    bidirectional LSTM does. Changes ``rows``.
     """
     owned = {n for row in rows for n in row}
     for i in range(len(found) - 1, -1, -1):
@@ -230,7 +232,7 @@ def _split_up(
 
 
 def _named(originals: str, source: SourceGraph) -> set[str]:
-    """Layers' names are node names, or the name of the value that an unnamed or last node makes."""
+    """Return the nodes that layer names refer to: a node's name, or the name of a value that an unnamed or last node makes."""
     found = set()
     for name in (originals, *originals.split(",")):
         name = name.removesuffix(_SUFFIX)
@@ -242,7 +244,7 @@ def _named(originals: str, source: SourceGraph) -> set[str]:
 
 
 def inner_fallbacks(compiled: Any, asked: Mapping[str, Any]) -> tuple[str, ...]:
-    """What AUTO was asked for first and did not take."""
+    """Return AUTO's first requested device if it did not take it."""
     return _fallbacks(asked, _ran_on(compiled))
 
 
@@ -251,7 +253,7 @@ def _ran_on(compiled: Any) -> list[str]:
 
 
 def _fallbacks(asked: Mapping[str, Any], devices: Sequence[str]) -> tuple[str, ...]:
-    """AUTO with priorities: every device before the one that runs was passed over."""
+    """Return a sentence if AUTO passed over the first device of its priorities."""
     wanted = [
         d
         for d in str(asked.get("DEVICE_PRIORITIES") or asked.get("MULTI_DEVICE_PRIORITIES") or "").split(",")
@@ -264,7 +266,7 @@ def _fallbacks(asked: Mapping[str, Any], devices: Sequence[str]) -> tuple[str, .
 
 
 def _reported(compiled: Any, asked: Mapping[str, Any]) -> dict[str, str]:
-    """The options that were set, as the compiled model reports them back."""
+    """Return the set options as the compiled model reports them."""
     said = {}
     for key in asked:
         try:
