@@ -105,7 +105,7 @@ class LoopBody:
         first = len(self.space) - len(shape)
         if first < 0:
             raise UnsupportedLoop(
-                f"a value of shape {list(shape)} is larger than the loops over {list(self.space)}"
+                f"a value of shape {list(shape)} is larger than the iteration space {list(self.space)}"
             )
         return tuple(self._along(first + i, extent) for i, extent in enumerate(shape))
 
@@ -114,7 +114,9 @@ class LoopBody:
             return dim
         if extent == 1:
             return None
-        raise UnsupportedLoop(f"extent {extent} does not run along {self.space[dim]}")
+        raise UnsupportedLoop(
+            f"extent {extent} does not match extent {self.space[dim]} of the iteration space"
+        )
 
     def dims_of(self, shape: tuple[int, ...], node: Node | None = None) -> Dims:
         """Return the dims of the space along which a result lies. The result of a reduction lies along the dims that it kept."""
@@ -168,7 +170,7 @@ class LoopBody:
         key = (position, strides)
         if dtype not in COMPUTED:
             raise UnsupportedLoop(
-                f"{dtype.value}: generated CPU code computes with bool, whole integers and floats of 16 to 64 bits",
+                f"{dtype.value}: generated code supports bool, integers of 8 to 64 bits and floats of 16 to 64 bits",
                 Reason.DTYPE_UNSUPPORTED,
             )
         if key not in self.inputs:
@@ -193,7 +195,7 @@ class LoopBody:
         if op in ("constant", "full"):
             value = attrs["value"]
             if not isinstance(value, Const | bool | int | float):
-                raise UnsupportedLoop(f"{op} without a number")
+                raise UnsupportedLoop(f"{op} has no numeric value")
             return self._constant(value, spec.dtype, spec.rank)
         if is_row(op):
             return self._row(node, operands, at, dims)
@@ -263,7 +265,7 @@ class LoopBody:
         full = shape_of(tensor_of(node.outputs[at].spec)) == shape_of(own)
         wanted = there if full else canonical.get(len(dims), ())
         if any(w != d for w, d in zip(wanted, dims, strict=True) if w is not None and self.space[w] != 1):
-            raise UnsupportedLoop(f"{node.op} beside values that lie along other dims")
+            raise UnsupportedLoop(f"{node.op} combined with values along other dims")
         key = node.name or node.op
         if key not in self.rows:
             x = self.value(str(operands[0]), there)
@@ -283,7 +285,7 @@ class LoopBody:
         first = len(self.space) - own.rank
         shape = shape_of(own)
         if any(shape[a] != self.space[first + a] for a in axes):
-            raise UnsupportedLoop("a reduction of a value that is smaller than the loops")
+            raise UnsupportedLoop("a reduction of a value that is smaller than the iteration space")
         reduced = frozenset(first + a for a in axes if shape[a] != 1)
         if self.reduced is not None and self.reduced != reduced:
             raise UnsupportedLoop("reductions over different dims in one loop nest")
@@ -308,7 +310,7 @@ class LoopBody:
             return self.value(source, tuple(None if e == 1 else next(along) for e in own))
         if source in self.bound and self._spec(source).is_dense:
             return self._dense(source, result, dims)
-        raise UnsupportedLoop(f"a view of {list(own)} as {list(result)} between ops that one loop computes")
+        raise UnsupportedLoop(f"a view of {list(own)} as {list(result)} inside a fused loop")
 
     def _dense(self, source: str, result: tuple[int, ...], dims: Dims) -> str:
         """Return a dense operand under another shape."""

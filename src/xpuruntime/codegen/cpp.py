@@ -109,7 +109,7 @@ def cpu_target(text: str = "cpu") -> CppTarget:
     if level is None:
         raise DeviceUnavailable(
             "target",
-            "this machine is below every level",
+            "this CPU is below every supported level",
             got=platform.machine(),
             do=f"Name one of {_known()}.",
         )
@@ -153,7 +153,7 @@ def ordered_parts(parts: Iterable[str], text_of: Callable[[str], str]) -> tuple[
     def add(part: str, path: tuple[str, ...]) -> None:
         if part in path:
             raise BuildError(
-                "codegen", "parts of the prelude need each other in a circle", got=" -> ".join((*path, part))
+                "codegen", "cyclic dependency between parts of the prelude", got=" -> ".join((*path, part))
             )
         if part not in ordered:
             for needed in _needs(text_of(part)):

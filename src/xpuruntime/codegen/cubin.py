@@ -80,7 +80,7 @@ def check_launch(cubin: bytes, symbol: str, block: Sequence[int], who: str) -> N
     if threads > _THREADS:
         raise BuildError(
             who,
-            f"{symbol} is launched with {threads} threads a block, and a block has at most {_THREADS}",
+            f"{symbol} is launched with {threads} threads per block; the maximum is {_THREADS}",
             do="Return a Launch with a smaller block.",
         )
     a_warp = -(-registers * _WARP // _GRANULE) * _GRANULE
@@ -88,6 +88,6 @@ def check_launch(cubin: bytes, symbol: str, block: Sequence[int], who: str) -> N
     if needed > _REGISTERS:
         raise BuildError(
             who,
-            f"{symbol} takes {registers} registers a thread: {needed} for {threads} threads, and a multiprocessor has {_REGISTERS}",
+            f"{symbol} needs {registers} registers per thread, {needed} for {threads} threads; a multiprocessor has {_REGISTERS}",
             do=f"Launch smaller blocks, or write __launch_bounds__({threads}) so that the compiler keeps to fewer.",
         )

@@ -207,7 +207,7 @@ def _device_level(index: int) -> tuple[SmLevel, TargetConfig]:
         which = f"CUDA device {index}" if index else "CUDA device"
         raise DeviceUnavailable(
             "target",
-            f"this machine shows no {which}, so its compute capability must be named",
+            f"this machine has no visible {which}, so a compute capability must be named",
             got=status.message or f"{len(facts.devices) or 'no'} device{'s' * (len(facts.devices) > 1)}",
             do=f"Name one of {_known()}.",
         )

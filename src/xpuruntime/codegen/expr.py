@@ -107,10 +107,10 @@ def why_not(op: str, operands: Sequence[DType], result: DType, attrs: Attrs) -> 
     """Return why an op cannot be generated for these dtypes; empty if it can."""
     row = _TABLE.get(op)
     if row is None:
-        return f"{op} is no pointwise op of the generated kernels"
+        return f"{op} is not a pointwise op"
     for dtype in (*operands, result):
         if dtype not in COMPUTED:
-            return f"{op} on {dtype.value}: generated CPU code computes with bool, whole integers and floats of 16 to 64 bits"
+            return f"{op} on {dtype.value}: generated code supports bool, integers of 8 to 64 bits and floats of 16 to 64 bits"
     if result is DType.BOOL and not row.bool_too:
         return f"{op} has no meaning for bool"
     if op == "div" and result is DType.BOOL:

@@ -127,5 +127,5 @@ def space_of(node: Node, operands: Sequence[Operand]) -> tuple[int, ...]:
 def tensor_of(operand: object) -> TensorSpec:
     """Return an operand that is a tensor. Raises UnsupportedLoop for any other."""
     if not isinstance(operand, TensorSpec):
-        raise UnsupportedLoop("an operand that is no tensor")
+        raise UnsupportedLoop("an operand is not a tensor")
     return operand

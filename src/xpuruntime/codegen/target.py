@@ -94,5 +94,5 @@ class CodegenTarget(ABC):
         Raises BuildError: with the compiler's text, or since the target takes no such texts.
         """
         raise BuildError(
-            self.name, "takes no kernels from texts of users", do="Write a row of the catalogue."
+            self.name, "does not support kernels from user source", do="Add the kernel to the catalogue."
         )

@@ -89,7 +89,7 @@ class Toolchain:
         except OSError as error:
             raise BuildError(
                 who,
-                "the generated text cannot be written",
+                "cannot write the generated code",
                 got=f"{tempfile.gettempdir()}: {error.strerror or error}",
                 do="Make room there, or point TMPDIR at another folder.",
             ) from error
@@ -113,7 +113,7 @@ class Toolchain:
             works = done.returncode > 0 and source != _TRIVIAL and self._works(flags, who)
             raise (TextRefused if works else BuildError)(
                 who,
-                f"{self.version} refuses the generated text"
+                f"{self.version} rejects the generated code"
                 if done.returncode > 0
                 else f"{self.version} was ended by signal {-done.returncode}",
                 got=_head(done.stderr),

@@ -65,9 +65,9 @@ class Nvrtc:
             works, _, _ = _core.nvrtc_compile("", name, arch, flags)
             raise (TextRefused if works.ok else BuildError)(
                 who,
-                f"{self.name} refuses the text for {arch}",
+                f"{self.name} rejects the code for {arch}",
                 got=_said(status.message),
-                do=status.advice or "Mend the kernel's text.",
+                do=status.advice or "Fix the kernel's source.",
             )
         return cubin
 

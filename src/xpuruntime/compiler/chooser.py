@@ -126,9 +126,9 @@ class Chooser:
         if not isinstance(made, Lowered):
             raise BuildError(
                 f"kernel {kernel.name} for {node.op} %{node.name}",
-                "failed while it wrote its code",
+                "failed during code generation",
                 got=f"{type(made).__name__}: {made}",
-                do="Mend the kernel, or forbid it in a policy to go on.",
+                do="Fix the kernel, or forbid it in a policy.",
             ) from made
         assert decision.chosen is not None  # else there was no name to choose
         return Chosen(kernel, made, decision.chosen.reason)

@@ -76,7 +76,7 @@ def plan_of(lowering: LoweredGraph, code: Code) -> ExecutionPlan:
     if arena > MAX_SIZE:
         raise BuildError(
             f"compile {lowering.graph.name}",
-            "the model's values need more memory than any program may name",
+            "the model's buffers exceed the size limit of a program",
             got=f"{arena:,} bytes; at most {MAX_SIZE:,}",
             do="Take a smaller model or batch.",
         )

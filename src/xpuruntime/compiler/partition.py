@@ -218,7 +218,7 @@ class _Partitioner:
         for engine in offers:  # torch is offered only where it is needed
             if any(engine not in o for o in asked):
                 offers[engine] = Support.no(
-                    Reason.OP_UNSUPPORTED, "it takes only a part of what stays together"
+                    Reason.OP_UNSUPPORTED, "it supports only some of the nodes that must stay together"
                 )
         forced = [f for n in nodes if (f := self.wanted.forced(graph, n)) is not None]
         if forced:
@@ -234,23 +234,27 @@ class _Partitioner:
                     f"the rule for {rule.label()} uses kernel {rule.use!r} of the native engine",
                 )
             if clash is not None:
-                said = Support.no(Reason.FORBIDDEN, f"{clash[1]} wants {clash[0]} for a part of it")
+                said = Support.no(Reason.FORBIDDEN, f"{clash[1]} requires {clash[0]} for a part of it")
             if not said:
-                raise self._nobody(nodes, {engine: said}, f"{why} wants {engine}, which cannot be had")
+                raise self._nobody(nodes, {engine: said}, f"{why} requires {engine}, which is not available")
             return Atom(group, {engine: said}, engine, Reason.FORCED, why, forced=True)
         able = [e for e, s in offers.items() if s]
         if not able:
-            raise self._nobody(nodes, offers, "no engine takes it")
+            raise self._nobody(nodes, offers, "no engine supports it")
         times = {e: [self.costs.measured_s(n, split_engine(e)[0]) for n in nodes] for e in able}
         if len(able) > 1 and all(None not in t for t in times.values()):
             totals = {e: sum(t for t in ts if t is not None) for e, ts in times.items()}
             best = min(totals, key=lambda e: totals[e])
-            return Atom(
-                group, offers, best, Reason.FASTEST, "least measured time of every engine that takes it"
-            )
+            return Atom(group, offers, best, Reason.FASTEST, "lowest measured time")
         first = next(iter(offers))
         if able[0] == first:
-            return Atom(group, offers, first, Reason.DEFAULT, f"{first} takes it and comes first")
+            return Atom(
+                group,
+                offers,
+                first,
+                Reason.DEFAULT,
+                f"{first} supports it and is first in the preference order",
+            )
         return Atom(group, offers, able[0], Reason.FALLBACK, f"{first}: {offers[first].reason}")
 
     def _measured_way(self) -> None:
@@ -264,9 +268,9 @@ class _Partitioner:
             if len(seconds) < 2:
                 continue
             alone = min(seconds, key=lambda e: seconds[e])
-            why = "least measured time of every engine that takes it, borders counted"
+            why = "lowest measured time, including transfers between regions"
             if engine != alone:
-                why = f"{alone} would save {(seconds[engine] - seconds[alone]) * 1e6:.3g} us here, its borders cost more"
+                why = f"{alone} would save {(seconds[engine] - seconds[alone]) * 1e6:.3g} us here, less than its transfers cost"
             atom.engine, atom.code, atom.why, atom.moved = engine, Reason.FASTEST, why, True
 
     def _times(self, atom: Atom) -> dict[str, float]:
@@ -315,7 +319,7 @@ class _Partitioner:
                     }
                     spent += sum(self.costs.copy_s(self.graph.values[v].spec) for v in values)
                 if spent > saved:
-                    why = f"{here} would save {saved * 1e6:.3g} us here at most, its borders cost {spent * 1e6:.3g} us"
+                    why = f"{here} would save {saved * 1e6:.3g} us here at most; its transfers cost {spent * 1e6:.3g} us"
                     return groups[g], there, why
         return None
 

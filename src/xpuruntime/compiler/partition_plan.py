@@ -187,7 +187,7 @@ class PlanWriter:
                 rejected.append(Candidate.rejected(name, no))
             else:
                 rejected.append(
-                    Candidate(name, Reason.LOWER_PREFERENCE, f"takes all of it too; {engine} was chosen")
+                    Candidate(name, Reason.LOWER_PREFERENCE, f"supports all of it; {engine} was chosen")
                 )
         return Decision("engine", region, chosen, tuple(rejected))
 

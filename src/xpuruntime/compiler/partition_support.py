@@ -119,7 +119,7 @@ def _call(call: NodeCall, target: CodegenTarget) -> Support:
     try:
         graph = _alone(call)
         if graph.symbols:
-            return Support.no(Reason.SHAPE_UNSUPPORTED, "the content of a tensor decides its shape")
+            return Support.no(Reason.SHAPE_UNSUPPORTED, "its shape depends on the content of a tensor")
         _lowered(graph, target, Policy())
     except XpuError as error:
         return Support.no(Reason.OP_UNSUPPORTED, _why(error))

@@ -179,7 +179,7 @@ def _compile(
     if declined and demands.execution.strict:
         raise StrictError(
             "compile",
-            "strict=True, and a library declines a kernel that was chosen",
+            "strict=True, and a library does not support a chosen kernel",
             got="; ".join(dict.fromkeys(declined)),
             do="Choose another kernel, or drop strict.",
         )

@@ -46,7 +46,7 @@ def _sized(config: TargetConfig) -> CodegenTarget:
     what = f"there is none for {config.kind}" if config.kind else "its name begins with no kind of device"
     raise BuildError(
         "compile",
-        f"a TargetConfig sizes the code of a code generator, and {what}",
+        f"cannot generate code for this TargetConfig: {what}",
         got=f"TargetConfig {config.name!r}",
         do="Begin its name with cpu or cuda, or hand in a CodegenTarget for the device (docs/porting.md).",
     )

@@ -40,8 +40,8 @@ def prefill_name(length: int) -> str:
 def check_capacity(config: DecoderConfig, capacity: int, who: str) -> None:
     """Raise BuildError for an empty cache, or for more positions than the model supports."""
     if not 1 <= capacity <= config.max_positions:
-        do = f"This model knows positions up to {config.max_positions}."
-        raise BuildError(who, "cannot have this capacity", got=capacity, do=do)
+        do = f"This model supports up to {config.max_positions} positions."
+        raise BuildError(who, "has a capacity that is out of range", got=capacity, do=do)
 
 
 def decoder_graphs(
@@ -59,7 +59,7 @@ def decoder_graphs(
     who = f"language model {name}"
     check_capacity(config, capacity, who)
     if batch < 1:
-        raise BuildError(who, "reads one text or more at a time", got=batch)
+        raise BuildError(who, "needs a batch of at least 1", got=batch)
     lengths = sorted({min(b, capacity) for b in buckets})
     if not lengths or lengths[0] < 1:
         raise BuildError(who, "needs prefill lengths of 1 or more", got=list(buckets))

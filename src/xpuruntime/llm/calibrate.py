@@ -59,7 +59,7 @@ def calibrated(
     if group < 1 or length < 1:
         raise InputError(who, "needs a group and a length of at least 1", got=f"{group} and {length}")
     if wrong := [t for t in tokens if not 0 <= t < checkpoint.config.vocab]:
-        raise InputError(who, f"knows tokens from 0 to {checkpoint.config.vocab - 1}", got=wrong[0])
+        raise InputError(who, f"takes tokens from 0 to {checkpoint.config.vocab - 1}", got=wrong[0])
     if len(tokens) < length:
         raise InputError(who, f"needs {length} tokens or more", got=len(tokens), do="Give more text.")
     windows = np.array(tokens[: len(tokens) // length * length], np.int64).reshape(-1, 1, length)

@@ -63,7 +63,7 @@ def open_checkpoint(source: Any) -> Checkpoint:
         return _from_module(source)
     raise ModelError(
         "language model",
-        "is nothing that can be opened",
+        "cannot be opened",
         got=type(source).__name__,
         do="Give a folder, a .gguf file or a transformers model.",
     )
@@ -145,12 +145,12 @@ def checked(checkpoint: Checkpoint) -> Checkpoint:
     for name, shape in shapes.items():
         if found[name].shape != shape:
             want = f"{list(shape)}"
-            raise ModelError(who, f"has another {name} than its config's {want}", got=found[name])
+            raise ModelError(who, f"has a {name} of another shape than its config's {want}", got=found[name])
     layer = f"model.layers.{checkpoint.config.layers - 1}."
     unknown = [n for n in found if n not in shapes and n.startswith(layer) and "rotary_emb" not in n]
     if unknown:
-        do = "Its family has a part that is not computed here."
-        raise ModelError(who, "has weights that nothing reads", got=", ".join(unknown[:3]), do=do)
+        do = "The model has a part that this release does not support."
+        raise ModelError(who, "has unknown weights", got=", ".join(unknown[:3]), do=do)
     return checkpoint
 
 

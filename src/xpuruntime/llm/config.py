@@ -65,8 +65,8 @@ class DecoderConfig:
     def _from(cls, data: Mapping[str, Any]) -> DecoderConfig:
         family = str(data.get("model_type", ""))
         if family not in FAMILIES:
-            do = f"Families that are: {', '.join(FAMILIES)}."
-            raise ModelError("language model", "is of no known family", got=repr(family), do=do)
+            do = f"Supported families: {', '.join(FAMILIES)}."
+            raise ModelError("language model", "has an unsupported model family", got=repr(family), do=do)
         facts = {**data, **FAMILIES[family]}
         _refuse(facts)
         heads, hidden = (
@@ -169,7 +169,7 @@ def _refuse(facts: Mapping[str, Any]) -> None:
         if bad:
             raise ModelError(
                 "language model",
-                f"has a {name} that is not computed here",
+                f"has an unsupported {name}",
                 got=str(facts.get(name))[:80],
-                do="Plain attention, SiLU and unquantized checkpoints are.",
+                do="Supported: plain attention, SiLU, unquantized checkpoints.",
             )

@@ -127,10 +127,10 @@ class Generator:
             raise InputError(who, "needs a prompt of one token or more")
         bad = [t for t in found if not 0 <= t < self.config.vocab]
         if bad:
-            raise InputError(who, f"has tokens from 0 to {self.config.vocab - 1}", got=bad[0])
+            raise InputError(who, f"takes tokens from 0 to {self.config.vocab - 1}", got=bad[0])
         if len(found) > self.capacity:
             do = f"Shorten the prompt, or give capacity={len(found)} or more."
-            raise InputError(who, f"has room for {self.capacity} tokens", got=len(found), do=do)
+            raise InputError(who, f"has a capacity of {self.capacity} tokens", got=len(found), do=do)
         return found
 
     @overload
@@ -155,7 +155,7 @@ class Generator:
         """
         if _several(prompt):
             if on_piece is not None:
-                raise InputError("generate", "gives pieces of one prompt only", got=len(prompt))
+                raise InputError("generate", "supports on_piece for a single prompt only", got=len(prompt))
             return self.generate_batch(prompt, **options)  # type: ignore[arg-type]
         (done,) = self._answers([self.tokens(prompt)], on_piece, self._options(**options))  # type: ignore[arg-type]
         return done
@@ -228,7 +228,7 @@ class Generator:
         """Return the checked options of ``stream``."""
         sampling = Sampling(temperature, top_k, top_p, seed)
         if max_new_tokens < 1:
-            raise InputError("generation", "makes one token or more", got=max_new_tokens)
+            raise InputError("generation", "needs max_new_tokens of at least 1", got=max_new_tokens)
         return _GenerationOptions(
             max_new_tokens, sampling, frozenset(self.config.stops if stops is None else stops)
         )
@@ -239,7 +239,7 @@ class Generator:
         if self._holder == me:  # waiting for oneself would be for ever
             do = "Read it to its end, or call its close()."
             raise InputError(
-                f"language model {self.checkpoint.name}", "is in the middle of another stream", do=do
+                f"language model {self.checkpoint.name}", "has another active stream on this thread", do=do
             )
         with self._turn:
             self._holder = me
@@ -371,7 +371,7 @@ def generate(model: Any, prompt: Prompt | Sequence[Prompt], **options: Any) -> C
     }
     if isinstance(model, Generator):
         if own:
-            raise InputError("generate", "takes these only with a model to open", got=", ".join(own))
+            raise InputError("generate", "takes these options only when it opens a model", got=", ".join(own))
         return model.generate(prompt, **options)
     with Generator(model, **own) as opened:
         return opened.generate(prompt, **options)

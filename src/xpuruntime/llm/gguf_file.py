@@ -83,7 +83,7 @@ def _config(family: str, fact: Any, arrays: _Tensors, who: str) -> DecoderConfig
         fact(f"{family}.rope.scaling.type", "none") not in ("none", None)
         or "rope_freqs.weight" in arrays.others
     ):
-        raise ModelError(who, "stretches rotary positions in a way not computed here")
+        raise ModelError(who, "has an unsupported scaling of rotary positions")
     heads, hidden = size("attention.head_count"), size("embedding_length")
     data = {
         "model_type": family,
@@ -124,7 +124,7 @@ class _Tensors(Mapping[str, Array]):
             if family == "llama" and part in _TURNED:
                 self._heads[name] = heads if part == "attn_q" else key_heads
         if "model.embed_tokens.weight" not in self._found:
-            raise ModelError(who, "holds no decoder", got=f"{len(self._found)} tensors of one")
+            raise ModelError(who, "contains no decoder", got=f"{len(self._found)} tensors of one")
         # The format's dims go from the innermost out.
         self.specs = {
             n: TensorSpec(tuple(int(d) for d in reversed(t.shape)), DType.FLOAT32)

@@ -37,8 +37,8 @@ class Rotary:
         facts: dict[str, Any] = {**(data.get("rope_scaling") or {}), **(data.get("rope_parameters") or {})}
         kind = str(facts.get("rope_type") or facts.get("type") or "default")
         if kind not in ("default", "linear", "llama3"):
-            do = "default, linear and llama3 are known."
-            raise ModelError("rotary positions", "are scaled in a way not computed here", got=kind, do=do)
+            do = "Supported: default, linear, llama3."
+            raise ModelError("rotary positions", "have an unsupported scaling", got=kind, do=do)
         made = cls(
             base=float(facts.get("rope_theta") or data.get("rope_theta") or 10000.0),
             kind=kind,

@@ -43,7 +43,7 @@ try:
     for piece in world.from_string(request["template"]).generate(**request["values"]):
         size += len(piece.encode("utf-8", "surrogatepass"))
         if size > request["bytes"]:
-            raise TemplateError(f"gives more than {request['bytes']} bytes")
+            raise TemplateError(f"produces more than {request['bytes']} bytes")
         pieces.append(piece)
     answer = {"text": "".join(pieces)}
 except MemoryError:
@@ -81,7 +81,7 @@ def render(template: str, messages: Sequence[Mapping[str, Any]], facts: Mapping[
             check=False,
         )
     except (TypeError, ValueError) as error:
-        raise InputError("chat", "takes messages of plain data", got=error) from error
+        raise InputError("chat", "needs messages of plain data", got=error) from error
     except subprocess.TimeoutExpired as error:
         raise _unfit(f"takes more than {_MAX_WAIT_S:.0f} s") from error
     except OSError as error:

@@ -43,7 +43,7 @@ def confirm(plan: Plan, evidence: Mapping[str, Evidence]) -> tuple[ReceiptFindin
     for region in plan.regions:
         seen = evidence.get(region.id)
         if seen is None:
-            findings.append(ReceiptFinding(region.id, "evidence was handed back", False, "none"))
+            findings.append(ReceiptFinding(region.id, "evidence was collected", False, "none"))
             continue
         findings += [
             _version(region, seen),
@@ -51,7 +51,7 @@ def confirm(plan: Plan, evidence: Mapping[str, Evidence]) -> tuple[ReceiptFindin
             _precision(region, seen),
             ReceiptFinding(
                 region.id,
-                "the engine used nothing but what was asked for",
+                "the engine used only what was requested",
                 not seen.fallbacks,
                 "; ".join(seen.fallbacks) or "no fallback inside the engine",
             ),
@@ -86,7 +86,7 @@ def _precision(region: Region, seen: Evidence) -> ReceiptFinding:
     floats = sorted({row.precision for row in seen.rows if "float" in row.precision})
     if not floats:
         return ReceiptFinding(
-            region.id, f"computed in {region.precision}", True, "the engine does not say", said=False
+            region.id, f"computed in {region.precision}", True, "not reported by the engine", said=False
         )
     narrower = [f for f in floats if _WIDTH.get(f, 64) < _WIDTH.get(region.precision, 0)]
     return ReceiptFinding(region.id, f"computed in {region.precision}", not narrower, ", ".join(floats))
@@ -97,7 +97,7 @@ def _integers(region: Region, seen: Evidence) -> ReceiptFinding:
     products = [row for row in seen.rows if row.weights]
     floats = sum(not row.in_integers for row in products)
     ok = not products or (floats < len(products) and floats <= region.float_products)
-    text = "; ".join(_operands(products)) or "the engine does not say"
+    text = "; ".join(_operands(products)) or "not reported by the engine"
     return ReceiptFinding(region.id, f"computed in {region.precision}", ok, text, said=bool(products))
 
 

@@ -41,9 +41,9 @@ def _findings(receipts: Sequence[tuple[str, Receipt]], series: Series) -> Table:
     for name, receipt in receipts:
         for k, finding in enumerate(receipt.findings):
             head = Cell(name, series=series.of(name)) if k == 0 else ""
-            sign = Cell("✓ confirmed", tone="good") if finding.ok else Cell("✗ not so", tone="bad")
+            sign = Cell("✓ confirmed", tone="good") if finding.ok else Cell("✗ contradicted", tone="bad")
             if finding.ok and not finding.said:
-                sign = Cell("not said")
+                sign = Cell("not reported")
             rows.append((head, finding.claim, sign, finding.seen))
     return Table(("engine", "the plan says", "the evidence", "what was seen"), tuple(rows))
 

@@ -34,7 +34,7 @@ class Addresses:
                 not self._program.digest or weights.program.digest != self._program.digest
             ):
                 raise InputError(
-                    self._who, "takes weights of its own program", got=repr(weights), do="Call load_weights."
+                    self._who, "needs weights of its own program", got=repr(weights), do="Call load_weights."
                 )
             self._states.start(weights)
             buffers = [weights[n] for n in self._weight_names] + [self._states[n] for n in self._state_names]

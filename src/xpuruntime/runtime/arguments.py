@@ -52,7 +52,7 @@ class Arguments:
                 value.settle(stream)
             if not self.backend.shares_memory(value.backend):
                 do = "Copy it with to_numpy."
-                raise InputError(self.who, f"{what} lies on another device", got=repr(value), do=do)
+                raise InputError(self.who, f"{what} is on another device", got=repr(value), do=do)
             return value
         array = host_array(value)
         self.fit(TensorSpec(tuple(array.shape), dtype_of(array)), spec, what)

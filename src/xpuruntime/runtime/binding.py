@@ -102,10 +102,14 @@ def bind_plan(
     if isinstance(made, _core.Status) and made.refusals:
         refused = tuple((plan.calls[at].kernel, plan.calls[at].nodes, why) for at, why, _ in made.refusals)
         raise KernelRefused(
-            who, "has calls that libraries decline here", got=made.message, do=made.advice, calls=refused
+            who,
+            "has calls that libraries of this machine do not support",
+            got=made.message,
+            do=made.advice,
+            calls=refused,
         )
     if isinstance(made, _core.Status):
-        raise BuildError(who, "cannot be made ready to run", got=made.message, do=made.advice)
+        raise BuildError(who, "cannot be prepared", got=made.message, do=made.advice)
     return Bound(made, weights, states)
 
 

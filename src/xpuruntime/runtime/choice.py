@@ -42,7 +42,7 @@ def choose_plan(
             taken = Candidate(plan.target, Reason.DEFAULT, "the first alternative that this machine runs")
         else:
             rejected.append(
-                Candidate(plan.target, Reason.LOWER_PREFERENCE, "this machine runs an earlier one")
+                Candidate(plan.target, Reason.LOWER_PREFERENCE, "an earlier alternative runs on this machine")
             )
     decision = Decision("alternative", f"{program.name}:{entry.name}", taken, tuple(rejected))
     if chosen is None:
@@ -80,7 +80,7 @@ def _judge(program: CompiledProgram, plan: ExecutionPlan, backend: RuntimeBacken
     if not backend.kind:  # the null backend takes everything
         return Support.yes()
     if kind != backend.kind:
-        return Support.no(Reason.DEVICE_MISMATCH, f"it is for {kind}, the device is {backend.kind}")
+        return Support.no(Reason.DEVICE_MISMATCH, f"compiled for {kind}; the device is {backend.kind}")
     for index in plan.binaries:
         binary = program.binaries[index]
         foreign = backend.foreign(binary.format)

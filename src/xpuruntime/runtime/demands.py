@@ -121,7 +121,7 @@ def check_program(
     if execution.strict and declined:
         raise StrictError(
             "Executor",
-            "strict=True, and a library declines a kernel that was chosen",
+            "strict=True, and a library does not support a chosen kernel",
             got="; ".join(f"{c.name}: {c.reason}" for c in declined),
             do="Compile the model again on this machine, or drop strict.",
         )
@@ -150,7 +150,7 @@ def _differences(
         shape = next((s.shape for s in entry.inputs if s.name == name), None)
         has: Any = entry.symbols.get(name) if shape is None else list(shape)
         if has != (size if isinstance(size, int) else list(size)):
-            text = "knows no such dim or input" if has is None else f"was compiled for {name}={has}"
+            text = "has no such dim or input" if has is None else f"was compiled for {name}={has}"
             yield "fixed_shapes", f"the program {text}"
     level = execution.optimization_level
     if level is not None and level != kept.get("optimization_level"):
@@ -206,12 +206,9 @@ def _broken(rule: Rule, calls: Sequence[tuple[ExecutionPlan, KernelCall]]) -> st
         names = {kernel, plain_kernel(kernel)}
         at = f"{call.nodes[0] if call.nodes else call.symbol} is computed by {call.kernel}"
         if rule.use is not None and rule.use not in names:
-            return (
-                "kernels of a compiled program are chosen already, and a rule forces one "
-                f"({rule.label()}): use {rule.use!r}, and {at}"
-            )
+            return f"a rule forces kernel {rule.use!r} ({rule.label()}), but the program was compiled with another one: {at}"
         if names & set(rule.forbid):
-            return f"a rule forbids {kernel!r} ({rule.label()}), and {at}"
+            return f"a rule forbids {kernel!r} ({rule.label()}), but {at}"
         if rule.workspace_bytes is not None or rule.deterministic:
             demand = "deterministic" if rule.workspace_bytes is None else "workspace_bytes"
             return f"the program does not say whether {call.kernel} keeps to {demand} ({rule.label()})"

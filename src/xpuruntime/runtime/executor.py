@@ -72,7 +72,7 @@ class Executor:
         if contexts is not None and not 0 <= contexts <= MAX_CONTEXTS:
             raise InputError(
                 f"executor of {program.name!r}",
-                "has another number of contexts than it can have",
+                "cannot have this number of contexts",
                 got=contexts,
                 do=f"Give 1 to {MAX_CONTEXTS}.",
             )
@@ -162,7 +162,7 @@ class Executor:
             n for n in self._in_names if n not in inputs
         ]:
             have = ", ".join(self._in_names) or "none"
-            what = "takes no input of that name" if name in inputs else "lacks an input"
+            what = "has no input of that name" if name in inputs else "lacks an input"
             raise InputError(self._who, what, got=repr(name), do=f"Its inputs are: {have}.")
         waits = stream is None
         if not self.backend.stages:
@@ -367,13 +367,15 @@ class Executor:
         calls = len(self.plan.calls)
         if times.dtype != np.int64 or times.ndim != 1 or not times.flags.c_contiguous or times.size < calls:
             raise InputError(
-                self._who, f"times must be {calls} int64 in a row", got=f"{times.dtype}{list(times.shape)}"
+                self._who,
+                f"times must be a contiguous array of {calls} int64",
+                got=f"{times.dtype}{list(times.shape)}",
             )
 
     def _failed(self, status: _core.Status) -> RunError | InputError:
         if status.code == "overlapping":
             return InputError(
-                self._who, "writes outputs to memory of their own", got=status.message, do=status.advice
+                self._who, "has outputs that overlap other arrays", got=status.message, do=status.advice
             )
         kind = OutOfMemory if status.code == "no_memory" else RunError
         return kind(self._who, "failed while running", got=status.message, do=status.advice)

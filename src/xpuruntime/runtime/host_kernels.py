@@ -45,7 +45,7 @@ def _find(
     except XpuError as error:
         return str(error)
     if device != "cpu" and found.arrays != "torch":
-        return f"kernel {options['kernel']} takes {found.arrays} arrays, which do not lie on {device}; register it with arrays='torch'"
+        return f"kernel {options['kernel']} takes {found.arrays} arrays, which cannot be on {device}; register it with arrays='torch'"
     return _HostCall(found, json.loads(str(options["call"])), specs, inputs, device)
 
 
@@ -74,14 +74,14 @@ class _HostCall:
 
     def _write(self, results: Sequence[Any], to: Sequence[Any]) -> str:
         if len(results) != len(to):
-            return f"{self._found.name} gives {len(results)} results, and the node has {len(to)}"
+            return f"{self._found.name} returns {len(results)} results; the node has {len(to)}"
         for i, (result, place, spec) in enumerate(zip(results, to, self._specs[self._inputs :], strict=True)):
             if result is place:
                 continue
             value = np.asarray(result) if self._found.arrays == "numpy" else result
             if tuple(value.shape) != tuple(place.shape) or value.dtype != place.dtype:
                 got = f"{value.dtype}{list(value.shape)}"
-                return f"{self._found.name} gives {got} as result {i}, and the node has {spec[0]}{spec[1]}"
+                return f"{self._found.name} returns {got} as result {i}; the node has {spec[0]}{spec[1]}"
             if self._found.arrays == "numpy":
                 np.copyto(place, value)
             else:

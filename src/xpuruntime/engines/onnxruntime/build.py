@@ -63,7 +63,7 @@ def supports(model: ModelSource, request: EngineRequest) -> Support:
     if request.precision not in (None, model.precision):
         return Support.no(
             Reason.PRECISION_UNSUPPORTED,
-            f"ONNX Runtime computes in the model's own precision, {model.precision.value}; it has no such switch for {request.precision}",
+            f"ONNX Runtime computes in the model's own precision, {model.precision.value}; it cannot compute in {request.precision} instead",
             do=f"Convert the model to {request.precision} first, or choose an engine that has the switch.",
         )
     for spec in (*model.inputs, *model.outputs):
@@ -76,14 +76,14 @@ def supports(model: ModelSource, request: EngineRequest) -> Support:
         if node.domain not in _DOMAINS and (node.domain, node.op) not in model.functions:
             return Support.no(
                 Reason.OP_UNSUPPORTED,
-                f"node {node.name!r} has op {node.op!r} of domain {node.domain!r}, which no ONNX Runtime build holds",
+                f"node {node.name!r} has op {node.op!r} of domain {node.domain!r}, which no ONNX Runtime build has",
                 do="Export the model without it, or give the model a local function that defines it.",
             )
     refusal = providers.reads_opsets(tuple((d, v) for d, v in sorted(model.opsets.items()) if d in _DOMAINS))
     if refusal:
         return Support.no(
             Reason.FORMAT_UNSUPPORTED,
-            f"ONNX Runtime {version()} refuses the model's opset: {refusal}",
+            f"ONNX Runtime {version()} rejects the model's opset: {refusal}",
             do=_OLDER,
         )
     return Support.yes()

@@ -78,7 +78,7 @@ def collect(
         notes.append(f"computed once when loading, as they depend on no input: {_some(told.folded)}")
         missing = [m for m in missing if m not in told.folded]
     if missing:
-        notes.append(f"no row of their own (fused, folded or removed): {_some(missing)}")
+        notes.append(f"not reported separately (fused, folded or removed): {_some(missing)}")
     return Evidence(
         engine="onnxruntime",
         version=version(),
@@ -109,7 +109,7 @@ def _fallbacks(asked: str, rows: Sequence[EvidenceRow]) -> tuple[str, ...]:
         provider = row.kernel.split(" ")[0]
         if provider != asked:
             elsewhere[provider] += row.nodes or (row.op,)
-    return tuple(f"{p} took what {asked} did not take, {_some(names)}" for p, names in elsewhere.items())
+    return tuple(f"{p} ran nodes that {asked} did not take: {_some(names)}" for p, names in elsewhere.items())
 
 
 def _disagreements(placed: Mapping[str, str], rows: Sequence[EvidenceRow]) -> list[str]:

@@ -109,7 +109,7 @@ class OrtExecutable:
         if self._settings.asked not in session.get_providers():
             raise BuildError(
                 self._who,
-                f"ONNX Runtime left out {self._settings.asked}",
+                f"ONNX Runtime did not use {self._settings.asked}",
                 got=f"a session with {', '.join(session.get_providers())}",
                 do="Run 'xpu doctor' for the vendor's reason.",
             )

@@ -71,7 +71,7 @@ def _precision(model: ModelSource, request: EngineRequest) -> Support:
     if asked is DType.FLOAT64:
         return Support.no(
             Reason.PRECISION_UNSUPPORTED,
-            "OpenVINO computes float64 in float32, without a word",
+            "OpenVINO silently computes float64 in float32",
             do="Use engine='onnxruntime', or convert the model to float32.",
         )
     if request.precision is None:
@@ -80,7 +80,7 @@ def _precision(model: ModelSource, request: EngineRequest) -> Support:
         return Support.no(
             Reason.PRECISION_UNSUPPORTED,
             f"OpenVINO has no precision hint for {asked.value}; it has {', '.join(_HINTS)}",
-            do="Quantise the model itself first." if asked.is_integer else "Choose one of these precisions.",
+            do="Quantize the model first." if asked.is_integer else "Choose one of these precisions.",
         )
     has = capabilities(name)
     if asked is not DType.FLOAT32 and _HINTS[asked][1] not in has:
@@ -97,7 +97,7 @@ def _options(request: EngineRequest) -> Support:
     if request.optimization != 3:
         return Support.no(
             Reason.OPTION_UNKNOWN,
-            f"OpenVINO always optimises fully; it has no level {request.optimization}",
+            f"OpenVINO always optimizes fully; level {request.optimization} is not supported",
             do="Leave optimization_level at 3, or use engine='onnxruntime'.",
         )
     known = devices.writable_properties(name)
@@ -126,13 +126,13 @@ def _types(model: ModelSource) -> Support:
     for spec in (*model.inputs, *model.outputs):
         if spec.dtype not in _BORDER:
             why = (
-                "it would compute it in float32"
+                "it computes float64 in float32"
                 if spec.dtype is DType.FLOAT64
                 else "its Python package has no array for it"
             )
             return Support.no(
                 Reason.DTYPE_UNSUPPORTED,
-                f"OpenVINO takes no {spec.dtype.value} at the model's border ({why}); {spec.name!r} is {spec}",
+                f"OpenVINO takes no {spec.dtype.value} as a model input or output ({why}); {spec.name!r} is {spec}",
                 do="Use engine='onnxruntime'.",
             )
     return Support.yes()

@@ -65,7 +65,7 @@ def usable(device: DeviceId) -> Support:
         )
     return Support.no(
         Reason.NO_DEVICE,
-        f"OpenVINO lists no {name} here (it lists {', '.join(listed)}); asked for it, it says: {refusal}",
+        f"OpenVINO lists no {name} here (it lists {', '.join(listed)}); compiling for it fails: {refusal}",
         do=_DRIVER,
     )
 

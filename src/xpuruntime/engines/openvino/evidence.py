@@ -156,7 +156,7 @@ def collect(
     if folded:
         said.append(f"computed once when building, as they depend on no input: {_some(folded)}")
     if missing:
-        said.append(f"no row of their own (fused, folded or removed): {_some(missing)}")
+        said.append(f"not reported separately (fused, folded or removed): {_some(missing)}")
     return Evidence(
         engine="openvino",
         version=version,
