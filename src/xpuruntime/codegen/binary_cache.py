@@ -42,9 +42,9 @@ def cached_binary(
     """
     store = Store() if store is None else store
     ingredients = {"source": hashlib.sha256(source.encode()).hexdigest(), **facts}
-    kept = store.get(kind, digest(ingredients))
-    if kept is not None:
-        return kept
+    cached = store.get(kind, digest(ingredients))
+    if cached is not None:
+        return cached
     binary = build()
     with contextlib.suppress(StoreError):
         store.put(kind, ingredients, binary)

@@ -66,10 +66,10 @@ def plan(node: Node, operands: Sequence[Operand], space: tuple[int, ...]) -> Loo
     else:
         body.graph = graph
         body.bound.update({v.name: i for i, v in enumerate(graph.inputs)})
-        for made in graph.nodes:
-            if is_row(made.op):
-                own = graph.spec(str(made.inputs[0]))
-                body.reduces(row_axes(made.op, made.attrs, own.rank), own)
+        for inner in graph.nodes:
+            if is_row(inner.op):
+                own = graph.spec(str(inner.inputs[0]))
+                body.reduces(row_axes(inner.op, inner.attrs, own.rank), own)
         outputs = []
         for output in graph.outputs:
             shape = shape_of(graph.spec(output.value))
@@ -126,9 +126,9 @@ class LoopBody:
             return tuple(d for i, d in enumerate(self.aligned(shape_of(own))) if i not in axes)
         if len(shape) == len(self.space) or not self.reduced:
             return self.aligned(shape)
-        kept = [d for d in range(len(self.space)) if d not in self.reduced]
-        if [self.space[d] for d in kept] == list(shape):
-            return tuple(kept)
+        remaining = [d for d in range(len(self.space)) if d not in self.reduced]
+        if [self.space[d] for d in remaining] == list(shape):
+            return tuple(remaining)
         return self.aligned(shape)
 
     def _spec(self, name: str) -> TensorSpec:
@@ -257,10 +257,10 @@ class LoopBody:
         axes = row_axes(node.op, node.attrs, own.rank)
         there = self.aligned(shape_of(own))
         self.reduces(axes, own)
-        kept = tuple(d for i, d in enumerate(there) if i not in axes)
+        remaining = tuple(d for i, d in enumerate(there) if i not in axes)
         canonical = {
             len(there): tuple(None if i in axes else d for i, d in enumerate(there)),
-            len(kept): kept,
+            len(remaining): remaining,
         }
         full = shape_of(tensor_of(node.outputs[at].spec)) == shape_of(own)
         wanted = there if full else canonical.get(len(dims), ())
@@ -304,9 +304,9 @@ class LoopBody:
             return self.value(source, dims)
         if op == "expand":
             return self.value(source, _broadcast(own, result, dims))
-        kept = [(extent, d) for extent, d in zip(result, dims, strict=True) if extent != 1]
-        if [e for e, _ in kept] == [e for e in own if e != 1]:  # only dims of 1 come or go
-            along = iter(d for _, d in kept)
+        nontrivial = [(extent, d) for extent, d in zip(result, dims, strict=True) if extent != 1]
+        if [e for e, _ in nontrivial] == [e for e in own if e != 1]:  # only dims of 1 come or go
+            along = iter(d for _, d in nontrivial)
             return self.value(source, tuple(None if e == 1 else next(along) for e in own))
         if source in self.bound and self._spec(source).is_dense:
             return self._dense(source, result, dims)

@@ -36,14 +36,14 @@ def kernels_in(cubin: bytes) -> Mapping[str, int]:
         sections = {_text(cubin, heads[names][4] + h[0]): h for h in heads}
         symbols = sections[".symtab"]
         texts = heads[symbols[6]][4]
-        found = {n.removeprefix(".text."): 0 for n in sections if n.startswith(".text.")}
+        kernels = {n.removeprefix(".text."): 0 for n in sections if n.startswith(".text.")}
         for index, registers in _register_counts(_data(cubin, sections[".nv.info"])):
             (name,) = struct.unpack_from("<I", cubin, symbols[4] + index * symbols[9])
-            if (kernel := _text(cubin, texts + name)) in found:
-                found[kernel] = registers
+            if (kernel := _text(cubin, texts + name)) in kernels:
+                kernels[kernel] = registers
     except (struct.error, ValueError, IndexError, KeyError) as error:
         raise ValueError(f"a damaged CUBIN: {error}") from error
-    return found
+    return kernels
 
 
 def _data(cubin: bytes, head: Sequence[int]) -> bytes:

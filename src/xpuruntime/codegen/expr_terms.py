@@ -66,18 +66,18 @@ def literal(value: bool | int | float, dtype: DType) -> str:
     """Return a number of a dtype as a C++ constant, rounded as by a cast."""
     from ..ir.interp.numbers import to  # NumPy only; the one place that says what a cast of a number gives
 
-    given = to(np.asarray(value), dtype)
+    rounded = to(np.asarray(value), dtype)
     if dtype is DType.BOOL:
-        return "true" if given else "false"
+        return "true" if rounded else "false"
     if dtype.is_float:
-        exact = float(given.astype(np.float64))
+        exact = float(rounded.astype(np.float64))
         single = element_type(dtype) == "float"
         if math.isnan(exact):
             return '__builtin_nanf("")' if single else '__builtin_nan("")'
         if math.isinf(exact):
             return ("-" if exact < 0 else "") + ("__builtin_inff()" if single else "__builtin_inf()")
         return f"{np.float32(exact)!s}f" if single else repr(exact)
-    whole = int(given)
+    whole = int(rounded)
     if whole == -(2**63):
         return "(-9223372036854775807 - 1)"
     return f"{whole}u" if 2**31 <= whole < 2**32 else f"{whole}ull" if whole >= 2**63 else f"{whole}"
@@ -123,9 +123,9 @@ class PointwiseCall:
     """of the result"""
 
     def term(self, position: int) -> ExprTerm:
-        found = self.terms[position]
-        assert found is not None
-        return found
+        term = self.terms[position]
+        assert term is not None
+        return term
 
     @property
     def promoted(self) -> DType:

@@ -197,8 +197,8 @@ def isinf(s: PointwiseCall) -> str:
         return f"truth({x.text} != {x.text})"
     tests = [
         f"({x.text} == {converted(ExprTerm('', x.dtype, 0, sign * math.inf), x.dtype)})"
-        for sign, asked in ((1, s.attrs["positive"]), (-1, s.attrs["negative"]))
-        if asked
+        for sign, wanted in ((1, s.attrs["positive"]), (-1, s.attrs["negative"]))
+        if wanted
     ]
     return f"truth({' | '.join(tests) or f'{x.text} != {x.text}'})" if tests else "splat<boolean<N>>(0)"
 

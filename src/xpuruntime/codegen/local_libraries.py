@@ -41,10 +41,10 @@ class LocalLibraries:
         )
         with self._lock:
             if key not in self._answers:
-                self._answers[key] = self._asked(call, specs)
+                self._answers[key] = self._query(call, specs)
             return self._answers[key]
 
-    def _asked(self, call: KernelCall, specs: Sequence[TensorSpec]) -> str:
+    def _query(self, call: KernelCall, specs: Sequence[TensorSpec]) -> str:
         backend = self._backend
         if backend is None:
             return ""
@@ -67,17 +67,17 @@ class LocalLibraries:
                 for s in specs
             ],
         )
-        made = _core.make_executor(backend, plan, [], 1)
-        if isinstance(made, _core.Status) and made.refusals:
-            return made.refusals[0][1]
+        executor = _core.make_executor(backend, plan, [], 1)
+        if isinstance(executor, _core.Status) and executor.refusals:
+            return executor.refusals[0][1]
         return ""
 
     @functools.cached_property
     def _backend(self) -> _core.Backend | None:
         if self.kind == "cpu":
             return _core.cpu_backend(1)
-        made = _core.cuda_backend(self.index, library_search("cuda"))
-        return None if isinstance(made, _core.Status) else made
+        backend = _core.cuda_backend(self.index, library_search("cuda"))
+        return None if isinstance(backend, _core.Status) else backend
 
 
 @functools.cache

@@ -79,13 +79,13 @@ def _nest(move: Move, least: int, tile: int) -> _Nest:
 
 def _joined(dims: list[_Dim]) -> list[_Dim]:
     """Merge neighbouring loops that every track traverses evenly."""
-    kept: list[_Dim] = []
+    merged: list[_Dim] = []
     for d in dims:
-        if kept and all(a == b * d.length for a, b in zip(kept[-1].steps, d.steps, strict=True)):
-            kept[-1] = _Dim(kept[-1].length * d.length, d.steps)
+        if merged and all(a == b * d.length for a, b in zip(merged[-1].steps, d.steps, strict=True)):
+            merged[-1] = _Dim(merged[-1].length * d.length, d.steps)
         else:
-            kept.append(d)
-    return kept
+            merged.append(d)
+    return merged
 
 
 def carried(moves: Sequence[Move]) -> int:

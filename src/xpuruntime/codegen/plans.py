@@ -89,8 +89,8 @@ class LoopPlan:
     def spec(self, name: str) -> tuple[DType, int]:
         """Return dtype and rank of a name of the plan."""
         entries: list[Input | Operation] = [*self.inputs, *self.operations]
-        found = next(e for e in entries if e.name == name)
-        return found.dtype, found.rank
+        entry = next(e for e in entries if e.name == name)
+        return entry.dtype, entry.rank
 
     def term(self, source: Source) -> ExprTerm | None:
         """Return an operand as a term; the text of a value is its name."""

@@ -192,7 +192,7 @@ def _cross(architecture: str) -> str:
 
 def _candidates(architecture: str) -> list[tuple[str, ...]]:
     named = _from_environment()
-    found = [named] if named else []
+    candidates = [named] if named else []
     zig: tuple[str, ...] = (*python("-m", "ziglang"), "c++")
     if architecture == platform.machine():
         known: list[tuple[str, ...]] = [("g++",), ("clang++",)]
@@ -200,10 +200,10 @@ def _candidates(architecture: str) -> list[tuple[str, ...]]:
         system = f"{architecture}-linux-gnu"
         known = [(_cross(architecture),), ("clang++", f"--target={system}", "-fuse-ld=lld")]
         zig = (*zig, "-target", system)
-    found += [command for command in known if shutil.which(command[0])]
+    candidates += [command for command in known if shutil.which(command[0])]
     if importlib.util.find_spec("ziglang") is not None:
-        found.append(zig)
-    return found
+        candidates.append(zig)
+    return candidates
 
 
 _MACHINES = {62: "x86_64", 183: "aarch64"}  # e_machine of an ELF file, from the System V ABI's list
@@ -213,11 +213,11 @@ _MACHINES = {62: "x86_64", 183: "aarch64"}  # e_machine of an ELF file, from the
 def _makes_code_for(command: tuple[str, ...]) -> str:
     """Return the architecture of a compiler's output; ``""`` if it builds nothing, for example without a linker."""
     try:
-        made = Toolchain(command, "").build(_TRIVIAL)
+        library = Toolchain(command, "").build(_TRIVIAL)
     except BuildError:
         return ""
-    machine = int.from_bytes(made[18:20], "little")
-    return _MACHINES.get(machine, f"ELF machine {machine}") if made[:4] == b"\x7fELF" else "another format"
+    machine = int.from_bytes(library[18:20], "little")
+    return _MACHINES.get(machine, f"ELF machine {machine}") if library[:4] == b"\x7fELF" else "another format"
 
 
 def _version(command: tuple[str, ...]) -> str:
@@ -232,5 +232,5 @@ def _version(command: tuple[str, ...]) -> str:
 
 def _head(text: str, lines: int = 20) -> str:
     """Return the first lines of a compiler's output; later lines mostly repeat them."""
-    kept = text.strip().splitlines()
-    return "\n".join(kept[:lines] + (["..."] if len(kept) > lines else []))
+    head = text.strip().splitlines()
+    return "\n".join(head[:lines] + (["..."] if len(head) > lines else []))

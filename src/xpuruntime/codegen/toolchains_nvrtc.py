@@ -91,5 +91,5 @@ def _toolchain(override: str) -> Nvrtc:
 
 def _said(message: str, lines: int = 20) -> str:
     """Return the first lines of the compiler's output, which quote the text; later lines mostly repeat them."""
-    kept = message.strip().splitlines()
-    return "\n".join(kept[:lines] + (["..."] if len(kept) > lines else []))
+    head = message.strip().splitlines()
+    return "\n".join(head[:lines] + (["..."] if len(head) > lines else []))

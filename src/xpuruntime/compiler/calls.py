@@ -68,7 +68,7 @@ def calls_of(
     """
     in_place = {f"out{o}": f"in{i}" for o, i in lowered.in_place.items()}
     written: set[str] = set()
-    made = []
+    calls = []
     for stage in lowered.stages:
         # A temp is a result of the stage that names it first and an operand of those that follow; counters are always left changed.
         results = [
@@ -84,7 +84,7 @@ def calls_of(
                 got=stage.args,
             )
         written.update(results)
-        made.append(
+        calls.append(
             StageCall(
                 kernel,
                 stage,
@@ -96,7 +96,7 @@ def calls_of(
                 because,
             )
         )
-    return made
+    return calls
 
 
 def _ops(node: Node) -> tuple[str, ...]:

@@ -108,8 +108,8 @@ class Chooser:
                     if rows[name][1].reason in str(no.got):
                         raise as_error(error, f"compile for {self.target.name}") from error
                 raise
-            kernel, made = rows[chosen][0], code[chosen]
-            why = declined(self.target, kernel.name, call, made) if isinstance(made, Lowered) else ""
+            kernel, lowered = rows[chosen][0], code[chosen]
+            why = declined(self.target, kernel.name, call, lowered) if isinstance(lowered, Lowered) else ""
             if not why:
                 break
             rows[chosen] = kernel, Support.no(Reason.FORBIDDEN, f"the library declines: {why}")
@@ -123,15 +123,15 @@ class Chooser:
                 rows[name][1].reason,
                 kernel.name,
             )
-        if not isinstance(made, Lowered):
+        if not isinstance(lowered, Lowered):
             raise BuildError(
                 f"kernel {kernel.name} for {node.op} %{node.name}",
                 "failed during code generation",
-                got=f"{type(made).__name__}: {made}",
+                got=f"{type(lowered).__name__}: {lowered}",
                 do="Fix the kernel, or forbid it in a policy.",
-            ) from made
+            ) from lowered
         assert decision.chosen is not None  # else there was no name to choose
-        return Chosen(kernel, made, decision.chosen.reason)
+        return Chosen(kernel, lowered, decision.chosen.reason)
 
     def _with_pins(self, rows: Rows, call: NodeCall) -> Rows:
         """Add the pinned variants that the policy names to the candidates of a call. No other policy selects them."""
@@ -139,8 +139,8 @@ class Chooser:
         for name, (plain, values) in self._pinned.items():
             pin: Pin | None = getattr(rows[plain][0], "pinned", None) if plain in rows else None
             if pin is not None:
-                made = pin(name, values)
-                more[name] = made, answer(made, call, self.target)
+                pinned = pin(name, values)
+                more[name] = pinned, answer(pinned, call, self.target)
         return rows | more
 
     def decided(self) -> list[Decision]:
@@ -201,7 +201,7 @@ def _at_all(same: Sequence[Candidate]) -> Candidate:
     first, facts = same[0], [c.facts for c in same]
     most = max((f.get("workspace_bytes", 0) for f in facts), default=0)
     says = {f.get("deterministic") for f in facts}
-    made: dict[str, object] = {"workspace_bytes": most} if most else {}
+    merged: dict[str, object] = {"workspace_bytes": most} if most else {}
     return replace(
-        first, facts=made | ({"deterministic": says.pop()} if says <= {True} or says <= {False} else {})
+        first, facts=merged | ({"deterministic": says.pop()} if says <= {True} or says <= {False} else {})
     )

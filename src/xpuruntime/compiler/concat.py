@@ -38,7 +38,7 @@ def place_concats(
     known: values that no kernel writes, since recipes make them.
     alignment: bytes at whose multiples an operand must begin to lie in the result.
     """
-    placed: dict[str, Placement] = {}
+    placements: dict[str, Placement] = {}
     for node in reversed(graph.nodes):
         if (
             node.outputs[0].name in known
@@ -48,17 +48,17 @@ def place_concats(
         ):
             continue
         whole = node.outputs[0].name
-        base = placed.get(whole, Placement(whole, 0))
-        lying = replace(node.spec, layout=layouts.get(whole)).physical
+        base = placements.get(whole, Placement(whole, 0))
+        whole_layout = replace(node.spec, layout=layouts.get(whole)).physical
         dim, start = node.attrs["dim"], 0
         for operand in node.inputs:
             if not isinstance(operand, str):
                 continue
             spec = graph.spec(operand)
-            offset = base.offset + start * lying.strides[dim] * spec.dtype.bits // 8
+            offset = base.offset + start * whole_layout.strides[dim] * spec.dtype.bits // 8
             aligned = offset % alignment == 0 and operand not in known
-            if aligned and _may_move(graph, node, operand, layouts, lying):
-                layout = Layout(lying.order, lying.alloc)
+            if aligned and _may_move(graph, node, operand, layouts, whole_layout):
+                layout = Layout(whole_layout.order, whole_layout.alloc)
                 changed = {**layouts, operand: layout}
                 around = [
                     n
@@ -67,12 +67,14 @@ def place_concats(
                 ]
                 if all(works(n, layouts) == works(n, changed) != "" for n in around if n.op != "cat"):
                     layouts[operand] = layout
-                    placed[operand] = Placement(base.within, offset)
+                    placements[operand] = Placement(base.within, offset)
             start += int(spec.shape[dim])
-    return placed
+    return placements
 
 
-def _may_move(graph: Graph, node: Node, operand: str, layouts: Mapping[str, Layout], lying: Layout) -> bool:
+def _may_move(
+    graph: Graph, node: Node, operand: str, layouts: Mapping[str, Layout], whole_layout: Layout
+) -> bool:
     """Return True if a kernel produces the operand and nothing else fixes its memory."""
     producer, spec = graph.producer(operand), graph.spec(operand)
     if producer is None or operand in graph.kept or node.inputs.count(operand) != 1 or spec.dtype.bits < 8:
@@ -83,7 +85,7 @@ def _may_move(graph: Graph, node: Node, operand: str, layouts: Mapping[str, Layo
         return False
     if any(OPS[n.op].view for n in (producer, *graph.users(operand))):
         return False
-    return replace(spec, layout=layouts.get(operand)).physical.order == lying.order and _is_own(
+    return replace(spec, layout=layouts.get(operand)).physical.order == whole_layout.order and _is_own(
         spec, layouts.get(operand)
     )
 

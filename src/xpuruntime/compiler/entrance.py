@@ -48,18 +48,18 @@ def targets_of(
     except (BuildError, DeviceUnavailable) as error:
         for device in execution.allow_fallback or ():
             try:
-                made = resolve_target(_word(device))
+                fallback = resolve_target(_word(device))
             except (BuildError, DeviceUnavailable):
                 continue
-            notes.append(f"{error.what}; code is generated for {made.name} instead")
-            return [made]
+            notes.append(f"{error.what}; code is generated for {fallback.name} instead")
+            return [fallback]
         raise
 
 
 def _word(device: str) -> str:
     """Return a device in the form that ``resolve_target`` takes."""
-    found = DeviceId.parse(device)
-    return "cpu" if found.kind in ("auto", "cpu") else str(found)
+    parsed = DeviceId.parse(device)
+    return "cpu" if parsed.kind in ("auto", "cpu") else str(parsed)
 
 
 def fixed_symbols(graphs: Iterable[Graph], resolved: Resolved) -> dict[str, int]:

@@ -18,7 +18,7 @@ def declined(target: CodegenTarget, kernel: str, call: NodeCall, lowered: Lowere
         if not stage.library:
             continue
         # Alone, each argument begins where memory does; where the plan puts one between others, loading may still say no.
-        asked = KernelCall(
+        kernel_call = KernelCall(
             kernel,
             stage.stem,
             stage.args[:-1],
@@ -29,7 +29,7 @@ def declined(target: CodegenTarget, kernel: str, call: NodeCall, lowered: Lowere
             library=stage.library,
             options=stage.options,
         )
-        why = target.libraries.declines(asked, [_spec(n, call, lowered) for n in stage.args])
+        why = target.libraries.declines(kernel_call, [_spec(n, call, lowered) for n in stage.args])
         if why:
             return why
     return ""

@@ -58,7 +58,7 @@ class _Lowerer:
         self.calls: list[StageCall] = []
         self.fresh = self.counters = 0
         self.placements: dict[str, Placement] = {}
-        self.made: dict[str, TensorSpec] = {}  # copies that the graph does not have
+        self.copies: dict[str, TensorSpec] = {}  # copies that the graph does not have
         # A value that leaves the graph is written where the caller wants it, if a kernel makes it.
         self.leaving = {o.value for o in graph.outputs}
 
@@ -106,16 +106,16 @@ class _Lowerer:
 
     def spec(self, value: str) -> TensorSpec:
         """Return a value's spec with its layout."""
-        spec = self.made[value] if value in self.made else self.graph.spec(value)
+        spec = self.copies[value] if value in self.copies else self.graph.spec(value)
         layout = self.layouts.get(value)
         return spec if layout is None else replace(spec, layout=layout)
 
     def _view(self, node: Node) -> bool:
         """Alias the node's results to its operand if it is a view. Return False if it is not."""
-        found = view_of(node, self.spec)
-        if found is None or node.inputs[0] not in self.memory:
+        views = view_of(node, self.spec)
+        if views is None or node.inputs[0] not in self.memory:
             return False
-        for value, view in zip(node.outputs, found, strict=True):
+        for value, view in zip(node.outputs, views, strict=True):
             self.memory.alias(value.name, self.spec(value.name), str(node.inputs[0]), view.offset)
         return True
 
@@ -161,8 +161,8 @@ class _Lowerer:
 
     def _call(self, node: Node, layouts: Layouts | None = None) -> NodeCall:
         """Return the node as kernels see it, with values in the given layouts."""
-        kept = self.layouts
-        self.layouts = kept if layouts is None else dict(layouts)
+        saved = self.layouts
+        self.layouts = saved if layouts is None else dict(layouts)
         try:
             return NodeCall(
                 node,
@@ -170,7 +170,7 @@ class _Lowerer:
                 tuple(self.spec(v.name) for v in node.outputs),
             )
         finally:
-            self.layouts = kept
+            self.layouts = saved
 
     def _kernel(self, node: Node) -> None:
         call = self._call(node)
@@ -253,7 +253,7 @@ class _Lowerer:
         """Copy a value into another buffer, by any kernel that computes ``clone``. ``sources``: nodes that the copy serves."""
         node = Node("clone", (value,), Attrs(), (Value(to, spec),), tuple(Source(name=n) for n in sources))
         kernel, lowered, because = self.chooser.choose(node, NodeCall(node, (self._operand(value),), (spec,)))
-        self.made[to] = spec
+        self.copies[to] = spec
         if kind is not None:
             self.memory.declare(to, kind, spec)
         self._emit(node, kernel.name, lowered, because)

@@ -82,12 +82,12 @@ class Memory:
             if v.kind is BufferKind.SCRATCH and v.root == name and name in lives
         }
         offsets, peak = place(scratch)
-        made = []
+        allocations = []
         for name, v in self._values.items():
             first, last = lives.get(v.root, (-1, -1))
             offset = v.offset + offsets.get(v.root, 0)
-            made.append(BufferAllocation(name, v.kind, v.spec, v.size, v.root, offset, first, last))
-        return tuple(made), peak
+            allocations.append(BufferAllocation(name, v.kind, v.spec, v.size, v.root, offset, first, last))
+        return tuple(allocations), peak
 
     def _lives(self, uses: Sequence[MemoryUse]) -> dict[str, tuple[int, int]]:
         lives: dict[str, tuple[int, int]] = {}
@@ -131,16 +131,16 @@ def _same_place(a: TensorSpec, b: TensorSpec) -> bool:
 
 def place(lives: Mapping[str, tuple[int, int, int]]) -> tuple[dict[str, int], int]:
     """(bytes, first, last) by name -> offset by name, and the peak. Two that live at the same time never overlap."""
-    placed: list[tuple[int, int, int, int]] = []  # offset, end, first, last
+    occupied: list[tuple[int, int, int, int]] = []  # offset, end, first, last
     offsets: dict[str, int] = {}
     peak = 0
     for name, (size, first, last) in sorted(
         lives.items(), key=lambda item: (-item[1][0], item[1][1], item[0])
     ):
         rounded = -(-size // ALIGNMENT) * ALIGNMENT
-        at = _lowest(((o, e) for o, e, begin, end in placed if begin <= last and first <= end), rounded)
+        at = _lowest(((o, e) for o, e, begin, end in occupied if begin <= last and first <= end), rounded)
         offsets[name] = at
-        placed.append((at, at + rounded, first, last))
+        occupied.append((at, at + rounded, first, last))
         peak = max(peak, at + rounded)
     return offsets, peak
 

@@ -98,14 +98,14 @@ def partition(
     rest = tuple(o for o in others if o not in (engine, split_engine(engine)[0]))
     wanted = PartitionRequest(engine, rest, dict(place or {}), kernels, supports, target)
     rates = costs if isinstance(costs, Costs) else Costs(measured=costs or {})
-    found = replace(_Partitioner(graph, wanted, rates, request).run(absorb), demands=resolved)
-    return _without_alternatives(found, split_engine(engine)[0]) if alone else found
+    plan = replace(_Partitioner(graph, wanted, rates, request).run(absorb), demands=resolved)
+    return _without_alternatives(plan, split_engine(engine)[0]) if alone else plan
 
 
-def _without_alternatives(found: PartitionPlan, engine: str) -> PartitionPlan:
+def _without_alternatives(plan: PartitionPlan, engine: str) -> PartitionPlan:
     """Remove the alternatives from the regions of an engine."""
-    regions = tuple(replace(r, alternatives=()) if r.engine == engine else r for r in found.regions)
-    return replace(found, plan=replace(found.plan, regions=regions))
+    regions = tuple(replace(r, alternatives=()) if r.engine == engine else r for r in plan.regions)
+    return replace(plan, plan=replace(plan.plan, regions=regions))
 
 
 def _device(engine: str, resolved: Resolved) -> DeviceId:
@@ -213,10 +213,12 @@ class _Partitioner:
     def _atom(self, group: list[int]) -> Atom:
         graph = self.graph
         nodes = [self.nodes[i] for i in group]
-        asked = [self.wanted.offers(graph, n) for n in nodes]
-        offers = {e: next((o[e] for o in asked if e in o and not o[e]), Support.yes()) for e in _union(asked)}
+        answers = [self.wanted.offers(graph, n) for n in nodes]
+        offers = {
+            e: next((o[e] for o in answers if e in o and not o[e]), Support.yes()) for e in _union(answers)
+        }
         for engine in offers:  # torch is offered only where it is needed
-            if any(engine not in o for o in asked):
+            if any(engine not in o for o in answers):
                 offers[engine] = Support.no(
                     Reason.OP_UNSUPPORTED, "it supports only some of the nodes that must stay together"
                 )
@@ -277,10 +279,10 @@ class _Partitioner:
         """Return seconds by engine if all candidates were measured; otherwise only the atom's own engine."""
         able = [atom.engine] if atom.forced else [e for e, s in atom.offers.items() if s]
         nodes = [self.nodes[i] for i in atom.nodes]
-        found = {e: [self.costs.measured_s(n, split_engine(e)[0]) for n in nodes] for e in able}
-        if any(None in t for t in found.values()):
+        measured = {e: [self.costs.measured_s(n, split_engine(e)[0]) for n in nodes] for e in able}
+        if any(None in t for t in measured.values()):
             return {atom.engine: 0.0}
-        return {e: sum(t for t in times if t is not None) for e, times in found.items()}
+        return {e: sum(t for t in times if t is not None) for e, times in measured.items()}
 
     def _nobody(self, nodes: Sequence[Node], offers: Mapping[str, Support], what: str) -> EngineUnavailable:
         name = source_names(nodes[0])[0]
@@ -338,18 +340,18 @@ class _Partitioner:
     def _borders(self, group: Sequence[int], owner: Mapping[int, int]) -> dict[int, set[str]]:
         """Return neighbouring regions with the values that cross to or from them."""
         mine = owner[group[0]]
-        found: dict[int, set[str]] = defaultdict(set)
+        crossing: dict[int, set[str]] = defaultdict(set)
         for a in group:
             for i in self.atoms[a].nodes:
                 node = self.nodes[i]
                 for value in node.values:
                     if value in self.place and (other := owner[self.of[self.place[value]]]) != mine:
-                        found[other].add(value)
+                        crossing[other].add(value)
                 for value in (v.name for v in node.outputs):
                     for user in self.graph.users(value):
                         if (other := owner[self.of[self.place[user.name]]]) != mine:
-                            found[other].add(value)
-        return found
+                            crossing[other].add(value)
+        return crossing
 
 
 def _union(offers: Iterable[Mapping[str, Support]]) -> list[str]:

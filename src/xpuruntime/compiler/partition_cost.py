@@ -89,8 +89,8 @@ def _spec(graph: Graph, value: object) -> TensorSpec | None:
 def _size(d: DimLike) -> int:
     if isinstance(d, int):
         return d
-    found = d.substitute(dict.fromkeys(d.symbols, _UNKNOWN))
-    return found if isinstance(found, int) else _UNKNOWN
+    size = d.substitute(dict.fromkeys(d.symbols, _UNKNOWN))
+    return size if isinstance(size, int) else _UNKNOWN
 
 
 def _elements(spec: TensorSpec | None) -> int:

@@ -25,14 +25,14 @@ def crossing_bytes(graph: Graph, atoms: Sequence[Sequence[str]], costs: Costs) -
     """
     home = {v.name: a for a, names in enumerate(atoms) for n in names for v in graph.node(n).outputs}
     last = {
-        v: max((home_of(graph, home, u.name) for u in graph.users(v)), default=made)
-        for v, made in home.items()
+        v: max((home_of(graph, home, u.name) for u in graph.users(v)), default=producer)
+        for v, producer in home.items()
     }
     change = [0] * (len(atoms) + 1)
-    for value, made in home.items():
-        if last[value] > made:
+    for value, producer in home.items():
+        if last[value] > producer:
             size = costs.size_of(graph.values[value].spec)
-            change[made + 1] += size
+            change[producer + 1] += size
             change[last[value] + 1] -= size
     for place in range(1, len(change)):
         change[place] += change[place - 1]
@@ -65,11 +65,11 @@ def cheapest_way(seconds: Sequence[Mapping[str, float]], crossing: Sequence[int]
     if not total:
         return []
     engine = min(total, key=lambda e: total[e])
-    found = [engine]
+    engines = [engine]
     for way in reversed(came[1:]):
         engine = way[engine]
-        found.append(engine)
-    return found[::-1]
+        engines.append(engine)
+    return engines[::-1]
 
 
 def _border(here: str, there: str, size: int, costs: Costs) -> float:

@@ -79,14 +79,14 @@ class PartitionRequest:
         name = engine.partition(" on ")[0]
         if name != "native" and not (held := self._keeps_to(graph, node, name)):
             return held
-        asked = self.supports if engine == self.engine else None
-        if asked is None and name == "native":
-            asked = lambda call: is_op_supported(call, self.target)  # noqa: E731
-        if asked is not None:
+        supports = self.supports if engine == self.engine else None
+        if supports is None and name == "native":
+            supports = lambda call: is_op_supported(call, self.target)  # noqa: E731
+        if supports is not None:
             call = call_of(graph, node)
             if isinstance(call, Support):
                 return call
-            said = asked(call)
+            said = supports(call)
             if isinstance(said, Support):
                 return said
             no = Support.no(Reason.OP_UNSUPPORTED, f"the support function says no to {node.op}")

@@ -140,11 +140,11 @@ class PlanWriter:
         readers: Mapping[str, list[str]],
     ) -> Region:
         graph = self.graph
-        given = {v.name for v in graph.inputs} | {s.name for s in graph.states}
+        external = {v.name for v in graph.inputs} | {s.name for s in graph.states}
         inputs = [
             v
             for v in dict.fromkeys(v for n in nodes for v in n.values)
-            if v in given or home.get(v, name) != name
+            if v in external or home.get(v, name) != name
         ]
         outputs = [
             v.name
@@ -195,20 +195,20 @@ class PlanWriter:
         self, regions: Sequence[Region], home: Mapping[str, str], readers: Mapping[str, list[str]]
     ) -> tuple[Transfer, ...]:
         device = {r.id: r.device for r in regions}
-        made = []
+        transfers = []
         for region in regions:
             for value in region.inputs:
                 source = home.get(value, "caller")
-                made.append(
+                transfers.append(
                     self._transfer(value, source, region.id, device.get(source, "cpu"), region.device)
                 )
-        made += [
+        transfers += [
             self._transfer(v, home[v], "caller", device[home[v]], "cpu")
             for v in sorted(self.graph.kept)
             if v in home
         ]
         # Between the caller's memory and the host nothing happens that is worth a line.
-        return tuple(t for t in made if "caller" not in (t.source, t.destination) or not t.shared)
+        return tuple(t for t in transfers if "caller" not in (t.source, t.destination) or not t.shared)
 
     def _transfer(self, value: str, source: str, destination: str, here: str, there: str) -> Transfer:
         spec = self.graph.values[value].spec

@@ -61,16 +61,16 @@ class _RegionGroups:
             todo += new
         return False
 
-    def join(self, kept: int, gone: int) -> None:
+    def join(self, target: int, gone: int) -> None:
         """Move the second group's items into the first."""
-        self.of.update(dict.fromkeys(self.items[gone], kept))
-        self.items[kept] += self.items.pop(gone)
+        self.of.update(dict.fromkeys(self.items[gone], target))
+        self.items[target] += self.items.pop(gone)
         for here, there in ((self.before, self.after), (self.after, self.before)):
             for group in here.pop(gone):
                 there[group].discard(gone)
-                if group != kept:
-                    there[group].add(kept)
-                    here[kept].add(group)
+                if group != target:
+                    there[group].add(target)
+                    here[target].add(group)
         del self.label[gone]
 
     def ordered(self) -> list[list[int]]:
@@ -100,16 +100,16 @@ def hulls(before: Sequence[Collection[int]], together: Iterable[Collection[int]]
     for item in reversed(range(len(before))):
         for read in before[item]:
             ahead[read] |= ahead[item]
-    found: list[int] = []
+    masks: list[int] = []
     for group in together:
         whole = _hull(sum(1 << i for i in set(group)), behind, ahead)
-        while touching := [f for f in found if f & whole]:
-            found = [f for f in found if not f & whole]
+        while touching := [f for f in masks if f & whole]:
+            masks = [f for f in masks if not f & whole]
             for other in touching:
                 whole |= other
             whole = _hull(whole, behind, ahead)
-        found.append(whole)
-    return [_bits(f) for f in found]
+        masks.append(whole)
+    return [_bits(f) for f in masks]
 
 
 def _hull(group: int, behind: Sequence[int], ahead: Sequence[int]) -> int:

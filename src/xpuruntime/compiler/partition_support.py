@@ -59,12 +59,12 @@ def call_of(graph: Graph, node: Node) -> NodeCall | Support:
 
 
 def _name(name: str, target: CodegenTarget) -> Support:
-    found = _ir_name(name)
-    if found is None:
+    op = _ir_name(name)
+    if op is None:
         return Support.no(Reason.OP_UNSUPPORTED, f"{name} has no form in the IR")
-    if has_kernel(found, target) or found in EXPANSIONS or found in ("constant", "fused"):
+    if has_kernel(op, target) or op in EXPANSIONS or op in ("constant", "fused"):
         return Support.yes()
-    return Support.no(Reason.OP_UNSUPPORTED, f"no kernel for {target.name} lists {found}")
+    return Support.no(Reason.OP_UNSUPPORTED, f"no kernel for {target.name} lists {op}")
 
 
 def _ir_name(name: str) -> str | None:
@@ -157,10 +157,10 @@ def _alone(call: NodeCall) -> Graph:
     sizes = dict.fromkeys(symbols, _SAMPLE)
     constants = {t.name: t for t in call.tensors if t.const is not None}
     values = {t.name: Value(t.name, t.spec.substitute(sizes)) for t in call.tensors}
-    made = tuple(
+    outputs = tuple(
         Value(v.name, None if v.spec is None else v.spec.substitute(sizes)) for v in call.node.outputs
     )
-    node = Node(call.op, call.node.inputs, substitute(call.attrs, sizes), made, call.node.sources)
+    node = Node(call.op, call.node.inputs, substitute(call.attrs, sizes), outputs, call.node.sources)
     known = tuple(
         Node("constant", (), _constant_attrs(t.const), (values[t.name],)) for t in constants.values()
     )
@@ -168,7 +168,7 @@ def _alone(call: NodeCall) -> Graph:
     return Graph(
         "one",
         tuple(v for n, v in values.items() if n not in weights and n not in constants),
-        tuple(Output(v.name, v.name) for v in made),
+        tuple(Output(v.name, v.name) for v in outputs),
         (*known, node),
         tuple(Weight(values[n]) for n in sorted(weights)),
     )

@@ -19,7 +19,7 @@ __all__ = ["order_early_reads"]
 
 def order_early_reads(calls: Sequence[StageCall], memory: Memory) -> list[StageCall]:
     """Set the option ``pdl`` of each call that reads early: True if its data is complete before it can start."""
-    made: list[StageCall] = []
+    ordered: list[StageCall] = []
     written: dict[str, int] = {}  # memory -> the last call that wrote to it
     alone = -1  # the last call that begins alone
     for at, call in enumerate(calls):
@@ -33,5 +33,5 @@ def order_early_reads(calls: Sequence[StageCall], memory: Memory) -> list[StageC
             alone = at
         for name in call.outputs:
             written[memory.root(name)] = at
-        made.append(call)
-    return made
+        ordered.append(call)
+    return ordered

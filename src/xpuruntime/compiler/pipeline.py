@@ -133,7 +133,7 @@ def _compile(
     )
     told = len(notes)
     demands, casts = settled_precision("compile", entries.values(), resolved.policy, notes)
-    kept = _kept(resolved, usual if passes is None else None, fell=len(notes) > told)
+    recorded = _kept(resolved, usual if passes is None else None, fell=len(notes) > told)
     if casts and "cast_precision" not in rewrites:
         if passes is not None:
             raise refuse(
@@ -150,11 +150,11 @@ def _compile(
     if notes:
         _log.warning("compile: %s", "; ".join(notes))
     phases = phases_of(phase, entries)
-    asked = {p: Demands(demands, targets, p, weights or {}) for p in dict.fromkeys(phases.values())}
+    by_phase = {p: Demands(demands, targets, p, weights or {}) for p in dict.fromkeys(phases.values())}
     graphs: dict[str, Graph] = {}
     for name, entry in entries.items():
         _take(subject, entry)
-        context = asked[phases[name]].context()
+        context = by_phase[phases[name]].context()
         graphs[name] = run_passes(entry, rewrites, context=context, watch=_watched(watch))
     lowered: list[LoweredGraph] = []
     binaries: list[Binary] = []
@@ -195,12 +195,12 @@ def _compile(
         binaries=tuple(binaries),
         decisions=_once(
             [
-                *(d for a in asked.values() for d in a.decisions),
+                *(d for a in by_phase.values() for d in a.decisions),
                 *(d for low in lowered for d in low.decisions),
             ]
         ),
         digest=_digest(graphs, demands, targets, phase, measured, declined),
-        facts={"xpuruntime": __version__, "demands": kept} | _aliases(graphs.values()) | _gpus(targets),
+        facts={"xpuruntime": __version__, "demands": recorded} | _aliases(graphs.values()) | _gpus(targets),
     )
     program = fitted(program)
     if all(b.data for b in binaries):  # a target may leave assembling to its caller
@@ -215,8 +215,8 @@ def _kept(resolved: Resolved, level: int | None, *, fell: bool) -> dict[str, Any
     """
     precision = None if fell else resolved.policy.execution.precision
     rules = [dump(r) for layer in resolved.policy.kernel.layers for r in layer.rules]
-    kept = {"optimization_level": level, "precision": precision, "rules": rules}
-    return {name: value for name, value in kept.items() if value is not None and value != []}
+    recorded = {"optimization_level": level, "precision": precision, "rules": rules}
+    return {name: value for name, value in recorded.items() if value is not None and value != []}
 
 
 def _assembled(code: Code, plans: Sequence[ExecutionPlan]) -> list[Binary]:
@@ -296,7 +296,7 @@ def _entries(
         graphs = {"main": _graph(model)}
     fixed = fixed_symbols(graphs.values(), resolved)
     buckets = [{**fixed, **b} for b in _buckets(shapes)]
-    made: dict[str, Graph] = {}
+    static_graphs: dict[str, Graph] = {}
     sizes: dict[str, dict[str, int]] = {}
     for name, graph in graphs.items():
         for bucket in buckets:
@@ -309,17 +309,17 @@ def _entries(
             live = {k: v for k, v in bucket.items() if k in graph.symbols}
             _check_static(static)
             entry = "_".join([name, *(f"{k}{v}" for k, v in live.items() if len(buckets) > 1)])
-            made[entry], sizes[entry] = static, live
-    return made, sizes
+            static_graphs[entry], sizes[entry] = static, live
+    return static_graphs, sizes
 
 
 def _buckets(shapes: Any) -> list[Mapping[str, int]]:
     """Return the sets of sizes. Raises IrError for anything else."""
-    found = [shapes] if isinstance(shapes, Mapping) else shapes
-    if isinstance(found, Sequence) and not isinstance(found, str | bytes):
-        wrong = [b for b in found if not isinstance(b, Mapping) or not all(map(_is_size, b.items()))]
+    listed = [shapes] if isinstance(shapes, Mapping) else shapes
+    if isinstance(listed, Sequence) and not isinstance(listed, str | bytes):
+        wrong = [b for b in listed if not isinstance(b, Mapping) or not all(map(_is_size, b.items()))]
         if not wrong:
-            return list(found) or [{}]
+            return list(listed) or [{}]
         shapes = wrong[0]
     raise IrError(
         "compile", "shapes are sizes by symbol, or several such sets", got=repr(shapes), do="Give {'n': 3}."

@@ -108,9 +108,9 @@ class KernelTimes:
         calls = data.get("calls")
         if not isinstance(data.get("target"), str) or not isinstance(calls, Mapping):
             raise FormatError(who, "names no target or no calls", do="Measure again with this release.")
-        made = {str(key): _times(who, str(key), row) for key, row in calls.items()}
+        times = {str(key): _times(who, str(key), row) for key, row in calls.items()}
         threads = data.get("threads", 0)
-        return cls(data["target"], threads if type(threads) is int else 0, made)
+        return cls(data["target"], threads if type(threads) is int else 0, times)
 
 
 def _times(who: str, key: str, row: Any) -> dict[str, float]:

@@ -90,8 +90,8 @@ def free_views(graph: Graph, layouts: dict[str, Layout], works: Works) -> None:
         here = replace(graph.spec(x), layout=layouts.get(x)).physical
         wanted = _lying(node, here, _sizes(graph.spec(x)))
         for value in node.outputs:
-            found = None if wanted is None else _followed(graph, value.name, wanted, layouts, works)
-            layouts.update(found or {})
+            followed = None if wanted is None else _followed(graph, value.name, wanted, layouts, works)
+            layouts.update(followed or {})
 
 
 def _followed(
@@ -101,20 +101,20 @@ def _followed(
     users = graph.users(value)
     if value in graph.kept or value in layouts or not users:
         return None
-    found = {value: wanted}
+    result = {value: wanted}
     for user in users:
-        now = {**layouts, **found}
+        now = {**layouts, **result}
         if OPS[user.op].view:
-            lying = _lying(user, wanted, _sizes(graph.spec(value))) if user.inputs[0] == value else None
-            for made in user.outputs:
-                more = None if lying is None else _followed(graph, made.name, lying, now, works)
+            layout = _lying(user, wanted, _sizes(graph.spec(value))) if user.inputs[0] == value else None
+            for output in user.outputs:
+                more = None if layout is None else _followed(graph, output.name, layout, now, works)
                 if more is None:
                     return None
                 now |= more
-                found |= more
+                result |= more
         elif not works(user, layouts) == works(user, now) != "":
             return None
-    return found
+    return result
 
 
 def _lying(node: Node, here: Layout, sizes: tuple[int, ...]) -> Layout | None:
@@ -152,17 +152,17 @@ def _regrouped(here: Layout, sizes: tuple[int, ...], out: tuple[int, ...]) -> La
     alloc, before = [1] * len(out), [list[int]() for _ in sizes]
     i = o = 0
     while i < len(sizes) and o < len(out):
-        first, made, have, want = i, [o], sizes[i], out[o]
+        first, dims, have, want = i, [o], sizes[i], out[o]
         i, o = i + 1, o + 1
         while have != want:
             if have < want and i < len(sizes):
                 have, i = have * sizes[i], i + 1
             elif have > want and o < len(out):
-                want, made, o = want * out[o], [*made, o], o + 1
+                want, dims, o = want * out[o], [*dims, o], o + 1
             else:
                 return None
         place = here.order.index(first)
-        inner = math.prod(out[d] for d in made[1:])
+        inner = math.prod(out[d] for d in dims[1:])
         whole = here.alloc[first] * math.prod(sizes[first + 1 : i])
         dense = all(here.alloc[d] == sizes[d] for d in range(first + 1, i))
         if (
@@ -172,10 +172,10 @@ def _regrouped(here: Layout, sizes: tuple[int, ...], out: tuple[int, ...]) -> La
             or whole % inner
         ):
             return None
-        for d in made[1:]:
+        for d in dims[1:]:
             alloc[d] = out[d]
-        alloc[made[0]] = whole // inner
-        before[first] = made
+        alloc[dims[0]] = whole // inner
+        before[first] = dims
     if any(s != 1 or here.alloc[d] != 1 for d, s in enumerate(sizes[i:], i)) or any(d != 1 for d in out[o:]):
         return None
     return Layout((*range(o, len(out)), *(d for place in here.order for d in before[place])), tuple(alloc))

@@ -108,18 +108,18 @@ class KnownValues:
             for w in graph.weights
         }
         self._weights = dict(self.refs)
-        self._made: dict[str, _RecipeNode | str] = {}  # value -> how it is made, or the weight that it is
+        self._origins: dict[str, _RecipeNode | str] = {}  # value -> how it is made, or the weight that it is
         self._specs: dict[str, TensorSpec] = {w.name: w.spec for w in graph.weights}
         self._consts: dict[str, Const] = {}
         self._recipes: dict[str, WeightTransformRecipe] = {}
         self._largest: dict[str, int] = {}  # value -> bytes of the largest result on the way to it
         self._reads: dict[str, frozenset[str]] = {}  # value -> weights that it is made of
         for weight in graph.weights:
-            self._made[weight.name] = weight.name
+            self._origins[weight.name] = weight.name
             self._largest[weight.name], self._reads[weight.name] = 0, frozenset([weight.name])
 
     def __contains__(self, value: object) -> bool:
-        return value in self._made
+        return value in self._origins
 
     def spec(self, value: str) -> TensorSpec:
         """Return the dense spec of a known value."""
@@ -204,43 +204,43 @@ class KnownValues:
 
     def _in_proportion(self, node: Node) -> bool:
         """Return False if an intermediate result is much larger than the inputs and the result. A kernel then computes the node."""
-        made = node.spec.size_bytes or 0
+        result_bytes = node.spec.size_bytes or 0
         reads = frozenset[str]().union(*(self._reads[v] for v in node.values))
-        largest = max(made, *(self._largest[v] for v in node.values)) if node.values else made
+        largest = max(result_bytes, *(self._largest[v] for v in node.values)) if node.values else result_bytes
         read = sum(self._weights[w].spec.size_bytes or 0 for w in reads)
         # Recipes run when weights are loaded, whatever the memory: a few bytes must not become gigabytes there.
-        if largest > min(largest_step(read, made), largest_step(read, _FREE)):
+        if largest > min(largest_step(read, result_bytes), largest_step(read, _FREE)):
             return False
         self._largest[node.outputs[0].name], self._reads[node.outputs[0].name] = largest, reads
         return True
 
-    def _known(self, node: Node, made: _RecipeNode | str) -> None:
+    def _known(self, node: Node, origin: _RecipeNode | str) -> None:
         name = node.outputs[0].name
-        if isinstance(made, str):
-            self._largest[name], self._reads[name] = 0, frozenset([made])
-        self._made[name] = made
+        if isinstance(origin, str):
+            self._largest[name], self._reads[name] = 0, frozenset([origin])
+        self._origins[name] = origin
         self._specs[name] = node.spec
 
     def _linear(self, value: str) -> tuple[_Steps, str]:
         """Return the steps that make a value, each once, operands first; or no step and the weight that it is."""
-        made = self._made[value]
-        if isinstance(made, str):
-            return (), made
+        origin = self._origins[value]
+        if isinstance(origin, str):
+            return (), origin
         steps: list[RecipeStep] = []
         place: dict[str, str] = {}  # value -> what later steps call it
-        stack: list[tuple[str, _RecipeNode, list[str]]] = [(value, made, [])]
+        stack: list[tuple[str, _RecipeNode, list[str]]] = [(value, origin, [])]
         while stack:
-            name, made, inputs = stack[-1]
-            if len(inputs) == len(made.operands):
-                place[name] = _add(steps, RecipeStep(made.op, tuple(inputs), made.attrs))
+            name, origin, inputs = stack[-1]
+            if len(inputs) == len(origin.operands):
+                place[name] = _add(steps, RecipeStep(origin.op, tuple(inputs), origin.attrs))
                 stack.pop()
                 continue
-            operand = made.operands[len(inputs)]
+            operand = origin.operands[len(inputs)]
             if isinstance(operand, RecipeStep):
                 inputs.append(_add(steps, operand))
             elif operand in place:
                 inputs.append(place[operand])
-            elif isinstance(known := self._made[operand], str):
+            elif isinstance(known := self._origins[operand], str):
                 inputs.append(weight_input(known))
             else:
                 stack.append((operand, known, []))

@@ -66,15 +66,15 @@ class SourceGraph:
 
         Constant subgraphs on the way are left out: vendors compute them once, when loading.
         """
-        found: set[str] = set()
+        names: set[str] = set()
         todo = [self.maker[v] for v in outputs if v in self.maker]
         while todo:
             node = todo.pop()
-            if node.name not in found:
-                found.add(node.name)
+            if node.name not in names:
+                names.add(node.name)
                 makers = [self.maker[v] for v in node.inputs if v not in available and v in self.maker]
                 todo += [m for m in makers if m.name not in self.constant or node.name in self.constant]
-        return self.ordered(found)
+        return self.ordered(names)
 
     def ordered(self, names: Collection[str]) -> tuple[str, ...]:
         """Return the names in the model's order."""

@@ -91,8 +91,8 @@ def _squares(checkpoint: Checkpoint, windows: NDArray[np.int64]) -> list[tuple[l
     feeds = {"positions": places, "last": np.array([length - 1])}
     order = [s.name for s in executor.entry.inputs]
     for window in windows:
-        made = executor.run_arrays([{**feeds, "tokens": window}[n] for n in order])
-        for spec, read in zip(executor.entry.outputs, made, strict=True):
+        activations = executor.run_arrays([{**feeds, "tokens": window}[n] for n in order])
+        for spec, read in zip(executor.entry.outputs, activations, strict=True):
             rows = read.reshape(-1, read.shape[-1])
             squares = np.asarray(rows.T @ rows, np.float64)
             sums[spec.name] = sums[spec.name] + squares if spec.name in sums else squares
@@ -109,7 +109,7 @@ def _factor(squares: Doubles) -> Floats:
 
 def _compensated(weight: Floats, factor: Floats, group: int) -> Floats:
     """Return [outputs, k] on grids. The rounding error of a column is compensated in later columns."""
-    left, made = weight.copy(), np.empty_like(weight)
+    left, rounded = weight.copy(), np.empty_like(weight)
     k = weight.shape[1]
     for begin in range(0, k, group):
         end = min(begin + group, k)
@@ -119,8 +119,8 @@ def _compensated(weight: Floats, factor: Floats, group: int) -> Floats:
         for i in range(begin, end):
             column = left[:, i]
             codes = np.clip(np.rint((column - low[:, 0]) / step), 0, 15)
-            made[:, i] = low[:, 0] + scale[:, 0] * codes
-            errors[:, i - begin] = (column - made[:, i]) / factor[i, i]
+            rounded[:, i] = low[:, 0] + scale[:, 0] * codes
+            errors[:, i - begin] = (column - rounded[:, i]) / factor[i, i]
             left[:, i:end] -= errors[:, i - begin, None] * factor[i, i:end]
         left[:, end:] -= errors @ factor[begin:end, end:]
-    return made
+    return rounded

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,27 +19,14 @@ from ..files import read_regular
 from ..protocols import Array
 from ..tensor_files import read_safetensors
 from ..types import DType, TensorSpec
+from .checkpoint_data import Checkpoint
 from .config import DecoderConfig, read_stops
-from .text import TextCodec, open_text
+from .gguf_file import open_gguf
+from .text import open_text
 
 __all__ = ["Checkpoint", "open_checkpoint", "read_config"]
 
 _WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """A model as it is stored. ``files``: the file of each weight below ``folder``; empty for weights in memory. ``text``: None if only
-    tokens are supported.
-    """
-
-    name: str
-    config: DecoderConfig
-    arrays: Mapping[str, Array]
-    specs: Mapping[str, TensorSpec]
-    files: Mapping[str, str] = field(default_factory=dict)
-    folder: Path | None = None
-    text: TextCodec | None = None
 
 
 def open_checkpoint(source: Any) -> Checkpoint:
@@ -51,8 +38,6 @@ def open_checkpoint(source: Any) -> Checkpoint:
         if path.is_dir():
             return _from_folder(path)
         if path.suffix == ".gguf":
-            from .gguf_file import open_gguf
-
             return checked(open_gguf(path))
         raise ModelError(
             f"language model {os.fspath(source)}",
@@ -99,8 +84,10 @@ def _from_folder(folder: Path) -> Checkpoint:
         if Path(file).name != file:
             raise ModelError(f"language model {folder}", "names a file outside its folder", got=file)
         arrays |= read_safetensors(folder / file)
-    made = Checkpoint(folder.resolve().name, config, arrays, _specs(arrays), files, folder, open_text(folder))
-    return checked(made)
+    checkpoint = Checkpoint(
+        folder.resolve().name, config, arrays, _specs(arrays), files, folder, open_text(folder)
+    )
+    return checked(checkpoint)
 
 
 def _from_module(module: Any) -> Checkpoint:
@@ -119,8 +106,8 @@ def _from_module(module: Any) -> Checkpoint:
             else n: a
             for n, a in arrays.items()
         }  # one tensor under two names
-    kept = {n: a for n, a in arrays.items() if n in known}
-    return checked(Checkpoint(type(module).__name__, config, kept, _specs(kept)))
+    weights = {n: a for n, a in arrays.items() if n in known}
+    return checked(Checkpoint(type(module).__name__, config, weights, _specs(weights)))
 
 
 def _frequencies(module: Any) -> tuple[float, ...]:
@@ -135,19 +122,19 @@ def _frequencies(module: Any) -> tuple[float, ...]:
 
 def checked(checkpoint: Checkpoint) -> Checkpoint:
     """Return the checkpoint after checking that every weight of its config exists in its shape. Raises ModelError."""
-    who, found = f"language model {checkpoint.name}", checkpoint.specs
+    who, specs = f"language model {checkpoint.name}", checkpoint.specs
     shapes = checkpoint.config.shapes()
-    missing = [n for n in shapes if n not in found]
+    missing = [n for n in shapes if n not in specs]
     if missing:
         do = "Check that all shards are there, and that config.json is this model's."
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         raise ModelError(who, "lacks weights", got=", ".join(missing[:3]) + more, do=do)
     for name, shape in shapes.items():
-        if found[name].shape != shape:
+        if specs[name].shape != shape:
             want = f"{list(shape)}"
-            raise ModelError(who, f"has a {name} of another shape than its config's {want}", got=found[name])
+            raise ModelError(who, f"has a {name} of another shape than its config's {want}", got=specs[name])
     layer = f"model.layers.{checkpoint.config.layers - 1}."
-    unknown = [n for n in found if n not in shapes and n.startswith(layer) and "rotary_emb" not in n]
+    unknown = [n for n in specs if n not in shapes and n.startswith(layer) and "rotary_emb" not in n]
     if unknown:
         do = "The model has a part that this release does not support."
         raise ModelError(who, "has unknown weights", got=", ".join(unknown[:3]), do=do)

@@ -120,22 +120,22 @@ class DecoderConfig:
             if bias:
                 layer[f"{name}.bias"] = (rows,)
         layer["post_attention_layernorm.weight"] = (h,)
-        found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (self.vocab, h)}
+        shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (self.vocab, h)}
         for i in range(self.layers):
-            found |= {f"model.layers.{i}.{name}": shape for name, shape in layer.items()}
-        found["model.norm.weight"] = (h,)
+            shapes |= {f"model.layers.{i}.{name}": shape for name, shape in layer.items()}
+        shapes["model.norm.weight"] = (h,)
         if not self.tied:
-            found["lm_head.weight"] = (self.vocab, h)
-        return found
+            shapes["lm_head.weight"] = (self.vocab, h)
+        return shapes
 
 
 def read_stops(stops: Any) -> tuple[int, ...]:
     """Return the tokens that end a text: none, one or several. Raises ModelError."""
-    found = () if stops is None else tuple(stops) if isinstance(stops, list | tuple) else (stops,)
-    for stop in found:
+    tokens = () if stops is None else tuple(stops) if isinstance(stops, list | tuple) else (stops,)
+    for stop in tokens:
         if isinstance(stop, bool) or not isinstance(stop, int) or not -1 <= stop <= _MOST_WORDS:
             raise _wrong("eos_token_id", stop, "tokens")
-    return found
+    return tokens
 
 
 def _size(facts: Mapping[str, Any], name: str, most: int, otherwise: int | None = None) -> int:

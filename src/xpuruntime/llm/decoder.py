@@ -122,12 +122,12 @@ class _Writer:
         )
         q, k = (b.rope(side, *self.tables, self.positions) for side in (q, k))
         cache = f"{self.dtype.value}[{n}, {c.kv_heads}, {self.capacity}, {c.head_dim}]"
-        kept = []
+        caches = []
         for side, new in (("keys", k), ("values", v)):
             state = b.state(f"{side}.{i}", cache)
-            kept.append(self.written(state, new))
-            b.set_state(state, kept[-1])
-        y = b.attention(q, *kept, self.mask, scale=c.head_dim**-0.5)
+            caches.append(self.written(state, new))
+            b.set_state(state, caches[-1])
+        y = b.attention(q, *caches, self.mask, scale=c.head_dim**-0.5)
         y = b.view(b.permute(y, dims=[0, 2, 1, 3]), size=[n, s, c.heads * c.head_dim])
         return str(b.add(x, self.linear(f"{where}.o_proj", y)))
 

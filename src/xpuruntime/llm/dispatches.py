@@ -101,7 +101,7 @@ def dispatch_table(
     whole = dtype is not DType.FLOAT32
     if not whole:
         graph = written_out(graph)
-    made, chosen = [], list(_BARE)
+    rows, chosen = [], list(_BARE)
     for added in ((), *fusions):
         if any(n in _MAKES and not has_kernel(_MAKES[n], to) for n in added) or (
             whole and added in _RECOGNISED
@@ -112,8 +112,8 @@ def dispatch_table(
         program, after = _built(graph, [*names, "clean_up"], to, demands)
         name = ", ".join(added) or ("as it is built" if whole else "written out")
         meaning = "; ".join(meanings[n] for n in added) or _FIRST[whole]
-        made.append(Dispatches(name, meaning, recorded(program), dispatches(after)))
-    return made
+        rows.append(Dispatches(name, meaning, recorded(program), dispatches(after)))
+    return rows
 
 
 def _built(

@@ -116,22 +116,22 @@ class Generator:
         """Return a prompt as tokens. Raises InputError if it is empty, has unknown tokens, or needs a tokenizer that is missing."""
         who = f"language model {self.checkpoint.name}"
         text = self.checkpoint.text
-        found: list[int]
+        tokens: list[int]
         if isinstance(prompt, str) or (prompt and isinstance(prompt[0], Mapping)):
             if text is None:
                 raise InputError(who, "has no tokenizer", do="Give tokens, or a folder with tokenizer.json.")
-            found = text.encode(prompt) if isinstance(prompt, str) else text.chat(list(prompt))  # type: ignore[arg-type]
+            tokens = text.encode(prompt) if isinstance(prompt, str) else text.chat(list(prompt))  # type: ignore[arg-type]
         else:
-            found = [int(t) for t in prompt]  # type: ignore[arg-type]
-        if not found:
+            tokens = [int(t) for t in prompt]  # type: ignore[arg-type]
+        if not tokens:
             raise InputError(who, "needs a prompt of one token or more")
-        bad = [t for t in found if not 0 <= t < self.config.vocab]
+        bad = [t for t in tokens if not 0 <= t < self.config.vocab]
         if bad:
             raise InputError(who, f"takes tokens from 0 to {self.config.vocab - 1}", got=bad[0])
-        if len(found) > self.capacity:
-            do = f"Shorten the prompt, or give capacity={len(found)} or more."
-            raise InputError(who, f"has a capacity of {self.capacity} tokens", got=len(found), do=do)
-        return found
+        if len(tokens) > self.capacity:
+            do = f"Shorten the prompt, or give capacity={len(tokens)} or more."
+            raise InputError(who, f"has a capacity of {self.capacity} tokens", got=len(tokens), do=do)
+        return tokens
 
     @overload
     def generate(
@@ -164,20 +164,20 @@ class Generator:
         """Generate one answer per prompt, each as if alone, ``batch`` of them at a time. Prompts may differ in length. Options as
         ``stream``.
         """
-        texts, asked = [self.tokens(p) for p in prompts], self._options(**options)
+        texts, settings = [self.tokens(p) for p in prompts], self._options(**options)
         size = self.steps.batch
         groups = [texts[i : i + size] for i in range(0, len(texts), size)]
-        return [done for group in groups for done in self._answers(group, None, asked)]
+        return [done for group in groups for done in self._answers(group, None, settings)]
 
     def _answers(
-        self, texts: list[list[int]], on_piece: Callable[[str], object] | None, asked: _GenerationOptions
+        self, texts: list[list[int]], on_piece: Callable[[str], object] | None, settings: _GenerationOptions
     ) -> list[Completion]:
         begun = first = time.perf_counter()
-        made: list[list[int]] = [[] for _ in texts]
+        answers: list[list[int]] = [[] for _ in texts]
         parts: list[list[str]] = [[] for _ in texts]
         finish, ended = [""] * len(texts), [begun] * len(texts)
         started = False
-        for row, piece in self._run(texts, asked):
+        for row, piece in self._run(texts, settings):
             if not started:
                 first, started = time.perf_counter(), True
             parts[row].append(piece.text)
@@ -186,12 +186,12 @@ class Generator:
                     on_piece(piece.text)
             finish[row] = piece.finish
             if piece.finish != "stop":
-                made[row].append(piece.token)
+                answers[row].append(piece.token)
             if piece.finish:
                 ended[row] = time.perf_counter()
         return [
             Completion(tuple(m), "".join(p), len(t), f, first - begun, e - first)
-            for m, p, t, f, e in zip(made, parts, texts, finish, ended, strict=True)
+            for m, p, t, f, e in zip(answers, parts, texts, finish, ended, strict=True)
         ]
 
     def stream(
@@ -210,10 +210,10 @@ class Generator:
         stops: tokens that end the answer; by default the model's own. A seed makes what is drawn the same every time.
         Raises InputError.
         """
-        asked = self._options(
+        settings = self._options(
             max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, stops=stops
         )  # fmt: skip
-        return (piece for _, piece in self._run([self.tokens(prompt)], asked))
+        return (piece for _, piece in self._run([self.tokens(prompt)], settings))
 
     def _options(
         self,
@@ -233,7 +233,7 @@ class Generator:
             max_new_tokens, sampling, frozenset(self.config.stops if stops is None else stops)
         )
 
-    def _run(self, texts: list[list[int]], asked: _GenerationOptions) -> Iterator[tuple[int, Piece]]:
+    def _run(self, texts: list[list[int]], settings: _GenerationOptions) -> Iterator[tuple[int, Piece]]:
         """Yield pieces of every text with the text's number. Other threads wait until the generation ends."""
         me = threading.get_ident()
         if self._holder == me:  # waiting for oneself would be for ever
@@ -244,23 +244,23 @@ class Generator:
         with self._turn:
             self._holder = me
             try:
-                yield from self._pieces(texts, asked)
+                yield from self._pieces(texts, settings)
             finally:
                 self._holder = None
 
-    def _pieces(self, texts: list[list[int]], asked: _GenerationOptions) -> Iterator[tuple[int, Piece]]:
+    def _pieces(self, texts: list[list[int]], settings: _GenerationOptions) -> Iterator[tuple[int, Piece]]:
         rows = range(len(texts))
-        random = [asked.sampling.generator() for _ in rows]
+        random = [settings.sampling.generator() for _ in rows]
         shown = [None if self.checkpoint.text is None else TextStream(self.checkpoint.text) for _ in rows]
         # What enters the cache next, and where: a text that is done stands still.
         tokens, places = [t[-1] for t in texts], [len(t) - 1 for t in texts]
         live = set(rows)
         self.steps.read(texts)
-        for made in range(1, asked.most + 1):
+        for step in range(1, settings.most + 1):
             for row in sorted(live):
-                token = self._next(row, asked.sampling, random[row])
-                at = len(texts[row]) + made - 1  # where this token would stand
-                finish = "stop" if token in asked.ends else "length" if made == asked.most else ""
+                token = self._next(row, settings.sampling, random[row])
+                at = len(texts[row]) + step - 1  # where this token would stand
+                finish = "stop" if token in settings.ends else "length" if step == settings.most else ""
                 finish = finish or ("capacity" if at >= self.capacity else "")
                 piece = _piece(token, finish, shown[row])
                 tokens[row], places[row] = (token, at) if not finish else (tokens[row], places[row])
@@ -308,10 +308,10 @@ def _device(device: Any, target: Any, demands: Resolved, notes: list[str]) -> An
     if target is not None or reaches(DeviceId.parse(wanted)):
         return wanted
     for other in execution.allow_fallback or ():
-        if reaches(found := DeviceId.parse(other)):
+        if reaches(fallback := DeviceId.parse(other)):
             why = reaches(DeviceId.parse(wanted)).reason
-            notes.append(f"device {wanted} cannot be had ({why}); {found} is used instead")
-            return str(found)
+            notes.append(f"device {wanted} cannot be had ({why}); {fallback} is used instead")
+            return str(fallback)
     return wanted  # own_target says why it cannot be had
 
 
@@ -373,5 +373,5 @@ def generate(model: Any, prompt: Prompt | Sequence[Prompt], **options: Any) -> C
         if own:
             raise InputError("generate", "takes these options only when it opens a model", got=", ".join(own))
         return model.generate(prompt, **options)
-    with Generator(model, **own) as opened:
-        return opened.generate(prompt, **options)
+    with Generator(model, **own) as generator:
+        return generator.generate(prompt, **options)

@@ -99,16 +99,16 @@ class _GgufCursor:
 
     def count(self, least: int) -> int:
         """Return a count of items that take at least so many bytes each."""
-        found = self.number(8)
-        if found * least > len(self.data) - self.at:
-            raise ValueError(f"{found} items at byte {self.at} of {len(self.data)}")
-        return found
+        count = self.number(8)
+        if count * least > len(self.data) - self.at:
+            raise ValueError(f"{count} items at byte {self.at} of {len(self.data)}")
+        return count
 
     def number(self, size: int, most: int | None = None) -> int:
-        found = int.from_bytes(self.bytes(size), "little" if self.order == "<" else "big")
-        if most is not None and found > most:
-            raise ValueError(f"{found} at byte {self.at - size}, where {most} is the most")
-        return found
+        value = int.from_bytes(self.bytes(size), "little" if self.order == "<" else "big")
+        if most is not None and value > most:
+            raise ValueError(f"{value} at byte {self.at - size}, where {most} is the most")
+        return value
 
     def bytes(self, size: int) -> bytes:
         if size > len(self.data) - self.at:

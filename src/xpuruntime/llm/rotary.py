@@ -39,7 +39,7 @@ class Rotary:
         if kind not in ("default", "linear", "llama3"):
             do = "Supported: default, linear, llama3."
             raise ModelError("rotary positions", "have an unsupported scaling", got=kind, do=do)
-        made = cls(
+        rotary = cls(
             base=float(facts.get("rope_theta") or data.get("rope_theta") or 10000.0),
             kind=kind,
             factor=float(facts.get("factor", 1.0)),
@@ -47,12 +47,14 @@ class Rotary:
             high=float(facts.get("high_freq_factor", 4.0)),
             original=int(facts.get("original_max_position_embeddings", 8192)),
         )
-        sizes = (made.base, made.factor, made.low, made.high, made.original)
-        if not all(math.isfinite(v) and v > 0 for v in sizes) or (kind == "llama3" and made.low >= made.high):
+        sizes = (rotary.base, rotary.factor, rotary.low, rotary.high, rotary.original)
+        if not all(math.isfinite(v) and v > 0 for v in sizes) or (
+            kind == "llama3" and rotary.low >= rotary.high
+        ):
             raise ModelError(
                 "rotary positions", "are given by numbers that are not finite and positive", got=sizes
             )
-        return made
+        return rotary
 
     def frequencies(self, size: int) -> NDArray[np.float32]:
         """Return the radians per position of each pair, [size / 2].

@@ -75,8 +75,8 @@ class Steps:
     def step(self, tokens: Sequence[int], positions: Sequence[int]) -> Array:
         """Decode one token of each text. Return the logits of the next tokens (valid until the next step)."""
         idle = [0] * (self.batch - len(tokens))
-        given = [np.array([*x, *idle], np.int64)[:, None] for x in (tokens, positions)]
-        self.decode.run_arrays([*given, np.arange(self.batch, dtype=np.int64)], [self.token, self.logits])
+        columns = [np.array([*x, *idle], np.int64)[:, None] for x in (tokens, positions)]
+        self.decode.run_arrays([*columns, np.arange(self.batch, dtype=np.int64)], [self.token, self.logits])
         return self.logits
 
     def close(self) -> None:

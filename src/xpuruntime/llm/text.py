@@ -98,5 +98,5 @@ def open_text(folder: Path) -> TextCodec | None:
 def _facts(path: Path) -> dict[str, Any]:
     """Return the special tokens' texts, and the template."""
     data = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    found = {k: v["content"] if isinstance(v, dict) else v for k, v in data.items() if k.endswith("_token")}
-    return {**found, "chat_template": data.get("chat_template", "")}
+    tokens = {k: v["content"] if isinstance(v, dict) else v for k, v in data.items() if k.endswith("_token")}
+    return {**tokens, "chat_template": data.get("chat_template", "")}

@@ -188,19 +188,19 @@ def _versions(sections: Sequence[Section]) -> Mapping[str, str]:
 
     from ..plugins import package_version
 
-    found: dict[str, str] = {"python": platform.python_version(), "platform": platform.platform()}
-    found |= {p: v for p in ("xpuruntime", "numpy", "onnx") if (v := package_version(p))}
+    versions: dict[str, str] = {"python": platform.python_version(), "platform": platform.platform()}
+    versions |= {p: v for p in ("xpuruntime", "numpy", "onnx") if (v := package_version(p))}
 
     def look(part: Part) -> None:
         if isinstance(part, Receipt):
-            found.update(part.versions)
+            versions.update(part.versions)
         elif isinstance(part, list | tuple):
             for inner in part:
                 look(inner)
 
     for section in sections:
         look(section.parts)
-    return found
+    return versions
 
 
 def _clean(value: Any) -> Any:

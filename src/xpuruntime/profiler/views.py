@@ -32,7 +32,7 @@ class Series:
 def plan_table(plans: Sequence[Plan], series: Series) -> Table:
     """Return one row per region of each plan: engine, device, settings and content of the region."""
     rows: list[tuple[Cell | str, ...]] = []
-    several = len({plan.model["digest"] for plan in plans}) > 1
+    show_model = len({plan.model["digest"] for plan in plans}) > 1
     for plan in plans:
         for region in plan.regions:
             families = Counter(n.family for n in plan.nodes if n.region == region.id)
@@ -40,9 +40,9 @@ def plan_table(plans: Sequence[Plan], series: Series) -> Table:
             head = Cell(region.engine, region.engine_version, series=series.of(region.engine))
             nodes = Cell(f"{sum(families.values())} nodes", held)
             row = (head, region.device, region.precision, str(region.threads or "-"), nodes)
-            rows.append((Cell(plan.model["name"]), *row) if several else row)
+            rows.append((Cell(plan.model["name"]), *row) if show_model else row)
     columns = ("engine", "device", "precision", "threads", "region")
-    return Table(("model", *columns) if several else columns, tuple(rows), frozenset({"threads"}))
+    return Table(("model", *columns) if show_model else columns, tuple(rows), frozenset({"threads"}))
 
 
 def decision_blocks(decisions: Sequence[Decision]) -> list[Block]:
@@ -72,13 +72,13 @@ def machine_blocks(versions: Mapping[str, str]) -> list[Block]:
     )
     limit = f", limit {size(c.memory_limit_bytes)}" if c.memory_limit_bytes else ""
     report = cuda()
-    found = "; ".join(f"cuda:{d.index} {d.name}, {size(d.memory_bytes)}" for d in report.devices)
+    gpus = "; ".join(f"cuda:{d.index} {d.name}, {size(d.memory_bytes)}" for d in report.devices)
     pairs = (
         ("processor", f"{c.model} ({c.level or c.architecture})"),
         ("cores", f"{c.usable_cores} usable of {c.logical_cores} logical"),
         ("caches", caches or "not told"),
         ("memory", f"{size(c.memory_bytes)}{limit}"),
-        ("CUDA devices", found or f"none: {report.status.message.partition(';')[0]}"),
+        ("CUDA devices", gpus or f"none: {report.status.message.partition(';')[0]}"),
     )
     loaded = tuple((x.title, f"{x.version or 'loaded'}" if x.loaded else "not here") for x in libraries())
     return [Columns(((FactList(pairs),), (FactList((*versions.items(), *loaded)),)))]

@@ -22,12 +22,12 @@ class Addresses:
         self._who, self._program, self._states = who, program, states
         self._weight_names, self._state_names = bound.weights, bound.states
         self._lock = threading.Lock()
-        self._found: weakref.WeakKeyDictionary[Weights, _core.Fixed] = weakref.WeakKeyDictionary()
+        self._cached: weakref.WeakKeyDictionary[Weights, _core.Fixed] = weakref.WeakKeyDictionary()
 
     def of(self, weights: Weights) -> _core.Fixed:
         """Return the addresses of the weights and of the states that start from them. Raises InputError for weights of another program."""
         with self._lock:
-            fixed = self._found.get(weights)
+            fixed = self._cached.get(weights)
             if fixed is not None:
                 return fixed
             if weights.program is not self._program and (
@@ -41,5 +41,5 @@ class Addresses:
             fixed = _core.Fixed([b.address for b in buffers], bool(self._state_names), buffers)
             if self._state_names:
                 self._states.take_turns(fixed)
-            self._found[weights] = fixed
+            self._cached[weights] = fixed
             return fixed

@@ -28,12 +28,12 @@ class Arguments:
 
     def arrays(self, inputs: Sequence[Any], specs: Sequence[TensorSpec]) -> tuple[NDArray[Any], ...]:
         """Return inputs of any kind as arrays that the core reads in place."""
-        made = []
+        arrays = []
         for value, spec in zip(inputs, specs, strict=True):
             array = value.to_numpy() if isinstance(value, DeviceBuffer) else host_array(value)
             self.fit(TensorSpec(tuple(array.shape), dtype_of(array)), spec, f"input {spec.name!r}")
-            made.append(np.require(array, spec.dtype.numpy, ["C", "A"]))
-        return tuple(made)
+            arrays.append(np.require(array, spec.dtype.numpy, ["C", "A"]))
+        return tuple(arrays)
 
     def empty(self, spec: TensorSpec, stream: int | None) -> DeviceBuffer:
         """Allocate an output buffer; with ``stream``, in the order of that stream."""

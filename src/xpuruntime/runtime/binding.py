@@ -71,10 +71,10 @@ def bind_plan(
                 handed.append((i, name))
 
         def place(name: str) -> tuple[int, int]:
-            found = buffers[name]
-            if found.kind is BufferKind.SCRATCH and found.root not in slots:
-                return 0, found.offset
-            return slots[found.root], found.offset
+            buffer = buffers[name]
+            if buffer.kind is BufferKind.SCRATCH and buffer.root not in slots:
+                return 0, buffer.offset
+            return slots[buffer.root], buffer.offset
 
         module = _module(program.binaries[plan.binary], backend) if plan.binary >= 0 else None
         core_plan = _core.Plan(
@@ -98,24 +98,26 @@ def bind_plan(
         raise FormatError(who, "names a buffer or a binary that it does not have", got=error) from error
     trust_arrays()
     borders = [(s.dtype.numpy, s.shape) for s in (*entry.inputs, *entry.outputs)]
-    made = _core.make_executor(backend.core(program, plan, threads), core_plan, borders, contexts)  # type: ignore[arg-type]
-    if isinstance(made, _core.Status) and made.refusals:
-        refused = tuple((plan.calls[at].kernel, plan.calls[at].nodes, why) for at, why, _ in made.refusals)
+    executor = _core.make_executor(backend.core(program, plan, threads), core_plan, borders, contexts)  # type: ignore[arg-type]
+    if isinstance(executor, _core.Status) and executor.refusals:
+        refused = tuple(
+            (plan.calls[at].kernel, plan.calls[at].nodes, why) for at, why, _ in executor.refusals
+        )
         raise KernelRefused(
             who,
             "has calls that libraries of this machine do not support",
-            got=made.message,
-            do=made.advice,
+            got=executor.message,
+            do=executor.advice,
             calls=refused,
         )
-    if isinstance(made, _core.Status):
-        raise BuildError(who, "cannot be prepared", got=made.message, do=made.advice)
-    return Bound(made, weights, states)
+    if isinstance(executor, _core.Status):
+        raise BuildError(who, "cannot be prepared", got=executor.message, do=executor.advice)
+    return Bound(executor, weights, states)
 
 
 def _roots(plan: ExecutionPlan, buffers: dict[str, BufferAllocation], kind: BufferKind) -> tuple[str, ...]:
-    found = dict.fromkeys(b.root for b in plan.buffers if buffers[b.root].kind is kind)
-    return tuple(found)
+    roots = dict.fromkeys(b.root for b in plan.buffers if buffers[b.root].kind is kind)
+    return tuple(roots)
 
 
 def _add(

@@ -9,12 +9,13 @@ from numpy.typing import NDArray
 
 from .. import _core
 from ..errors import InputError
+from ..protocols import Backend
 from ..types import DType, Layout, TensorSpec
+from .device import Device
 from .layouts import from_memory, to_memory
 
 if TYPE_CHECKING:
     from .backends.base import RuntimeBackend
-    from .device import Device
 
 __all__ = ["DeviceBuffer", "NPUBuffer", "backend_of", "host_array"]
 
@@ -51,9 +52,9 @@ class DeviceBuffer:
             shape = tuple(array.shape)
             layout = None if alloc_shape is None else Layout(tuple(range(len(shape))), tuple(alloc_shape))
             spec = TensorSpec(shape, DType.of(array.dtype), layout=layout)
-        made = cls.empty(spec, device)
-        made.write(array)
-        return made
+        buffer = cls.empty(spec, device)
+        buffer.write(array)
+        return buffer
 
     @classmethod
     def empty(cls, spec: TensorSpec, device: Device | RuntimeBackend | str = "cpu") -> DeviceBuffer:
@@ -68,9 +69,9 @@ class DeviceBuffer:
     @classmethod
     def zeros(cls, spec: TensorSpec, device: Device | RuntimeBackend | str = "cpu") -> DeviceBuffer:
         """Allocate a buffer of zeros."""
-        made = cls.empty(spec, device)
-        made.backend.clear(made.native_handle, made.size_bytes)
-        return made
+        buffer = cls.empty(spec, device)
+        buffer.backend.clear(buffer.native_handle, buffer.size_bytes)
+        return buffer
 
     @classmethod
     def from_dlpack(cls, tensor: Any, device: Device | RuntimeBackend | str = "cpu") -> DeviceBuffer:
@@ -110,10 +111,10 @@ class DeviceBuffer:
         """Copy the logical array to the host, without layout and padding. ``spec`` overrides the buffer's own spec for reading. Raises
         InputError if its size differs.
         """
-        found = spec if spec is not None and spec.is_static else self.spec
+        actual = spec if spec is not None and spec.is_static else self.spec
         self.settle()
         raw = self.backend.download(self.native_handle, self.size_bytes)
-        return np.array(from_memory(raw, found), order="C")
+        return np.array(from_memory(raw, actual), order="C")
 
     def numpy(self) -> NDArray[Any]:
         """Return the logical array: a view if the device shares the host's memory, otherwise a copy."""
@@ -136,8 +137,8 @@ class DeviceBuffer:
     def write(self, array: Any) -> None:
         """Copy an array into the buffer in the layout of its spec. Raises InputError if it does not match the spec."""
         self.settle()
-        lying = np.ascontiguousarray(to_memory(np.asarray(array), self.spec))
-        self.backend.upload(self.native_handle, lying.reshape(-1).view(np.uint8))
+        memory = np.ascontiguousarray(to_memory(np.asarray(array), self.spec))
+        self.backend.upload(self.native_handle, memory.reshape(-1).view(np.uint8))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         array = self.numpy() if not copy else self.to_numpy()
@@ -191,9 +192,6 @@ def host_array(value: Any) -> NDArray[Any]:
 
 def backend_of(device: Any) -> RuntimeBackend:
     """Return the backend of a device or of a device's name; a backend is returned as it is."""
-    from .backends.base import RuntimeBackend
-    from .device import Device
-
-    if isinstance(device, RuntimeBackend):
-        return device
+    if isinstance(device, Backend):  # RuntimeBackend itself imports this file
+        return cast("RuntimeBackend", device)
     return (device if isinstance(device, Device) else Device(device)).backend

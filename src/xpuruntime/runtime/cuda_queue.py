@@ -20,10 +20,10 @@ _IDLE: dict[
 ] = {}  # by device: streams are used again, for buffers know them by their number
 
 
-def _good(found: _T | _core.Status, what: str) -> _T:
-    if isinstance(found, _core.Status) and not found.ok:
-        raise RunError("device cuda", what, got=found.message, do=found.advice)
-    return found  # type: ignore[return-value]
+def _good(result: _T | _core.Status, what: str) -> _T:
+    if isinstance(result, _core.Status) and not result.ok:
+        raise RunError("device cuda", what, got=result.message, do=result.advice)
+    return result  # type: ignore[return-value]
 
 
 class CudaStreamEvent:

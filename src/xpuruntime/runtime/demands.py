@@ -62,8 +62,8 @@ def demands_around(policy: Any) -> Resolved | None:
         return None
     from ..policies.entrances import demanded
 
-    found = demanded("Executor", {}, policy)
-    return found if found.origins else None
+    resolved = demanded("Executor", {}, policy)
+    return resolved if resolved.origins else None
 
 
 def device_for(
@@ -131,10 +131,10 @@ def _differences(
     program: CompiledProgram, entry: EntryPoint, plan: ExecutionPlan, execution: Any
 ) -> Iterator[tuple[str, str]]:
     """Yield each field that the program does not satisfy, and why."""
-    kept = _recorded(program)
+    recorded = _recorded(program)
     precision = execution.precision
-    if precision not in (None, "model", kept.get("precision")):
-        found = computed_in(plan)
+    if precision not in (None, "model", recorded.get("precision")):
+        computed = computed_in(plan)
         wanted = DType.of(precision)
         # As everywhere: integers that cannot be had become the model's own precision.
         if wanted.is_integer and execution.allow_fallback:
@@ -143,8 +143,8 @@ def _differences(
                 program.name,
                 precision,
             )
-        elif found != {wanted}:
-            shown = ", ".join(sorted(d.value for d in found)) or "no floats"
+        elif computed != {wanted}:
+            shown = ", ".join(sorted(d.value for d in computed)) or "no floats"
             yield "precision", f"the program was compiled for {shown}"
     for name, size in (execution.fixed_shapes or {}).items():
         shape = next((s.shape for s in entry.inputs if s.name == name), None)
@@ -153,16 +153,16 @@ def _differences(
             text = "has no such dim or input" if has is None else f"was compiled for {name}={has}"
             yield "fixed_shapes", f"the program {text}"
     level = execution.optimization_level
-    if level is not None and level != kept.get("optimization_level"):
-        at = kept.get("optimization_level")
+    if level is not None and level != recorded.get("optimization_level"):
+        at = recorded.get("optimization_level")
         text = "passes that were listed by name" if at is None else f"the passes of level {at}"
         yield "optimization_level", f"the program was compiled with {text}"
 
 
 def _recorded(program: CompiledProgram) -> Mapping[str, Any]:
     """Return the demands that ``compile`` kept to. The file is data of others, so whatever is no mapping counts as none."""
-    found = program.facts.get("demands")
-    return found if isinstance(found, Mapping) else {}
+    recorded = program.facts.get("demands")
+    return recorded if isinstance(recorded, Mapping) else {}
 
 
 def demanded_precision(program: CompiledProgram) -> DType | None:

@@ -271,16 +271,16 @@ class Device:
 
     def __init__(self, name: str | DeviceId = "cpu") -> None:
         self.id = DeviceId.parse("cpu" if name == "auto" else name)
-        found = _BACKENDS.get(self.id.kind)
-        load = plugins.entry_points("xpuruntime.backends").get(self.id.kind) if found is None else None
-        if found is None and load is None:
+        dotted = _BACKENDS.get(self.id.kind)
+        load = plugins.entry_points("xpuruntime.backends").get(self.id.kind) if dotted is None else None
+        if dotted is None and load is None:
             raise DeviceUnavailable(
                 f"device {self.id}",
                 "has no backend for native programs",
                 do=f"Use {', '.join(_BACKENDS)}, or install the package that drives it.",
             )
-        made = plugins.load_dotted(found) if found is not None else load()  # type: ignore[misc]
-        self.backend: RuntimeBackend = made.at(self.id.index) if self.id.index else made()
+        backend = plugins.load_dotted(dotted) if dotted is not None else load()  # type: ignore[misc]
+        self.backend: RuntimeBackend = backend.at(self.id.index) if self.id.index else backend()
 
     def __repr__(self) -> str:
         return f"Device({str(self.id)!r})"

@@ -47,13 +47,13 @@ class DeviceRecord:
         return f"{self.source} saw {count} pieces of work of {len(self.calls)} calls in {how}, joined by {self.joined}{lost}{stray}"
 
 
-def read(found: _core.Observation) -> DeviceRecord:
+def read(observation: _core.Observation) -> DeviceRecord:
     """Convert the core's record to data."""
     calls: dict[int, list[SeenKernel]] = {}
-    first = min((s.start_ns for s in found.seen), default=0)
-    for seen in found.seen:
+    first = min((s.start_ns for s in observation.seen), default=0)
+    for seen in observation.seen:
         if seen.call >= 0:
-            made = SeenKernel(
+            kernel = SeenKernel(
                 seen.name,
                 tuple(seen.grid),
                 tuple(seen.block),
@@ -63,14 +63,14 @@ def read(found: _core.Observation) -> DeviceRecord:
                 time_us=seen.duration_ns / 1e3,
                 start_us=(seen.start_ns - first) / 1e3,
             )
-            calls.setdefault(seen.call, []).append(made)
+            calls.setdefault(seen.call, []).append(kernel)
     return DeviceRecord(
         {call: tuple(seen) for call, seen in calls.items()},
-        found.source,
-        found.graph,
-        found.joined,
-        found.absent,
-        found.advice,
-        found.dropped,
-        found.unmatched,
+        observation.source,
+        observation.graph,
+        observation.joined,
+        observation.absent,
+        observation.advice,
+        observation.dropped,
+        observation.unmatched,
     )

@@ -94,7 +94,9 @@ class Executor:
         self._in_names = tuple(s.name for s in self._inputs)
         self._out_names = tuple(s.name for s in self._outputs)
         shapes = (tuple(int(d) for d in s.shape if isinstance(d, int)) for s in self._outputs)
-        self._made = tuple((shape, s.dtype.numpy) for shape, s in zip(shapes, self._outputs, strict=True))
+        self._output_forms = tuple(
+            (shape, s.dtype.numpy) for shape, s in zip(shapes, self._outputs, strict=True)
+        )
         self._arguments = Arguments(self._who, self.backend)
         self._on_host = self.backend.core_is_host
         # The core reads and writes NumPy's arrays itself.
@@ -133,15 +135,15 @@ class Executor:
         that ends this run alone, after the kernel that it is in. Raises InputError; RunError when the run was cancelled or failed.
         """
         fixed = self._fixed or self.bind(None)
-        made = tuple(np.empty(*m) for m in self._made) if out is None else tuple(out)
-        if self._takes_arrays and len(inputs) == len(self._inputs) and len(made) == len(self._outputs):
+        outputs = tuple(np.empty(*m) for m in self._output_forms) if out is None else tuple(out)
+        if self._takes_arrays and len(inputs) == len(self._inputs) and len(outputs) == len(self._outputs):
             self._check_times(times)
-            result = self._core.run_arrays(fixed, tuple(inputs), made, times, ring, stop)
+            result = self._core.run_arrays(fixed, tuple(inputs), outputs, times, ring, stop)
             if result is None:
-                return list(made)
+                return list(outputs)
             if not isinstance(result, int):
                 raise self._failed(result)
-        return self._run_checked(fixed, inputs, made, times, ring, stop)
+        return self._run_checked(fixed, inputs, outputs, times, ring, stop)
 
     def run(
         self,
@@ -169,23 +171,23 @@ class Executor:
             stream = None
         elif waits and any(lies_on_a_device(v) for v in inputs.values()):
             stream = self.backend.current_stream()  # whoever makes such tensors queues work there
-        given = [self._arguments.buffer(inputs[s.name], s, stream) for s in self._inputs]
-        made = {
+        arguments = [self._arguments.buffer(inputs[s.name], s, stream) for s in self._inputs]
+        outputs = {
             s.name: out[s.name] if out is not None and s.name in out else self._arguments.empty(s, stream)
             for s in self._outputs
         }
         for spec in self._outputs:
-            self._arguments.fit(made[spec.name].spec, spec, f"output {spec.name!r}")
-        self._run_memory(fixed, given, list(made.values()), stream=stream)
+            self._arguments.fit(outputs[spec.name].spec, spec, f"output {spec.name!r}")
+        self._run_memory(fixed, arguments, list(outputs.values()), stream=stream)
         if stream is not None:
-            for buffer in (*given, *made.values()):
+            for buffer in (*arguments, *outputs.values()):
                 buffer.native_handle.used_on(stream)
             if waits:
                 self.backend.wait(stream)
             else:
-                for buffer in made.values():
+                for buffer in outputs.values():
                     buffer.pending = stream
-        return made
+        return outputs
 
     def observe(self, inputs: Sequence[Any]) -> DeviceRecord:
         """Run once on arrays and return the device driver's record of the run. States advance as in any run. Raises as ``run_arrays``.
@@ -196,30 +198,32 @@ class Executor:
         if not self.backend.stages:
             return DeviceRecord(absent=f"{self.device} keeps none.")
         open_library("cupti")
-        found = _core.Observation()
-        made = tuple(np.empty(*m) for m in self._made)
-        given = self._arguments.arrays(inputs, self._inputs)
-        result = self._core.run_arrays(fixed, given, made, None, None, None, found)
+        observation = _core.Observation()
+        outputs = tuple(np.empty(*m) for m in self._output_forms)
+        arrays = self._arguments.arrays(inputs, self._inputs)
+        result = self._core.run_arrays(fixed, arrays, outputs, None, None, None, observation)
         if result is not None:
             assert isinstance(result, _core.Status), "arrays were made to fit"
             raise self._failed(result)
-        return read(found)
+        return read(observation)
 
-    def takes(self, given: dict[str, Any]) -> bool:
+    def takes(self, tensors: dict[str, Any]) -> bool:
         """Return True if ``run_tensors`` accepts these tensors."""
-        return self._tensor_run().fits(given)
+        return self._tensor_run().fits(tensors)
 
-    def run_tensors(self, given: dict[str, Any], *, stop: _core.Stop | None = None) -> dict[str, Any] | None:
+    def run_tensors(
+        self, tensors: dict[str, Any], *, stop: _core.Stop | None = None
+    ) -> dict[str, Any] | None:
         """Run on dense tensors of one library that are on this device. Return new tensors of that library by name.
 
         One call into the core. On a device with streams the run is queued on the one that the library works on, and nobody waits. None
         where the tensors are anything else (then ``run`` takes them or says what is wrong), or of a library without DLPack's table of C
         functions. Raises RunError.
         """
-        made = (self._on_tensors or self._tensor_run()).run(self._fixed or self.bind(None), given, stop)
-        if isinstance(made, _core.Status):
-            raise self._failed(made)
-        return made
+        outputs = (self._on_tensors or self._tensor_run()).run(self._fixed or self.bind(None), tensors, stop)
+        if isinstance(outputs, _core.Status):
+            raise self._failed(outputs)
+        return outputs
 
     def _tensor_run(self) -> _core.TensorRun:
         if self._on_tensors is None:
@@ -242,11 +246,11 @@ class Executor:
 
     def twin(self) -> Executor:
         """Return an executor of the same plan and weights with states of its own."""
-        made = Executor(
+        twin = Executor(
             self.program, self.backend, threads=self.threads, entry=self.entry.name, policy=SETTLED
         )
-        made.bind(self._weights)
-        return made
+        twin.bind(self._weights)
+        return twin
 
     # ── facts ──
 
@@ -270,11 +274,11 @@ class Executor:
         """runs, dispatches (kernel calls of those), prepared (kernels looked up or compiled), allocations (blocks of device memory),
         copies (of buffers), contexts (arenas that exist), sent and fetched (bytes brought to a device and back), since the executor was made.
         """
-        found = self._core.counters
+        counters = self._core.counters
         names = ("runs", "dispatches", "prepared", "allocations", "copies", "contexts", "sent", "fetched")
-        made = {n: int(getattr(found, n)) for n in names}
-        made["copies"] += self._arguments.converted
-        return made
+        counts = {n: int(getattr(counters, n)) for n in names}
+        counts["copies"] += self._arguments.converted
+        return counts
 
     @property
     def device(self) -> DeviceId:
@@ -289,12 +293,10 @@ class Executor:
     @property
     def notes(self) -> tuple[str, ...]:
         """Return lines for a receipt: bytes copied to and from the device, CUDA graphs, and why a run used none."""
-        found = self._core.counters
+        counters = self._core.counters
         if not self.backend.stages:
             return ()
-        crossed = (
-            f"{found.sent} bytes were brought to {self.device} and {found.fetched} back, in {found.runs} runs"
-        )
+        crossed = f"{counters.sent} bytes were brought to {self.device} and {counters.fetched} back, in {counters.runs} runs"
         return (crossed, *self.backend.notes())
 
     # ── inside ──
@@ -303,16 +305,16 @@ class Executor:
         self,
         fixed: _core.Fixed,
         inputs: Sequence[Any],
-        made: Sequence[NDArray[Any]],
+        outputs: Sequence[NDArray[Any]],
         times: NDArray[np.int64] | None,
         ring: _core.EventRing | None,
         stop: _core.Stop | None,
     ) -> list[NDArray[Any]]:
         """Run with arrays that must be converted or refused, or on a device with separate memory."""
-        if len(inputs) != len(self._inputs) or len(made) != len(self._outputs):
+        if len(inputs) != len(self._inputs) or len(outputs) != len(self._outputs):
             want = f"{len(self._inputs)} inputs and {len(self._outputs)} outputs"
-            raise InputError(self._who, f"takes {want}", got=f"{len(inputs)} and {len(made)}")
-        for array, spec in zip(made, self._outputs, strict=True):
+            raise InputError(self._who, f"takes {want}", got=f"{len(inputs)} and {len(outputs)}")
+        for array, spec in zip(outputs, self._outputs, strict=True):
             self._arguments.fit(TensorSpec(array.shape, dtype_of(array)), spec, f"out array {spec.name!r}")
             if not array.dtype.isnative:
                 raise InputError(
@@ -326,24 +328,24 @@ class Executor:
                     self._who, f"out array {spec.name!r} must be C-contiguous, aligned and writeable"
                 )
         if self.backend.stages:
-            made = tuple(made)
+            outputs = tuple(outputs)
             result = self._core.run_arrays(
-                fixed, self._arguments.arrays(inputs, self._inputs), made, times, ring, stop
+                fixed, self._arguments.arrays(inputs, self._inputs), outputs, times, ring, stop
             )
             if result is not None:
                 assert isinstance(result, _core.Status), "arrays were made to fit"
                 raise self._failed(result)
-            return list(made)
-        given = [self._arguments.buffer(a, s) for a, s in zip(inputs, self._inputs, strict=True)]
+            return list(outputs)
+        arguments = [self._arguments.buffer(a, s) for a, s in zip(inputs, self._inputs, strict=True)]
         if self._on_host:
-            results = [self._arguments.wrapped(a, s) for a, s in zip(made, self._outputs, strict=True)]
+            results = [self._arguments.wrapped(a, s) for a, s in zip(outputs, self._outputs, strict=True)]
         else:
             results = [DeviceBuffer.empty(s, self.backend) for s in self._outputs]
-        self._run_memory(fixed, given, results, times, ring, stop)
+        self._run_memory(fixed, arguments, results, times, ring, stop)
         if not self._on_host:
-            for array, buffer in zip(made, results, strict=True):
+            for array, buffer in zip(outputs, results, strict=True):
                 np.copyto(array, buffer.to_numpy())
-        return list(made)
+        return list(outputs)
 
     def _run_memory(
         self,

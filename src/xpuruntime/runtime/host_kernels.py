@@ -41,21 +41,21 @@ def _find(
 ) -> Callable[[list[int], int], str] | str:
     """Return a callable for a registered function, bound to its call, or the reason why there is none."""
     try:
-        found = host_function(name, str(options["digest"]), f"kernel {options['kernel']}")
+        function = host_function(name, str(options["digest"]), f"kernel {options['kernel']}")
     except XpuError as error:
         return str(error)
-    if device != "cpu" and found.arrays != "torch":
-        return f"kernel {options['kernel']} takes {found.arrays} arrays, which cannot be on {device}; register it with arrays='torch'"
-    return _HostCall(found, json.loads(str(options["call"])), specs, inputs, device)
+    if device != "cpu" and function.arrays != "torch":
+        return f"kernel {options['kernel']} takes {function.arrays} arrays, which cannot be on {device}; register it with arrays='torch'"
+    return _HostCall(function, json.loads(str(options["call"])), specs, inputs, device)
 
 
 class _HostCall:
     """One call of a plan. ``specs``: dtype, shape and strides of its buffers, operands before results."""
 
     def __init__(
-        self, found: HostFunction, how: Mapping[str, Any], specs: Sequence[Spec], inputs: int, device: str
+        self, function: HostFunction, how: Mapping[str, Any], specs: Sequence[Spec], inputs: int, device: str
     ) -> None:
-        self._found, self._specs, self._inputs, self._device = found, specs, inputs, device
+        self._function, self._specs, self._inputs, self._device = function, specs, inputs, device
         self._operands = how["operands"]
         self._attrs = {k: tuple(v) if isinstance(v, list) else v for k, v in how["attrs"].items()}
 
@@ -65,24 +65,24 @@ class _HostCall:
             with self._queue(stream):
                 arrays = [self._array(a, s) for a, s in zip(addresses, self._specs, strict=True)]
                 operands = [arrays[o["buffer"]] if isinstance(o, dict) else o for o in self._operands]
-                given = self._found.function(*operands, **self._attrs)
-                results = given if isinstance(given, tuple | list) else (given,)
+                returned = self._function.function(*operands, **self._attrs)
+                results = returned if isinstance(returned, tuple | list) else (returned,)
                 return self._write(results, arrays[self._inputs :])
         except Exception as error:
             last = traceback.extract_tb(error.__traceback__)[-1]
-            return f"{self._found.name}: {type(error).__name__}: {error} ({last.filename}:{last.lineno})"
+            return f"{self._function.name}: {type(error).__name__}: {error} ({last.filename}:{last.lineno})"
 
     def _write(self, results: Sequence[Any], to: Sequence[Any]) -> str:
         if len(results) != len(to):
-            return f"{self._found.name} returns {len(results)} results; the node has {len(to)}"
+            return f"{self._function.name} returns {len(results)} results; the node has {len(to)}"
         for i, (result, place, spec) in enumerate(zip(results, to, self._specs[self._inputs :], strict=True)):
             if result is place:
                 continue
-            value = np.asarray(result) if self._found.arrays == "numpy" else result
+            value = np.asarray(result) if self._function.arrays == "numpy" else result
             if tuple(value.shape) != tuple(place.shape) or value.dtype != place.dtype:
                 got = f"{value.dtype}{list(value.shape)}"
-                return f"{self._found.name} returns {got} as result {i}; the node has {spec[0]}{spec[1]}"
-            if self._found.arrays == "numpy":
+                return f"{self._function.name} returns {got} as result {i}; the node has {spec[0]}{spec[1]}"
+            if self._function.arrays == "numpy":
                 np.copyto(place, value)
             else:
                 place.copy_(value)
@@ -91,7 +91,7 @@ class _HostCall:
     def _array(self, address: int, spec: Spec) -> Any:
         if self._device == "cpu":
             array = _over(address, spec)
-            return array if self._found.arrays == "numpy" else _torch().from_dlpack(_exported(array, spec))
+            return array if self._function.arrays == "numpy" else _torch().from_dlpack(_exported(array, spec))
         return _torch().as_tensor(_OnDevice(address, spec), device=self._device).view(_torch_dtype(spec[0]))
 
     def _queue(self, stream: int) -> contextlib.AbstractContextManager[Any]:

@@ -129,17 +129,17 @@ class HostQueue:
         out: Mapping[str, DeviceBuffer] | None,
     ) -> dict[str, DeviceBuffer]:
         """Queue a run. Return its outputs, which are written when the run executes."""
-        made = {
+        outputs = {
             s.name: out[s.name]
             if out is not None and s.name in out
             else DeviceBuffer.empty(s, executor.backend)
             for s in executor.entry.outputs
         }
-        given = dict(inputs)
-        self._state.put(lambda: executor.run(given, weights=weights, out=made))
-        for buffer in made.values():
+        arguments = dict(inputs)
+        self._state.put(lambda: executor.run(arguments, weights=weights, out=outputs))
+        for buffer in outputs.values():
             buffer.pending = self._state.handle
-        return made
+        return outputs
 
     def wait(self, mark: HostEvent) -> None:
         """Make later work wait for an event."""

@@ -35,21 +35,21 @@ def int4_groups(weight: Array, group: int) -> NDArray[np.int8]:
     """
     k = weight.shape[-1]
     rows = weight.reshape(-1, k // group, group)
-    made = np.empty((*rows.shape[:2], group // 2 + 4), np.int8)
+    packed = np.empty((*rows.shape[:2], group // 2 + 4), np.int8)
 
     def chunk(part: slice) -> None:
         with np.errstate(all="ignore"):  # groups of one value have no spread
             codes, scale, low = fitted(rows[part].astype(np.float32))
         pairs = codes.reshape(*codes.shape[:-1], -1, 2)
-        made[part, :, : group // 2] = (pairs[..., 0] | (pairs[..., 1] << 4)).view(np.int8)
+        packed[part, :, : group // 2] = (pairs[..., 0] | (pairs[..., 1] << 4)).view(np.int8)
         words = np.stack([to(scale, DType.BFLOAT16), to(low, DType.BFLOAT16)], -1).view(np.uint16)
         both = np.concatenate([words & 255, words >> 8], -1).astype(np.uint8)
-        made[part, :, group // 2 :] = both.view(np.int8)
+        packed[part, :, group // 2 :] = both.view(np.int8)
 
     parts = list(_parts(len(rows), k))
     with ThreadPoolExecutor(min(cpu().usable_cores, max(1, len(parts)))) as pool:
         list(pool.map(chunk, parts))
-    return made.reshape(*weight.shape[:-1], k // group, -1)
+    return packed.reshape(*weight.shape[:-1], k // group, -1)
 
 
 def int4_values(groups: NDArray[np.int8], group: int) -> Floats:
@@ -59,8 +59,8 @@ def int4_values(groups: NDArray[np.int8], group: int) -> Floats:
     each = np.stack([codes & 15, codes >> 4], -1).reshape(*codes.shape[:-1], group).astype(np.float32)
     words = groups[..., half:].view(np.uint8).astype(np.uint32)
     numbers = ((words[..., :2] | words[..., 2:] << 8) << 16).view(np.float32)
-    made = numbers[..., 1:] + numbers[..., :1] * each
-    return np.asarray(made.reshape(*groups.shape[:-2], -1))
+    values = numbers[..., 1:] + numbers[..., :1] * each
+    return np.asarray(values.reshape(*groups.shape[:-2], -1))
 
 
 def _parts(rows: int, k: int) -> Iterator[slice]:

@@ -64,11 +64,11 @@ def from_memory(buffer: Array, spec: TensorSpec) -> Array:
             f"buffer {spec.name or spec}", f"takes {spec.size_bytes} bytes", got=f"{flat.size} bytes"
         )
     shape, physical = memory_shape(spec), spec.physical
-    lying = (
+    stored = (
         unpack_bits(flat, spec.dtype, shape)
         if spec.dtype.bits < 8
         else flat.view(spec.dtype.numpy).reshape(shape)
     )
     back = tuple(int(i) for i in np.argsort(physical.order))
-    logical = lying.transpose(back)
+    logical = stored.transpose(back)
     return logical[tuple(slice(d) for d in spec.shape if isinstance(d, int))]

@@ -60,5 +60,5 @@ class MemoryPool:
         return DeviceBuffer.empty(TensorSpec(tuple(shape), DType.of(dtype)), self.backend)
 
     def __repr__(self) -> str:
-        found = self.statistics()
-        return f"MemoryPool({str(self.device)!r}, {found.live_bytes} bytes in use, {found.cached_bytes} kept)"
+        statistics = self.statistics()
+        return f"MemoryPool({str(self.device)!r}, {statistics.live_bytes} bytes in use, {statistics.cached_bytes} kept)"

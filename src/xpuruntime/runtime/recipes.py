@@ -88,9 +88,9 @@ def _pad(xs: Sequence[Array], a: Mapping[str, Any]) -> Array:
     if not any((*begin, *end)):
         return x
     shape = tuple(b + s + e for b, s, e in zip(begin, x.shape, end, strict=True))
-    made = np.zeros_like(x, shape=shape)  # lying in memory as x does
-    made[tuple(slice(b, b + s) for b, s in zip(begin, x.shape, strict=True))] = x
-    return made
+    padded = np.zeros_like(x, shape=shape)  # lying in memory as x does
+    padded[tuple(slice(b, b + s) for b, s in zip(begin, x.shape, strict=True))] = x
+    return padded
 
 
 def _slice(xs: Sequence[Array], a: Mapping[str, Any]) -> Array:

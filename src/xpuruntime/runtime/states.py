@@ -63,9 +63,9 @@ class States(Mapping[str, DeviceBuffer]):
     def write(self, name: str, array: NDArray[Any]) -> None:
         """Set one state. Not during a run. Raises KeyError, InputError."""
         buffer = self._buffers[name]
-        made = DeviceBuffer.from_numpy(array, buffer.backend, spec=buffer.spec)
+        staged = DeviceBuffer.from_numpy(array, buffer.backend, spec=buffer.spec)
         buffer.backend.upload(
-            buffer.native_handle, made.backend.download(made.native_handle, made.size_bytes)
+            buffer.native_handle, staged.backend.download(staged.native_handle, staged.size_bytes)
         )
 
     def fit(self, program: CompiledProgram, who: str) -> None:

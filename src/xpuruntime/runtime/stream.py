@@ -68,8 +68,8 @@ class Stream:
                 got=f"an executor on {executor.device}",
                 do="Make the stream on that device.",
             )
-        made: dict[str, DeviceBuffer] = self._queue.run(executor, inputs, weights, out)
-        return made
+        outputs: dict[str, DeviceBuffer] = self._queue.run(executor, inputs, weights, out)
+        return outputs
 
     def record(self, event: Event | None = None) -> Event:
         """Record an event, by default a new one, at this place of the stream."""

@@ -69,7 +69,7 @@ def load_weights(
     """
     backend = backend_of(device)
     arrays = _Arrays(source, program, check)
-    have = {name: (made, w[name]) for w in shared for name, made in _origins(w.program).items()}
+    have = {name: (array, w[name]) for w in shared for name, array in _origins(w.program).items()}
     buffers: dict[str, DeviceBuffer] = {}
     origins = _origins(program) if have else {}
     for recipe in program.recipes:
@@ -77,10 +77,10 @@ def load_weights(
         if held is not None and origin == origins[recipe.name] and backend.shares_memory(held.backend):
             buffers[recipe.name] = held
             continue
-        made = run_recipe(recipe, arrays)
+        array = run_recipe(recipe, arrays)
         handle = backend.allocate(recipe_bytes(recipe))
         buffer = DeviceBuffer(handle, recipe.spec, backend)
-        backend.upload(handle, flat_bytes(made))
+        backend.upload(handle, flat_bytes(array))
         buffers[recipe.name] = buffer
     return Weights(program, buffers)
 
@@ -102,8 +102,8 @@ class _Arrays(Mapping[str, NDArray[Any]]):
         self._refs = {w.name: w for w in program.weights}
         self._who = f"weights of program {program.name!r}"
         read = {name for recipe in program.recipes for name in weights_of(recipe)}
-        asked = [w for w in program.weights if w.name in read]
-        self._source = Source(self._who, source, asked, program.facts.get("aliases"))
+        needed = [w for w in program.weights if w.name in read]
+        self._source = Source(self._who, source, needed, program.facts.get("aliases"))
         self._from_files = source is None or self._source.folder is not None
         self._files = TensorFiles(self._source.folder or program.folder or ".")
 
@@ -118,9 +118,9 @@ class _Arrays(Mapping[str, NDArray[Any]]):
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         ref = self._refs[name]
-        given = self._source.find(ref)
-        if given is not None:
-            return self._proved(ref, self._checked(ref, host_array(given)))
+        supplied = self._source.find(ref)
+        if supplied is not None:
+            return self._proved(ref, self._checked(ref, host_array(supplied)))
         if ref.data is not None:
             return ref.array()
         if self._from_files and ref.file:

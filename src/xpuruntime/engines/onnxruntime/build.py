@@ -95,8 +95,8 @@ _OLDER = "Export the model with an older opset, or run: pip install --upgrade on
 def fingerprint(request: EngineRequest) -> dict[str, str]:
     """Return version, provider and threads. No compiled code is stored, so this only identifies measurements."""
     settings = options.parse(request)
-    asked = settings.asked if isinstance(settings, options.Settings) else "none"
-    return {"onnxruntime": version(), "provider": asked, "threads": str(cpu_threads(request))}
+    provider = settings.asked if isinstance(settings, options.Settings) else "none"
+    return {"onnxruntime": version(), "provider": provider, "threads": str(cpu_threads(request))}
 
 
 def build(model: ModelSource, request: EngineRequest) -> Artifact:

@@ -53,13 +53,13 @@ def collect(
     """Return the evidence of a session, with the twin's rows if there are any."""
     from .build import version
 
-    placed: dict[str, str] = {}  # source node -> provider, as the running session assigned it
+    placement: dict[str, str] = {}  # source node -> provider, as the running session assigned it
     rows = []
     for assigned in session.get_provider_graph_assignment_info():
         for node in assigned.get_nodes():
             name = source_of_name(node.name, model)
             if name:
-                placed[name] = assigned.ep_name
+                placement[name] = assigned.ep_name
             rows.append(
                 EvidenceRow(
                     (name,) if name else (),
@@ -68,7 +68,7 @@ def collect(
                     f"{assigned.ep_name} {node.op_type}",
                 )
             )
-    notes = _disagreements(placed, told.rows) if told else []
+    notes = _disagreements(placement, told.rows) if told else []
     if told:
         rows = list(told.rows)
         notes += told.notes
@@ -102,19 +102,21 @@ def _some(names: Sequence[str], limit: int = 8) -> str:
     return f"{len(names)} nodes: {shown}" + (", ..." if len(names) > limit else "")
 
 
-def _fallbacks(asked: str, rows: Sequence[EvidenceRow]) -> tuple[str, ...]:
+def _fallbacks(requested: str, rows: Sequence[EvidenceRow]) -> tuple[str, ...]:
     """Return one sentence per provider that took nodes although another one was requested."""
     elsewhere: dict[str, list[str]] = defaultdict(list)
     for row in rows:
         provider = row.kernel.split(" ")[0]
-        if provider != asked:
+        if provider != requested:
             elsewhere[provider] += row.nodes or (row.op,)
-    return tuple(f"{p} ran nodes that {asked} did not take: {_some(names)}" for p, names in elsewhere.items())
+    return tuple(
+        f"{p} ran nodes that {requested} did not take: {_some(names)}" for p, names in elsewhere.items()
+    )
 
 
-def _disagreements(placed: Mapping[str, str], rows: Sequence[EvidenceRow]) -> list[str]:
+def _disagreements(placement: Mapping[str, str], rows: Sequence[EvidenceRow]) -> list[str]:
     """Return a note if the twin's placement differs from the session's, which has the same options."""
-    wrong = [n for r in rows for n in r.nodes if n in placed and placed[n] != r.kernel.split(" ")[0]]
+    wrong = [n for r in rows for n in r.nodes if n in placement and placement[n] != r.kernel.split(" ")[0]]
     return [f"the profiled twin placed differently from the session: {_some(wrong)}"] if wrong else []
 
 
@@ -237,7 +239,7 @@ def _sources(model: ModelSource, keys: Sequence[_Key], executed: Executed | None
     unique: fusions call several nodes ``Gelu``). Should they not agree, unique names still tell.
     """
     if executed is None:
-        return [(found,) if (found := source_of_name(name, model)) else () for name, _, _ in keys]
+        return [(node_name,) if (node_name := source_of_name(name, model)) else () for name, _, _ in keys]
     if [(name, op) for name, op, _ in keys] == [(name, op) for name, op, _ in executed]:
         return [nodes for _, _, nodes in executed]
     by_name: dict[str, list[tuple[str, ...]]] = defaultdict(list)

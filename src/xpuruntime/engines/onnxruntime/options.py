@@ -138,15 +138,15 @@ def _providers(request: EngineRequest) -> tuple[str, ...] | Support:
             return Support.no(
                 Reason.DEVICE_MISMATCH, f"{p} drives {kind}, not {device}", do=f"Use device={kind!r}."
             )
-    found = named or providers.for_device(device)
-    if not found:
+    candidates = named or providers.for_device(device)
+    if not candidates:
         return Support.no(
             Reason.NO_DEVICE,
             f"the installed ONNX Runtime has no provider for device {device}; it has {', '.join(listed)}",
             do="Install the onnxruntime package that is built for the device (for cuda: onnxruntime-gpu), or choose device='cpu'.",
         )
     refused = None
-    for p in found:
+    for p in candidates:
         support = providers.usable(p, request.device.index)
         if support:
             return (p, *(q for q in named if q != p))

@@ -102,8 +102,8 @@ def usable(provider: str, index: int = 0) -> Support:
     error = ""
     with _stderr() as text:
         try:
-            asked = [(provider, {"device_id": str(index)} if index else {})]
-            session = ort().InferenceSession(_tiny_model(), options, providers=asked, enable_fallback=0)
+            requested = [(provider, {"device_id": str(index)} if index else {})]
+            session = ort().InferenceSession(_tiny_model(), options, providers=requested, enable_fallback=0)
         except Exception as raised:  # the vendor's exceptions have no common base but Exception
             error = str(raised)
         else:
@@ -159,13 +159,13 @@ def _stderr() -> Iterator[list[str]]:
     with _STDERR_LOCK, tempfile.TemporaryFile() as file, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         sys.stderr.flush()
-        kept = os.dup(2)
+        saved = os.dup(2)
         os.dup2(file.fileno(), 2)
         try:
             yield text
         finally:
-            os.dup2(kept, 2)
-            os.close(kept)
+            os.dup2(saved, 2)
+            os.close(saved)
             file.seek(0)
             text.append(file.read().decode(errors="replace"))
 

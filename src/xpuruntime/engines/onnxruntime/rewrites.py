@@ -76,11 +76,11 @@ def executed_nodes(path: Path, model: ModelSource) -> list[tuple[str, str, tuple
         str, int
     ] = {}  # who makes a node's value is who computes the node; slices may not take it away
     for i, node in enumerate(graph.node):
-        made = {alias.get(v, v) for v in node.output if v}
+        values = {alias.get(v, v) for v in node.output if v}
         if node.op_type in _MOVERS and not any(v in source.maker for v in node.output):
-            made = set()
-        rows.append(set(source.between(made, available - made)))
-        direct = {source.maker[v].name for v in made & source.maker.keys()}
+            values = set()
+        rows.append(set(source.between(values, available - values)))
+        direct = {source.maker[v].name for v in values & source.maker.keys()}
         if not direct and node.op_type not in _MOVERS and (named := source_of_name(node.name, model)):
             rows[i] = direct = {named}
         for name in direct:
@@ -110,12 +110,12 @@ def _aliases(graph: Any, source: SourceGraph) -> dict[str, str]:
         elif own is not None and own.op == node.op_type and not source.known(node.output[0]):
             alias[node.output[0]] = own.outputs[0]
     for node in reversed(graph.node):
-        made = _base(node, source) or alias.get(node.output[0], node.output[0])
-        if not node.input or not source.known(made):
+        result = _base(node, source) or alias.get(node.output[0], node.output[0])
+        if not node.input or not source.known(result):
             continue
-        like = _nearest(made, node.op_type, source)
+        like = _nearest(result, node.op_type, source)
         if node.op_type == "ReorderOutput":  # reordering does not change what a value is
-            alias.setdefault(node.input[0], made)
+            alias.setdefault(node.input[0], result)
         elif like is not None:
             data = len(like.inputs) if node.op_type == "Concat" and len(node.input) == len(like.inputs) else 1
             for new, old in zip(node.input[:data], like.inputs[:data], strict=True):

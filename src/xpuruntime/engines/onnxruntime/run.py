@@ -157,7 +157,7 @@ class _OrtIoBinding:
         inputs: Mapping[str, Array],
         outputs: Mapping[str, Array],
     ) -> None:
-        self._executable, self._kept = executable, (dict(inputs), dict(outputs))
+        self._executable, self._arrays = executable, (dict(inputs), dict(outputs))
         self._options = ort().RunOptions()
         self._binding = session.io_binding()
         for arrays, bind in ((inputs, self._binding.bind_input), (outputs, self._binding.bind_output)):
@@ -205,13 +205,13 @@ def stoppable_load(
     settings = options.parse(request)
     if not isinstance(settings, options.Settings):
         return (lambda: load(artifact, model, request)), (lambda: None)
-    made = options.session_options(settings, cpu_threads(request))
-    if not hasattr(made, "set_load_cancellation_flag"):
+    session_options = options.session_options(settings, cpu_threads(request))
+    if not hasattr(session_options, "set_load_cancellation_flag"):
         do = "Run: pip install --upgrade onnxruntime, or drop compile_timeout_s."
         raise BuildError(f"onnxruntime, model {model.name}", "cannot be stopped while it loads", do=do)
     return (
-        lambda: OrtExecutable(model, request, settings, made),
-        lambda: made.set_load_cancellation_flag(True),
+        lambda: OrtExecutable(model, request, settings, session_options),
+        lambda: session_options.set_load_cancellation_flag(True),
     )
 
 
@@ -270,12 +270,12 @@ def _run_carried(
 ) -> Sequence[Array]:
     """Run with element types that NumPy lacks. Their bits pass in a carrier type of the same width."""
     vendor = ort()
-    kept = {
+    arrays = {
         s.name: np.ascontiguousarray(feeds[s.name]) for s in inputs
     }  # ONNX Runtime reads this memory in place
     values = {}
     for spec in inputs:
-        array = kept[spec.name]
+        array = arrays[spec.name]
         if spec.dtype in CARRIERS:
             bits = array.view(CARRIERS[spec.dtype])
             values[spec.name] = vendor.OrtValue.ortvalue_from_numpy_with_onnx_type(
@@ -283,9 +283,10 @@ def _run_carried(
             )
         else:
             values[spec.name] = vendor.OrtValue.ortvalue_from_numpy(array)
-    made = session.run_with_ort_values(names, values, run_options)
+    results = session.run_with_ort_values(names, values, run_options)
     return [
-        _copied(v, s.dtype) if s.dtype in CARRIERS else v.numpy() for v, s in zip(made, outputs, strict=True)
+        _copied(v, s.dtype) if s.dtype in CARRIERS else v.numpy()
+        for v, s in zip(results, outputs, strict=True)
     ]
 
 

@@ -67,8 +67,8 @@ def supports(model: ModelSource, request: EngineRequest) -> Support:
 
 def _precision(model: ModelSource, request: EngineRequest) -> Support:
     name = vendor_name(request.device)
-    asked = request.precision or model.precision
-    if asked is DType.FLOAT64:
+    precision = request.precision or model.precision
+    if precision is DType.FLOAT64:
         return Support.no(
             Reason.PRECISION_UNSUPPORTED,
             "OpenVINO silently computes float64 in float32",
@@ -76,17 +76,17 @@ def _precision(model: ModelSource, request: EngineRequest) -> Support:
         )
     if request.precision is None:
         return Support.yes()
-    if asked not in _HINTS:
+    if precision not in _HINTS:
         return Support.no(
             Reason.PRECISION_UNSUPPORTED,
-            f"OpenVINO has no precision hint for {asked.value}; it has {', '.join(_HINTS)}",
-            do="Quantize the model first." if asked.is_integer else "Choose one of these precisions.",
+            f"OpenVINO has no precision hint for {precision.value}; it has {', '.join(_HINTS)}",
+            do="Quantize the model first." if precision.is_integer else "Choose one of these precisions.",
         )
     has = capabilities(name)
-    if asked is not DType.FLOAT32 and _HINTS[asked][1] not in has:
+    if precision is not DType.FLOAT32 and _HINTS[precision][1] not in has:
         return Support.no(
             Reason.PRECISION_UNSUPPORTED,
-            f"OpenVINO's {name} does not compute in {asked.value}: its OPTIMIZATION_CAPABILITIES are {', '.join(has)}",
+            f"OpenVINO's {name} does not compute in {precision.value}: its OPTIMIZATION_CAPABILITIES are {', '.join(has)}",
             do="Ask for a precision that the device names, or leave precision out.",
         )
     return Support.yes()
@@ -153,9 +153,9 @@ def _ops(model: ModelSource) -> Support:
 
 def computes_in(model: ModelSource, request: EngineRequest) -> DType:
     """Return the precision to pin: the requested one; otherwise the model's own, or float32 if the device does not support it."""
-    asked = request.precision or model.precision
-    if asked in _HINTS and _HINTS[asked][1] in capabilities(vendor_name(request.device)):
-        return asked
+    precision = request.precision or model.precision
+    if precision in _HINTS and _HINTS[precision][1] in capabilities(vendor_name(request.device)):
+        return precision
     return DType.FLOAT32
 
 

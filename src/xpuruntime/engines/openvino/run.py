@@ -148,12 +148,12 @@ class OpenVinoExecutable:
                     break  # which OpenVINO copies or converts
                 request.set_input_tensor(i, self._tensor(array, shared_memory=True))
             else:
-                made: tuple[Array, ...] = request.infer(share_outputs=False).to_tuple()
-                return made if self._in_order else [made[i] for i in self._taken]
+                outputs: tuple[Array, ...] = request.infer(share_outputs=False).to_tuple()
+                return outputs if self._in_order else [outputs[i] for i in self._taken]
         if self._plain:
-            given = {i: feeds[s.name] for i, s in self._feed}
-            made = request.infer(given, share_inputs=True, share_outputs=False).to_tuple()
-            return [made[i] for i in self._taken]
+            tensors = {i: feeds[s.name] for i, s in self._feed}
+            outputs = request.infer(tensors, share_inputs=True, share_outputs=False).to_tuple()
+            return [outputs[i] for i in self._taken]
         return _infer_carried(request, self._feed, self._take, feeds)
 
     def _check_narrowed(self, feeds: dict[str, Array]) -> None:
@@ -185,8 +185,8 @@ class OpenVinoExecutable:
         if feeds is not None:
             timed, note = self._times(feeds)
             notes += note
-        asked = properties(self._model, self._request)
-        return collect(self._model, self._compiled, version(), asked, self._names, timed, notes)
+        requested = properties(self._model, self._request)
+        return collect(self._model, self._compiled, version(), requested, self._names, timed, notes)
 
     def fallbacks(self) -> tuple[str, ...]:
         """Return ``evidence().fallbacks``, at a lower cost."""
@@ -244,7 +244,7 @@ def load(artifact: Artifact, model: ModelSource, request: EngineRequest) -> Open
     return OpenVinoExecutable(model, request, compiled, artifact)
 
 
-def _imported(blob: bytes | memoryview, device: str, asked: Mapping[str, Any]) -> Any:
+def _imported(blob: bytes | memoryview, device: str, config: Mapping[str, Any]) -> Any:
     """Import a blob. From a mapped file OpenVINO reads the pages in place, which takes a third of the time; releases that need a stream get
     a copy.
     """
@@ -253,8 +253,8 @@ def _imported(blob: bytes | memoryview, device: str, asked: Mapping[str, Any]) -
     if isinstance(blob, memoryview) and not blob.readonly:
         tensor = openvino.Tensor(np.frombuffer(blob, np.uint8), shared_memory=True)
         with contextlib.suppress(TypeError):
-            return core().import_model(tensor, device, asked)
-    return core().import_model(bytes(blob), device, asked)
+            return core().import_model(tensor, device, config)
+    return core().import_model(bytes(blob), device, config)
 
 
 def _port(ports: Any, spec: TensorSpec, index: int) -> int:
@@ -271,7 +271,7 @@ def _infer_carried(
     """Run with element types that NumPy lacks. Their bits pass in a carrier type of the same width."""
     openvino = vendor("openvino")
 
-    kept = []
+    alive = []
     for i, spec in feed:
         array = np.ascontiguousarray(feeds[spec.name]).reshape(feeds[spec.name].shape)
         if spec.dtype in CARRIERS:
@@ -279,7 +279,7 @@ def _infer_carried(
             tensor = openvino.Tensor(bits, openvino.Shape(list(array.shape)), openvino.Type.bf16)
         else:
             tensor = openvino.Tensor(array, shared_memory=False)
-        kept.append((array, tensor))
+        alive.append((array, tensor))
         request.set_input_tensor(i, tensor)
     request.start_async()  # which can be cancelled, whatever the number of threads
     request.wait()

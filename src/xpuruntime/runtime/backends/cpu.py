@@ -29,9 +29,9 @@ class HostBackend(RuntimeBackend):
         return handle[:size_bytes]
 
     def memory(self) -> dict[str, int]:
-        found = _core.host_memory()
+        statistics = _core.host_memory()
         names = ("live_bytes", "peak_bytes", "cached_bytes", "allocations", "reuses")
-        return {n: int(getattr(found, n)) for n in names}
+        return {n: int(getattr(statistics, n)) for n in names}
 
     def trim(self) -> int:
         return _core.trim_host_memory()

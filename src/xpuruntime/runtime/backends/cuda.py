@@ -58,15 +58,15 @@ class CudaBackend(RuntimeBackend):
     stages = True
 
     def __init__(self, index: int = 0) -> None:
-        made = _core.cuda_backend(index, search("cuda"))
-        if isinstance(made, _core.Status):
+        core = _core.cuda_backend(index, search("cuda"))
+        if isinstance(core, _core.Status):
             raise DeviceUnavailable(
                 f"device cuda:{index}",
                 "cannot be used",
-                got=made.message,
-                do=made.advice or "Use device='cpu'.",
+                got=core.message,
+                do=core.advice or "Use device='cpu'.",
             )
-        self._core = made
+        self._core = core
         self.index = index
 
     @classmethod
@@ -96,10 +96,10 @@ class CudaBackend(RuntimeBackend):
 
     def _block(self, size_bytes: int, stream: int | None) -> _core.CudaBlock:
         """Allocate memory with undefined content, in the order of a stream or usable at once. Raises OutOfMemory."""
-        made = self._core.block(size_bytes, stream)
-        if isinstance(made, _core.Status):
-            raise self._failed(made, "cannot give memory")
-        return made
+        block = self._core.block(size_bytes, stream)
+        if isinstance(block, _core.Status):
+            raise self._failed(block, "cannot give memory")
+        return block
 
     def upload(self, handle: Any, data: NDArray[np.uint8]) -> None:
         self._check(
@@ -162,17 +162,17 @@ class CudaBackend(RuntimeBackend):
 
     def counters(self) -> dict[str, Any]:
         """Return captures, updates and replays of graphs, plain submissions, and ``declined``: why plans run kernel by kernel."""
-        found = self._core.counters()
+        counters = self._core.counters()
         names = ("captures", "updates", "replays", "plain")
-        return {n: getattr(found, n) for n in names} | {"declined": self._core.declined()}
+        return {n: getattr(counters, n) for n in names} | {"declined": self._core.declined()}
 
     @property
     def device(self) -> DeviceId:
         return DeviceId("cuda", self.index)
 
     def notes(self) -> tuple[str, ...]:
-        found = self._core.counters()
-        runs = f"{found.replays} submissions as a CUDA graph ({found.captures} captured, {found.updates} given other addresses), {found.plain} kernel by kernel"
+        counters = self._core.counters()
+        runs = f"{counters.replays} submissions as a CUDA graph ({counters.captures} captured, {counters.updates} given other addresses), {counters.plain} kernel by kernel"
         return (f"on {self.name}: {runs}", *(f"no graph: {why}" for why in self._core.declined()))
 
     # ── streams ──
@@ -246,9 +246,9 @@ class CudaBackend(RuntimeBackend):
         return kind(f"device cuda:{self.index}", what, got=status.message, do=status.advice)
 
 
-def _statistics(found: _core.MemoryStatistics) -> dict[str, int]:
+def _statistics(statistics: _core.MemoryStatistics) -> dict[str, int]:
     names = ("live_bytes", "peak_bytes", "cached_bytes", "allocations", "reuses")
-    return {n: int(getattr(found, n)) for n in names}
+    return {n: int(getattr(statistics, n)) for n in names}
 
 
 def _dtype(code: int, bits: int) -> DType:

@@ -98,8 +98,8 @@ class _Driver:
 
     def record(self, calls: list[tuple[tuple[KernelCall, Any], tuple[tuple[int, int], ...]]]) -> Any:
         strategy = self._backend.strategy
-        made = []
+        prepared = []
         for (call, kernel), args in calls:
             grid = None if strategy is None else strategy.compute_dispatch(call, kernel)
-            made.append(PreparedCall(call, kernel, tuple(MemoryRef(*a) for a in args), grid))
-        return self._backend.record(made)
+            prepared.append(PreparedCall(call, kernel, tuple(MemoryRef(*a) for a in args), grid))
+        return self._backend.record(prepared)
