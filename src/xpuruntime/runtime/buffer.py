@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from .. import _core
 from ..errors import InputError
-from ..protocols import Backend
 from ..types import DType, Layout, TensorSpec
 from .device import Device
 from .layouts import from_memory, to_memory
@@ -17,7 +16,11 @@ from .layouts import from_memory, to_memory
 if TYPE_CHECKING:
     from .backends.base import RuntimeBackend
 
-__all__ = ["DeviceBuffer", "NPUBuffer", "backend_of", "host_array"]
+__all__ = ["BackendBase", "DeviceBuffer", "NPUBuffer", "backend_of", "host_array"]
+
+
+class BackendBase:
+    """Base of ``RuntimeBackend``, by which buffers recognize a backend without importing it (it imports buffers)."""
 
 
 class DeviceBuffer:
@@ -192,6 +195,6 @@ def host_array(value: Any) -> NDArray[Any]:
 
 def backend_of(device: Any) -> RuntimeBackend:
     """Return the backend of a device or of a device's name; a backend is returned as it is."""
-    if isinstance(device, Backend):  # RuntimeBackend itself imports this file
+    if isinstance(device, BackendBase):
         return cast("RuntimeBackend", device)
     return (device if isinstance(device, Device) else Device(device)).backend

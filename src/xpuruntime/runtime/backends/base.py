@@ -15,7 +15,7 @@ from ...program.program import Binary, CompiledProgram, ExecutionPlan
 from ...protocols import Backend
 from ...targets import DeviceId
 from ...types import DType, Layout, TensorSpec
-from ..buffer import DeviceBuffer
+from ..buffer import BackendBase, DeviceBuffer
 
 if TYPE_CHECKING:
     from ..executor import Executor
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["RuntimeBackend"]
 
 
-class RuntimeBackend(Backend):
+class RuntimeBackend(BackendBase, Backend):
     """A device driver. ``kind`` is the part of a plan's target before the colon: ``cpu``, ``npu-sim``.
 
     Handles of memory are whatever the device has: addresses on the host, objects elsewhere.
