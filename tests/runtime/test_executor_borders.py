@@ -110,7 +110,7 @@ def test_names_counts_and_outputs_are_checked() -> None:
         InputError, match=r"out array 'output' must be float32\[64\], dense; got float32\[65\]"
     ):
         executor.run_arrays([X], out=[np.zeros(65, np.float32)])
-    with pytest.raises(InputError, match="times must be 2 int64 in a row"):
+    with pytest.raises(InputError, match="times must be a contiguous array of 2 int64"):
         executor.run_arrays([X], times=np.zeros(1, np.int64))
 
 

@@ -1,7 +1,7 @@
 """CodegenTarget: a target of code generation. The compiler calls it; a porter implements one (see docs/porting.md).
 
 The four methods of the porting guide name kernels and their files; ``assemble`` turns the functions that a plan calls into one
-binary. Everything that sizes code stands in ``config`` (TargetConfig), so that a target is data before it is code.
+binary. All sizes of generated code are in ``config`` (TargetConfig).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PORTABLE = TargetConfig(
     max_threadgroup_3d_z=4,
     max_dispatches_per_batch=1000,
 )
-"""Sizes for a target that says nothing of itself: no padding, and groups that every device has."""
+"""Sizes for a target without its own: no padding, and thread groups that every device supports."""
 
 
 class CodegenTarget(ABC):

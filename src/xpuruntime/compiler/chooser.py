@@ -1,7 +1,7 @@
 """Chooser: selects the kernel of each node by policy, with the workspace and the measured time of each candidate.
 
-Every usable kernel of a node is lowered before one is chosen: its workspace stands in its code only, and writing a kernel's text takes
-a tenth of a millisecond (all of ResNet-50's candidates 5 ms, of BERT's 35 ms, beside one to three seconds of a compile).
+Every usable kernel of a node is lowered before one is chosen, since only its code tells the workspace. That costs little
+(docs/development/runtime_notes.md).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Concatenation without copies: kernels write operands directly into the result's memory.
 
 An operand then has the result's strides and an offset in its memory. A chain of concatenations (each layer of a DenseNet block appends its
-channels) becomes one buffer in which every link is a longer prefix. Only values that kernels make and read with any strides take
-part: ``works`` is asked for every kernel around with the operand lying so.
+channels) becomes one buffer in which every link is a longer prefix. An operand is placed only if its producer and its readers support
+these strides, which ``works`` tells.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Demands: a policy as the predicates that passes take.
 
-A rule with ``use`` names a kernel for source nodes. A fusion that would compute such a node within a node of another family would
-take the choice away, so it is blocked, and a decision says so. What a node becomes within its family must be computed by the kernel that is
-forced or preferred for it, too.
+A rule with ``use`` forces a kernel for source nodes. A fusion of such a node into a node of another family would bypass that kernel, so
+it is blocked and a decision records it. A rewrite within the family is allowed only if the forced or preferred kernel also computes the result.
 """
 
 from __future__ import annotations

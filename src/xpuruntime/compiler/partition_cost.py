@@ -25,8 +25,7 @@ class Costs:
     region_s:  seconds that entering a region takes, by engine, beside its work; ``other_s`` for engines that are not listed.
     flops_per_s, bytes_per_s: of the processor, for predictions. copy_bytes_per_s: between two devices.
 
-    Defaults are least times on the development machine (two cores, AVX-512): how much a run of a chain of tiny nodes grew with each
-    region that it was cut into, by engine; a 512x512 float32 product and a copy of 64 MiB by NumPy. They need only be right to a factor of some.
+    Defaults were measured on a machine with two cores (docs/development/runtime_notes.md). An order of magnitude is enough.
     """
 
     measured: Mapping[str, Mapping[str, float]] = field(default_factory=dict)

@@ -19,7 +19,7 @@ from .partition_support import call_of, demand_kernels, is_op_supported
 __all__ = ["PartitionRequest", "Supports"]
 
 Supports: TypeAlias = Callable[[NodeCall], "Support | bool"]
-"""Whether an engine takes a node; ``is_op_supported`` is one."""
+"""A function that tells if an engine supports a node, such as ``is_op_supported``."""
 
 _ATEN = frozenset({"aten", "torch"})
 

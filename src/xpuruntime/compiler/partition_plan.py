@@ -207,7 +207,7 @@ class PlanWriter:
             for v in sorted(self.graph.kept)
             if v in home
         ]
-        # Between the caller's memory and the host nothing happens that is worth a line.
+        # Transfers between the caller's memory and the host copy nothing, so they are not listed.
         return tuple(t for t in transfers if "caller" not in (t.source, t.destination) or not t.shared)
 
     def _transfer(self, value: str, source: str, destination: str, here: str, there: str) -> Transfer:

@@ -1,9 +1,8 @@
 """Programmatic dependent launch: which kernels may start before their predecessors finish, although they read data early.
 
-A stage whose option ``early`` names arguments reads these before it waits for the launch before it. A launch that begins alone (without the
-option ``pdl``) begins when everything before it is done, and whatever comes after it begins later still. So what a call reads early is there
-if such a call stands between the call that writes it (or the beginning of the run, for inputs and states) and its reader; where none
-does, the reader itself begins alone.
+The option ``early`` of a stage names arguments that it reads before it waits for the previous launch. A launch without the option ``pdl``
+starts when all earlier launches are done. Early reads are safe if such a launch is between the writer of the data (or the start of
+the run, for inputs and states) and the reader. If there is none, the reader itself is launched without ``pdl``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Attribution by data flow: from executed steps back to the nodes of the user's model.
 
-Vendors fuse, fold, rename and insert. Names survive only in part, but the values on the borders mostly keep theirs: what
-lies between the values that an executed step reads and those that it makes is what the step computes.
+Vendors fuse, fold, rename and insert nodes. Few node names survive, but values between steps mostly keep their names. A step computes
+the nodes between the values that it reads and those that it writes.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from .decoder import decoder_graph
 __all__ = ["calibrated"]
 
 DAMPING = 0.01
-"""Of H's mean diagonal, added to all of it: directions that the texts do not show stay where they are."""
+"""Share of H's mean diagonal that is added to the diagonal, so that directions without data are not changed."""
 
 Doubles = NDArray[np.float64]
 Floats = NDArray[np.float32]

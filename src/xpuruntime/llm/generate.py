@@ -355,12 +355,14 @@ def _piece(token: int, finish: str, shown: TextStream | None) -> Piece:
 
 
 def _several(prompt: Prompt | Sequence[Prompt]) -> bool:
-    """Whether it is a list of prompts: of texts, of lists of tokens, or of conversations."""
+    """Return True for a list of prompts: of texts, of lists of tokens, or of conversations."""
     return not isinstance(prompt, str) and bool(len(prompt)) and isinstance(prompt[0], str | Sequence)
 
 
 def generate(model: Any, prompt: Prompt | Sequence[Prompt], **options: Any) -> Completion | list[Completion]:
-    """The answer of a model, or that to each of a list of prompts: a checkpoint's folder, a GGUF file, a transformers model, or a Generator (keep one for more than one answer).
+    """Generate the answer of a model to a prompt, or one to each of a list of prompts.
+
+    model: a checkpoint's folder, a GGUF file, a transformers model, or a Generator (keep one for several answers).
 
     Options: those of ``Generator`` (capacity, batch, dtype, buckets, policy, device, target, threads) and of ``Generator.stream``.
     """

@@ -59,8 +59,7 @@ class Rotary:
     def frequencies(self, size: int) -> NDArray[np.float32]:
         """Return the radians per position of each pair, [size / 2].
 
-        In float32 as PyTorch has them: a last bit is 1e-5 radians after 200 positions. NumPy's powers in float32 are another library's, which differ
-        in a fifth of them; powers in float64, rounded once, are PyTorch's in 99.6%.
+        Powers are computed in float64 and rounded once, which matches PyTorch's float32 powers best (docs/development/runtime_notes.md).
         """
         if len(self.given) == size // 2:
             return np.array(self.given, np.float32)

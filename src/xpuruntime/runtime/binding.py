@@ -135,9 +135,7 @@ def _add(
     if call.library:
         if call.library == "python":
             enable_host_kernels()
-        if (
-            call.library in _core.library_names()
-        ):  # whoever knows where it lies opens it; the core asks no environment
+        if call.library in _core.library_names():  # the core does not read the environment that locates it
             open_library(call.library)
     if call.library or _WRONG in os.environ:
         named = [buffers[n].spec for n in (*call.inputs, *call.outputs)]

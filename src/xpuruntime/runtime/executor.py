@@ -108,7 +108,7 @@ class Executor:
         """Use these weights for later runs: loaded weights, arrays by name (recipes run now), or None for the weights that the program
         holds.
 
-        Gives what the core knows them by. Raises InputError.
+        Return the core's handle for them. Raises InputError.
         """
         if not isinstance(weights, Weights):
             weights = load_weights(weights, self.program, self.backend)
@@ -192,7 +192,7 @@ class Executor:
     def observe(self, inputs: Sequence[Any]) -> DeviceRecord:
         """Run once on arrays and return the device driver's record of the run. States advance as in any run. Raises as ``run_arrays``.
 
-        On a CUDA device, from the second run on, it is the plan's graph that is looked at, captured for that; before, single launches.
+        On a CUDA device the first run records single launches; later runs record the plan's CUDA graph.
         """
         fixed = self._fixed or self.bind(None)
         if not self.backend.stages:

@@ -1,7 +1,8 @@
 """Python functions as kernels of a plan. The core calls them for the library ``python``.
 
-A function gets its operands as arrays over the very memory of the run (NumPy's, or torch tensors), numbers and None as they are, and the
-node's attributes by keyword. What it gives is written to the results. On a GPU its work goes to the run's stream, and the run is no graph.
+A function receives its operands as arrays over the run's memory (NumPy arrays or torch tensors), numbers and None unchanged, and the
+node's attributes by keyword. Its return values are copied to the results. On a GPU its work is queued on the run's stream, and the run
+uses no CUDA graph.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Streams of the host: a thread that runs queued work in order. ``HostEvent`` is the event of such a stream.
 
-A queue whose work failed does no more: what is queued later is passed over, and whoever waits gets the error. So nobody reads
-an output that was never written.
+After an error a queue skips all later work, and every wait raises the error. So no output is read that was never written.
 """
 
 from __future__ import annotations

@@ -62,8 +62,7 @@ def load_weights(
     shared: what other programs of this model loaded from the same source (for other shapes): a buffer that one of them made by the
             same recipe of the same arrays is taken, not made again.
     check:  hold each array that a recipe reads to the digest of its elements, where the program states one (``extract_ir`` and ``ir.save_weights`` do). A
-            mapped file is not copied for it. It costs sha256: 256 MiB took 0.65 s beside 0.59 s for reading and packing them (one core of
-            a busy machine). False takes other weights of the same types, which is right for passes that looked at no element.
+            mapped file is not copied for it. It costs about as much time as reading and packing. False takes other weights of the same types, which is right for passes that looked at no element.
     Raises InputError for a weight that is missing or has another shape, dtype or elements than the model's, FormatError for a damaged file,
     ModelError for a file that is not what the program says.
     """

@@ -1,6 +1,6 @@
 """Options by ONNX Runtime's own names: the known ones, their destination and their values.
 
-ONNX Runtime takes any session config entry without a word, known or not; so the known ones stand here in a table.
+ONNX Runtime silently accepts unknown session config entries, so the known ones are listed here.
 """
 
 from __future__ import annotations

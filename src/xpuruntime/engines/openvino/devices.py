@@ -1,7 +1,7 @@
 """OpenVINO's devices, and the vendor's reason if one is not available.
 
-A device that OpenVINO does not list is asked for all the same, once per process, with a one-node model: the vendor's refusal
-says more (a missing driver, a missing compiler) than its absence from a list.
+A device that OpenVINO does not list is tried once per process with a one-node model, since the vendor's error names the cause
+(a missing driver, a missing compiler).
 """
 
 from __future__ import annotations

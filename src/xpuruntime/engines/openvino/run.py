@@ -21,7 +21,7 @@ from .evidence import collect, inner_fallbacks, profile, steps
 
 __all__ = ["OpenVinoExecutable", "load"]
 
-# OpenVINO's CPU and GPU plugins compute these in 32 bits; larger values would wrap without a word.
+# OpenVINO's CPU and GPU plugins compute these in 32 bits; larger values would silently wrap.
 _NARROWED: dict[DType, tuple[int, int]] = {
     DType.INT64: (-(2**31), 2**31 - 1),
     DType.UINT64: (0, 2**31 - 1),
@@ -141,7 +141,7 @@ class OpenVinoExecutable:
     def infer(self, request: Any, feeds: dict[str, Array]) -> Sequence[Array]:
         """Run once on a request."""
         if self._direct is not None:
-            # OpenVINO's own conversion of inputs costs 5 us on a small model, and its results by number 2.7 us each.
+            # Faster than OpenVINO's own conversion of inputs (docs/development/runtime_notes.md).
             for i, name in self._direct:
                 array = feeds[name]
                 if not (array.flags.carray and array.ndim and array.size):
