@@ -40,7 +40,7 @@ CONSTANT = "constant"
 
 
 POSITION = -1
-"""As ``Input.operand``: the number of an element within its row, in row-major order of the reduced dims."""
+"""Value of ``Input.operand`` for the index of an element within its row, in row-major order of the reduced dims."""
 
 
 class UnsupportedLoop(Exception):

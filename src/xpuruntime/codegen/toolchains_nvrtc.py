@@ -21,7 +21,7 @@ NVRTC_FLAGS: tuple[str, ...] = (
     "--no-source-include",
     "-lineinfo",
 )
-"""What every text is compiled with: precise division and square roots, denormals kept, a product and a sum may become one FMA."""
+"""Options of every compilation: precise division and square roots, denormals kept, a product and a sum may become one FMA."""
 
 
 @dataclass(frozen=True, slots=True)

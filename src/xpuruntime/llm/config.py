@@ -17,7 +17,7 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "mistral": {},
     "qwen2": {"attention_bias": True, "out_bias": False},
 }
-"""What each ``model_type`` takes for granted."""
+"""Defaults of each ``model_type`` that its config does not state."""
 
 _MOST_LAYERS, _MOST_HEADS, _MOST_WIDTH, _MOST_WORDS = 4096, 1 << 16, 1 << 24, (1 << 31) - 1
 """Above every decoder that is known; what is above is a damaged file."""

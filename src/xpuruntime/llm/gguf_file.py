@@ -38,7 +38,7 @@ _TURNED = frozenset(["attn_q", "attn_k"])
 
 _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _SPLITS: Mapping[str, str] = {"qwen2": _WORDS % "", "llama-bpe": _WORDS % "{1,3}"}
-"""How a text is cut into words before byte pairs are joined, by ``tokenizer.ggml.pre``."""
+"""The pattern that splits text into words before byte pairs are merged, by ``tokenizer.ggml.pre``."""
 
 
 def open_gguf(path: Path) -> Checkpoint:

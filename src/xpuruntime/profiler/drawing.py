@@ -1,4 +1,4 @@
-"""What every plot of a page shares: axes, legends, and SVG in the page's own colours. Needs matplotlib (extra ``report``).
+"""Shared parts of all plots of a page: axes, legends, and SVG in the page's colors. Needs matplotlib (extra ``report``).
 
 matplotlib writes fixed colours. Each colour drawn here stands for a CSS variable of the page and is replaced by it, so that
 one drawing serves both themes. Series differ by marker too, not by colour alone.

@@ -11,7 +11,7 @@ from .device import LibraryStatus, libraries, search
 __all__ = ["LEVELS", "by_environment", "enable"]
 
 LEVELS = ("", "runs", "calls")
-"""What ``XPU_NVTX`` may say: nothing, a range for each run, or one for each kernel call too (then launched one by one, in no graph)."""
+"""Values of ``XPU_NVTX``: nothing, a range for each run, or one for each kernel call too (then launched one by one, in no graph)."""
 
 
 def enable(*, calls: bool = False) -> LibraryStatus:

@@ -32,9 +32,9 @@ class RuntimeBackend(BackendBase, Backend):
 
     kind: str
     core_is_host = False
-    """Whether device memory is the host's, so that arrays are read and written in place."""
+    """True if device memory is host memory, so that arrays are read and written in place."""
     stages = False
-    """Whether the core brings arrays of the host to the device and back by itself."""
+    """True if the core copies host arrays to the device and back itself."""
 
     @classmethod
     def at(cls, index: int) -> RuntimeBackend:
