@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.graphs import LAYERS, STEPS, SYMBOLS, graphs
 
 import xpuruntime as xrt
 from xpuruntime import ir
@@ -17,15 +18,14 @@ from xpuruntime.codegen.cpp import cpu_target
 from xpuruntime.compiler.resolve import resolve_target
 from xpuruntime.errors import InternalError, XpuError
 from xpuruntime.policies.vocabulary import KERNELS, PRECISIONS
-from xpuruntime.testing.graphs import LAYERS, STEPS, SYMBOLS, graphs
-from xpuruntime.testing.native_batch import batch_of
+from xpuruntime.testing.conformance.native_batch import batch_of
 
 relaxed = settings(suppress_health_check=list(HealthCheck), deadline=None, max_examples=60)
 
 
 @pytest.fixture(autouse=True)
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XPU_CACHE_DIR", str(tmp_path / "store"))
+def store(fresh_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XPU_CACHE_DIR", str(fresh_store))
 
 
 WORDS = sorted({k for names in KERNELS.values() for k in names})

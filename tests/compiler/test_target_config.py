@@ -8,6 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from support.native import check, compile_native
 
 import xpuruntime as xrt
 from xpuruntime import ir
@@ -20,9 +21,8 @@ from xpuruntime.errors import DeviceUnavailable
 from xpuruntime.program.program import CompiledProgram
 from xpuruntime.runtime.device import cuda
 from xpuruntime.targets import CUDA_GENERATED, CUDA_GPU, GPUS, TARGETS, TargetConfig
-from xpuruntime.testing.cuda_host import cuda_host
-from xpuruntime.testing.native import check, compile_native
-from xpuruntime.testing.native_batch import batch_of
+from xpuruntime.testing.conformance.native_batch import batch_of
+from xpuruntime.testing.emulation.cuda_host import cuda_host
 from xpuruntime.types import DType
 
 # A value of each field that CPU kernels read, different from the own one of every CPU level.

@@ -25,12 +25,14 @@ NATIVE_FLOOR = 1590
 """Node cases, of 1,884, that must be compiled to kernels of ours and be right; 1,609 were (onnx 1.23.2)."""
 QUICK = "node,simple,pytorch-converted,pytorch-operator"
 
+pytestmark = pytest.mark.timeout(1000)
+
 
 def coverage(judged: str, *more: str) -> dict:
     command = [
         sys.executable,
         "-m",
-        "xpuruntime.testing.onnx_coverage",
+        "xpuruntime.testing.conformance.onnx_backend.coverage",
         judged,
         "--json",
         *more,
@@ -50,6 +52,7 @@ def right(found: dict) -> dict[str, int]:
     return {row["suite"]: row["cases"] for row in found["counts"] if row["outcome"] == "right"}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("judged", FLOORS)
 def test_a_stratified_tenth_holds(judged: str) -> None:
     found = coverage(judged, "--part", "10", "--kinds", QUICK)
@@ -68,6 +71,7 @@ def test_the_whole_suite_holds(judged: str) -> None:
     } == {}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("judged", ["native", "native-plain"])
 def test_a_stratified_twentieth_holds_natively(judged: str) -> None:
     """Kernels of ours, with every pass and with none: nothing wrong, and every refusal with a reason."""
@@ -88,8 +92,8 @@ def test_the_node_suite_holds_natively(judged: str) -> None:
 
 def test_a_known_case_that_became_right_fails_the_run(tmp_path: Path) -> None:
     """The list is strict: an entry that is no longer needed is unexpected."""
-    from xpuruntime.testing.onnx_coverage import judge, load_known
-    from xpuruntime.testing.onnx_suite import cases
+    from xpuruntime.testing.conformance.onnx_backend.coverage import judge, load_known
+    from xpuruntime.testing.conformance.onnx_backend.suite import cases
 
     listed = tmp_path / "known.yaml"
     listed.write_text("interpreter: {noise: {atol: 1.0e-6, cases: [test_abs]}}\n", encoding="utf-8")
@@ -99,7 +103,7 @@ def test_a_known_case_that_became_right_fails_the_run(tmp_path: Path) -> None:
 
 
 def test_an_unknown_reason_is_refused(tmp_path: Path) -> None:
-    from xpuruntime.testing.onnx_coverage import load_known
+    from xpuruntime.testing.conformance.onnx_backend.coverage import load_known
 
     listed = tmp_path / "known.yaml"
     listed.write_text("session: {flaky: {cases: [test_abs]}}\n", encoding="utf-8")

@@ -15,16 +15,16 @@ from xpuruntime.decisions import Reason
 from xpuruntime.errors import InternalError, ModelError
 from xpuruntime.fault_reports import report_folders, reports_into
 from xpuruntime.frontends import onnx_lower, torch_lower
-from xpuruntime.inference.timeouts import call_within
+from xpuruntime.inference.execution.timeouts import call_within
 from xpuruntime.passes import PASSES
 
 onnx = pytest.importorskip("onnx")
 
 
 @pytest.fixture(autouse=True)
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XPU_CACHE_DIR", str(tmp_path / "store"))
-    return tmp_path / "store"
+def store(fresh_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XPU_CACHE_DIR", str(fresh_store))
+    return fresh_store
 
 
 @pytest.fixture

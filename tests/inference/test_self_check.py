@@ -15,8 +15,8 @@ import xpuruntime as xrt
 from xpuruntime import ExecutionPolicy
 from xpuruntime.decisions import Reason
 from xpuruntime.errors import WrongResult
+from xpuruntime.inference.execution.seeded_inputs import sample_feeds
 from xpuruntime.inference.native.model import native_model
-from xpuruntime.inference.recipe import sample_feeds
 from xpuruntime.inference.self_check import check as checks
 from xpuruntime.inference.self_check.locate import first_wrong
 from xpuruntime.inference.self_check.record import KIND
@@ -102,6 +102,7 @@ def spans_of(recorded):
 # ── wrong kernels ──
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_wrong_kernel_is_caught_and_its_node_is_named(name, fault, files, store, monkeypatch):

@@ -11,6 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.emulated_amx import EmulatedTiles
+from support.native import check
+from support.one_kernel import Weight, channels_last, check_kernel
 
 from xpuruntime import _core
 from xpuruntime.codegen.cpp import CppTarget, cpu_target
@@ -19,9 +22,6 @@ from xpuruntime.errors import XpuError
 from xpuruntime.ir import Graph, GraphBuilder
 from xpuruntime.kernels.conv import Generated
 from xpuruntime.runtime import Executor
-from xpuruntime.testing.native import check
-from xpuruntime.testing.one_kernel import Weight, channels_last, check_kernel
-from xpuruntime.testing.tiles import EmulatedTiles
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 LEVEL = "cpu:x86-64-v4+amx"
@@ -58,6 +58,7 @@ def linear(
     return b.build(), feeds, arrays
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("weight", [True, False], ids=["weight", "activation"])
 @pytest.mark.parametrize(
@@ -206,6 +207,7 @@ CONVOLUTIONS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_convolutions(target: CppTarget, name: str) -> None:
@@ -268,6 +270,7 @@ ATTENTION: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", ATTENTION)
 def test_attention(target: CppTarget, name: str) -> None:

@@ -7,13 +7,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from support.native import compile_native, run_native
 
 from xpuruntime.errors import FormatError
 from xpuruntime.ir import GraphBuilder, interp
 from xpuruntime.program.program import RecipeStep, WeightTransformRecipe
 from xpuruntime.runtime.int4 import int4_groups
 from xpuruntime.runtime.recipes import run_recipe
-from xpuruntime.testing.native import compile_native, run_native
 from xpuruntime.types import DType, TensorSpec
 
 KERNELS = {32: "int4_weights", 64: "int4_weights_64", 128: "int4_weights_128"}
@@ -67,6 +67,7 @@ def rounded(w: np.ndarray[Any, Any], group: int) -> np.ndarray[Any, Any]:
 SHAPES = [(1, 70, 33), (1, 256, 128), (5, 40, 65), (7, 64, 256), (40, 100, 64), (130, 72, 96)]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("group", KERNELS)
 @pytest.mark.parametrize(("rows", "n", "k"), SHAPES)
 def test_a_layer_computes_what_its_codes_and_scales_say(group: int, rows: int, n: int, k: int) -> None:

@@ -7,10 +7,10 @@ import itertools
 import ml_dtypes
 import numpy as np
 import pytest
+from support.one_kernel import channels_last, check_kernel
 
 from xpuruntime.kernels.pool import Generated
 from xpuruntime.kernels.pool_places import Places, Regions
-from xpuruntime.testing.one_kernel import channels_last, check_kernel
 
 LEVELS = ("cpu:x86-64-v2", "cpu:x86-64-v3", "cpu:x86-64-v4", "cpu:x86-64-v4+bf16")
 FLOATS = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16]
@@ -79,6 +79,7 @@ def test_places_of_maxima(over):
         pool("max_pool", x, stride=(2, 1), padding=[1, 1], indices_over=over, last=last)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("level", "dtype"), itertools.product(LEVELS, FLOATS))
 def test_every_level_and_dtype(level, dtype):
     x = draw(1, 37, 6, 5, dtype=dtype)

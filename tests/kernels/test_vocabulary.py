@@ -31,7 +31,7 @@ from xpuruntime.policies.vocabulary import (
 )
 from xpuruntime.targets import DEVICE_KINDS, DeviceId
 
-DOC = Path(__file__).parents[2] / "docs" / "policies.md"
+DOC = Path(__file__).parents[2] / "docs" / "reference" / "policies.md"
 ABSENT = [(family, word) for family, words in KERNELS_NOT_IMPLEMENTED.items() for word in words]
 
 
@@ -148,7 +148,7 @@ def test_a_precision_that_nothing_computes_in_is_refused(word: str) -> None:
 
 def test_every_precision_is_had_somewhere() -> None:
     own = {"model", *(p.value for p in native.PRECISIONS)}
-    of_models = {"int8", "int4"}  # what a quantized model computes in (inference/integers.py)
+    of_models = {"int8", "int4"}  # what a quantized model computes in (inference/selection/integers.py)
     assert set(PRECISIONS) == own | of_models
     assert not set(PRECISIONS) & set(PRECISIONS_NOT_IMPLEMENTED)
 
@@ -183,4 +183,4 @@ def test_the_page_lists_every_word_with_what_has_it() -> None:
         vendors = [w for w in words if (family, w) in OPTIONS]
         absent = KERNELS_NOT_IMPLEMENTED.get(family, ())
         wanted.append([f"`{family}`", *map(listed, (has["cpu"], has["cuda"], vendors, absent))])
-    assert table("## Words") == wanted
+    assert table("## Kernel names") == wanted

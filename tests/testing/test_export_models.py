@@ -15,7 +15,7 @@ pytest.importorskip("openvino")
 from xpuruntime.frontends.onnx import import_onnx  # noqa: E402
 from xpuruntime.frontends.onnx_writer import to_onnx  # noqa: E402
 from xpuruntime.numerics import compare, tolerance_for  # noqa: E402
-from xpuruntime.testing import models  # noqa: E402
+from xpuruntime.testing.conformance.seeded import networks as models  # noqa: E402
 from xpuruntime.types import DType  # noqa: E402
 
 NAMES = list(models.MODELS)
@@ -23,6 +23,7 @@ TOLERANCE = tolerance_for(DType.FLOAT32)
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_engine_the_interpreter_and_the_way_back_agree_with_pytorch(name: str, onnx_file, run) -> None:
     proto = onnx.load(onnx_file(name))

@@ -1,4 +1,4 @@
-"""CodegenTarget: a target of code generation. The compiler calls it; a porter implements one (see docs/porting.md).
+"""CodegenTarget: a target of code generation. The compiler calls it; a porter implements one (see docs/how-to/porting-to-a-new-device.md).
 
 The four methods of the porting guide name kernels and their files; ``assemble`` turns the functions that a plan calls into one
 binary. All sizes of generated code are in ``config`` (TargetConfig).

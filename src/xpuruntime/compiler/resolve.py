@@ -48,7 +48,7 @@ def _sized(config: TargetConfig) -> CodegenTarget:
         "compile",
         f"cannot generate code for this TargetConfig: {what}",
         got=f"TargetConfig {config.name!r}",
-        do="Begin its name with cpu or cuda, or hand in a CodegenTarget for the device (docs/porting.md).",
+        do="Begin its name with cpu or cuda, or hand in a CodegenTarget for the device (docs/how-to/porting-to-a-new-device.md).",
     )
 
 

@@ -50,8 +50,8 @@ class DeviceRecord:
 def read(observation: _core.Observation) -> DeviceRecord:
     """Convert the core's record to data."""
     calls: dict[int, list[SeenKernel]] = {}
-    first = min((s.start_ns for s in observation.seen), default=0)
-    for seen in observation.seen:
+    first = min((s.start_ns for s in observation.activities), default=0)
+    for seen in observation.activities:
         if seen.call >= 0:
             kernel = SeenKernel(
                 seen.name,

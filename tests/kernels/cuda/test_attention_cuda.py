@@ -9,14 +9,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 from emulated import call_of, judge, one_node
+from support.native import check
 
 from xpuruntime.codegen.cuda import cuda_target
 from xpuruntime.ir import GraphBuilder
 from xpuruntime.kernels.attention_shape import AttentionShape
 from xpuruntime.kernels.cuda.attention import FlashV2, Naive
-from xpuruntime.kernels.cuda.decode import FlashDecode, cut_for
-from xpuruntime.testing.cuda_host import cuda_host
-from xpuruntime.testing.native import check
+from xpuruntime.kernels.cuda.decode import FlashDecode, decode_tile_config
+from xpuruntime.testing.emulation.cuda_host import cuda_host
 
 rng = np.random.default_rng(13)
 
@@ -72,7 +72,7 @@ def test_many_parts_of_a_task_are_joined_group_by_group(keys: int, dv: int, head
         mask=np.arange(keys).reshape(1, 1, 1, keys) < keys - 130,
     )
     graph, _, known = one_node("attention", [array((1, heads, 1, 32)), *[array((1, 1, keys, 32))] * 2])
-    cut = cut_for(AttentionShape.of(call_of(graph, known)), cuda_target("cuda:sm_90"))
+    cut = decode_tile_config(AttentionShape.of(call_of(graph, known)), cuda_target("cuda:sm_90"))
     assert cut.splits == math.ceil(keys / 64)
     assert cut.group < cut.splits
 
@@ -138,6 +138,7 @@ def _kinds(queries: int, keys: int) -> dict[str, np.ndarray]:
     }
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("kind", list(_kinds(1, 1)))
 @pytest.mark.parametrize(("keys", "attrs"), [(528, {}), (520, {}), (512, {"softcap": 9.0})])
 def test_keys_that_no_query_of_a_block_sees_are_left_out(
@@ -162,7 +163,7 @@ def test_where_a_mask_is_looked_through_first() -> None:
         q = np.zeros((1, 16, 1024, 64), ml_dtypes.bfloat16)
         graph, _, known = one_node("attention", [q, q, q, mask], **attrs)
         (stage,) = FlashV2().lower(call_of(graph, known), cuda_target("cuda:sm_90")).stages
-        return "LOOKS = true" in stage.source
+        return "SCANS_MASK = true" in stage.source
 
     flags = np.ones((1024, 1024), bool)
     assert looks(flags)

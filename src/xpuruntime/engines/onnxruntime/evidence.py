@@ -51,7 +51,7 @@ def collect(
     model: ModelSource, session: Any, settings: options.Settings, told: Attribution | None
 ) -> Evidence:
     """Return the evidence of a session, with the twin's rows if there are any."""
-    from .build import version
+    from .providers import version
 
     placement: dict[str, str] = {}  # source node -> provider, as the running session assigned it
     rows = []
