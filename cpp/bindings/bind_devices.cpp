@@ -44,6 +44,7 @@ void bind_devices(nb::module_& m) {
                          return std::pair<int, int>(self.capability_major, self.capability_minor);
                      })
         .def_ro("multiprocessors", &CudaDevice::multiprocessors)
+        .def_ro("shared_memory_per_block", &CudaDevice::shared_memory_per_block)
         .def_ro("memory_bytes", &CudaDevice::memory_bytes)
         .def_ro("clock_khz", &CudaDevice::clock_khz)
         .def_ro("memory_clock_khz", &CudaDevice::memory_clock_khz);

@@ -17,6 +17,7 @@ TEST_CASE("an older driver gives facts, and missing ones are empty") {
     CHECK(device.name == "Probe GPU");
     CHECK(device.memory_bytes == int64_t{3} << 32);
     CHECK(device.multiprocessors == 1016);  // the probe answers 1000 + attribute
+    CHECK(device.shared_memory_per_block == 1097);
     CHECK(device.clock_khz == 1013);
     CHECK(device.memory_clock_khz == 1036);
     CHECK(device.capability_major == 1075);

@@ -154,6 +154,9 @@ class CudaDevice:
     def multiprocessors(self) -> int: ...
 
     @property
+    def shared_memory_per_block(self) -> int: ...
+
+    @property
     def memory_bytes(self) -> int: ...
 
     @property

@@ -80,7 +80,7 @@ def test_what_is_not_kept_is_compiled_each_time(compiler: Toolchain, tmp_path: P
 def test_a_refused_text_is_refused_again(compiler: Toolchain, tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     for _ in range(2):
-        with pytest.raises(BuildError, match="refuses the generated text"):
+        with pytest.raises(BuildError, match="rejects the generated code"):
             compiler.build("int f() { return nothing; }", store=store)
     assert list(store.entries()) == []
 

@@ -281,7 +281,7 @@ def test_a_kernel_is_registered_whole_or_not_at_all() -> None:
 
 def test_a_failing_launch_is_a_defect_of_the_kernel() -> None:
     assert (
-        "failed while it wrote its code; got TypeError: launch() must give Tasks on a CPU, got str"
+        "failed during code generation; got TypeError: launch() must give Tasks on a CPU, got str"
         in refused(launch=lambda call: "many")
     )
     assert "ValueError: Tasks(count=0" in refused(launch=lambda call: 0)
@@ -369,9 +369,7 @@ def test_a_failing_python_function_fails_the_run_alone() -> None:
     np.testing.assert_allclose(executor.run_arrays([X])[0].sum(1), 1, rtol=1e-5)
     xrt.register_kernel("softmax/flat", op="softmax", function=lambda x, **_: x.ravel())
     executor = xrt.Executor(compile_native(graph(), {"x": X}, policy=xrt.KernelPolicy(softmax="flat")))
-    with pytest.raises(
-        RunError, match=r"gives float32\[185\] as result 0, and the node has float32\[5, 37\]"
-    ):
+    with pytest.raises(RunError, match=r"returns float32\[185\] as result 0; the node has float32\[5, 37\]"):
         executor.run_arrays([X])
 
 

@@ -45,6 +45,7 @@ struct CudaDevice {
     int capability_major = 0;
     int capability_minor = 0;
     int multiprocessors = 0;
+    int64_t shared_memory_per_block = 0;  // maximum by opt-in at launch, in bytes
     int64_t memory_bytes = 0;
     int64_t clock_khz = 0;         // highest SM clock
     int64_t memory_clock_khz = 0;  // highest memory clock

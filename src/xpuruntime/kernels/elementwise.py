@@ -13,8 +13,8 @@ from ..codegen.body import plan
 from ..codegen.cpp import CppTarget
 from ..codegen.expr import POINTWISE, expression
 from ..codegen.expr_terms import STORAGE, compute_type, constant
-from ..codegen.nest import Nest, Tasks, cut, indented, nest, offset_text, task_loops
-from ..codegen.plans import CONSTANT, Input, Operation, Plan, Unfit, shape_of
+from ..codegen.nest import Nest, TaskSplit, cut, indented, nest, offset_text, task_loops
+from ..codegen.plans import CONSTANT, Input, LoopPlan, Operation, UnsupportedLoop, shape_of
 from ..codegen.target import CodegenTarget
 from ..decisions import Support
 from ..ir.attributes import Const
@@ -72,7 +72,7 @@ def declared(names: Sequence[tuple[str, DType]], outputs: int) -> list[str]:
     return lines
 
 
-def statement(plan_: Plan, operation: Operation) -> tuple[str, frozenset[str]]:
+def statement(plan_: LoopPlan, operation: Operation) -> tuple[str, frozenset[str]]:
     """The line that computes an operation, and the parts of the prelude that it needs."""
     kind = compute_type(operation.dtype)
     if operation.op == CONSTANT:
@@ -90,9 +90,9 @@ class _Loops:
     """What one call becomes: its plan, its nest, and how that is cut."""
 
     call: NodeCall
-    plan: Plan
+    plan: LoopPlan
     nest: Nest
-    tasks: Tasks
+    tasks: TaskSplit
     lanes: int
 
 
@@ -112,7 +112,7 @@ class Elementwise:
             return refused
         try:
             plan(call.node, operand_specs(call), shape_of(call.outputs[0]))
-        except Unfit as why:
+        except UnsupportedLoop as why:
             return Support.no(why.code, str(why))
         return Support.yes()
 
@@ -123,7 +123,7 @@ class Elementwise:
 
 
 def lower_pointwise(
-    call: NodeCall, made: Plan, outputs: Sequence[tuple[int, ...]], target: CodegenTarget
+    call: NodeCall, made: LoopPlan, outputs: Sequence[tuple[int, ...]], target: CodegenTarget
 ) -> Lowered:
     """A plan without reductions: one stage. ``outputs``: strides along the space."""
     strides = {i.name: i.strides for i in made.inputs} | {f"y{i}": s for i, s in enumerate(outputs)}
@@ -135,7 +135,7 @@ def lower_pointwise(
     return Lowered((stage,), in_place=in_place_of(call, made, outputs), accumulates="")
 
 
-def in_place_of(call: NodeCall, made: Plan, outputs: Sequence[tuple[int, ...]]) -> dict[int, int]:
+def in_place_of(call: NodeCall, made: LoopPlan, outputs: Sequence[tuple[int, ...]]) -> dict[int, int]:
     """Results that may lie where an operand lay: as many bytes, and every element is read at its own index only."""
     found: dict[int, int] = {}
     for at, spec in enumerate(call.outputs):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..codegen.body import Body, plan
-from ..codegen.plans import Plan, Unfit, body_of, shape_of, space_of
+from ..codegen.body import LoopBody, plan
+from ..codegen.plans import LoopPlan, UnsupportedLoop, body_of, shape_of, space_of
 from ..codegen.target import CodegenTarget
 from ..decisions import Support
 from .elementwise import operand_specs, stem_of
@@ -31,7 +31,7 @@ class Fused:
             return refused
         try:
             _plan(call)
-        except Unfit as why:
+        except UnsupportedLoop as why:
             return Support.no(why.code, str(why))
         return Support.yes()
 
@@ -43,20 +43,20 @@ class Fused:
         return self._writer.pointwise(call, made, [o.strides for o in outputs], target)
 
 
-def _plan(call: NodeCall) -> tuple[Plan, list[Output]]:
+def _plan(call: NodeCall) -> tuple[LoopPlan, list[Output]]:
     operands = operand_specs(call)
     made = plan(call.node, operands, space_of(call.node, operands))
-    reference = Body(made.space, operands, body_of(call.node), reduced=made.reduced)
+    reference = LoopBody(made.space, operands, body_of(call.node), reduced=made.reduced)
     outputs = []
     for value, spec in zip(made.outputs, call.outputs, strict=True):
         strides = strides_along(spec, made.space, reference.dims_of(shape_of(spec)))
         outputs.append(Output(value, spec, strides))
         missing = [d for d, e in enumerate(made.space) if e != 1 and not strides[d] and d not in made.reduced]
         if missing and all(made.space):
-            raise Unfit("results of several shapes do not come out of one loop nest")
+            raise UnsupportedLoop("results of several shapes do not come out of one loop nest")
         along = [d for d in made.reduced if strides[d]]
         if along and len(along) != sum(1 for d in made.reduced if made.space[d] != 1):
-            raise Unfit("a result that lies along some of the reduced dims")
+            raise UnsupportedLoop("a result that lies along some of the reduced dims")
     return made, outputs
 
 

@@ -16,7 +16,7 @@ CUDA ABI of a stage::
 
 one pointer per argument in order, then ``params`` by value; ``options`` say how it is launched: ``grid`` and ``block`` (three sizes each),
 ``shared`` bytes, and where a kernel wants them ``cluster`` (three sizes), ``pdl``, and ``early``: arguments that it reads before its turn
-(``compiler/turns.py``). ``tasks`` is the number of blocks, and there is no scratch: a stage that needs memory of its own declares temps.
+(``compiler/pdl.py``). ``tasks`` is the number of blocks, and there is no scratch: a stage that needs memory of its own declares temps.
 
 Code that cannot stand among the others (a user's text, what another compiler made) is a ``Unit`` of its stage: it is compiled apart, and its
 function has the same ABI.

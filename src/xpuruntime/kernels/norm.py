@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 
-from ..codegen.body import Body
+from ..codegen.body import LoopBody
 from ..codegen.expr_terms import compute_type
 from ..codegen.formulas import moments, normalized, widest
-from ..codegen.plans import Plan, Unfit, shape_of
+from ..codegen.plans import LoopPlan, UnsupportedLoop, shape_of
 from ..codegen.points import address, unravel
 from ..codegen.target import CodegenTarget
 from ..decisions import Support
@@ -44,7 +44,7 @@ class ChannelNorm:
             return refused
         try:
             self._plan(call)
-        except Unfit as why:
+        except UnsupportedLoop as why:
             return Support.no(why.code, str(why))
         return Support.yes()
 
@@ -55,14 +55,14 @@ class ChannelNorm:
             return self._writer.pointwise(call, made, [o.strides for o in outputs], target)
         return self._writer.rows(call, made, outputs, target, call.op)
 
-    def _plan(self, call: NodeCall) -> tuple[Plan, list[Output]]:
+    def _plan(self, call: NodeCall) -> tuple[LoopPlan, list[Output]]:
         x = call.tensor(0).spec
         shape = shape_of(x)
         channels = shape[1]
         groups = {"group_norm": call.attrs["groups"] if call.op == "group_norm" else 1}.get(call.op, channels)
         assert isinstance(groups, int)
         space = (shape[0], groups, channels // groups if groups else 0, *shape[2:])
-        body = Body(space, operand_specs(call))
+        body = LoopBody(space, operand_specs(call))
 
         def split(spec: TensorSpec) -> tuple[int, ...]:
             """Strides of a value like x along the space."""
@@ -98,7 +98,13 @@ class ChannelNorm:
         return body.done([o.value for o in outputs]), outputs
 
     def _moved(
-        self, b: Body, x: str, old_mean: str | None, old_variance: str | None, momentum: object, wide: DType
+        self,
+        b: LoopBody,
+        x: str,
+        old_mean: str | None,
+        old_variance: str | None,
+        momentum: object,
+        wide: DType,
     ) -> tuple[str, str]:
         """Running statistics after this batch: moved by momentum, the variance by its unbiased estimate; absent ones start here."""
         assert isinstance(momentum, int | float)
@@ -113,7 +119,7 @@ class ChannelNorm:
 
         return moved(old_mean, mean), moved(old_variance, unbiased)
 
-    def _by_given(self, b: Body, x: str, rest: list[str | None], eps: object, wide: DType) -> str:
+    def _by_given(self, b: LoopBody, x: str, rest: list[str | None], eps: object, wide: DType) -> str:
         weight, bias, mean, variance = rest
         assert isinstance(eps, int | float)
         assert mean is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..codegen.body import plan
 from ..codegen.formulas import row_axes
-from ..codegen.plans import Plan, Unfit, shape_of, space_of
+from ..codegen.plans import LoopPlan, UnsupportedLoop, shape_of, space_of
 from ..codegen.target import CodegenTarget
 from ..decisions import Support
 from ..types import TensorSpec
@@ -38,7 +38,7 @@ class RowKernel:
             return refused
         try:
             self._plan(call)
-        except Unfit as why:
+        except UnsupportedLoop as why:
             return Support.no(why.code, str(why))
         return Support.yes()
 
@@ -47,11 +47,11 @@ class RowKernel:
         made = self._plan(call)
         return self._writer.rows(call, made, self._outputs(call, made), target, call.op)
 
-    def _plan(self, call: NodeCall) -> Plan:
+    def _plan(self, call: NodeCall) -> LoopPlan:
         operands = operand_specs(call)
         return plan(call.node, operands, space_of(call.node, operands))
 
-    def _outputs(self, call: NodeCall, made: Plan) -> list[Output]:
+    def _outputs(self, call: NodeCall, made: LoopPlan) -> list[Output]:
         rank = len(made.space)
         axes = row_axes(call.op, call.attrs, rank)
         found = []

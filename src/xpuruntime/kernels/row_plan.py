@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..codegen.nest import Nest, nest
-from ..codegen.plans import Operation, Plan
+from ..codegen.plans import LoopPlan, Operation
 from ..types import DType, TensorSpec
 
 __all__ = ["DEAR", "Output", "RowNeeds", "inner_step", "neutral_of", "row_nests"]
@@ -30,7 +30,7 @@ def inner_step(space: Nest, name: str) -> int:
     return space.strides[name][-1]
 
 
-def row_nests(plan: Plan, outputs: Sequence[Output]) -> tuple[Nest, Nest, bool]:
+def row_nests(plan: LoopPlan, outputs: Sequence[Output]) -> tuple[Nest, Nest, bool]:
     """The dims that stay and those that are reduced, in the order of what is read, results as ``y0``, ``y1`` ...; and whether rows lie beside
     each other in memory (across) rather than their elements.
     """
@@ -50,7 +50,7 @@ class RowNeeds:
     that it needs at every element, of which the last one writes results.
     """
 
-    def __init__(self, plan: Plan, outputs: Sequence[Output], run: Nest) -> None:
+    def __init__(self, plan: LoopPlan, outputs: Sequence[Output], run: Nest) -> None:
         self.plan = plan
         self.inputs = {i.name: i for i in plan.inputs}
         self.operations = {o.name: o for o in plan.operations}

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..codegen.expr_terms import STORAGE, compute_type, element_type
-from ..codegen.nest import Nest, Tasks
-from ..codegen.plans import CONSTANT, POSITION, Input, Operation, Plan
+from ..codegen.nest import Nest, TaskSplit
+from ..codegen.plans import CONSTANT, POSITION, Input, LoopPlan, Operation
 from ..types import DType
 from .elementwise import statement
 from .kernel import NodeCall
@@ -30,7 +30,7 @@ class RowLoops:
     """What a plan becomes: its loops over rows and along them, and how they are cut into tasks."""
 
     call: NodeCall
-    plan: Plan
+    plan: LoopPlan
     outputs: tuple[Output, ...]
     kept: Nest
     """the dims that stay; across: the last one is that of the lanes"""
@@ -38,7 +38,7 @@ class RowLoops:
     """the reduced dims; along: the last one is that of the lanes"""
     across: bool
     lanes: int
-    tasks: Tasks
+    tasks: TaskSplit
 
 
 class RowValues:

@@ -14,8 +14,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ..codegen.nest import Nest, Tasks, cut
-from ..codegen.plans import CONSTANT, POSITION, Plan
+from ..codegen.nest import Nest, TaskSplit, cut
+from ..codegen.plans import CONSTANT, POSITION, LoopPlan
 from ..codegen.target import CodegenTarget
 from .elementwise import declared, function_text, lanes_for, lower_pointwise
 from .kernel import Lowered, NodeCall, Stage, operand_ref
@@ -28,13 +28,13 @@ __all__ = ["CPP", "Output", "lower_rows"]
 
 
 def lower_rows(
-    call: NodeCall, plan: Plan, outputs: Sequence[Output], target: CodegenTarget, stem: str
+    call: NodeCall, plan: LoopPlan, outputs: Sequence[Output], target: CodegenTarget, stem: str
 ) -> Lowered:
     """The kernel of a plan with reductions."""
     return Lowered((_stage(_loops(call, plan, outputs, target), stem),))
 
 
-def _loops(call: NodeCall, plan: Plan, outputs: Sequence[Output], target: CodegenTarget) -> RowLoops:
+def _loops(call: NodeCall, plan: LoopPlan, outputs: Sequence[Output], target: CodegenTarget) -> RowLoops:
     kept, run, across = row_nests(plan, outputs)
     lanes = lanes_for(target, [*(i.dtype for i in plan.inputs), *(o.dtype for o in plan.operations)])
     tasks = _tasks(kept, run, across, target.config.max_threadgroup_1d, lanes)
@@ -66,14 +66,14 @@ def _stage(loops: RowLoops, stem: str) -> Stage:
     )
 
 
-def _tasks(kept: Nest, run: Nest, across: bool, least: int, lanes: int) -> Tasks:
+def _tasks(kept: Nest, run: Nest, across: bool, least: int, lanes: int) -> TaskSplit:
     """Rows a task; across, columns a task."""
     each = max(run.elements, 1)
     if across:
         wide = UNROLL * lanes if kept.inner >= 4 * UNROLL * lanes else lanes
         return cut(kept, max(wide, math.ceil(least / each)), wide)
     flat = Nest((kept.elements, 1), {})
-    return cut(flat, max(1, math.ceil(least / each)), 1) if kept.elements else Tasks(1, 1, 1)
+    return cut(flat, max(1, math.ceil(least / each)), 1) if kept.elements else TaskSplit(1, 1, 1)
 
 
 CPP = Writer("cpu", lower_pointwise, lower_rows)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from ..codegen.plans import Plan
+from ..codegen.plans import LoopPlan
 from ..codegen.target import CodegenTarget
 from ..decisions import Reason, Support
 from .kernel import Lowered, NodeCall
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Pointwise", "Writer", "misplaced"]
 
-Pointwise: TypeAlias = Callable[[NodeCall, Plan, Sequence[tuple[int, ...]], CodegenTarget], Lowered]
+Pointwise: TypeAlias = Callable[[NodeCall, LoopPlan, Sequence[tuple[int, ...]], CodegenTarget], Lowered]
 """A plan without reductions, and the results' strides along its space."""
 
 
@@ -26,7 +26,7 @@ class Writer:
 
     kind: str
     pointwise: Pointwise
-    rows: Callable[[NodeCall, Plan, Sequence[Output], CodegenTarget, str], Lowered]
+    rows: Callable[[NodeCall, LoopPlan, Sequence[Output], CodegenTarget, str], Lowered]
 
 
 def misplaced(kind: str, target: CodegenTarget) -> Support | None:

@@ -52,6 +52,9 @@ Result<CudaDevice> describe(const Driver& driver, int index) {
     XPURT_TRY(attribute(capability_major, facts.capability_major));
     XPURT_TRY(attribute(capability_minor, facts.capability_minor));
     XPURT_TRY(attribute(multiprocessor_count, facts.multiprocessors));
+    int shared_bytes = 0;
+    XPURT_TRY(attribute(max_shared_per_block_optin, shared_bytes));
+    facts.shared_memory_per_block = shared_bytes;
     XPURT_TRY(attribute(clock_rate, facts.clock_khz));
     XPURT_TRY(attribute(memory_clock_rate, facts.memory_clock_khz));
 

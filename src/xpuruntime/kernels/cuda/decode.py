@@ -21,7 +21,6 @@ from .launch import Argument, Launch, cuda_stage
 
 __all__ = [
     "CLUSTER",
-    "CLUSTERS_FROM",
     "KERNELS",
     "ROWS",
     "WARPS",
@@ -39,8 +38,8 @@ ROWS = 16
 
 _MAX_ROWS = 64
 WARPS = 4
-CLUSTER, CLUSTERS_FROM = 8, 90
-"""Most blocks of a cluster that every device with clusters takes, and the first compute capability that has them."""
+CLUSTER = 8
+"""Maximum blocks of a cluster: the portable limit of CUDA."""
 _MIN_KEYS_PER_SPLIT = 64
 """Keys that are worth a block: 16 for each warp."""
 _MAX_COMBINED = 24

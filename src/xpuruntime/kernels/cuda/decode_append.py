@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ...codegen.cuda import CudaTarget
 from ...codegen.target import CodegenTarget
 from ...decisions import Reason, Support
 from ..attention_shape import AttentionShape
@@ -19,7 +18,6 @@ from ..product import sizes, strides_in
 from ..rope_append import PLACES, POSITIONS, stays
 from .decode import (
     CLUSTER,
-    CLUSTERS_FROM,
     DecodeTileConfig,
     FusedWork,
     clustered,
@@ -90,13 +88,10 @@ class RopeAttention:
 def append_tile_config(s: AttentionShape, target: CodegenTarget) -> DecodeTileConfig:
     """How a launch is config: where a few blocks have all keys of a key head under way at once, they are a cluster."""
     config = decode_tile_config(s, target, _MIN_KEYS_PER_SPLIT)
-    if (
-        not isinstance(target, CudaTarget)
-        or target.sm.number < CLUSTERS_FROM
-        or s.keys > CLUSTER * _MOST_SHARE
-    ):
+    blocks = min(CLUSTER, target.config.max_cluster_size)
+    if blocks < 2 or s.keys > blocks * _MOST_SHARE:
         return config
-    made = clustered(config, s.keys, min(CLUSTER, config.splits))
+    made = clustered(config, s.keys, min(blocks, config.splits))
     return made if made.shared + _added_bytes(s, made.d) <= shared_limit(target) else config
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ...codegen.expr_terms import STORAGE
 from ...codegen.nest import Nest, indented, nest, offset_text
-from ...codegen.plans import CONSTANT, Operation, Plan
+from ...codegen.plans import CONSTANT, LoopPlan, Operation
 from ...codegen.target import CodegenTarget
 from ...types import DType
 from ..elementwise import in_place_of, signature, stem_of
@@ -67,7 +67,7 @@ def arguments_of(call: NodeCall, read: Sequence[int]) -> list[Argument]:
     return [*given, *made]
 
 
-def statement(plan: Plan, operation: Operation) -> tuple[str, frozenset[str]]:
+def statement(plan: LoopPlan, operation: Operation) -> tuple[str, frozenset[str]]:
     """The line that computes an operation, and the parts of the prelude that it needs."""
     line, needed = plain_statement(plan, operation)
     if operation.op in _NARROW and operation.dtype in (DType.BFLOAT16, DType.FLOAT16):
@@ -77,7 +77,7 @@ def statement(plan: Plan, operation: Operation) -> tuple[str, frozenset[str]]:
     return line, needed
 
 
-def value_lines(plan: Plan, operations: Sequence[Operation], parts: set[str]) -> list[str]:
+def value_lines(plan: LoopPlan, operations: Sequence[Operation], parts: set[str]) -> list[str]:
     """The lines that compute operations, one scalar each."""
     lines = []
     for operation in operations:
@@ -88,7 +88,7 @@ def value_lines(plan: Plan, operations: Sequence[Operation], parts: set[str]) ->
 
 
 def lower_pointwise(
-    call: NodeCall, made: Plan, outputs: Sequence[tuple[int, ...]], target: CodegenTarget
+    call: NodeCall, made: LoopPlan, outputs: Sequence[tuple[int, ...]], target: CodegenTarget
 ) -> Lowered:
     """A plan without reductions: one stage. ``outputs``: strides along the space."""
     strides = {i.name: i.strides for i in made.inputs} | {f"y{i}": s for i, s in enumerate(outputs)}
@@ -107,7 +107,7 @@ class _Pointwise:
     """Writes one kernel: ``width`` elements a thread, ``threads`` a block."""
 
     call: NodeCall
-    plan: Plan
+    plan: LoopPlan
     nest: Nest
     width: int
     threads: int

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ...codegen.expr_terms import STORAGE, compute_type
 from ...codegen.nest import indented
-from ...codegen.plans import POSITION, Operation, Plan
+from ...codegen.plans import POSITION, LoopPlan, Operation
 from ...types import DType
 from ..row_plan import neutral_of
 
@@ -31,12 +31,12 @@ def _word(dtype: DType) -> str:
     return {"bf16": "float", "f16": "float"}.get(STORAGE[dtype], STORAGE[dtype])
 
 
-def partial_of(plan: Plan) -> list[Operation]:
+def partial_of(plan: LoopPlan) -> list[Operation]:
     """The reductions, in order."""
     return [o for o in plan.operations if o.reduces]
 
 
-def divisible(plan: Plan) -> bool:
+def divisible(plan: LoopPlan) -> bool:
     """Whether blocks may share a row of this plan: results are of rows as a whole, and found in one pass or as a place."""
     made = partial_of(plan)
     if not made or any(_word(o.dtype) not in _WORDS for o in made):
@@ -50,7 +50,7 @@ def divisible(plan: Plan) -> bool:
     return made[0].operands[:1] == (reads[0].name,) and {made[0].op, made[1].op} <= {"amax", "amin", "top"}
 
 
-def one_pass(plan: Plan) -> bool:
+def one_pass(plan: LoopPlan) -> bool:
     """Whether no reduction needs another's result."""
     after = set[str]()
     for o in plan.operations:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from ...codegen.nest import Nest
-from ...codegen.plans import Plan
+from ...codegen.plans import LoopPlan
 from ..kernel import NodeCall
 from ..row_plan import Output
 
@@ -25,7 +25,7 @@ class RowShare:
     """
 
     call: NodeCall
-    plan: Plan
+    plan: LoopPlan
     outputs: tuple[Output, ...]
     kept: Nest
     run: Nest

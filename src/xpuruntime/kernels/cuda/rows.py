@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ...codegen.nest import Nest
-from ...codegen.plans import CONSTANT, POSITION, Plan
+from ...codegen.plans import CONSTANT, POSITION, LoopPlan
 from ...codegen.target import CodegenTarget
 from ..elementwise import signature
 from ..kernel import Lowered, NodeCall, Stage
@@ -46,7 +46,7 @@ _LEAST_TURNS = 8
 
 
 def lower_rows(
-    call: NodeCall, plan: Plan, outputs: Sequence[Output], target: CodegenTarget, stem: str
+    call: NodeCall, plan: LoopPlan, outputs: Sequence[Output], target: CodegenTarget, stem: str
 ) -> Lowered:
     """The kernel of a plan with reductions."""
     share = _share(call, plan, outputs, target)
@@ -61,7 +61,7 @@ CUDA = Writer("cuda", lower_pointwise, lower_rows)
 """CUDA C++."""
 
 
-def _share(call: NodeCall, plan: Plan, outputs: Sequence[Output], target: CodegenTarget) -> RowShare:
+def _share(call: NodeCall, plan: LoopPlan, outputs: Sequence[Output], target: CodegenTarget) -> RowShare:
     kept, run, across = row_nests(plan, outputs)
     threads = min(_THREADS, target.config.max_threadgroup_1d)
     if across:
@@ -96,7 +96,7 @@ def _beside(share: RowShare, threads: int) -> RowShare:
     return replace(wide, parts=max(1, parts * groups // wide.groups))
 
 
-def _parts(plan: Plan, outputs: Sequence[Output], groups: int, turns: int, least: int) -> int:
+def _parts(plan: LoopPlan, outputs: Sequence[Output], groups: int, turns: int, least: int) -> int:
     """Blocks that share what one could do, where those are too few for a device, and there are so many turns that each has ``least`` of them."""
     full = any(any(o.strides[d] for d in plan.reduced) for o in outputs)
     if full or 2 * groups > FULL or not divisible(plan):
@@ -106,7 +106,7 @@ def _parts(plan: Plan, outputs: Sequence[Output], groups: int, turns: int, least
     return next(even, most)
 
 
-def _width(plan: Plan, outputs: Sequence[Output], run: Nest) -> int:
+def _width(plan: LoopPlan, outputs: Sequence[Output], run: Nest) -> int:
     """Elements of a pack along a row: what lies side by side in all that is read or written there."""
     moving = {i.name: i.dtype for i in plan.inputs if i.operand != POSITION}
     moving |= {f"y{i}": o.spec.dtype for i, o in enumerate(outputs)}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from xpuruntime.compiler.calls import Call
+from xpuruntime.compiler.calls import StageCall
 from xpuruntime.compiler.memory import Memory
-from xpuruntime.compiler.turns import in_turn
+from xpuruntime.compiler.pdl import order_early_reads
 from xpuruntime.kernels.kernel import Stage
 from xpuruntime.program.program import BufferKind
 from xpuruntime.types import TensorSpec
@@ -17,7 +17,7 @@ KINDS = {
 }
 
 
-def call(reads: str, writes: str, early: str | None = None, pdl: bool = True) -> Call:
+def call(reads: str, writes: str, early: str | None = None, pdl: bool = True) -> StageCall:
     """A call of one word per buffer; ``early``: those of ``reads`` and ``writes`` that it reads before its turn."""
     inputs, outputs = tuple(reads.split()), tuple(writes.split())
     args = (*(f"in{i}" for i in range(len(inputs))), *(f"out{i}" for i in range(len(outputs))))
@@ -26,17 +26,17 @@ def call(reads: str, writes: str, early: str | None = None, pdl: bool = True) ->
         options["early"] = [
             a for a, name in zip(args, (*inputs, *outputs), strict=True) if name in early.split()
         ]
-    return Call("k", Stage("k", "", args, 1, options=options), inputs, outputs, (), ())
+    return StageCall("k", Stage("k", "", args, 1, options=options), inputs, outputs, (), ())
 
 
-def begins(*calls: Call) -> str:
+def begins(*calls: StageCall) -> str:
     """For each call whether it may begin before its turn."""
     memory = Memory()
     spec = TensorSpec.parse("float32[4]")
     for name, kind in KINDS.items():
         memory.declare(name, kind, spec)
     memory.alias("view", spec, "a")
-    made = in_turn(calls, memory)
+    made = order_early_reads(calls, memory)
     assert not any("early" in c.stage.options for c in made)
     return "".join("+" if c.stage.options.get("pdl") else "-" for c in made)
 

@@ -1,4 +1,4 @@
-"""Ranges for NVIDIA's tools (NVTX): switched on by the environment, or by ``profiler.nvtx``. Off, a run pays one load and one branch."""
+"""NVTX ranges for NVIDIA's tools, enabled by the environment or by ``profiler.nvtx``. Disabled, they cost a run one load and one branch."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .device import LibraryStatus, libraries, search
 __all__ = ["LEVELS", "by_environment", "enable"]
 
 LEVELS = ("", "runs", "calls")
-"""What ``XPU_NVTX`` may say: nothing, a range for each run, or one for each kernel call too (then launched one by one, in no graph)."""
+"""Values of ``XPU_NVTX``: nothing, a range for each run, or one for each kernel call too (then launched one by one, in no graph)."""
 
 
 def enable(*, calls: bool = False) -> LibraryStatus:
-    """Load NVTX, if it is there, and switch ranges on for this process; ``calls``: one for each kernel call too. Says which file, or why not."""
+    """Load NVTX if it is installed and enable ranges for this process. Return the library that was loaded, or why there is none."""
     _core.nvtx_open(search("nvtx"))
     _core.nvtx_each_call(calls)
     return next(library for library in libraries(load=False) if library.name == "nvtx")
@@ -23,7 +23,7 @@ def enable(*, calls: bool = False) -> LibraryStatus:
 
 @functools.cache
 def by_environment() -> None:
-    """Do as ``XPU_NVTX`` says, once in a process. Raises PolicyError for a word that it does not know."""
+    """Enable ranges as ``XPU_NVTX`` says, once per process. Raises PolicyError for an unknown value."""
     level = env.get("XPU_NVTX")
     if level not in LEVELS:
         raise PolicyError(

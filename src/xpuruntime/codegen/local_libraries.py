@@ -1,4 +1,4 @@
-"""What this machine's vendor libraries say of calls before a program is made of them.
+"""Vendor libraries of this machine, queried at compile time about the calls that they support.
 
 Whether a library computes a call (an algorithm for these sizes, an engine that sums as wide as asked) only the library knows, on its device. A
 target that stands for this machine (``cpu``, ``cuda``, ``cuda:1``) asks it, so that the compiler takes another kernel where it declines; a target
@@ -17,11 +17,11 @@ from ..program.program import KernelCall
 from ..types import TensorSpec
 from ..vendor_folders import vendor_folders
 
-__all__ = ["OwnLibraries", "own_libraries", "place_of"]
+__all__ = ["LocalLibraries", "library_search", "local_libraries"]
 
 
-class OwnLibraries:
-    """The libraries under one device of this machine: ``cpu``, or a CUDA device by its index. Opens the device with the first question."""
+class LocalLibraries:
+    """The libraries for one device of this machine: ``cpu``, or a CUDA device by its index. The first query opens the device."""
 
     def __init__(self, kind: str, index: int = 0) -> None:
         self.kind, self.index = kind, index
@@ -29,7 +29,8 @@ class OwnLibraries:
         self._lock = threading.Lock()
 
     def declines(self, call: KernelCall, specs: Sequence[TensorSpec]) -> str:
-        """Why the library of a call does not compute it, in its own words; empty where it does, and where the device cannot be opened to ask.
+        """Return why the library of a call does not support it, in the library's words; empty if it does, or if the device cannot be
+        opened.
 
         specs: of the call's arguments in order, each where its memory begins. The same question is asked once.
         """
@@ -40,14 +41,14 @@ class OwnLibraries:
         )
         with self._lock:
             if key not in self._answers:
-                self._answers[key] = self._asked(call, specs)
+                self._answers[key] = self._query(call, specs)
             return self._answers[key]
 
-    def _asked(self, call: KernelCall, specs: Sequence[TensorSpec]) -> str:
+    def _query(self, call: KernelCall, specs: Sequence[TensorSpec]) -> str:
         backend = self._backend
         if backend is None:
             return ""
-        _core.open_library(call.library, place_of(call.library))
+        _core.open_library(call.library, library_search(call.library))
         # A plan of this call alone, made ready and dropped: each argument is a buffer of its own.
         plan = _core.Plan("question", 0, 0, 0, len(specs), 1, None)
         plan.add_call(
@@ -66,26 +67,26 @@ class OwnLibraries:
                 for s in specs
             ],
         )
-        made = _core.make_executor(backend, plan, [], 1)
-        if isinstance(made, _core.Status) and made.refusals:
-            return made.refusals[0][1]
+        executor = _core.make_executor(backend, plan, [], 1)
+        if isinstance(executor, _core.Status) and executor.refusals:
+            return executor.refusals[0][1]
         return ""
 
     @functools.cached_property
     def _backend(self) -> _core.Backend | None:
         if self.kind == "cpu":
             return _core.cpu_backend(1)
-        made = _core.cuda_backend(self.index, place_of("cuda"))
-        return None if isinstance(made, _core.Status) else made
+        backend = _core.cuda_backend(self.index, library_search("cuda"))
+        return None if isinstance(backend, _core.Status) else backend
 
 
 @functools.cache
-def own_libraries(kind: str, index: int = 0) -> OwnLibraries:
-    """Those of a device, one object for the process: what they answered stays answered."""
-    return OwnLibraries(kind, index)
+def local_libraries(kind: str, index: int = 0) -> LocalLibraries:
+    """Return the libraries of a device. There is one object per process, which caches answers."""
+    return LocalLibraries(kind, index)
 
 
-def place_of(name: str) -> _core.Search:
-    """Where a library is looked for: the file that its variable names, else the loader's own search and vendors' folders."""
+def library_search(name: str) -> _core.Search:
+    """Return where to look for a library: the file that its variable names, otherwise the loader's search path and vendor folders."""
     override = env.get_path(_core.library_variable(name))
     return _core.Search(folders=vendor_folders()) if override is None else _core.Search(str(override))

@@ -1,4 +1,4 @@
-"""asked: whether the libraries of the machine that a program is compiled for compute what is chosen for them."""
+"""Support by local libraries: whether the libraries of this machine compute the calls that are chosen for them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["declined"]
 
 
 def declined(target: CodegenTarget, kernel: str, call: NodeCall, lowered: Lowered) -> str:
-    """Why a library declines a stage of a node; empty where none does, or the target is not of this machine."""
+    """Return why a library declines a stage of a node; empty if none does or the target is not this machine."""
     if target.libraries is None:
         return ""
     for stage in lowered.stages:
         if not stage.library:
             continue
         # Alone, each argument begins where memory does; where the plan puts one between others, loading may still say no.
-        asked = KernelCall(
+        kernel_call = KernelCall(
             kernel,
             stage.stem,
             stage.args[:-1],
@@ -29,14 +29,14 @@ def declined(target: CodegenTarget, kernel: str, call: NodeCall, lowered: Lowere
             library=stage.library,
             options=stage.options,
         )
-        why = target.libraries.declines(asked, [_spec(n, call, lowered) for n in stage.args])
+        why = target.libraries.declines(kernel_call, [_spec(n, call, lowered) for n in stage.args])
         if why:
             return why
     return ""
 
 
 def _spec(name: str, call: NodeCall, lowered: Lowered) -> TensorSpec:
-    """Of an argument as a stage names it."""
+    """Return the spec of a stage's argument."""
     if name in lowered.beside:
         return lowered.beside[name][1].spec
     if name == "counters":

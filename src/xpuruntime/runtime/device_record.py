@@ -1,4 +1,4 @@
-"""What a device's driver says that it did in one run: kernels with their sizes, joined to the calls of the plan.
+"""The device driver's record of one run: kernels with their launch sizes, joined to the calls of the plan.
 
 On CUDA the record is CUPTI's. It is kept for the one run alone: other runs pay nothing for it.
 """
@@ -12,11 +12,11 @@ from types import MappingProxyType
 from .. import _core
 from ..protocols import SeenKernel
 
-__all__ = ["Observed", "read"]
+__all__ = ["DeviceRecord", "read"]
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class DeviceRecord:
     """calls: what ran for each call of the plan, by its position, in the order in which it began.
 
     source:    who saw it (``CUPTI 13.0``); ``graph``: the calls were one graph; ``joined``: how work was joined to calls: by ``graph nodes``,
@@ -35,7 +35,7 @@ class Observed:
     unmatched: int = 0
 
     def note(self) -> str:
-        """The record in one sentence, for receipts."""
+        """Return the record as one sentence for receipts."""
         if self.absent:
             return f"no record of what the driver ran: {self.absent}" + (
                 f" {self.advice}" if self.advice else ""
@@ -47,13 +47,13 @@ class Observed:
         return f"{self.source} saw {count} pieces of work of {len(self.calls)} calls in {how}, joined by {self.joined}{lost}{stray}"
 
 
-def read(found: _core.Observation) -> Observed:
-    """The core's record as data."""
+def read(observation: _core.Observation) -> DeviceRecord:
+    """Convert the core's record to data."""
     calls: dict[int, list[SeenKernel]] = {}
-    first = min((s.start_ns for s in found.activities), default=0)
-    for seen in found.activities:
+    first = min((s.start_ns for s in observation.activities), default=0)
+    for seen in observation.activities:
         if seen.call >= 0:
-            made = SeenKernel(
+            kernel = SeenKernel(
                 seen.name,
                 tuple(seen.grid),
                 tuple(seen.block),
@@ -63,14 +63,14 @@ def read(found: _core.Observation) -> Observed:
                 time_us=seen.duration_ns / 1e3,
                 start_us=(seen.start_ns - first) / 1e3,
             )
-            calls.setdefault(seen.call, []).append(made)
-    return Observed(
+            calls.setdefault(seen.call, []).append(kernel)
+    return DeviceRecord(
         {call: tuple(seen) for call, seen in calls.items()},
-        found.source,
-        found.graph,
-        found.joined,
-        found.absent,
-        found.advice,
-        found.dropped,
-        found.unmatched,
+        observation.source,
+        observation.graph,
+        observation.joined,
+        observation.absent,
+        observation.advice,
+        observation.dropped,
+        observation.unmatched,
     )
