@@ -20,26 +20,26 @@ from examples.demo.story import Asked, Chapter, Reading, Story, distance, score 
 from examples.zoo import CACHE, DATA, MODELS, Answer, Sample  # noqa: E402
 from xpuruntime.decisions import Candidate, Decision, Reason  # noqa: E402
 from xpuruntime.numerics import Comparison  # noqa: E402
-from xpuruntime.workbench.bench import BenchReport, Standing  # noqa: E402
-from xpuruntime.workbench.compare import Pair  # noqa: E402
-from xpuruntime.workbench.statistics import paired_ratio, summarise  # noqa: E402
+from xpuruntime.workbench.bench import BenchReport, RankedEngine  # noqa: E402
+from xpuruntime.workbench.compare import PairComparison  # noqa: E402
+from xpuruntime.workbench.statistics import paired_ratio, summarize  # noqa: E402
 
 CAT, DOG = Answer("cat", (("cat", 0.9), ("dog", 0.1))), Answer("dog", (("dog", 0.6),))
 SAMPLE = Sample("photo", "cat")
 
 
-def agreement(ok: bool, value: float = 1e-6, engine: str = "openvino") -> Pair:
+def agreement(ok: bool, value: float = 1e-6, engine: str = "openvino") -> PairComparison:
     reason = "" if ok else "max|d|/max|ref| 0.1 is over 5e-05"
     found = Comparison("logits", ok, 5e-5, value, value, 1.0, 1.0, 3, 10, reason)
-    return Pair(engine, "float64", 5e-5, (found,))
+    return PairComparison(engine, "float64", 5e-5, (found,))
 
 
 def speed(fast: Iterable[float], slow: Iterable[float], verdicts: tuple[str, str], **more) -> BenchReport:
     a, b = tuple(fast), tuple(slow)
     facts = {"version": "1", "device": "cpu", "precision": "float32", "threads": 2}
     ranked = (
-        Standing({"engine": "onnxruntime", **facts}, summarise(a), None, verdicts[0], a),
-        Standing({"engine": "openvino", **facts}, summarise(b), paired_ratio(b, a), verdicts[1], b),
+        RankedEngine({"engine": "onnxruntime", **facts}, summarize(a), None, verdicts[0], a),
+        RankedEngine({"engine": "openvino", **facts}, summarize(b), paired_ratio(b, a), verdicts[1], b),
     )
     base = BenchReport(
         "m", "a machine", "its sample", 2, len(a), 1.0, "each other", ranked, {}, (), 0.95, {}, 0.01
@@ -287,6 +287,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, Path]:
 
 @pytest.mark.zoo
 @pytest.mark.slow
+@pytest.mark.timeout(700)
 def test_every_engine_says_the_truth(played: tuple[dict, Path]) -> None:
     document, _ = played
     assert document["ok"] is True
@@ -304,6 +305,7 @@ def test_every_engine_says_the_truth(played: tuple[dict, Path]) -> None:
 
 @pytest.mark.zoo
 @pytest.mark.slow
+@pytest.mark.timeout(700)
 def test_it_asks_and_is_told_why(played: tuple[dict, Path]) -> None:
     document, _ = played
     npu = document["unavailable"]
@@ -314,6 +316,7 @@ def test_it_asks_and_is_told_why(played: tuple[dict, Path]) -> None:
 
 @pytest.mark.zoo
 @pytest.mark.slow
+@pytest.mark.timeout(700)
 def test_the_page_shows_every_model_engine_and_reason(played: tuple[dict, Path]) -> None:
     document, out = played
     text = (out / "report.html").read_text(encoding="utf-8")
@@ -336,6 +339,7 @@ def test_the_page_shows_every_model_engine_and_reason(played: tuple[dict, Path])
 
 @pytest.mark.zoo
 @pytest.mark.slow
+@pytest.mark.timeout(700)
 def test_a_model_that_went_bad_ends_in_exit_1(played: tuple[dict, Path], tmp_path: Path) -> None:
     """The built files are there, but one model's weights are not its own any more: the answers give it away."""
     onnx = pytest.importorskip("onnx")

@@ -47,7 +47,7 @@ class Executor:
     entry:    which entry point; the first by default.
     contexts: how many runs may be in flight (at most ``MAX_CONTEXTS``); each that is takes ``arena_bytes``. By default the cores this process may use.
     states:   those of another executor of this program, to share them.
-    policy:   over ``with_policy`` and the environment. A demand that the program was not compiled for is an error (``docs/entrances.md``).
+    policy:   over ``with_policy`` and the environment. A demand that the program was not compiled for is an error (``docs/reference/policy-support.md``).
 
     ``decision`` says which alternative was taken and why the others were not; ``plan`` is it. Raises UnavailableError when this
     machine runs none, BuildError when the code cannot be loaded, PolicyError for a demand that this program cannot keep.
