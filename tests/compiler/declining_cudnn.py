@@ -44,7 +44,7 @@ def declines() -> None:
             "3 narrows its sums",
             "8 has no plan",
             "10 uses TF32",
-            "11 takes 1073741824 bytes",
+            "11 needs 1073741824 bytes of workspace",
             "12 uses Winograd",
         ):
             assert engine in said.reason, said.reason
@@ -65,7 +65,7 @@ def pinned() -> None:
 
     assert compiled(policy=pin(3))[0] == "conv/cudnn[engine=3]"
     assert compiled(policy=pin(10))[0] == "conv/cudnn[engine=10]"
-    with pytest.raises(KernelUnavailable, match="cuDNN offers no engine 99 for this convolution, but 10"):
+    with pytest.raises(KernelUnavailable, match="cuDNN offers no engine 99 for this convolution. Available: 10"):
         compiled(policy=pin(99))
 
 
