@@ -18,8 +18,8 @@ from onnx import TensorProto, helper, numpy_helper
 from xpuruntime.errors import ModelError
 from xpuruntime.frontends.model_file import open_model
 from xpuruntime.frontends.onnx import import_onnx
-from xpuruntime.frontends.onnx_cut import Original
-from xpuruntime.frontends.onnx_tensors import tensor_array
+from xpuruntime.frontends.onnx.cut import Original
+from xpuruntime.frontends.onnx.tensors import tensor_array
 
 sys.path.insert(0, str(Path(__file__).parent))
 from small_protos import RELU, external, model, value

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper  # noqa: E402
 from xpuruntime import ir  # noqa: E402
 from xpuruntime.errors import IrError  # noqa: E402
 from xpuruntime.frontends.onnx import import_onnx, load_onnx  # noqa: E402
-from xpuruntime.frontends.onnx_forms import FORMS, NEEDS  # noqa: E402
+from xpuruntime.frontends.onnx.exporters import FORMS, NEEDS  # noqa: E402
 from xpuruntime.frontends.onnx_writer import to_onnx, write_onnx  # noqa: E402
 from xpuruntime.ir import interp  # noqa: E402
 from xpuruntime.testing.onnx_models import small_classifier  # noqa: E402

@@ -13,10 +13,10 @@ torch = pytest.importorskip("torch")
 
 import xpuruntime as xrt  # noqa: E402
 from xpuruntime.errors import ModelError  # noqa: E402
-from xpuruntime.frontends.torch_decompose import decomposed, refuse_extra_dims  # noqa: E402
-from xpuruntime.frontends.torch_export import exported  # noqa: E402
-from xpuruntime.frontends.torch_ops import TABLE  # noqa: E402
-from xpuruntime.frontends.torch_program import Import  # noqa: E402
+from xpuruntime.frontends.torch.decompose import decomposed, refuse_extra_dims  # noqa: E402
+from xpuruntime.frontends.torch.export import exported  # noqa: E402
+from xpuruntime.frontends.torch.ops import TABLE  # noqa: E402
+from xpuruntime.frontends.torch.program import Import  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
 from torch_oracle import gap, same  # noqa: E402

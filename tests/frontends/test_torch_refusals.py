@@ -16,8 +16,8 @@ from xpuruntime.ir import interp
 torch = pytest.importorskip("torch")
 
 from xpuruntime.frontends.torch import import_torch, weights_of  # noqa: E402
-from xpuruntime.frontends.torch_decompose import decomposed, without_checks  # noqa: E402
-from xpuruntime.frontends.torch_export import exported  # noqa: E402
+from xpuruntime.frontends.torch.decompose import decomposed, without_checks  # noqa: E402
+from xpuruntime.frontends.torch.export import exported  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
 from torch_oracle import TOLERANCE, OfFunction, gap, opaque, same  # noqa: E402

@@ -14,7 +14,8 @@ from xpuruntime import ir, passes
 from xpuruntime.decisions import Reason
 from xpuruntime.errors import InternalError, ModelError
 from xpuruntime.fault_reports import report_folders, reports_into
-from xpuruntime.frontends import onnx_lower, torch_lower
+from xpuruntime.frontends.onnx import lower as onnx_lower
+from xpuruntime.frontends.torch import lower as torch_lower
 from xpuruntime.inference.timeouts import call_within
 from xpuruntime.passes import PASSES
 

@@ -12,7 +12,7 @@ from xpuruntime.errors import IrError
 from xpuruntime.ir import interp
 from xpuruntime.numerics import compare
 from xpuruntime.passes import find_passes, run_passes
-from xpuruntime.passes.known import known_values
+from xpuruntime.passes._lib.known import known_values
 from xpuruntime.passes.trace import dispatches, trace_passes, trace_table
 from xpuruntime.types import DType
 

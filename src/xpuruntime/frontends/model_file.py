@@ -51,7 +51,7 @@ def open_model(model: object, *, name: str = "") -> ModelSource:
     """
     if isinstance(model, ModelSource):
         return model
-    from .onnx_file import read_onnx
+    from .onnx.file import read_onnx
 
     made: ModelSource = open_with(model, name, read_onnx)
     return made

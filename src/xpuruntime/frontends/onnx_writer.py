@@ -20,10 +20,10 @@ from ..ir import Graph, Node, Weight, inline_fused
 from ..protocols import Array
 from ..store import write_atomic
 from ..types import TensorSpec
-from .onnx_forms import FORMS, NEEDS, Pen, Writing
-from .onnx_opaque import CAPTURES, decode
-from .onnx_proto import dtype_table, sub_graphs
-from .onnx_types import Types
+from .onnx.exporters import FORMS, NEEDS, Pen, Writing
+from .onnx.opaque import CAPTURES, decode
+from .onnx.proto import dtype_table, sub_graphs
+from .onnx.types import Types
 
 __all__ = ["WeightSource", "to_onnx", "write_onnx"]
 

@@ -12,7 +12,7 @@ from ..files import open_regular
 from ..protocols import ModelSource, NodeRef, Products
 from ..types import DimLike, DType, TensorSpec, dim
 from ..vendor_imports import vendor
-from .onnx_file import sha256_files
+from .onnx.file import sha256_files
 
 __all__ = ["read_ir"]
 

@@ -27,7 +27,7 @@ from ..compiler.partition import PartitionPlan
 from ..decisions import Decision
 from ..errors import RunError, StrictError
 from ..faults import contained
-from ..frontends.onnx_cut import Original
+from ..frontends.onnx.cut import Original
 from ..ir import Graph, bind
 from ..policies import Policy, Resolved
 from ..printable import logger

@@ -14,7 +14,7 @@ from ..decisions import Candidate, Support
 from ..errors import BuildError
 from ..frontends.model_file import open_model
 from ..frontends.onnx_writer import to_onnx
-from ..frontends.torch_opaque import evaluate_opaque, find_overload, torch_version
+from ..frontends.torch.opaque import evaluate_opaque, find_overload, torch_version
 from ..ir import Graph, Node, interp
 from ..ir.family import source_names
 from ..program.program import CompiledProgram

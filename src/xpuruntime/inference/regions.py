@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .. import __version__
-from ..frontends.onnx_cut import Original
+from ..frontends.onnx.cut import Original
 from ..ir import Graph, Node, specialize
 from ..ir.family import source_names
 from ..program.plan import Region

@@ -37,17 +37,17 @@ from . import (
     fuse_rope_attention,
     in_place_state,
     layout,
-    recognise_activation,
-    recognise_attention,
-    recognise_causal,
-    recognise_mean,
-    recognise_norm,
-    recognise_rope,
     simplify,
     unflatten,
 )
-from .context import Context
-from .selection import LEVELS, chosen_names
+from . import recognize_activation as recognise_activation
+from . import recognize_attention as recognise_attention
+from . import recognize_causal as recognise_causal
+from . import recognize_mean as recognise_mean
+from . import recognize_norm as recognise_norm
+from . import recognize_rope as recognise_rope
+from ._lib.context import Context
+from ._lib.selection import LEVELS, chosen_names
 
 __all__ = ["LEVELS", "PASSES", "Context", "Pass", "apply", "find_passes", "laid_out", "run_passes"]
 

@@ -16,8 +16,8 @@ from ..errors import IrError
 from ..ir import OPS, Graph, Node, Output, State, Value, family_of
 from ..ir.build import make_node
 from ..types import DType
-from .context import Context
-from .known import known_values
+from ._lib.context import Context
+from ._lib.known import known_values
 
 __all__ = ["FAMILIES", "run"]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import defaultdict
 
 from ..ir import Editor, Graph, Node
-from .context import Context
-from .known import known_values
+from ._lib.context import Context
+from ._lib.known import known_values
 
 __all__ = ["run"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..ir import OPS, Editor, Graph, Node
-from .context import Context
+from ._lib.context import Context
 
 __all__ = ["run"]
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from ..ir import Editor, Graph, Node
 from ..types import DType
-from .context import Context
+from ._lib.context import Context
+from ._lib.expansion import Expansion
 from .expand_recurrent import expand_recurrent
-from .expansion import Expansion
 
 __all__ = ["EXPANSIONS", "run"]
 

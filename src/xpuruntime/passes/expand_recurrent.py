@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..types import DType
-from .expansion import Expansion
+from ._lib.expansion import Expansion
 
 __all__ = ["expand_recurrent"]
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from ..ir import Editor, Graph, Node
 from ..types import DType
-from .context import Context
-from .known import known_values
+from ._lib.context import Context
+from ._lib.known import known_values
 
 __all__ = ["run", "split"]
 

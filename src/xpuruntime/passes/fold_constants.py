@@ -15,8 +15,8 @@ from ..errors import IrError
 from ..ir import MAX_CONST_ELEMENTS, OPS, Const, Editor, Graph, Node
 from ..ir.interp import evaluate
 from ..types import DType
-from .context import Context
-from .known import elements
+from ._lib.context import Context
+from ._lib.known import elements
 
 __all__ = ["run"]
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from ..ir import Editor, Graph, Node
-from .context import Context
-from .epilogue import Epilogue, grow
-from .known import known_values
+from ._lib.context import Context
+from ._lib.epilogue import Epilogue, grow
+from ._lib.known import known_values
 
 __all__ = ["combined_bias", "run"]
 

@@ -8,8 +8,8 @@ For few rows (decoding): there, results that go to memory and come back cost a l
 from __future__ import annotations
 
 from ..ir import Editor, Graph, Node
-from .context import Context
-from .known import elements, known_values
+from ._lib.context import Context
+from ._lib.known import elements, known_values
 
 __all__ = ["few_rows", "run"]
 

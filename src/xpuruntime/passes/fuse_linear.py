@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from ..ir import Editor, Graph, Node
-from .context import Context
+from ._lib.context import Context
+from ._lib.known import known_values
 from .fuse_conv import combined_bias, find_groups
-from .known import known_values
 
 __all__ = ["run"]
 

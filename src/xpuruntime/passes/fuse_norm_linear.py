@@ -6,9 +6,9 @@ For few rows: every thread that computes a part of the layer makes the normed ro
 from __future__ import annotations
 
 from ..ir import Editor, Graph, Node
-from .context import Context
+from ._lib.context import Context
+from ._lib.known import known_values
 from .fuse_gate import few_rows
-from .known import known_values
 
 __all__ = ["run"]
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from ..ir import OPS, Attrs, Graph, Node, Value, body_of
 from ..ir.rewrite import ordered, sources_of
 from ..types import DimLike, DType
-from .context import Context
-from .known import known_values
+from ._lib.context import Context
+from ._lib.known import known_values
 
 __all__ = ["MOST_MEMBERS", "MOST_OPERANDS", "MOST_ROW_OPS", "ROW_OPS", "TYPES", "Space", "run", "space_of"]
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from ..ir import Editor, Graph, Node, sources_of
 from ..types import DType
 from . import cse, simplify
-from .context import Context
-from .known import known_values
+from ._lib.context import Context
+from ._lib.known import known_values
 
 __all__ = ["run"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..ir import Graph, Node
-from .context import Context
+from ._lib.context import Context
 
 __all__ = ["UPDATES", "run"]
 

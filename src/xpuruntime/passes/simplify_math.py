@@ -9,7 +9,7 @@ import numpy as np
 
 from ..ir import OPS, Editor, Node, infer
 from ..types import DType
-from .looking import forward, maker, number, spec_of
+from ._lib.pattern_utils import forward, maker, number, spec_of
 
 __all__ = ["EVERY", "RULES"]
 

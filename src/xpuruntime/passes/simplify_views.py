@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from ..ir import OPS, Const, Editor, Node, infer
 from ..types import TensorSpec
-from .known import elements
-from .looking import forward, maker, spec_of
+from ._lib.known import elements
+from ._lib.pattern_utils import forward, maker, spec_of
 
 __all__ = ["EVERY", "RULES"]
 

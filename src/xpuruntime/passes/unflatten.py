@@ -10,8 +10,8 @@ from typing import Any
 
 from ..ir import Editor, Graph, Node
 from . import simplify
-from .context import Context
-from .looking import maker, spec_of
+from ._lib.context import Context
+from ._lib.pattern_utils import maker, spec_of
 
 __all__ = ["run"]
 

@@ -27,7 +27,7 @@ LIMIT_S = 5
 
 def _onnx(data: bytes) -> None:
     """The frontend, the laws of the IR on what it makes, and the writer."""
-    from ..frontends.onnx import import_onnx
+    from ..frontends.onnx.importer import import_onnx
     from ..frontends.onnx_writer import to_onnx
     from ..ir import verify
 
@@ -147,7 +147,7 @@ def seeds(target: str) -> list[bytes]:
     models.append(small_classifier())
     if target == "onnx":
         return [m.SerializeToString() for m in models]
-    from ..frontends.onnx import load_onnx
+    from ..frontends.onnx.importer import load_onnx
 
     graphs = [load_onnx(m) for m in models]
     return [(str(g) if target == "ir-text" else json.dumps(g.to_json())).encode() for g in graphs]

@@ -1,0 +1,254 @@
+"""The walk over an ONNX graph: each node by its row of the table, else inlined, else opaque."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+from ...errors import IrError
+from ...faults import is_fault
+from ...ir import Source, Value
+from ...types import DType, TensorSpec
+from .fold import fold
+from .nodes import WHY, actual, attributes, defaults, schema_body, version, without_absent
+from .opaque import captured, encode
+from .ops import TABLE, NotLowered, Site
+from .proto import sub_graphs
+from .scope import Scope
+from .values import Mark, Values
+
+__all__ = ["OLDEST", "Lowering"]
+
+OLDEST = 9
+"""Ops whose definition is older than this opset are not lowered: theirs is another meaning."""
+_DEEPEST = 40  # functions that call functions; a cycle is no valid model
+
+
+class Lowering:
+    """Lowers one model's nodes into ``values``."""
+
+    def __init__(self, proto: Any, values: Values) -> None:
+        self.v = values
+        self.functions = {(f.domain, f.name): f for f in proto.functions}
+        self.ir_version = int(proto.ir_version)
+
+    def nodes(self, named: Iterable[tuple[str, Any]], scope: Scope) -> None:
+        """Lower nodes in order; names are unique in the model."""
+        for name, node in named:
+            domain = "" if node.domain == "ai.onnx" else node.domain
+            shown = f"{domain}::{node.op_type}" if domain else node.op_type
+            with self.v.b.source(scope.source or Source(name=name, op=shown)):
+                self._node(node, domain, scope)
+
+    def _node(self, node: Any, domain: str, scope: Scope) -> None:
+        mark = self.v.mark()
+        before = self.v.b.stem
+        self.v.b.stem = scope.prefix + next((o for o in node.output if o), node.op_type)
+        node = actual(node, scope.actuals)
+        try:
+            try:
+                self._lower(node, domain, scope, mark)
+                return
+            except NotLowered as no:
+                reason = no.reason
+                if no.value:
+                    self.v.deciding |= self.v.roots(no.value)
+            except IrError as error:
+                reason = f"{error.what}{'' if error.got is None else f' ({error.got})'}"
+            except Exception as error:
+                if not is_fault(error) or isinstance(error, MemoryError):
+                    raise
+                reason = f"its attributes or operands do not fit the op ({type(error).__name__}: {error})"
+            self.v.undo(mark)
+            if not self._inlined(node, domain, scope, mark):
+                self.v.undo(mark)
+                self._opaque(node, domain, scope, reason)
+        finally:
+            self.v.b.stem = before
+
+    def _lower(self, node: Any, domain: str, scope: Scope, mark: Mark) -> None:
+        """By content, by its row, or as a constant. Raises NotLowered."""
+        op = node.op_type
+        if (domain, op) in self.functions:
+            raise NotLowered("it is a function of the model")
+        if domain:
+            raise NotLowered(f"the op is of domain {domain!r}")
+        opset = scope.opsets.get("", 1)
+        if op == "Constant":
+            self.v.constant(node, scope)
+            return
+        if op == "If":
+            self._branch(node, scope, mark)
+            return
+        row = TABLE.get(op)
+        if row is None:
+            raise NotLowered(WHY.get(op, "the op has no row in the table of ONNX ops"))
+        if opset < OLDEST and version(op, opset) != version(op, OLDEST):
+            raise NotLowered(f"opset {opset} defines the op otherwise than opset {OLDEST}")
+        inputs = [self.v.value(i, scope) if i else None for i in node.input]
+        while inputs and inputs[-1] is None:
+            inputs.pop()
+        attrs = attributes(node)
+        if self._folded(op, inputs, attrs, node, scope):
+            return
+        site = Site(
+            self.v.b, op, opset, inputs, list(node.output), attrs, self.v.content, self.v.types.dtypes
+        )
+        results = row(site)
+        made: list[str | None] = [results] if isinstance(results, str) else list(results)
+        self._bind_outputs(node, scope, made, mark[0])
+
+    def _bind_outputs(self, node: Any, scope: Scope, made: list[str | None], start: int) -> None:
+        """Give results the names that the model has for them."""
+        used: set[str] = set()
+        new = {v.name for n in self.v.b.nodes[start:] for v in n.outputs}
+        renamed: dict[str, str] = {}
+        for index, output in enumerate(node.output):
+            if not output:
+                continue
+            value = made[index] if index < len(made) else None
+            if value is None:
+                raise NotLowered(f"its output {index} ({output!r}) is not made")
+            value = renamed.get(value, value)
+            if value in used or value not in new:
+                value = str(self.v.b.clone(value))
+            wanted = scope.prefix + output
+            if wanted not in self.v.b.values:
+                self.v.b.values[wanted] = Value(wanted, self.v.b.values.pop(value).spec)
+                renamed[value] = wanted
+                value = wanted
+            used.add(value)
+            scope.values[output] = value
+        self.v.rename(renamed, start)
+        for made_node in self.v.b.nodes[start:]:
+            self.v.learn(made_node)
+
+    def _folded(
+        self, op: str, inputs: list[str | None], attrs: dict[str, Any], node: Any, scope: Scope
+    ) -> bool:
+        """Compute the node now where all it reads is known; true when that was possible."""
+        if not inputs:
+            return False
+        facts = attrs
+        if op in ("Cast", "CastLike"):  # of the second operand only the type counts
+            like = self.v.b.values[inputs[1] or ""].spec if op == "CastLike" else None
+            to = self.v.types.dtypes.get(attrs["to"]) if op == "Cast" else like and like.dtype
+            if to is None:
+                return False
+            op, inputs, facts = "Cast", inputs[:1], {"to": to}
+        operands = [None if i is None else self.v.content(i) for i in inputs]
+        if any(i is not None and a is None for i, a in zip(inputs, operands, strict=True)):
+            return False
+        results = fold(op, operands, facts)
+        if results is None or len(results) < len(node.output):
+            return False
+        first = self.v.b.values[next(i for i in inputs if i)].spec
+        kind: DType | None = facts["to"] if op == "Cast" else None if first is None else first.dtype
+        start = len(self.v.b.nodes)
+        self._bind_outputs(node, scope, [self.v.known_value(r, kind) for r in results], start)
+        for output, result in zip(node.output, results, strict=False):
+            if output:
+                self.v.known[scope.values[output]] = result
+        return True
+
+    def _branch(self, node: Any, scope: Scope, mark: Mark) -> None:
+        """An If whose condition is known is its branch."""
+        condition = self.v.content(self.v.value(node.input[0], scope))
+        if condition is None:
+            raise NotLowered("control flow", self.v.value(node.input[0], scope))
+        taken = "then_branch" if bool(condition.reshape(-1)[0]) else "else_branch"
+        graph = attributes(node)[taken]
+        inner = Scope.of_graph(graph, scope.opsets, scope, self._prefix(node, scope))
+        self.nodes(((n.name or n.op_type, n) for n in graph.node), self._sourced(inner))
+        self._hand_out(node, scope, [self.v.value(o.name, inner) for o in graph.output])
+
+    def _inlined(self, node: Any, domain: str, scope: Scope, mark: Mark) -> bool:
+        """Put a function's body in the place of the node. False when there is none, or ONNX's own leads to opaque nodes."""
+        local = self.functions.get((domain, node.op_type))
+        if scope.depth > _DEEPEST:
+            return False
+        try:
+            body = local or schema_body(
+                node, domain, scope.opsets.get(domain, 1), lambda i: self.v.type_of(i, scope)
+            )
+            if body is None:
+                return False
+            opsets = {
+                "" if o.domain == "ai.onnx" else o.domain: o.version for o in body.opset_import
+            } or scope.opsets
+            inner = Scope(opsets, prefix=self._prefix(node, scope), depth=scope.depth + 1)
+            for formal, actual in itertools.zip_longest(
+                body.input, node.input[: len(body.input)], fillvalue=""
+            ):
+                if actual:
+                    inner.values[formal] = self.v.value(actual, scope)
+            given = {a.name: a for a in node.attribute}
+            inner.actuals = (
+                {a.name: a for a in body.attribute_proto}
+                | defaults(node, scope.opsets.get(domain, 1), local)
+                | given
+            )
+            inner.source = self.v.b._sources[0] if self.v.b._sources else None
+            self.nodes(((n.name or n.op_type, n) for n in without_absent(body, node)), inner)
+            if local is None and any(n.op == "opaque" for n in self.v.b.nodes[mark[0] :]):
+                return False
+            results = [self.v.value(o, inner) for o in body.output[: len(node.output)]]
+            self._hand_out(node, scope, results)
+        except (NotLowered, IrError):
+            return False
+        return True
+
+    def _hand_out(self, node: Any, scope: Scope, results: list[str]) -> None:
+        """Results of an inlined body under the outer names."""
+        for output, value in zip(node.output, results, strict=False):
+            if output:
+                wanted = scope.prefix + output
+                name = wanted if wanted not in self.v.b.values else ""
+                made = str(self.v.b.clone(value, name=name)) if self.v.b.values[value].spec else value
+                if value in self.v.known:
+                    self.v.known[made] = self.v.known[value]
+                scope.values[output] = made
+
+    def _sourced(self, inner: Scope) -> Scope:
+        inner.source = self.v.b._sources[0] if self.v.b._sources else None
+        return inner
+
+    def _prefix(self, node: Any, scope: Scope) -> str:
+        return f"{scope.prefix}{next((o for o in node.output if o), node.op_type)}/"
+
+    def _opaque(self, node: Any, domain: str, scope: Scope, reason: str) -> None:
+        captures = captured(node) if sub_graphs(node) else []
+        inputs: list[str | None] = [self.v.value(i, scope) if i else None for i in node.input]
+        inputs += [self.v.value(c, scope) for c in captures]
+        outputs: list[tuple[str, TensorSpec | None]] = []
+        inferred = self._infer(node, domain, scope)
+        for output in node.output:
+            if not output:
+                outputs.append(("", None))
+                continue
+            wanted = scope.prefix + output
+            name = wanted if wanted not in self.v.b.values else self.v.b.fresh("opaque")
+            declared, own = scope.types.get(output), inferred.get(output)
+            spec = self.v.types.spec(declared, name) or self.v.types.spec(own, name, parse=True)
+            outputs.append((name, spec))
+            scope.values[output] = name
+        made = self.v.b.opaque(
+            node.op_type,
+            inputs,
+            outputs,
+            reason=reason,
+            domain=domain,
+            attributes=encode(node, self.v.types.dtypes, captures),
+        )
+        for output, name, (_, spec) in zip(node.output, made, outputs, strict=True):
+            if spec is None:
+                found = scope.types.get(output) or inferred.get(output)
+                self.v.unknown[name] = found
+
+    def _infer(self, node: Any, domain: str, scope: Scope) -> dict[str, Any]:
+        inputs = {i: self.v.type_of(i, scope) for i in node.input if i}
+        opset = scope.opsets.get(domain, 1)
+        return self.v.types.infer(
+            node, opset, scope.opsets, inputs, lambda i: self.v.tensor_of(i, scope), self.ir_version
+        )

@@ -1,0 +1,144 @@
+"""NodeProtos: their attributes as Python values, ONNX's own definitions of ops, and bodies of functions."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .ops import NotLowered
+from .proto import sub_graphs
+from .tensors import tensor_array
+
+__all__ = ["WHY", "actual", "attributes", "defaults", "schema_body", "version", "without_absent"]
+
+WHY = {
+    **dict.fromkeys(("Loop", "Scan"), "control flow"),
+    **dict.fromkeys(("StringConcat", "StringNormalizer", "StringSplit", "RegexFullMatch", "TfIdfVectorizer"), "text"),
+    **dict.fromkeys(("Optional", "OptionalGetElement", "OptionalHasElement"), "optional values"),
+    **dict.fromkeys(
+        ("ConcatFromSequence", "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert",
+         "SequenceLength", "SequenceMap", "SplitToSequence"),
+        "sequences",
+    ),
+    "ImageDecoder": "it decodes files",
+}  # fmt: skip
+
+
+def defaults(node: Any, opset: int, local: Any) -> dict[str, Any]:
+    """Attributes that ONNX gives an op of its own where the node does not."""
+    if local is not None:
+        return {}
+    import onnx
+
+    schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
+    return {name: a.default_value for name, a in schema.attributes.items() if a.default_value.name}
+
+
+def attributes(node: Any) -> dict[str, Any]:
+    """A node's attributes as Python values; tensors as arrays, graphs as they are."""
+    found: dict[str, Any] = {}
+    for a in node.attribute:
+        match a.type:
+            case 1:
+                found[a.name] = float(a.f)
+            case 2:
+                found[a.name] = int(a.i)
+            case 3:
+                found[a.name] = a.s.decode("utf-8", "surrogateescape")
+            case 4:
+                found[a.name] = tensor_array(a.t)
+            case 5:
+                found[a.name] = a.g
+            case 6:
+                found[a.name] = list(a.floats)
+            case 7:
+                found[a.name] = list(a.ints)
+            case 8:
+                found[a.name] = [s.decode("utf-8", "surrogateescape") for s in a.strings]
+            case _:
+                raise NotLowered(f"attribute {a.name!r} is of a kind that has no form")
+    return found
+
+
+def actual(node: Any, actuals: Mapping[str, Any]) -> Any:
+    """The node with references to its function's attributes resolved; one that was not given is left off."""
+    if not any(a.ref_attr_name for a in node.attribute) and not (actuals and sub_graphs(node)):
+        return node
+    import onnx
+
+    made = onnx.NodeProto()
+    made.CopyFrom(node)
+    del made.attribute[:]
+    for attribute in node.attribute:
+        if not attribute.ref_attr_name:
+            copy = made.attribute.add()
+            copy.CopyFrom(attribute)
+            for graph in ([copy.g] if copy.HasField("g") else []) + list(copy.graphs):
+                for inner in graph.node:
+                    inner.CopyFrom(actual(inner, actuals))
+        elif attribute.ref_attr_name in actuals:
+            copy = made.attribute.add()
+            copy.CopyFrom(actuals[attribute.ref_attr_name])
+            copy.name = attribute.name
+    return made
+
+
+def without_absent(body: Any, call: Any) -> list[Any]:
+    """A body's nodes; operands that the caller left off become absent operands of the nodes that read them."""
+    absent = {
+        f for f, a in itertools.zip_longest(body.input, call.input[: len(body.input)], fillvalue="") if not a
+    }
+    if not absent:
+        return list(body.node)
+    import onnx
+
+    nodes = []
+    for node in body.node:
+        if absent & set(node.input):
+            copy = onnx.NodeProto()
+            copy.CopyFrom(node)
+            for i, name in enumerate(copy.input):
+                if name in absent:
+                    copy.input[i] = ""
+            node = copy
+        nodes.append(node)
+    return nodes
+
+
+def version(op: str, opset: int) -> int:
+    """The opset in which the op got the meaning that it has in ``opset``; 0 where it is younger."""
+    import onnx
+
+    try:
+        return int(onnx.defs.get_schema(op, opset, "").since_version)
+    except Exception:  # SchemaError is a class of onnx's C++ module: the op is younger
+        return 0
+
+
+def schema_body(node: Any, domain: str, opset: int, type_of: Callable[[str], Any]) -> Any:
+    """ONNX's own definition of the op by other ops, for these operands; None when it has none."""
+    import onnx
+
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opset, domain)
+    except Exception:  # SchemaError is a class of onnx's C++ module
+        return None
+    if schema.has_function:
+        fitting = [v for v in schema.function_opset_versions if v <= opset]
+        if fitting:
+            return onnx.FunctionProto.FromString(schema.get_function_with_opset_version(max(fitting)))
+    if not schema.has_context_dependent_function:
+        return None
+    fitting = [v for v in schema.context_dependent_function_opset_versions if v <= opset]
+    types = [type_of(i) if i else onnx.TypeProto() for i in node.input]
+    if not fitting or any(t is None for t in types):
+        return None
+    try:
+        text = schema.get_context_dependent_function_with_opset_version(
+            max(fitting), node.SerializeToString(), [t.SerializeToString() for t in types]
+        )
+    except Exception:  # the schema's C++ code refuses these types
+        return None
+    body = onnx.FunctionProto.FromString(text)
+    return body if body.node else None  # an empty one where it has none for these types

@@ -1,0 +1,83 @@
+"""An ONNX node that is not lowered, as a node of the IR and back: nothing of it is lost.
+
+Attributes that the IR can hold stay readable; every other one (graphs, large or packed tensors, empty lists, types) is kept as the
+bytes of its AttributeProto, in base64 under ``{"proto": ...}``. Values that its subgraphs read from outside are operands behind its
+own, and ``captures`` names them as the subgraphs do.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ...ir import MAX_CONST_ELEMENTS, Attrs, Const
+from ...types import DType
+from .tensors import tensor_array
+
+__all__ = ["CAPTURES", "captured", "decode", "encode"]
+
+CAPTURES = "captures"
+_FLOAT, _INT, _STRING, _TENSOR, _GRAPH, _FLOATS, _INTS, _STRINGS = 1, 2, 3, 4, 5, 6, 7, 8
+_LISTS = {_FLOATS: "floats", _INTS: "ints"}
+
+
+def encode(node: Any, dtypes: Mapping[int, DType], captures: Iterable[str] = ()) -> dict[str, Any]:
+    """A NodeProto's attributes as attribute values of the IR."""
+    found = {a.name: _encode(a, dtypes) for a in node.attribute}
+    names = tuple(captures)
+    return found | ({CAPTURES: names} if names else {})
+
+
+def _encode(attribute: Any, dtypes: Mapping[int, DType]) -> Any:
+    kind = attribute.type
+    if kind == _INT:
+        return int(attribute.i)
+    if kind == _FLOAT:
+        return float(attribute.f)
+    if kind in _LISTS and len(getattr(attribute, _LISTS[kind])):
+        return tuple(getattr(attribute, _LISTS[kind]))
+    if kind == _STRING and (text := _text(attribute.s)) is not None:
+        return text
+    if kind == _STRINGS and attribute.strings:
+        texts = tuple(map(_text, attribute.strings))
+        if None not in texts:
+            return texts
+    if kind == _TENSOR and dtypes.get(attribute.t.data_type, DType.STRING) is not DType.STRING:
+        import math
+
+        if math.prod(attribute.t.dims) <= MAX_CONST_ELEMENTS and not attribute.t.external_data:
+            return Const(tensor_array(attribute.t))
+    return {"proto": base64.b64encode(attribute.SerializeToString(deterministic=True)).decode("ascii")}
+
+
+def _text(data: bytes) -> str | None:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def decode(attributes: Mapping[str, Any]) -> list[Any]:
+    """AttributeProtos of what ``encode`` gave (``captures`` left out)."""
+    from onnx import AttributeProto, helper, numpy_helper
+
+    made = []
+    for name, value in attributes.items():
+        if name == CAPTURES:
+            continue
+        if isinstance(value, Attrs):
+            made.append(AttributeProto.FromString(base64.b64decode(value["proto"])))
+        elif isinstance(value, Const):
+            made.append(helper.make_attribute(name, numpy_helper.from_array(value.numpy())))
+        else:
+            made.append(helper.make_attribute(name, list(value) if isinstance(value, tuple) else value))
+    return made
+
+
+def captured(node: Any) -> list[str]:
+    """Names that a node's subgraphs read from outside, in order, each once."""
+    from .proto import reads
+
+    own = set(node.input)
+    return [name for name in reads(node) if name not in own]

@@ -1,0 +1,84 @@
+"""Pools over sliding windows and over regions of interest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .context import NotLowered, Results, Row, Site
+from .window import window
+
+__all__ = ["ROWS"]
+
+
+def _window(n: Site) -> dict[str, Any]:
+    kernel = list(n.attr("kernel_shape"))
+    found = window(n, kernel, n.spec().shape[2:])
+    return {"kernel_size": kernel, **found, "ceil_mode": bool(n.attr("ceil_mode", 0))}
+
+
+def _average(n: Site) -> Results:
+    return str(n.b.avg_pool(n.x, **_window(n), count_include_pad=bool(n.attr("count_include_pad", 0))))
+
+
+def _max(n: Site) -> Results:
+    over = "tensor_column_major" if n.attr("storage_order", 0) else "tensor"
+    if n.wants(1):
+        return tuple(n.b.call("max_pool", n.x, outputs=2, **_window(n), indices_over=over))
+    return str(n.b.max_pool(n.x, **_window(n), indices_over=over))
+
+
+def _unpool(n: Site) -> Results:
+    """Without a given size: what a MaxPool of these windows would have read."""
+    kernel = list(n.attr("kernel_shape"))
+    rank = len(kernel)
+    stride = n.attr("strides") or [1] * rank
+    pads = n.attr("pads") or [0] * (2 * rank)
+    inferred = [
+        (d - 1) * s - pads[i] - pads[i + rank] + k
+        for i, (d, s, k) in enumerate(zip(n.spec().shape[2:], stride, kernel, strict=True))
+    ]
+    size = n.dims(2, "output shape")[2:] if n.opt(2) else inferred
+    if size == inferred:
+        return str(n.b.max_unpool(n.x, n.input(1), output_size=size, indices_over="tensor"))
+    # The indices count over the inferred size; what is larger than that is zeros behind it.
+    y = n.b.max_unpool(n.x, n.input(1), output_size=inferred, indices_over="tensor")
+    more = [want - have for want, have in zip(size, inferred, strict=True)]
+    return str(n.b.pad(y, pads=[0] * (rank + 2) + [0, 0, *more]))
+
+
+def _roi_align(n: Site) -> Results:
+    """Half-pixel coordinates are an attribute since opset 16; before, regions were not shifted."""
+    default = "half_pixel" if n.opset >= 16 else "output_half_pixel"
+    return str(
+        n.b.roi_align(
+            n.x,
+            n.input(1),
+            n.input(2),
+            output_size=[n.attr("output_height", 1), n.attr("output_width", 1)],
+            mode=n.attr("mode", "avg"),
+            sampling_ratio=n.attr("sampling_ratio", 0),
+            spatial_scale=n.attr("spatial_scale", 1.0),
+            aligned=n.attr("coordinate_transformation_mode", default) == "half_pixel",
+        )
+    )
+
+
+def _lp(n: Site) -> Results:
+    if n.attr("ceil_mode", 0) and n.attr("auto_pad", "NOTSET") not in ("NOTSET", ""):
+        raise NotLowered("auto_pad with ceil_mode")
+    return str(n.b.lp_pool(n.x, **_window(n), p=float(n.attr("p", 2))))
+
+
+def _max_roi(n: Site) -> Results:
+    size, scale = n.attr("pooled_shape"), n.attr("spatial_scale", 1.0)
+    return str(n.b.max_roi_pool(n.x, n.input(1), output_size=size, spatial_scale=scale))
+
+
+ROWS: dict[str, Row] = {
+    "AveragePool": _average,
+    "LpPool": _lp,
+    "MaxPool": _max,
+    "MaxRoiPool": _max_roi,
+    "MaxUnpool": _unpool,
+    "RoiAlign": _roi_align,
+}

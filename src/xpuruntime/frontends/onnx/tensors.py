@@ -1,0 +1,135 @@
+"""Tensors of an ONNX model by reference: where their bytes lie, and their content when somebody asks.
+
+A tensor whose elements stand dense in a file (external data, or ``raw_data`` of a model on disk) is a ``raw`` weight with an
+offset into that file. Any other is handed in by name: ``OnnxWeights`` is the mapping for that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ...errors import ModelError
+from ...protocols import Array
+from ...types import DType, TensorSpec
+
+__all__ = ["OnnxWeights", "raw_offsets", "tensor_array", "tensor_spec", "whereabouts"]
+
+_EXTERNAL = 1  # TensorProto.EXTERNAL
+_GRAPH, _INITIALIZER, _NAME, _RAW_DATA = 7, 5, 8, 9  # field numbers: ModelProto, GraphProto, TensorProto
+
+
+def tensor_spec(tensor: Any, dtypes: Mapping[int, DType]) -> TensorSpec | None:
+    """Shape and dtype; None for an element type that tensors here do not have."""
+    dtype = dtypes.get(tensor.data_type)
+    return None if dtype is None else TensorSpec(tuple(int(d) for d in tensor.dims), dtype)
+
+
+def tensor_array(tensor: Any, folder: Path | None = None) -> Array:
+    """The elements. Raises ModelError where they do not fit the tensor's own shape and type."""
+    import numpy as np
+    from onnx import checker, numpy_helper
+
+    try:
+        return np.asarray(numpy_helper.to_array(tensor, base_dir="" if folder is None else str(folder)))
+    except (OSError, checker.ValidationError) as error:
+        raise ModelError(
+            f"tensor {tensor.name!r}",
+            "its external data cannot be read",
+            got=error,
+            do="Save the model again with its data in one plain file.",
+        ) from error
+    except (ValueError, TypeError, KeyError, IndexError, OverflowError) as error:
+        raise ModelError(
+            f"tensor {tensor.name!r}",
+            "its elements do not fit its shape and type",
+            got=error,
+            do="Export the model again.",
+        ) from error
+
+
+def whereabouts(
+    tensor: Any, spec: TensorSpec, path: Path | None, offsets: Mapping[str, int]
+) -> dict[str, Any]:
+    """Keywords of the ``Weight`` that refers to it; none where it has to be handed in."""
+    if spec.dtype is DType.STRING or spec.dtype.bits < 8:
+        return {}
+    if tensor.data_location == _EXTERNAL:
+        entries = {e.key: e.value for e in tensor.external_data}
+        return {"file": entries["location"], "format": "raw", "offset": int(entries.get("offset") or 0)}
+    if path is not None and tensor.HasField("raw_data") and tensor.name in offsets:
+        return {"file": path.name, "format": "raw", "offset": offsets[tensor.name]}
+    return {}
+
+
+def raw_offsets(data: bytes) -> dict[str, int]:
+    """Where the ``raw_data`` of each initialiser begins in a serialised ModelProto, read off the wire format (a tag, then a
+    varint or a length; protobuf.dev/programming-guides/encoding).
+    """
+    found: dict[str, int] = {}
+    for field, start, end in _fields(data, 0, len(data)):
+        if field != _GRAPH:
+            continue
+        for inner, begin, stop in _fields(data, start, end):
+            if inner != _INITIALIZER:
+                continue
+            name, place = "", -1
+            for part, a, b in _fields(data, begin, stop):
+                if part == _NAME:
+                    name = data[a:b].decode("utf-8", "replace")
+                elif part == _RAW_DATA:
+                    place = a
+            if place >= 0:
+                found[name] = place
+    return found
+
+
+def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Field number, begin and end of every length-delimited field; others are skipped."""
+    while at < end:
+        tag, at = _varint(data, at)
+        kind = tag & 7
+        if kind == 0:
+            _, at = _varint(data, at)
+        elif kind == 2:
+            length, at = _varint(data, at)
+            yield tag >> 3, at, at + length
+            at += length
+        elif kind in (1, 5):
+            at += 8 if kind == 1 else 4
+        else:
+            return  # groups: protobuf 3 writes none
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < len(data):
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+    return value, at
+
+
+class OnnxWeights(Mapping[str, Array]):
+    """Weights of an imported model by name; each is read when asked for and not kept."""
+
+    def __init__(self, tensors: Mapping[str, Any], folder: Path | None) -> None:
+        self._tensors, self._folder = tensors, folder
+
+    def __getitem__(self, name: str) -> Array:
+        return tensor_array(self._tensors[name], self._folder)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def elements(self, name: str) -> int:
+        """How many elements a weight has, without reading it."""
+        return math.prod(self._tensors[name].dims)

@@ -1,0 +1,71 @@
+"""Contents of tensors that neither an input nor a weight decides: PyTorch computes them at import where a size or a number reads them."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from .nodes import listed
+
+__all__ = ["Contents"]
+
+_LARGEST = 1 << 20
+"""Elements of the largest tensor that is computed."""
+_DEEPEST = 500
+"""Nodes in a row behind a content that is asked for."""
+
+
+class Contents:
+    """Evaluates nodes of an exported program whose operands are all constants of the program.
+
+    given: constants of the program and numbers that were found, by FX node.
+    """
+
+    def __init__(self) -> None:
+        self.given: dict[Any, Any] = {}
+        self._found: dict[Any, Any] = {}
+
+    def of(self, node: Any) -> Any:
+        """The node's value, a tensor, a number or a list of them; None where an input, a weight or a random draw decides it."""
+        return self._of(node, 0)
+
+    def _of(self, node: Any, depth: int) -> Any:
+        if node in self.given:
+            return self.given[node]
+        if node not in self._found:
+            self._found[node] = self._computed(node, depth) if depth < _DEEPEST else None
+        return self._found[node]
+
+    def _computed(self, node: Any, depth: int) -> Any:
+        import torch
+
+        if node.op != "call_function" or not _is_plain(node):
+            return None
+        operands: dict[Any, Any] = {}
+        for operand in node.all_input_nodes:
+            value = self._of(operand, depth + 1)
+            if value is None:
+                return None
+            operands[operand] = value
+        try:
+            args, kwargs = torch.fx.map_arg((node.args, node.kwargs), operands.__getitem__)
+            here = {"device": "cpu"} if "device" in kwargs else {}
+            with torch.no_grad():
+                made = node.target(*args, **{**kwargs, **here})
+        except Exception:  # the walk says what is wrong with the call
+            return None
+        tensors = [t for t in listed(made) if isinstance(t, torch.Tensor)]
+        return made if all(t.numel() <= _LARGEST for t in tensors) else None
+
+
+def _is_plain(node: Any) -> bool:
+    """Whether the node gives the same for the same operands, changes nothing and makes nothing large."""
+    import torch
+
+    if node.target is operator.getitem:
+        return True
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or schema.is_mutable or torch.Tag.nondeterministic_seeded in node.target.tags:
+        return False
+    sizes = [t.shape for t in listed(node.meta.get("val")) if isinstance(t, torch.Tensor)]
+    return all(torch.Size(d for d in s if isinstance(d, int)).numel() <= _LARGEST for s in sizes)

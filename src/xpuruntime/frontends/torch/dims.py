@@ -1,0 +1,134 @@
+"""PyTorch's symbolic sizes as dims: sums, products and floor divisions, under the names that the user gave."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...types import Dim, DimLike, DType, TensorSpec, dim
+from .ops import NotLowered
+
+__all__ = ["Symbols", "alike", "dtype_of", "spec_of"]
+
+_PROBES = (2, 3, 5, 7, 16, 31)
+
+
+class Symbols:
+    """Names of symbols, and what is known of their ranges.
+
+    names: PyTorch's symbol (``s77``) -> ours.
+    known: symbols of ours that a value's shape binds when the graph runs; others stand for content of tensors.
+    fixed: PyTorch's symbols for contents that the program decides, and what they are.
+    """
+
+    def __init__(self) -> None:
+        self.names: dict[str, str] = {}
+        self.known: set[str] = set()
+        self.fixed: dict[str, int] = {}
+
+    def fix(self, size: Any, value: int) -> None:
+        """From here on the size, where it is one symbol, is the value."""
+        expr = getattr(getattr(size, "node", None), "expr", None)
+        if expr is not None and expr.is_Symbol:
+            self.fixed[str(expr)] = value
+
+    def name(self, symbol: Any, wanted: str) -> None:
+        """Call a symbol of PyTorch's so, unless it has a name, or the name is another's."""
+        taken = set(self.names.values())
+        names = itertools.chain([wanted], (f"{wanted}_{i}" for i in itertools.count(2)))
+        self.names.setdefault(str(symbol), next(n for n in names if n not in taken))
+
+    def dim(self, size: Any) -> DimLike:
+        """An int or a SymInt as a dim. Raises NotLowered for what a dim cannot say."""
+        if isinstance(size, int) and not isinstance(size, bool):
+            return size
+        return self.expression(size.node.expr)
+
+    def expression(self, expr: Any) -> DimLike:
+        """A sympy expression as a dim. Raises NotLowered."""
+        if fixed := {s: self.fixed[str(s)] for s in expr.free_symbols if str(s) in self.fixed}:
+            expr = expr.subs(fixed)
+        if expr.is_Integer:
+            return int(expr)
+        if expr.is_Symbol:
+            return dim(self.names.setdefault(str(expr), str(expr)))
+        kind, args = type(expr).__name__, expr.args
+        if kind == "Pow" and args[1].is_Integer and args[1] > 0:
+            kind, args = "Mul", (args[0],) * int(args[1])
+        if kind not in ("Add", "Mul", "FloorDiv", "CleanDiv", "Mod", "PythonMod"):
+            raise NotLowered(f"the size {expr} is no sum, product or floor division")
+        first, *rest = (self.expression(a) for a in args)
+        for other in rest:
+            if kind == "Add":
+                first = first + other
+            elif kind == "Mul":
+                first = first * other
+            elif kind in ("FloorDiv", "CleanDiv"):
+                first = first // other
+            else:
+                first = first - other * (first // other)
+        return first
+
+    def ranges(self, constraints: Mapping[Any, Any]) -> dict[str, list[int | None]]:
+        """[smallest, largest] by symbol, where PyTorch knows one; None is no bound."""
+        found: dict[str, list[int | None]] = {}
+        for symbol, span in constraints.items():
+            name = self.names.get(str(symbol))
+            if name is not None:
+                found[name] = [_bound(span.lower), _bound(span.upper)]
+        return dict(sorted(found.items()))
+
+
+def _bound(value: Any) -> int | None:
+    """An integer bound; PyTorch writes infinity in several ways."""
+    if not getattr(value, "is_Integer", isinstance(value, int)):
+        return None
+    return int(value) if abs(int(value)) < 2**62 else None
+
+
+def dtype_of(dtype: Any) -> DType:
+    """A torch dtype as ours. Raises NotLowered for one that no tensor of the graph has."""
+    try:
+        return DType(str(dtype).removeprefix("torch."))
+    except ValueError as error:
+        raise NotLowered(f"the graph has no dtype {dtype}") from error
+
+
+def spec_of(tensor: Any, symbols: Symbols) -> TensorSpec:
+    """Shape and dtype of a (fake) tensor. Raises NotLowered for a sparse one, and for what ``Symbols.dim`` cannot say."""
+    if str(tensor.layout) != "torch.strided":
+        raise NotLowered(f"its layout is {tensor.layout}")
+    return TensorSpec(tuple(symbols.dim(d) for d in tensor.shape), dtype_of(tensor.dtype))
+
+
+def alike(ours: TensorSpec, theirs: TensorSpec) -> bool:
+    """The same dtype and shape. Symbolic sizes that are written differently are compared by value at several places."""
+    if ours.dtype is not theirs.dtype or ours.rank != theirs.rank:
+        return False
+    return ours.shape == theirs.shape or all(map(_equal, ours.shape, theirs.shape))
+
+
+def _equal(a: DimLike, b: DimLike) -> bool:
+    if a == b or (isinstance(a, int) and isinstance(b, int)):
+        return a == b
+    symbols = sorted(_symbols(a) | _symbols(b))
+    return all(_at(a, values) == _at(b, values) for values in _grids(symbols))
+
+
+def _symbols(value: DimLike) -> frozenset[str]:
+    return value.symbols if isinstance(value, Dim) else frozenset()
+
+
+def _at(value: DimLike, values: Mapping[str, int]) -> DimLike:
+    return value.substitute(values) if isinstance(value, Dim) else value
+
+
+def _grids(symbols: Sequence[str]) -> list[dict[str, int]]:
+    """Sizes to try: each symbol takes each probe, the others another one."""
+    count = len(_PROBES)
+    return [
+        {s: 840 * _PROBES[(start + step * i) % count] for i, s in enumerate(symbols)}
+        for start in range(count)
+        for step in (1, 5)
+    ] + [{s: _PROBES[(start + i) % count] * 12 + 60 for i, s in enumerate(symbols)} for start in range(count)]

@@ -1,0 +1,190 @@
+"""From a module to an ExportedProgram: example inputs, dynamic shapes, and torch's own "no" made readable."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import re
+import traceback
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ...errors import EngineUnavailable, InputError, ModelError
+
+__all__ = ["exported", "find_torch", "first_lines", "quiet", "speaker"]
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_INTERNAL = re.compile(r"[/\\](torch[/\\](?!nn[/\\])|xpuruntime[/\\]frontends[/\\]|contextlib\.py)")
+"""Files whose lines say nothing of the model: PyTorch's own but its layers, and this package's."""
+_CALLS = {
+    "_detect_is_causal_mask": "Give tgt_is_causal=True or False beside tgt_mask= (is_causal= beside mask= of an encoder): "
+    "without it PyTorch compares the mask's content. Or export the part without it."
+}
+"""Functions of PyTorch's layers that read a tensor's content -> how to call the layer so that they do not."""
+_CONTROL_FLOW = "Take the branch on something known at export (a shape, a flag), write it with torch.where or torch.cond, or export the part without it."
+_REASONS = (
+    (
+        "not a known type",
+        "takes or returns an object that PyTorch cannot take apart into tensors",
+        "Return tensors, tuples or dicts (transformers: config.use_cache = False), or register the type with torch.export.register_dataclass.",
+    ),
+    ("data-dependent", "branches on the content of a tensor", _CONTROL_FLOW),
+    ("GuardOnDataDependent", "branches on the content of a tensor", _CONTROL_FLOW),
+    (
+        "Constraints violated",
+        "does not allow the dynamic shapes asked for",
+        "Take a torch.export.Dim as torch suggests, or leave that dim out.",
+    ),
+    (
+        "dynamic_shapes",
+        "cannot be exported with these dynamic shapes",
+        "Give dynamic_shapes the structure of the inputs: {'x': {0: 'batch'}}.",
+    ),
+)
+
+
+def find_torch() -> Any:
+    """The torch package. Raises EngineUnavailable when it is missing, or too old for ``torch.export``."""
+    try:
+        import torch
+    except ImportError as error:
+        raise EngineUnavailable(
+            "extract_ir",
+            "reading a PyTorch model needs PyTorch, which is not installed",
+            do="Run: pip install 'xpuruntime[torch]'",
+        ) from error
+    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    if version < (2, 6):
+        raise EngineUnavailable(
+            "extract_ir",
+            "reading a PyTorch model needs PyTorch 2.6 or later",
+            got=torch.__version__,
+            do="Run: pip install --upgrade torch",
+        )
+    return torch
+
+
+def speaker(name: str) -> str:
+    """Who speaks in messages."""
+    return f"extract_ir({name!r})"
+
+
+def exported(model: Any, example_inputs: Any, dynamic_shapes: Any, who: str) -> Any:
+    """The ExportedProgram of a module on example inputs.
+
+    example_inputs: a tensor, a tuple of positional arguments, or a dict of keyword arguments.
+    dynamic_shapes: as ``torch.export.export`` takes it; a dim may also be a text, which is its name.
+    Raises InputError for inputs of another kind, ModelError when PyTorch cannot export the model.
+    """
+    torch = find_torch()
+    args, kwargs = _arguments(example_inputs, who)
+    shapes = _named_dims(dynamic_shapes, {})
+    args, kwargs = _without_ones(args, kwargs, shapes, model)
+    try:
+        with torch.no_grad(), quiet():
+            return torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
+    except Exception as error:  # torch raises many kinds, most of them RuntimeErrors of its own
+        text = str(error).strip() or type(error).__name__
+        what, do = next(
+            ((what, do) for key, what, do in _REASONS if key in text or key in type(error).__name__),
+            (
+                "cannot be exported",
+                "Make torch.export.export(model, inputs) work first; its reason stands above.",
+            ),
+        )
+        if "branches" in what:
+            text, do = _branch(error, text), next((_CALLS[f] for f in _functions(error)), do)
+        raise ModelError(who, what, got=first_lines(text), do=do) from error
+
+
+def first_lines(text: str, count: int = 6) -> str:
+    """Without addresses of objects, which say nothing."""
+    lines = [_ADDRESS.sub("", line.strip()) for line in text.splitlines() if line.strip()]
+    return " ".join(lines[:count])[:900]
+
+
+def _branch(error: BaseException, text: str) -> str:
+    """The condition that PyTorch could not decide, and the line of code that asks it."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not _INTERNAL.search(f.filename)]
+    if not frames:
+        return text
+    last = frames[-1]
+    return f"{text.strip().splitlines()[0]} at {last.filename}:{last.lineno}: {last.line}"
+
+
+def _functions(error: BaseException) -> list[str]:
+    """Known functions of PyTorch's layers that were running."""
+    return [f.name for f in traceback.extract_tb(error.__traceback__) if f.name in _CALLS]
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Torch's own deprecations are torch's."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _arguments(given: Any, who: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    torch = find_torch()
+    if isinstance(given, torch.Tensor):
+        return (given,), {}
+    if isinstance(given, tuple | list):
+        return tuple(given), {}
+    if isinstance(given, Mapping):
+        return (), dict(given)
+    raise InputError(
+        who,
+        "needs example inputs",
+        got=type(given).__name__,
+        do="Give one tensor, a tuple of positional arguments, or a dict of keyword arguments.",
+    )
+
+
+def _named_dims(shapes: Any, seen: dict[str, Any]) -> Any:
+    """Texts become dims of that name; one name is one dim."""
+    torch = find_torch()
+    if isinstance(shapes, str):
+        return seen.setdefault(shapes, torch.export.Dim(shapes))
+    if isinstance(shapes, Mapping):
+        return {k: _named_dims(v, seen) for k, v in shapes.items()}
+    if isinstance(shapes, list | tuple):
+        return type(shapes)(_named_dims(v, seen) for v in shapes)
+    return shapes
+
+
+def _without_ones(args: Any, kwargs: Any, shapes: Any, model: Any) -> tuple[Any, Any]:
+    """Examples whose dynamic dims are 2 where they were 1: PyTorch takes a 1 for a fixed size."""
+    if not shapes:
+        return args, kwargs
+    if isinstance(shapes, Mapping):
+        try:
+            bound = inspect.signature(getattr(model, "forward", model)).bind(*args, **kwargs)
+        except TypeError:  # no call of this model, as torch will say
+            return args, kwargs
+        for name, value in bound.arguments.items():
+            bound.arguments[name] = _grown(value, shapes.get(name))
+        return bound.args, bound.kwargs
+    return tuple(map(_grown, args, shapes)), kwargs
+
+
+def _grown(value: Any, shape: Any) -> Any:
+    torch = find_torch()
+    if isinstance(value, torch.Tensor) and shape:
+        dims = shape if isinstance(shape, Mapping) else dict(enumerate(shape))
+        size = list(value.shape)
+        for axis, wanted in dims.items():
+            if wanted is not None and not isinstance(wanted, int) and size[axis] == 1 and _moves(wanted):
+                size[axis] = 2
+        return value if size == list(value.shape) else value.expand(size).clone()
+    if isinstance(value, tuple | list) and isinstance(shape, tuple | list):
+        return type(value)(_grown(v, s) for v, s in zip(value, shape, strict=True))
+    if isinstance(value, dict) and isinstance(shape, Mapping):
+        return {k: _grown(v, shape.get(k)) for k, v in value.items()}
+    return value
+
+
+def _moves(wanted: Any) -> bool:
+    """Whether a dim is asked to be dynamic (``Dim.STATIC`` asks for the contrary)."""
+    return "STATIC" not in str(wanted)

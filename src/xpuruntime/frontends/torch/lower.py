@@ -1,0 +1,362 @@
+"""The walk over an exported program's nodes: each by its row of the table, else opaque with the reason."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ...errors import IrError
+from ...faults import is_fault, recorded
+from ...ir import Value, find_op
+from ...types import Dim, DimLike, DType, TensorSpec
+from ..builder import Builder
+from .content import Contents
+from .dims import Symbols, alike, dtype_of, spec_of
+from .names import source_of
+from .nodes import attribute, default, dense, has_extra_dim, is_number, listed, op_name, users
+from .ops import FREE, MAKERS, PAIRS, TABLE, NotLowered, Pair, Ref, Site, real_form
+
+__all__ = ["Lowering", "Unknown"]
+
+_INLINED = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
+_CONTROL_FLOW = ("cond", "while_loop", "map_impl", "scan", "associative_scan")
+
+
+class Unknown:
+    """A number that a tensor's content decides; whoever reads it is not lowered."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+
+class Lowering:
+    """Lowers nodes into ``b``.
+
+    values:  FX node -> Ref, a list of them, a dim or another plain value.
+    contents: of what the program itself decides.
+    refused: ATen names whose row did not take a call, so that PyTorch may decompose them instead.
+    """
+
+    def __init__(self, b: Builder, symbols: Symbols) -> None:
+        self.b, self.symbols = b, symbols
+        self.values: dict[Any, Any] = {}
+        self.contents = Contents()
+        self.refused: set[str] = set()
+
+    def nodes(self, nodes: Iterable[Any]) -> None:
+        """Lower nodes in order; inputs and outputs of the program are its caller's business."""
+        for node in nodes:
+            if node.op == "get_attr":
+                self.values[node] = attribute(node)
+            elif node.op == "call_function":
+                self._call(node)
+
+    def argument(self, value: Any) -> Any:
+        """An FX argument as a Site holds it. Raises NotLowered."""
+        import torch
+        from torch import fx
+
+        if isinstance(value, fx.Node):
+            found = self.values[value]
+            if isinstance(found, Unknown):
+                raise NotLowered(found.reason)
+            return self._bound(found)
+        if isinstance(value, list | tuple):
+            return [self.argument(v) for v in value]
+        if isinstance(value, torch.dtype):
+            return dtype_of(value)
+        if isinstance(value, torch.SymInt):
+            return self._bound(self.symbols.dim(value))
+        return value
+
+    def _bound(self, value: Any) -> Any:
+        if isinstance(value, Dim) and not value.symbols <= self.symbols.known:
+            raise NotLowered("a size depends on the content of a tensor")
+        return value
+
+    # ── one node ──
+
+    def _call(self, node: Any) -> None:
+        target = node.target
+        if target is operator.getitem:
+            self.values[node] = self._item(node)
+            return
+        result = node.meta.get("val")
+        if is_number(result) and str(target) == "aten._local_scalar_dense.default":
+            self._content(node)
+            return
+        if is_number(result):
+            self.values[node] = self._number(node, result)
+            return
+        kind = getattr(target, "__name__", str(target))
+        if kind in _INLINED:
+            self._inline(node)
+            return
+        op, domain = op_name(target)
+        if result is None:
+            self.values[node] = None  # an assertion; it makes nothing
+            return
+        with self.b.source(source_of(node, f"{domain}.{op}" if domain else op)):
+            mark, before = len(self.b.nodes), self.b.stem
+            self.b.stem = node.name
+            try:
+                made = self._lower(node, domain, op)
+            except NotLowered as no:
+                reason = no.reason
+            except IrError as error:
+                reason = f"{error.what}{'' if error.got is None else f' ({error.got})'}"
+            except Exception as error:
+                if not is_fault(error) or isinstance(error, MemoryError):
+                    raise
+                reason = f"a fault of xpuruntime: its lowering failed with {recorded(error).text}"
+            else:
+                self._name(node, made, mark)
+                return
+            finally:
+                self.b.stem = before
+            self._undo(mark)
+            self.refused.add(op)
+            self._opaque(node, domain, op, reason)
+
+    def _lower(self, node: Any, domain: str, op: str) -> list[str | Pair | None]:
+        name = op if domain == "aten" else f"{domain}::{op}"
+        row: Any = MAKERS.get(name) or TABLE.get(name)
+        if row is None and domain != "aten":
+            raise NotLowered(
+                "control flow" if op in _CONTROL_FLOW else f"the op is of the library {domain or 'torch'!r}"
+            )
+        if row is None and name not in PAIRS:
+            raise NotLowered("the op has no row in the table of ATen ops")
+        arguments = self._arguments(node)
+        if any(map(_has_pair, arguments.values())):
+            row = PAIRS.get(name)
+        if row is None:
+            raise NotLowered("the op has no form for complex numbers")
+        site = Site(self.b, op, arguments, self._specs(node), lambda i: users(node, i), dense(node))
+        mark = len(self.b.nodes)
+        made = row(site)
+        self._found(mark)
+        for argument, value in site.args.items():
+            if argument not in site.read and argument not in FREE and value != default(node, argument):
+                raise NotLowered(f"its argument {argument} is {value}")
+        results: list[str | Pair | None] = [made] if isinstance(made, str | Pair) else list(made)
+        self._fix_sizes(node, results)
+        theirs = self._specs(node)
+        for i, value in enumerate(results):
+            self._checked(node, i, value, theirs[i] if i < len(theirs) else None)
+        return results
+
+    def _fix_sizes(self, node: Any, results: Sequence[str | Pair | None]) -> None:
+        """Sizes that PyTorch leaves open for this node's content, and that the program decides."""
+        fresh = {str(symbol) for symbol in node.meta.get("unbacked_bindings") or ()}
+        if not fresh:
+            return
+        for value, theirs in zip(results, listed(node.meta["val"]), strict=False):
+            for name in _values(value)[:1]:
+                for ours, size in zip(self.b.spec(name).shape, theirs.shape, strict=False):
+                    if isinstance(ours, int) and str(size) in fresh:
+                        self.symbols.fix(size, ours)
+
+    def _checked(self, node: Any, position: int, value: str | Pair | None, theirs: TensorSpec | None) -> None:
+        """The result is what PyTorch says it is: a row that errs is found here, and not in somebody's scores."""
+        if value is None:
+            if users(node, position):
+                raise NotLowered(f"its result {position} is not made")
+            return
+        if isinstance(value, Pair) and theirs is not None:
+            theirs = real_form(theirs)
+        for ours in (self.b.spec(v) for v in _values(value)):
+            if has_extra_dim(node, position) and theirs is not None:
+                theirs = replace(theirs, shape=(theirs.shape[0], *theirs.shape[2:]))
+            if theirs is not None and not alike(ours, theirs):
+                raise NotLowered(f"its result {position} would be {ours} where PyTorch's is {theirs}")
+
+    def _arguments(self, node: Any) -> dict[str, Any]:
+        schema = node.target._schema.arguments
+        given = dict(zip((a.name for a in schema), node.args, strict=False)) | dict(node.kwargs)
+        full = {a.name: given.get(a.name, a.default_value if a.has_default_value() else None) for a in schema}
+        return {name: None if name in FREE else self.argument(value) for name, value in full.items()}
+
+    def _specs(self, node: Any) -> list[TensorSpec | None]:
+        """Results as PyTorch infers them."""
+        return [None if v is None else spec_of(v, self.symbols) for v in listed(node.meta["val"])]
+
+    def _found(self, mark: int) -> None:
+        """Symbols that the new nodes bring in: counts of what an op finds become known, others depend on a tensor's content."""
+        for made in self.b.nodes[mark:]:
+            fresh = frozenset().union(*(v.spec.symbols for v in made.outputs if v.spec)) - self.symbols.known
+            if fresh and not find_op(made.op).data_dependent:
+                raise NotLowered("a size depends on the content of a tensor")
+            self.symbols.known |= fresh
+
+    # ── results ──
+
+    def _name(self, node: Any, made: Sequence[str | Pair | None], mark: int) -> None:
+        """Results take the FX node's name where they were made here (a view of nothing new keeps the one it has)."""
+        import torch
+
+        several = not isinstance(node.meta["val"], torch.Tensor)
+        refs = []
+        for i, value in enumerate(made):
+            wanted = f"{node.name}.{i}" if several and i else node.name
+            named = [
+                self._named(mark, v, f"{wanted}.imag" if k else wanted) for k, v in enumerate(_values(value))
+            ]
+            refs.append(None if value is None else Pair(*named) if isinstance(value, Pair) else Ref(*named))
+        self.values[node] = refs if several else refs[0]
+
+    def _named(self, mark: int, value: str, wanted: str) -> str:
+        """The value's name, after it took the wanted one where it was made since ``mark``."""
+        own = any(v.name == value for n in self.b.nodes[mark:] for v in n.outputs)
+        if not own or wanted in self.b.values:
+            return value
+        self._rename(mark, value, wanted)
+        return wanted
+
+    def _rename(self, mark: int, old: str, new: str) -> None:
+        nodes, values = self.b.nodes, self.b.values
+        for i in range(mark, len(nodes)):
+            outputs = tuple(Value(new, v.spec) if v.name == old else v for v in nodes[i].outputs)
+            inputs = tuple(new if v == old and isinstance(v, str) else v for v in nodes[i].inputs)
+            nodes[i] = replace(nodes[i], inputs=inputs, outputs=outputs)
+        values[new] = Value(new, values.pop(old).spec)
+
+    def _undo(self, mark: int) -> None:
+        for node in self.b.nodes[mark:]:
+            for value in node.outputs:
+                del self.b.values[value.name]
+        del self.b.nodes[mark:]
+
+    def _item(self, node: Any) -> Any:
+        source, index = node.args
+        values = self.values[source]
+        if isinstance(values, Unknown):
+            return values
+        return values[index]
+
+    def _number(self, node: Any, result: Any) -> Any:
+        """A size, or arithmetic on sizes: known as an expression."""
+        if type(result).__name__ == "SymInt":
+            try:
+                value: DimLike = self.symbols.dim(result)
+            except NotLowered as no:
+                return Unknown(no.reason)
+            return value
+        if isinstance(result, bool | int | float):
+            return result
+        return Unknown("it reads a number that is known only when it runs")
+
+    def _content(self, node: Any) -> None:
+        """The number that a tensor of one element holds: one that the program decides; else, as an operand, the tensor itself."""
+        (x,) = node.args
+        content = self.contents.of(x)
+        if content is not None:
+            self.values[node] = self.contents.given[node] = content.item()
+            self.symbols.fix(node.meta["val"], content.item())
+            return
+        with self.b.source(source_of(node, "aten._local_scalar_dense")):
+            value = self.values[x]
+            if type(value) is Ref and self.b.values[value.value].spec is not None:
+                scalar = value.value
+                if self.b.spec(scalar).rank:
+                    scalar = str(self.b.view(scalar, size=[], name=node.name))
+                self.values[node] = Ref(scalar)
+            else:
+                self.values[node] = Unknown("it reads a number that is known only when it runs")
+
+    def _inline(self, node: Any) -> None:
+        """A block under another gradient mode is its body."""
+        body = next(a for a in node.args if getattr(a, "op", "") == "get_attr")
+        graph = self.values[body].graph
+        operands = node.args[node.args.index(body) + 1 :]
+        placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+        for inner, outer in zip(placeholders, operands, strict=True):
+            self.values[inner] = self.values[outer]
+        self.nodes(graph.nodes)
+        (out,) = (n for n in graph.nodes if n.op == "output")
+        results = [self.values[v] if hasattr(v, "op") else v for v in listed(out.args[0])]
+        self.values[node] = results
+
+    # ── opaque ──
+
+    def _opaque(self, node: Any, domain: str, op: str, reason: str) -> None:
+        import torch
+
+        inputs: list[str | None] = []
+        attributes: dict[str, Any] = {}
+        for name, value in self._given(node).items():
+            _sort_out(name, value, inputs, attributes)
+        several = not isinstance(node.meta["val"], torch.Tensor)
+        outputs: list[tuple[str, TensorSpec | None]] = []
+        for i, value in enumerate(listed(node.meta["val"])):
+            name = f"{node.name}.{i}" if several and i else node.name
+            outputs.append((name if name not in self.b.values else self.b.fresh(name), self._spec(value)))
+        made = self.b.opaque(
+            op, inputs, outputs, reason=reason, domain=domain or "torch", attributes=attributes
+        )
+        refs = [Ref(v) for v in made]
+        self.values[node] = refs if several else refs[0]
+
+    def _given(self, node: Any) -> dict[str, Any]:
+        """Arguments by name; of what has no schema, or an argument that no graph holds, the tensors alone."""
+        try:
+            if hasattr(node.target, "_schema"):
+                return {name: self.joined(value) for name, value in self._arguments(node).items()}
+        except NotLowered:
+            pass
+        flat = [self.values.get(a) for a in node.all_input_nodes]
+        return {f"operand_{i}": self.joined(v) for i, v in enumerate(flat) if isinstance(v, Ref)}
+
+    def joined(self, value: Any) -> Any:
+        """The value with each pair as the one complex tensor that it stands for, which PyTorch makes."""
+        if isinstance(value, list):
+            return [self.joined(v) for v in value]
+        if not isinstance(value, Pair):
+            return value
+        part = self.b.spec(value.value)
+        whole = TensorSpec(part.shape, DType.COMPLEX64 if part.dtype is DType.FLOAT32 else DType.COMPLEX128)
+        (made,) = self.b.opaque(
+            "complex",
+            [value.value, value.imaginary],
+            [(self.b.fresh(f"{value.value}.complex"), whole)],
+            reason="a complex tensor is an output or reaches an op that takes real tensors only; torch.view_as_real gives its parts",
+            domain="aten",
+            attributes={"real": "%0", "imag": "%1"},
+        )
+        return Ref(made)
+
+    def _spec(self, value: Any) -> TensorSpec | None:
+        """Of an opaque result; None where the graph has no word for it."""
+        try:
+            spec = spec_of(value, self.symbols)
+        except (NotLowered, AttributeError):
+            return None
+        self.symbols.known |= spec.symbols
+        return spec
+
+
+def _values(value: str | Pair | None) -> list[str]:
+    """Names of a result's tensors: of a pair both."""
+    if value is None:
+        return []
+    return [value] if isinstance(value, str) else [value.value, value.imaginary]
+
+
+def _has_pair(value: Any) -> bool:
+    return isinstance(value, Pair | complex) or (isinstance(value, list) and any(map(_has_pair, value)))
+
+
+def _sort_out(name: str, value: Any, inputs: list[str | None], attributes: dict[str, Any]) -> None:
+    """Tensors become inputs, and the attribute says which of them the argument is (``%0``); all else is an attribute."""
+    if isinstance(value, Ref):
+        attributes[name] = f"%{len(inputs)}"
+        inputs.append(value.value)
+    elif isinstance(value, list) and any(isinstance(v, Ref) for v in value):
+        attributes[name] = [None if v is None else f"%{len(inputs) + i}" for i, v in enumerate(value)]
+        inputs.extend(v.value if isinstance(v, Ref) else None for v in value)
+    elif value is None or isinstance(value, bool | int | float | str | Dim | list):
+        attributes[name] = value
+    else:
+        attributes[name] = str(value)

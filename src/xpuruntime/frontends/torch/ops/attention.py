@@ -1,0 +1,56 @@
+"""Attention as one op, grouped heads as they are."""
+
+from __future__ import annotations
+
+from ....types import DimLike
+from .context import NotLowered, Results, Row, Site
+
+__all__ = ["ROWS"]
+
+
+def _four(n: Site, value: str, lead: tuple[DimLike, ...]) -> str:
+    """[..., heads, length, size] as rank 4: what stands before the heads becomes one dim."""
+    shape = n.spec(value).shape
+    if len(shape) == 4:
+        return value
+    batch: DimLike = 1
+    for d in lead:
+        batch = batch * d
+    heads = shape[-3] if len(shape) > 2 else 1
+    return str(n.b.view(value, size=[batch, heads, *shape[-2:]]))
+
+
+def _attention(n: Site) -> Results:
+    """A query whose mask hides every key gives 0, here and there. enable_gqa changes nothing: heads that divide are shared."""
+    if n["dropout_p"] != 0.0:
+        raise NotLowered("it drops out")
+    n.ignore("enable_gqa")
+    q, k, v = n.t("query"), n.t("key"), n.t("value")
+    lead = n.spec(q).shape[:-3]
+    for value in (k, v):
+        if n.spec(value).shape[:-3] != lead:
+            raise NotLowered("its batches are broadcast")
+    if not n.args["enable_gqa"] and not n.spec(q).shape[-3:-2] == n.spec(k).shape[-3:-2]:
+        raise NotLowered("its heads are broadcast")
+    if n.spec(k).shape[-3:-2] != n.spec(v).shape[-3:-2]:
+        raise NotLowered("keys and values differ in heads")
+    mask, scale = n.opt("attn_mask"), n["scale"]
+    if mask is not None and n.spec(q).rank != 4 and n.spec(mask).rank > 2:
+        want = (*lead, *n.spec(q).shape[-3:-2])
+        if n.spec(mask).shape[:-2] != want:
+            raise NotLowered("its mask is broadcast over batches of another rank")
+        mask = _four(n, mask, lead)
+    if scale is None and n.spec(q).shape[-1] == 0:
+        raise NotLowered("its heads are empty")
+    y = n.b.attention(
+        *(_four(n, t, lead) for t in (q, k, v)),
+        mask,
+        causal=n["is_causal"],
+        scale=None if scale is None else float(scale),
+    )
+    made = str(y)
+    shape = n.out().shape
+    return made if len(shape) == 4 else str(n.b.view(made, size=shape))
+
+
+ROWS: dict[str, Row] = {"scaled_dot_product_attention": _attention}

@@ -1,0 +1,37 @@
+"""Convolutions of any rank, and the columns that they are made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .context import Results, Row, Site, listed
+
+__all__ = ["ROWS", "layout"]
+
+_WINDOW = ("kernel_size", "stride", "padding", "dilation")
+
+
+def layout(n: Site, rank: int) -> dict[str, Any]:
+    """Where the kernel of a convolution goes."""
+    attrs: dict[str, Any] = {k: listed(n[k], rank) for k in ("stride", "padding", "dilation")}
+    extra = listed(n["output_padding"], rank)
+    if n["transposed"]:
+        attrs["output_padding"] = extra
+    return attrs | {"groups": n["groups"], "transposed": n["transposed"]}
+
+
+def _convolution(n: Site) -> Results:
+    rank = n.spec(n.t("weight")).rank - 2
+    return str(n.b.convolution(n.x, n.t("weight"), n.opt("bias"), **layout(n, rank)))
+
+
+def _im2col(n: Site) -> Results:
+    return str(n.b.im2col(n.x, **{k: listed(n[k], 2) for k in _WINDOW}))
+
+
+def _col2im(n: Site) -> Results:
+    size = listed(n["output_size"], 2)
+    return str(n.b.col2im(n.x, output_size=size, **{k: listed(n[k], 2) for k in _WINDOW}))
+
+
+ROWS: dict[str, Row] = {"col2im": _col2im, "convolution": _convolution, "im2col": _im2col}

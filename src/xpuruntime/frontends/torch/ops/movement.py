@@ -1,0 +1,212 @@
+"""Elements keep their value and change their place. A view is a value of its own here: the graph has no aliases."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ....types import DimLike
+from .context import NotLowered, Results, Row, Site
+from .elementwise import call
+
+__all__ = ["ROWS"]
+
+
+def _itself(n: Site) -> Results:
+    return n.x
+
+
+def _view(n: Site) -> Results:
+    size = n.out().shape
+    n.ignore("size", "shape")
+    return n.x if n.spec().shape == size else str(n.b.view(n.x, size=size))
+
+
+def _transpose(n: Site) -> Results:
+    rank = n.spec().rank
+    order = list(range(rank))
+    if rank:
+        a, b = n["dim0"] % rank, n["dim1"] % rank
+        order[a], order[b] = order[b], order[a]
+    n.ignore("dim0", "dim1")
+    return str(n.b.permute(n.x, dims=order))
+
+
+def _t(n: Site) -> Results:
+    return n.x if n.spec().rank < 2 else str(n.b.permute(n.x, dims=[1, 0]))
+
+
+def _expand(n: Site) -> Results:
+    n.ignore("size")
+    size = n.out().shape
+    return n.x if n.spec().shape == size else str(n.b.expand(n.x, size=size))
+
+
+def _squeeze(n: Site) -> Results:
+    """Of the dims that are named (or all) those of 1."""
+    spec = n.spec()
+    named = range(spec.rank) if "dim" not in n.args else n["dim"]
+    dims = [named] if isinstance(named, int) else list(named)
+    ones = sorted({d % spec.rank for d in dims if spec.rank and spec.shape[d] == 1})
+    return str(n.b.squeeze(n.x, dims=ones)) if ones else n.x
+
+
+def _cat(n: Site) -> Results:
+    """In the result's dtype. An empty vector joins anything and adds nothing: an old habit of PyTorch's."""
+    values = [v for v in n.ts("tensors") if v is not None]
+    kept = [v for v in values if n.spec(v).shape != (0,)] or values[:1]
+    typed = [n.cast(v, n.out().dtype) for v in kept]
+    dim = n["dim"]
+    return typed[0] if len(typed) == 1 else str(n.b.cat(*typed, dim=dim))
+
+
+def _stack(n: Site) -> Results:
+    values, rank = [v for v in n.ts("tensors") if v is not None], n.out().rank
+    dim = n["dim"] % rank
+    return str(n.b.cat(*(n.b.unsqueeze(n.cast(v, n.out().dtype), dims=[dim]) for v in values), dim=dim))
+
+
+def _split(n: Site) -> Results:
+    dim = n["dim"]
+    n.ignore("split_sizes", "split_size")
+    sizes = [n.out(i).shape[dim] for i in range(len(n.results))]
+    made = n.b.split(n.x, sizes=sizes, dim=dim)
+    return [made] if isinstance(made, str) else list(made)
+
+
+def _unbind(n: Site) -> Results:
+    dim = n["dim"]
+    return [str(n.b.select(n.x, dim=dim, index=i)) if n.wants(i) else None for i in range(len(n.results))]
+
+
+def _place(n: Site) -> dict[str, Any]:
+    """dim, start, end and step of a slice; an end beyond any tensor is none."""
+    end, step = n["end"], n["step"]
+    if not isinstance(step, int):
+        raise NotLowered("its step is symbolic")
+    if isinstance(end, int) and end >= 2**62:
+        end = None
+    start = n["start"]
+    return {"dim": n["dim"], "start": 0 if start is None else start, "end": end, "step": step}
+
+
+def _slice(n: Site) -> Results:
+    place = _place(n)
+    if (place["start"], place["end"], place["step"]) == (0, None, 1):
+        return n.x
+    return str(n.b.slice(n.x, **place))
+
+
+def _slice_scatter(n: Site) -> Results:
+    return str(n.b.slice_scatter(n.x, n.cast(n.t("src"), n.spec().dtype), **_place(n)))
+
+
+def _select_scatter(n: Site) -> Results:
+    source = n.cast(n.t("src"), n.spec().dtype)
+    return str(n.b.select_scatter(n.x, source, dim=n["dim"], index=n["index"]))
+
+
+def _as_strided(n: Site) -> Results:
+    """PyTorch counts in the memory behind the tensor; the graph's values are dense, so the tensor must have been."""
+    size, stride, offset = n["size"], n["stride"], n["storage_offset"] or 0
+    if not n.dense("self"):
+        raise NotLowered("it reads memory that lies behind another view")
+    reach = [*size, *stride, offset, *n.spec().shape]
+    if not all(isinstance(d, int) for d in reach):
+        raise NotLowered("its sizes are symbolic")
+    last = offset + sum((d - 1) * s for d, s in zip(size, stride, strict=True))
+    if math.prod(size) and last >= math.prod(n.spec().shape):
+        raise NotLowered("it reads beyond the tensor")
+    return str(n.b.as_strided(n.x, size=size, stride=stride, offset=offset))
+
+
+def _unfold(n: Site) -> Results:
+    """Windows along a dim, as one more dim at the end."""
+    shape = n.spec().shape
+    if not shape:
+        raise NotLowered("a scalar has no dim")
+    strides: list[DimLike] = [1] * len(shape)
+    for i in range(len(shape) - 2, -1, -1):
+        strides[i] = strides[i + 1] * shape[i + 1]
+    dim, step = n["dimension"] % len(shape), n["step"]
+    n.ignore("size")
+    stride = [*strides[:dim], strides[dim] * step, *strides[dim + 1 :], strides[dim]]
+    return str(n.b.as_strided(n.x, size=n.out().shape, stride=stride))
+
+
+def _roll(n: Site) -> Results:
+    """Without dims over the flattened elements."""
+    shifts, dims, spec = n["shifts"], n["dims"], n.spec()
+    shifts = shifts if isinstance(shifts, list) else [shifts]
+    if dims:
+        return str(n.b.roll(n.x, shifts=shifts, dims=dims))
+    flat = n.b.view(n.x, size=[-1])
+    return str(n.b.view(n.b.roll(flat, shifts=shifts, dims=[0]), size=spec.shape))
+
+
+def _pad(mode: str) -> Row:
+    """ATen counts pads from the last dim on, begin and end of each."""
+
+    def row(n: Site) -> Results:
+        name = "pad" if "pad" in n.args else "padding"
+        given, rank = n[name], n.spec().rank
+        begins: list[DimLike] = [0] * rank
+        ends: list[DimLike] = [0] * rank
+        for i in range(len(given) // 2):
+            begins[rank - 1 - i], ends[rank - 1 - i] = given[2 * i], given[2 * i + 1]
+        attrs = {"value": n["value"]} if mode == "constant" else {}
+        return str(n.b.pad(n.x, pads=[*begins, *ends], mode=mode, **attrs))
+
+    return row
+
+
+def _pixels(op: str, factor: str) -> Row:
+    return lambda n: str(n.b.call(op, n.x, block_size=n[factor], mode="CRD"))
+
+
+ROWS: dict[str, Row] = {
+    "_unsafe_view": _view,
+    "alias": _itself,
+    "as_strided": _as_strided,
+    "cat": _cat,
+    "clone": _itself,
+    "constant_pad_nd": _pad("constant"),
+    "contiguous": _itself,
+    "detach": _itself,
+    "diagonal": call("diagonal", "self", offset="offset", dim1="dim1", dim2="dim2"),
+    "expand": _expand,
+    "flip": call("flip", "self", dims="dims"),
+    "lift_fresh_copy": _itself,
+    "permute": call("permute", "self", dims="dims"),
+    "permute_copy": call("permute", "self", dims="dims"),
+    "pixel_shuffle": _pixels("depth_to_space", "upscale_factor"),
+    "pixel_unshuffle": _pixels("space_to_depth", "downscale_factor"),
+    "reflection_pad1d": _pad("reflect"),
+    "reflection_pad2d": _pad("reflect"),
+    "reflection_pad3d": _pad("reflect"),
+    "repeat": call("repeat", "self", repeats="repeats"),
+    "replication_pad1d": _pad("replicate"),
+    "replication_pad2d": _pad("replicate"),
+    "replication_pad3d": _pad("replicate"),
+    "reshape": _view,
+    "roll": _roll,
+    "select.int": call("select", "self", dim="dim", index="index"),
+    "select_scatter": _select_scatter,
+    "slice.Tensor": _slice,
+    "slice_scatter": _slice_scatter,
+    "split.Tensor": _split,
+    "split_with_sizes": _split,
+    "squeeze": _squeeze,
+    "squeeze.dim": _squeeze,
+    "squeeze.dims": _squeeze,
+    "stack": _stack,
+    "t": _t,
+    "transpose.int": _transpose,
+    "tril": call("tril", "self", diagonal="diagonal"),
+    "triu": call("triu", "self", diagonal="diagonal"),
+    "unbind.int": _unbind,
+    "unfold": _unfold,
+    "unsqueeze": call("unsqueeze", "self", dims="dim"),
+    "view": _view,
+    "view_copy": _view,
+}

@@ -1,0 +1,80 @@
+"""Normalisations, each as one op."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+
+from .context import NotLowered, Results, Row, Site
+
+__all__ = ["ROWS"]
+
+
+def _made(values: Any) -> Results:
+    return values if isinstance(values, str) else list(values)
+
+
+def _layer_norm(n: Site) -> Results:
+    n.ignore("cudnn_enable")
+    attrs = {"normalized_shape": n["normalized_shape"], "eps": n["eps"]}
+    count = n.needed(len(n.results))
+    return _made(n.b.layer_norm(n.x, n.opt("weight"), n.opt("bias"), outputs=count, **attrs))
+
+
+def _rms_norm(n: Site) -> Results:
+    """Without eps: the distance from 1 to the next number of the operand's type."""
+    eps = n["eps"]
+    if eps is None:
+        eps = float(ml_dtypes.finfo(n.spec().dtype.numpy).eps)
+    attrs = {"normalized_shape": n["normalized_shape"], "eps": eps}
+    return _made(n.b.rms_norm(n.x, n.opt("weight"), outputs=n.needed(len(n.results)), **attrs))
+
+
+def _group_norm(groups: str) -> Row:
+    def row(n: Site) -> Results:
+        n.ignore("cudnn_enabled", "N", "C", "HxW")
+        count = n.needed(len(n.results))
+        attrs = {"groups": n[groups], "eps": n["eps"], "outputs": count}
+        return _made(n.b.group_norm(n.x, n.opt("weight"), n.opt("bias"), **attrs))
+
+    return row
+
+
+def _instance_norm(n: Site) -> Results:
+    if not n["use_input_stats"] or n.opt("running_mean") or n.opt("running_var"):
+        raise NotLowered("it uses or moves running statistics")
+    n.ignore("momentum", "cudnn_enabled")
+    return str(n.b.instance_norm(n.x, n.opt("weight"), n.opt("bias"), eps=n["eps"]))
+
+
+def _batch_norm(n: Site) -> Results:
+    """By the running statistics. The other results are empty and nobody's."""
+    n.ignore("momentum")
+    if n.wants(1) or n.wants(2):
+        raise NotLowered("somebody reads its statistics, which it does not make")
+    operands = [n.opt("weight"), n.opt("bias"), n.t("running_mean"), n.t("running_var")]
+    return [str(n.b.batch_norm(n.x, *operands, eps=n["eps"])), None, None]
+
+
+def _batch_norm_train(n: Site) -> Results:
+    """By the batch's own statistics; the running ones are moved where there are any."""
+    if not n["training"]:
+        raise NotLowered("it is called without training")
+    running = [n.opt(k) if k in n.args else None for k in ("running_mean", "running_var")]
+    attrs = {"momentum": n["momentum"], "eps": n["eps"], "outputs": n.needed(len(n.results))}
+    return _made(n.b.batch_norm_train(n.x, n.opt("weight"), n.opt("bias"), *running, **attrs))
+
+
+ROWS: dict[str, Row] = {
+    "_fused_rms_norm": _rms_norm,
+    "_native_batch_norm_legit.no_stats": _batch_norm_train,
+    "_native_batch_norm_legit_functional": _batch_norm_train,
+    "_native_batch_norm_legit_no_training": _batch_norm,
+    "group_norm": _group_norm("num_groups"),
+    "instance_norm": _instance_norm,
+    "layer_norm": _layer_norm,
+    "native_group_norm": _group_norm("group"),
+    "native_layer_norm": _layer_norm,
+    "rms_norm": _rms_norm,
+}

@@ -1,0 +1,79 @@
+"""Pooling."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .context import Results, Row, Site, listed
+
+__all__ = ["ROWS", "window"]
+
+
+def window(n: Site, rank: int) -> dict[str, Any]:
+    """Where the window of a pooling goes; a stride that is left out is the kernel."""
+    kernel = listed(n["kernel_size"], rank)
+    dilation = n["dilation"] if "dilation" in n.args else 1
+    return {
+        "kernel_size": kernel,
+        "stride": listed(n["stride"], rank) or kernel,
+        "padding": listed(n["padding"], rank),
+        "dilation": listed(dilation, rank),
+        "ceil_mode": n["ceil_mode"],
+    }
+
+
+def _avg(rank: int) -> Row:
+    def row(n: Site) -> Results:
+        divisor = n["divisor_override"] if "divisor_override" in n.args else None
+        inside = n["count_include_pad"]
+        return str(n.b.avg_pool(n.x, count_include_pad=inside, divisor=divisor, **window(n, rank)))
+
+    return row
+
+
+def _max(rank: int, *, indices: bool = False) -> Row:
+    def row(n: Site) -> Results:
+        made = n.b.max_pool(n.x, outputs=n.needed(2) if indices else 1, **window(n, rank))
+        return made if isinstance(made, str) else list(made)
+
+    return row
+
+
+def _adaptive(op: str, rank: int, *, indices: bool = False) -> Row:
+    def row(n: Site) -> Results:
+        size = listed(n["output_size"], rank)
+        count = n.needed(2) if indices else 1
+        made = n.b.call(op, n.x, output_size=size, outputs=count)
+        return made if isinstance(made, str) else list(made)
+
+    return row
+
+
+def _unpool(rank: int) -> Row:
+    def row(n: Site) -> Results:
+        n.ignore("stride", "padding")  # output_size has said it all
+        size = listed(n["output_size"], rank)
+        return str(n.b.max_unpool(n.x, n.t("indices"), output_size=size))
+
+    return row
+
+
+ROWS: dict[str, Row] = {
+    "_adaptive_avg_pool2d": _adaptive("adaptive_avg_pool", 2),
+    "_adaptive_avg_pool3d": _adaptive("adaptive_avg_pool", 3),
+    "adaptive_avg_pool1d": _adaptive("adaptive_avg_pool", 1),
+    "adaptive_avg_pool2d": _adaptive("adaptive_avg_pool", 2),
+    "adaptive_avg_pool3d": _adaptive("adaptive_avg_pool", 3),
+    "adaptive_max_pool2d": _adaptive("adaptive_max_pool", 2, indices=True),
+    "adaptive_max_pool3d": _adaptive("adaptive_max_pool", 3, indices=True),
+    "avg_pool1d": _avg(1),
+    "avg_pool2d": _avg(2),
+    "avg_pool3d": _avg(3),
+    "max_pool1d": _max(1),
+    "max_pool2d": _max(2),
+    "max_pool2d_with_indices": _max(2, indices=True),
+    "max_pool3d": _max(3),
+    "max_pool3d_with_indices": _max(3, indices=True),
+    "max_unpool2d": _unpool(2),
+    "max_unpool3d": _unpool(3),
+}

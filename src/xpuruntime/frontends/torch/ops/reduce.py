@@ -1,0 +1,106 @@
+"""Reductions along dims, and running forms."""
+
+from __future__ import annotations
+
+from .context import NotLowered, Results, Row, Site
+
+__all__ = ["ROWS"]
+
+
+def _keep(n: Site) -> bool:
+    return bool(n["keepdim"]) if "keepdim" in n.args else False
+
+
+def _over(op: str, *, typed: bool = False) -> Row:
+    """Over some dims or all. typed: the op computes in the argument ``dtype``."""
+
+    def row(n: Site) -> Results:
+        dim = n.axes() if "dim" in n.args else None
+        attrs = {"dtype": n["dtype"]} if typed and n.args["dtype"] is not None else {}
+        return str(n.b.call(op, n.x, dim=dim, keepdim=_keep(n), **attrs))
+
+    return row
+
+
+def _truth(op: str) -> Row:
+    """Of bool and numbers; of uint8 they give uint8. An empty list of dims reduces nothing."""
+
+    def row(n: Site) -> Results:
+        if n.args.get("dim") == [] and n.spec().rank:
+            raise NotLowered("an empty list of dims")
+        dim = n.axes() if "dim" in n.args else None
+        return n.cast(str(n.b.call(op, n.x, dim=dim, keepdim=_keep(n))), n.out().dtype)
+
+    return row
+
+
+def _var(n: Site) -> Results:
+    correction = n["correction"]
+    given = 1.0 if correction is None else float(correction)
+    return str(n.b.var(n.x, dim=n.axes(), keepdim=_keep(n), correction=given))
+
+
+def _var_mean(n: Site) -> Results:
+    return [str(_var(n)), str(n.b.mean(n.x, dim=n.axes(), keepdim=_keep(n)))]
+
+
+def _vector_norm(n: Site) -> Results:
+    x = n.x if n["dtype"] is None else n.cast(n.x, n["dtype"])
+    return str(n.b.vector_norm(x, ord=float(n["ord"]), dim=n.axes(), keepdim=_keep(n)))
+
+
+def _best(op: str) -> Row:
+    return lambda n: str(n.b.call(op, n.x, dim=n["dim"], keepdim=_keep(n)))
+
+
+def _extreme(op: str, whole: str) -> Row:
+    """max.dim gives values and places; max alone the largest of all."""
+
+    def row(n: Site) -> Results:
+        if "dim" not in n.args:
+            return str(n.b.call(whole, n.x))
+        values, indices = n.b.call(op, n.x, dim=n["dim"], keepdim=_keep(n))
+        return [values, indices]
+
+    return row
+
+
+def _running(op: str) -> Row:
+    return lambda n: str(n.b.call(op, n.x, dim=n["dim"], dtype=n["dtype"]))
+
+
+def _cdist(n: Site) -> Results:
+    n.ignore("compute_mode")
+    return str(n.b.cdist(n.x, n.t("x2"), p=float(n["p"])))
+
+
+ROWS: dict[str, Row] = {
+    "_cdist_forward": _cdist,
+    "_pdist_forward": lambda n: str(n.b.pdist(n.x, p=float(n["p"]))),
+    "all": _truth("all"),
+    "all.dim": _truth("all"),
+    "all.dims": _truth("all"),
+    "amax": _over("amax"),
+    "amin": _over("amin"),
+    "any": _truth("any"),
+    "any.dim": _truth("any"),
+    "any.dims": _truth("any"),
+    "argmax": _best("argmax"),
+    "argmin": _best("argmin"),
+    "cumprod": _running("cumprod"),
+    "cumsum": _running("cumsum"),
+    "linalg_vector_norm": _vector_norm,
+    "logsumexp": _over("logsumexp"),
+    "max": _extreme("max", "amax"),
+    "max.dim": _extreme("max", "amax"),
+    "mean": _over("mean", typed=True),
+    "mean.dim": _over("mean", typed=True),
+    "min": _extreme("min", "amin"),
+    "min.dim": _extreme("min", "amin"),
+    "prod": _over("prod", typed=True),
+    "prod.dim_int": _over("prod", typed=True),
+    "sum": _over("sum", typed=True),
+    "sum.dim_IntList": _over("sum", typed=True),
+    "var.correction": _var,
+    "var_mean.correction": _var_mean,
+}

@@ -1,0 +1,266 @@
+"""An exported program as a graph: its inputs, weights and states come in, the walk (``torch_lower``) lowers its nodes, outputs go out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from ...errors import ModelError
+from ...ir import MAX_CONST_ELEMENTS, Graph, Weight
+from ...types import Dim
+from ..builder import Builder
+from .dims import Symbols, spec_of
+from .export import find_torch
+from .lower import Lowering, Unknown
+from .names import declared_dims, output_names
+from .ops import NotLowered, Pair, Ref, real_form
+from .weights import identity, to_array
+
+__all__ = ["Import"]
+
+_MAX_EMBEDDED = 16 << 20  # bytes of one tensor that travels in the graph
+_CHANGES = ("BUFFER_MUTATION", "PARAMETER_MUTATION")
+
+
+class Import:
+    """One attempt: a decomposed program, and the graph that it becomes."""
+
+    def __init__(
+        self, program: Any, name: str, dynamic_shapes: Any, saved: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        self.program, self.shapes, self.saved = program, dynamic_shapes, saved
+        self.nodes = list(program.graph.nodes)
+        self.b = Builder(name, {n.name for n in self.nodes})
+        self.symbols = Symbols()
+        self.lowering = Lowering(self.b, self.symbols)
+        self.tensors: dict[str, Any] = {}
+        self.states: dict[str, str] = {}  # buffer -> state
+        self.names: dict[str, str] = {}  # PyTorch's name of a tensor -> the weight
+        self.first: dict[
+            object, str
+        ] = {}  # tensor -> the first of its names, where tied weights have several
+
+    def graph(self, who: str) -> Graph:
+        """Lower the program. Raises ModelError."""
+        signature, torch = self.program.graph_signature, find_torch()
+        placeholders = {n.name: n for n in self.nodes if n.op == "placeholder"}
+        self._changes(signature, who)
+        for target, tensor in self.program.state_dict.items():
+            if target not in self.states:
+                self.first.setdefault(identity(tensor), target)
+        inputs = [s for s in signature.input_specs if s.kind.name == "USER_INPUT"]
+        self._name_symbols(
+            [(s.arg.name, placeholders[s.arg.name]) for s in inputs if s.arg.name in placeholders]
+        )
+        for spec in inputs:
+            self._input(spec, placeholders, who)
+        for spec in signature.input_specs:
+            if spec.kind.name != "USER_INPUT":
+                self._weight(spec, placeholders, who)
+        self.lowering.nodes(self.nodes)
+        self._outputs(signature, who)
+        self.b.metadata.update(
+            {
+                "torch": str(torch.__version__),
+                **self._aliases(),
+                "ranges": self.symbols.ranges(self.program.range_constraints),
+                "specialized": self._specialized(placeholders),
+            }
+        )
+        return self.b.build().rewrite(lambda editor, node: None)  # what only assertions read goes
+
+    # ── what comes in ──
+
+    def _name_symbols(self, inputs: list[tuple[str, Any]]) -> None:
+        """The user's names first; a dim that has none is called by its first place: ``x_0``."""
+        vals = {name: node.meta["val"] for name, node in inputs}
+        for name, axis, wanted in declared_dims(self.shapes, list(vals)):
+            symbol = _symbol(vals[name], axis)
+            if wanted and symbol is not None:
+                self.symbols.name(symbol, wanted)
+        for name, val in vals.items():
+            for axis in range(len(getattr(val, "shape", ()))):
+                symbol = _symbol(val, axis)
+                if symbol is not None:
+                    self.symbols.name(symbol, f"{name}_{axis}")
+
+    def _input(self, spec: Any, placeholders: Mapping[str, Any], who: str) -> None:
+        import torch
+
+        node = placeholders.get(spec.arg.name)
+        if node is None:
+            return
+        val = node.meta.get("val")
+        if isinstance(val, torch.Tensor):
+            try:
+                made = spec_of(val, self.symbols)
+            except NotLowered as no:
+                raise ModelError(
+                    who, f"has an input {node.name!r} that no graph takes", got=no.reason
+                ) from no
+            self.symbols.known |= made.symbols
+            self.lowering.values[node] = Ref(self.b.input(node.name, made))
+        elif type(val).__name__ == "SymInt":
+            raise ModelError(
+                who,
+                f"has a number as its input {node.name!r}",
+                got="a dynamic int",
+                do="Give it as a tensor.",
+            )
+        else:
+            self.lowering.values[node] = spec.arg.value if hasattr(spec.arg, "value") else val
+
+    def _weight(self, spec: Any, placeholders: Mapping[str, Any], who: str) -> None:
+        node = placeholders[spec.arg.name]
+        kind = spec.kind.name
+        if kind not in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"):
+            if kind == "TOKEN":
+                ops = [str(u.args[1]) for u in node.users if len(u.args) > 1]
+                raise ModelError(
+                    who,
+                    "has an op that checks or changes something beside its results",
+                    got=", ".join(ops) or "an effect token",
+                    do="Use the form without a check (torch.linalg.inv_ex for inv), or export the part without it.",
+                )
+            if node.users:
+                raise ModelError(
+                    who, "holds an object that is no tensor", got=f"{spec.target} ({kind.lower()})"
+                )
+            return
+        if not node.users and spec.target not in self.states:
+            return
+        tensor = self._tensor(spec)
+        own = spec.target not in self.program.state_dict and spec.target not in self.states
+        if own and tensor.is_complex():
+            self.lowering.values[node] = Pair(*(self._held(spec, node, part) for part in ("real", "imag")))
+        elif spec.target in self.states:
+            weight = self._declare(spec.target, node, tensor)
+            state = self._free(f"{spec.target}.state")
+            self.b.state(state, self.b.spec(weight), init=weight)
+            self.states[spec.target] = state
+            self.lowering.values[node] = Ref(state)
+        elif kind == "CONSTANT_TENSOR" and _small(tensor):
+            with self.b.source():
+                value = self.b.constant(to_array(tensor, spec.target), name=self._free(node.name))
+            self.lowering.values[node] = Ref(value)
+            self.lowering.contents.given[node] = tensor.detach().cpu()
+        else:
+            first = self.first.setdefault(identity(tensor), spec.target)
+            name = self.names.get(first) or self._declare(first, node, tensor)
+            self.lowering.values[node] = Ref(name)
+
+    def _held(self, spec: Any, node: Any, part: str) -> str:
+        """The real or imaginary part of a complex tensor that no checkpoint holds."""
+        tensor = getattr(self._tensor(spec).resolve_conj(), part).contiguous()
+        name = self._free(f"{spec.target}.{part}")
+        made = real_form(spec_of(node.meta["val"], self.symbols))
+        data = Weight.encoded(to_array(tensor, spec.target)) if _embeddable(tensor) else ""
+        self.b.weight(name, made, key=name, data=data)
+        self.tensors[name] = tensor
+        return name
+
+    def _tensor(self, spec: Any) -> Any:
+        found = self.program.state_dict.get(spec.target)
+        return self.program.constants[spec.target] if found is None else found
+
+    def _declare(self, target: str, node: Any, tensor: Any) -> str:
+        name = self._free(target, node.name)
+        held = target not in self.program.state_dict and _embeddable(tensor)
+        data = Weight.encoded(to_array(tensor, target)) if held else ""
+        self.b.weight(name, spec_of(node.meta["val"], self.symbols), key=target, data=data)
+        self.tensors[name] = tensor
+        self.names[target] = name
+        return name
+
+    def _aliases(self) -> dict[str, Any]:
+        """Further names of each weight's tensor: in the module, where weights are tied, and in a checkpoint of it."""
+        named: dict[object, list[str]] = {}
+        for target, tensor in self.program.state_dict.items():
+            named.setdefault(identity(tensor), []).append(target)
+        aliases: dict[str, list[str]] = {}
+        for first, *others in named.values():
+            names = [*others, *(self.saved[n] for n in (first, *others) if n in self.saved)]
+            if names and first in self.names:
+                aliases[self.names[first]] = names
+        return {"aliases": aliases} if aliases else {}
+
+    def _free(self, *wanted: str) -> str:
+        """The first of the names that no value has."""
+        return next((n for n in wanted if n not in self.b.values), "") or self.b.fresh(wanted[0])
+
+    # ── what goes out ──
+
+    def _changes(self, signature: Any, who: str) -> None:
+        """Buffers that are changed become states; inputs must not be."""
+        for spec in signature.output_specs:
+            if spec.kind.name in _CHANGES:
+                self.states[spec.target] = ""
+            elif spec.kind.name == "USER_INPUT_MUTATION":
+                raise ModelError(
+                    who,
+                    "changes an input in place",
+                    got=repr(spec.target),
+                    do="Clone it first and return the changed one, or keep it as a buffer of the module: that becomes a state.",
+                )
+
+    def _outputs(self, signature: Any, who: str) -> None:
+        import torch
+
+        (out,) = (n for n in self.nodes if n.op == "output")
+        users = [s for s in signature.output_specs if s.kind.name in ("USER_OUTPUT", "LOSS_OUTPUT")]
+        names = iter(output_names(self.program.call_spec.out_spec))
+        assert len(users) <= self.program.call_spec.out_spec.num_leaves
+        for spec, node in zip(signature.output_specs, out.args[0], strict=True):
+            value = self.lowering.joined(self.lowering.values[node]) if hasattr(node, "op") else node
+            if spec.kind.name in _CHANGES:
+                self.b.set_state(self.states[spec.target], value.value)
+            elif spec.kind.name in ("USER_OUTPUT", "LOSS_OUTPUT"):
+                name = next(names)
+                made = self._result(value, torch, who)
+                if made is not None:
+                    self.b.output(name, made)
+
+    def _result(self, value: Any, torch: Any, who: str) -> str | None:
+        """A value that leaves: tensors as they are, numbers and sizes as scalars; None is nothing."""
+        if isinstance(value, Unknown) or (isinstance(value, Dim) and not value.symbols <= self.symbols.known):
+            raise ModelError(
+                who, "returns a number that only its tensors' content tells", do="Return it as a tensor."
+            )
+        if isinstance(value, Ref):
+            return value.value
+        if isinstance(value, Dim):
+            return str(self.b.select(self.b.dims(values=[value]), dim=0, index=0))
+        if isinstance(value, bool | int | float):
+            return str(self.b.constant(to_array(torch.tensor(value))))
+        return None
+
+    def _specialized(self, placeholders: Mapping[str, Any]) -> list[str]:
+        """Dims that were asked to be dynamic and that the model fixes."""
+        found = []
+        for name, axis, _ in declared_dims(self.shapes, [v.name for v in self.b.inputs]):
+            val = placeholders[name].meta["val"] if name in placeholders else None
+            size = None if val is None else self.symbols.dim(val.shape[axis])
+            if isinstance(size, int):
+                found.append(f"{name}[{axis}] = {size}")
+        return found
+
+
+def _symbol(val: Any, axis: int) -> Any:
+    """PyTorch's symbol of an input's dim, where that is one symbol alone."""
+    shape = getattr(val, "shape", ())
+    size = shape[axis] if axis < len(shape) else None
+    expr = getattr(getattr(size, "node", None), "expr", None)
+    return expr if expr is not None and expr.is_Symbol else None
+
+
+def _has_elements(tensor: Any) -> bool:
+    return not tensor.is_meta and type(tensor).__name__ != "FakeTensor"
+
+
+def _small(tensor: Any) -> bool:
+    return _has_elements(tensor) and tensor.numel() <= MAX_CONST_ELEMENTS
+
+
+def _embeddable(tensor: Any) -> bool:
+    return _has_elements(tensor) and 0 < tensor.numel() * tensor.element_size() <= _MAX_EMBEDDED

@@ -1,0 +1,103 @@
+"""What may follow a convolution or a linear layer within its kernel: a bias, one residual, one activation, in this order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from ...decisions import Support
+from ...ir import Graph, Node
+from ...types import TensorSpec
+from .known import elements, splat
+
+__all__ = ["Epilogue", "activation_of", "grow"]
+
+_PLAIN = ("relu", "sigmoid", "tanh", "silu", "hardswish")
+
+
+@dataclass(slots=True)
+class Epilogue:
+    """The layer and what follows it: ``members`` in order, ``bias`` operands to add per channel, ``residual``, ``act``."""
+
+    members: list[Node]
+    biases: list[str] = field(default_factory=list)
+    residual: str | None = None
+    act: str = "none"
+
+    @property
+    def root(self) -> Node:
+        """The last member, whose result the fused node gives."""
+        return self.members[-1]
+
+
+def activation_of(graph: Graph, node: Node) -> str | None:
+    """The word of a fused op's ``act`` for this node; None when it is no such activation."""
+    if node.op in _PLAIN:
+        return node.op
+    if node.op == "gelu":
+        return "gelu_tanh" if node.attrs["approximate"] == "tanh" else "gelu"
+    if node.op == "leaky_relu":
+        return "leaky_relu" if abs(node.attrs["negative_slope"] - 0.01) < 1e-9 else None
+    if node.op == "clamp":
+        low, high = (splat(graph, i) for i in (*node.inputs[1:], None, None)[:2])
+        given = [i is not None for i in (*node.inputs[1:], None, None)[:2]]
+        if low == 0.0 and high == 6.0:
+            return "relu6"
+        return "relu" if low == 0.0 and given == [True, False] else None
+    return None
+
+
+def grow(
+    graph: Graph,
+    layer: Node,
+    known: frozenset[str],
+    channel: int,
+    taken: set[str],
+    may_fuse: Callable[[Graph, Sequence[Node]], Support],
+    rival: Callable[[Node, Node], bool],
+) -> Epilogue:
+    """The longest epilogue of a layer.
+
+    channel: the output's channel dim. taken: nodes that belong to another layer already. rival: whether the layer should leave an
+    addition (second argument) to the layer that makes its other operand.
+    """
+    found = Epilogue([layer])
+    spec = layer.spec
+    while found.act == "none":
+        user = graph.only_user(found.root.name)
+        if (
+            user is None
+            or user.name in taken
+            or not user.outputs
+            or user.outputs[0].spec != layer.outputs[0].spec
+        ):
+            break
+        act = activation_of(graph, user)
+        if act is not None and user.inputs[0] == found.root.name:
+            step = Epilogue([*found.members, user], found.biases, found.residual, act)
+        elif user.op == "add" and found.residual is None:
+            other = next((i for i in user.inputs if i != found.root.name), None)
+            if not isinstance(other, str) or graph.values[other].spec is None:
+                break
+            if other in known and _per_channel(graph.spec(other), spec, channel):
+                step = Epilogue([*found.members, user], [*found.biases, other])
+            elif graph.spec(other) == spec and not rival(layer, user):
+                step = Epilogue([*found.members, user], found.biases, other)
+            else:
+                break
+        else:
+            break
+        if not may_fuse(graph, tuple(step.members)):
+            break
+        found = step
+    return found
+
+
+def _per_channel(bias: TensorSpec, result: TensorSpec, channel: int) -> bool:
+    """Whether a known value adds one number per channel (or one for all)."""
+    if bias.dtype is not result.dtype or bias.rank > result.rank:
+        return False
+    shape = (*(1,) * (result.rank - bias.rank), *bias.shape)
+    return all(d == 1 or (i == channel and d == result.shape[i]) for i, d in enumerate(shape)) and bool(
+        elements(bias)
+    )

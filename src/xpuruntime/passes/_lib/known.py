@@ -1,0 +1,48 @@
+"""What is known before a run: weights, constants, and what is computed of them alone."""
+
+from __future__ import annotations
+
+import math
+
+from ...ir import OPS, Graph, Node
+from ...types import TensorSpec
+
+__all__ = ["elements", "is_known", "known_values", "splat"]
+
+
+def elements(spec: TensorSpec | None) -> int | None:
+    """How many elements a value has; None while a dim is a symbol."""
+    if spec is None or not spec.is_static:
+        return None
+    return math.prod(int(d) for d in spec.shape if isinstance(d, int))
+
+
+def known_values(graph: Graph) -> frozenset[str]:
+    """Names of weights and of results that depend on weights and constants only."""
+    known = set(graph.weight_names)
+    for node in graph.nodes:
+        if is_known(node, known):
+            known.update(v.name for v in node.outputs)
+    return frozenset(known)
+
+
+def is_known(node: Node, known: set[str] | frozenset[str]) -> bool:
+    """Whether the node computes from known values only."""
+    row = OPS[node.op]
+    if node.op == "opaque" or row.random or row.data_dependent or any(v.spec is None for v in node.outputs):
+        return False
+    return all(v in known for v in node.values) and all(
+        v.spec is not None and v.spec.is_static for v in node.outputs
+    )
+
+
+def splat(graph: Graph, operand: object) -> float | None:
+    """The number that an operand is everywhere, None when it is none or not known in the graph."""
+    if isinstance(operand, bool | int | float):
+        return float(operand)
+    literal = graph.literal(operand) if isinstance(operand, str) else None
+    if literal is None or not literal.size or not (literal.dtype.is_float or literal.dtype.is_integer):
+        return None
+    values = literal.numpy().reshape(-1)
+    first = values[0]
+    return float(first) if bool((values == first).all()) else None

@@ -1,0 +1,53 @@
+"""What rules of rewrites ask an editor: who makes a value now, which number it is, and forwarding with care."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...ir import Const, Editor, Node
+from ...types import DType, TensorSpec
+
+__all__ = ["forward", "maker", "number", "spec_of"]
+
+
+def maker(editor: Editor, value: Any) -> Node | None:
+    """The node that makes a value, as it is now; None for numbers, inputs, weights, and what this sweep made."""
+    node = editor.graph.producer(value) if isinstance(value, str) else None
+    return None if node is None else editor.current(node)
+
+
+def spec_of(editor: Editor, value: Any) -> TensorSpec | None:
+    """A value's spec; None for numbers and unknown types."""
+    found = editor.values.get(value) if isinstance(value, str) else None
+    return None if found is None else found.spec
+
+
+def number(editor: Editor, operand: Any) -> float | int | bool | None:
+    """The number that an operand is in every element; None when it is none."""
+    if operand is None or isinstance(operand, bool | int | float):
+        return operand
+    node = maker(editor, operand)
+    if node is None or node.op != "constant":
+        return None
+    value: Const = node.attrs["value"]
+    if not value.size or not (value.dtype.is_float or value.dtype.is_integer or value.dtype is DType.BOOL):
+        return None
+    values = value.numpy().reshape(-1)
+    first: float | int | bool = (
+        values[:1].astype(value.dtype.numpy if value.dtype.is_integer else _plain(value.dtype))[0].item()
+    )
+    return first if bool((values == values[0]).all()) else None
+
+
+def _plain(dtype: DType) -> type:
+    return bool if dtype is DType.BOOL else float
+
+
+def forward(editor: Editor, node: Node, to: Any) -> bool:
+    """Readers of the node's result read ``to``, if its type is the same. A value that leaves the graph stays a node's result."""
+    if not isinstance(to, str) or spec_of(editor, to) != node.outputs[0].spec:
+        return False
+    if node.name in editor.graph.kept and editor.graph.producer(to) is None:
+        return False
+    editor.forward(node.name, to)
+    return True

@@ -1,0 +1,70 @@
+"""Replace what patterns describe: the driver of all ``recognise_*`` passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from ...decisions import Support
+from ...errors import IrError
+from ...ir import Editor, Graph, Match, Node, find
+from ...ir.match import Op
+from .context import Context
+
+__all__ = ["Make", "Recognised", "recognise"]
+
+Make: TypeAlias = "Callable[[Editor, Node, Match], Any]"
+
+
+@dataclass(frozen=True, slots=True)
+class Recognised:
+    """A way of writing an op: what it looks like, when it counts, and what it is.
+
+    pattern: the expression. where: constraints on a match (True, or why not). make: puts the op in the root's place.
+    """
+
+    pattern: Op
+    make: Make
+    where: tuple[Callable[[Match], Any], ...] = ()
+
+
+def recognise(graph: Graph, ways: Iterable[Recognised], context: Context | None) -> Graph:
+    """The graph with every way of writing replaced, one after the other."""
+    context = context or Context()
+    for way in ways:
+        if any(n.op in way.pattern.op.split("|") for n in graph.nodes):
+            found = find(graph, way.pattern, (*way.where, _allowed(context, graph)))
+            if found.matches:
+                graph = _replaced(graph, way, found.matches)
+    return graph
+
+
+def _allowed(context: Context, graph: Graph) -> Callable[[Match], Support]:
+    return lambda match: context.may_fuse(graph, match.nodes)
+
+
+def _replaced(graph: Graph, way: Recognised, matches: Iterable[Match]) -> Graph:
+    roots = {m.root.name: m for m in matches}
+
+    def rule(editor: Editor, node: Node) -> None:
+        match = roots.get(node.name)
+        if match is None:
+            return
+        try:
+            made = way.make(editor, node, match)
+        except IrError:  # another type than the op gives: not this op after all
+            return
+        if made is False:
+            return
+        gone = [n for n in match.nodes if n.name != node.name and editor.graph.only_user(n.name) is not None]
+        _credit(editor, node, gone)
+
+    return graph.rewrite(rule)
+
+
+def _credit(editor: Editor, node: Node, members: list[Node]) -> None:
+    """The new node carries the sources of the nodes that it replaces; these die since nothing reads them."""
+    made = editor.current(node)
+    sources = tuple(dict.fromkeys(s for n in [*members, node] for s in n.sources))
+    editor.set_sources(made, sources)

@@ -1,0 +1,50 @@
+"""recognise_mean: a pool whose window is the whole input is a reduction, which many threads share.
+
+adaptive_avg_pool(x, [1, 1])      ->  mean(x, the dims of space)
+adaptive_max_pool(x, [1, 1])      ->  amax(x, the dims of space)
+avg_pool(x, the size of x)        ->  mean(x, the dims of space)      without padding
+"""
+
+from __future__ import annotations
+
+from ..ir import Editor, Graph, Node
+from ._lib.context import Context
+from ._lib.pattern_utils import spec_of
+
+__all__ = ["run"]
+
+_REDUCTIONS = {"adaptive_avg_pool": "mean", "avg_pool": "mean", "adaptive_max_pool": "amax"}
+
+
+def run(graph: Graph, context: Context | None = None) -> Graph:
+    """The graph with a reduction for each such pool whose policy leaves it to be one."""
+    context = context or Context()
+
+    def rule(editor: Editor, node: Node) -> None:
+        if node.op in _REDUCTIONS and _whole(editor, node) and _left(graph, node, context):
+            rank = len(
+                node.attrs["output_size"] if "output_size" in node.attrs else node.attrs["kernel_size"]
+            )
+            dims = list(range(node.spec.rank - rank, node.spec.rank))
+            editor.replace(node, _REDUCTIONS[node.op], node.inputs[0], dim=dims, keepdim=True)
+
+    return graph.rewrite(rule)
+
+
+def _left(graph: Graph, node: Node, context: Context) -> bool:
+    return bool(context.may_fuse(graph, (node,)) and context.may_become(_REDUCTIONS[node.op], graph, (node,)))
+
+
+def _whole(editor: Editor, node: Node) -> bool:
+    x, at = spec_of(editor, node.inputs[0]), node.attrs
+    if x is None or not x.dtype.is_float or len(node.outputs) > 1:
+        return False
+    if "output_size" in at:
+        return all(n == 1 for n in at["output_size"])
+    space = x.shape[x.rank - len(at["kernel_size"]) :]
+    return (
+        tuple(at["kernel_size"]) == tuple(space)
+        and not any(at["padding"])
+        and all(d == 1 for d in at["dilation"])
+        and at["divisor"] is None
+    )
