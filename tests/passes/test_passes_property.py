@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from xpuruntime import ir
 from xpuruntime.decisions import Reason, Support
-from xpuruntime.passes import PASSES, Context, run_passes
+from xpuruntime.passes import PASSES, PassContext, run_passes
 from xpuruntime.testing.alike import difference
 from xpuruntime.testing.graphs import LAYERS, graphs
 from xpuruntime.types import DType
@@ -82,7 +82,7 @@ def test_pass_keeps_layers(step) -> None:
 @relaxed
 @given(_ranked())
 def test_what_may_not_be_fused_is_not(graph: ir.Graph) -> None:
-    no = Context(may_fuse=lambda graph, nodes: Support.no(Reason.FORBIDDEN, "a rule names one of them"))
+    no = PassContext(may_fuse=lambda graph, nodes: Support.no(Reason.FORBIDDEN, "a rule names one of them"))
     after = run_passes(graph, context=no, check=True)
     _check(graph, after)
     assert not {n.op for n in after} & {

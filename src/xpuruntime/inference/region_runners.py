@@ -88,7 +88,7 @@ class EngineRunner(Runner):
         self._cut: Any = None
         if work.original is not None:
             own = {s.name for n in work.graph.nodes for s in n.sources}
-            found = work.original.cut(work.region.inputs, work.region.outputs, own)
+            found = work.original.extract(work.region.inputs, work.region.outputs, own)
             if isinstance(found, Support):
                 self.notes = (f"written from the IR, not cut from the original nodes: {found.reason}",)
             else:

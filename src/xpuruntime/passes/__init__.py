@@ -40,22 +40,22 @@ from . import (
     simplify,
     unflatten,
 )
-from . import recognize_activation as recognise_activation
-from . import recognize_attention as recognise_attention
-from . import recognize_causal as recognise_causal
-from . import recognize_mean as recognise_mean
-from . import recognize_norm as recognise_norm
-from . import recognize_rope as recognise_rope
-from ._lib.context import Context
+from . import recognize_activation as recognize_activation
+from . import recognize_attention as recognize_attention
+from . import recognize_causal as recognize_causal
+from . import recognize_mean as recognize_mean
+from . import recognize_norm as recognize_norm
+from . import recognize_rope as recognize_rope
+from ._lib.context import PassContext
 from ._lib.selection import LEVELS, chosen_names
 
-__all__ = ["LEVELS", "PASSES", "Context", "Pass", "apply", "find_passes", "laid_out", "run_passes"]
+__all__ = ["LEVELS", "PASSES", "GraphPass", "PassContext", "apply", "find_passes", "laid_out", "run_passes"]
 
-Run: TypeAlias = Callable[[Graph, Context | None], Graph]
+Run: TypeAlias = Callable[[Graph, PassContext | None], Graph]
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class GraphPass:
     """One rewrite: its name, what it does, the function, and the lowest level at which it runs (4: only by name).
 
     physical: it says where values lie in memory. The compiler does it for each target, after all others; ``run_passes`` leaves it out.
@@ -71,52 +71,52 @@ class Pass:
 BASIC, EXTENDED, ALL, NAMED = 1, 2, 3, 4  # passes of the last run only when named
 
 
-def _clean(graph: Graph, context: Context | None) -> Graph:
+def _clean(graph: Graph, context: PassContext | None) -> Graph:
     """Leftovers of the passes before."""
     for step in (fold_constants.run, simplify.run, cse.run, dead_code.run):
         graph = step(graph, context)
     return graph
 
 
-def _laid_out(graph: Graph, context: Context | None) -> Graph:
+def _laid_out(graph: Graph, context: PassContext | None) -> Graph:
     """The graph with the conversions between layouts that it needs."""
     return layout.assign_layouts(graph)[0]
 
 
 # fmt: off
-PASSES: tuple[Pass, ...] = (
-    Pass("fold_constants", "nodes that read constants alone become constants", fold_constants.run, BASIC),
-    Pass("simplify", "what does nothing goes; chains of views, casts and the like become one", simplify.run, BASIC),
-    Pass("cse", "equal nodes are computed once", cse.run, BASIC),
-    Pass("dead_code", "what nothing reads goes", dead_code.run, BASIC),
-    Pass("fold_batch_norm", "batch norms go into the weights of the layers beside them", fold_batch_norm.run, BASIC),
-    Pass("recognise_activation", "written-out gelu, silu, hardswish ... are one op", recognise_activation.run, EXTENDED),
-    Pass("recognise_mean", "pools of the whole input are means and maxima", recognise_mean.run, EXTENDED),
-    Pass("unflatten", "products over flattened dims are products of the values", unflatten.run, EXTENDED),
-    Pass("recognise_norm", "written-out rms_norm, layer_norm, softmax are one op", recognise_norm.run, EXTENDED),
-    Pass("recognise_rope", "written-out rotary embeddings are one op", recognise_rope.run, EXTENDED),
-    Pass("recognise_attention", "softmax(q @ k.T) @ v is one op, grouped heads as they are", recognise_attention.run, EXTENDED),
-    Pass("recognise_causal", "causal masks that are known are attention's own", recognise_causal.run, EXTENDED),
-    Pass("fuse_conv", "convolution with bias, residual and activation", fuse_conv.run, EXTENDED),
-    Pass("fuse_linear", "products with weights are linear, with bias, residual and activation", fuse_linear.run, EXTENDED),
-    Pass("split_batch_norm", "other batch norms become a scale and a shift", fold_batch_norm.split, ALL),
-    Pass("concat_linear", "linear layers of one input become one", concat_linear.run, ALL),
-    Pass("fuse_gate", "gate, up and their product are one layer, for few rows", fuse_gate.run, NAMED),
-    Pass("fuse_norm_linear", "a norm and the layer that reads it are one, for few rows", fuse_norm_linear.run, NAMED),
-    Pass("fuse_rope_append", "rotations and updates of the KV cache are one", fuse_rope_append.run, NAMED),
-    Pass("fuse_rope_attention", "rotations, updates of the KV cache and attention are one, where a kernel computes them", fuse_rope_attention.run, NAMED),
-    Pass("decompose", "ops that no kernel computes are written out", decompose.run, BASIC),
-    Pass("cast_precision", "float32 values are kept narrower where the policy says so", cast_precision.run, BASIC),
-    Pass("clean_up", "fold_constants, simplify, cse and dead_code once more", _clean, EXTENDED),
-    Pass("fuse_pointwise", "elementwise nodes of one shape become one kernel", fuse_pointwise.run, ALL),
-    Pass("in_place_state", "old contents of states are read before they change", in_place_state.run, BASIC),
-    Pass("layout", "values of convolutional networks lie channels-last; conversions stand at the borders", _laid_out, BASIC, physical=True),
+PASSES: tuple[GraphPass, ...] = (
+    GraphPass("fold_constants", "nodes that read constants alone become constants", fold_constants.run, BASIC),
+    GraphPass("simplify", "what does nothing goes; chains of views, casts and the like become one", simplify.run, BASIC),
+    GraphPass("cse", "equal nodes are computed once", cse.run, BASIC),
+    GraphPass("dead_code", "what nothing reads goes", dead_code.run, BASIC),
+    GraphPass("fold_batch_norm", "batch norms go into the weights of the layers beside them", fold_batch_norm.run, BASIC),
+    GraphPass("recognize_activation", "written-out gelu, silu, hardswish ... are one op", recognize_activation.run, EXTENDED),
+    GraphPass("recognize_mean", "pools of the whole input are means and maxima", recognize_mean.run, EXTENDED),
+    GraphPass("unflatten", "products over flattened dims are products of the values", unflatten.run, EXTENDED),
+    GraphPass("recognize_norm", "written-out rms_norm, layer_norm, softmax are one op", recognize_norm.run, EXTENDED),
+    GraphPass("recognize_rope", "written-out rotary embeddings are one op", recognize_rope.run, EXTENDED),
+    GraphPass("recognize_attention", "softmax(q @ k.T) @ v is one op, grouped heads as they are", recognize_attention.run, EXTENDED),
+    GraphPass("recognize_causal", "causal masks that are known are attention's own", recognize_causal.run, EXTENDED),
+    GraphPass("fuse_conv", "convolution with bias, residual and activation", fuse_conv.run, EXTENDED),
+    GraphPass("fuse_linear", "products with weights are linear, with bias, residual and activation", fuse_linear.run, EXTENDED),
+    GraphPass("split_batch_norm", "other batch norms become a scale and a shift", fold_batch_norm.split, ALL),
+    GraphPass("concat_linear", "linear layers of one input become one", concat_linear.run, ALL),
+    GraphPass("fuse_gate", "gate, up and their product are one layer, for few rows", fuse_gate.run, NAMED),
+    GraphPass("fuse_norm_linear", "a norm and the layer that reads it are one, for few rows", fuse_norm_linear.run, NAMED),
+    GraphPass("fuse_rope_append", "rotations and updates of the KV cache are one", fuse_rope_append.run, NAMED),
+    GraphPass("fuse_rope_attention", "rotations, updates of the KV cache and attention are one, where a kernel computes them", fuse_rope_attention.run, NAMED),
+    GraphPass("decompose", "ops that no kernel computes are written out", decompose.run, BASIC),
+    GraphPass("cast_precision", "float32 values are kept narrower where the policy says so", cast_precision.run, BASIC),
+    GraphPass("clean_up", "fold_constants, simplify, cse and dead_code once more", _clean, EXTENDED),
+    GraphPass("fuse_pointwise", "elementwise nodes of one shape become one kernel", fuse_pointwise.run, ALL),
+    GraphPass("in_place_state", "old contents of states are read before they change", in_place_state.run, BASIC),
+    GraphPass("layout", "values of convolutional networks lie channels-last; conversions stand at the borders", _laid_out, BASIC, physical=True),
 )
 # fmt: on
 """Every pass, in the order in which they run."""
 
 
-def find_passes(which: Iterable[str] | str | int = 3, usual: int = 3) -> tuple[Pass, ...]:
+def find_passes(which: Iterable[str] | str | int = 3, usual: int = 3) -> tuple[GraphPass, ...]:
     """Passes in the table's order, by level (0 to 3, or its name), by names, or by names with a minus: those of the ``usual`` level without
     them. Raises IrError for a level or name that does not exist.
     """
@@ -128,7 +128,7 @@ def run_passes(
     graph: Graph,
     which: Iterable[str] | str | int = 3,
     *,
-    context: Context | None = None,
+    context: PassContext | None = None,
     precision: DType | None = None,
     watch: Callable[[str, Graph], None] | None = None,
     check: bool = False,
@@ -137,7 +137,7 @@ def run_passes(
 
     which:     a level from 0 (none) to 3 (all) or its name, or names of passes (the only way to those of level 4); ``find_passes`` says all.
     precision: float dtype in which float32 values are kept between kernels (``cast_precision``); None: as the model says. Shorthand
-               for ``Context.storage``.
+               for ``PassContext.storage``.
     watch:     called with each pass's name and the graph after it.
     check:     verify the graph after each pass; an IrError then names the pass and those before it.
     """
@@ -155,7 +155,7 @@ def run_passes(
     return graph
 
 
-def apply(step: Pass, graph: Graph, context: Context | None) -> Graph:
+def apply(step: GraphPass, graph: Graph, context: PassContext | None) -> Graph:
     """The graph after one pass. What goes wrong in it is reported under its name; an IrError of its own rewriting, too."""
     with part(f"pass {step.name}", ours=(IrError,)):
         return step.run(graph, context)
@@ -169,9 +169,9 @@ def laid_out(
         return layout.assign_layouts(graph, alignment, agnostic)
 
 
-def in_context(context: Context | None, precision: DType | None) -> Context:
+def in_context(context: PassContext | None, precision: DType | None) -> PassContext:
     """The context, with one storage dtype for every node when ``precision`` names one."""
-    context = context or Context()
+    context = context or PassContext()
     return context if precision is None else replace(context, storage=lambda node: precision)
 
 

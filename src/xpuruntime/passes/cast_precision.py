@@ -16,7 +16,7 @@ from ..errors import IrError
 from ..ir import OPS, Graph, Node, Output, State, Value, family_of
 from ..ir.build import make_node
 from ..types import DType
-from ._lib.context import Context
+from ._lib.context import PassContext
 from ._lib.known import known_values
 
 __all__ = ["FAMILIES", "run"]
@@ -38,9 +38,9 @@ _COLUMNS = 1024
 _STAY = frozenset(["cast", "bitcast", "sin", "cos", "cumsum", "cumprod", "prod", "cdist", "constant", "full"])
 
 
-def run(graph: Graph, context: Context | None = None) -> Graph:
+def run(graph: Graph, context: PassContext | None = None) -> Graph:
     """The graph with narrow values where the context wants them; itself when it wants none."""
-    context = context or Context()
+    context = context or PassContext()
     known = known_values(graph)
     stay = known | _of_integers(graph) | _scores(graph, known)
     wanted = {
@@ -48,7 +48,7 @@ def run(graph: Graph, context: Context | None = None) -> Graph:
         for n in graph.nodes
         if n.name not in stay and (dtype := _wanted(n, context)) is not None
     }
-    return _Casting(graph, wanted).done() if wanted else graph
+    return _PrecisionCaster(graph, wanted).done() if wanted else graph
 
 
 def _of_integers(graph: Graph) -> frozenset[str]:
@@ -92,7 +92,7 @@ def _is_exact(graph: Graph, value: str) -> bool:
     return spec is not None and not (spec.dtype.is_float or spec.dtype.is_complex)
 
 
-def _wanted(node: Node, context: Context) -> DType | None:
+def _wanted(node: Node, context: PassContext) -> DType | None:
     if node.op in _STAY or node.op == "opaque" or family_of(node) not in FAMILIES:
         return None
     floats = [v.spec.dtype for v in node.outputs if v.spec is not None and v.spec.dtype.is_float]
@@ -102,7 +102,7 @@ def _wanted(node: Node, context: Context) -> DType | None:
     return None if dtype is DType.FLOAT32 else dtype
 
 
-class _Casting:
+class _PrecisionCaster:
     """Rebuilds the graph; every value exists in its own type and, where somebody reads it so, in another."""
 
     def __init__(self, graph: Graph, wanted: dict[str, DType]) -> None:

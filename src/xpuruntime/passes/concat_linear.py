@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections import defaultdict
 
 from ..ir import Editor, Graph, Node
-from ._lib.context import Context
+from ._lib.context import PassContext
 from ._lib.known import known_values
 
 __all__ = ["run"]
 
 
-def run(graph: Graph, context: Context | None = None) -> Graph:
+def run(graph: Graph, context: PassContext | None = None) -> Graph:
     """The graph with groups of two or more plain linear layers joined."""
-    context = context or Context()
+    context = context or PassContext()
     if not context.has_kernel("split"):
         return graph
     known = known_values(graph)

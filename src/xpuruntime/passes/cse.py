@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from ..ir import OPS, Graph, Input, Node, Output, State
-from ._lib.context import Context
+from ._lib.context import PassContext
 
 __all__ = ["run"]
 
 
-def run(graph: Graph, context: Context | None = None) -> Graph:
+def run(graph: Graph, context: PassContext | None = None) -> Graph:
     """The graph with common subexpressions computed once."""
     same: dict[str, str] = {}
     first: dict[Any, int] = {}
@@ -40,10 +40,10 @@ def run(graph: Graph, context: Context | None = None) -> Graph:
 
 def _key(node: Node) -> Any:
     """Equal for nodes that give equal values; None for those that may not."""
-    row = OPS[node.op]
-    if node.op == "opaque" or row.random or row.data_dependent:
+    op = OPS[node.op]
+    if node.op == "opaque" or op.random or op.data_dependent:
         return None
     inputs: tuple[Input, ...] = node.inputs
-    if row.commutative and len(inputs) >= 2:
+    if op.commutative and len(inputs) >= 2:
         inputs = (*sorted(inputs[:2], key=repr), *inputs[2:])
     return node.op, repr(inputs), node.attrs, tuple(v.spec for v in node.outputs)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from ..ir import OPS, Editor, Graph, Node
-from ._lib.context import Context
+from ._lib.context import PassContext
 
 __all__ = ["run"]
 
 
-def run(graph: Graph, context: Context | None = None) -> Graph:
+def run(graph: Graph, context: PassContext | None = None) -> Graph:
     """The graph without what no output and no state needs."""
     live = graph.rewrite(_nothing)
     nodes = tuple(_trimmed(live, n) for n in live.nodes)
@@ -20,11 +20,11 @@ def _nothing(editor: Editor, node: Node) -> None:
 
 
 def _trimmed(graph: Graph, node: Node) -> Node:
-    row, keep = OPS[node.op], len(node.outputs)
-    if row.outputs[-1].rest:
+    op, keep = OPS[node.op], len(node.outputs)
+    if op.outputs[-1].rest:
         return node
     while (
-        keep > row.min_outputs
+        keep > op.min_outputs
         and not graph.users(node.outputs[keep - 1].name)
         and node.outputs[keep - 1].name not in graph.kept
     ):

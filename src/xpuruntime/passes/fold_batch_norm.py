@@ -14,7 +14,7 @@ from typing import Any
 
 from ..ir import Editor, Graph, Node
 from ..types import DType
-from ._lib.context import Context
+from ._lib.context import PassContext
 from ._lib.known import known_values
 
 __all__ = ["run", "split"]
@@ -22,9 +22,9 @@ __all__ = ["run", "split"]
 _LAYERS = frozenset(["convolution", "linear"])
 
 
-def run(graph: Graph, context: Context | None = None) -> Graph:
+def run(graph: Graph, context: PassContext | None = None) -> Graph:
     """The graph with batch norms in the weights of the layers before them, where their statistics are known."""
-    context = context or Context()
+    context = context or PassContext()
     known = known_values(graph)
 
     def layer_before(norm: Node) -> Node | None:
@@ -51,7 +51,7 @@ def run(graph: Graph, context: Context | None = None) -> Graph:
     return graph.rewrite(rule)
 
 
-def split(graph: Graph, context: Context | None = None) -> Graph:
+def split(graph: Graph, context: PassContext | None = None) -> Graph:
     """The graph with every other batch norm of known statistics as a multiplication and an addition."""
     known = known_values(graph)
 

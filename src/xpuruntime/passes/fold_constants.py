@@ -15,7 +15,7 @@ from ..errors import IrError
 from ..ir import MAX_CONST_ELEMENTS, OPS, Const, Editor, Graph, Node
 from ..ir.interp import evaluate
 from ..types import DType
-from ._lib.context import Context
+from ._lib.context import PassContext
 from ._lib.known import elements
 
 __all__ = ["run"]
@@ -24,7 +24,7 @@ _GROWS = frozenset(["expand", "repeat", "full"])
 _FREE = 64  # elements that a constant may always have
 
 
-def run(graph: Graph, context: Context | None = None) -> Graph:
+def run(graph: Graph, context: PassContext | None = None) -> Graph:
     """The graph with every foldable node folded, results of folding included."""
     known: dict[str, NDArray[Any]] = {}
 
@@ -54,8 +54,8 @@ def run(graph: Graph, context: Context | None = None) -> Graph:
 
 
 def _foldable(node: Node, known: Mapping[str, object]) -> bool:
-    row = OPS[node.op]
-    if node.op in ("opaque", "fused") or row.random or row.data_dependent:
+    op = OPS[node.op]
+    if node.op in ("opaque", "fused") or op.random or op.data_dependent:
         return False
     if any(v not in known for v in node.values):
         return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..ir import Editor, Graph, Node
-from ._lib.context import Context
+from ._lib.context import PassContext
 from ._lib.epilogue import Epilogue, grow
 from ._lib.known import known_values
 
@@ -17,9 +17,9 @@ __all__ = ["combined_bias", "run"]
 _OPS = frozenset(["convolution"])
 
 
-def run(graph: Graph, context: Context | None = None) -> Graph:
+def run(graph: Graph, context: PassContext | None = None) -> Graph:
     """The graph with fused_convolution nodes; a convolution that nothing can follow stays."""
-    context = context or Context()
+    context = context or PassContext()
     known = known_values(graph)
     fused = find_groups(graph, known, context, _OPS, lambda node: 1)
 
@@ -43,7 +43,7 @@ def run(graph: Graph, context: Context | None = None) -> Graph:
 
 
 def find_groups(
-    graph: Graph, known: frozenset[str], context: Context, ops: frozenset[str], channel: Any
+    graph: Graph, known: frozenset[str], context: PassContext, ops: frozenset[str], channel: Any
 ) -> dict[str, Epilogue]:
     """Layers with their epilogues, by the name of the last member; layers without one are left out."""
     taken: set[str] = set()

@@ -8,7 +8,7 @@ For few rows (decoding): there, results that go to memory and come back cost a l
 from __future__ import annotations
 
 from ..ir import Editor, Graph, Node
-from ._lib.context import Context
+from ._lib.context import PassContext
 from ._lib.known import elements, known_values
 
 __all__ = ["few_rows", "run"]
@@ -23,9 +23,9 @@ def few_rows(node: Node, most: int) -> bool:
     return count // width <= most
 
 
-def run(graph: Graph, context: Context | None = None) -> Graph:
+def run(graph: Graph, context: PassContext | None = None) -> Graph:
     """The graph with gated layers."""
-    context = context or Context()
+    context = context or PassContext()
     if not context.has_kernel("norm_linear"):
         return graph
     known = known_values(graph)

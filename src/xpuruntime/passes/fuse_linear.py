@@ -9,16 +9,16 @@ from __future__ import annotations
 from typing import Any
 
 from ..ir import Editor, Graph, Node
-from ._lib.context import Context
+from ._lib.context import PassContext
 from ._lib.known import known_values
 from .fuse_conv import combined_bias, find_groups
 
 __all__ = ["run"]
 
 
-def run(graph: Graph, context: Context | None = None) -> Graph:
+def run(graph: Graph, context: PassContext | None = None) -> Graph:
     """The graph with linear and fused_linear nodes."""
-    context = context or Context()
+    context = context or PassContext()
     return _with_epilogues(_as_linear(graph), context)
 
 
@@ -63,7 +63,7 @@ def _transposed(editor: Editor, graph: Graph, at: Node, weight: str) -> str:
     return made
 
 
-def _with_epilogues(graph: Graph, context: Context) -> Graph:
+def _with_epilogues(graph: Graph, context: PassContext) -> Graph:
     known = known_values(graph)
     fused = find_groups(graph, known, context, frozenset(["linear"]), lambda node: node.spec.rank - 1)
 

@@ -6,7 +6,7 @@ For few rows: every thread that computes a part of the layer makes the normed ro
 from __future__ import annotations
 
 from ..ir import Editor, Graph, Node
-from ._lib.context import Context
+from ._lib.context import PassContext
 from ._lib.known import known_values
 from .fuse_gate import few_rows
 
@@ -15,9 +15,9 @@ __all__ = ["run"]
 _LAYERS = frozenset(["linear", "fused_linear", "norm_linear"])
 
 
-def run(graph: Graph, context: Context | None = None) -> Graph:
+def run(graph: Graph, context: PassContext | None = None) -> Graph:
     """The graph with norms in the layers that follow them."""
-    context = context or Context()
+    context = context or PassContext()
     if not context.has_kernel("norm_linear"):
         return graph
     known = known_values(graph)

@@ -17,10 +17,19 @@ from dataclasses import dataclass
 from ..ir import OPS, Attrs, Graph, Node, Value, body_of
 from ..ir.rewrite import ordered, sources_of
 from ..types import DimLike, DType
-from ._lib.context import Context
+from ._lib.context import PassContext
 from ._lib.known import known_values
 
-__all__ = ["MOST_MEMBERS", "MOST_OPERANDS", "MOST_ROW_OPS", "ROW_OPS", "TYPES", "Space", "run", "space_of"]
+__all__ = [
+    "MOST_MEMBERS",
+    "MOST_OPERANDS",
+    "MOST_ROW_OPS",
+    "ROW_OPS",
+    "TYPES",
+    "IterationSpace",
+    "iteration_space",
+    "run",
+]
 
 MOST_MEMBERS, MOST_OPERANDS, MOST_ROW_OPS = 64, 16, 2
 """Limits of a group: a kernel holds all values of a body in registers, has an argument per operand, and passes over a row per row op."""
@@ -49,7 +58,7 @@ TYPES = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Space:
+class IterationSpace:
     """What a group runs over: the full shape, and the dims that its row ops reduce (none: elementwise work alone)."""
 
     shape: tuple[DimLike, ...]
@@ -61,21 +70,21 @@ class Space:
         return tuple(1 if d in self.reduced else n for d, n in enumerate(self.shape))
 
 
-def space_of(graph: Graph, node: Node) -> Space | None:
+def iteration_space(graph: Graph, node: Node) -> IterationSpace | None:
     """The space of a node by itself; None when no body may hold it."""
-    row = OPS[node.op]
+    op = OPS[node.op]
     specs = [graph.values[v].spec for v in node.values] + [v.spec for v in node.outputs]
     if len(node.outputs) != 1 or any(s is None or s.dtype not in TYPES for s in specs):
         return None
-    if row.pointwise and not row.random:
-        return Space(node.spec.shape)
+    if op.pointwise and not op.random:
+        return IterationSpace(node.spec.shape)
     if node.op not in ROW_OPS or not isinstance(node.inputs[0], str):
         return None
     x = graph.spec(node.inputs[0])
     dims = _reduced(node, x.rank)
     last = tuple(range(x.rank - len(dims), x.rank))
     whole = x.dtype.is_float and x.rank <= 3 and dims and dims == last
-    return Space(x.shape, dims) if whole and node.spec.rank == x.rank else None
+    return IterationSpace(x.shape, dims) if whole and node.spec.rank == x.rank else None
 
 
 def _reduced(node: Node, rank: int) -> tuple[int, ...]:
@@ -85,28 +94,28 @@ def _reduced(node: Node, rank: int) -> tuple[int, ...]:
     return (dims,) if isinstance(dims, int) else tuple(sorted(dims))
 
 
-def _joined(a: Space, b: Space) -> Space | None:
+def _joined(a: IterationSpace, b: IterationSpace) -> IterationSpace | None:
     """The space of a group and a node after it, together; None when they do not fit."""
     if a.shape == b.shape and (not a.reduced or not b.reduced or a.reduced == b.reduced):
-        return Space(a.shape, a.reduced or b.reduced)
+        return IterationSpace(a.shape, a.reduced or b.reduced)
     if a.reduced and not b.reduced and b.shape == a.per_row:  # one value per row, computed once per row
         return a
     return None
 
 
-def run(graph: Graph, context: Context | None = None) -> Graph:
+def run(graph: Graph, context: PassContext | None = None) -> Graph:
     """The graph with fused nodes in place of groups of two or more."""
-    groups = _Groups(graph, context or Context())
+    groups = _FusionGroups(graph, context or PassContext())
     for node in graph.nodes:
         groups.visit(node)
     bodies = [members for members in groups.members.values() if len(members) > 1]
     return _replaced(graph, bodies) if bodies else graph
 
 
-class _Groups:
+class _FusionGroups:
     """Units of a contracted graph: every node is one, and groups grow by taking in units that share an edge."""
 
-    def __init__(self, graph: Graph, context: Context) -> None:
+    def __init__(self, graph: Graph, context: PassContext) -> None:
         self.graph, self.context = graph, context
         self.known = known_values(graph)
         self.unit: dict[str, str] = {}  # value -> the unit that makes it
@@ -114,7 +123,7 @@ class _Groups:
         self.reads: dict[str, set[str]] = {}  # unit -> units that it reads
         self.readers: dict[str, set[str]] = {}  # unit -> units that read it
         self.level: dict[str, int] = {}  # of units: above that of all that they read
-        self.spaces: dict[str, Space] = {}  # of units that may grow
+        self.spaces: dict[str, IterationSpace] = {}  # of units that may grow
 
     def visit(self, node: Node) -> None:
         """Make the node a unit, and join it with those of its producers that it may join."""
@@ -126,7 +135,7 @@ class _Groups:
             self.readers[unit].add(name)
         self.level[name] = self._lowest(name)
         self.unit.update((v.name, name) for v in node.outputs)
-        space = None if name in self.known else space_of(self.graph, node)
+        space = None if name in self.known else iteration_space(self.graph, node)
         if space is None:
             return
         self.spaces[name] = space
@@ -139,7 +148,7 @@ class _Groups:
             ):
                 self.join(producer, here, joined)
 
-    def fits(self, a: str, b: str) -> Space | None:
+    def fits(self, a: str, b: str) -> IterationSpace | None:
         """The space of two units as one; None when they may not become one."""
         both = [*self.members[a], *self.members[b]]
         space = _joined(self.spaces[a], self.spaces[b])
@@ -168,7 +177,7 @@ class _Groups:
             seen |= fresh
             stack += fresh
 
-    def join(self, a: str, b: str, space: Space) -> None:
+    def join(self, a: str, b: str, space: IterationSpace) -> None:
         """The units become one, called ``a``."""
         self.members[a] += self.members.pop(b)
         for reader in self.readers[b]:

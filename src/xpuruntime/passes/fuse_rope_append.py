@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ..ir import Editor, Graph, Node, sources_of
 from ..types import DType
 from . import cse, simplify
-from ._lib.context import Context
+from ._lib.context import PassContext
 from ._lib.known import known_values
 
 __all__ = ["run"]
@@ -21,9 +21,9 @@ __all__ = ["run"]
 _VIEWS = frozenset(["expand", "view", "unsqueeze"])
 
 
-def run(graph: Graph, context: Context | None = None) -> Graph:
+def run(graph: Graph, context: PassContext | None = None) -> Graph:
     """The graph with rope_append nodes."""
-    context = context or Context()
+    context = context or PassContext()
     if not context.has_kernel("rope_append"):
         return graph
     graph = cse.run(simplify.run(graph, context), context)  # queries and keys then read one pair of tables
@@ -49,7 +49,7 @@ def run(graph: Graph, context: Context | None = None) -> Graph:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _CacheUpdate:
     """The four nodes, and the value that says where rows go."""
 
     rope_q: Node
@@ -63,7 +63,7 @@ class _Found:
         return (self.rope_q, self.rope_k, self.keys, self.values)
 
 
-def _find(graph: Graph, attention: Node, known: frozenset[str]) -> _Found | None:
+def _find(graph: Graph, attention: Node, known: frozenset[str]) -> _CacheUpdate | None:
     q, keys, values = (graph.producer(v) for v in attention.values[:3])
     if q is None or keys is None or values is None or q.op != "rope":
         return None
@@ -83,7 +83,7 @@ def _find(graph: Graph, attention: Node, known: frozenset[str]) -> _Found | None
     specs = [graph.spec(n.name) for n in members]
     if any(s.rank != 4 or s.dtype is not specs[0].dtype for s in specs):
         return None
-    return _Found(q, k, keys, values, at[0])
+    return _CacheUpdate(q, k, keys, values, at[0])
 
 
 def _places(graph: Graph, update: Node) -> str | None:

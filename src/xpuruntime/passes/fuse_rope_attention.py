@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from ..ir import Editor, Graph, Node, sources_of
 from ..ir.build import make_node
-from ._lib.context import Context
+from ._lib.context import PassContext
 
 __all__ = ["run"]
 
 
-def run(graph: Graph, context: Context | None = None) -> Graph:
+def run(graph: Graph, context: PassContext | None = None) -> Graph:
     """The graph with rope_attention nodes."""
-    context = context or Context()
+    context = context or PassContext()
     if not context.has_kernel("rope_attention"):
         return graph
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..ir import Graph, Node
-from ._lib.context import Context
+from ._lib.context import PassContext
 
 __all__ = ["UPDATES", "run"]
 
@@ -21,7 +21,7 @@ _CACHES: Mapping[str, tuple[int, ...]] = {"rope_append": (5, 6), "rope_attention
 """Where other ops have the operands that they change part of."""
 
 
-def run(graph: Graph, context: Context | None = None) -> Graph:
+def run(graph: Graph, context: PassContext | None = None) -> Graph:
     """The graph in an order that lets states be updated in place; itself when it has no such updates, or is in that order."""
     waits: dict[str, set[str]] = {}
     for state in graph.states:

@@ -80,10 +80,10 @@ def assign_layouts(
     """
     if not any(n.op in _CHANNELS and n.outputs[0].spec is not None and n.spec.rank > 2 for n in graph.nodes):
         return graph, {}
-    return _Assignment(graph, alignment, agnostic).done()
+    return _LayoutAssignment(graph, alignment, agnostic).done()
 
 
-class _Assignment:
+class _LayoutAssignment:
     def __init__(self, graph: Graph, alignment: int, agnostic: frozenset[str]) -> None:
         self.graph, self.alignment = graph, alignment
         self.agnostic = _AGNOSTIC | agnostic

@@ -1,4 +1,4 @@
-"""recognise_activation: activations that a model writes out, as one op.
+"""recognize_activation: activations that a model writes out, as one op.
 
 silu       x * sigmoid(x)                                  hardswish  x * hardsigmoid(x), x * clamp(x + 3, 0, 6) / 6
 gelu       0.5 * x * (1 + erf(x / sqrt(2)))                mish       x * tanh(softplus(x))
@@ -13,17 +13,17 @@ from typing import Any as AnyType
 
 from ..ir import Editor, Graph, Match, Node
 from ..ir.match import Any, Number, Op, Pattern
-from ._lib.context import Context
-from ._lib.recognize import Make, Recognised, recognise
+from ._lib.context import PassContext
+from ._lib.pattern_rules import Make, PatternRule, apply_patterns
 
 __all__ = ["run"]
 
 _X = Any("x")
 
 
-def run(graph: Graph, context: Context | None = None) -> Graph:
+def run(graph: Graph, context: PassContext | None = None) -> Graph:
     """The graph with activations as single ops."""
-    return recognise(graph, _WAYS, context)
+    return apply_patterns(graph, _RULES, context)
 
 
 def _products(a: Pattern, b: Pattern, number: float) -> Iterator[Op]:
@@ -82,9 +82,9 @@ def _one_shape(match: Match) -> bool | str:
     return specs[0] == specs[1] or "gate and up have other shapes"
 
 
-def _ways() -> Iterator[Recognised]:
-    def way(pattern: Op, make: Make) -> Recognised:
-        return Recognised(pattern, make, (_float,))
+def _rules() -> Iterator[PatternRule]:
+    def way(pattern: Op, make: Make) -> PatternRule:
+        return PatternRule(pattern, make, (_float,))
 
     yield way(Op("mul", _X, Op("sigmoid", _X)), _becomes("silu"))
     for pattern in _hardswish():
@@ -96,7 +96,7 @@ def _ways() -> Iterator[Recognised]:
     for pattern in _gelu_tanh():
         yield way(pattern, _becomes("gelu", approximate="tanh"))
     gated = Op("mul", Op("silu", Any("gate")), Any("up", kind="node"))
-    yield Recognised(gated, _becomes("silu_mul", "gate", "up"), (_float, _one_shape))
+    yield PatternRule(gated, _becomes("silu_mul", "gate", "up"), (_float, _one_shape))
 
 
-_WAYS = tuple(_ways())
+_RULES = tuple(_rules())

@@ -1,4 +1,4 @@
-"""recognise_attention: softmax(q @ k.T * scale + mask) @ v, as models and exporters write it, becomes one op that never holds the scores.
+"""recognize_attention: softmax(q @ k.T * scale + mask) @ v, as models and exporters write it, becomes one op that never holds the scores.
 
 Seen forms: the scale on q, on k, on both, or on the scores, as a product or a division; a mask that is added, or that a ``where`` puts in;
 softmax in float32; the guard that makes rows without any key zero (``where(isnan(p), 0, p)``), which the op does itself; three dims
@@ -17,7 +17,7 @@ from ..errors import IrError
 from ..ir import Editor, Graph, Node, sources_of
 from ..types import DType, TensorSpec
 from . import simplify
-from ._lib.context import Context
+from ._lib.context import PassContext
 from ._lib.known import splat
 
 __all__ = ["run"]
@@ -26,14 +26,14 @@ _PRODUCTS = ("matmul", "bmm")
 _HIDDEN = -1e4  # what is put in a hidden place, or below: exp of it is 0 beside any other score
 
 
-def run(graph: Graph, context: Context | None = None) -> Graph:
+def run(graph: Graph, context: PassContext | None = None) -> Graph:
     """The graph with attention nodes, and without repeated keys and values before them."""
-    context = context or Context()
+    context = context or PassContext()
 
     def rule(editor: Editor, node: Node) -> None:
         if node.op not in _PRODUCTS or node.spec.rank not in (3, 4) or not node.spec.dtype.is_float:
             return
-        found = _Walk(graph).attention(graph.node(node.name))
+        found = _AttentionMatcher(graph).attention(graph.node(node.name))
         if found is None or not context.may_fuse(graph, (*found.members, graph.node(node.name))):
             return
         try:
@@ -48,7 +48,7 @@ def run(graph: Graph, context: Context | None = None) -> Graph:
 
 
 @dataclass(slots=True)
-class _Attention:
+class _AttentionMatch:
     """What was found: operands by name, and the nodes that the op computes."""
 
     q: str = ""
@@ -62,14 +62,14 @@ class _Attention:
     members: list[Node] = field(default_factory=list)
 
 
-class _Walk:
+class _AttentionMatcher:
     """From the last product upward; every step goes through a node that nothing else reads."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.found = _Attention()
+        self.found = _AttentionMatch()
 
-    def attention(self, root: Node) -> _Attention | None:
+    def attention(self, root: Node) -> _AttentionMatch | None:
         """The attention whose last product this is."""
         weights, values = root.inputs
         softmax = self.probabilities(weights)
@@ -194,7 +194,7 @@ class _Walk:
         return factor[0]
 
 
-def _make(editor: Editor, node: Node, found: _Attention) -> None:
+def _make(editor: Editor, node: Node, found: _AttentionMatch) -> None:
     rank, dtype = node.spec.rank, node.spec.dtype
     keys = editor.insert(node, "permute", found.k, dims=(*range(rank - 2), rank - 1, rank - 2))
     mask = _mask(editor, node, found)
@@ -213,7 +213,7 @@ def _make(editor: Editor, node: Node, found: _Attention) -> None:
     editor.set_sources(editor.current(node), sources_of([*gone, node]))
 
 
-def _mask(editor: Editor, node: Node, found: _Attention) -> Any:
+def _mask(editor: Editor, node: Node, found: _AttentionMatch) -> Any:
     """The mask as the op takes it: bool where hiding means -inf, else numbers to add."""
     if found.hidden is None:
         mask = found.mask

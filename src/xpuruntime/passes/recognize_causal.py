@@ -1,4 +1,4 @@
-"""recognise_causal: a mask that is known when compiling, and hides what comes after each query, is attention's ``causal``.
+"""recognize_causal: a mask that is known when compiling, and hides what comes after each query, is attention's ``causal``.
 
 attention(q, k, v, [[0, -inf], [0, 0]])       ->  attention(q, k, v, causal=true)                     two queries, two keys
 attention(q, k, v, [[true, true, false]])     ->  attention(q, k, v, causal=true, causal_offset=1)    one query, three keys
@@ -25,7 +25,7 @@ from ..errors import IrError
 from ..ir import OPS, Editor, Graph, Node, family_of, sources_of
 from ..ir.interp import evaluate
 from ..types import DType
-from ._lib.context import Context
+from ._lib.context import PassContext
 from ._lib.known import elements
 
 __all__ = ["run"]
@@ -36,12 +36,12 @@ _MOST_ELEMENTS = 4096 * 4096
 _FAMILIES = frozenset(["elementwise", "reduce", "data_movement", "create"])
 
 
-def run(graph: Graph, context: Context | None = None) -> Graph:
+def run(graph: Graph, context: PassContext | None = None) -> Graph:
     """The graph with attention that is causal by itself."""
-    context = context or Context()
+    context = context or PassContext()
     if not context.has_kernel("attention"):
         return graph
-    masks = _Masks(graph, context)
+    masks = _CausalMasks(graph, context)
 
     def rule(editor: Editor, node: Node) -> None:
         if node.op != "attention" or len(node.inputs) < 4 or not isinstance(node.inputs[3], str):
@@ -66,10 +66,10 @@ def run(graph: Graph, context: Context | None = None) -> Graph:
     return graph.rewrite(rule)
 
 
-class _Masks:
+class _CausalMasks:
     """Which masks of a graph are causal; each is computed once."""
 
-    def __init__(self, graph: Graph, context: Context) -> None:
+    def __init__(self, graph: Graph, context: PassContext) -> None:
         self.graph = graph
         self.weights = {w.name: w for w in graph.weights}
         self.peek = context.peek
@@ -140,10 +140,10 @@ class _Masks:
 
 
 def _plain(node: Node) -> bool:
-    row = OPS[node.op]
+    op = OPS[node.op]
     return (
         node.op not in ("opaque", "fused")
-        and not (row.random or row.data_dependent)
+        and not (op.random or op.data_dependent)
         and family_of(node) in _FAMILIES
     )
 

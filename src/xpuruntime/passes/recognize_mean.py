@@ -1,4 +1,4 @@
-"""recognise_mean: a pool whose window is the whole input is a reduction, which many threads share.
+"""recognize_mean: a pool whose window is the whole input is a reduction, which many threads share.
 
 adaptive_avg_pool(x, [1, 1])      ->  mean(x, the dims of space)
 adaptive_max_pool(x, [1, 1])      ->  amax(x, the dims of space)
@@ -8,7 +8,7 @@ avg_pool(x, the size of x)        ->  mean(x, the dims of space)      without pa
 from __future__ import annotations
 
 from ..ir import Editor, Graph, Node
-from ._lib.context import Context
+from ._lib.context import PassContext
 from ._lib.pattern_utils import spec_of
 
 __all__ = ["run"]
@@ -16,9 +16,9 @@ __all__ = ["run"]
 _REDUCTIONS = {"adaptive_avg_pool": "mean", "avg_pool": "mean", "adaptive_max_pool": "amax"}
 
 
-def run(graph: Graph, context: Context | None = None) -> Graph:
+def run(graph: Graph, context: PassContext | None = None) -> Graph:
     """The graph with a reduction for each such pool whose policy leaves it to be one."""
-    context = context or Context()
+    context = context or PassContext()
 
     def rule(editor: Editor, node: Node) -> None:
         if node.op in _REDUCTIONS and _whole(editor, node) and _left(graph, node, context):
@@ -31,7 +31,7 @@ def run(graph: Graph, context: Context | None = None) -> Graph:
     return graph.rewrite(rule)
 
 
-def _left(graph: Graph, node: Node, context: Context) -> bool:
+def _left(graph: Graph, node: Node, context: PassContext) -> bool:
     return bool(context.may_fuse(graph, (node,)) and context.may_become(_REDUCTIONS[node.op], graph, (node,)))
 
 

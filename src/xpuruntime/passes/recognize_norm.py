@@ -1,4 +1,4 @@
-"""recognise_norm: normalisations over the last dim and softmax that a model writes out, as one op.
+"""recognize_norm: normalisations over the last dim and softmax that a model writes out, as one op.
 
     rms_norm    x * rsqrt(mean(x * x) + eps) * w                     (Zhang and Sennrich 2019)
     layer_norm  (x - mean(x)) * rsqrt(mean((x - mean(x))**2) + eps) * w + b      (Ba et al. 2016)
@@ -15,18 +15,18 @@ from typing import Any as AnyType
 from ..ir import Editor, Graph, Match, Node
 from ..ir.match import Any, Number, Op, Pattern
 from ..types import TensorSpec
-from ._lib.context import Context
-from ._lib.recognize import Recognised, recognise
+from ._lib.context import PassContext
+from ._lib.pattern_rules import PatternRule, apply_patterns
 
 __all__ = ["run"]
 
 _X = Any("x")
 
 
-def run(graph: Graph, context: Context | None = None) -> Graph:
+def run(graph: Graph, context: PassContext | None = None) -> Graph:
     """The graph with norms as single ops."""
-    graph = recognise(graph, _CORES, context)  # without weight and bias first, then these one by one
-    return recognise(graph, _AFFINE, context)
+    graph = apply_patterns(graph, _CORES, context)  # without weight and bias first, then these one by one
+    return apply_patterns(graph, _AFFINE, context)
 
 
 def _mean(x: Pattern) -> Op:
@@ -74,26 +74,26 @@ def _softmax(editor: Editor, node: Node, match: Match) -> Node:
     return editor.replace(node, "softmax", match["x"], dim=node.spec.rank - 1)
 
 
-def _cores() -> Iterator[Recognised]:
+def _cores() -> Iterator[PatternRule]:
     centred = Op("sub", _X, Op("mean", _X, keepdim=True), shared=True)
     for square in _squares(centred):
         for pattern in _normalised(centred, square):
-            yield Recognised(pattern, _make("layer_norm"), (_last_dim,))
+            yield PatternRule(pattern, _make("layer_norm"), (_last_dim,))
     deviation = Op("add", Op("var", _X, keepdim=True, correction=0.0, name="mean"), Number(name="eps"))
-    yield Recognised(Op("mul", centred, Op("rsqrt", deviation)), _make("layer_norm"), (_last_dim, _variance))
-    yield Recognised(Op("div", centred, Op("sqrt", deviation)), _make("layer_norm"), (_last_dim, _variance))
+    yield PatternRule(Op("mul", centred, Op("rsqrt", deviation)), _make("layer_norm"), (_last_dim, _variance))
+    yield PatternRule(Op("div", centred, Op("sqrt", deviation)), _make("layer_norm"), (_last_dim, _variance))
     for square in _squares(_X):
         for pattern in _normalised(_X, square):
-            yield Recognised(pattern, _make("rms_norm"), (_last_dim,))
+            yield PatternRule(pattern, _make("rms_norm"), (_last_dim,))
     power = Op("exp", Op("sub", _X, Op("amax", _X, keepdim=True)), shared=True)
-    yield Recognised(Op("div", power, Op("sum", power, keepdim=True)), _softmax, (_last_dim,))
+    yield PatternRule(Op("div", power, Op("sum", power, keepdim=True)), _softmax, (_last_dim,))
 
 
 def _variance(match: Match) -> bool | str:
     return match.node("mean").attrs["dim"] == (match.root.spec.rank - 1,) or "not over the last dim alone"
 
 
-def _affine(norm: str, operand: str, position: int) -> Recognised:
+def _affine(norm: str, operand: str, position: int) -> PatternRule:
     """norm(x) * w, or norm(x, w) + b."""
     core = Op(norm, name="norm")
     pattern = Op("mul" if operand == "w" else "add", core, Any(operand))
@@ -111,7 +111,7 @@ def _affine(norm: str, operand: str, position: int) -> Recognised:
         inner = match.node("norm")
         return editor.replace(node, norm, *inner.inputs[:position], match[operand], **inner.attrs)
 
-    return Recognised(pattern, make, (fits,))
+    return PatternRule(pattern, make, (fits,))
 
 
 _CORES = tuple(_cores())

@@ -1,4 +1,4 @@
-"""recognise_rope: rotary position embedding in halves (Su et al. 2021; the form of GPT-NeoX and LLaMA) as one op.
+"""recognize_rope: rotary position embedding in halves (Su et al. 2021; the form of GPT-NeoX and LLaMA) as one op.
 
     x * cos + cat(-x[..., half:], x[..., :half]) * sin
 
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from ..ir import Const, Editor, Graph, Match, Node, Weight
 from ..ir.match import Any, Op
 from ..types import TensorSpec
-from ._lib.context import Context
-from ._lib.recognize import Recognised, recognise
+from ._lib.context import PassContext
+from ._lib.pattern_rules import PatternRule, apply_patterns
 
 __all__ = ["run"]
 
@@ -26,14 +26,14 @@ _X = Any("x")
 Peek: TypeAlias = "Callable[[Weight], NDArray[AnyType] | None]"
 
 
-def run(graph: Graph, context: Context | None = None) -> Graph:
+def run(graph: Graph, context: PassContext | None = None) -> Graph:
     """The graph with rope nodes."""
-    peek = (context or Context()).peek
+    peek = (context or PassContext()).peek
 
     def fits(match: Match) -> bool | str:
         return _fits(match, peek)
 
-    return recognise(graph, [Recognised(p, _make, (fits,)) for p in _patterns()], context)
+    return apply_patterns(graph, [PatternRule(p, _make, (fits,)) for p in _patterns()], context)
 
 
 def _patterns() -> Iterator[Op]:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from ..errors import IrError
 from ..ir import Editor, Graph, Node
 from . import simplify_math, simplify_views
-from ._lib.context import Context
+from ._lib.context import PassContext
 
 __all__ = ["run"]
 
@@ -25,7 +25,7 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
 """Rules by op. A rule answers whether it rewrote the node."""
 
 
-def run(graph: Graph, context: Context | None = None) -> Graph:
+def run(graph: Graph, context: PassContext | None = None) -> Graph:
     """The graph after every rule that applies."""
     for _ in range(_MOST_SWEEPS):
         before = graph

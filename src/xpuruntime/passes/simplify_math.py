@@ -9,7 +9,7 @@ import numpy as np
 
 from ..ir import OPS, Editor, Node, infer
 from ..types import DType
-from ._lib.pattern_utils import forward, maker, number, spec_of
+from ._lib.pattern_utils import forward, number, producer_of, spec_of
 
 __all__ = ["EVERY", "RULES"]
 
@@ -42,7 +42,7 @@ def _all_true(editor: Editor, node: Node) -> bool:
 def _cast(editor: Editor, node: Node) -> bool:
     if forward(editor, node, node.inputs[0]):
         return True
-    inner = maker(editor, node.inputs[0])
+    inner = producer_of(editor, node.inputs[0])
     if inner is None or inner.op != "cast":
         return False
     first, middle = spec_of(editor, inner.inputs[0]), inner.spec.dtype
@@ -106,7 +106,7 @@ def _pow(editor: Editor, node: Node) -> bool:
 
 def _reciprocal_of_sqrt(editor: Editor, node: Node) -> bool:
     """1 / sqrt(x) is rsqrt(x)."""
-    inner = maker(editor, node.inputs[-1])
+    inner = producer_of(editor, node.inputs[-1])
     if node.op == "div" and number(editor, node.inputs[0]) != 1:
         return False
     if inner is not None and inner.op == "sqrt" and inner.spec == node.spec:
@@ -145,7 +145,7 @@ def _div_by_power_of_two(editor: Editor, node: Node) -> bool:
 
 def _twice(editor: Editor, node: Node) -> bool:
     """neg(neg(x)) is x; relu(relu(x)) is relu(x)."""
-    inner = maker(editor, node.inputs[0])
+    inner = producer_of(editor, node.inputs[0])
     if inner is None or inner.op != node.op:
         return False
     return forward(
@@ -155,11 +155,11 @@ def _twice(editor: Editor, node: Node) -> bool:
 
 def _numbers(editor: Editor, node: Node) -> bool:
     """A constant that is one number everywhere stands as a number, if the result keeps its type and the number its value."""
-    row = OPS[node.op]
-    if not row.pointwise:
+    op = OPS[node.op]
+    if not op.pointwise:
         return False
     for i, operand in enumerate(node.inputs):
-        param = row.param(i)
+        param = op.param(i)
         value = (
             number(editor, operand)
             if isinstance(operand, str) and param is not None and param.number

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..ir import OPS, Const, Editor, Node, infer
 from ..types import TensorSpec
 from ._lib.known import elements
-from ._lib.pattern_utils import forward, maker, spec_of
+from ._lib.pattern_utils import forward, producer_of, spec_of
 
 __all__ = ["EVERY", "RULES"]
 
@@ -55,7 +55,7 @@ def _dropout(editor: Editor, node: Node) -> bool:
 
 
 def _view_of_view(editor: Editor, node: Node) -> bool:
-    inner = maker(editor, node.inputs[0])
+    inner = producer_of(editor, node.inputs[0])
     if inner is None or inner.op not in _RESHAPES or not node.spec.is_static:
         return False
     editor.replace(node, "view", inner.inputs[0], size=node.spec.shape)
@@ -63,7 +63,7 @@ def _view_of_view(editor: Editor, node: Node) -> bool:
 
 
 def _permute_of_permute(editor: Editor, node: Node) -> bool:
-    inner = maker(editor, node.inputs[0])
+    inner = producer_of(editor, node.inputs[0])
     if inner is None or inner.op != "permute":
         return False
     editor.replace(
@@ -86,7 +86,7 @@ def _permute_is_view(editor: Editor, node: Node) -> bool:
 
 def _permute_before_merge(editor: Editor, node: Node) -> bool:
     """permute(view(x)) where the view only merges neighbours: the permute of x itself, then the view. Permutes so meet and cancel."""
-    inner = maker(editor, node.inputs[0])
+    inner = producer_of(editor, node.inputs[0])
     if inner is None or inner.op not in _RESHAPES:
         return False
     x = spec_of(editor, inner.inputs[0])
@@ -128,7 +128,7 @@ def _merged(x: TensorSpec, y: TensorSpec) -> list[list[int]] | None:
 
 
 def _expand_of_expand(editor: Editor, node: Node) -> bool:
-    inner = maker(editor, node.inputs[0])
+    inner = producer_of(editor, node.inputs[0])
     if inner is None or inner.op != "expand":
         return False
     editor.replace(node, "expand", inner.inputs[0], size=node.spec.shape)
@@ -155,12 +155,12 @@ def _broadcast_operands(editor: Editor, node: Node) -> bool:
 
 
 def _unexpanded(editor: Editor, operand: Any) -> Any:
-    inner = maker(editor, operand)
+    inner = producer_of(editor, operand)
     return inner.inputs[0] if inner is not None and inner.op == "expand" else operand
 
 
 def _constant_index(editor: Editor, operand: object) -> NDArray[Any] | None:
-    node = maker(editor, operand)
+    node = producer_of(editor, operand)
     if node is None or node.op != "constant":
         return None
     value: Const = node.attrs["value"]

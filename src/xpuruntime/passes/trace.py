@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ..ir import Graph, Node, is_view
 from ..types import DType
 from . import apply, find_passes
-from ._lib.context import Context
+from ._lib.context import PassContext
 from ._lib.known import known_values
 
 __all__ = ["PassTrace", "dispatches", "trace_passes", "trace_table"]
@@ -41,7 +41,7 @@ def trace_passes(
     graph: Graph,
     which: Iterable[str] | str | int = 3,
     *,
-    context: Context | None = None,
+    context: PassContext | None = None,
     precision: DType | None = None,
 ) -> list[PassTrace]:
     """Every pass in order, with what it did; the first row, ``model``, is the graph as it came. Arguments as ``run_passes``'."""

@@ -10,8 +10,8 @@ from typing import Any
 
 from ..ir import Editor, Graph, Node
 from . import simplify
-from ._lib.context import Context
-from ._lib.pattern_utils import maker, spec_of
+from ._lib.context import PassContext
+from ._lib.pattern_utils import producer_of, spec_of
 
 __all__ = ["run"]
 
@@ -19,7 +19,7 @@ _LAYERS = frozenset(["linear", "mm", "addmm", "matmul"])
 _MOVES = frozenset(["view", "squeeze", "unsqueeze"])
 
 
-def run(graph: Graph, context: Context | None = None) -> Graph:
+def run(graph: Graph, context: PassContext | None = None) -> Graph:
     """The graph with products over the dims that their readers see."""
     for _ in range(8):
         made = graph.rewrite(_rule)
@@ -43,13 +43,13 @@ def _rule(editor: Editor, node: Node) -> None:
 
 def _own(editor: Editor, value: Any) -> Node | None:
     """The node that makes a value that nothing else reads."""
-    node = maker(editor, value)
+    node = producer_of(editor, value)
     return None if node is None or editor.graph.only_user(node.name) is None else node
 
 
 def _before(editor: Editor, value: Any, lead: int) -> Any:
     """The value before a view that keeps the last dims (all but ``lead``); None when there is no such view."""
-    node = maker(editor, value)
+    node = producer_of(editor, value)
     if node is None or node.op not in _MOVES:
         return None
     x, y = spec_of(editor, node.inputs[0]), node.outputs[0].spec

@@ -1,4 +1,4 @@
-"""Whether an ONNX file is a whole model: its message, opsets, ops and values, as far as can be told without running it."""
+"""Checks of an ONNX file without running it: message, opsets, ops and values."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from .external_data import check_tensors
 from .proto import all_nodes, dtype_table, names_in, node_names, reads
 from .size import check_functions
 
-__all__ = ["Checked", "check_onnx"]
+__all__ = ["CheckedOnnx", "check_onnx"]
 
-_AGAIN = "The file is truncated, corrupted, or no ONNX model: fetch or export it again."
-# Domains whose ops the onnx package itself defines; others are for engines to accept or refuse.
+_AGAIN = "The file is truncated, corrupted, or not an ONNX model: fetch or export it again."
+# Domains whose ops the onnx package defines. Engines accept or refuse ops of other domains.
 _STANDARD = ("", "ai.onnx", "ai.onnx.ml")
 
 
-class Checked(NamedTuple):
-    """A model that is whole: its ModelProto, versions by domain, element types, node names, files of external data."""
+class CheckedOnnx(NamedTuple):
+    """A checked model: ModelProto, opset versions by domain, element types, node names, files of external data."""
 
     proto: Any
     name: str
@@ -33,8 +33,8 @@ class Checked(NamedTuple):
     external: tuple[Path, ...]
 
 
-def check_onnx(data: bytes, who: str, name: str, path: Path | None = None) -> Checked:
-    """Parse a serialised ModelProto and check everything but the types of its inputs and outputs. Raises ModelError."""
+def check_onnx(data: bytes, who: str, name: str, path: Path | None = None) -> CheckedOnnx:
+    """Parse a serialized ModelProto and check everything but the types of its inputs and outputs. Raise ModelError."""
     proto, onnx = _parse(data, who)
     opsets = _opsets(proto, onnx, who)
     dtypes = dtype_table(onnx)
@@ -43,7 +43,9 @@ def check_onnx(data: bytes, who: str, name: str, path: Path | None = None) -> Ch
     _check_ops(proto, onnx, who, opsets)
     names = node_names(proto.graph.node)
     _check_values(proto.graph, names, who)
-    return Checked(proto, name or proto.graph.name or "model", path, data, opsets, dtypes, names, external)
+    return CheckedOnnx(
+        proto, name or proto.graph.name or "model", path, data, opsets, dtypes, names, external
+    )
 
 
 def _parse(data: bytes, who: str) -> tuple[Any, Any]:
@@ -58,9 +60,9 @@ def _parse(data: bytes, who: str) -> tuple[Any, Any]:
         ) from error
     try:
         proto = onnx.ModelProto.FromString(data)
-    except Exception as error:  # DecodeError of whichever protobuf implementation is installed
+    except Exception as error:  # DecodeError differs between protobuf implementations
         raise ModelError(who, "is not an ONNX model", got=f"{len(data)} bytes; {error}", do=_AGAIN) from error
-    # Protobuf reads much garbage as an empty message with unknown fields; these four are in every model.
+    # Protobuf parses much garbage as an empty message with unknown fields, so check fields that every model has.
     lacks = [
         word
         for word, there in (
@@ -73,10 +75,13 @@ def _parse(data: bytes, who: str) -> tuple[Any, Any]:
     ]
     if lacks:
         raise ModelError(
-            who, "is not a whole ONNX model", got=f"{len(data)} bytes without {', '.join(lacks)}", do=_AGAIN
+            who,
+            "is not a complete ONNX model",
+            got=f"{len(data)} bytes without {', '.join(lacks)}",
+            do=_AGAIN,
         )
     if not all(isinstance(name, str) for name in names_in(proto)):
-        raise ModelError(who, "has a name that is no text (not UTF-8)", do=_AGAIN)
+        raise ModelError(who, "has a name that is not UTF-8 text", do=_AGAIN)
     if proto.ir_version > onnx.IR_VERSION:
         raise ModelError(
             who,
@@ -109,7 +114,7 @@ def _opsets(proto: Any, onnx: Any, who: str) -> dict[str, int]:
 
 
 def _check_ops(proto: Any, onnx: Any, who: str, opsets: Mapping[str, int]) -> None:
-    """Every op of a standard domain exists in its opset; every other domain is imported or local."""
+    """Check that every op of a standard domain exists in its opset, and every other domain is imported or local."""
     functions = {(f.domain, f.name) for f in proto.functions}
     known: set[tuple[str, str]] = set()
     for node in all_nodes(proto.graph):
@@ -146,19 +151,19 @@ def _has_schema(onnx: Any, op: str, version: int, domain: str) -> bool:
 
 
 def _check_values(graph: Any, names: list[str], who: str) -> None:
-    """Every value is made once and before it is used; every output is made."""
+    """Check that every value is produced once and before its use, and that every output is produced."""
     made = {v.name for v in graph.input} | {i.name for i in graph.initializer}
     made |= {i.values.name for i in graph.sparse_initializer}
     for name, node in zip(names, graph.node, strict=True):
         for value in reads(node):
             if value not in made:
                 raise ModelError(
-                    who, f"node {name!r} reads value {value!r}, which nothing before it makes", do=_AGAIN
+                    who, f"node {name!r} reads value {value!r}, which no earlier node produces", do=_AGAIN
                 )
         for value in filter(None, node.output):
             if value in made:
-                raise ModelError(who, f"node {name!r} makes value {value!r}, which exists already", do=_AGAIN)
+                raise ModelError(who, f"node {name!r} produces value {value!r},", do=_AGAIN)
             made.add(value)
     for output in graph.output:
         if output.name not in made:
-            raise ModelError(who, f"output {output.name!r} is made by no node", do=_AGAIN)
+            raise ModelError(who, f"output {output.name!r} is not produced by any node", do=_AGAIN)

@@ -1,7 +1,7 @@
-"""External data of ONNX models: where tensors outside the file lie, and whether that may be believed.
+"""External data of ONNX models: where it is stored, and whether the reference is safe and complete.
 
-A model file is untrusted input. The location of external data is a path relative to the model's folder; one that leaves it
-(absolute, ``..``, a symbolic link) would let a model read any file of its user, so it is refused.
+A model file is untrusted input. The location of external data is a path relative to the model's folder. A path that leaves the
+folder (absolute, ``..``, a symbolic link) is refused, because a model could otherwise read any file of its user.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _EXTERNAL = 1  # TensorProto.EXTERNAL
 
 
 def tensors(model: Any) -> Iterator[Any]:
-    """Every TensorProto of a ModelProto: initializers, sparse ones, attributes, subgraphs, local functions, training graphs."""
+    """Yield every TensorProto of a model: initializers (sparse ones too), attributes, subgraphs, local functions, training graphs."""
     yield from _graph_tensors(model.graph)
     for function in model.functions:
         yield from _attribute_tensors(function.attribute_proto)
@@ -61,9 +61,9 @@ def _attribute_tensors(attributes: Iterable[Any]) -> Iterator[Any]:
 
 
 def check_tensors(model: Any, who: str, folder: Path | None, dtypes: dict[int, DType]) -> tuple[Path, ...]:
-    """Check that every tensor's data is whole. Hands back the external files, sorted, each once.
+    """Check that the data of every tensor is complete, and return the external files, sorted and without duplicates.
 
-    folder: where the model lies; None when it came as bytes, which have no folder.
+    folder: folder of the model file; None for a model in memory.
     dtypes: TensorProto.DataType -> DType.
     Raises ModelError: external data is missing, outside the folder, too short, or raw data has the wrong length.
     """
@@ -79,7 +79,7 @@ def check_tensors(model: Any, who: str, folder: Path | None, dtypes: dict[int, D
             except (
                 OSError,
                 ValueError,
-            ) as error:  # a name that the system does not take, a folder that cannot be read
+            ) as error:  # the system rejects the name, or the folder cannot be read
                 raise ModelError(
                     who,
                     f"external data of tensor {tensor.name!r} cannot be read",
@@ -98,7 +98,7 @@ def check_tensors(model: Any, who: str, folder: Path | None, dtypes: dict[int, D
 
 
 def _size(tensor: Any, who: str, dtypes: dict[int, DType]) -> int | None:
-    """Bytes of the packed tensor; None for strings and unknown types."""
+    """Return the bytes of the packed tensor; None for strings and unknown types."""
     if any(d < 0 for d in tensor.dims):
         raise ModelError(
             who,
@@ -129,17 +129,17 @@ def _locate(tensor: Any, who: str, folder: Path | None, location: str) -> Path:
     if folder is None:
         raise ModelError(
             who,
-            f"tensor {tensor.name!r} lies in an external file, and a model handed over in memory has no folder to find it in",
+            f"tensor {tensor.name!r} has external data, which a model in memory cannot refer to",
             got=shortened(location),
-            do="Hand over the path of the .onnx file instead.",
+            do="Pass the path of the .onnx file instead.",
         )
-    # Both spellings of a path are looked at, so that a file is refused on every system if it is on one.
+    # Check the POSIX and the Windows reading, so that every system refuses the same files.
     spellings = (PurePosixPath(location), PureWindowsPath(location))
     outside = any(p.is_absolute() or p.drive or p.root or ".." in p.parts for p in spellings)
     if not location or "\0" in location or location.endswith(("/", "\\")) or outside:
         raise ModelError(
             who,
-            f"external data of tensor {tensor.name!r} must lie in the model's folder",
+            f"external data of tensor {tensor.name!r} must be in the model's folder",
             got=shortened(location),
             do="Refused: such a path can read any file. Save the model again with a plain file name for its data.",
         )
@@ -156,7 +156,7 @@ def _locate(tensor: Any, who: str, folder: Path | None, location: str) -> Path:
             who,
             f"external data of tensor {tensor.name!r} is missing",
             got=f"no file {str(path)!r}",
-            do="Put the data file beside the .onnx file, under the name it was saved with.",
+            do="Put the data file next to the .onnx file, under its original name.",
         )
     return path
 

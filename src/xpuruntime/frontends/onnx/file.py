@@ -1,4 +1,4 @@
-"""An ONNX file as a ``ModelSource``, after ``onnx_check``: its inputs and outputs, precision, nodes and digest."""
+"""``ModelSource`` of a checked ONNX file: inputs, outputs, precision, nodes and digest."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["read_onnx", "sha256_files"]
 
 
 def read_onnx(data: bytes, who: str, name: str, path: Path | None = None) -> ModelSource:
-    """The checked source of a serialised ModelProto. Raises ModelError (see ``open_model``)."""
+    """Return the checked source of a serialized ModelProto. Raise ModelError (see ``open_model``)."""
     checked = check_onnx(data, who, name, path)
     proto, dtypes, external = checked.proto, checked.dtypes, checked.external
     weights = {i.name for i in proto.graph.initializer} | {
@@ -90,7 +90,7 @@ def _dim(d: Any, fresh: str, taken: set[str]) -> DimLike:
 
 
 def _weights(proto: Any) -> Iterator[tuple[str, int, int]]:
-    """(name, element type, number of elements) of every tensor that is stored in the model."""
+    """Yield (name, element type, number of elements) of every tensor that is stored in the model."""
     for tensor in tensors(proto):
         count = 1
         for extent in tensor.dims:
@@ -101,7 +101,7 @@ def _weights(proto: Any) -> Iterator[tuple[str, int, int]]:
 def _precision(
     proto: Any, dtypes: Mapping[int, DType], inputs: Iterable[TensorSpec], outputs: Iterable[TensorSpec]
 ) -> DType:
-    """The float type of most weight elements; without float weights the widest float input, else output, else float32."""
+    """Return the float type of most weight elements; without float weights the widest float input, else output, else float32."""
     held: Counter[DType] = Counter()
     for _, kind, count in _weights(proto):
         if kind in dtypes and dtypes[kind].is_float and dtypes[kind].bits >= 16:
@@ -116,8 +116,8 @@ def _precision(
 
 
 def _quantized(proto: Any, dtypes: Mapping[int, DType], products: Products) -> DType | None:
-    """``int8`` (``int4``, ``int16``) when products have both operands quantized: by the width of most quantized weight elements, signed or
-    not; int8 where only activations are quantized.
+    """Return ``int8`` (``int4``, ``int16``) if products have both operands quantized, by the width of most quantized weight elements,
+    signed or not; int8 where only activations are quantized.
     """
     if not products.integer and not products.qdq:
         return None
@@ -130,7 +130,7 @@ def _quantized(proto: Any, dtypes: Mapping[int, DType], products: Products) -> D
 
 
 def sha256_files(kind: str, head: bytes, files: Iterable[Path], folder: Path | None) -> str:
-    """sha256 over the format, the file and every further file with its name relative to ``folder``; files are streamed."""
+    """Return the sha256 of the format, the file, and every further file with its name relative to ``folder``. Files are streamed."""
     total = hashlib.sha256(f"{kind}\0{len(head)}\0".encode())
     total.update(head)
     for path in files:

@@ -1,8 +1,8 @@
-"""Arithmetic on shapes while the model is read.
+"""Constant folding of shape arithmetic at import.
 
-ONNX models compute shapes with ordinary ops (Shape, Gather, Mul, Concat, Reshape). Where every operand is known, the result is
-too: numbers, or dims of symbols. Arrays here hold numbers, or objects of which some are dims. Nothing large is folded: weights stay
-as they are.
+ONNX models compute shapes with ordinary ops (Shape, Gather, Mul, Concat, Reshape). If every operand is known, so is the
+result: numbers, or symbolic dims. Arrays hold numbers, or objects of which some are dims. Large arrays, such as weights,
+are not folded.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import numpy as np
 from ...protocols import Array
 from ...types import Dim, DimLike, DType
 
-__all__ = ["FOLDS", "LARGEST", "Unknown", "fold"]
+__all__ = ["FOLDS", "LARGEST", "UnknownContent", "fold"]
 
 LARGEST = 1024
-"""Elements of the largest array that is folded."""
+"""Maximum elements of a folded array."""
 
 _BROADCAST = frozenset(
     [
@@ -46,12 +46,12 @@ Attributes: TypeAlias = Mapping[str, Any]
 Fold: TypeAlias = "Callable[[Sequence[Any], Attributes], Array | list[Array]]"
 
 
-class Unknown(Exception):
-    """What the symbols are decides the result."""
+class UnknownContent(Exception):
+    """The result depends on the values of symbols."""
 
 
 def fold(op: str, operands: Sequence[Array | None], attrs: Attributes) -> list[Array] | None:
-    """The op's results, or None when only a run can tell."""
+    """Return the op's results, or None if they are known only at run time."""
     rule = FOLDS.get(op)
     if rule is None or any(a is not None and a.size > LARGEST for a in operands):
         return None
@@ -61,13 +61,13 @@ def fold(op: str, operands: Sequence[Array | None], attrs: Attributes) -> list[A
         with np.errstate(all="ignore"):
             made = rule(operands, attrs)
         results = [_tidy(np.asarray(r)) for r in (made if isinstance(made, list) else [made])]
-    except (Unknown, ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+    except (UnknownContent, ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         return None
     return results if all(r.size <= LARGEST and r.dtype.kind in "biufO" for r in results) else None
 
 
 def _grows(op: str, arrays: Sequence[Array], attrs: Attributes) -> int:
-    """Elements of the result, before it is made, where it can be larger than its operands."""
+    """Return the number of result elements before it is computed, for ops whose result can be larger than its operands."""
     if op == "Concat":
         return sum(a.size for a in arrays)
     if op == "Gather":
@@ -80,14 +80,14 @@ def _grows(op: str, arrays: Sequence[Array], attrs: Attributes) -> int:
 
 
 def _tidy(array: Array) -> Array:
-    """An object array of integers alone becomes int64; one that holds anything but integers and dims is not foldable."""
+    """Return an object array of integers as int64. Raise UnknownContent for one with anything but integers and dims."""
     if array.dtype != object:
         return array
     flat = array.ravel().tolist()
     if not all(
         isinstance(v, Dim) or (isinstance(v, int | np.integer) and int(v).bit_length() < 64) for v in flat
     ):
-        raise Unknown
+        raise UnknownContent
     return array if any(isinstance(v, Dim) for v in flat) else array.astype(np.int64)
 
 
@@ -97,11 +97,11 @@ def _symbolic(*arrays: Any) -> bool:
 
 def _plain(*arrays: Any) -> None:
     if _symbolic(*arrays):
-        raise Unknown
+        raise UnknownContent
 
 
 def equal(a: DimLike, b: DimLike) -> bool:
-    """Whether two dims are equal for all symbols, which are not negative. Raises Unknown."""
+    """Return whether two dims are equal for all non-negative symbols. Raise UnknownContent if that depends on them."""
     difference = a - b
     if isinstance(difference, int):
         return difference == 0
@@ -114,7 +114,7 @@ def equal(a: DimLike, b: DimLike) -> bool:
             and str(one) in one.symbols
         ):
             return False
-    raise Unknown
+    raise UnknownContent
 
 
 def _each(function: Callable[..., Any], *arrays: Any, kind: Any = object) -> Array:
@@ -124,7 +124,7 @@ def _each(function: Callable[..., Any], *arrays: Any, kind: Any = object) -> Arr
 
 def _quotient(a: Any, b: Any) -> Any:
     if isinstance(b, int) and b < 1:
-        raise Unknown
+        raise UnknownContent
     return a // b
 
 
@@ -162,10 +162,10 @@ def _cast(x: Sequence[Any], attrs: Attributes) -> Array:
     to: DType = attrs["to"]
     if _symbolic(x[0]):
         if not to.is_integer or to.bits < 32:
-            raise Unknown
+            raise UnknownContent
         return np.asarray(x[0])
     if to is DType.STRING:
-        raise Unknown
+        raise UnknownContent
     return np.asarray(x[0]).astype(to.numpy)
 
 
@@ -215,16 +215,16 @@ def _gather(x: Sequence[Any], attrs: Attributes) -> Array:
 def _split(x: Sequence[Any], attrs: Attributes) -> list[Array]:
     sizes = attrs.get("split") or (x[1].tolist() if len(x) > 1 and x[1] is not None else None)
     if sizes is None:
-        raise Unknown
+        raise UnknownContent
     return list(np.split(x[0], np.cumsum(sizes)[:-1], axis=attrs.get("axis", 0)))
 
 
 def _reduce(function: Callable[[Any, Any], Any]) -> Fold:
-    """Over all axes; shape arithmetic has no other."""
+    """Return the rule of a reduction over all axes, the only kind in shape arithmetic."""
 
     def rule(x: Sequence[Any], attrs: Attributes) -> Array:
         if x[0].ndim != 1 or not x[0].size or attrs.get("noop_with_empty_axes"):
-            raise Unknown
+            raise UnknownContent
         value = reduce(function, x[0].tolist())
         dtype = object if isinstance(value, Dim) else x[0].dtype
         out = np.empty((1,) if attrs.get("keepdims", 1) else (), dtype=dtype)
@@ -238,7 +238,7 @@ def _range(x: Sequence[Any], _: Attributes) -> Array:
     _plain(*x)
     start, end, step = (v.reshape(-1)[0] for v in x)
     if abs((end - start) / step) > LARGEST:
-        raise Unknown
+        raise UnknownContent
     return np.arange(start, end, step, dtype=x[0].dtype)
 
 
@@ -293,4 +293,4 @@ FOLDS: Mapping[str, Fold] = MappingProxyType(
         "Where": lambda x, _: np.asarray(np.where(x[0].astype(bool), x[1], x[2])),
     }
 )
-"""Op -> how it is computed on what is known."""
+"""ONNX op -> its folding rule."""

@@ -1,11 +1,11 @@
-"""ONNX models to the IR: opset 9 to the newest that the installed onnx package knows.
+"""Import of ONNX models: opset 9 to the newest that the installed onnx package knows.
 
     graph = load_onnx("model.onnx")
-    graph, weights = import_onnx("model.onnx")      # weights: array by name, read when asked for
+    graph, weights = import_onnx("model.onnx")      # weights: arrays by name, read on access
 
-Ops are lowered by the table in ``onnx_ops``; functions (the model's own, and ops that ONNX itself defines by others) that have no
-row are inlined; shape arithmetic is folded into dims. What is left (loops, custom domains, text, sequences, content that decides
-shapes) is an ``opaque`` node with its reason, so that no valid model is refused. Every node carries its ONNX node's name.
+Ops are lowered by the table in ``ops``. Functions without a table entry (the model's own, and ops that ONNX defines as functions)
+are inlined. Shape arithmetic is folded into dims. The rest (loops, custom domains, text, sequences, shapes that depend on content)
+becomes ``opaque`` nodes with a reason, so that no valid model is refused. Every node carries its ONNX node's name.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from ...faults import contained
 from ...ir import Graph
 from ...protocols import Array, ModelSource
 from ..model_file import open_with
-from .check import Checked, check_onnx
-from .lower import Lowering
-from .ops import NotLowered
+from ..not_lowered import NotLowered
+from .check import CheckedOnnx, check_onnx
+from .lower import OnnxLowering
 from .scope import Scope
 from .tensors import OnnxWeights, raw_offsets
-from .types import Types, dim_params
-from .values import Values
+from .types import OnnxTypes, dim_params
+from .values import OnnxValues
 
 __all__ = ["OnnxImport", "import_onnx", "load_onnx"]
 
 
 class OnnxImport(NamedTuple):
-    """A graph, and its weights by name for whoever runs or writes it."""
+    """A graph and its weights by name."""
 
     graph: Graph
     weights: OnnxWeights
@@ -43,7 +43,7 @@ def load_onnx(
     name: str = "",
     bind: Mapping[str, Array] | None = None,
 ) -> Graph:
-    """The graph of a model. Parameters and errors as ``import_onnx``."""
+    """Return the graph of a model. Parameters and errors are those of ``import_onnx``."""
     return import_onnx(model, name=name, bind=bind).graph
 
 
@@ -54,41 +54,39 @@ def import_onnx(
     name: str = "",
     bind: Mapping[str, Array] | None = None,
 ) -> OnnxImport:
-    """The graph of a model, and its weights.
+    """Return the graph of a model and its weights.
 
-    model: as ``open_model`` takes it.
-    name:  of the graph; by default the file's, else the model's own.
-    bind:  content of inputs that is fixed for this graph: a model whose inputs decide shapes (the ``shape`` of a Reshape, the
-           ``k`` of a TopK) is then lowered where it would be opaque. The graph still has the input, and is only right for that content.
-    Inputs that are no tensors (sequences, optionals, maps), and values of unknown rank, have no spec.
-    ``graph.metadata``: ``opset``, ``opsets`` by domain, ``ir_version``, ``producer``, ``deciding`` (inputs whose content would have to be
-    bound for more to be lowered), ``types`` (TypeProtos of inputs and outputs without a spec, in base64).
+    model: as in ``open_model``.
+    name:  name of the graph; by default the file's, else the model's own.
+    bind:  fixed content of inputs. A model whose inputs decide shapes (the ``shape`` of a Reshape, the
+           ``k`` of a TopK) is then lowered instead of opaque. The graph keeps the input and is correct for that content only.
+    Inputs that are not tensors (sequences, optionals, maps), and values of unknown rank, have no spec.
+    ``graph.metadata``: ``opset``, ``opsets`` by domain, ``ir_version``, ``graph.metadata``: ``opset``, ``opsets`` by domain, ``ir_version``, ``producer``, ``deciding`` (inputs whose content must be
+    bound to lower more nodes), ``types`` (base64 TypeProtos of inputs and outputs without a spec).
     Raises ModelError (see ``open_model``).
     """
     if isinstance(model, ModelSource):
         if model.format != "onnx":
             raise ModelError(
-                f"model {model.name!r}", "is not ONNX", got=model.format, do="Hand over an ONNX model."
+                f"model {model.name!r}", "is not ONNX", got=model.format, do="Pass an ONNX model."
             )
         found = open_with(model.path or model.data, name or model.name, check_onnx)
     else:
         found = open_with(model, name, check_onnx)
-    if not isinstance(found, Checked):
-        raise ModelError(
-            f"model {found.name!r}", "is not ONNX", got=found.format, do="Hand over an ONNX model."
-        )
+    if not isinstance(found, CheckedOnnx):
+        raise ModelError(f"model {found.name!r}", "is not ONNX", got=found.format, do="Pass an ONNX model.")
     try:
         return _import(found, bind or {})
     except XpuError:
         raise
-    except NotLowered as no:  # of an opaque node's operands: nothing can take them
+    except NotLowered as no:  # raised for the operands of an opaque node, which cannot be represented at all
         raise ModelError(
             f"model {found.name!r}",
             f"cannot be read: {no.reason}",
             do="The file is damaged, or needs a newer onnx package.",
         ) from no
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
-        # What a checked model holds may still contradict itself in a place that no check looks at.
+        # A checked model may still contradict itself where no check looks.
         raise ModelError(
             f"model {found.name!r}",
             "contradicts itself",
@@ -97,14 +95,14 @@ def import_onnx(
         ) from error
 
 
-def _import(model: Checked, bind: Mapping[str, Array]) -> OnnxImport:
+def _import(model: CheckedOnnx, bind: Mapping[str, Array]) -> OnnxImport:
     proto, path = model.proto, model.path
     folder = path.parent if path else None
     declared = [*proto.graph.input, *proto.graph.output, *proto.graph.value_info]
-    values = Values(
+    values = OnnxValues(
         proto,
         model.name,
-        Types(model.dtypes, dim_params(declared)),
+        OnnxTypes(model.dtypes, dim_params(declared)),
         path=path,
         folder=folder,
         offsets=raw_offsets(model.data) if path else {},
@@ -113,7 +111,7 @@ def _import(model: Checked, bind: Mapping[str, Array]) -> OnnxImport:
     for given in proto.graph.input:
         if given.name not in scope.tensors:
             values.input(given, scope, bind.get(given.name))
-    Lowering(proto, values).nodes(zip(model.names, proto.graph.node, strict=True), scope)
+    OnnxLowering(proto, values).nodes(zip(model.names, proto.graph.node, strict=True), scope)
     for output in proto.graph.output:
         values.b.output(output.name, values.value(output.name, scope))
     values.b.metadata.update(

@@ -1,4 +1,4 @@
-"""The walk over an ONNX graph: each node by its row of the table, else inlined, else opaque."""
+"""Lowering of an ONNX graph: each node by the op table, else inlined, else opaque."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from ...errors import IrError
 from ...faults import is_fault
 from ...ir import Source, Value
 from ...types import DType, TensorSpec
+from ..not_lowered import NotLowered
 from .fold import fold
 from .nodes import WHY, actual, attributes, defaults, schema_body, version, without_absent
 from .opaque import captured, encode
-from .ops import TABLE, NotLowered, Site
+from .ops import TABLE, OnnxLoweringContext
 from .proto import sub_graphs
 from .scope import Scope
-from .values import Mark, Values
+from .values import Mark, OnnxValues
 
-__all__ = ["OLDEST", "Lowering"]
+__all__ = ["OLDEST", "OnnxLowering"]
 
 OLDEST = 9
-"""Ops whose definition is older than this opset are not lowered: theirs is another meaning."""
-_DEEPEST = 40  # functions that call functions; a cycle is no valid model
+"""Ops whose definition is older than this opset are not lowered: their meaning differs."""
+_DEEPEST = 40  # nesting of function calls
 
 
-class Lowering:
-    """Lowers one model's nodes into ``values``."""
+class OnnxLowering:
+    """The lowering of one model's nodes into ``values``."""
 
-    def __init__(self, proto: Any, values: Values) -> None:
+    def __init__(self, proto: Any, values: OnnxValues) -> None:
         self.v = values
         self.functions = {(f.domain, f.name): f for f in proto.functions}
         self.ir_version = int(proto.ir_version)
@@ -59,7 +60,7 @@ class Lowering:
             except Exception as error:
                 if not is_fault(error) or isinstance(error, MemoryError):
                     raise
-                reason = f"its attributes or operands do not fit the op ({type(error).__name__}: {error})"
+                reason = f"its attributes or operands do not match the op"
             self.v.undo(mark)
             if not self._inlined(node, domain, scope, mark):
                 self.v.undo(mark)
@@ -68,10 +69,10 @@ class Lowering:
             self.v.b.stem = before
 
     def _lower(self, node: Any, domain: str, scope: Scope, mark: Mark) -> None:
-        """By content, by its row, or as a constant. Raises NotLowered."""
+        """Lower a node by folding, by its table entry, or as a constant. Raise NotLowered."""
         op = node.op_type
         if (domain, op) in self.functions:
-            raise NotLowered("it is a function of the model")
+            raise NotLowered("it is a local function of the model")
         if domain:
             raise NotLowered(f"the op is of domain {domain!r}")
         opset = scope.opsets.get("", 1)
@@ -83,16 +84,16 @@ class Lowering:
             return
         row = TABLE.get(op)
         if row is None:
-            raise NotLowered(WHY.get(op, "the op has no row in the table of ONNX ops"))
+            raise NotLowered(WHY.get(op, "the op is not in the table of ONNX ops"))
         if opset < OLDEST and version(op, opset) != version(op, OLDEST):
-            raise NotLowered(f"opset {opset} defines the op otherwise than opset {OLDEST}")
+            raise NotLowered(f"opset {opset} defines the op differently from opset")
         inputs = [self.v.value(i, scope) if i else None for i in node.input]
         while inputs and inputs[-1] is None:
             inputs.pop()
         attrs = attributes(node)
         if self._folded(op, inputs, attrs, node, scope):
             return
-        site = Site(
+        site = OnnxLoweringContext(
             self.v.b, op, opset, inputs, list(node.output), attrs, self.v.content, self.v.types.dtypes
         )
         results = row(site)
@@ -100,7 +101,7 @@ class Lowering:
         self._bind_outputs(node, scope, made, mark[0])
 
     def _bind_outputs(self, node: Any, scope: Scope, made: list[str | None], start: int) -> None:
-        """Give results the names that the model has for them."""
+        """Rename results to the names that the model has for them."""
         used: set[str] = set()
         new = {v.name for n in self.v.b.nodes[start:] for v in n.outputs}
         renamed: dict[str, str] = {}
@@ -109,7 +110,7 @@ class Lowering:
                 continue
             value = made[index] if index < len(made) else None
             if value is None:
-                raise NotLowered(f"its output {index} ({output!r}) is not made")
+                raise NotLowered(f"its output {index} ({output!r}) is not computed")
             value = renamed.get(value, value)
             if value in used or value not in new:
                 value = str(self.v.b.clone(value))
@@ -127,11 +128,11 @@ class Lowering:
     def _folded(
         self, op: str, inputs: list[str | None], attrs: dict[str, Any], node: Any, scope: Scope
     ) -> bool:
-        """Compute the node now where all it reads is known; true when that was possible."""
+        """Compute the node now if all its operands are known. Return whether that was possible."""
         if not inputs:
             return False
         facts = attrs
-        if op in ("Cast", "CastLike"):  # of the second operand only the type counts
+        if op in ("Cast", "CastLike"):  # only the type of the second operand matters
             like = self.v.b.values[inputs[1] or ""].spec if op == "CastLike" else None
             to = self.v.types.dtypes.get(attrs["to"]) if op == "Cast" else like and like.dtype
             if to is None:
@@ -153,7 +154,7 @@ class Lowering:
         return True
 
     def _branch(self, node: Any, scope: Scope, mark: Mark) -> None:
-        """An If whose condition is known is its branch."""
+        """Lower an If with a known condition as the branch that is taken."""
         condition = self.v.content(self.v.value(node.input[0], scope))
         if condition is None:
             raise NotLowered("control flow", self.v.value(node.input[0], scope))
@@ -164,7 +165,7 @@ class Lowering:
         self._hand_out(node, scope, [self.v.value(o.name, inner) for o in graph.output])
 
     def _inlined(self, node: Any, domain: str, scope: Scope, mark: Mark) -> bool:
-        """Put a function's body in the place of the node. False when there is none, or ONNX's own leads to opaque nodes."""
+        """Inline a function. Return False if there is no body, or if ONNX's own definition leads to opaque nodes."""
         local = self.functions.get((domain, node.op_type))
         if scope.depth > _DEEPEST:
             return False
@@ -200,7 +201,7 @@ class Lowering:
         return True
 
     def _hand_out(self, node: Any, scope: Scope, results: list[str]) -> None:
-        """Results of an inlined body under the outer names."""
+        """Give results of an inlined body their outer names."""
         for output, value in zip(node.output, results, strict=False):
             if output:
                 wanted = scope.prefix + output

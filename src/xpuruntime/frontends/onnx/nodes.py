@@ -1,4 +1,4 @@
-"""NodeProtos: their attributes as Python values, ONNX's own definitions of ops, and bodies of functions."""
+"""NodeProtos: attributes as Python values, ONNX's own function definitions of ops, and function bodies."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .ops import NotLowered
+from ..not_lowered import NotLowered
 from .proto import sub_graphs
 from .tensors import tensor_array
 
@@ -21,12 +21,12 @@ WHY = {
          "SequenceLength", "SequenceMap", "SplitToSequence"),
         "sequences",
     ),
-    "ImageDecoder": "it decodes files",
+    "ImageDecoder": "it decodes image files",
 }  # fmt: skip
 
 
 def defaults(node: Any, opset: int, local: Any) -> dict[str, Any]:
-    """Attributes that ONNX gives an op of its own where the node does not."""
+    """Return the attribute defaults of an op that ONNX defines; nothing for a local function."""
     if local is not None:
         return {}
     import onnx
@@ -36,7 +36,7 @@ def defaults(node: Any, opset: int, local: Any) -> dict[str, Any]:
 
 
 def attributes(node: Any) -> dict[str, Any]:
-    """A node's attributes as Python values; tensors as arrays, graphs as they are."""
+    """Return a node's attributes as Python values: tensors as arrays, graphs unchanged."""
     found: dict[str, Any] = {}
     for a in node.attribute:
         match a.type:
@@ -57,12 +57,12 @@ def attributes(node: Any) -> dict[str, Any]:
             case 8:
                 found[a.name] = [s.decode("utf-8", "surrogateescape") for s in a.strings]
             case _:
-                raise NotLowered(f"attribute {a.name!r} is of a kind that has no form")
+                raise NotLowered(f"attribute {a.name!r} has an unsupported attribute type")
     return found
 
 
 def actual(node: Any, actuals: Mapping[str, Any]) -> Any:
-    """The node with references to its function's attributes resolved; one that was not given is left off."""
+    """Return the node with references to its function's attributes resolved. References without a value are dropped."""
     if not any(a.ref_attr_name for a in node.attribute) and not (actuals and sub_graphs(node)):
         return node
     import onnx
@@ -85,7 +85,7 @@ def actual(node: Any, actuals: Mapping[str, Any]) -> Any:
 
 
 def without_absent(body: Any, call: Any) -> list[Any]:
-    """A body's nodes; operands that the caller left off become absent operands of the nodes that read them."""
+    """Return the nodes of a body, with the operands that the caller omits marked as absent."""
     absent = {
         f for f, a in itertools.zip_longest(body.input, call.input[: len(body.input)], fillvalue="") if not a
     }
@@ -107,17 +107,17 @@ def without_absent(body: Any, call: Any) -> list[Any]:
 
 
 def version(op: str, opset: int) -> int:
-    """The opset in which the op got the meaning that it has in ``opset``; 0 where it is younger."""
+    """Return the opset that introduced the op's meaning in ``opset``; 0 if the op is newer."""
     import onnx
 
     try:
         return int(onnx.defs.get_schema(op, opset, "").since_version)
-    except Exception:  # SchemaError is a class of onnx's C++ module: the op is younger
+    except Exception:  # SchemaError is a class of onnx's C++ module: the op is newer
         return 0
 
 
 def schema_body(node: Any, domain: str, opset: int, type_of: Callable[[str], Any]) -> Any:
-    """ONNX's own definition of the op by other ops, for these operands; None when it has none."""
+    """Return ONNX's own definition of the op as a function for these operands; None if it has none."""
     import onnx
 
     try:
@@ -138,7 +138,7 @@ def schema_body(node: Any, domain: str, opset: int, type_of: Callable[[str], Any
         text = schema.get_context_dependent_function_with_opset_version(
             max(fitting), node.SerializeToString(), [t.SerializeToString() for t in types]
         )
-    except Exception:  # the schema's C++ code refuses these types
+    except Exception:  # the schema's C++ code rejects these types
         return None
     body = onnx.FunctionProto.FromString(text)
-    return body if body.node else None  # an empty one where it has none for these types
+    return body if body.node else None  # the body is empty if there is no definition for these types

@@ -1,8 +1,8 @@
-"""An ONNX node that is not lowered, as a node of the IR and back: nothing of it is lost.
+"""Lossless conversion of ONNX nodes that are not lowered to IR nodes and back.
 
-Attributes that the IR can hold stay readable; every other one (graphs, large or packed tensors, empty lists, types) is kept as the
-bytes of its AttributeProto, in base64 under ``{"proto": ...}``. Values that its subgraphs read from outside are operands behind its
-own, and ``captures`` names them as the subgraphs do.
+Attributes that the IR can represent stay readable. Every other one (graphs, large or packed tensors, empty lists, types) is kept
+as its AttributeProto in base64, under ``{"proto": ...}``. Values that its subgraphs capture follow its own operands, and
+``captures`` has the names that the subgraphs use for them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LISTS = {_FLOATS: "floats", _INTS: "ints"}
 
 
 def encode(node: Any, dtypes: Mapping[int, DType], captures: Iterable[str] = ()) -> dict[str, Any]:
-    """A NodeProto's attributes as attribute values of the IR."""
+    """Return the attributes of a NodeProto as attribute values of the IR."""
     found = {a.name: _encode(a, dtypes) for a in node.attribute}
     names = tuple(captures)
     return found | ({CAPTURES: names} if names else {})
@@ -59,7 +59,7 @@ def _text(data: bytes) -> str | None:
 
 
 def decode(attributes: Mapping[str, Any]) -> list[Any]:
-    """AttributeProtos of what ``encode`` gave (``captures`` left out)."""
+    """Return the AttributeProtos of ``encode``'s result, without ``captures``."""
     from onnx import AttributeProto, helper, numpy_helper
 
     made = []
@@ -76,7 +76,7 @@ def decode(attributes: Mapping[str, Any]) -> list[Any]:
 
 
 def captured(node: Any) -> list[str]:
-    """Names that a node's subgraphs read from outside, in order, each once."""
+    """Return the names that a node's subgraphs capture, in order and without duplicates."""
     from .proto import reads
 
     own = set(node.input)

@@ -1,4 +1,4 @@
-"""Convolutions and matrix products of an ONNX model, counted by the arithmetic that the model describes."""
+"""Counts of convolutions and matrix products by arithmetic: integer, QDQ, float."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _MOVERS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "
 
 
 def count_products(nodes: Collection[Any], stored: Collection[str]) -> Products:
-    """Count the products. ``nodes``: NodeProtos, those of subgraphs included; ``stored``: names of weights.
+    """Count the products. ``nodes``: NodeProtos, including those of subgraphs; ``stored``: names of weights.
 
-    A product counts as QDQ where both operands are dequantized and at least one of them is computed from integers in the model: quantized
-    weights alone leave the arithmetic in floats.
+    A product counts as QDQ if both operands are dequantized and at least one of them is computed from integers in the model.
+    With quantized weights alone, the arithmetic stays in floats.
     """
     maker = {value: node for node in nodes for value in node.output if value}
     known = {*stored, *(value for value, node in maker.items() if node.op_type == "Constant")}
@@ -47,7 +47,7 @@ def count_products(nodes: Collection[Any], stored: Collection[str]) -> Products:
 
 
 def _dequantized(value: str, maker: Mapping[str, Any]) -> str | None:
-    """The integer value that a float value is dequantized from, through ops that only move values; else None."""
+    """Return the integer value that a float value is dequantized from, looking through data movement; None if there is none."""
     seen = set[str]()
     while (node := maker.get(value)) is not None and value not in seen:
         seen.add(value)

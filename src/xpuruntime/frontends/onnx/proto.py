@@ -1,4 +1,4 @@
-"""What ONNX's messages hold: element types, nodes in graphs of graphs, the values that a node reads, names."""
+"""Queries on ONNX messages: element types, nested nodes, values that a node reads, names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOT_BY_NAME = {
 
 
 def dtype_table(onnx: Any) -> dict[int, DType]:
-    """TensorProto.DataType -> DType, for the types that the installed onnx package knows."""
+    """Return TensorProto.DataType -> DType for the types that the installed onnx package knows."""
     return {
         number: _NOT_BY_NAME.get(name) or DType(name.lower())
         for name, number in onnx.TensorProto.DataType.items()
@@ -32,12 +32,12 @@ def dtype_table(onnx: Any) -> dict[int, DType]:
 
 
 def sub_graphs(node: Any) -> list[Any]:
-    """The graphs in a node's attributes."""
+    """Return the graphs in a node's attributes."""
     return [g for a in node.attribute for g in ([a.g] if a.HasField("g") else []) + list(a.graphs)]
 
 
 def names_in(proto: Any) -> Iterator[Any]:
-    """Every name in a model; protobuf hands over bytes where one is not UTF-8."""
+    """Yield every name in a model. Protobuf returns bytes for a name that is not UTF-8."""
     yield from (proto.producer_name, proto.producer_version)
     yield from (o.domain for o in proto.opset_import)
     todo = [proto.graph, *proto.functions]
@@ -59,7 +59,7 @@ def names_in(proto: Any) -> Iterator[Any]:
 
 
 def all_nodes(graph: Any) -> Iterator[Any]:
-    """Every node, those of graphs in attributes after the one that holds them."""
+    """Yield every node; nodes of subgraphs follow the node that has them."""
     for node in graph.node:
         yield node
         for sub in sub_graphs(node):
@@ -67,7 +67,7 @@ def all_nodes(graph: Any) -> Iterator[Any]:
 
 
 def reads(node: Any) -> Iterator[str]:
-    """Names of the values that a node reads, those that its subgraphs capture included, each once."""
+    """Yield the names that a node reads, including captures of its subgraphs, without duplicates."""
     seen = dict.fromkeys(filter(None, node.input))
     for graph in sub_graphs(node):
         own = {v.name for v in graph.input} | {i.name for i in graph.initializer}
@@ -78,7 +78,7 @@ def reads(node: Any) -> Iterator[str]:
 
 
 def node_names(nodes: Iterable[Any]) -> list[str]:
-    """A unique name per node: the model's own; ``op_index`` without one; ``name#index`` where it stands twice."""
+    """Return a unique name per node: the model's own; ``op_index`` without one; ``name#index`` for a duplicate."""
     listed = list(nodes)
     own = Counter(n.name for n in listed if n.name)
     used = set(own)

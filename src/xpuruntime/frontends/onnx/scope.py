@@ -1,4 +1,4 @@
-"""Names of one ONNX graph, or of one function's body while it is inlined."""
+"""Name scopes of ONNX graphs and inlined functions."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["Scope", "dense"]
 
 @dataclass
 class Scope:
-    """Names of one ONNX graph, or of one function body while it is inlined.
+    """The names of one ONNX graph, or of one function body while it is inlined.
 
-    values:  ONNX name -> value of the IR.   tensors: initialisers by name.   types: declared types.
-    parent:  the graph around a subgraph, whose names are seen too.
-    actuals: attributes that a function was called with.
-    prefix:  put before names, so that they stay unique when a body is inlined twice.
+    values:  ONNX name -> IR value. tensors: initializers by name. types: declared types.
+    parent:  scope of the enclosing graph, whose names are visible too.
+    actuals: attributes of the function call.
+    prefix:  prefix of names, which keeps them unique if a body is inlined twice.
     """
 
     opsets: Mapping[str, int]
@@ -40,7 +40,7 @@ class Scope:
     def of_graph(
         graph: Any, opsets: Mapping[str, int], parent: Scope | None = None, prefix: str = ""
     ) -> Scope:
-        """The scope of a GraphProto."""
+        """Return the scope of a GraphProto."""
         tensors = {t.name: t for t in graph.initializer}
         tensors |= {s.values.name: dense(s) for s in graph.sparse_initializer}
         types = {v.name: v.type for v in (*graph.value_info, *graph.output, *graph.input)}
@@ -50,7 +50,7 @@ class Scope:
         return scope
 
     def holder(self, name: str) -> Scope | None:
-        """The innermost scope that has the name."""
+        """Return the innermost scope that has the name."""
         scope: Scope | None = self
         while scope is not None and name not in scope.values and name not in scope.tensors:
             scope = scope.parent
@@ -58,17 +58,17 @@ class Scope:
 
 
 MOST_ELEMENTS = 1 << 28
-"""Of a sparse tensor, which a few bytes can make of any size."""
+"""Maximum elements of a sparse tensor, whose shape a few bytes can make arbitrarily large."""
 
 
 def dense(sparse: Any) -> Any:
-    """A TensorProto of a SparseTensorProto."""
+    """Return a SparseTensorProto as a dense TensorProto."""
     from onnx import numpy_helper
 
     if any(d < 0 for d in sparse.dims) or math.prod(sparse.dims) > MOST_ELEMENTS:
         raise ModelError(
             f"sparse tensor {sparse.values.name!r}",
-            f"has another shape than one of at most {MOST_ELEMENTS} elements",
+            f"is too large: at most {MOST_ELEMENTS} elements are supported",
             got=list(sparse.dims)[:8],
             do="Export it as a dense tensor, in parts.",
         )

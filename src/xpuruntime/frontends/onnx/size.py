@@ -1,4 +1,4 @@
-"""How many nodes a model has once its local functions are in place: counted from the functions alone, before anything expands them."""
+"""Limits on the nodes of a model with all local functions expanded, counted before anything expands them."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from .proto import all_nodes
 __all__ = ["MOST_NODES", "check_functions"]
 
 MOST_NODES = 100_000
-"""Nodes of a model with every call of a local function expanded. 31 functions that call the next one twice are 2^31."""
+"""Maximum nodes of a model with every call of a local function expanded. 31 functions that each call the next one twice make 2^31."""
 
 _Key = tuple[str, str]
 
 
 def check_functions(proto: Any, who: str) -> None:
-    """Raise ModelError where local functions call themselves, or expand to more than ``MOST_NODES`` nodes."""
+    """Raise ModelError if local functions are recursive, or expand to more than ``MOST_NODES`` nodes."""
     if not proto.functions:
         return
     functions = {_key(f.domain, f.name): f for f in proto.functions}
     sizes: dict[_Key, int] = {}
-    calls: dict[_Key, int] = {}  # own nodes; then each call adds what the function has
+    calls: dict[_Key, int] = {}  # own nodes, plus the size of each function called
     for root in functions:
         stack: list[tuple[_Key, Iterator[_Key]]] = []
         active: set[_Key] = set()

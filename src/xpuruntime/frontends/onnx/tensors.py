@@ -1,7 +1,7 @@
-"""Tensors of an ONNX model by reference: where their bytes lie, and their content when somebody asks.
+"""Tensors of an ONNX model by reference: where their bytes are stored, and their content on access.
 
-A tensor whose elements stand dense in a file (external data, or ``raw_data`` of a model on disk) is a ``raw`` weight with an
-offset into that file. Any other is handed in by name: ``OnnxWeights`` is the mapping for that.
+A tensor with contiguous elements in a file (external data, or ``raw_data`` of a model on disk) is a ``raw`` weight with an
+offset into that file. Any other tensor is passed by name, through the mapping ``OnnxWeights``.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _GRAPH, _INITIALIZER, _NAME, _RAW_DATA = 7, 5, 8, 9  # field numbers: ModelProto
 
 
 def tensor_spec(tensor: Any, dtypes: Mapping[int, DType]) -> TensorSpec | None:
-    """Shape and dtype; None for an element type that tensors here do not have."""
+    """Return shape and dtype; None for an unsupported element type."""
     dtype = dtypes.get(tensor.data_type)
     return None if dtype is None else TensorSpec(tuple(int(d) for d in tensor.dims), dtype)
 
 
 def tensor_array(tensor: Any, folder: Path | None = None) -> Array:
-    """The elements. Raises ModelError where they do not fit the tensor's own shape and type."""
+    """Return the elements. Raise ModelError if they do not match the tensor's shape and type."""
     import numpy as np
     from onnx import checker, numpy_helper
 
@@ -44,7 +44,7 @@ def tensor_array(tensor: Any, folder: Path | None = None) -> Array:
     except (ValueError, TypeError, KeyError, IndexError, OverflowError) as error:
         raise ModelError(
             f"tensor {tensor.name!r}",
-            "its elements do not fit its shape and type",
+            "its elements do not match its shape and type",
             got=error,
             do="Export the model again.",
         ) from error
@@ -53,7 +53,7 @@ def tensor_array(tensor: Any, folder: Path | None = None) -> Array:
 def whereabouts(
     tensor: Any, spec: TensorSpec, path: Path | None, offsets: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Keywords of the ``Weight`` that refers to it; none where it has to be handed in."""
+    """Return the keywords of the ``Weight`` that refers to the tensor; empty if the array has to be passed by name."""
     if spec.dtype is DType.STRING or spec.dtype.bits < 8:
         return {}
     if tensor.data_location == _EXTERNAL:
@@ -65,7 +65,7 @@ def whereabouts(
 
 
 def raw_offsets(data: bytes) -> dict[str, int]:
-    """Where the ``raw_data`` of each initialiser begins in a serialised ModelProto, read off the wire format (a tag, then a
+    """Return the offset of each initializer's ``raw_data`` in a serialized ModelProto, read from the wire format (a tag, then a
     varint or a length; protobuf.dev/programming-guides/encoding).
     """
     found: dict[str, int] = {}
@@ -87,7 +87,7 @@ def raw_offsets(data: bytes) -> dict[str, int]:
 
 
 def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Field number, begin and end of every length-delimited field; others are skipped."""
+    """Yield field number, begin and end of every length-delimited field."""
     while at < end:
         tag, at = _varint(data, at)
         kind = tag & 7
@@ -100,7 +100,7 @@ def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
         elif kind in (1, 5):
             at += 8 if kind == 1 else 4
         else:
-            return  # groups: protobuf 3 writes none
+            return  # groups, which protobuf 3 does not write
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
@@ -116,7 +116,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 class OnnxWeights(Mapping[str, Array]):
-    """Weights of an imported model by name; each is read when asked for and not kept."""
+    """Weights of an imported model by name, each read on access and not kept."""
 
     def __init__(self, tensors: Mapping[str, Any], folder: Path | None) -> None:
         self._tensors, self._folder = tensors, folder
@@ -131,5 +131,5 @@ class OnnxWeights(Mapping[str, Array]):
         return len(self._tensors)
 
     def elements(self, name: str) -> int:
-        """How many elements a weight has, without reading it."""
+        """Return the number of elements of a weight without reading it."""
         return math.prod(self._tensors[name].dims)

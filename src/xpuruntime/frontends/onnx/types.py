@@ -1,4 +1,4 @@
-"""Between ONNX's TypeProto and TensorSpec, and ONNX's own type inference for one node that is not lowered."""
+"""Conversion between TypeProto and TensorSpec, and ONNX's type inference for nodes that are not lowered."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 from ...types import DimLike, DType, TensorSpec, dim, parse_dim
 from .proto import sub_graphs
 
-__all__ = ["Types"]
+__all__ = ["OnnxTypes"]
 
 
-class Types:
-    """What is known of dtypes and declared types in one model.
+class OnnxTypes:
+    """Dtypes and symbols of one model.
 
-    dtypes: TensorProto.DataType -> DType.  fresh: a symbol that nothing has yet, from a stem.
+    dtypes: TensorProto.DataType -> DType. taken: symbols in use.
     """
 
     def __init__(self, dtypes: Mapping[int, DType], taken: set[str]) -> None:
@@ -23,7 +23,7 @@ class Types:
         self._taken = taken
 
     def fresh(self, stem: str) -> DimLike:
-        """A symbol of its own."""
+        """Return an unused symbol."""
         name = stem
         while name in self._taken:
             name += "_"
@@ -31,7 +31,7 @@ class Types:
         return dim(name)
 
     def spec(self, type_proto: Any, stem: str, parse: bool = False) -> TensorSpec | None:
-        """The spec of a TypeProto; None when it is no tensor of known rank and dtype. ``parse``: dims may be expressions."""
+        """Return the spec of a TypeProto; None unless it is a tensor of known rank and dtype. ``parse``: dims may be expressions."""
         if type_proto is None or type_proto.WhichOneof("value") != "tensor_type":
             return None
         tensor = type_proto.tensor_type
@@ -55,7 +55,7 @@ class Types:
         return self._named(d, stem)
 
     def proto(self, spec: TensorSpec) -> Any:
-        """The TypeProto of a spec; symbolic dims are written as their text."""
+        """Return the TypeProto of a spec, with symbolic dims as text."""
         from onnx import helper
 
         shape = [d if isinstance(d, int) else str(d) for d in spec.shape]
@@ -70,9 +70,9 @@ class Types:
         content: Callable[[str], Any | None],
         ir_version: int,
     ) -> dict[str, Any]:
-        """Types of a node's outputs by ONNX's own rule for its op; empty when it has none or cannot tell.
+        """OnnxReturn the types of a node's outputs by ONNX's type inference; empty if it has none or fails.
 
-        inputs: TypeProtos by name. content: the TensorProto of a value that is known, else None.
+        inputs: TypeProtos by name. content: the TensorProto of a known value, else None.
         """
         import onnx
         from onnx import helper, shape_inference
@@ -95,7 +95,7 @@ class Types:
 
 
 def all_names(graph: Any) -> set[str]:
-    """Every value name of a graph, those of its subgraphs included."""
+    """Return every value name of a graph, including its subgraphs."""
     names: set[str] = set()
     todo: list[Any] = [graph]
     while todo:
@@ -108,5 +108,5 @@ def all_names(graph: Any) -> set[str]:
 
 
 def dim_params(values: Sequence[Any]) -> set[str]:
-    """Every symbol that declared types name."""
+    """Return every symbol in declared types."""
     return {d.dim_param for v in values for d in v.type.tensor_type.shape.dim if d.dim_param}

@@ -1,4 +1,4 @@
-"""Values while a model is lowered: which there are, what is known of their content, and where weights lie."""
+"""OnnxValues during lowering: names, known content, and where weights are stored."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import numpy as np
 from ...ir import MAX_CONST_ELEMENTS, Graph, Node, Value, Weight
 from ...protocols import Array
 from ...types import Dim, DType, TensorSpec
-from ..builder import Builder
+from ..builder import ImportBuilder
+from ..not_lowered import NotLowered
 from .fold import LARGEST
 from .nodes import attributes
-from .ops import NotLowered
 from .scope import Scope, dense
 from .tensors import tensor_array, tensor_spec, whereabouts
-from .types import Types, all_names
+from .types import OnnxTypes, all_names
 
-__all__ = ["Mark", "Values"]
+__all__ = ["Mark", "OnnxValues"]
 
 Mark = tuple[int, int, int]
-"""How many nodes, values and weights there were."""
+"""Counts of nodes, values and weights, for undo."""
 _CONSTANT_KINDS: dict[str, Any] = {
     "value_float": np.float32,
     "value_floats": np.float32,
@@ -36,32 +36,32 @@ _CONSTANT_KINDS: dict[str, Any] = {
 _INDEX_TYPES = (DType.INT64, DType.INT32, DType.BOOL, DType.STRING)
 
 
-class Values:
-    """State of one import: the builder, and what is known of its values."""
+class OnnxValues:
+    """The state of one import: the builder and what is known of its values."""
 
     def __init__(
         self,
         proto: Any,
         name: str,
-        types: Types,
+        types: OnnxTypes,
         *,
         path: Path | None,
         folder: Path | None,
         offsets: Mapping[str, int],
     ) -> None:
-        self.b = Builder(name, all_names(proto.graph))
+        self.b = ImportBuilder(name, all_names(proto.graph))
         self.types, self.path, self.folder, self.offsets = types, path, folder, offsets
         self.known: dict[str, Array] = {}
         self.weight_tensors: dict[str, Any] = {}
-        self.deciding: set[str] = set()  # inputs whose content would have to be known
+        self.deciding: set[str] = set()  # inputs whose content must be known to lower more nodes
         self.unknown: dict[str, Any] = {}  # TypeProto of values without a spec
 
     def mark(self) -> Mark:
-        """A point to come back to."""
+        """Return a point for ``undo``."""
         return len(self.b.nodes), len(self.b.values), len(self.b.weights)
 
     def input(self, value: Any, scope: Scope, content: Array | None) -> None:
-        """A graph input; ``content`` where it is bound."""
+        """Declare a graph input; ``content`` if it is bound."""
         spec = self.types.spec(value.type, value.name)
         self.b.input(value.name, spec)
         scope.values[value.name] = value.name
@@ -71,7 +71,7 @@ class Values:
             self.known[value.name] = np.asarray(content)
 
     def done(self) -> Graph:
-        """The graph, without initialisers that only attributes were read from (shapes, axes)."""
+        """Return the graph, without initializers that only serve as attributes (shapes, axes)."""
         read = {i for n in self.b.nodes for i in n.inputs} | {o.value for o in self.b.outputs}
         self.b.nodes = [n for n in self.b.nodes if n.op != "constant" or n.sources or n.name in read]
         self.b.weights = [w for w in self.b.weights if w.name in read]
@@ -80,15 +80,15 @@ class Values:
         return self.b.build(verify=False)
 
     def untyped(self, values: Iterable[Any]) -> dict[str, str]:
-        """The TypeProtos of those that have no spec, as text."""
+        """Return the TypeProtos of values without a spec, in base64."""
         named = [v for v in values if v.name not in self.b.values or self.b.values[v.name].spec is None]
         return {v.name: base64.b64encode(v.type.SerializeToString()).decode("ascii") for v in named}
 
     def value(self, name: str, scope: Scope) -> str:
-        """The IR value of an ONNX name; an initialiser is declared when it is first read."""
+        """Return the IR value of an ONNX name; an initializer is declared on first use."""
         holder = scope.holder(name)
         if holder is None:
-            raise NotLowered(f"value {name!r} is made by nothing")
+            raise NotLowered(f"value {name!r} has no producer")
         made = holder.values.get(name)
         if made is None or made not in self.b.values:
             made = self._declare(holder.tensors[name], holder.prefix + name)
@@ -96,17 +96,17 @@ class Values:
         return made
 
     def _declare(self, tensor: Any, wanted: str) -> str:
-        """An initialiser: small ones of index types and single numbers become constants, all else weights."""
+        """Declare an initializer: small ones of index types and single numbers as constants, all others as weights."""
         name = wanted if wanted not in self.b.values else self.b.fresh("weight")
         spec = tensor_spec(tensor, self.types.dtypes)
         if spec is None:
-            raise NotLowered(f"element type {tensor.data_type} has no tensor form")
+            raise NotLowered(f"element type {tensor.data_type} is not supported in tensors")
         size = int(np.prod([int(d) for d in tensor.dims], dtype=np.int64))
         if size <= 1 or (spec.dtype in _INDEX_TYPES and size <= MAX_CONST_ELEMENTS):
             array = tensor_array(tensor, self.folder)
             if spec.dtype is not DType.STRING and size <= LARGEST:
                 self.known[name] = array
-            with self.b.source():  # it is no node of the model
+            with self.b.source():  # a constant is not a node of the model
                 made: str = self.b.constant(array, name=name)
             return made
         where = whereabouts(tensor, spec, self.path, self.offsets if name == tensor.name else {})
@@ -116,7 +116,7 @@ class Values:
         return name
 
     def content(self, value: str) -> Array | None:
-        """What is known of a value's elements; weights are read when they are small."""
+        """Return a value's elements if they are known; small weights are read."""
         found = self.known.get(value)
         tensor = self.weight_tensors.get(value)
         if found is None and tensor is not None and np.prod([1, *tensor.dims]) <= LARGEST:
@@ -137,7 +137,7 @@ class Values:
             self.unknown.pop(name, None)
 
     def rename(self, names: Mapping[str, str], start: int) -> None:
-        """Write the new names of values into the nodes from ``start`` on, which make them. ``values`` has them already."""
+        """Rename values in the nodes from ``start`` on. ``values`` has the new names already."""
         if not names:
             return
         for i in range(start, len(self.b.nodes)):
@@ -148,7 +148,7 @@ class Values:
                 self.b.nodes[i] = Node(n.op, inputs, n.attrs, outputs, n.sources)
 
     def learn(self, node: Node) -> None:
-        """Remember the content of what a node makes, where the node itself says it."""
+        """Remember the content of a node's result if its attributes determine it."""
         spec, name = node.outputs[0].spec, node.name
         if spec is None or name in self.known:
             return
@@ -161,10 +161,10 @@ class Values:
             self.known[name] = np.full(shape, node.attrs["value"], spec.dtype.numpy)
 
     def known_value(self, array: Array, dtype: DType | None) -> str:
-        """A node that makes an array of numbers and dims."""
+        """Add nodes for an array of numbers and dims, and return the value."""
         if array.dtype != object:
             if array.dtype == np.int64 and dtype is not None and dtype.is_integer:
-                array = array.astype(dtype.numpy)  # object arithmetic forgets narrow integers
+                array = array.astype(dtype.numpy)  # object arithmetic loses narrow integer types
             return str(self.b.constant(array))
         value = str(self.b.dims(values=[v if isinstance(v, Dim) else int(v) for v in array.ravel()]))
         if array.ndim != 1:
@@ -187,7 +187,7 @@ class Values:
         wanted = scope.prefix + node.output[0]
         spec = tensor_spec(tensor, self.types.dtypes)
         if spec is None:
-            raise NotLowered(f"element type {tensor.data_type} has no tensor form")
+            raise NotLowered(f"element type {tensor.data_type} is not supported in tensors")
         name = wanted if wanted not in self.b.values else self.b.fresh("constant")
         if np.prod([1, *tensor.dims], dtype=np.int64) <= MAX_CONST_ELEMENTS:
             array = tensor_array(tensor, self.folder)
@@ -212,7 +212,7 @@ class Values:
         return None if array is None or array.dtype == object else numpy_helper.from_array(array, name)
 
     def roots(self, value: str) -> frozenset[str]:
-        """The graph's inputs that a value is computed from."""
+        """Return the graph's inputs that a value depends on."""
         inputs = {v.name for v in self.b.inputs}
         made = {v.name: n for n in self.b.nodes for v in n.outputs}
         seen: set[str] = set()
@@ -230,5 +230,5 @@ class Values:
 
 
 def _count(spec: TensorSpec) -> int:
-    """Elements of a static spec."""
+    """Return the number of elements of a static spec."""
     return math.prod(d for d in spec.shape if isinstance(d, int))

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...types import Dim, DimLike, DType, TensorSpec, dim
-from .ops import NotLowered
+from ..not_lowered import NotLowered
 
-__all__ = ["Symbols", "alike", "dtype_of", "spec_of"]
+__all__ = ["SymbolNames", "alike", "dtype_of", "spec_of"]
 
 _PROBES = (2, 3, 5, 7, 16, 31)
 
 
-class Symbols:
+class SymbolNames:
     """Names of symbols, and what is known of their ranges.
 
     names: PyTorch's symbol (``s77``) -> ours.
@@ -95,8 +95,8 @@ def dtype_of(dtype: Any) -> DType:
         raise NotLowered(f"the graph has no dtype {dtype}") from error
 
 
-def spec_of(tensor: Any, symbols: Symbols) -> TensorSpec:
-    """Shape and dtype of a (fake) tensor. Raises NotLowered for a sparse one, and for what ``Symbols.dim`` cannot say."""
+def spec_of(tensor: Any, symbols: SymbolNames) -> TensorSpec:
+    """Shape and dtype of a (fake) tensor. Raises NotLowered for a sparse one, and for what ``SymbolNames.dim`` cannot say."""
     if str(tensor.layout) != "torch.strided":
         raise NotLowered(f"its layout is {tensor.layout}")
     return TensorSpec(tuple(symbols.dim(d) for d in tensor.shape), dtype_of(tensor.dtype))

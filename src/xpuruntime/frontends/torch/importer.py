@@ -27,7 +27,7 @@ from .checkpoints import saved_names
 from .decompose import decomposed, refuse_extra_dims
 from .export import exported, find_torch, speaker
 from .ops import TABLE
-from .program import Import
+from .program import ProgramImport
 from .weights import TorchWeights
 
 __all__ = ["TorchImport", "extract_ir", "import_torch", "save_ir", "weights_of"]
@@ -88,7 +88,7 @@ def import_torch(
         )
     whole = set(TABLE)
     while True:
-        attempt = Import(decomposed(program, whole, who), name, dynamic_shapes, saved)
+        attempt = ProgramImport(decomposed(program, whole, who), name, dynamic_shapes, saved)
         graph = attempt.graph(who)
         refused = attempt.lowering.refused & whole
         if not refused:

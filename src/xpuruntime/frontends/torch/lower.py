@@ -11,38 +11,39 @@ from ...errors import IrError
 from ...faults import is_fault, recorded
 from ...ir import Value, find_op
 from ...types import Dim, DimLike, DType, TensorSpec
-from ..builder import Builder
-from .content import Contents
-from .dims import Symbols, alike, dtype_of, spec_of
+from ..builder import ImportBuilder
+from ..not_lowered import NotLowered
+from .constants import ConstantEvaluator
+from .dims import SymbolNames, alike, dtype_of, spec_of
 from .names import source_of
 from .nodes import attribute, default, dense, has_extra_dim, is_number, listed, op_name, users
-from .ops import FREE, MAKERS, PAIRS, TABLE, NotLowered, Pair, Ref, Site, real_form
+from .ops import FREE, MAKERS, PAIRS, TABLE, AtenLoweringContext, ComplexPair, TensorRef, real_form
 
-__all__ = ["Lowering", "Unknown"]
+__all__ = ["AtenLowering", "UnknownNumber"]
 
 _INLINED = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 _CONTROL_FLOW = ("cond", "while_loop", "map_impl", "scan", "associative_scan")
 
 
-class Unknown:
+class UnknownNumber:
     """A number that a tensor's content decides; whoever reads it is not lowered."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
 
 
-class Lowering:
+class AtenLowering:
     """Lowers nodes into ``b``.
 
-    values:  FX node -> Ref, a list of them, a dim or another plain value.
+    values:  FX node -> TensorRef, a list of them, a dim or another plain value.
     contents: of what the program itself decides.
     refused: ATen names whose row did not take a call, so that PyTorch may decompose them instead.
     """
 
-    def __init__(self, b: Builder, symbols: Symbols) -> None:
+    def __init__(self, b: ImportBuilder, symbols: SymbolNames) -> None:
         self.b, self.symbols = b, symbols
         self.values: dict[Any, Any] = {}
-        self.contents = Contents()
+        self.contents = ConstantEvaluator()
         self.refused: set[str] = set()
 
     def nodes(self, nodes: Iterable[Any]) -> None:
@@ -54,13 +55,13 @@ class Lowering:
                 self._call(node)
 
     def argument(self, value: Any) -> Any:
-        """An FX argument as a Site holds it. Raises NotLowered."""
+        """An FX argument as a AtenLoweringContext holds it. Raises NotLowered."""
         import torch
         from torch import fx
 
         if isinstance(value, fx.Node):
             found = self.values[value]
-            if isinstance(found, Unknown):
+            if isinstance(found, UnknownNumber):
                 raise NotLowered(found.reason)
             return self._bound(found)
         if isinstance(value, list | tuple):
@@ -120,7 +121,7 @@ class Lowering:
             self.refused.add(op)
             self._opaque(node, domain, op, reason)
 
-    def _lower(self, node: Any, domain: str, op: str) -> list[str | Pair | None]:
+    def _lower(self, node: Any, domain: str, op: str) -> list[str | ComplexPair | None]:
         name = op if domain == "aten" else f"{domain}::{op}"
         row: Any = MAKERS.get(name) or TABLE.get(name)
         if row is None and domain != "aten":
@@ -134,21 +135,25 @@ class Lowering:
             row = PAIRS.get(name)
         if row is None:
             raise NotLowered("the op has no form for complex numbers")
-        site = Site(self.b, op, arguments, self._specs(node), lambda i: users(node, i), dense(node))
+        site = AtenLoweringContext(
+            self.b, op, arguments, self._specs(node), lambda i: users(node, i), dense(node)
+        )
         mark = len(self.b.nodes)
         made = row(site)
         self._found(mark)
         for argument, value in site.args.items():
             if argument not in site.read and argument not in FREE and value != default(node, argument):
                 raise NotLowered(f"its argument {argument} is {value}")
-        results: list[str | Pair | None] = [made] if isinstance(made, str | Pair) else list(made)
+        results: list[str | ComplexPair | None] = (
+            [made] if isinstance(made, str | ComplexPair) else list(made)
+        )
         self._fix_sizes(node, results)
         theirs = self._specs(node)
         for i, value in enumerate(results):
             self._checked(node, i, value, theirs[i] if i < len(theirs) else None)
         return results
 
-    def _fix_sizes(self, node: Any, results: Sequence[str | Pair | None]) -> None:
+    def _fix_sizes(self, node: Any, results: Sequence[str | ComplexPair | None]) -> None:
         """Sizes that PyTorch leaves open for this node's content, and that the program decides."""
         fresh = {str(symbol) for symbol in node.meta.get("unbacked_bindings") or ()}
         if not fresh:
@@ -159,13 +164,15 @@ class Lowering:
                     if isinstance(ours, int) and str(size) in fresh:
                         self.symbols.fix(size, ours)
 
-    def _checked(self, node: Any, position: int, value: str | Pair | None, theirs: TensorSpec | None) -> None:
+    def _checked(
+        self, node: Any, position: int, value: str | ComplexPair | None, theirs: TensorSpec | None
+    ) -> None:
         """The result is what PyTorch says it is: a row that errs is found here, and not in somebody's scores."""
         if value is None:
             if users(node, position):
                 raise NotLowered(f"its result {position} is not made")
             return
-        if isinstance(value, Pair) and theirs is not None:
+        if isinstance(value, ComplexPair) and theirs is not None:
             theirs = real_form(theirs)
         for ours in (self.b.spec(v) for v in _values(value)):
             if has_extra_dim(node, position) and theirs is not None:
@@ -184,7 +191,7 @@ class Lowering:
         return [None if v is None else spec_of(v, self.symbols) for v in listed(node.meta["val"])]
 
     def _found(self, mark: int) -> None:
-        """Symbols that the new nodes bring in: counts of what an op finds become known, others depend on a tensor's content."""
+        """SymbolNames that the new nodes bring in: counts of what an op finds become known, others depend on a tensor's content."""
         for made in self.b.nodes[mark:]:
             fresh = frozenset().union(*(v.spec.symbols for v in made.outputs if v.spec)) - self.symbols.known
             if fresh and not find_op(made.op).data_dependent:
@@ -193,7 +200,7 @@ class Lowering:
 
     # ── results ──
 
-    def _name(self, node: Any, made: Sequence[str | Pair | None], mark: int) -> None:
+    def _name(self, node: Any, made: Sequence[str | ComplexPair | None], mark: int) -> None:
         """Results take the FX node's name where they were made here (a view of nothing new keeps the one it has)."""
         import torch
 
@@ -204,7 +211,13 @@ class Lowering:
             named = [
                 self._named(mark, v, f"{wanted}.imag" if k else wanted) for k, v in enumerate(_values(value))
             ]
-            refs.append(None if value is None else Pair(*named) if isinstance(value, Pair) else Ref(*named))
+            refs.append(
+                None
+                if value is None
+                else ComplexPair(*named)
+                if isinstance(value, ComplexPair)
+                else TensorRef(*named)
+            )
         self.values[node] = refs if several else refs[0]
 
     def _named(self, mark: int, value: str, wanted: str) -> str:
@@ -232,7 +245,7 @@ class Lowering:
     def _item(self, node: Any) -> Any:
         source, index = node.args
         values = self.values[source]
-        if isinstance(values, Unknown):
+        if isinstance(values, UnknownNumber):
             return values
         return values[index]
 
@@ -242,11 +255,11 @@ class Lowering:
             try:
                 value: DimLike = self.symbols.dim(result)
             except NotLowered as no:
-                return Unknown(no.reason)
+                return UnknownNumber(no.reason)
             return value
         if isinstance(result, bool | int | float):
             return result
-        return Unknown("it reads a number that is known only when it runs")
+        return UnknownNumber("it reads a number that is known only when it runs")
 
     def _content(self, node: Any) -> None:
         """The number that a tensor of one element holds: one that the program decides; else, as an operand, the tensor itself."""
@@ -258,13 +271,13 @@ class Lowering:
             return
         with self.b.source(source_of(node, "aten._local_scalar_dense")):
             value = self.values[x]
-            if type(value) is Ref and self.b.values[value.value].spec is not None:
+            if type(value) is TensorRef and self.b.values[value.value].spec is not None:
                 scalar = value.value
                 if self.b.spec(scalar).rank:
                     scalar = str(self.b.view(scalar, size=[], name=node.name))
-                self.values[node] = Ref(scalar)
+                self.values[node] = TensorRef(scalar)
             else:
-                self.values[node] = Unknown("it reads a number that is known only when it runs")
+                self.values[node] = UnknownNumber("it reads a number that is known only when it runs")
 
     def _inline(self, node: Any) -> None:
         """A block under another gradient mode is its body."""
@@ -296,7 +309,7 @@ class Lowering:
         made = self.b.opaque(
             op, inputs, outputs, reason=reason, domain=domain or "torch", attributes=attributes
         )
-        refs = [Ref(v) for v in made]
+        refs = [TensorRef(v) for v in made]
         self.values[node] = refs if several else refs[0]
 
     def _given(self, node: Any) -> dict[str, Any]:
@@ -307,13 +320,13 @@ class Lowering:
         except NotLowered:
             pass
         flat = [self.values.get(a) for a in node.all_input_nodes]
-        return {f"operand_{i}": self.joined(v) for i, v in enumerate(flat) if isinstance(v, Ref)}
+        return {f"operand_{i}": self.joined(v) for i, v in enumerate(flat) if isinstance(v, TensorRef)}
 
     def joined(self, value: Any) -> Any:
         """The value with each pair as the one complex tensor that it stands for, which PyTorch makes."""
         if isinstance(value, list):
             return [self.joined(v) for v in value]
-        if not isinstance(value, Pair):
+        if not isinstance(value, ComplexPair):
             return value
         part = self.b.spec(value.value)
         whole = TensorSpec(part.shape, DType.COMPLEX64 if part.dtype is DType.FLOAT32 else DType.COMPLEX128)
@@ -325,7 +338,7 @@ class Lowering:
             domain="aten",
             attributes={"real": "%0", "imag": "%1"},
         )
-        return Ref(made)
+        return TensorRef(made)
 
     def _spec(self, value: Any) -> TensorSpec | None:
         """Of an opaque result; None where the graph has no word for it."""
@@ -337,7 +350,7 @@ class Lowering:
         return spec
 
 
-def _values(value: str | Pair | None) -> list[str]:
+def _values(value: str | ComplexPair | None) -> list[str]:
     """Names of a result's tensors: of a pair both."""
     if value is None:
         return []
@@ -345,17 +358,19 @@ def _values(value: str | Pair | None) -> list[str]:
 
 
 def _has_pair(value: Any) -> bool:
-    return isinstance(value, Pair | complex) or (isinstance(value, list) and any(map(_has_pair, value)))
+    return isinstance(value, ComplexPair | complex) or (
+        isinstance(value, list) and any(map(_has_pair, value))
+    )
 
 
 def _sort_out(name: str, value: Any, inputs: list[str | None], attributes: dict[str, Any]) -> None:
     """Tensors become inputs, and the attribute says which of them the argument is (``%0``); all else is an attribute."""
-    if isinstance(value, Ref):
+    if isinstance(value, TensorRef):
         attributes[name] = f"%{len(inputs)}"
         inputs.append(value.value)
-    elif isinstance(value, list) and any(isinstance(v, Ref) for v in value):
+    elif isinstance(value, list) and any(isinstance(v, TensorRef) for v in value):
         attributes[name] = [None if v is None else f"%{len(inputs) + i}" for i, v in enumerate(value)]
-        inputs.extend(v.value if isinstance(v, Ref) else None for v in value)
+        inputs.extend(v.value if isinstance(v, TensorRef) else None for v in value)
     elif value is None or isinstance(value, bool | int | float | str | Dim | list):
         attributes[name] = value
     else:

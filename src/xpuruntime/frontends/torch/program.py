@@ -9,21 +9,22 @@ from typing import Any
 from ...errors import ModelError
 from ...ir import MAX_CONST_ELEMENTS, Graph, Weight
 from ...types import Dim
-from ..builder import Builder
-from .dims import Symbols, spec_of
+from ..builder import ImportBuilder
+from ..not_lowered import NotLowered
+from .dims import SymbolNames, spec_of
 from .export import find_torch
-from .lower import Lowering, Unknown
+from .lower import AtenLowering, UnknownNumber
 from .names import declared_dims, output_names
-from .ops import NotLowered, Pair, Ref, real_form
+from .ops import ComplexPair, TensorRef, real_form
 from .weights import identity, to_array
 
-__all__ = ["Import"]
+__all__ = ["ProgramImport"]
 
 _MAX_EMBEDDED = 16 << 20  # bytes of one tensor that travels in the graph
 _CHANGES = ("BUFFER_MUTATION", "PARAMETER_MUTATION")
 
 
-class Import:
+class ProgramImport:
     """One attempt: a decomposed program, and the graph that it becomes."""
 
     def __init__(
@@ -31,9 +32,9 @@ class Import:
     ) -> None:
         self.program, self.shapes, self.saved = program, dynamic_shapes, saved
         self.nodes = list(program.graph.nodes)
-        self.b = Builder(name, {n.name for n in self.nodes})
-        self.symbols = Symbols()
-        self.lowering = Lowering(self.b, self.symbols)
+        self.b = ImportBuilder(name, {n.name for n in self.nodes})
+        self.symbols = SymbolNames()
+        self.lowering = AtenLowering(self.b, self.symbols)
         self.tensors: dict[str, Any] = {}
         self.states: dict[str, str] = {}  # buffer -> state
         self.names: dict[str, str] = {}  # PyTorch's name of a tensor -> the weight
@@ -100,7 +101,7 @@ class Import:
                     who, f"has an input {node.name!r} that no graph takes", got=no.reason
                 ) from no
             self.symbols.known |= made.symbols
-            self.lowering.values[node] = Ref(self.b.input(node.name, made))
+            self.lowering.values[node] = TensorRef(self.b.input(node.name, made))
         elif type(val).__name__ == "SymInt":
             raise ModelError(
                 who,
@@ -133,22 +134,24 @@ class Import:
         tensor = self._tensor(spec)
         own = spec.target not in self.program.state_dict and spec.target not in self.states
         if own and tensor.is_complex():
-            self.lowering.values[node] = Pair(*(self._held(spec, node, part) for part in ("real", "imag")))
+            self.lowering.values[node] = ComplexPair(
+                *(self._held(spec, node, part) for part in ("real", "imag"))
+            )
         elif spec.target in self.states:
             weight = self._declare(spec.target, node, tensor)
             state = self._free(f"{spec.target}.state")
             self.b.state(state, self.b.spec(weight), init=weight)
             self.states[spec.target] = state
-            self.lowering.values[node] = Ref(state)
+            self.lowering.values[node] = TensorRef(state)
         elif kind == "CONSTANT_TENSOR" and _small(tensor):
             with self.b.source():
                 value = self.b.constant(to_array(tensor, spec.target), name=self._free(node.name))
-            self.lowering.values[node] = Ref(value)
+            self.lowering.values[node] = TensorRef(value)
             self.lowering.contents.given[node] = tensor.detach().cpu()
         else:
             first = self.first.setdefault(identity(tensor), spec.target)
             name = self.names.get(first) or self._declare(first, node, tensor)
-            self.lowering.values[node] = Ref(name)
+            self.lowering.values[node] = TensorRef(name)
 
     def _held(self, spec: Any, node: Any, part: str) -> str:
         """The real or imaginary part of a complex tensor that no checkpoint holds."""
@@ -223,11 +226,13 @@ class Import:
 
     def _result(self, value: Any, torch: Any, who: str) -> str | None:
         """A value that leaves: tensors as they are, numbers and sizes as scalars; None is nothing."""
-        if isinstance(value, Unknown) or (isinstance(value, Dim) and not value.symbols <= self.symbols.known):
+        if isinstance(value, UnknownNumber) or (
+            isinstance(value, Dim) and not value.symbols <= self.symbols.known
+        ):
             raise ModelError(
                 who, "returns a number that only its tensors' content tells", do="Return it as a tensor."
             )
-        if isinstance(value, Ref):
+        if isinstance(value, TensorRef):
             return value.value
         if isinstance(value, Dim):
             return str(self.b.select(self.b.dims(values=[value]), dim=0, index=0))

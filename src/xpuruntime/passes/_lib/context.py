@@ -12,7 +12,7 @@ from ...decisions import Support
 from ...ir import Graph, Node, Weight
 from ...types import DType
 
-__all__ = ["Context"]
+__all__ = ["PassContext"]
 
 
 def _yes(graph: Graph, nodes: Sequence[Node]) -> Support:
@@ -40,7 +40,7 @@ def _unseen(weight: Weight) -> NDArray[Any] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class PassContext:
     """Constraints on rewrites; the defaults allow everything.
 
     may_fuse:   whether these nodes of this graph may become one; a policy's ``use`` on a member blocks a fusion. Whoever wants to report a
@@ -48,7 +48,7 @@ class Context:
     may_become: whether a node of this op may take the place of these: a kernel that a policy forces or prefers for one of them must compute it.
     has_kernel: whether something computes the op as it is; ``decompose`` expands the others.
     computes:   whether a kernel computes this node, which the graph does not have yet: some fused ops have kernels for few shapes only.
-    peek:       a weight's elements where somebody can tell; ``recognise_rope`` compares the halves of its tables, ``recognise_causal`` reads
+    peek:       a weight's elements where somebody can tell; ``recognize_rope`` compares the halves of its tables, ``recognize_causal`` reads
                 masks. None: not known.
     few_rows:   rows up to which a decoder's layer pays as one kernel with its norm or gate.
     storage:    the float dtype in which a node's result is kept, None: as the model says. ``cast_precision`` asks it.

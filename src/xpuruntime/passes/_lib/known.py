@@ -28,8 +28,8 @@ def known_values(graph: Graph) -> frozenset[str]:
 
 def is_known(node: Node, known: set[str] | frozenset[str]) -> bool:
     """Whether the node computes from known values only."""
-    row = OPS[node.op]
-    if node.op == "opaque" or row.random or row.data_dependent or any(v.spec is None for v in node.outputs):
+    op = OPS[node.op]
+    if node.op == "opaque" or op.random or op.data_dependent or any(v.spec is None for v in node.outputs):
         return False
     return all(v in known for v in node.values) and all(
         v.spec is not None and v.spec.is_static for v in node.outputs

@@ -7,10 +7,10 @@ from typing import Any
 from ...ir import Const, Editor, Node
 from ...types import DType, TensorSpec
 
-__all__ = ["forward", "maker", "number", "spec_of"]
+__all__ = ["forward", "number", "producer_of", "spec_of"]
 
 
-def maker(editor: Editor, value: Any) -> Node | None:
+def producer_of(editor: Editor, value: Any) -> Node | None:
     """The node that makes a value, as it is now; None for numbers, inputs, weights, and what this sweep made."""
     node = editor.graph.producer(value) if isinstance(value, str) else None
     return None if node is None else editor.current(node)
@@ -26,7 +26,7 @@ def number(editor: Editor, operand: Any) -> float | int | bool | None:
     """The number that an operand is in every element; None when it is none."""
     if operand is None or isinstance(operand, bool | int | float):
         return operand
-    node = maker(editor, operand)
+    node = producer_of(editor, operand)
     if node is None or node.op != "constant":
         return None
     value: Const = node.attrs["value"]

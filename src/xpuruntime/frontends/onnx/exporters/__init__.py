@@ -1,4 +1,4 @@
-"""The writer's table: an op of the IR -> how it is written in ONNX. One file per few families."""
+"""The exporters: IR op -> function that writes its ONNX nodes. One file per group of families."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from types import MappingProxyType
 
 from ....ir.tables import joined
 from . import activation, algebra, creation, indexing, layers, movement, norm, pointwise, pool
-from .graph_builder import Form, Pen, Writing
+from .graph_builder import Exporter, NodeExport, OnnxGraphBuilder
 
-__all__ = ["FORMS", "NEEDS", "Form", "Pen", "Writing"]
+__all__ = ["EXPORTERS", "MIN_OPSETS", "Exporter", "NodeExport", "OnnxGraphBuilder"]
 
 _FILES = (pointwise, activation, algebra, movement, indexing, creation, pool, norm, layers)
 
-FORMS: Mapping[str, Form] = joined("the form of", (file.FORMS for file in _FILES))
+EXPORTERS: Mapping[str, Exporter] = joined("the form of", (file.EXPORTERS for file in _FILES))
 
-NEEDS: Mapping[str, int] = MappingProxyType(
+MIN_OPSETS: Mapping[str, int] = MappingProxyType(
     {
         "affine_grid": 20,
         "attention": 23,
@@ -42,4 +42,4 @@ NEEDS: Mapping[str, int] = MappingProxyType(
         "triu": 14,
     }
 )
-"""The first opset that has what an op's form needs, where that is above 11."""
+"""The first opset that has an op's ONNX equivalent, where that is above 11."""

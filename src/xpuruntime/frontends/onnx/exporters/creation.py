@@ -1,4 +1,4 @@
-"""Ops that make elements, in ONNX: constants, ranges, random numbers."""
+"""Exporters of constants, ranges and random numbers."""
 
 from __future__ import annotations
 
@@ -7,78 +7,82 @@ from typing import Any
 import numpy as np
 
 from ....types import Dim, DimLike, DType
-from .graph_builder import Form, Writing
+from .graph_builder import Exporter, NodeExport
 
-__all__ = ["FORMS"]
+__all__ = ["EXPORTERS"]
 
 
-def _constant(w: Writing) -> None:
+def _constant(e: NodeExport) -> None:
     from onnx import numpy_helper
 
-    w.add("Constant", [], out=True, value=numpy_helper.from_array(w["value"].numpy()))
+    e.add("Constant", [], out=True, value=numpy_helper.from_array(e["value"].numpy()))
 
 
-def _full(w: Writing) -> None:
+def _full(e: NodeExport) -> None:
     from onnx import numpy_helper
 
-    dtype = w["dtype"]
-    value = np.array([w["value"]]).astype(dtype.numpy)
-    w.add("ConstantOfShape", [w.pen.dims(list(w["size"]))], out=True, value=numpy_helper.from_array(value))
+    dtype = e["dtype"]
+    value = np.array([e["value"]]).astype(dtype.numpy)
+    e.add(
+        "ConstantOfShape", [e.builder.dims(list(e["size"]))], out=True, value=numpy_helper.from_array(value)
+    )
 
 
-def _bound(w: Writing, value: Any, dtype: DType) -> str:
+def _bound(e: NodeExport, value: Any, dtype: DType) -> str:
     if not isinstance(value, Dim):
-        return w.constant(value, dtype)
-    number = w.add("Reshape", [w.pen.dim(value), w.ints([])])
-    return number if dtype is DType.INT64 else w.cast(number, dtype)
+        return e.constant(value, dtype)
+    number = e.add("Reshape", [e.builder.dim(value), e.ints([])])
+    return number if dtype is DType.INT64 else e.cast(number, dtype)
 
 
-def _arange(w: Writing) -> None:
-    dtype = w["dtype"]
-    plain = all(not isinstance(v, float) for v in (w["start"], w["end"], w["step"]))
+def _arange(e: NodeExport) -> None:
+    dtype = e["dtype"]
+    plain = all(not isinstance(v, float) for v in (e["start"], e["end"], e["step"]))
     own = dtype if dtype in (DType.INT64, DType.INT32, DType.INT16, DType.FLOAT32, DType.FLOAT64) else None
     kind = own or (DType.INT64 if plain else DType.FLOAT64)
-    made = w.add("Range", [_bound(w, w[name], kind) for name in ("start", "end", "step")])
-    w.to(made, dtype, kind)
+    made = e.add("Range", [_bound(e, e[name], kind) for name in ("start", "end", "step")])
+    e.to(made, dtype, kind)
 
 
-def _eye(w: Writing) -> None:
-    zeros = w.add("ConstantOfShape", [w.pen.dims([w["rows"], w["columns"]])])
-    w.add("EyeLike", [zeros], out=True, k=w["diagonal"], dtype=w.pen.numbers[w["dtype"]])
+def _eye(e: NodeExport) -> None:
+    zeros = e.add("ConstantOfShape", [e.builder.dims([e["rows"], e["columns"]])])
+    e.add("EyeLike", [zeros], out=True, k=e["diagonal"], dtype=e.builder.numbers[e["dtype"]])
 
 
-def _dims(w: Writing) -> None:
-    values: list[DimLike] = list(w["values"])
-    w.add("Identity", [w.pen.dims(values)], out=True)
+def _dims(e: NodeExport) -> None:
+    values: list[DimLike] = list(e["values"])
+    e.add("Identity", [e.builder.dims(values)], out=True)
 
 
-def _random(op: str, names: dict[str, str]) -> Form:
-    def form(w: Writing) -> None:
-        attrs = {theirs: w[ours] for ours, theirs in names.items()}
-        attrs["dtype"] = w.pen.numbers[w["dtype"]]
-        if all(isinstance(d, int) for d in w["size"]):
-            w.add(f"Random{op}", [], out=True, shape=list(w["size"]), **attrs)
+def _random(op: str, names: dict[str, str]) -> Exporter:
+    def export(e: NodeExport) -> None:
+        attrs = {theirs: e[ours] for ours, theirs in names.items()}
+        attrs["dtype"] = e.builder.numbers[e["dtype"]]
+        if all(isinstance(d, int) for d in e["size"]):
+            e.add(f"Random{op}", [], out=True, shape=list(e["size"]), **attrs)
         else:
-            like = w.add("ConstantOfShape", [w.pen.dims(list(w["size"]))])
-            w.add(f"Random{op}Like", [like], out=True, **attrs)
+            like = e.add("ConstantOfShape", [e.builder.dims(list(e["size"]))])
+            e.add(f"Random{op}Like", [like], out=True, **attrs)
 
-    return form
-
-
-def _bernoulli(w: Writing) -> None:
-    w.add("Bernoulli", [w.operand(0)], out=True, dtype=w.pen.numbers[w.node.spec.dtype])
+    return export
 
 
-def _multinomial(w: Writing) -> None:
-    w.add("Multinomial", [w.operand(0)], out=True, sample_size=w["samples"], dtype=w.pen.numbers[w["dtype"]])
+def _bernoulli(e: NodeExport) -> None:
+    e.add("Bernoulli", [e.operand(0)], out=True, dtype=e.builder.numbers[e.node.spec.dtype])
 
 
-def _dropout(w: Writing) -> None:
-    train = w.constant(bool(w["train"]), DType.BOOL)
-    w.add("Dropout", [w.operand(0), w.constant(w["p"], DType.FLOAT32), train], out=True, seed=w["seed"])
+def _multinomial(e: NodeExport) -> None:
+    e.add(
+        "Multinomial", [e.operand(0)], out=True, sample_size=e["samples"], dtype=e.builder.numbers[e["dtype"]]
+    )
 
 
-FORMS: dict[str, Form] = {
+def _dropout(e: NodeExport) -> None:
+    train = e.constant(bool(e["train"]), DType.BOOL)
+    e.add("Dropout", [e.operand(0), e.constant(e["p"], DType.FLOAT32), train], out=True, seed=e["seed"])
+
+
+EXPORTERS: dict[str, Exporter] = {
     "arange": _arange,
     "bernoulli": _bernoulli,
     "constant": _constant,

@@ -1,4 +1,4 @@
-"""What a row of the writer's table works with: the node that is written, and a pen that adds ONNX nodes."""
+"""The builder of ONNX graphs, and the exporter's view of the node that is written."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ....ir import Graph, Node, promote
 from ....protocols import Array
 from ....types import Dim, DimLike, DType, TensorSpec
 
-__all__ = ["Form", "Pen", "Writing"]
+__all__ = ["Exporter", "NodeExport", "OnnxGraphBuilder"]
 
 _FAR = 2**63 - 1
 
 
-class Pen:
-    """Collects the ONNX graph.
+class OnnxGraphBuilder:
+    """The ONNX graph under construction.
 
-    opset:   version of the default domain; rows choose the form that it has.
+    opset:   version of the default domain; exporters choose the form that it has.
     domains: other domains that nodes use, with their versions.
     """
 
@@ -31,18 +31,18 @@ class Pen:
         self.domains: dict[str, int] = {}
         self._taken = {*graph.values, *(o.name for o in graph.outputs)}
         self._constants: dict[tuple[object, ...], str] = {}
-        self._symbols: dict[str, tuple[str, int]] = {}  # symbol -> a value and the axis that it is
+        self._symbols: dict[str, tuple[str, int]] = {}  # symbol -> a value and the axis that has this size
         self._dims: dict[DimLike, str] = {}
         self._label = ""
         self._counts: dict[str, int] = {}
         self._names: set[str] = set()
 
     def begin(self, label: str) -> None:
-        """Names of ONNX nodes from now on follow ``label``."""
+        """Name the following ONNX nodes after ``label``."""
         self._label = label
 
     def node_name(self, label: str) -> str:
-        """A name that no ONNX node has; the label itself for the first."""
+        """Return an unused node name, the label itself if possible."""
         name = label
         while name in self._names:
             self._counts[label] = self._counts.get(label, 0) + 1
@@ -51,7 +51,7 @@ class Pen:
         return name
 
     def fresh(self, stem: str) -> str:
-        """A name that no value has."""
+        """Return an unused value name."""
         name, number = stem, 0
         while name in self._taken:
             number += 1
@@ -62,7 +62,7 @@ class Pen:
     def add(
         self, op: str, inputs: Sequence[str | None], outputs: Sequence[str] | None = None, **attrs: Any
     ) -> str:
-        """Append a node; gives its first output's name. Attributes of None are left off."""
+        """Append a node and return its first output's name. Attributes of None are omitted."""
         from onnx import helper
 
         operands = ["" if i is None else i for i in inputs]
@@ -75,7 +75,7 @@ class Pen:
         return made[0]
 
     def constant(self, array: Any, dtype: DType | None = None) -> str:
-        """The name of an initialiser that holds the array; equal ones are written once."""
+        """Return the name of an initializer with this array; equal ones are written once."""
         from onnx import numpy_helper
 
         values = np.asarray(array) if dtype is None else np.asarray(array).astype(dtype.numpy)
@@ -89,7 +89,7 @@ class Pen:
     # ── dims as data ──
 
     def learn(self, name: str, spec: TensorSpec | None) -> None:
-        """Remember where a symbol can be read from."""
+        """Remember a value and axis from which a symbol can be read."""
         for axis, d in enumerate(() if spec is None else spec.shape):
             if (
                 isinstance(d, Dim)
@@ -100,13 +100,13 @@ class Pen:
                 self._symbols[_bare(d)] = (name, axis)
 
     def dims(self, values: Sequence[DimLike]) -> str:
-        """int64[len] of dims, computed where they are symbolic."""
+        """Return an int64[len] value of the dims, computed if they are symbolic."""
         if all(isinstance(v, int) for v in values):
             return self.constant(np.array(values, np.int64))
         return self.add("Concat", [self.dim(v) for v in values], axis=0)
 
     def dim(self, value: DimLike) -> str:
-        """int64[1] of one dim."""
+        """Return an int64[1] value of one dim."""
         if isinstance(value, int):
             return self.constant(np.array([value], np.int64))
         if value not in self._dims:
@@ -131,7 +131,7 @@ class Pen:
             return self.add("Div", [self.dim(_plain(atom.num)), self.dim(_plain(atom.den))])
         if atom not in self._symbols:
             raise IrError(
-                f"symbol {atom!r}", "cannot be computed: no value before it has a dim of just that symbol"
+                f"symbol {atom!r}", "cannot be computed: no earlier value has a dim that is this symbol alone"
             )
         name, axis = self._symbols[atom]
         shape = self.add("Shape", [name])
@@ -139,7 +139,7 @@ class Pen:
 
 
 def _bare(d: Dim) -> str:
-    """The one symbol that a dim is; empty when it is more than that."""
+    """Return the symbol of a dim that is one symbol; otherwise ""."""
     if len(d._terms) != 1:
         return ""
     ((monomial, coefficient),) = d._terms
@@ -151,113 +151,113 @@ def _plain(value: Any) -> DimLike:
     return int(terms[0][1]) if len(terms) == 1 and terms[0][0] == () else value
 
 
-class Writing:
-    """One node of the IR while it is written."""
+class NodeExport:
+    """One IR node while it is exported."""
 
-    __slots__ = ("node", "pen")
+    __slots__ = ("builder", "node")
 
-    def __init__(self, pen: Pen, node: Node) -> None:
-        self.pen, self.node = pen, node
+    def __init__(self, builder: OnnxGraphBuilder, node: Node) -> None:
+        self.builder, self.node = builder, node
 
     @property
     def opset(self) -> int:
-        """The opset that is written."""
-        return self.pen.opset
+        """Return the target opset."""
+        return self.builder.opset
 
     def __getitem__(self, attr: str) -> Any:
         return self.node.attrs[attr]
 
     def no(self, why: str) -> IrError:
-        """What to raise where ONNX has no form for this node."""
-        return IrError(f"{self.node.op} %{self.node.name}", f"has no ONNX form: {why}")
+        """Return the error for a node without an ONNX equivalent."""
+        return IrError(f"{self.node.op} %{self.node.name}", f"has no ONNX equivalent: {why}")
 
     def has(self, position: int) -> bool:
-        """Whether an operand is there."""
+        """Return whether an operand is present."""
         return position < len(self.node.inputs) and self.node.inputs[position] is not None
 
     def spec(self, position: int = 0) -> TensorSpec:
-        """Spec of a tensor operand."""
+        """Return the spec of a tensor operand."""
         operand = self.node.inputs[position]
         if not isinstance(operand, str):
             raise IrError(f"{self.node.op} %{self.node.name}", "operand must be a tensor", got=operand)
-        return self.pen.graph.spec(operand)
+        return self.builder.graph.spec(operand)
 
     def operand(self, position: int, dtype: DType | None = None) -> str:
-        """An operand's name; a number becomes a constant, and ``dtype`` casts what is of another."""
+        """Return an operand's name. A number becomes a constant; with ``dtype`` a tensor of another type is cast."""
         operand = self.node.inputs[position]
         if operand is None:
             raise IrError(f"{self.node.op} %{self.node.name}", f"operand {position} is absent")
         if not isinstance(operand, str):
-            return self.pen.constant(operand, dtype or self.node.spec.dtype)
-        if dtype is None or self.pen.graph.spec(operand).dtype is dtype:
+            return self.builder.constant(operand, dtype or self.node.spec.dtype)
+        if dtype is None or self.builder.graph.spec(operand).dtype is dtype:
             return operand
         return self.cast(operand, dtype)
 
     def opt(self, position: int, dtype: DType | None = None) -> str | None:
-        """An operand that may be absent."""
+        """Return the name of an optional operand."""
         return self.operand(position, dtype) if self.has(position) else None
 
     def operands(self) -> list[str | None]:
-        """All of them, as they are."""
+        """Return all operands unchanged."""
         return [self.opt(i) for i in range(len(self.node.inputs))]
 
     def common(self) -> DType:
-        """The type that a pointwise op computes in."""
-        specs = [self.pen.graph.spec(i) if isinstance(i, str) else i for i in self.node.inputs]
+        """Return the type that a pointwise op computes in."""
+        specs = [self.builder.graph.spec(i) if isinstance(i, str) else i for i in self.node.inputs]
         return promote(specs)
 
     @property
     def out(self) -> str:
-        """The first output's name."""
+        """Return the first output's name."""
         return self.node.name
 
     @property
     def outs(self) -> list[str]:
-        """Names of all outputs."""
+        """Return the names of all outputs."""
         return [v.name for v in self.node.outputs]
 
     def add(self, op: str, inputs: Sequence[str | None], *, out: bool = False, **attrs: Any) -> str:
-        """Append a node; with ``out`` it makes the node's outputs, else an inner value."""
-        return self.pen.add(op, inputs, self.outs if out else None, **attrs)
+        """Append a node, which produces the IR node's outputs (``out``) or an inner value. Return its first output's name."""
+        return self.builder.add(op, inputs, self.outs if out else None, **attrs)
 
     def to(self, value: str, dtype: DType, have: DType) -> None:
-        """The node's output is this value, cast where its type is another."""
+        """Write this value as the node's output, cast if the types differ."""
         if dtype is have:
             self.add("Identity", [value], out=True)
         else:
-            self.add("Cast", [value], out=True, to=self.pen.numbers[dtype])
+            self.add("Cast", [value], out=True, to=self.builder.numbers[dtype])
 
     def cast(self, value: str, dtype: DType) -> str:
-        """An inner value in another type."""
-        return self.add("Cast", [value], to=self.pen.numbers[dtype])
+        """Add a cast to another type as an inner value."""
+        return self.add("Cast", [value], to=self.builder.numbers[dtype])
 
     def constant(self, array: Any, dtype: DType | None = None) -> str:
-        """The name of an initialiser."""
-        return self.pen.constant(array, dtype)
+        """Return the name of an initializer with this array."""
+        return self.builder.constant(array, dtype)
 
     def ints(self, values: Sequence[int]) -> str:
-        """int64[len] of plain integers."""
-        return self.pen.constant(np.array(values, np.int64))
+        """Return an int64[len] initializer of plain integers."""
+        return self.builder.constant(np.array(values, np.int64))
 
 
-Form: TypeAlias = "Callable[[Writing], None]"
-"""How an op of the IR is written. Adds nodes that make the node's outputs. Raises IrError where ONNX has no form for it."""
+Exporter: TypeAlias = "Callable[[NodeExport], None]"
+"""Writes the ONNX nodes that produce an IR node's outputs. Raises IrError if ONNX has no equivalent."""
 
 
 def done(_: object) -> None:
-    """For forms of one line: a lambda gives back what it computes, a form nothing."""
+    """Discard a result, so that a lambda can be an exporter."""
 
 
 def both_ends(padding: Sequence[Any], rank: int) -> list[Any]:
-    """Padding of ``rank`` dims as ONNX writes it, all begins and then all ends; one number a dim counts for both."""
+    """Return the padding of ``rank`` dims in ONNX's order, all begins and then all ends. One number per dim counts for both."""
     return list(padding) * (1 if len(padding) == 2 * rank else 2)
 
 
 def far(end: DimLike | None) -> DimLike:
-    """A slice's end as ONNX writes it."""
+    """Return a slice's end as ONNX writes it."""
     return _FAR if end is None else end
 
 
 def flat(array: Array) -> list[Any]:
-    """Its elements as Python values."""
+    """Return the elements as a flat list of Python values."""
     return list(array.ravel().tolist())

@@ -1,4 +1,4 @@
-"""Ops that read and write at places, in ONNX: GatherND and ScatterND over the indexed dims, which are brought to the front."""
+"""Exporters of indexing: GatherND and ScatterND over the indexed dims, which are moved to the front."""
 
 from __future__ import annotations
 
@@ -10,235 +10,235 @@ import numpy as np
 from ....ir import interp
 from ....protocols import Array
 from ....types import DimLike, DType
-from .graph_builder import Form, Writing
+from .graph_builder import Exporter, NodeExport
 
-__all__ = ["FORMS"]
+__all__ = ["EXPORTERS"]
 
 _MOST = 1 << 22
-"""Elements of a table of places, and of the differences of a distance."""
+"""Maximum elements of an index table, and of the differences of a distance."""
 
 
-class _Places:
-    """Where ``index`` reads, as ONNX names it.
+class _IndexTuples:
+    """The operands of ``index`` as GatherND's index tuples.
 
-    front: dims of x, those that are indexed first. shape: of the broadcast indices. at: where their dims are in the result.
-    places: the value with a place in the indexed dims for each element of ``shape``.
+    front: dims of x, indexed ones first. shape: shape of the broadcast indices. at: position of its dims in the result.
+    places: value with an index tuple of the indexed dims for each element of ``shape``.
     """
 
-    def __init__(self, w: Writing, first: int) -> None:
-        rank = w.spec().rank
-        inputs = w.node.inputs[first:]
+    def __init__(self, e: NodeExport, first: int) -> None:
+        rank = e.spec().rank
+        inputs = e.node.inputs[first:]
         self.indexed = [d for d, value in enumerate(inputs) if value is not None]
         rest = [d for d in range(rank) if d not in self.indexed]
-        if not self.indexed or any(w.spec(first + d).dtype is DType.BOOL for d in self.indexed):
-            raise w.no("indices must be integers")
+        if not self.indexed or any(e.spec(first + d).dtype is DType.BOOL for d in self.indexed):
+            raise e.no("indices must be integers")
         self.front = [*self.indexed, *rest]
         together = self.indexed == list(range(self.indexed[0], self.indexed[-1] + 1))
         self.at = self.indexed[0] if together else 0
-        self.shape = _broadcast(w, [w.spec(first + d).shape for d in self.indexed])
-        self.rest = [w.spec().shape[d] for d in rest]
-        wide = w.pen.dims([*self.shape, 1])
+        self.shape = _broadcast(e, [e.spec(first + d).shape for d in self.indexed])
+        self.rest = [e.spec().shape[d] for d in rest]
+        wide = e.builder.dims([*self.shape, 1])
         columns = []
         for d in self.indexed:
-            index = w.operand(first + d, DType.INT64)
-            column = _unsqueezed(w, index, w.spec(first + d).rank)
-            columns.append(w.add("Expand", [column, wide]))
-        self.places = columns[0] if len(columns) == 1 else w.add("Concat", columns, axis=-1)
+            index = e.operand(first + d, DType.INT64)
+            column = _unsqueezed(e, index, e.spec(first + d).rank)
+            columns.append(e.add("Expand", [column, wide]))
+        self.places = columns[0] if len(columns) == 1 else e.add("Concat", columns, axis=-1)
 
     def result_order(self) -> list[int]:
-        """The permutation from (indices, rest) to the result's dims."""
+        """Return the permutation from (indices, rest) to the result's dims."""
         k = len(self.shape)
         rest = list(range(k, k + len(self.rest)))
         return [*rest[: self.at], *range(k), *rest[self.at :]]
 
 
-def _unsqueezed(w: Writing, value: str, axis: int) -> str:
-    """With one more dim. The axis is an input from opset 13 on."""
-    if w.opset >= 13:
-        return w.add("Unsqueeze", [value, w.ints([axis])])
-    return w.add("Unsqueeze", [value], axes=[axis])
+def _unsqueezed(e: NodeExport, value: str, axis: int) -> str:
+    """Add Unsqueeze. The axis is an input from opset 13 on."""
+    if e.opset >= 13:
+        return e.add("Unsqueeze", [value, e.ints([axis])])
+    return e.add("Unsqueeze", [value], axes=[axis])
 
 
-def _broadcast(w: Writing, shapes: Sequence[Sequence[DimLike]]) -> list[DimLike]:
+def _broadcast(e: NodeExport, shapes: Sequence[Sequence[DimLike]]) -> list[DimLike]:
     result: list[DimLike] = [1] * max(map(len, shapes))
     for shape in shapes:
         for i, size in enumerate(shape, start=len(result) - len(shape)):
             if result[i] == 1:
                 result[i] = size
             elif size not in (1, result[i]):
-                raise w.no("how its indices broadcast is known only when it runs")
+                raise e.no("the broadcast shape of its indices is known only at run time")
     return result
 
 
-def _turned(w: Writing, value: str, order: Sequence[int], *, out: bool = False) -> str:
-    """Transposed; where that changes nothing, the value itself unless it is the result."""
+def _turned(e: NodeExport, value: str, order: Sequence[int], *, out: bool = False) -> str:
+    """Add Transpose; an identity permutation returns the value itself, or Identity if it is the result."""
     if list(order) == list(range(len(order))):
-        return w.add("Identity", [value], out=True) if out else value
-    return w.add("Transpose", [value], out=out, perm=list(order))
+        return e.add("Identity", [value], out=True) if out else value
+    return e.add("Transpose", [value], out=out, perm=list(order))
 
 
-def _index(w: Writing) -> None:
-    p = _Places(w, 1)
-    found = w.add("GatherND", [_turned(w, w.operand(0), p.front), p.places])
-    _turned(w, found, p.result_order(), out=True)
+def _index(e: NodeExport) -> None:
+    p = _IndexTuples(e, 1)
+    found = e.add("GatherND", [_turned(e, e.operand(0), p.front), p.places])
+    _turned(e, found, p.result_order(), out=True)
 
 
-def _index_put(w: Writing) -> None:
-    """Of several values for one place any may stay, as in PyTorch."""
-    accumulate = bool(w["accumulate"])
-    if accumulate and w.opset < 16:
-        raise w.no("opsets below 16 cannot add to places")
-    p = _Places(w, 2)
+def _index_put(e: NodeExport) -> None:
+    """Write index_put as ScatterND. For duplicate indices any of the values may stay, as in PyTorch."""
+    accumulate = bool(e["accumulate"])
+    if accumulate and e.opset < 16:
+        raise e.no("opsets below 16 cannot accumulate")
+    p = _IndexTuples(e, 2)
     order = p.result_order()
     shape = [([*p.shape, *p.rest])[i] for i in order]
-    values = w.add("Expand", [w.operand(1, w.spec().dtype), w.pen.dims(shape)])
-    values = _turned(w, values, [order.index(i) for i in range(len(order))])
-    operands = [_turned(w, w.operand(0), p.front), p.places, values]
-    made = w.add("ScatterND", operands, reduction="add" if accumulate else None)
-    _turned(w, made, [p.front.index(d) for d in range(len(p.front))], out=True)
+    values = e.add("Expand", [e.operand(1, e.spec().dtype), e.builder.dims(shape)])
+    values = _turned(e, values, [order.index(i) for i in range(len(order))])
+    operands = [_turned(e, e.operand(0), p.front), p.places, values]
+    made = e.add("ScatterND", operands, reduction="add" if accumulate else None)
+    _turned(e, made, [p.front.index(d) for d in range(len(p.front))], out=True)
 
 
-def _index_copy(w: Writing) -> None:
-    x, dim = w.spec(), w["dim"]
-    if not x.rank or w.spec(1).rank != 1 or w.spec(2).rank != x.rank:
-        raise w.no("a scalar among its operands")
+def _index_copy(e: NodeExport) -> None:
+    x, dim = e.spec(), e["dim"]
+    if not x.rank or e.spec(1).rank != 1 or e.spec(2).rank != x.rank:
+        raise e.no("one of its operands is a scalar")
     order = [dim, *(d for d in range(x.rank) if d != dim)]
-    places = _unsqueezed(w, w.operand(1, DType.INT64), 1)
-    turned = [_turned(w, w.operand(i), order) for i in (0, 2)]
-    made = w.add("ScatterND", [turned[0], places, turned[1]])
-    _turned(w, made, [order.index(d) for d in range(x.rank)], out=True)
+    places = _unsqueezed(e, e.operand(1, DType.INT64), 1)
+    turned = [_turned(e, e.operand(i), order) for i in (0, 2)]
+    made = e.add("ScatterND", [turned[0], places, turned[1]])
+    _turned(e, made, [order.index(d) for d in range(x.rank)], out=True)
 
 
-def _slice_scatter(w: Writing) -> None:
-    """What lies before, the new part, and what lies behind; with a step, at its places."""
-    dim, start, end = w["dim"], w["start"], w["end"]
-    size = w.spec().shape[dim]
+def _slice_scatter(e: NodeExport) -> None:
+    """Write slice_scatter as a Concat of the parts before, inside and after; with a step as ScatterND."""
+    dim, start, end = e["dim"], e["start"], e["end"]
+    size = e.spec().shape[dim]
     if not isinstance(size, int) or not isinstance(start, int) or not isinstance(end, int | None):
-        raise w.no("writing to a slice of symbolic size")
-    places = range(size)[slice(start, end, w["step"])]
-    _replaced(w, dim, places, w.operand(1, w.spec().dtype))
+        raise e.no("writing to a slice of symbolic size")
+    places = range(size)[slice(start, end, e["step"])]
+    _replaced(e, dim, places, e.operand(1, e.spec().dtype))
 
 
-def _select_scatter(w: Writing) -> None:
-    dim, index = w["dim"], w["index"]
-    size = w.spec().shape[dim]
+def _select_scatter(e: NodeExport) -> None:
+    dim, index = e["dim"], e["index"]
+    size = e.spec().shape[dim]
     if not isinstance(size, int) or not isinstance(index, int):
-        raise w.no("writing to a place of symbolic size")
-    src = _unsqueezed(w, w.operand(1, w.spec().dtype), dim)
-    _replaced(w, dim, range(index % size, index % size + 1), src)
+        raise e.no("writing to an index of symbolic size")
+    src = _unsqueezed(e, e.operand(1, e.spec().dtype), dim)
+    _replaced(e, dim, range(index % size, index % size + 1), src)
 
 
-def _replaced(w: Writing, dim: int, places: range, src: str) -> None:
+def _replaced(e: NodeExport, dim: int, places: range, src: str) -> None:
     if not places:
-        w.add("Identity", [w.operand(0)], out=True)
+        e.add("Identity", [e.operand(0)], out=True)
         return
     if places.step != 1:
-        x = w.spec()
+        x = e.spec()
         order = [dim, *(d for d in range(x.rank) if d != dim)]
-        at = w.constant(np.array(places, np.int64)[:, None])
-        made = w.add("ScatterND", [_turned(w, w.operand(0), order), at, _turned(w, src, order)])
-        _turned(w, made, [order.index(d) for d in range(x.rank)], out=True)
+        at = e.constant(np.array(places, np.int64)[:, None])
+        made = e.add("ScatterND", [_turned(e, e.operand(0), order), at, _turned(e, src, order)])
+        _turned(e, made, [order.index(d) for d in range(x.rank)], out=True)
         return
     parts = [src]
     if places.start:
-        parts.insert(0, w.add("Slice", [w.operand(0), w.ints([0]), w.ints([places.start]), w.ints([dim])]))
-    if places.stop != w.spec().shape[dim]:
-        bounds = [w.ints([places.stop]), w.ints([2**63 - 1]), w.ints([dim])]
-        parts.append(w.add("Slice", [w.operand(0), *bounds]))
-    w.add("Concat", parts, out=True, axis=dim)
+        parts.insert(0, e.add("Slice", [e.operand(0), e.ints([0]), e.ints([places.start]), e.ints([dim])]))
+    if places.stop != e.spec().shape[dim]:
+        bounds = [e.ints([places.stop]), e.ints([2**63 - 1]), e.ints([dim])]
+        parts.append(e.add("Slice", [e.operand(0), *bounds]))
+    e.add("Concat", parts, out=True, axis=dim)
 
 
-def _im2col(w: Writing) -> None:
-    """A Gather of each map's elements by a table of places."""
-    spec, n = w.spec(), len(w["kernel_size"])
+def _im2col(e: NodeExport) -> None:
+    """Write im2col as a Gather of each map's elements by an index table."""
+    spec, n = e.spec(), len(e["kernel_size"])
     sizes = [d for d in spec.shape[2:] if isinstance(d, int)]
     if len(sizes) < n or not isinstance(spec.shape[1], int):
-        raise w.no("windows over maps of symbolic size")
-    padding = list(w["padding"]) * (1 if len(w["padding"]) == 2 * n else 2)
-    x = w.operand(0)
+        raise e.no("windows over maps of symbolic size")
+    padding = list(e["padding"]) * (1 if len(e["padding"]) == 2 * n else 2)
+    x = e.operand(0)
     if any(padding):
         pads = [0, 0, *padding[:n], 0, 0, *padding[n:]]
-        x = w.add("Pad", [x, w.ints(pads), w.constant(0, spec.dtype)], mode="constant")
+        x = e.add("Pad", [x, e.ints(pads), e.constant(0, spec.dtype)], mode="constant")
         sizes = [s + padding[i] + padding[n + i] for i, s in enumerate(sizes)]
-    attrs = {k: w[k] for k in ("kernel_size", "stride", "dilation")}
+    attrs = {k: e[k] for k in ("kernel_size", "stride", "dilation")}
     numbers = np.arange(math.prod(sizes), dtype=np.int64).reshape(1, 1, *sizes)
     (table,) = interp.apply("im2col", numbers, padding=[0] * n, **attrs)
-    every = w.add("Gather", [_shaped(w, x, [spec.shape[0], spec.shape[1], -1]), _table(w, table[0])], axis=2)
-    w.add("Reshape", [every, w.pen.dims(list(_open_first(w.node.spec.shape)))], out=True)
+    every = e.add("Gather", [_shaped(e, x, [spec.shape[0], spec.shape[1], -1]), _table(e, table[0])], axis=2)
+    e.add("Reshape", [every, e.builder.dims(list(_open_first(e.node.spec.shape)))], out=True)
 
 
-def _diagonal(w: Writing) -> None:
-    spec, dims = w.spec(), (w["dim1"], w["dim2"])
+def _diagonal(e: NodeExport) -> None:
+    spec, dims = e.spec(), (e["dim1"], e["dim2"])
     sizes = [s for d in dims if isinstance(s := spec.shape[d], int)]
     if len(sizes) < 2:
-        raise w.no("the diagonal of dims of symbolic size")
+        raise e.no("the diagonal of dims of symbolic size")
     rest = [d for d in range(spec.rank) if d not in dims]
-    lines = _turned(w, w.operand(0), [*rest, *dims])
-    lines = _shaped(w, lines, [*(spec.shape[d] for d in rest), math.prod(sizes)])
+    lines = _turned(e, e.operand(0), [*rest, *dims])
+    lines = _shaped(e, lines, [*(spec.shape[d] for d in rest), math.prod(sizes)])
     numbers = np.arange(math.prod(sizes), dtype=np.int64).reshape(sizes)
-    table = np.diagonal(numbers, w["offset"])
-    w.add("Gather", [lines, _table(w, table)], out=True, axis=len(rest))
+    table = np.diagonal(numbers, e["offset"])
+    e.add("Gather", [lines, _table(e, table)], out=True, axis=len(rest))
 
 
-def _table(w: Writing, places: Array) -> str:
+def _table(e: NodeExport, places: Array) -> str:
     if places.size > _MOST:
-        raise w.no(f"a table of {places.size:,} places")
-    return w.constant(np.ascontiguousarray(places), DType.INT64)
+        raise e.no(f"an index table of {places.size:,} elements")
+    return e.constant(np.ascontiguousarray(places), DType.INT64)
 
 
-def _shaped(w: Writing, value: str, size: Sequence[DimLike]) -> str:
+def _shaped(e: NodeExport, value: str, size: Sequence[DimLike]) -> str:
     if 0 in size:
-        raise w.no("a dim of no elements")
-    return w.add("Reshape", [value, w.pen.dims(list(_open_first(size)))])
+        raise e.no("a dim of size 0")
+    return e.add("Reshape", [value, e.builder.dims(list(_open_first(size)))])
 
 
 def _open_first(size: Sequence[DimLike]) -> Sequence[DimLike]:
-    """A symbolic first dim is the one that Reshape finds by itself, unless another is."""
+    """Return the size with -1 for a symbolic first dim, unless another dim is -1."""
     return [-1, *size[1:]] if not isinstance(size[0], int) and -1 not in size else size
 
 
-def _masked_scatter(w: Writing) -> None:
-    """Each place of the mask takes the element of its own number; the others keep x."""
-    if 0 in w.spec(2).shape or not w.spec(0).rank or not w.spec(1).rank:
-        raise w.no("a source without elements, or a scalar")
-    if w.opset < 12:
-        raise w.no("opsets below 12 have no largest of integers")
-    shape = w.pen.dims(list(w.node.spec.shape))
-    mask = w.add("Expand", [w.operand(1), shape])
-    flat = w.add("Reshape", [w.cast(mask, DType.INT64), w.ints([-1])])
-    number = w.add("Sub", [w.add("CumSum", [flat, w.constant(0, DType.INT64)]), w.ints([1])])
-    number = w.add("Max", [number, w.ints([0])])
-    source = w.add("Reshape", [w.operand(2), w.ints([-1])])
-    taken = w.add("Reshape", [w.add("Gather", [source, number], axis=0), shape])
-    w.add("Where", [mask, taken, w.operand(0)], out=True)
+def _masked_scatter(e: NodeExport) -> None:
+    """Write masked_scatter: each true element of the mask takes the source element of its rank; the others keep x."""
+    if 0 in e.spec(2).shape or not e.spec(0).rank or not e.spec(1).rank:
+        raise e.no("an empty source, or a scalar")
+    if e.opset < 12:
+        raise e.no("opsets below 12 have no Max of integers")
+    shape = e.builder.dims(list(e.node.spec.shape))
+    mask = e.add("Expand", [e.operand(1), shape])
+    flat = e.add("Reshape", [e.cast(mask, DType.INT64), e.ints([-1])])
+    number = e.add("Sub", [e.add("CumSum", [flat, e.constant(0, DType.INT64)]), e.ints([1])])
+    number = e.add("Max", [number, e.ints([0])])
+    source = e.add("Reshape", [e.operand(2), e.ints([-1])])
+    taken = e.add("Reshape", [e.add("Gather", [source, number], axis=0), shape])
+    e.add("Where", [mask, taken, e.operand(0)], out=True)
 
 
-def _cdist(w: Writing) -> None:
-    a, b, p = w.spec(0), w.spec(1), float(w["p"])
-    size = math.prod(d for d in (*w.node.spec.shape, a.shape[-1]) if isinstance(d, int))
+def _cdist(e: NodeExport) -> None:
+    a, b, p = e.spec(0), e.spec(1), float(e["p"])
+    size = math.prod(d for d in (*e.node.spec.shape, a.shape[-1]) if isinstance(d, int))
     if size > _MOST:
-        raise w.no(f"{size:,} differences")
-    left = _unsqueezed(w, w.operand(0), a.rank - 1)
-    right = _unsqueezed(w, w.operand(1), b.rank - 2)
-    apart = w.add("Abs", [w.add("Sub", [left, right])])
-    if a.shape[-1] == 0 or p == 0 or w.opset < 13:
-        raise w.no("distances of rows without elements, of p = 0, or below opset 13")
-    last = w.ints([-1])
+        raise e.no(f"an intermediate value of {size:,} differences")
+    left = _unsqueezed(e, e.operand(0), a.rank - 1)
+    right = _unsqueezed(e, e.operand(1), b.rank - 2)
+    apart = e.add("Abs", [e.add("Sub", [left, right])])
+    if a.shape[-1] == 0 or p == 0 or e.opset < 13:
+        raise e.no("distances of empty rows, of p = 0, or below opset 13")
+    last = e.ints([-1])
     if p in (1, 2):
-        total = apart if p == 1 else w.add("Mul", [apart, apart])
-        total = w.add("ReduceSum", [total, last], keepdims=0)
-        w.add("Identity" if p == 1 else "Sqrt", [total], out=True)
+        total = apart if p == 1 else e.add("Mul", [apart, apart])
+        total = e.add("ReduceSum", [total, last], keepdims=0)
+        e.add("Identity" if p == 1 else "Sqrt", [total], out=True)
     elif math.isinf(p):
-        if w.opset >= 18:
-            w.add("ReduceMax", [apart, last], out=True, keepdims=0)
+        if e.opset >= 18:
+            e.add("ReduceMax", [apart, last], out=True, keepdims=0)
         else:
-            w.add("ReduceMax", [apart], out=True, keepdims=0, axes=[-1])
+            e.add("ReduceMax", [apart], out=True, keepdims=0, axes=[-1])
     else:
-        total = w.add("Pow", [apart, w.constant(p, a.dtype)])
-        w.add("Pow", [w.add("ReduceSum", [total, last], keepdims=0), w.constant(1 / p, a.dtype)], out=True)
+        total = e.add("Pow", [apart, e.constant(p, a.dtype)])
+        e.add("Pow", [e.add("ReduceSum", [total, last], keepdims=0), e.constant(1 / p, a.dtype)], out=True)
 
 
-FORMS: dict[str, Form] = {
+EXPORTERS: dict[str, Exporter] = {
     "cdist": _cdist,
     "diagonal": _diagonal,
     "im2col": _im2col,

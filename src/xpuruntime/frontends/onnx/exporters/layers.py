@@ -1,4 +1,4 @@
-"""Layers in ONNX: resizing, quantisation, recurrent layers, Fourier transforms, attention, columns to images."""
+"""Exporters of resizing, quantization, recurrent layers, Fourier transforms, attention and col2im."""
 
 from __future__ import annotations
 
@@ -7,188 +7,188 @@ from typing import Any
 import numpy as np
 
 from ....types import DType
-from .graph_builder import Form, Writing, both_ends, done
+from .graph_builder import Exporter, NodeExport, both_ends, done
 
-__all__ = ["FORMS"]
+__all__ = ["EXPORTERS"]
 
 
 # ── resizing ──
 
 
-def _resize(w: Writing) -> None:
-    """Scales where the node has them (they enter the coordinates), else sizes."""
-    scales, roi = list(w["scales"]), list(w["roi"])
+def _resize(e: NodeExport) -> None:
+    """Write scales if the node has them (they enter the coordinates), else sizes."""
+    scales, roi = list(e["scales"]), list(e["roi"])
     by_scale = bool(scales)
-    if by_scale and all(isinstance(d, int) for d in (*w.spec().shape, *w["size"])):
-        exact = [int(np.floor(d * s)) for d, s in zip(w.spec().shape, scales, strict=True)]
-        if exact != list(w["size"]):
-            raise w.no("sizes that are not the dims times the scales")
+    if by_scale and all(isinstance(d, int) for d in (*e.spec().shape, *e["size"])):
+        exact = [int(np.floor(d * s)) for d, s in zip(e.spec().shape, scales, strict=True)]
+        if exact != list(e["size"]):
+            raise e.no("sizes that differ from the dims times the scales")
     operands = [
-        w.operand(0),
-        w.constant(np.array(roi), w.spec().dtype) if roi else None,
-        w.constant(np.array(scales, np.float32)) if by_scale else None,
-        None if by_scale else w.pen.dims(list(w["size"])),
+        e.operand(0),
+        e.constant(np.array(roi), e.spec().dtype) if roi else None,
+        e.constant(np.array(scales, np.float32)) if by_scale else None,
+        None if by_scale else e.builder.dims(list(e["size"])),
     ]
-    if w.opset < 13 and not roi:
-        operands[1] = w.constant(np.zeros(0, np.float32))
-        operands[2] = operands[2] or w.constant(np.zeros(0, np.float32))
-    w.add(
+    if e.opset < 13 and not roi:
+        operands[1] = e.constant(np.zeros(0, np.float32))
+        operands[2] = operands[2] or e.constant(np.zeros(0, np.float32))
+    e.add(
         "Resize",
         operands,
         out=True,
-        mode=w["mode"],
-        coordinate_transformation_mode=w["coordinates"],
-        nearest_mode=w["nearest"] if w["mode"] == "nearest" else None,
-        cubic_coeff_a=w["cubic_a"] if w["mode"] == "cubic" else None,
-        exclude_outside=int(w["exclude_outside"]) or None,
-        extrapolation_value=w["extrapolation_value"] or None,
-        antialias=int(w["antialias"]) or None,
+        mode=e["mode"],
+        coordinate_transformation_mode=e["coordinates"],
+        nearest_mode=e["nearest"] if e["mode"] == "nearest" else None,
+        cubic_coeff_a=e["cubic_a"] if e["mode"] == "cubic" else None,
+        exclude_outside=int(e["exclude_outside"]) or None,
+        extrapolation_value=e["extrapolation_value"] or None,
+        antialias=int(e["antialias"]) or None,
     )
 
 
 _GRID = {"linear": "bilinear", "cubic": "bicubic", "nearest": "nearest"}
 
 
-def _grid_sample(w: Writing) -> None:
-    mode = w["mode"] if w.opset >= 20 else _GRID[w["mode"]]
-    flags = {"padding_mode": w["padding_mode"], "align_corners": int(w["align_corners"])}
-    w.add("GridSample", w.operands(), out=True, mode=mode, **flags)
+def _grid_sample(e: NodeExport) -> None:
+    mode = e["mode"] if e.opset >= 20 else _GRID[e["mode"]]
+    flags = {"padding_mode": e["padding_mode"], "align_corners": int(e["align_corners"])}
+    e.add("GridSample", e.operands(), out=True, mode=mode, **flags)
 
 
-def _affine_grid(w: Writing) -> None:
-    size = w.pen.dims(list(w["size"]))
-    w.add("AffineGrid", [w.operand(0), size], out=True, align_corners=int(w["align_corners"]))
+def _affine_grid(e: NodeExport) -> None:
+    size = e.builder.dims(list(e["size"]))
+    e.add("AffineGrid", [e.operand(0), size], out=True, align_corners=int(e["align_corners"]))
 
 
 # ── quantisation ──
 
 
-def _quantize(w: Writing) -> None:
-    zero = w.opt(2)
-    dtype = w["dtype"]
-    if zero is None and dtype is not DType.UINT8 and w.opset < 21:
-        zero = w.add("Expand", [w.constant(0, dtype), w.pen.dims(list(w.spec(1).shape))])
-    w.add(
+def _quantize(e: NodeExport) -> None:
+    zero = e.opt(2)
+    dtype = e["dtype"]
+    if zero is None and dtype is not DType.UINT8 and e.opset < 21:
+        zero = e.add("Expand", [e.constant(0, dtype), e.builder.dims(list(e.spec(1).shape))])
+    e.add(
         "QuantizeLinear",
-        [w.operand(0), w.operand(1), zero],
+        [e.operand(0), e.operand(1), zero],
         out=True,
-        axis=w["axis"] if w.spec(1).rank else None,
-        block_size=w["block_size"] or None,
-        saturate=None if w["saturate"] else 0,
-        output_dtype=w.pen.numbers[dtype] if zero is None and w.opset >= 21 else None,
-        precision=None if w["precision"] is None else w.pen.numbers[w["precision"]],
+        axis=e["axis"] if e.spec(1).rank else None,
+        block_size=e["block_size"] or None,
+        saturate=None if e["saturate"] else 0,
+        output_dtype=e.builder.numbers[dtype] if zero is None and e.opset >= 21 else None,
+        precision=None if e["precision"] is None else e.builder.numbers[e["precision"]],
     )
 
 
-def _dequantize(w: Writing) -> None:
-    dtype = w["dtype"]
-    w.add(
+def _dequantize(e: NodeExport) -> None:
+    dtype = e["dtype"]
+    e.add(
         "DequantizeLinear",
-        w.operands(),
+        e.operands(),
         out=True,
-        axis=w["axis"] if w.spec(1).rank else None,
-        block_size=w["block_size"] or None,
-        output_dtype=None if dtype in (None, w.spec(1).dtype) else w.pen.numbers[dtype],
+        axis=e["axis"] if e.spec(1).rank else None,
+        block_size=e["block_size"] or None,
+        output_dtype=None if dtype in (None, e.spec(1).dtype) else e.builder.numbers[dtype],
     )
 
 
 # ── recurrent layers, transforms, attention, columns ──
 
 
-def _recurrent(op: str, flag: str = "") -> Form:
-    def form(w: Writing) -> None:
+def _recurrent(op: str, flag: str = "") -> Exporter:
+    def export(e: NodeExport) -> None:
         attrs: dict[str, Any] = {
-            "hidden_size": w["hidden_size"],
-            "direction": w["direction"],
-            "activations": list(w["activations"]) or None,
-            "activation_alpha": list(w["alpha"]) or None,
-            "activation_beta": list(w["beta"]) or None,
-            "clip": w["clip"],
-            "layout": 1 if w["batch_first"] else None,
+            "hidden_size": e["hidden_size"],
+            "direction": e["direction"],
+            "activations": list(e["activations"]) or None,
+            "activation_alpha": list(e["alpha"]) or None,
+            "activation_beta": list(e["beta"]) or None,
+            "clip": e["clip"],
+            "layout": 1 if e["batch_first"] else None,
         }
         if flag:
-            attrs[flag] = int(w[flag])
-        w.add(op, w.operands(), out=True, **attrs)
+            attrs[flag] = int(e[flag])
+        e.add(op, e.operands(), out=True, **attrs)
 
-    return form
+    return export
 
 
-def _dft(w: Writing) -> None:
-    length = None if w["length"] is None else w.add("Squeeze", [w.pen.dims([w["length"]])])
-    flags = {"inverse": int(w["inverse"]), "onesided": int(w["onesided"])}
-    if w.opset >= 20:
-        w.add("DFT", [w.operand(0), length, w.constant(w["dim"], DType.INT64)], out=True, **flags)
+def _dft(e: NodeExport) -> None:
+    length = None if e["length"] is None else e.add("Squeeze", [e.builder.dims([e["length"]])])
+    flags = {"inverse": int(e["inverse"]), "onesided": int(e["onesided"])}
+    if e.opset >= 20:
+        e.add("DFT", [e.operand(0), length, e.constant(e["dim"], DType.INT64)], out=True, **flags)
     else:
-        w.add("DFT", [w.operand(0), length], out=True, axis=w["dim"], **flags)
+        e.add("DFT", [e.operand(0), length], out=True, axis=e["dim"], **flags)
 
 
-def _stft(w: Writing) -> None:
-    step, length = (w.constant(w[k], DType.INT64) for k in ("frame_step", "frame_length"))
-    w.add("STFT", [w.operand(0), step, w.opt(1), length], out=True, onesided=int(w["onesided"]))
+def _stft(e: NodeExport) -> None:
+    step, length = (e.constant(e[k], DType.INT64) for k in ("frame_step", "frame_length"))
+    e.add("STFT", [e.operand(0), step, e.opt(1), length], out=True, onesided=int(e["onesided"]))
 
 
-def _attention(w: Writing) -> None:
-    """From opset 23 one op; before, its definition for heads that are not shared."""
-    offset = w["causal_offset"]
-    if w["causal"] and offset != 0:
-        _attention_after(w)
+def _attention(e: NodeExport) -> None:
+    """Write Attention, which opset 23 introduced."""
+    offset = e["causal_offset"]
+    if e["causal"] and offset != 0:
+        _attention_after(e)
         return
-    if w.opset < 23:
-        raise w.no("attention below opset 23")
-    w.add(
+    if e.opset < 23:
+        raise e.no("attention below opset 23")
+    e.add(
         "Attention",
-        [w.operand(0), w.operand(1), w.operand(2), w.opt(3)],
+        [e.operand(0), e.operand(1), e.operand(2), e.opt(3)],
         out=True,
-        is_causal=int(w["causal"]) or None,
-        scale=w["scale"],
-        softcap=w["softcap"] or None,
+        is_causal=int(e["causal"]) or None,
+        scale=e["scale"],
+        softcap=e["softcap"] or None,
     )
 
 
-def _attention_after(w: Writing) -> None:
-    """Keys that were there before: split off as the past that ONNX's op puts before new ones."""
-    if w.opset < 23:
-        raise w.no("attention below opset 23")
-    at, end = w.pen.dims([w["causal_offset"]]), w.ints([2**63 - 1])
+def _attention_after(e: NodeExport) -> None:
+    """Write a causal offset: the cached keys are split off as the past, which ONNX's op puts before the new ones."""
+    if e.opset < 23:
+        raise e.no("attention below opset 23")
+    at, end = e.builder.dims([e["causal_offset"]]), e.ints([2**63 - 1])
     past, new = [], []
     for i in (1, 2):
-        past.append(w.add("Slice", [w.operand(i), w.ints([0]), at, w.ints([2])]))
-        new.append(w.add("Slice", [w.operand(i), at, end, w.ints([2])]))
-    made = [*w.outs, w.pen.fresh(f"{w.out}.key"), w.pen.fresh(f"{w.out}.value")]
-    attrs = {"is_causal": 1, "scale": w["scale"], "softcap": w["softcap"] or None}
-    w.pen.add("Attention", [w.operand(0), *new, w.opt(3), *past], made, **attrs)
+        past.append(e.add("Slice", [e.operand(i), e.ints([0]), at, e.ints([2])]))
+        new.append(e.add("Slice", [e.operand(i), at, end, e.ints([2])]))
+    made = [*e.outs, e.builder.fresh(f"{e.out}.key"), e.builder.fresh(f"{e.out}.value")]
+    attrs = {"is_causal": 1, "scale": e["scale"], "softcap": e["softcap"] or None}
+    e.builder.add("Attention", [e.operand(0), *new, e.opt(3), *past], made, **attrs)
 
 
-def _rope(w: Writing) -> None:
-    if w.opset < 23:
-        raise w.no("rotary embedding below opset 23")
-    x, cos, sin, positions = w.operand(0), w.operand(1), w.operand(2), w.opt(3)
-    if positions is None and w.spec(1).rank == 2:  # one table for all of the batch
-        batch, length = w.spec().shape[0], w.spec().shape[-2]
-        rows = [batch, length, w.spec(1).shape[1]]
-        cos, sin = (w.add("Expand", [v, w.pen.dims(rows)]) for v in (cos, sin))
-    flags = {"interleaved": int(w["interleaved"]), "rotary_embedding_dim": w["size"] or None}
-    w.add("RotaryEmbedding", [x, cos, sin, positions], out=True, **flags)
+def _rope(e: NodeExport) -> None:
+    if e.opset < 23:
+        raise e.no("rotary embedding below opset 23")
+    x, cos, sin, positions = e.operand(0), e.operand(1), e.operand(2), e.opt(3)
+    if positions is None and e.spec(1).rank == 2:  # one table for the whole batch
+        batch, length = e.spec().shape[0], e.spec().shape[-2]
+        rows = [batch, length, e.spec(1).shape[1]]
+        cos, sin = (e.add("Expand", [v, e.builder.dims(rows)]) for v in (cos, sin))
+    flags = {"interleaved": int(e["interleaved"]), "rotary_embedding_dim": e["size"] or None}
+    e.add("RotaryEmbedding", [x, cos, sin, positions], out=True, **flags)
 
 
-def _col2im(w: Writing) -> None:
-    w.add(
+def _col2im(e: NodeExport) -> None:
+    e.add(
         "Col2Im",
-        [w.operand(0), w.pen.dims(list(w["output_size"])), w.ints(list(w["kernel_size"]))],
+        [e.operand(0), e.builder.dims(list(e["output_size"])), e.ints(list(e["kernel_size"]))],
         out=True,
-        strides=list(w["stride"]),
-        dilations=list(w["dilation"]),
-        pads=both_ends(w["padding"], len(w["kernel_size"])),
+        strides=list(e["stride"]),
+        dilations=list(e["dilation"]),
+        pads=both_ends(e["padding"], len(e["kernel_size"])),
     )
 
 
-FORMS: dict[str, Form] = {
+EXPORTERS: dict[str, Exporter] = {
     "affine_grid": _affine_grid,
     "attention": _attention,
     "col2im": _col2im,
     "dequantize_linear": _dequantize,
     "dft": _dft,
-    "dynamic_quantize_linear": lambda w: done(w.add("DynamicQuantizeLinear", [w.operand(0)], out=True)),
+    "dynamic_quantize_linear": lambda e: done(e.add("DynamicQuantizeLinear", [e.operand(0)], out=True)),
     "grid_sample": _grid_sample,
     "gru": _recurrent("GRU", "linear_before_reset"),
     "lstm": _recurrent("LSTM", "input_forget"),

@@ -1,27 +1,27 @@
-"""Ops that move, select and search elements, in ONNX."""
+"""Exporters of data movement, selection and search."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from ....types import Dim, DimLike, DType
-from .graph_builder import Form, Writing, done, far
+from .graph_builder import Exporter, NodeExport, done, far
 
-__all__ = ["FORMS"]
+__all__ = ["EXPORTERS"]
 
 
-def _view(w: Writing) -> None:
-    size = list(w["size"])
+def _view(e: NodeExport) -> None:
+    size = list(e["size"])
     zero = any(d == 0 for d in size)
-    if zero and w.opset < 14:
-        raise w.no("opsets below 14 cannot reshape to a dim of 0")
+    if zero and e.opset < 14:
+        raise e.no("opsets below 14 cannot reshape to a dim of size 0")
     if not zero:
-        size = _shorthand(size, w.spec().shape)
-    w.add("Reshape", [w.operand(0), w.pen.dims(size)], out=True, allowzero=1 if zero else None)
+        size = _shorthand(size, e.spec().shape)
+    e.add("Reshape", [e.operand(0), e.builder.dims(size)], out=True, allowzero=1 if zero else None)
 
 
 def _shorthand(size: list[DimLike], have: Sequence[DimLike]) -> list[DimLike]:
-    """Symbolic dims without computing them: 0 keeps the operand's, and one -1 is what is left."""
+    """Return the size with symbolic dims that need not be computed: 0 keeps the operand's, one -1 is inferred."""
     short = [0 if isinstance(d, Dim) and i < len(have) and have[i] == d else d for i, d in enumerate(size)]
     left = [i for i, d in enumerate(short) if isinstance(d, Dim)]
     if len(left) == 1:
@@ -29,179 +29,189 @@ def _shorthand(size: list[DimLike], have: Sequence[DimLike]) -> list[DimLike]:
     return short
 
 
-def _axes(op: str) -> Form:
-    """Squeeze and Unsqueeze: axes are an input from opset 13 on."""
+def _axes(op: str) -> Exporter:
+    """Return the exporter of Squeeze or Unsqueeze; axes are an input from opset 13 on."""
 
-    def form(w: Writing) -> None:
-        axes = list(w["dims"])
+    def export(e: NodeExport) -> None:
+        axes = list(e["dims"])
         if not axes:
-            w.add("Identity", [w.operand(0)], out=True)
-        elif w.opset >= 13:
-            w.add(op, [w.operand(0), w.ints(axes)], out=True)
+            e.add("Identity", [e.operand(0)], out=True)
+        elif e.opset >= 13:
+            e.add(op, [e.operand(0), e.ints(axes)], out=True)
         else:
-            w.add(op, [w.operand(0)], out=True, axes=axes)
+            e.add(op, [e.operand(0)], out=True, axes=axes)
 
-    return form
+    return export
 
 
-def _split(w: Writing) -> None:
-    sizes = list(w["sizes"])
-    if w.opset >= 13:
-        w.add("Split", [w.operand(0), w.pen.dims(sizes)], out=True, axis=w["dim"])
+def _split(e: NodeExport) -> None:
+    sizes = list(e["sizes"])
+    if e.opset >= 13:
+        e.add("Split", [e.operand(0), e.builder.dims(sizes)], out=True, axis=e["dim"])
     else:
-        w.add("Split", [w.operand(0)], out=True, axis=w["dim"], split=sizes)
+        e.add("Split", [e.operand(0)], out=True, axis=e["dim"], split=sizes)
 
 
-def _slice(w: Writing) -> None:
-    start, end = w["start"], far(w["end"])
-    operands = [w.operand(0), w.pen.dims([start]), w.pen.dims([end]), w.ints([w["dim"]]), w.ints([w["step"]])]
-    w.add("Slice", operands, out=True)
+def _slice(e: NodeExport) -> None:
+    start, end = e["start"], far(e["end"])
+    operands = [
+        e.operand(0),
+        e.builder.dims([start]),
+        e.builder.dims([end]),
+        e.ints([e["dim"]]),
+        e.ints([e["step"]]),
+    ]
+    e.add("Slice", operands, out=True)
 
 
-def _select(w: Writing) -> None:
-    index = w["index"]
-    at = w.add("Squeeze", [w.pen.dims([index])]) if isinstance(index, Dim) else w.constant(index, DType.INT64)
-    w.add("Gather", [w.operand(0), at], out=True, axis=w["dim"])
+def _select(e: NodeExport) -> None:
+    index = e["index"]
+    at = (
+        e.add("Squeeze", [e.builder.dims([index])])
+        if isinstance(index, Dim)
+        else e.constant(index, DType.INT64)
+    )
+    e.add("Gather", [e.operand(0), at], out=True, axis=e["dim"])
 
 
-def _flip(w: Writing) -> None:
-    axes = list(w["dims"])
+def _flip(e: NodeExport) -> None:
+    axes = list(e["dims"])
     n = len(axes)
-    operands = [w.operand(0), w.ints([-1] * n), w.ints([-(2**63)] * n), w.ints(axes), w.ints([-1] * n)]
-    w.add("Slice", operands, out=True)
+    operands = [e.operand(0), e.ints([-1] * n), e.ints([-(2**63)] * n), e.ints(axes), e.ints([-1] * n)]
+    e.add("Slice", operands, out=True)
 
 
-def _roll(w: Writing) -> None:
-    """The end of each axis comes before its begin."""
-    value = w.operand(0)
-    for axis, shift in zip(w["dims"], w["shifts"], strict=True):
-        size = w.spec().shape[axis]
+def _roll(e: NodeExport) -> None:
+    """Write roll as a Concat of the tail and the head of each axis."""
+    value = e.operand(0)
+    for axis, shift in zip(e["dims"], e["shifts"], strict=True):
+        size = e.spec().shape[axis]
         if not isinstance(size, int):
-            raise w.no("rolling a symbolic dim")
-        at = w.ints([size - shift % max(size, 1)])
-        tail = w.add("Slice", [value, at, w.ints([2**63 - 1]), w.ints([axis])])
-        head = w.add("Slice", [value, w.ints([0]), at, w.ints([axis])])
-        value = w.add("Concat", [tail, head], axis=axis)
-    w.add("Identity", [value], out=True)
+            raise e.no("rolling a symbolic dim")
+        at = e.ints([size - shift % max(size, 1)])
+        tail = e.add("Slice", [value, at, e.ints([2**63 - 1]), e.ints([axis])])
+        head = e.add("Slice", [value, e.ints([0]), at, e.ints([axis])])
+        value = e.add("Concat", [tail, head], axis=axis)
+    e.add("Identity", [value], out=True)
 
 
-def _repeat(w: Writing) -> None:
-    value, repeats = w.operand(0), list(w["repeats"])
-    more = len(repeats) - w.spec().rank
+def _repeat(e: NodeExport) -> None:
+    value, repeats = e.operand(0), list(e["repeats"])
+    more = len(repeats) - e.spec().rank
     if more:
-        value = w.add("Reshape", [value, w.pen.dims([*[1] * more, *w.spec().shape])])
-    w.add("Tile", [value, w.pen.dims(repeats)], out=True)
+        value = e.add("Reshape", [value, e.builder.dims([*[1] * more, *e.spec().shape])])
+    e.add("Tile", [value, e.builder.dims(repeats)], out=True)
 
 
 _PAD = {"constant": "constant", "replicate": "edge", "reflect": "reflect", "wrap": "wrap"}
 
 
-def _pad(w: Writing) -> None:
-    mode = _PAD[w["mode"]]
-    value = w.constant(w["value"], w.spec().dtype) if mode == "constant" else None
-    w.add("Pad", [w.operand(0), w.pen.dims(list(w["pads"])), value], out=True, mode=mode)
+def _pad(e: NodeExport) -> None:
+    mode = _PAD[e["mode"]]
+    value = e.constant(e["value"], e.spec().dtype) if mode == "constant" else None
+    e.add("Pad", [e.operand(0), e.builder.dims(list(e["pads"])), value], out=True, mode=mode)
 
 
-def _triangle(upper: int) -> Form:
-    def form(w: Writing) -> None:
-        w.add("Trilu", [w.operand(0), w.constant(w["diagonal"], DType.INT64)], out=True, upper=upper)
+def _triangle(upper: int) -> Exporter:
+    def export(e: NodeExport) -> None:
+        e.add("Trilu", [e.operand(0), e.constant(e["diagonal"], DType.INT64)], out=True, upper=upper)
 
-    return form
+    return export
 
 
-def _space_to_depth(w: Writing) -> None:
-    if w["mode"] != "DCR" and w.opset < 28:
-        raise w.no("SpaceToDepth has the order DCR only")
-    w.add("SpaceToDepth", [w.operand(0)], out=True, blocksize=w["block_size"])
+def _space_to_depth(e: NodeExport) -> None:
+    if e["mode"] != "DCR" and e.opset < 28:
+        raise e.no("SpaceToDepth supports mode DCR only")
+    e.add("SpaceToDepth", [e.operand(0)], out=True, blocksize=e["block_size"])
 
 
 _REDUCE = {"none": None, "add": "add", "mul": "mul", "amax": "max", "amin": "min"}
 
 
-def _reduction(w: Writing) -> str | None:
-    if w["reduce"] not in _REDUCE:
-        raise w.no(f"scattering with {w['reduce']}")
-    return _REDUCE[w["reduce"]]
+def _reduction(e: NodeExport) -> str | None:
+    if e["reduce"] not in _REDUCE:
+        raise e.no(f"scattering with {e['reduce']}")
+    return _REDUCE[e["reduce"]]
 
 
-def _scatter(w: Writing) -> None:
-    reduction = _reduction(w)
-    if not w["include_self"] and reduction:
-        raise w.no("a reduction that leaves the old element out")
-    src = w.operand(2, w.spec().dtype)
-    if not isinstance(w.node.inputs[2], str):
-        src = w.add("Expand", [src, w.pen.dims(list(w.spec(1).shape))])
-    w.add("ScatterElements", [w.operand(0), w.operand(1), src], out=True, axis=w["dim"], reduction=reduction)
+def _scatter(e: NodeExport) -> None:
+    reduction = _reduction(e)
+    if not e["include_self"] and reduction:
+        raise e.no("a reduction without the old element (include_self=False)")
+    src = e.operand(2, e.spec().dtype)
+    if not isinstance(e.node.inputs[2], str):
+        src = e.add("Expand", [src, e.builder.dims(list(e.spec(1).shape))])
+    e.add("ScatterElements", [e.operand(0), e.operand(1), src], out=True, axis=e["dim"], reduction=reduction)
 
 
-def _scatter_nd(w: Writing) -> None:
-    w.add(
+def _scatter_nd(e: NodeExport) -> None:
+    e.add(
         "ScatterND",
-        [w.operand(0), w.operand(1, DType.INT64), w.operand(2)],
+        [e.operand(0), e.operand(1, DType.INT64), e.operand(2)],
         out=True,
-        reduction=_reduction(w),
+        reduction=_reduction(e),
     )
 
 
-def _topk(w: Writing) -> None:
-    flags = {"axis": w["dim"], "largest": int(w["largest"]), "sorted": int(w["sorted"])}
-    w.add("TopK", [w.operand(0), w.pen.dims([w["k"]])], out=True, **flags)
+def _topk(e: NodeExport) -> None:
+    flags = {"axis": e["dim"], "largest": int(e["largest"]), "sorted": int(e["sorted"])}
+    e.add("TopK", [e.operand(0), e.builder.dims([e["k"]])], out=True, **flags)
 
 
-def _sort(w: Writing) -> None:
-    size = w.pen.dims([w.spec().shape[w["dim"]]])
-    w.add("TopK", [w.operand(0), size], out=True, axis=w["dim"], largest=int(w["descending"]))
+def _sort(e: NodeExport) -> None:
+    size = e.builder.dims([e.spec().shape[e["dim"]]])
+    e.add("TopK", [e.operand(0), size], out=True, axis=e["dim"], largest=int(e["descending"]))
 
 
-def _one_hot(w: Writing) -> None:
-    operands = [w.operand(0), w.pen.dims([w["depth"]]), w.operand(1)]
-    w.add("OneHot", operands, out=True, axis=w["dim"])
+def _one_hot(e: NodeExport) -> None:
+    operands = [e.operand(0), e.builder.dims([e["depth"]]), e.operand(1)]
+    e.add("OneHot", operands, out=True, axis=e["dim"])
 
 
-def _nonzero(w: Writing) -> None:
-    w.add("Transpose", [w.add("NonZero", [w.operand(0)])], out=True, perm=[1, 0])
+def _nonzero(e: NodeExport) -> None:
+    e.add("Transpose", [e.add("NonZero", [e.operand(0)])], out=True, perm=[1, 0])
 
 
-def _unique(w: Writing) -> None:
-    w.add("Unique", [w.operand(0)], out=True, axis=w["dim"], sorted=int(w["sorted"]))
+def _unique(e: NodeExport) -> None:
+    e.add("Unique", [e.operand(0)], out=True, axis=e["dim"], sorted=int(e["sorted"]))
 
 
-def _nms(w: Writing) -> None:
-    box = int(w["center_point_box"]) or None
-    w.add("NonMaxSuppression", w.operands(), out=True, center_point_box=box)
+def _nms(e: NodeExport) -> None:
+    box = int(e["center_point_box"]) or None
+    e.add("NonMaxSuppression", e.operands(), out=True, center_point_box=box)
 
 
-def _gather(w: Writing) -> None:
-    w.add("GatherElements", [w.operand(0), w.operand(1)], out=True, axis=w["dim"])
+def _gather(e: NodeExport) -> None:
+    e.add("GatherElements", [e.operand(0), e.operand(1)], out=True, axis=e["dim"])
 
 
-FORMS: dict[str, Form] = {
-    "cat": lambda w: done(w.add("Concat", w.operands(), out=True, axis=w["dim"])),
-    "compress": lambda w: done(w.add("Compress", w.operands(), out=True, axis=w["dim"])),
-    "depth_to_space": lambda w: done(
-        w.add("DepthToSpace", [w.operand(0)], out=True, blocksize=w["block_size"], mode=w["mode"])
+EXPORTERS: dict[str, Exporter] = {
+    "cat": lambda e: done(e.add("Concat", e.operands(), out=True, axis=e["dim"])),
+    "compress": lambda e: done(e.add("Compress", e.operands(), out=True, axis=e["dim"])),
+    "depth_to_space": lambda e: done(
+        e.add("DepthToSpace", [e.operand(0)], out=True, blocksize=e["block_size"], mode=e["mode"])
     ),
-    "embedding": lambda w: done(w.add("Gather", [w.operand(0), w.operand(1)], out=True, axis=0)),
-    "expand": lambda w: done(w.add("Expand", [w.operand(0), w.pen.dims(list(w["size"]))], out=True)),
+    "embedding": lambda e: done(e.add("Gather", [e.operand(0), e.operand(1)], out=True, axis=0)),
+    "expand": lambda e: done(e.add("Expand", [e.operand(0), e.builder.dims(list(e["size"]))], out=True)),
     "flip": _flip,
     "gather": _gather,
-    "gather_nd": lambda w: done(
-        w.add(
+    "gather_nd": lambda e: done(
+        e.add(
             "GatherND",
-            [w.operand(0), w.operand(1, DType.INT64)],
+            [e.operand(0), e.operand(1, DType.INT64)],
             out=True,
-            batch_dims=w["batch_dims"] or None,
+            batch_dims=e["batch_dims"] or None,
         )
     ),
-    "index_select": lambda w: done(w.add("Gather", [w.operand(0), w.operand(1)], out=True, axis=w["dim"])),
+    "index_select": lambda e: done(e.add("Gather", [e.operand(0), e.operand(1)], out=True, axis=e["dim"])),
     "non_max_suppression": _nms,
     "nonzero": _nonzero,
     "one_hot": _one_hot,
     "pad": _pad,
-    "permute": lambda w: done(w.add("Transpose", [w.operand(0)], out=True, perm=list(w["dims"]))),
+    "permute": lambda e: done(e.add("Transpose", [e.operand(0)], out=True, perm=list(e["dims"]))),
     "repeat": _repeat,
-    "reverse_sequence": lambda w: done(
-        w.add("ReverseSequence", w.operands(), out=True, time_axis=w["time_dim"], batch_axis=w["batch_dim"])
+    "reverse_sequence": lambda e: done(
+        e.add("ReverseSequence", e.operands(), out=True, time_axis=e["time_dim"], batch_axis=e["batch_dim"])
     ),
     "roll": _roll,
     "scatter": _scatter,
@@ -212,8 +222,8 @@ FORMS: dict[str, Form] = {
     "space_to_depth": _space_to_depth,
     "split": _split,
     "squeeze": _axes("Squeeze"),
-    "tensor_scatter": lambda w: done(
-        w.add("TensorScatter", w.operands(), out=True, axis=w["dim"], mode=w["mode"])
+    "tensor_scatter": lambda e: done(
+        e.add("TensorScatter", e.operands(), out=True, axis=e["dim"], mode=e["mode"])
     ),
     "topk": _topk,
     "tril": _triangle(0),

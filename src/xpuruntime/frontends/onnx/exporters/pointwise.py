@@ -1,4 +1,4 @@
-"""Pointwise ops in ONNX, but for activations."""
+"""Exporters of pointwise ops other than activations."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 
 from ....errors import IrError
 from ....types import DType
-from .graph_builder import Form, Writing, done
+from .graph_builder import Exporter, NodeExport, done
 
-__all__ = ["FORMS"]
+__all__ = ["EXPORTERS"]
 
 _SAME = {
     "abs": "Abs", "acos": "Acos", "acosh": "Acosh", "asin": "Asin", "asinh": "Asinh", "atan": "Atan", "atanh": "Atanh",
@@ -24,189 +24,191 @@ _BINARY = {
 }  # fmt: skip
 
 
-def _unary(op: str) -> Form:
-    """Integers are computed in the result's type (``exp`` of an int32 gives float32)."""
+def _unary(op: str) -> Exporter:
+    """Return the exporter of a unary op. Integers are cast to the result's type (``exp`` of an int32 gives float32)."""
 
-    def form(w: Writing) -> None:
-        same = w.node.spec.dtype is w.spec().dtype or w.spec().dtype.is_complex
-        w.add(op, [w.operand(0, None if same else w.node.spec.dtype)], out=True)
+    def export(e: NodeExport) -> None:
+        same = e.node.spec.dtype is e.spec().dtype or e.spec().dtype.is_complex
+        e.add(op, [e.operand(0, None if same else e.node.spec.dtype)], out=True)
 
-    return form
+    return export
 
 
-def _binary(op: str) -> Form:
-    def form(w: Writing) -> None:
-        dtype = w.common()
+def _binary(op: str) -> Exporter:
+    def export(e: NodeExport) -> None:
+        dtype = e.common()
         if dtype is DType.BOOL and op in ("Add", "Mul"):
-            w.add("Or" if op == "Add" else "And", [w.operand(0, dtype), w.operand(1, dtype)], out=True)
+            e.add("Or" if op == "Add" else "And", [e.operand(0, dtype), e.operand(1, dtype)], out=True)
             return
-        w.add(op, [w.operand(0, dtype), w.operand(1, dtype)], out=True)
+        e.add(op, [e.operand(0, dtype), e.operand(1, dtype)], out=True)
 
-    return form
-
-
-def _logic(op: str) -> Form:
-    def form(w: Writing) -> None:
-        w.add(op, [w.operand(i, DType.BOOL) for i in range(len(w.node.inputs))], out=True)
-
-    return form
+    return export
 
 
-def _text_equal(w: Writing) -> None:
-    dtype = None if w.spec().dtype is DType.STRING else w.common()
-    w.add("Equal", [w.operand(0, dtype), w.operand(1, dtype)], out=True)
+def _logic(op: str) -> Exporter:
+    def export(e: NodeExport) -> None:
+        e.add(op, [e.operand(i, DType.BOOL) for i in range(len(e.node.inputs))], out=True)
+
+    return export
 
 
-def _ne(w: Writing) -> None:
-    dtype = w.common()
-    w.add("Not", [w.add("Equal", [w.operand(0, dtype), w.operand(1, dtype)])], out=True)
+def _text_equal(e: NodeExport) -> None:
+    dtype = None if e.spec().dtype is DType.STRING else e.common()
+    e.add("Equal", [e.operand(0, dtype), e.operand(1, dtype)], out=True)
 
 
-def _div(w: Writing) -> None:
-    """ONNX divides integers towards zero."""
-    mode, dtype = w["rounding_mode"], w.common()
+def _ne(e: NodeExport) -> None:
+    dtype = e.common()
+    e.add("Not", [e.add("Equal", [e.operand(0, dtype), e.operand(1, dtype)])], out=True)
+
+
+def _div(e: NodeExport) -> None:
+    """Write div in each rounding mode. ONNX divides integers toward zero."""
+    mode, dtype = e["rounding_mode"], e.common()
     if mode is None:
-        result = w.node.spec.dtype
-        w.add("Div", [w.operand(0, result), w.operand(1, result)], out=True)
+        result = e.node.spec.dtype
+        e.add("Div", [e.operand(0, result), e.operand(1, result)], out=True)
         return
-    a, b = w.operand(0, dtype), w.operand(1, dtype)
+    a, b = e.operand(0, dtype), e.operand(1, dtype)
     if dtype.is_integer and mode == "trunc":
-        w.add("Div", [a, b], out=True)
+        e.add("Div", [a, b], out=True)
     elif mode == "floor" and dtype.is_float:
-        w.add("Floor", [w.add("Div", [a, b])], out=True)
+        e.add("Floor", [e.add("Div", [a, b])], out=True)
     elif mode == "floor" and not dtype.is_signed:
-        w.add("Div", [a, b], out=True)
+        e.add("Div", [a, b], out=True)
     elif mode == "floor":
-        exact = w.add("Sub", [a, w.add("Mod", [a, b])])  # a - (a mod b) is a multiple of b
-        w.add("Div", [exact, b], out=True)
+        exact = e.add("Sub", [a, e.add("Mod", [a, b])])  # a - (a mod b) is a multiple of b
+        e.add("Div", [exact, b], out=True)
     else:
-        _trunc_of(w, w.add("Div", [a, b]))
+        _trunc_of(e, e.add("Div", [a, b]))
 
 
-def _trunc_of(w: Writing, value: str) -> None:
-    w.add("Mul", [w.add("Sign", [value]), w.add("Floor", [w.add("Abs", [value])])], out=True)
+def _trunc_of(e: NodeExport, value: str) -> None:
+    e.add("Mul", [e.add("Sign", [value]), e.add("Floor", [e.add("Abs", [value])])], out=True)
 
 
-def _mod(fmod: bool) -> Form:
-    def form(w: Writing) -> None:
-        dtype = w.common()
-        a, b = w.operand(0, dtype), w.operand(1, dtype)
+def _mod(fmod: bool) -> Exporter:
+    def export(e: NodeExport) -> None:
+        dtype = e.common()
+        a, b = e.operand(0, dtype), e.operand(1, dtype)
         if fmod or dtype.is_integer:
-            w.add("Mod", [a, b], out=True, fmod=1 if fmod else None)
+            e.add("Mod", [a, b], out=True, fmod=1 if fmod else None)
             return
-        # ONNX has the floating remainder with the sign of the dividend only.
-        rest = w.add("Mod", [a, b], fmod=1)
-        shifted = w.add("Mod", [w.add("Add", [rest, b]), b], fmod=1)
-        w.add("Identity", [shifted], out=True)
+        # ONNX's float remainder has the sign of the dividend, so it is shifted to that of the divisor.
+        rest = e.add("Mod", [a, b], fmod=1)
+        shifted = e.add("Mod", [e.add("Add", [rest, b]), b], fmod=1)
+        e.add("Identity", [shifted], out=True)
 
-    return form
+    return export
 
 
-def _shift(direction: str) -> Form:
-    def form(w: Writing) -> None:
-        dtype = w.common()
+def _shift(direction: str) -> Exporter:
+    def export(e: NodeExport) -> None:
+        dtype = e.common()
         if dtype.is_signed:
             raise IrError(
-                f"{w.node.op} %{w.node.name}", "ONNX shifts unsigned integers only", got=dtype.value
+                f"{e.node.op} %{e.node.name}",
+                "ONNX supports shifts of unsigned integers only",
+                got=dtype.value,
             )
-        w.add("BitShift", [w.operand(0, dtype), w.operand(1, dtype)], out=True, direction=direction)
+        e.add("BitShift", [e.operand(0, dtype), e.operand(1, dtype)], out=True, direction=direction)
 
-    return form
-
-
-def _pow(w: Writing) -> None:
-    w.add("Pow", [w.operand(0, w.common()), w.operand(1, w.common())], out=True)
+    return export
 
 
-def _where(w: Writing) -> None:
-    dtype = w.node.spec.dtype
-    w.add("Where", [w.operand(0), w.operand(1, dtype), w.operand(2, dtype)], out=True)
+def _pow(e: NodeExport) -> None:
+    e.add("Pow", [e.operand(0, e.common()), e.operand(1, e.common())], out=True)
 
 
-def _clamp(w: Writing) -> None:
-    """Clip takes scalar bounds; bounds with dims are a maximum and a minimum."""
-    dtype = w.common()
-    x = w.operand(0, dtype)
-    dims = [i for i in (1, 2) if w.has(i) and isinstance(w.node.inputs[i], str) and w.spec(i).rank]
-    if not dims and (w.opset >= 12 or dtype.is_float):
-        w.add("Clip", [x, w.opt(1, dtype), w.opt(2, dtype)], out=True)
+def _where(e: NodeExport) -> None:
+    dtype = e.node.spec.dtype
+    e.add("Where", [e.operand(0), e.operand(1, dtype), e.operand(2, dtype)], out=True)
+
+
+def _clamp(e: NodeExport) -> None:
+    """Write Clip for scalar bounds, Max and Min for bounds with dims."""
+    dtype = e.common()
+    x = e.operand(0, dtype)
+    dims = [i for i in (1, 2) if e.has(i) and isinstance(e.node.inputs[i], str) and e.spec(i).rank]
+    if not dims and (e.opset >= 12 or dtype.is_float):
+        e.add("Clip", [x, e.opt(1, dtype), e.opt(2, dtype)], out=True)
         return
-    if w.has(1):
-        x = w.add("Max", [x, w.operand(1, dtype)])
-    if w.has(2):
-        x = w.add("Min", [x, w.operand(2, dtype)])
-    w.add("Identity", [x], out=True)
+    if e.has(1):
+        x = e.add("Max", [x, e.operand(1, dtype)])
+    if e.has(2):
+        x = e.add("Min", [x, e.operand(2, dtype)])
+    e.add("Identity", [x], out=True)
 
 
-def _cast(w: Writing) -> None:
-    dtype = w["dtype"]
+def _cast(e: NodeExport) -> None:
+    dtype = e["dtype"]
     eight = dtype.value.startswith("float8") and dtype is not DType.FLOAT8_E8M0FNU
-    w.add(
+    e.add(
         "Cast",
-        [w.operand(0)],
+        [e.operand(0)],
         out=True,
-        to=w.pen.numbers[dtype],
-        saturate=0 if eight and not w["saturate"] else None,
-        round_mode=w["round_mode"] if dtype is DType.FLOAT8_E8M0FNU else None,
+        to=e.builder.numbers[dtype],
+        saturate=0 if eight and not e["saturate"] else None,
+        round_mode=e["round_mode"] if dtype is DType.FLOAT8_E8M0FNU else None,
     )
 
 
-def _round(w: Writing) -> None:
-    if not w["decimals"]:
-        w.add("Round", [w.operand(0)], out=True)
+def _round(e: NodeExport) -> None:
+    if not e["decimals"]:
+        e.add("Round", [e.operand(0)], out=True)
         return
-    scale = w.constant(10.0 ** w["decimals"], w.spec().dtype)
-    w.add("Div", [w.add("Round", [w.add("Mul", [w.operand(0), scale])]), scale], out=True)
+    scale = e.constant(10.0 ** e["decimals"], e.spec().dtype)
+    e.add("Div", [e.add("Round", [e.add("Mul", [e.operand(0), scale])]), scale], out=True)
 
 
-def _isinf(w: Writing) -> None:
-    flags = {"detect_positive": w["positive"], "detect_negative": w["negative"]}
-    w.add("IsInf", [w.operand(0)], out=True, **{k: 0 for k, v in flags.items() if not v})
+def _isinf(e: NodeExport) -> None:
+    flags = {"detect_positive": e["positive"], "detect_negative": e["negative"]}
+    e.add("IsInf", [e.operand(0)], out=True, **{k: 0 for k, v in flags.items() if not v})
 
 
-def _through(inner: str, by: float, outer: str = "") -> Form:
-    """exp2, log2 and their like from ONNX's natural ones."""
+def _through(inner: str, by: float, outer: str = "") -> Exporter:
+    """Return the exporter of exp2, log2 and log10 by ONNX's natural functions."""
 
-    def form(w: Writing) -> None:
-        dtype = w.node.spec.dtype
-        x, factor = w.operand(0, dtype), w.constant(by, dtype)
+    def export(e: NodeExport) -> None:
+        dtype = e.node.spec.dtype
+        x, factor = e.operand(0, dtype), e.constant(by, dtype)
         if outer == "before":
-            w.add(inner, [w.add("Mul", [x, factor])], out=True)
+            e.add(inner, [e.add("Mul", [x, factor])], out=True)
         else:
-            w.add("Mul", [w.add(inner, [x]), factor], out=True)
+            e.add("Mul", [e.add(inner, [x]), factor], out=True)
 
-    return form
+    return export
 
 
-def _shifted(inner: str, before: bool) -> Form:
-    """log1p and expm1, at the accuracy of their plain forms."""
+def _shifted(inner: str, before: bool) -> Exporter:
+    """Return the exporter of log1p or expm1, at the accuracy of the plain forms."""
 
-    def form(w: Writing) -> None:
-        dtype = w.node.spec.dtype
-        x, one = w.operand(0, dtype), w.constant(1, dtype)
+    def export(e: NodeExport) -> None:
+        dtype = e.node.spec.dtype
+        x, one = e.operand(0, dtype), e.constant(1, dtype)
         if before:
-            w.add(inner, [w.add("Add", [x, one])], out=True)
+            e.add(inner, [e.add("Add", [x, one])], out=True)
         else:
-            w.add("Sub", [w.add(inner, [x]), one], out=True)
+            e.add("Sub", [e.add(inner, [x]), one], out=True)
 
-    return form
-
-
-def _rsqrt(w: Writing) -> None:
-    w.add("Reciprocal", [w.add("Sqrt", [w.operand(0, w.node.spec.dtype)])], out=True)
+    return export
 
 
-def _trunc(w: Writing) -> None:
-    if w.spec().dtype.is_float:
-        _trunc_of(w, w.operand(0))
+def _rsqrt(e: NodeExport) -> None:
+    e.add("Reciprocal", [e.add("Sqrt", [e.operand(0, e.node.spec.dtype)])], out=True)
+
+
+def _trunc(e: NodeExport) -> None:
+    if e.spec().dtype.is_float:
+        _trunc_of(e, e.operand(0))
     else:
-        w.add("Identity", [w.operand(0)], out=True)
+        e.add("Identity", [e.operand(0)], out=True)
 
 
-FORMS: dict[str, Form] = {
+EXPORTERS: dict[str, Exporter] = {
     **{name: _unary(op) for name, op in _SAME.items()},
     **{name: _binary(op) for name, op in _BINARY.items()},
-    "bitcast": lambda w: done(w.add("BitCast", [w.operand(0)], out=True, to=w.pen.numbers[w["dtype"]])),
+    "bitcast": lambda e: done(e.add("BitCast", [e.operand(0)], out=True, to=e.builder.numbers[e["dtype"]])),
     "bitwise_left_shift": _shift("LEFT"),
     "bitwise_right_shift": _shift("RIGHT"),
     "cast": _cast,
@@ -217,7 +219,7 @@ FORMS: dict[str, Form] = {
     "expm1": _shifted("Exp", before=False),
     "fmod": _mod(True),
     "isinf": _isinf,
-    "isnan": lambda w: done(w.add("IsNaN", [w.operand(0)], out=True)),
+    "isnan": lambda e: done(e.add("IsNaN", [e.operand(0)], out=True)),
     "log10": _through("Log", 1 / math.log(10)),
     "log1p": _shifted("Log", before=True),
     "log2": _through("Log", 1 / math.log(2)),

@@ -1,4 +1,4 @@
-"""The table of ONNX ops: one row per op, one file per family. What has no row is inlined, or becomes opaque."""
+"""The table of ONNX ops: one lowering per op, one file per family. An op without an entry is inlined, or becomes opaque."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from . import (
     rnn,
     signal,
 )
-from .context import NotLowered, Results, Row, Site
+from .context import OnnxLoweringContext, OpLowering, Results
 
-__all__ = ["TABLE", "NotLowered", "Results", "Row", "Site"]
+__all__ = ["TABLE", "OnnxLoweringContext", "OpLowering", "Results"]
 
 _FILES = (
     elementwise,
@@ -44,5 +44,5 @@ _FILES = (
     signal,
 )
 
-TABLE: Mapping[str, Row] = joined("ONNX op", (file.ROWS for file in _FILES))
-"""Op of the default ONNX domain -> how it is lowered."""
+TABLE: Mapping[str, OpLowering] = joined("ONNX op", (file.LOWERINGS for file in _FILES))
+"""Op of the default ONNX domain -> its lowering."""

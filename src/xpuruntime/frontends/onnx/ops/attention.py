@@ -1,26 +1,27 @@
-"""Attention and rotary embedding as one op each; rarer forms are inlined from ONNX's own definition."""
+"""Lowerings of attention and rotary embedding as single ops; other forms are inlined from ONNX's definition."""
 
 from __future__ import annotations
 
-from .context import NotLowered, Results, Row, Site
+from ...not_lowered import NotLowered
+from .context import OnnxLoweringContext, OpLowering, Results
 
-__all__ = ["ROWS"]
+__all__ = ["LOWERINGS"]
 
 
-def _heads(n: Site, position: int, attr: str) -> str:
-    """[batch, length, heads * size] -> [batch, heads, length, size]; four dims stay."""
+def _heads(n: OnnxLoweringContext, position: int, attr: str) -> str:
+    """Return [batch, length, heads * size] as [batch, heads, length, size]; rank 4 stays."""
     value, spec = n.input(position), n.spec(position)
     if spec.rank == 4:
         return value
     count = n.attr(attr)
     if spec.rank != 3 or not count:
-        raise NotLowered(f"its input {position} has no heads")
+        raise NotLowered(f"its input {position} does not say its number of heads")
     batch, length, hidden = spec.shape
     split = n.b.view(value, size=[batch, length, count, hidden // count])
     return str(n.b.permute(split, dims=[0, 2, 1, 3]))
 
 
-def _attention(n: Site) -> Results:
+def _attention(n: OnnxLoweringContext) -> Results:
     plain = (
         not n.wants(3)
         and n.opt(6) is None
@@ -29,7 +30,7 @@ def _attention(n: Site) -> Results:
         and "softmax_precision" not in n.attrs
     )
     if not plain:
-        raise NotLowered("windows, padded caches and inner results have no op of their own")
+        raise NotLowered("windows, padded caches and inner results as outputs are not supported")
     q, k, v = _heads(n, 0, "q_num_heads"), _heads(n, 1, "kv_num_heads"), _heads(n, 2, "kv_num_heads")
     offset = n.spec(4).shape[2] if n.opt(4) else 0
     if n.opt(4):
@@ -54,7 +55,7 @@ def _attention(n: Site) -> Results:
     return [y, k if n.wants(1) else None, v if n.wants(2) else None]
 
 
-def _rotary(n: Site) -> Results:
+def _rotary(n: OnnxLoweringContext) -> Results:
     spec = n.spec()
     x = _heads(n, 0, "num_heads")
     y = str(
@@ -70,4 +71,4 @@ def _rotary(n: Site) -> Results:
     return y if spec.rank == 4 else str(n.b.view(n.b.permute(y, dims=[0, 2, 1, 3]), size=spec.shape))
 
 
-ROWS: dict[str, Row] = {"Attention": _attention, "RotaryEmbedding": _rotary}
+LOWERINGS: dict[str, OpLowering] = {"Attention": _attention, "RotaryEmbedding": _rotary}

@@ -1,4 +1,4 @@
-"""One ONNX node while it is lowered: what a row of the table sees of it."""
+"""The context in which one ONNX node is lowered."""
 
 from __future__ import annotations
 
@@ -10,29 +10,22 @@ import numpy as np
 from ....ir import GraphBuilder
 from ....protocols import Array
 from ....types import Dim, DimLike, DType, TensorSpec
+from ...not_lowered import NotLowered
 
-__all__ = ["NotLowered", "Results", "Row", "Site", "lowest", "numbers"]
+__all__ = ["NotLowered", "OnnxLoweringContext", "OpLowering", "Results", "lowest", "numbers"]
 
 Results: TypeAlias = "str | Sequence[str | None]"
-"""What a row gives back: the value of each output in ONNX's order; None for one that nobody reads."""
-Row: TypeAlias = "Callable[[Site], Results]"
+"""What a lowering returns: the value of each output in ONNX's order; None for one without readers."""
+OpLowering: TypeAlias = "Callable[[OnnxLoweringContext], Results]"
 
 
-class NotLowered(Exception):
-    """The table has no exact form for this node. ``value``: the operand whose content would have to be known, if that is why."""
-
-    def __init__(self, reason: str, value: str = "") -> None:
-        super().__init__(reason)
-        self.reason, self.value = reason, value
-
-
-class Site:
-    """Operands as values of the graph that is built, attributes as Python values.
+class OnnxLoweringContext:
+    """One ONNX node: operands as values of the graph under construction, attributes as Python values.
 
     b:       the builder; nodes made through it carry this node's source.
     opset:   version of the node's domain.
     inputs:  IR values; None where an optional one is absent.
-    outputs: ONNX names; empty where nobody reads one.
+    outputs: ONNX names; empty for outputs without readers.
     dtypes:  TensorProto.DataType -> DType.
     """
 
@@ -57,73 +50,73 @@ class Site:
 
     @property
     def x(self) -> str:
-        """The first operand."""
+        """Return the first operand."""
         return self.input(0)
 
     def opt(self, position: int) -> str | None:
-        """An operand that may be absent."""
+        """Return an optional operand."""
         return self.inputs[position] if position < len(self.inputs) else None
 
     def input(self, position: int) -> str:
-        """An operand that must be there."""
+        """Return a required operand. Raise NotLowered if it is absent."""
         value = self.opt(position)
         if value is None:
             raise NotLowered(f"its input {position} is absent")
         return value
 
     def spec(self, position: int = 0) -> TensorSpec:
-        """Shape and dtype of an operand."""
+        """Return shape and dtype of an operand."""
         return self.spec_of(self.input(position))
 
     def spec_of(self, value: str) -> TensorSpec:
-        """Shape and dtype of any value."""
+        """Return shape and dtype of any value."""
         found = self.b.values[value].spec
         if found is None:
-            raise NotLowered("it reads a value whose type or rank is known only when it runs")
+            raise NotLowered("it reads a value whose type or rank is known only at run time")
         return found
 
     def wants(self, position: int) -> bool:
-        """Whether somebody reads this output."""
+        """Return whether this output has readers."""
         return position < len(self.outputs) and bool(self.outputs[position])
 
-    # ── contents that are known before the model runs ──
+    # ── contents known at import
 
     def known(self, position: int) -> Array | None:
-        """An operand's content: numbers, or an object array of dims; None when only a run can tell."""
+        """Return an operand's content: numbers, or an object array of dims; None if it is known only at run time."""
         value = self.opt(position)
         return None if value is None else self._known(value)
 
     def content(self, position: int, what: str) -> Array:
-        """The content of an operand that must be known. Raises NotLowered naming ``what``."""
+        """Return the content of an operand that must be known. Raise NotLowered naming ``what``."""
         found = self.known(position)
         if found is None:
-            raise NotLowered(f"its {what} is computed when it runs", self.input(position))
+            raise NotLowered(f"its {what} is known only at run time", self.input(position))
         return found
 
     def array(self, position: int, what: str) -> Array:
-        """``content`` as plain numbers, dims not allowed."""
+        """Return ``content`` as plain numbers. Raise NotLowered for symbolic dims."""
         found = self.content(position, what)
         if found.dtype == object:
             raise NotLowered(f"its {what} depends on a symbolic dim", self.input(position))
         return found
 
     def ints(self, position: int, what: str) -> list[int]:
-        """``array`` as a flat list of integers."""
+        """Return ``array`` as a flat list of integers."""
         return [int(v) for v in self.array(position, what).ravel()]
 
     def dims(self, position: int, what: str) -> list[DimLike]:
-        """``content`` as a flat list of integers and dims."""
+        """Return ``content`` as a flat list of integers and dims."""
         return [v if isinstance(v, Dim) else int(v) for v in self.content(position, what).ravel().tolist()]
 
     def number(self, position: int, what: str) -> Any:
-        """``array`` of one element, as a Python number."""
+        """Return ``array`` of one element as a Python number."""
         found = self.array(position, what).ravel()
         if found.size != 1:
             raise NotLowered(f"its {what} is not one number")
         return found[0].item()
 
     def scalar_or_value(self, position: int) -> Any:
-        """A number when the operand is a known scalar (a kernel can hold it), else the value."""
+        """Return a number if the operand is a known scalar (a kernel can embed it), else the value."""
         found = self.known(position)
         if found is not None and found.size == 1 and found.dtype != object and found.dtype.kind in "biuf":
             return found.reshape(-1)[0].item()
@@ -132,11 +125,11 @@ class Site:
     # ── attributes ──
 
     def attr(self, name: str, default: Any = None) -> Any:
-        """An attribute, or ``default`` where the node does not have it."""
+        """Return an attribute, or ``default`` if the node does not have it."""
         return self.attrs.get(name, default)
 
     def axis(self, default: int, rank: int | None = None) -> int:
-        """Attribute ``axis``, counted from 0."""
+        """Return the attribute ``axis`` as a non-negative number."""
         rank = self.spec().rank if rank is None else rank
         axis = int(self.attr("axis", default))
         if not -rank <= axis <= rank:
@@ -144,22 +137,22 @@ class Site:
         return axis + rank if axis < 0 else axis
 
     def moved(self, name: str, position: int, what: str) -> list[int] | None:
-        """Integers that older opsets hold in an attribute and newer ones in an input; None when in neither."""
+        """Return integers that older opsets have in an attribute and newer ones in an input; None if in neither."""
         if name in self.attrs:
             return [int(v) for v in self.attrs[name]]
         return self.ints(position, what) if self.opt(position) is not None else None
 
     def dtype(self, number: int) -> DType:
-        """The DType of a TensorProto.DataType."""
+        """Return the DType of a TensorProto.DataType."""
         found = self.dtypes.get(number)
         if found is None:
-            raise NotLowered(f"element type {number} has no tensor form")
+            raise NotLowered(f"element type {number} is not supported in tensors")
         return found
 
     # ── shapes ──
 
     def met(self, *positions: int) -> list[Any]:
-        """Operands that broadcast: where two symbolic dims meet of which one cannot be 1, the other operand is stretched to it."""
+        """Return operands that broadcast. If two symbolic dims clash and one of them cannot be 1, expand the other operand to it."""
         values: list[Any] = [self.opt(i) for i in positions]
         shapes = {v: self.spec_of(v).shape for v in values if v is not None}
         rank = max((len(s) for s in shapes.values()), default=0)
@@ -173,7 +166,7 @@ class Site:
                 if isinstance(have, Dim) and isinstance(d, Dim):
                     clash = True
                     if not (lowest(have) > 1 or lowest(d) > 1):
-                        raise NotLowered(f"symbolic dims {have} and {d} meet, of which either may be 1")
+                        raise NotLowered(f"symbolic dims {have} and {d} broadcast, and either may be 1")
                     target[i] = have if lowest(have) > 1 else d
                 elif have == 1 or isinstance(d, int):
                     target[i] = d
@@ -191,17 +184,17 @@ class Site:
     # ── small values ──
 
     def like(self, number: float, position: int = 0) -> str:
-        """A scalar constant of an operand's dtype."""
+        """Return a scalar constant of an operand's dtype."""
         made: str = self.b.constant(np.asarray(number).astype(self.spec(position).dtype.numpy))
         return made
 
     def cast(self, value: str, dtype: DType) -> str:
-        """The value in another dtype; itself when it has that already."""
+        """Return the value in another dtype; itself if it has that already."""
         return value if self.spec_of(value).dtype is dtype else str(self.b.cast(value, dtype=dtype))
 
 
 def lowest(d: DimLike) -> int:
-    """A lower bound of a dim whose symbols are 1 at least (an empty tensor is found when it runs)."""
+    """Return a lower bound of a dim with symbols of at least 1 (an empty tensor is found at run time)."""
     if isinstance(d, int):
         return d
     total = 0
@@ -221,7 +214,7 @@ def lowest(d: DimLike) -> int:
 
 
 def numbers(shape: Sequence[DimLike], what: str) -> list[int]:
-    """The dims as integers. Raises NotLowered when one is symbolic."""
+    """Return the dims as integers. Raise NotLowered if one is symbolic."""
     if not all(isinstance(d, int) for d in shape):
         raise NotLowered(f"{what} is a symbolic dim")
     return [int(d) for d in shape if isinstance(d, int)]

@@ -1,28 +1,29 @@
-"""Convolutions, and the inverse of im2col."""
+"""Lowerings of convolutions and Col2Im."""
 
 from __future__ import annotations
 
-from .context import NotLowered, Results, Row, Site, numbers
+from ...not_lowered import NotLowered
+from .context import OnnxLoweringContext, OpLowering, Results, numbers
 from .window import window
 
-__all__ = ["ROWS"]
+__all__ = ["LOWERINGS"]
 
 
-def _kernel(n: Site, weight: int = 1) -> list[int]:
+def _kernel(n: OnnxLoweringContext, weight: int = 1) -> list[int]:
     return list(n.attr("kernel_shape") or numbers(n.spec(weight).shape[2:], "the kernel's size"))
 
 
-def _conv(op: str, weight: int = 1) -> Row:
-    """Operands are in the IR's order; ``weight`` says which one it is."""
+def _conv(op: str, weight: int = 1) -> OpLowering:
+    """Return the lowering of a convolution with the IR's operand order; ``weight`` is the position of the filter."""
 
-    def row(n: Site) -> Results:
+    def lower(n: OnnxLoweringContext) -> Results:
         where = window(n, _kernel(n, weight), n.spec().shape[2:])
         return str(n.b.call(op, *n.inputs, **where, groups=n.attr("group", 1)))
 
-    return row
+    return lower
 
 
-def _transposed(n: Site) -> Results:
+def _transposed(n: OnnxLoweringContext) -> Results:
     kernel = _kernel(n)
     rank = len(kernel)
     stride, dilation = list(n.attr("strides") or [1] * rank), list(n.attr("dilations") or [1] * rank)
@@ -36,7 +37,7 @@ def _transposed(n: Site) -> Results:
         begins, ends = [], []
         for i, want in enumerate(wanted[-rank:]):
             total = stride[i] * (space[i] - 1) + extra[i] + (kernel[i] - 1) * dilation[i] + 1 - want
-            if total < 0:  # more is wanted than the taps reach: the end is extended
+            if total < 0:  # output_shape is larger than the window reaches: extend the end
                 extra[i], total = extra[i] - total, 0
             half, rest = total // 2, total - total // 2
             begins.append(half if mode == "SAME_UPPER" else rest)
@@ -52,21 +53,21 @@ def _transposed(n: Site) -> Results:
     )  # fmt: skip
 
 
-def _deform(n: Site) -> Results:
+def _deform(n: OnnxLoweringContext) -> Results:
     where = window(n, _kernel(n), n.spec().shape[2:])
     bias, mask = n.opt(3), n.opt(4)
     groups = {"groups": n.attr("group", 1), "offset_groups": n.attr("offset_group", 1)}
     return str(n.b.deform_convolution(n.x, n.input(1), n.input(2), bias, mask, **where, **groups))
 
 
-def _col2im(n: Site) -> Results:
+def _col2im(n: OnnxLoweringContext) -> Results:
     size, kernel = n.dims(1, "image shape"), n.ints(2, "block shape")
     if n.attr("auto_pad"):
-        raise NotLowered("Col2Im has no auto_pad")
+        raise NotLowered("auto_pad is not supported for Col2Im")
     return str(n.b.col2im(n.x, output_size=size, kernel_size=kernel, **window(n, kernel, tuple(size))))
 
 
-ROWS: dict[str, Row] = {
+LOWERINGS: dict[str, OpLowering] = {
     "Col2Im": _col2im,
     "Conv": _conv("convolution"),
     "ConvInteger": _conv("convolution_integer"),

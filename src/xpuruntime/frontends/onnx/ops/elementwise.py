@@ -1,4 +1,4 @@
-"""Pointwise ops, and conversions between types."""
+"""Lowerings of pointwise ops and casts."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from functools import partial, reduce
 from typing import Any
 
 from ....types import DType
-from .context import NotLowered, Results, Row, Site
+from ...not_lowered import NotLowered
+from .context import OnnxLoweringContext, OpLowering, Results
 
-__all__ = ["ROWS"]
+__all__ = ["LOWERINGS"]
 
-# ONNX op -> op of the same operands and no attributes.
+# ONNX op -> IR op with the same operands and no attributes.
 _SAME = {
     "Abs": "abs", "Acos": "acos", "Acosh": "acosh", "Add": "add", "And": "logical_and", "Asin": "asin",
     "Asinh": "asinh", "Atan": "atan", "Atanh": "atanh", "BitwiseAnd": "bitwise_and", "BitwiseNot": "bitwise_not",
@@ -24,23 +25,23 @@ _SAME = {
 }  # fmt: skip
 
 
-def same(op: str) -> Row:
-    """A row that only changes the op's name."""
+def same(op: str) -> OpLowering:
+    """Return the lowering that only changes the op's name."""
     return lambda n: str(n.b.call(op, *n.inputs))
 
 
-def _broadcast(op: str) -> Row:
-    """The same for operands that broadcast."""
+def _broadcast(op: str) -> OpLowering:
+    """Return the lowering of an op whose operands broadcast."""
     return lambda n: str(n.b.call(op, *n.met(*range(len(n.inputs)))))
 
 
-def _div(n: Site) -> Results:
-    integer = n.spec().dtype.is_integer  # ONNX divides integers towards zero
+def _div(n: OnnxLoweringContext) -> Results:
+    integer = n.spec().dtype.is_integer  # ONNX divides integers toward zero
     return str(n.b.div(*n.met(0, 1), rounding_mode="trunc" if integer else None))
 
 
-def _pow(n: Site) -> Results:
-    """The result has the base's type, whatever the exponent's."""
+def _pow(n: OnnxLoweringContext) -> Results:
+    """Lower Pow; the result has the base's type, regardless of the exponent's."""
     base, exponent = n.spec(0).dtype, n.spec(1).dtype
     if base is exponent or base.is_float:
         return str(n.b.pow(n.x, n.cast(n.input(1), base)))
@@ -50,18 +51,18 @@ def _pow(n: Site) -> Results:
     return n.cast(n.b.pow(n.x, n.cast(n.input(1), base)), base)
 
 
-def _mod(n: Site) -> Results:
+def _mod(n: OnnxLoweringContext) -> Results:
     if n.attr("fmod", 0):
         return str(n.b.fmod(n.x, n.input(1)))
     return str(n.b.remainder(n.x, n.input(1)))
 
 
-def _shift(n: Site) -> Results:
+def _shift(n: OnnxLoweringContext) -> Results:
     way = {"LEFT": "bitwise_left_shift", "RIGHT": "bitwise_right_shift"}[n.attr("direction")]
     return str(n.b.call(way, n.x, n.input(1)))
 
 
-def _isinf(n: Site) -> Results:
+def _isinf(n: OnnxLoweringContext) -> Results:
     return str(
         n.b.isinf(
             n.x, positive=bool(n.attr("detect_positive", 1)), negative=bool(n.attr("detect_negative", 1))
@@ -69,20 +70,20 @@ def _isinf(n: Site) -> Results:
     )
 
 
-def _chain(op: str, n: Site) -> Results:
+def _chain(op: str, n: OnnxLoweringContext) -> Results:
     values = [n.input(i) for i in range(len(n.inputs))]
     return (
         str(reduce(lambda a, b: n.b.call(op, a, b), values)) if len(values) > 1 else str(n.b.clone(values[0]))
     )
 
 
-def _mean(n: Site) -> Results:
+def _mean(n: OnnxLoweringContext) -> Results:
     total = str(_chain("add", n))
     return str(n.b.div(total, float(len(n.inputs)))) if len(n.inputs) > 1 else total
 
 
-def _clip(n: Site) -> Results:
-    """Bounds are attributes below opset 11, operands from then on."""
+def _clip(n: OnnxLoweringContext) -> Results:
+    """Lower Clip; bounds are attributes below opset 11, operands from then on."""
     low: Any = n.scalar_or_value(1) if n.opt(1) else n.attr("min")
     high: Any = n.scalar_or_value(2) if n.opt(2) else n.attr("max")
     return str(n.b.clone(n.x) if low is None and high is None else n.b.clamp(n.x, low, high))
@@ -94,7 +95,7 @@ def _plain(dtype: DType) -> DType:
     return dtype
 
 
-def _cast_to(n: Site, dtype: DType) -> Results:
+def _cast_to(n: OnnxLoweringContext, dtype: DType) -> Results:
     _plain(n.spec().dtype)
     mode = n.attr("round_mode") if dtype is DType.FLOAT8_E8M0FNU else None
     return str(
@@ -102,15 +103,15 @@ def _cast_to(n: Site, dtype: DType) -> Results:
     )
 
 
-def _bitcast(n: Site) -> Results:
+def _bitcast(n: OnnxLoweringContext) -> Results:
     return str(n.b.bitcast(n.x, dtype=_plain(n.dtype(n.attr("to")))))
 
 
-def _chained(op: str) -> Callable[[Site], Results]:
+def _chained(op: str) -> Callable[[OnnxLoweringContext], Results]:
     return partial(_chain, op)
 
 
-ROWS: dict[str, Row] = {
+LOWERINGS: dict[str, OpLowering] = {
     **{name: _broadcast(op) for name, op in _SAME.items()},
     "BitCast": _bitcast,
     "BitShift": _shift,

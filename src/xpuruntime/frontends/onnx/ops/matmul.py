@@ -1,15 +1,15 @@
-"""Products of matrices, plain and quantized."""
+"""Lowerings of matrix products, plain and quantized."""
 
 from __future__ import annotations
 
-from .context import Results, Row, Site
+from .context import OnnxLoweringContext, OpLowering, Results
 from .elementwise import same
 
-__all__ = ["ROWS"]
+__all__ = ["LOWERINGS"]
 
 
-def _gemm(n: Site) -> Results:
-    """``linear`` where it is one (a fully connected layer as exporters write it), else ``addmm``."""
+def _gemm(n: OnnxLoweringContext) -> Results:
+    """Lower Gemm to ``linear`` if it is one (a fully connected layer as exporters write it), else to ``addmm``."""
     alpha, beta = n.attr("alpha", 1.0), n.attr("beta", 1.0)
     bias = n.opt(2)
     plain = alpha == beta == 1.0 and not n.attr("transA", 0) and n.attr("transB", 0)
@@ -23,7 +23,7 @@ def _gemm(n: Site) -> Results:
     return str(n.b.addmm(bias, x, other, alpha=alpha, beta=beta))
 
 
-ROWS: dict[str, Row] = {
+LOWERINGS: dict[str, OpLowering] = {
     "Det": same("det"),
     "Einsum": lambda n: str(n.b.call("einsum", *n.inputs, equation=n.attr("equation"))),
     "Gemm": _gemm,

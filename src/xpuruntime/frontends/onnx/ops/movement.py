@@ -1,4 +1,4 @@
-"""Ops that move elements and keep their values."""
+"""Lowerings of data movement."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ import math
 from typing import Any
 
 from ....types import Dim, DimLike
-from .context import NotLowered, Results, Row, Site, numbers
+from ...not_lowered import NotLowered
+from .context import OnnxLoweringContext, OpLowering, Results, numbers
 
-__all__ = ["ROWS"]
+__all__ = ["LOWERINGS"]
 
-_FAR = 10**9  # exporters write ends from here on for "all of it"
+_FAR = 10**9  # exporters write ends of at least this for "to the end"
 
 
-def _transpose(n: Site) -> Results:
+def _transpose(n: OnnxLoweringContext) -> Results:
     order = n.attr("perm") or list(reversed(range(n.spec().rank)))
     return str(n.b.permute(n.x, dims=order))
 
 
-def _reshape(n: Site) -> Results:
-    """A 0 keeps the dim (unless allowzero), a -1 takes what is left."""
+def _reshape(n: OnnxLoweringContext) -> Results:
+    """Lower Reshape; 0 keeps the dim (unless allowzero), -1 is inferred."""
     wanted = n.attr("shape")
     size: list[DimLike] = list(wanted) if wanted is not None else n.dims(1, "shape")
     have = n.spec().shape
@@ -30,27 +31,27 @@ def _reshape(n: Site) -> Results:
     return str(n.b.view(n.x, size=size))
 
 
-def _flatten(n: Site) -> Results:
+def _flatten(n: OnnxLoweringContext) -> Results:
     axis, shape = n.axis(1), n.spec().shape
     return str(n.b.view(n.x, size=[math.prod(shape[:axis], start=1), math.prod(shape[axis:], start=1)]))
 
 
-def _squeeze(n: Site) -> Results:
+def _squeeze(n: OnnxLoweringContext) -> Results:
     axes = n.moved("axes", 1, "axes")
     if axes is None:
         axes = [i for i, d in enumerate(numbers(n.spec().shape, "a dim that may be 1")) if d == 1]
     return str(n.b.squeeze(n.x, dims=axes))
 
 
-def _unsqueeze(n: Site) -> Results:
+def _unsqueeze(n: OnnxLoweringContext) -> Results:
     return str(n.b.unsqueeze(n.x, dims=n.moved("axes", 1, "axes")))
 
 
-def _concat(n: Site) -> Results:
+def _concat(n: OnnxLoweringContext) -> Results:
     return str(n.b.call("cat", *n.inputs, dim=n.attr("axis", 1)))
 
 
-def _split(n: Site) -> Results:
+def _split(n: OnnxLoweringContext) -> Results:
     axis = n.axis(0)
     size, sizes = n.spec().shape[axis], n.moved("split", 1, "split")
     if sizes is None:
@@ -70,7 +71,7 @@ def _as_tuple(made: Any) -> tuple[str, ...]:
     return (made,) if isinstance(made, str) else tuple(made)
 
 
-def _slice(n: Site) -> Results:
+def _slice(n: OnnxLoweringContext) -> Results:
     if "starts" in n.attrs:
         starts, ends = list(n.attr("starts")), list(n.attr("ends"))
         axes, steps = list(n.attr("axes") or range(len(starts))), [1] * len(starts)
@@ -84,7 +85,7 @@ def _slice(n: Site) -> Results:
     return value if value != n.x else str(n.b.clone(n.x))
 
 
-def _one_slice(n: Site, value: str, axis: int, start: DimLike, end: DimLike, step: int) -> str:
+def _one_slice(n: OnnxLoweringContext, value: str, axis: int, start: DimLike, end: DimLike, step: int) -> str:
     size = n.spec_of(value).shape[axis]
     if step < 0:
         return _backwards(n, value, axis, start, end, step, size)
@@ -99,15 +100,17 @@ def _one_slice(n: Site, value: str, axis: int, start: DimLike, end: DimLike, ste
     return str(n.b.slice(value, dim=axis, start=start, end=None if _is_far(end) else end, step=step))
 
 
-def _backwards(n: Site, value: str, axis: int, start: DimLike, end: DimLike, step: int, size: DimLike) -> str:
-    """A negative step reads the flipped dim forwards."""
+def _backwards(
+    n: OnnxLoweringContext, value: str, axis: int, start: DimLike, end: DimLike, step: int, size: DimLike
+) -> str:
+    """Lower a slice with a negative step as a forward slice of the flipped dim."""
     if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
         first, last, _ = slice(start, end, step).indices(size)
         begin, stop = size - 1 - first, max(size - 1 - last, size - 1 - first)
         return str(n.b.slice(n.b.flip(value, dims=[axis]), dim=axis, start=begin, end=stop, step=-step))
     if (start == -1 or _is_far(start)) and isinstance(end, int) and end <= -_FAR:
         return str(n.b.slice(n.b.flip(value, dims=[axis]), dim=axis, step=-step))
-    raise NotLowered("it walks backwards over part of a symbolic dim")
+    raise NotLowered("a negative step over part of a symbolic dim is not supported")
 
 
 def _is_far(value: DimLike) -> bool:
@@ -117,7 +120,7 @@ def _is_far(value: DimLike) -> bool:
 _PAD_MODES = {"constant": "constant", "edge": "replicate", "reflect": "reflect", "wrap": "wrap"}
 
 
-def _pad(n: Site) -> Results:
+def _pad(n: OnnxLoweringContext) -> Results:
     rank = n.spec().rank
     pads: list[DimLike] = list(n.attr("pads")) if "pads" in n.attrs else n.dims(1, "pads")
     value = n.attr("value", 0.0)
@@ -132,12 +135,12 @@ def _pad(n: Site) -> Results:
     return str(n.b.pad(n.x, pads=pads, mode=_PAD_MODES[n.attr("mode", "constant")], value=value))
 
 
-def _tile(n: Site) -> Results:
+def _tile(n: OnnxLoweringContext) -> Results:
     return str(n.b.repeat(n.x, repeats=n.dims(1, "repeats")))
 
 
-def _expand(n: Site) -> Results:
-    """Both sides may stretch: the shape may have a 1 where the operand has more."""
+def _expand(n: OnnxLoweringContext) -> Results:
+    """Lower Expand; both sides may be broadcast, since the shape may have a 1 where the operand has more."""
     have: list[DimLike] = list(n.spec().shape)
     want = n.dims(1, "shape")
     have, want = (
@@ -147,16 +150,16 @@ def _expand(n: Site) -> Results:
     size: list[DimLike] = []
     for a, b in zip(have, want, strict=True):
         if a != b and a != 1 and b != 1 and isinstance(a, Dim) and isinstance(b, Dim):
-            raise NotLowered(f"it stretches symbolic dim {a} to {b}, of which either may be 1")
+            raise NotLowered(f"it broadcasts symbolic dim {a} to {b}, and either may be 1")
         size.append(a if b == 1 or (a != 1 and isinstance(a, int)) else b)
     return str(n.b.expand(n.x, size=size))
 
 
-def _blocks(op: str, mode: str) -> Row:
+def _blocks(op: str, mode: str) -> OpLowering:
     return lambda n: str(n.b.call(op, n.x, block_size=n.attr("blocksize"), mode=n.attr("mode", mode)))
 
 
-def _reverse(n: Site) -> Results:
+def _reverse(n: OnnxLoweringContext) -> Results:
     return str(
         n.b.reverse_sequence(
             n.x, n.input(1), time_dim=n.attr("time_axis", 0), batch_dim=n.attr("batch_axis", 1)
@@ -164,13 +167,13 @@ def _reverse(n: Site) -> Results:
     )
 
 
-def _trilu(n: Site) -> Results:
+def _trilu(n: OnnxLoweringContext) -> Results:
     op = "triu" if n.attr("upper", 1) else "tril"
     return str(n.b.call(op, n.x, diagonal=int(n.number(1, "diagonal")) if n.opt(1) else 0))
 
 
-def _center(n: Site) -> Results:
-    """Crop or pad each axis around its middle; of an odd difference the end gets the larger part."""
+def _center(n: OnnxLoweringContext) -> Results:
+    """Lower CenterCropPad: crop or pad each axis around its center; the end gets the larger part of an odd difference."""
     shape = numbers(n.spec().shape, "an axis to crop or pad")
     axes = [a % len(shape) for a in n.attr("axes") or range(len(shape))]
     begins, ends = [0] * len(shape), [0] * len(shape)
@@ -182,7 +185,7 @@ def _center(n: Site) -> Results:
     return str(n.b.pad(n.x, pads=begins + ends))
 
 
-ROWS: dict[str, Row] = {
+LOWERINGS: dict[str, OpLowering] = {
     "CenterCropPad": _center,
     "Concat": _concat,
     "DepthToSpace": _blocks("depth_to_space", "DCR"),

@@ -1,34 +1,35 @@
-"""Pools over sliding windows and over regions of interest."""
+"""Lowerings of pooling over windows and regions of interest."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from .context import NotLowered, Results, Row, Site
+from ...not_lowered import NotLowered
+from .context import OnnxLoweringContext, OpLowering, Results
 from .window import window
 
-__all__ = ["ROWS"]
+__all__ = ["LOWERINGS"]
 
 
-def _window(n: Site) -> dict[str, Any]:
+def _window(n: OnnxLoweringContext) -> dict[str, Any]:
     kernel = list(n.attr("kernel_shape"))
     found = window(n, kernel, n.spec().shape[2:])
     return {"kernel_size": kernel, **found, "ceil_mode": bool(n.attr("ceil_mode", 0))}
 
 
-def _average(n: Site) -> Results:
+def _average(n: OnnxLoweringContext) -> Results:
     return str(n.b.avg_pool(n.x, **_window(n), count_include_pad=bool(n.attr("count_include_pad", 0))))
 
 
-def _max(n: Site) -> Results:
+def _max(n: OnnxLoweringContext) -> Results:
     over = "tensor_column_major" if n.attr("storage_order", 0) else "tensor"
     if n.wants(1):
         return tuple(n.b.call("max_pool", n.x, outputs=2, **_window(n), indices_over=over))
     return str(n.b.max_pool(n.x, **_window(n), indices_over=over))
 
 
-def _unpool(n: Site) -> Results:
-    """Without a given size: what a MaxPool of these windows would have read."""
+def _unpool(n: OnnxLoweringContext) -> Results:
+    """Lower MaxUnpool; the default size is what a MaxPool with this window would have read."""
     kernel = list(n.attr("kernel_shape"))
     rank = len(kernel)
     stride = n.attr("strides") or [1] * rank
@@ -40,14 +41,14 @@ def _unpool(n: Site) -> Results:
     size = n.dims(2, "output shape")[2:] if n.opt(2) else inferred
     if size == inferred:
         return str(n.b.max_unpool(n.x, n.input(1), output_size=size, indices_over="tensor"))
-    # The indices count over the inferred size; what is larger than that is zeros behind it.
+    # Indices refer to the inferred size; a larger output is padded with zeros.
     y = n.b.max_unpool(n.x, n.input(1), output_size=inferred, indices_over="tensor")
     more = [want - have for want, have in zip(size, inferred, strict=True)]
     return str(n.b.pad(y, pads=[0] * (rank + 2) + [0, 0, *more]))
 
 
-def _roi_align(n: Site) -> Results:
-    """Half-pixel coordinates are an attribute since opset 16; before, regions were not shifted."""
+def _roi_align(n: OnnxLoweringContext) -> Results:
+    """Lower RoiAlign; half-pixel coordinates are an attribute since opset 16, before, regions were not shifted."""
     default = "half_pixel" if n.opset >= 16 else "output_half_pixel"
     return str(
         n.b.roi_align(
@@ -63,18 +64,18 @@ def _roi_align(n: Site) -> Results:
     )
 
 
-def _lp(n: Site) -> Results:
+def _lp(n: OnnxLoweringContext) -> Results:
     if n.attr("ceil_mode", 0) and n.attr("auto_pad", "NOTSET") not in ("NOTSET", ""):
-        raise NotLowered("auto_pad with ceil_mode")
+        raise NotLowered("auto_pad with ceil_mode is not supported")
     return str(n.b.lp_pool(n.x, **_window(n), p=float(n.attr("p", 2))))
 
 
-def _max_roi(n: Site) -> Results:
+def _max_roi(n: OnnxLoweringContext) -> Results:
     size, scale = n.attr("pooled_shape"), n.attr("spatial_scale", 1.0)
     return str(n.b.max_roi_pool(n.x, n.input(1), output_size=size, spatial_scale=scale))
 
 
-ROWS: dict[str, Row] = {
+LOWERINGS: dict[str, OpLowering] = {
     "AveragePool": _average,
     "LpPool": _lp,
     "MaxPool": _max,

@@ -1,27 +1,27 @@
-"""Between floating point and integers with a scale. QDQ pairs stay as they are in the model."""
+"""Lowerings of quantization. QDQ pairs stay as they are in the model."""
 
 from __future__ import annotations
 
 from ....types import DType
-from .context import Results, Row, Site
+from .context import OnnxLoweringContext, OpLowering, Results
 
-__all__ = ["ROWS"]
+__all__ = ["LOWERINGS"]
 
 
-def _axis(n: Site) -> int:
-    """The axis counts only where the scale has one; elsewhere ONNX's default may be outside the rank."""
+def _axis(n: OnnxLoweringContext) -> int:
+    """Return the axis if the scale has dims, else 0: ONNX's default may be outside the rank."""
     return n.axis(1) if n.spec(1).rank else 0
 
 
-def _operands(n: Site) -> list[str | None]:
-    """Scale and zero point of one value each may differ in rank; the IR wants one shape."""
+def _operands(n: OnnxLoweringContext) -> list[str | None]:
+    """Return the operands with a zero point of the scale's shape; with one value each they may differ in rank."""
     operands = list(n.inputs)
     if n.opt(2) and n.spec(1).shape != n.spec(2).shape:
         operands[2] = str(n.b.view(n.input(2), size=n.spec(1).shape))
     return operands
 
 
-def _quantize(n: Site) -> Results:
+def _quantize(n: OnnxLoweringContext) -> Results:
     wanted, precision = n.attr("output_dtype", 0), n.attr("precision", 0)
     dtype = n.spec(2).dtype if n.opt(2) else n.dtype(wanted) if wanted else DType.UINT8
     return str(
@@ -36,7 +36,7 @@ def _quantize(n: Site) -> Results:
     )
 
 
-def _dequantize(n: Site) -> Results:
+def _dequantize(n: OnnxLoweringContext) -> Results:
     wanted = n.attr("output_dtype", 0)
     return str(
         n.b.dequantize_linear(
@@ -48,7 +48,7 @@ def _dequantize(n: Site) -> Results:
     )
 
 
-ROWS: dict[str, Row] = {
+LOWERINGS: dict[str, OpLowering] = {
     "DequantizeLinear": _dequantize,
     "DynamicQuantizeLinear": lambda n: tuple(n.b.dynamic_quantize_linear(n.x)),
     "QuantizeLinear": _quantize,

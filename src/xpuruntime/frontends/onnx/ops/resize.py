@@ -1,4 +1,4 @@
-"""Sampling at other places: Resize in all its versions, Upsample, grids."""
+"""Lowerings of Resize in all its versions, Upsample, and sampling by grids."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from fractions import Fraction
 from typing import Any
 
 from ....types import DimLike
-from .context import NotLowered, Results, Row, Site, numbers
+from ...not_lowered import NotLowered
+from .context import OnnxLoweringContext, OpLowering, Results, numbers
 
-__all__ = ["ROWS"]
+__all__ = ["LOWERINGS"]
 
 
 def _scaled(size: DimLike, scale: float) -> DimLike:
-    """floor(size * scale), exact for a symbolic size where the scale is a whole number or one over it."""
+    """Return floor(size * scale), exact for a symbolic size if the scale is a ratio of small integers."""
     if isinstance(size, int):
         return math.floor(size * scale)
     ratio = Fraction(scale).limit_denominator(1 << 16)
@@ -22,7 +23,7 @@ def _scaled(size: DimLike, scale: float) -> DimLike:
     return size * ratio.numerator // ratio.denominator
 
 
-def _resize(n: Site) -> Results:
+def _resize(n: OnnxLoweringContext) -> Results:
     if n.opset < 11:  # version 10 is Upsample with another name
         return _upsample(n)
     rank = n.spec().rank
@@ -59,8 +60,10 @@ def _resize(n: Site) -> Results:
     )
 
 
-def _by_size(n: Site, axes: list[int], wanted: list[DimLike]) -> tuple[list[DimLike], list[float]]:
-    """All dims' sizes; scales only where keeping the aspect ratio decides them."""
+def _by_size(
+    n: OnnxLoweringContext, axes: list[int], wanted: list[DimLike]
+) -> tuple[list[DimLike], list[float]]:
+    """Return the sizes of all dims, and scales only if keeping the aspect ratio decides them."""
     size = list(n.spec().shape)
     policy = n.attr("keep_aspect_ratio_policy", "stretch")
     if policy == "stretch":
@@ -76,7 +79,7 @@ def _by_size(n: Site, axes: list[int], wanted: list[DimLike]) -> tuple[list[DimL
     return size, scales
 
 
-def _upsample(n: Site) -> Results:
+def _upsample(n: OnnxLoweringContext) -> Results:
     scales = n.attr("scales") or [float(v) for v in n.array(1, "scales").ravel()]
     size = [_scaled(d, s) for d, s in zip(n.spec().shape, scales, strict=True)]
     mode = {"bilinear": "linear"}.get(n.attr("mode", "nearest"), n.attr("mode", "nearest"))
@@ -88,19 +91,19 @@ def _upsample(n: Site) -> Results:
 _MODES = {"bilinear": "linear", "bicubic": "cubic"}
 
 
-def _grid_sample(n: Site) -> Results:
+def _grid_sample(n: OnnxLoweringContext) -> Results:
     mode = n.attr("mode", "linear")
     flags: dict[str, Any] = {"padding_mode": n.attr("padding_mode", "zeros")}
     flags["align_corners"] = bool(n.attr("align_corners", 0))
     return str(n.b.grid_sample(n.x, n.input(1), mode=_MODES.get(mode, mode), **flags))
 
 
-def _affine_grid(n: Site) -> Results:
+def _affine_grid(n: OnnxLoweringContext) -> Results:
     size = n.dims(1, "size")
     return str(n.b.affine_grid(n.x, size=size, align_corners=bool(n.attr("align_corners", 0))))
 
 
-ROWS: dict[str, Row] = {
+LOWERINGS: dict[str, OpLowering] = {
     "AffineGrid": _affine_grid,
     "GridSample": _grid_sample,
     "Resize": _resize,

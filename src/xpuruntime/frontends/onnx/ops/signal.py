@@ -1,14 +1,14 @@
-"""Fourier transforms on pairs of reals."""
+"""Lowerings of Fourier transforms on pairs of reals."""
 
 from __future__ import annotations
 
-from .context import Results, Row, Site
+from .context import OnnxLoweringContext, OpLowering, Results
 
-__all__ = ["ROWS"]
+__all__ = ["LOWERINGS"]
 
 
-def _dft(n: Site) -> Results:
-    """The axis is an attribute (default 1) in opset 17, an input (default -2) from 20 on."""
+def _dft(n: OnnxLoweringContext) -> Results:
+    """Lower DFT; the axis is an attribute (default 1) in opset 17, an input (default -2) from 20 on."""
     if n.opset >= 20:
         dim = int(n.number(2, "axis")) if n.opt(2) else -2
     else:
@@ -18,7 +18,7 @@ def _dft(n: Site) -> Results:
     return str(n.b.dft(n.x, dim=dim, length=length, **flags))
 
 
-def _stft(n: Site) -> Results:
+def _stft(n: OnnxLoweringContext) -> Results:
     step = int(n.number(1, "frame step"))
     if n.opt(3):
         length = int(n.number(3, "frame length"))
@@ -29,4 +29,4 @@ def _stft(n: Site) -> Results:
     )
 
 
-ROWS: dict[str, Row] = {"DFT": _dft, "STFT": _stft}
+LOWERINGS: dict[str, OpLowering] = {"DFT": _dft, "STFT": _stft}

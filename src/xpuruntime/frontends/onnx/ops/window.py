@@ -1,17 +1,18 @@
-"""What convolutions and pools have in common: kernel, strides, dilations, and where padding comes from."""
+"""Window parameters of convolutions and pools: strides, dilations, and padding."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ....types import DimLike
-from .context import NotLowered, Site
+from ...not_lowered import NotLowered
+from .context import OnnxLoweringContext
 
 __all__ = ["auto_pads", "window"]
 
 
-def window(n: Site, kernel: list[int], space: tuple[DimLike, ...]) -> dict[str, Any]:
-    """``stride``, ``padding`` and ``dilation`` of a sliding window over ``space``."""
+def window(n: OnnxLoweringContext, kernel: list[int], space: tuple[DimLike, ...]) -> dict[str, Any]:
+    """Return ``stride``, ``padding`` and ``dilation`` of a sliding window over ``space``."""
     rank = len(kernel)
     stride = list(n.attr("strides") or [1] * rank)
     dilation = list(n.attr("dilations") or [1] * rank)
@@ -23,9 +24,13 @@ def window(n: Site, kernel: list[int], space: tuple[DimLike, ...]) -> dict[str, 
 
 
 def auto_pads(
-    n: Site, kernel: list[int], stride: list[int], dilation: list[int], space: tuple[DimLike, ...]
+    n: OnnxLoweringContext,
+    kernel: list[int],
+    stride: list[int],
+    dilation: list[int],
+    space: tuple[DimLike, ...],
 ) -> list[int]:
-    """All begins, then all ends. SAME_*: as much as makes the output ``ceil(input / stride)`` long."""
+    """Return the padding, all begins, then all ends. SAME_* makes the output ``ceil(input / stride)`` long."""
     mode = n.attr("auto_pad", "NOTSET") or "NOTSET"
     if mode == "NOTSET":
         return list(n.attr("pads") or [0] * (2 * len(kernel)))

@@ -28,19 +28,18 @@ from . import (
     signal,
 )
 from .complexes import MAKERS, PAIRS, real_form
-from .context import FREE, NotLowered, Pair, Ref, Results, Row, Site
+from .context import FREE, AtenLoweringContext, ComplexPair, OpLowering, Results, TensorRef
 
 __all__ = [
     "FREE",
     "MAKERS",
     "PAIRS",
     "TABLE",
-    "NotLowered",
-    "Pair",
-    "Ref",
+    "AtenLoweringContext",
+    "ComplexPair",
+    "OpLowering",
     "Results",
-    "Row",
-    "Site",
+    "TensorRef",
     "real_form",
 ]
 
@@ -63,5 +62,5 @@ _FILES = (
     backward,
 )
 
-TABLE: Mapping[str, Row] = joined("ATen op", (file.ROWS for file in _FILES))
+TABLE: Mapping[str, OpLowering] = joined("ATen op", (file.LOWERINGS for file in _FILES))
 """ATen name, overload included (``add.Tensor``, ``mm``) -> how it is lowered. Another library's op has its name before it: ``library::op``."""

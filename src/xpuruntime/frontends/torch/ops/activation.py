@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from .context import NotLowered, Results, Row, Site
+from ...not_lowered import NotLowered
+from .context import AtenLoweringContext, OpLowering, Results
 from .elementwise import call, unary
 
-__all__ = ["ROWS"]
+__all__ = ["LOWERINGS"]
 
 
-def _between(low: str | float, high: str | float) -> Row:
+def _between(low: str | float, high: str | float) -> OpLowering:
     """Hardtanh and ReLU6: the bounds take the operand's type."""
 
-    def row(n: Site) -> Results:
+    def lower(n: AtenLoweringContext) -> Results:
         bounds = [n[b] if isinstance(b, str) else b for b in (low, high)]
         if not n.spec().dtype.is_float:
             if any(b != int(b) for b in bounds):
@@ -19,27 +20,27 @@ def _between(low: str | float, high: str | float) -> Row:
             bounds = [int(b) for b in bounds]
         return str(n.b.clamp(n.x, *bounds))
 
-    return row
+    return lower
 
 
-def _elu(n: Site) -> Results:
+def _elu(n: AtenLoweringContext) -> Results:
     return str(n.b.elu(n.x, **{k: float(n[k]) for k in ("alpha", "scale", "input_scale")}))
 
 
-def _celu(n: Site) -> Results:
+def _celu(n: AtenLoweringContext) -> Results:
     alpha = float(n["alpha"])
     return str(n.b.elu(n.x, alpha=alpha, input_scale=1.0 / alpha))
 
 
-def _selu(n: Site) -> Results:
+def _selu(n: AtenLoweringContext) -> Results:
     return str(n.b.elu(n.x, alpha=1.6732632423543772, scale=1.0507009873554805))
 
 
-def _softplus(n: Site) -> Results:
+def _softplus(n: AtenLoweringContext) -> Results:
     return str(n.b.softplus(n.x, beta=float(n["beta"]), threshold=float(n["threshold"])))
 
 
-def _prelu(n: Site) -> Results:
+def _prelu(n: AtenLoweringContext) -> Results:
     """The slope of aten.prelu is one number, or one per channel (dim 1)."""
     slope, x = n.t("weight"), n.spec()
     if n.spec(slope).rank == 1 and x.rank > 1:
@@ -49,19 +50,19 @@ def _prelu(n: Site) -> Results:
     return str(n.b.prelu(n.x, slope))
 
 
-def _softmax(op: str) -> Row:
+def _softmax(op: str) -> OpLowering:
     """softmax.int may name a dtype, _softmax of a half type may ask for float32: both compute in the result's."""
 
-    def row(n: Site) -> Results:
+    def lower(n: AtenLoweringContext) -> Results:
         n.ignore("half_to_float")
         wanted = n.dtype()
         dtype = None if wanted is n.spec().dtype else wanted
         return str(n.b.call(op, n.x, dim=n["dim"], dtype=dtype))
 
-    return row
+    return lower
 
 
-ROWS: dict[str, Row] = {
+LOWERINGS: dict[str, OpLowering] = {
     "_log_softmax": _softmax("log_softmax"),
     "_prelu_kernel": call("prelu", "self", "weight"),
     "_softmax": _softmax("softmax"),

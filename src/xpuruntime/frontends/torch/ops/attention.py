@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from ....types import DimLike
-from .context import NotLowered, Results, Row, Site
+from ...not_lowered import NotLowered
+from .context import AtenLoweringContext, OpLowering, Results
 
-__all__ = ["ROWS"]
+__all__ = ["LOWERINGS"]
 
 
-def _four(n: Site, value: str, lead: tuple[DimLike, ...]) -> str:
+def _four(n: AtenLoweringContext, value: str, lead: tuple[DimLike, ...]) -> str:
     """[..., heads, length, size] as rank 4: what stands before the heads becomes one dim."""
     shape = n.spec(value).shape
     if len(shape) == 4:
@@ -20,7 +21,7 @@ def _four(n: Site, value: str, lead: tuple[DimLike, ...]) -> str:
     return str(n.b.view(value, size=[batch, heads, *shape[-2:]]))
 
 
-def _attention(n: Site) -> Results:
+def _attention(n: AtenLoweringContext) -> Results:
     """A query whose mask hides every key gives 0, here and there. enable_gqa changes nothing: heads that divide are shared."""
     if n["dropout_p"] != 0.0:
         raise NotLowered("it drops out")
@@ -53,4 +54,4 @@ def _attention(n: Site) -> Results:
     return made if len(shape) == 4 else str(n.b.view(made, size=shape))
 
 
-ROWS: dict[str, Row] = {"scaled_dot_product_attention": _attention}
+LOWERINGS: dict[str, OpLowering] = {"scaled_dot_product_attention": _attention}

@@ -10,13 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from ....types import DimLike, DType, TensorSpec
+from ...not_lowered import NotLowered
 from . import elementwise, indexing, movement, reduce
-from .context import NotLowered, Pair, Ref, Row, Site
+from .context import AtenLoweringContext, ComplexPair, OpLowering, TensorRef
 
 __all__ = ["MAKERS", "PAIRS", "real_form"]
 
-Made: TypeAlias = "str | Pair | Sequence[str | Pair | None]"
-PairRow: TypeAlias = "Callable[[Site], Made]"
+Made: TypeAlias = "str | ComplexPair | Sequence[str | ComplexPair | None]"
+PairLowering: TypeAlias = "Callable[[AtenLoweringContext], Made]"
 
 _REAL: Mapping[DType, DType] = {DType.COMPLEX64: DType.FLOAT32, DType.COMPLEX128: DType.FLOAT64}
 
@@ -28,13 +29,13 @@ def real_form(spec: TensorSpec) -> TensorSpec:
     return TensorSpec(spec.shape, _REAL[spec.dtype])
 
 
-def _parts(n: Site, name: str) -> tuple[Any, Any]:
+def _parts(n: AtenLoweringContext, name: str) -> tuple[Any, Any]:
     """Real and imaginary part of an operand in the result's type; None for the imaginary part of a real operand."""
     n.read.add(name)
     value = n.args[name]
     kind = real_form(n.out()).dtype if n.out().dtype in _REAL else None
     parts: tuple[Any, Any]
-    if isinstance(value, Pair):
+    if isinstance(value, ComplexPair):
         parts = value.value, value.imaginary
     elif isinstance(value, complex):
         parts = value.real, value.imag
@@ -45,101 +46,101 @@ def _parts(n: Site, name: str) -> tuple[Any, Any]:
     return parts if kind is None else (n.typed(parts[0], kind), n.typed(parts[1], kind))
 
 
-def _mul(n: Site) -> Made:
+def _mul(n: AtenLoweringContext) -> Made:
     (a, ai), (c, ci) = _parts(n, "self"), _parts(n, "other")
     b = n.b
     if ci is None:
-        return Pair(str(b.mul(a, c)), str(b.mul(ai, c)))
+        return ComplexPair(str(b.mul(a, c)), str(b.mul(ai, c)))
     if ai is None:
-        return Pair(str(b.mul(a, c)), str(b.mul(a, ci)))
-    return Pair(str(b.sub(b.mul(a, c), b.mul(ai, ci))), str(b.add(b.mul(a, ci), b.mul(ai, c))))
+        return ComplexPair(str(b.mul(a, c)), str(b.mul(a, ci)))
+    return ComplexPair(str(b.sub(b.mul(a, c), b.mul(ai, ci))), str(b.add(b.mul(a, ci), b.mul(ai, c))))
 
 
-def _div(n: Site) -> Made:
+def _div(n: AtenLoweringContext) -> Made:
     """By a real number or tensor."""
     (a, ai), (c, ci) = _parts(n, "self"), _parts(n, "other")
     if ci is not None:
         raise NotLowered("it divides by a complex number")
-    return Pair(str(n.b.div(a, c)), str(n.b.div(ai, c)))
+    return ComplexPair(str(n.b.div(a, c)), str(n.b.div(ai, c)))
 
 
-def _sum(op: str) -> PairRow:
+def _sum(op: str) -> PairLowering:
     """``self + alpha * other``, or their difference."""
 
-    def row(n: Site) -> Made:
+    def lower(n: AtenLoweringContext) -> Made:
         if n.args.get("alpha", 1) != 1:
             raise NotLowered("it scales a complex operand")
         n.ignore("alpha")
         (a, ai), (c, ci) = _parts(n, "self"), _parts(n, "other")
         real = str(n.b.call(op, a, c))
         if ai is not None and ci is not None:
-            return Pair(real, str(n.b.call(op, ai, ci)))
+            return ComplexPair(real, str(n.b.call(op, ai, ci)))
         imaginary = ai if ci is None else ci if op == "add" else str(n.b.neg(ci))
         shape = real_form(n.out()).shape
         wide = imaginary if n.spec(imaginary).shape == shape else str(n.b.expand(imaginary, size=shape))
-        return Pair(real, wide)
+        return ComplexPair(real, wide)
 
-    return row
+    return lower
 
 
-def _each(row: Row) -> PairRow:
+def _each(row: OpLowering) -> PairLowering:
     """A row that is linear, or moves elements: once for the real parts, once for the imaginary ones."""
 
-    def both(n: Site) -> Made:
+    def both(n: AtenLoweringContext) -> Made:
         results = [None if spec is None else real_form(spec) for spec in n.results]
         found = []
         for part in (_real_part, _imaginary_part):
             args = {name: _of_pairs(value, part) for name, value in n.args.items()}
-            site = Site(n.b, n.op, args, results, n.wants, frozenset())
+            site = AtenLoweringContext(n.b, n.op, args, results, n.wants, frozenset())
             made = row(site)
             n.read |= site.read
             found.append([made] if isinstance(made, str) else list(made))
         return [
-            None if real is None or imaginary is None else Pair(real, imaginary)
+            None if real is None or imaginary is None else ComplexPair(real, imaginary)
             for real, imaginary in zip(*found, strict=True)
         ]
 
     return both
 
 
-def _real_part(pair: Pair) -> Ref:
-    return Ref(pair.value)
+def _real_part(pair: ComplexPair) -> TensorRef:
+    return TensorRef(pair.value)
 
 
-def _imaginary_part(pair: Pair) -> Ref:
-    return Ref(pair.imaginary)
+def _imaginary_part(pair: ComplexPair) -> TensorRef:
+    return TensorRef(pair.imaginary)
 
 
-def _of_pairs(value: Any, part: Callable[[Pair], Ref]) -> Any:
+def _of_pairs(value: Any, part: Callable[[ComplexPair], TensorRef]) -> Any:
     """An argument with one part of its pairs. Raises NotLowered where pairs and real tensors are joined."""
-    if isinstance(value, Pair):
+    if isinstance(value, ComplexPair):
         return part(value)
-    if isinstance(value, list) and any(isinstance(v, Pair) for v in value):
-        if not all(isinstance(v, Pair) for v in value):
+    if isinstance(value, list) and any(isinstance(v, ComplexPair) for v in value):
+        if not all(isinstance(v, ComplexPair) for v in value):
             raise NotLowered("it joins real and complex tensors")
         return [part(v) for v in value]
     return value
 
 
-def _where(n: Site) -> Made:
-    if not all(isinstance(n.args[name], Pair) for name in ("self", "other")):
+def _where(n: AtenLoweringContext) -> Made:
+    if not all(isinstance(n.args[name], ComplexPair) for name in ("self", "other")):
         raise NotLowered("it chooses between a real and a complex tensor")
-    return _each(elementwise.ROWS["where.self"])(n)
+    return _each(elementwise.LOWERINGS["where.self"])(n)
 
 
-def _of_first(function: Callable[[Site, str, str], Made]) -> PairRow:
+def _of_first(function: Callable[[AtenLoweringContext, str, str], Made]) -> PairLowering:
     """A function of real and imaginary part."""
 
-    def row(n: Site) -> Made:
+    def lower(n: AtenLoweringContext) -> Made:
         name = next(iter(n.args))
         n.read.add(name)
         pair = n.args[name]
         return function(n, pair.value, pair.imaginary)
 
-    return row
+    return lower
 
 
-def _absolute(n: Site, x: str, y: str) -> Made:
+def _absolute(n: AtenLoweringContext, x: str, y: str) -> Made:
     """Without overflow: the larger part times a root between 1 and 1.5; infinite where a part is, even beside NaN."""
     b = n.b
     u, v = b.abs(x), b.abs(y)
@@ -149,31 +150,31 @@ def _absolute(n: Site, x: str, y: str) -> Made:
     return str(b.where(b.logical_or(b.isinf(x), b.isinf(y)), float("inf"), finite))
 
 
-def _exp(n: Site, x: str, y: str) -> Made:
+def _exp(n: AtenLoweringContext, x: str, y: str) -> Made:
     size = n.b.exp(x)
-    return Pair(str(n.b.mul(size, n.b.cos(y))), str(n.b.mul(size, n.b.sin(y))))
+    return ComplexPair(str(n.b.mul(size, n.b.cos(y))), str(n.b.mul(size, n.b.sin(y))))
 
 
-def _as_real(n: Site, x: str, y: str) -> Made:
+def _as_real(n: AtenLoweringContext, x: str, y: str) -> Made:
     last = n.spec(x).rank
     return str(n.b.cat(n.b.unsqueeze(x, dims=[last]), n.b.unsqueeze(y, dims=[last]), dim=last))
 
 
-def _polar(n: Site) -> Made:
+def _polar(n: AtenLoweringContext) -> Made:
     size, angle = n.t("abs"), n.t("angle")
-    return Pair(str(n.b.mul(size, n.b.cos(angle))), str(n.b.mul(size, n.b.sin(angle))))
+    return ComplexPair(str(n.b.mul(size, n.b.cos(angle))), str(n.b.mul(size, n.b.sin(angle))))
 
 
-def _complex(n: Site) -> Made:
+def _complex(n: AtenLoweringContext) -> Made:
     spec = real_form(n.out())
     parts = (n.cast(n.t(name), spec.dtype) for name in ("real", "imag"))
     real, imaginary = (
         p if n.spec(p).shape == spec.shape else str(n.b.expand(p, size=spec.shape)) for p in parts
     )
-    return Pair(real, imaginary)
+    return ComplexPair(real, imaginary)
 
 
-def _as_complex(n: Site) -> Made:
+def _as_complex(n: AtenLoweringContext) -> Made:
     return _parts_of(n, n.x)
 
 
@@ -181,14 +182,14 @@ _SCALES: tuple[Callable[[int], float], ...] = (lambda n: 1.0, lambda n: 1 / math
 """What a transform over so many elements is multiplied by, by ATen's number for it."""
 
 
-def _fft(n: Site, x: str, *, forward: bool) -> str:
+def _fft(n: AtenLoweringContext, x: str, *, forward: bool) -> str:
     """Transforms of pairs in the last dim, one dim after the other; those that go back divide by the length."""
     for dim in n["dim"]:
         x = str(n.b.dft(x, dim=dim % (n.spec(x).rank - 1), inverse=not forward))
     return x
 
 
-def _scaled(n: Site, x: str, sizes: Sequence[DimLike], *, forward: bool) -> str:
+def _scaled(n: AtenLoweringContext, x: str, sizes: Sequence[DimLike], *, forward: bool) -> str:
     count = math.prod(_fixed(d) for d in sizes)
     scale = _SCALES[n["normalization"]](count) * (1 if forward else count)
     return x if scale == 1 else str(n.b.mul(x, scale))
@@ -201,11 +202,11 @@ def _fixed(size: DimLike) -> int:
     return size
 
 
-def _parts_of(n: Site, x: str) -> Pair:
-    return Pair(*(str(n.b.select(x, dim=-1, index=i)) for i in (0, 1)))
+def _parts_of(n: AtenLoweringContext, x: str) -> ComplexPair:
+    return ComplexPair(*(str(n.b.select(x, dim=-1, index=i)) for i in (0, 1)))
 
 
-def _r2c(n: Site) -> Made:
+def _r2c(n: AtenLoweringContext) -> Made:
     """Along the last of its dims half of the frequencies, where no more are asked for; then along the others."""
     x, shape, (*others, last) = n.x, n.spec().shape, n["dim"]
     sizes = [shape[d] for d in n["dim"]]
@@ -217,16 +218,16 @@ def _r2c(n: Site) -> Made:
     return _parts_of(n, _scaled(n, y, sizes, forward=True))
 
 
-def _c2c(n: Site, x: str, y: str) -> Made:
+def _c2c(n: AtenLoweringContext, x: str, y: str) -> Made:
     if not n["dim"]:
         n.ignore("normalization", "forward")
-        return Pair(x, y)
+        return ComplexPair(x, y)
     sizes, forward = [n.spec(x).shape[d] for d in n["dim"]], bool(n["forward"])
     made = _fft(n, str(_as_real(n, x, y)), forward=forward)
     return _parts_of(n, _scaled(n, made, sizes, forward=forward))
 
 
-def _c2r(n: Site, x: str, y: str) -> Made:
+def _c2r(n: AtenLoweringContext, x: str, y: str) -> Made:
     """Along the last of its dims from half of the frequencies to ``last_dim_size`` real numbers."""
     shape, (*others, last), length = n.spec(x).shape, n["dim"], _fixed(n["last_dim_size"])
     sizes = [*(shape[d] for d in others), length]
@@ -237,23 +238,23 @@ def _c2r(n: Site, x: str, y: str) -> Made:
     return _scaled(n, str(n.b.select(made, dim=-1, index=0)), sizes, forward=False)
 
 
-def _to_complex(n: Site) -> Made:
+def _to_complex(n: AtenLoweringContext) -> Made:
     """A real tensor as a complex one; what is complex already, and no pair, is the other table's."""
     if n.out().dtype not in _REAL or n.spec().dtype.is_complex:
-        return elementwise.ROWS["_to_copy"](n)
+        return elementwise.LOWERINGS["_to_copy"](n)
     kind = real_form(n.out()).dtype
     n.ignore("dtype")
-    return Pair(n.cast(n.x, kind), str(n.b.full(size=n.spec().shape, value=0.0, dtype=kind)))
+    return ComplexPair(n.cast(n.x, kind), str(n.b.full(size=n.spec().shape, value=0.0, dtype=kind)))
 
 
-def _padded(n: Site) -> Made:
+def _padded(n: AtenLoweringContext) -> Made:
     if n["value"] != 0:
         raise NotLowered("it pads complex numbers with one that is not 0")
-    return _each(movement.ROWS["constant_pad_nd"])(n)
+    return _each(movement.LOWERINGS["constant_pad_nd"])(n)
 
 
 _MOVED = {
-    name: (movement.ROWS | indexing.ROWS)[name]
+    name: (movement.LOWERINGS | indexing.LOWERINGS)[name]
     for name in (
         "_unsafe_view", "alias", "cat", "clone", "contiguous", "detach", "expand", "flip", "gather", "index.Tensor", "index_select",
         "lift_fresh_copy", "permute", "repeat", "reshape", "roll", "select.int", "slice.Tensor", "split.Tensor", "split_with_sizes",
@@ -261,15 +262,15 @@ _MOVED = {
     )
 }  # fmt: skip
 _LINEAR = {
-    "_to_copy": elementwise.ROWS["_to_copy"],
-    "neg": elementwise.ROWS["neg"],
-    "sum": reduce.ROWS["sum"],
-    "sum.dim_IntList": reduce.ROWS["sum.dim_IntList"],
-    "mean": reduce.ROWS["mean"],
-    "mean.dim": reduce.ROWS["mean.dim"],
+    "_to_copy": elementwise.LOWERINGS["_to_copy"],
+    "neg": elementwise.LOWERINGS["neg"],
+    "sum": reduce.LOWERINGS["sum"],
+    "sum.dim_IntList": reduce.LOWERINGS["sum.dim_IntList"],
+    "mean": reduce.LOWERINGS["mean"],
+    "mean.dim": reduce.LOWERINGS["mean.dim"],
 }
 
-MAKERS: Mapping[str, PairRow] = {
+MAKERS: Mapping[str, PairLowering] = {
     "_fft_r2c": _r2c,
     "_to_copy": _to_complex,
     "complex": _complex,
@@ -278,13 +279,13 @@ MAKERS: Mapping[str, PairRow] = {
 }
 """ATen name of what makes a pair of real tensors -> how."""
 
-PAIRS: Mapping[str, PairRow] = (
+PAIRS: Mapping[str, PairLowering] = (
     {name: _each(row) for name, row in {**_MOVED, **_LINEAR}.items()}
     | {f"mul.{form}": _mul for form in ("Tensor", "Scalar")}
     | {f"div.{form}": _div for form in ("Tensor", "Scalar")}
     | {f"{op}.{form}": _sum(op) for op in ("add", "sub") for form in ("Tensor", "Scalar")}
-    | {name: _of_first(lambda n, x, y: Pair(x, str(n.b.neg(y)))) for name in ("_conj", "_conj_physical", "conj", "conj_physical")}
-    | {name: _of_first(lambda n, x, y: Pair(x, y)) for name in ("resolve_conj", "resolve_neg")}
+    | {name: _of_first(lambda n, x, y: ComplexPair(x, str(n.b.neg(y)))) for name in ("_conj", "_conj_physical", "conj", "conj_physical")}
+    | {name: _of_first(lambda n, x, y: ComplexPair(x, y)) for name in ("resolve_conj", "resolve_neg")}
     | {
         "_fft_c2c": _of_first(_c2c),
         "_fft_c2r": _of_first(_c2r),

@@ -10,45 +10,47 @@ import numpy as np
 
 from ....ir import GraphBuilder
 from ....types import Dim, DimLike, DType, TensorSpec
+from ...not_lowered import NotLowered
 
-__all__ = ["FREE", "NotLowered", "Pair", "Ref", "Results", "Row", "Site", "listed"]
+__all__ = [
+    "FREE",
+    "AtenLoweringContext",
+    "ComplexPair",
+    "NotLowered",
+    "OpLowering",
+    "Results",
+    "TensorRef",
+    "listed",
+]
 
 Results: TypeAlias = "str | Sequence[str | None]"
 """What a row gives back: the value of each result in ATen's order; None for one that nobody reads."""
-Row: TypeAlias = "Callable[[Site], Results]"
+OpLowering: TypeAlias = "Callable[[AtenLoweringContext], Results]"
 
 FREE = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking", "generator", "implicit"})
 """Arguments that say where and how a result lies, not what it is; a graph's values are dense and on no device yet."""
 
 
-class NotLowered(Exception):
-    """The table has no exact form for this call."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-
 @dataclass(frozen=True, slots=True)
-class Ref:
+class TensorRef:
     """An argument that is a tensor: its value in the graph."""
 
     value: str
 
 
 @dataclass(frozen=True, slots=True)
-class Pair(Ref):
+class ComplexPair(TensorRef):
     """A complex tensor that was made of real ones: ``value`` is its real part. Only the rows of ``complexes`` take it."""
 
     imaginary: str
 
 
-class Site:
+class AtenLoweringContext:
     """Arguments by the names of the op's schema, defaults filled in; results as PyTorch's own inference has them.
 
     b:     the builder; nodes made through it carry this call's source.
     op:    ATen name, overload included where there is one: ``add.Tensor``, ``mm``.
-    args:  tensors are ``Ref``, symbolic integers ``Dim``, dtypes ``DType``, lists of them lists.
+    args:  tensors are ``TensorRef``, symbolic integers ``Dim``, dtypes ``DType``, lists of them lists.
     read:  names of the arguments that the row has looked at; one that says something and was not read is an error of the row.
     """
 
@@ -77,7 +79,7 @@ class Site:
         """An argument that is no tensor. Raises NotLowered for a tensor: its content is known only when it runs."""
         self.read.add(name)
         value = self.args[name]
-        if isinstance(value, Ref):
+        if isinstance(value, TensorRef):
             raise NotLowered(f"its argument {name} is a tensor")
         return value
 
@@ -94,7 +96,7 @@ class Site:
         value = self.args[name]
         if value is None:
             return None
-        if not isinstance(value, Ref):
+        if not isinstance(value, TensorRef):
             raise NotLowered(f"its argument {name} is no tensor")
         return value.value
 
@@ -109,7 +111,7 @@ class Site:
         """A list of tensors, of which some may be absent."""
         self.read.add(name)
         values = self.args[name]
-        if not all(v is None or isinstance(v, Ref) for v in values):
+        if not all(v is None or isinstance(v, TensorRef) for v in values):
             raise NotLowered(f"its argument {name} is no list of tensors")
         return [None if v is None else v.value for v in values]
 
@@ -117,7 +119,7 @@ class Site:
         """A tensor, or a number that an op takes as an operand; a symbolic size becomes a scalar tensor."""
         self.read.add(name)
         value = self.args[name]
-        if isinstance(value, Ref):
+        if isinstance(value, TensorRef):
             return value.value
         if isinstance(value, Dim):
             return self.scalar(value)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from .context import Results, Row, Site, listed
+from .context import AtenLoweringContext, OpLowering, Results, listed
 
-__all__ = ["ROWS", "layout"]
+__all__ = ["LOWERINGS", "layout"]
 
 _WINDOW = ("kernel_size", "stride", "padding", "dilation")
 
 
-def layout(n: Site, rank: int) -> dict[str, Any]:
+def layout(n: AtenLoweringContext, rank: int) -> dict[str, Any]:
     """Where the kernel of a convolution goes."""
     attrs: dict[str, Any] = {k: listed(n[k], rank) for k in ("stride", "padding", "dilation")}
     extra = listed(n["output_padding"], rank)
@@ -20,18 +20,18 @@ def layout(n: Site, rank: int) -> dict[str, Any]:
     return attrs | {"groups": n["groups"], "transposed": n["transposed"]}
 
 
-def _convolution(n: Site) -> Results:
+def _convolution(n: AtenLoweringContext) -> Results:
     rank = n.spec(n.t("weight")).rank - 2
     return str(n.b.convolution(n.x, n.t("weight"), n.opt("bias"), **layout(n, rank)))
 
 
-def _im2col(n: Site) -> Results:
+def _im2col(n: AtenLoweringContext) -> Results:
     return str(n.b.im2col(n.x, **{k: listed(n[k], 2) for k in _WINDOW}))
 
 
-def _col2im(n: Site) -> Results:
+def _col2im(n: AtenLoweringContext) -> Results:
     size = listed(n["output_size"], 2)
     return str(n.b.col2im(n.x, output_size=size, **{k: listed(n[k], 2) for k in _WINDOW}))
 
 
-ROWS: dict[str, Row] = {"col2im": _col2im, "convolution": _convolution, "im2col": _im2col}
+LOWERINGS: dict[str, OpLowering] = {"col2im": _col2im, "convolution": _convolution, "im2col": _im2col}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from ....ir import MAX_CONST_ELEMENTS
 from ....types import Dim
-from .context import NotLowered, Results, Row, Site
+from ...not_lowered import NotLowered
+from .context import AtenLoweringContext, OpLowering, Results
 
-__all__ = ["ROWS"]
+__all__ = ["LOWERINGS"]
 
 
-def _filled(n: Site, value: object) -> Results:
+def _filled(n: AtenLoweringContext, value: object) -> Results:
     n.ignore("size", "stride", "physical_layout", "self")
     if not isinstance(value, bool | int | float):
         raise NotLowered("it is filled with a value known only when it runs")
@@ -20,22 +21,22 @@ def _filled(n: Site, value: object) -> Results:
     return str(n.b.full(size=spec.shape, value=kind(value), dtype=n.dtype()))
 
 
-def _full(argument: str) -> Row:
+def _full(argument: str) -> OpLowering:
     return lambda n: _filled(n, n[argument])
 
 
-def _zeros(n: Site) -> Results:
+def _zeros(n: AtenLoweringContext) -> Results:
     """Also what is left empty: any content is right."""
     return _filled(n, 0)
 
 
-def _scalar(n: Site) -> Results:
+def _scalar(n: AtenLoweringContext) -> Results:
     if isinstance(n["s"], Dim):
         return n.cast(n.scalar(n["s"]), n.dtype())
     return _filled(n, n["s"])
 
 
-def _arange(n: Site) -> Results:
+def _arange(n: AtenLoweringContext) -> Results:
     """Of fractions in an integer type PyTorch has its own reading, which it is asked for."""
     if n.dtype().is_integer and any(isinstance(n[k], float) for k in ("start", "end", "step")):
         import torch
@@ -47,24 +48,24 @@ def _arange(n: Site) -> Results:
     return str(n.b.arange(start=n["start"], end=n["end"], step=n["step"], dtype=n.dtype()))
 
 
-def _eye(n: Site) -> Results:
+def _eye(n: AtenLoweringContext) -> Results:
     columns = n["m"] if "m" in n.args else n["n"]
     return str(n.b.eye(rows=n["n"], columns=columns, dtype=n.dtype()))
 
 
-def _random(op: str) -> Row:
-    def row(n: Site) -> Results:
+def _random(op: str) -> OpLowering:
+    def lower(n: AtenLoweringContext) -> Results:
         n.ignore("size")
         return str(n.b.call(op, size=n.out().shape, dtype=n.dtype()))
 
-    return row
+    return lower
 
 
-def _randperm(n: Site) -> Results:
+def _randperm(n: AtenLoweringContext) -> Results:
     return n.cast(str(n.b.randperm(n=n["n"])), n.dtype())
 
 
-def _dropout(n: Site) -> Results:
+def _dropout(n: AtenLoweringContext) -> Results:
     """Only while training; else the operand itself."""
     p, train = float(n["p"]), n["train"]
     masked = n.op == "native_dropout"
@@ -76,7 +77,7 @@ def _dropout(n: Site) -> Results:
     return made if isinstance(made, str) else list(made)
 
 
-ROWS: dict[str, Row] = {
+LOWERINGS: dict[str, OpLowering] = {
     "arange.start_step": _arange,
     "bernoulli": lambda n: str(n.b.bernoulli(n.x)),
     "dropout": _dropout,

@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 from ....types import DType
-from .context import NotLowered, Results, Row, Site
+from ...not_lowered import NotLowered
+from .context import AtenLoweringContext, OpLowering, Results
 
-__all__ = ["ROWS", "call", "unary"]
+__all__ = ["LOWERINGS", "call", "unary"]
 
 
-def unary(op: str) -> Row:
+def unary(op: str) -> OpLowering:
     """One tensor, no attributes."""
     return lambda n: str(n.b.call(op, n.x))
 
 
-def call(op: str, *operands: str, **attrs: str) -> Row:
+def call(op: str, *operands: str, **attrs: str) -> OpLowering:
     """Arguments as operands, and as attributes: ours=theirs."""
 
-    def row(n: Site) -> Results:
+    def lower(n: AtenLoweringContext) -> Results:
         given = {ours: n[theirs] for ours, theirs in attrs.items()}
         return str(n.b.call(op, *(n.operand(o) for o in operands), **given))
 
-    return row
+    return lower
 
 
-def _pair(op: str, first: str = "self", second: str = "other") -> Row:
+def _pair(op: str, first: str = "self", second: str = "other") -> OpLowering:
     """Two operands; PyTorch's promotion is the IR's."""
     return lambda n: str(n.b.call(op, n.operand(first), n.operand(second)))
 
 
-def _scaled(op: str, *, swapped: bool = False) -> Row:
+def _scaled(op: str, *, swapped: bool = False) -> OpLowering:
     """Sum or difference of x and alpha * other: the product is made in the result's dtype."""
 
-    def row(n: Site) -> Results:
+    def lower(n: AtenLoweringContext) -> Results:
         x, other, alpha = n.operand("self"), n.operand("other"), n["alpha"]
         if alpha != 1:
             if isinstance(other, str):
@@ -40,26 +41,26 @@ def _scaled(op: str, *, swapped: bool = False) -> Row:
                 other = other * alpha
         return str(n.b.call(op, *((other, x) if swapped else (x, other))))
 
-    return row
+    return lower
 
 
-def _div(n: Site) -> Results:
+def _div(n: AtenLoweringContext) -> Results:
     mode = n["rounding_mode"] if "rounding_mode" in n.args else None
     return str(n.b.div(n.x, n.operand("other"), rounding_mode=mode))
 
 
-def _clamp(low: str | None, high: str | None) -> Row:
-    def row(n: Site) -> Results:
+def _clamp(low: str | None, high: str | None) -> OpLowering:
+    def lower(n: AtenLoweringContext) -> Results:
         bounds = [None if name is None else n.operand(name) for name in (low, high)]
         return str(n.b.clamp(n.x, *bounds))
 
-    return row
+    return lower
 
 
-def _unless_nan(op: str) -> Row:
+def _unless_nan(op: str) -> OpLowering:
     """The larger or smaller; where one of them is NaN, the other."""
 
-    def row(n: Site) -> Results:
+    def lower(n: AtenLoweringContext) -> Results:
         x, other = n.t("self"), n.t("other")
         best = n.b.call(op, x, other)
         if not n.out().dtype.is_float:
@@ -67,42 +68,42 @@ def _unless_nan(op: str) -> Row:
         known = n.b.where(n.b.isnan(other), n.cast(x, n.out().dtype), best)
         return str(n.b.where(n.b.isnan(x), n.cast(other, n.out().dtype), known))
 
-    return row
+    return lower
 
 
-def _where(n: Site) -> Results:
+def _where(n: AtenLoweringContext) -> Results:
     condition = n.t("condition")
     if n.spec(condition).dtype is not DType.BOOL:
         raise NotLowered("its condition is not bool")
     return str(n.b.where(condition, n.operand("self"), n.operand("other")))
 
 
-def _masked_fill(n: Site) -> Results:
+def _masked_fill(n: AtenLoweringContext) -> Results:
     return str(n.b.where(n.t("mask"), n.typed(n.operand("value"), n.out().dtype), n.x))
 
 
-def _to_copy(n: Site) -> Results:
+def _to_copy(n: AtenLoweringContext) -> Results:
     wanted = n.dtype()
     if n.spec().dtype.is_complex and not wanted.is_complex:
         raise NotLowered("the imaginary part would be lost")
     return n.cast(n.x, wanted)
 
 
-def _copy(n: Site) -> Results:
+def _copy(n: AtenLoweringContext) -> Results:
     """The second, as the first is shaped and typed."""
     source = n.cast(n.t("src"), n.out().dtype)
     n.ignore("self")
     return source if n.spec(source).shape == n.out().shape else str(n.b.expand(source, size=n.out().shape))
 
 
-def _bitcast(n: Site) -> Results:
+def _bitcast(n: AtenLoweringContext) -> Results:
     n.ignore("dtype")
     if n.spec().dtype is n.dtype():
         return n.x
     return str(n.b.bitcast(n.x, dtype=n.dtype()))
 
 
-def _fake_quantize(n: Site) -> Results:
+def _fake_quantize(n: AtenLoweringContext) -> Results:
     scale, zero = n.like(n["scale"], DType.FLOAT32), n.like(n["zero_point"], DType.INT32)
     limits = {k: n[k] for k in ("quant_min", "quant_max")}
     return str(n.b.fake_quantize(n.x, scale, zero, **limits))
@@ -132,7 +133,7 @@ _FROM_NUMBER = ("remainder", "bitwise_and", "bitwise_or", "bitwise_xor")
 _SIDES = (("l", "left"), ("r", "right"))
 _SHIFTS = ("bitwise_left_shift", "bitwise_right_shift")
 
-ROWS: dict[str, Row] = (
+LOWERINGS: dict[str, OpLowering] = (
     {name: unary(name) for name in _SAME}
     | {name: _pair(name) for name in _PAIRS}
     | {f"{name}.{form}": _pair(name) for name in _BOTH for form in ("Tensor", "Scalar")}

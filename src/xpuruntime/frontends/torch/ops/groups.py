@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 from ....types import DType
-from .context import NotLowered, Results, Row, Site
+from ...not_lowered import NotLowered
+from .context import AtenLoweringContext, OpLowering, Results
 
-__all__ = ["ROWS"]
+__all__ = ["LOWERINGS"]
 
 _MOST = 1 << 28
 """Elements of an intermediate value that a composed form may have."""
@@ -22,7 +23,7 @@ def _bounded(shape: tuple[object, ...], what: str) -> None:
         )
 
 
-def _histc(n: Site) -> Results:
+def _histc(n: AtenLoweringContext) -> Results:
     """PyTorch's arithmetic in the input's type: (x - min) * bins / (max - min), cut off; the last bin holds max."""
     spec, bins, low, high = n.spec(), n["bins"], n["min"], n["max"]
     if not spec.dtype.is_float:
@@ -42,10 +43,10 @@ def _histc(n: Site) -> Results:
     return str(b.slice(counts, dim=0, start=0, end=bins, step=1))
 
 
-def _sorted_place(sequence: str, values: str) -> Row:
+def _sorted_place(sequence: str, values: str) -> OpLowering:
     """How many boundaries come before a value. NaN comes after all of them, as PyTorch's search has it."""
 
-    def row(n: Site) -> Results:
+    def lower(n: AtenLoweringContext) -> Results:
         right = n["right"]
         if "side" in n.args:
             right = right or n["side"] == "right"
@@ -60,16 +61,16 @@ def _sorted_place(sequence: str, values: str) -> Row:
         after = n.b.gt(bounds, x) if right else n.b.ge(bounds, x)
         return n.cast(str(n.b.sum(n.b.logical_not(after), dim=[-1], dtype=DType.INT64)), n.out().dtype)
 
-    return row
+    return lower
 
 
-def _grouped_product(rows: str, matrices: str, ends: str) -> Row:
+def _grouped_product(rows: str, matrices: str, ends: str) -> OpLowering:
     """Rows up to ``ends[0]`` times the first matrix, those up to ``ends[1]`` times the second, and so on; further rows are 0.
 
     Composed: every row times every matrix, of which one is kept.
     """
 
-    def row(n: Site) -> Results:
+    def lower(n: AtenLoweringContext) -> Results:
         a, w, offs = n.t(rows), n.t(matrices), n.opt(ends)
         if offs is None or (n.spec(a).rank, n.spec(w).rank) != (2, 3):
             raise NotLowered("only groups of rows of a matrix have a form")
@@ -86,10 +87,10 @@ def _grouped_product(rows: str, matrices: str, ends: str) -> Row:
         inside = b.unsqueeze(b.lt(group, groups), dims=[1])
         return n.cast(str(b.where(inside, chosen, 0.0)), n.out().dtype)
 
-    return row
+    return lower
 
 
-ROWS: dict[str, Row] = {
+LOWERINGS: dict[str, OpLowering] = {
     "_grouped_mm": _grouped_product("self", "mat2", "offs"),
     "bucketize.Tensor": _sorted_place("boundaries", "self"),
     "histc": _histc,

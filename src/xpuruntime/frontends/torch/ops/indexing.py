@@ -8,16 +8,17 @@ from typing import Any
 import numpy as np
 
 from ....types import Dim, DType, TensorSpec
-from .context import NotLowered, Results, Row, Site
+from ...not_lowered import NotLowered
+from .context import AtenLoweringContext, OpLowering, Results
 from .elementwise import call
 
-__all__ = ["ROWS"]
+__all__ = ["LOWERINGS"]
 
 _MODES = {"sum": "add", "prod": "mul", "amax": "amax", "amin": "amin", "mean": "mean"}
 _OLD_MODES = {"add": "add", "multiply": "mul"}
 
 
-def _indices(n: Site) -> list[str | None]:
+def _indices(n: AtenLoweringContext) -> list[str | None]:
     indices = n.ts("indices")
     while indices and indices[-1] is None:
         indices.pop()
@@ -26,11 +27,11 @@ def _indices(n: Site) -> list[str | None]:
     return indices
 
 
-def _index(n: Site) -> Results:
+def _index(n: AtenLoweringContext) -> Results:
     return str(n.b.index(n.x, *_indices(n)))
 
 
-def _index_put(n: Site) -> Results:
+def _index_put(n: AtenLoweringContext) -> Results:
     accumulate, values = n["accumulate"], n.cast(n.t("values"), n.spec().dtype)
     given = [i for i in n.ts("indices") if i is not None]
     masks = [i for i in given if n.spec(i).dtype is DType.BOOL]
@@ -39,7 +40,7 @@ def _index_put(n: Site) -> Results:
     return str(n.b.index_put(n.x, values, *_indices(n), accumulate=accumulate))
 
 
-def _masked(n: Site, mask: str, values: str) -> str:
+def _masked(n: AtenLoweringContext, mask: str, values: str) -> str:
     """x[mask] = one number or one part for every place that the mask names: a choice at every place."""
     x, m, shape = n.spec(), n.spec(mask), n.spec(values).shape
     behind = x.rank - m.rank
@@ -51,10 +52,10 @@ def _masked(n: Site, mask: str, values: str) -> str:
     return str(n.b.where(wide, values, n.x))
 
 
-def _scatter(mode: str | None, source: str) -> Row:
+def _scatter(mode: str | None, source: str) -> OpLowering:
     """Without a mode the argument ``reduce`` says it."""
 
-    def row(n: Site) -> Results:
+    def lower(n: AtenLoweringContext) -> Results:
         reduce = mode if mode is not None else (_MODES | _OLD_MODES)[n["reduce"]]
         x, index, src = n.x, n.t("index"), n.typed(n.operand(source), n.spec().dtype)
         itself = bool(n["include_self"]) if "include_self" in n.args else True
@@ -63,20 +64,20 @@ def _scatter(mode: str | None, source: str) -> Row:
             src = str(n.b.expand(src, size=n.spec(index).shape)) if n.spec(index).rank else src
         return str(n.b.scatter(x, index, src, dim=n["dim"], reduce=reduce, include_self=itself))
 
-    return row
+    return lower
 
 
-def _gather(n: Site) -> Results:
+def _gather(n: AtenLoweringContext) -> Results:
     n.ignore("sparse_grad")
     return str(n.b.gather(n.x, n.t("index"), dim=n["dim"]))
 
 
-def _embedding(n: Site) -> Results:
+def _embedding(n: AtenLoweringContext) -> Results:
     n.ignore("padding_idx", "scale_grad_by_freq", "sparse")  # these are about gradients
     return str(n.b.embedding(n.x, n.t("indices")))
 
 
-def _embedding_bag(n: Site) -> Results:
+def _embedding_bag(n: AtenLoweringContext) -> Results:
     n.ignore("scale_grad_by_freq", "sparse")
     made: Any = n.b.embedding_bag(
         n.x,
@@ -93,21 +94,21 @@ def _embedding_bag(n: Site) -> Results:
     return [str(made), None, None, None]
 
 
-def _topk(n: Site) -> Results:
+def _topk(n: AtenLoweringContext) -> Results:
     attrs = {k: n[k] for k in ("k", "dim", "largest", "sorted")}
     return list(n.b.topk(n.x, **attrs))
 
 
-def _sort(n: Site) -> Results:
+def _sort(n: AtenLoweringContext) -> Results:
     stable = bool(n["stable"]) if "stable" in n.args else False
     return list(n.b.sort(n.x, dim=n["dim"], descending=n["descending"], stable=stable))
 
 
-def _argsort(n: Site) -> Results:
+def _argsort(n: AtenLoweringContext) -> Results:
     return _sort(n)[1] or ""
 
 
-def _ranked(n: Site, place: Callable[[str, int], str | int]) -> Results:
+def _ranked(n: AtenLoweringContext, place: Callable[[str, int], str | int]) -> Results:
     """The element of a rank of each line and where it is. place: (sorted line, length) -> the rank, a number or a place for each line."""
     x, spec = n.x, n.spec()
     dim = n["dim"] % max(spec.rank, 1) if "dim" in n.args else 0
@@ -131,12 +132,12 @@ def _ranked(n: Site, place: Callable[[str, int], str | int]) -> Results:
     return [*found, None][:2] if "dim" in n.args else found[0]
 
 
-def _kth(n: Site) -> Results:
+def _kth(n: AtenLoweringContext) -> Results:
     k = n["k"]
     return _ranked(n, lambda line, length: k - 1)
 
 
-def _median(n: Site) -> Results:
+def _median(n: AtenLoweringContext) -> Results:
     """The lower of two in the middle; of a line with NaN the first NaN, which is the first that sorts behind all numbers."""
 
     def place(line: str, length: int) -> str | int:
@@ -149,7 +150,7 @@ def _median(n: Site) -> Results:
     return _ranked(n, place)
 
 
-def _nanmedian(n: Site) -> Results:
+def _nanmedian(n: AtenLoweringContext) -> Results:
     """The same of the numbers alone; the first NaN where there are none."""
 
     def place(line: str, length: int) -> str | int:
@@ -161,7 +162,7 @@ def _nanmedian(n: Site) -> Results:
     return _ranked(n, place)
 
 
-def _numbers(n: Site, line: str) -> str:
+def _numbers(n: AtenLoweringContext, line: str) -> str:
     """How many elements along the sorted dim are numbers."""
     dim = n["dim"] % max(n.spec(line).rank, 1) if "dim" in n.args else 0
     return str(n.b.sum(n.b.logical_not(n.b.isnan(line)), dim=[dim], keepdim=True, dtype=DType.INT64))
@@ -175,11 +176,11 @@ def _count(spec: TensorSpec, axis: int = 0) -> Dim:
     return count
 
 
-def _found(op: str, *operands: str) -> Row:
+def _found(op: str, *operands: str) -> OpLowering:
     return lambda n: str(n.b.call(op, *(n.t(o) for o in operands), count=_count(n.out())))
 
 
-def _unique(n: Site) -> Results:
+def _unique(n: AtenLoweringContext) -> Results:
     """Of all elements, or along a dim."""
     dim = n["dim"] if "dim" in n.args else None
     count = _count(n.out(), dim or 0)
@@ -189,7 +190,7 @@ def _unique(n: Site) -> Results:
     return [y, inverse if n["return_inverse"] else None, counts if n["return_counts"] else None]
 
 
-def _one_hot(n: Site) -> Results:
+def _one_hot(n: AtenLoweringContext) -> Results:
     depth = n["num_classes"]
     if isinstance(depth, int) and depth < 1:
         raise NotLowered("how many classes there are is known only when it runs")
@@ -197,11 +198,11 @@ def _one_hot(n: Site) -> Results:
     return str(n.b.one_hot(n.x, values, depth=depth))
 
 
-def _masked_scatter(n: Site) -> Results:
+def _masked_scatter(n: AtenLoweringContext) -> Results:
     return str(n.b.masked_scatter(n.x, n.t("mask"), n.t("source")))
 
 
-ROWS: dict[str, Row] = {
+LOWERINGS: dict[str, OpLowering] = {
     "_embedding_bag": _embedding_bag,
     "_embedding_bag_forward_only": _embedding_bag,
     "_unique2": _unique,

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from .context import Results, Row, Site
+from .context import AtenLoweringContext, OpLowering, Results
 from .elementwise import call
 
-__all__ = ["ROWS"]
+__all__ = ["LOWERINGS"]
 
 
-def _addmm(n: Site) -> Results:
+def _addmm(n: AtenLoweringContext) -> Results:
     factors = {k: float(n[k]) for k in ("beta", "alpha")}
     return str(n.b.addmm(n.x, n.t("mat1"), n.t("mat2"), **factors))
 
 
-def _plus_product(matrix: str, other: str, *, summed: bool = False) -> Row:
+def _plus_product(matrix: str, other: str, *, summed: bool = False) -> OpLowering:
     """A sum beta * self + alpha * product; summed: over the batch of products. With beta 0 self is not read."""
 
-    def row(n: Site) -> Results:
+    def lower(n: AtenLoweringContext) -> Results:
         beta, alpha = n["beta"], n["alpha"]
         y = str(n.b.matmul(n.t(matrix), n.t(other)))
         y = str(n.b.sum(y, dim=[0], dtype=n.out().dtype)) if summed else y
@@ -25,15 +25,15 @@ def _plus_product(matrix: str, other: str, *, summed: bool = False) -> Row:
             return y
         return str(n.b.add(n.x if beta == 1 else n.b.mul(n.x, beta), y))
 
-    return row
+    return lower
 
 
-def _einsum(n: Site) -> Results:
+def _einsum(n: AtenLoweringContext) -> Results:
     n.ignore("path")  # the order of products, which the equation does not need
     return str(n.b.einsum(*n.ts("tensors"), equation=n["equation"]))
 
 
-ROWS: dict[str, Row] = {
+LOWERINGS: dict[str, OpLowering] = {
     "addbmm": _plus_product("batch1", "batch2", summed=True),
     "addmm": _addmm,
     "addmv": _plus_product("mat", "vec"),

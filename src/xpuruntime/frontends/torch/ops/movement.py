@@ -6,23 +6,24 @@ import math
 from typing import Any
 
 from ....types import DimLike
-from .context import NotLowered, Results, Row, Site
+from ...not_lowered import NotLowered
+from .context import AtenLoweringContext, OpLowering, Results
 from .elementwise import call
 
-__all__ = ["ROWS"]
+__all__ = ["LOWERINGS"]
 
 
-def _itself(n: Site) -> Results:
+def _itself(n: AtenLoweringContext) -> Results:
     return n.x
 
 
-def _view(n: Site) -> Results:
+def _view(n: AtenLoweringContext) -> Results:
     size = n.out().shape
     n.ignore("size", "shape")
     return n.x if n.spec().shape == size else str(n.b.view(n.x, size=size))
 
 
-def _transpose(n: Site) -> Results:
+def _transpose(n: AtenLoweringContext) -> Results:
     rank = n.spec().rank
     order = list(range(rank))
     if rank:
@@ -32,17 +33,17 @@ def _transpose(n: Site) -> Results:
     return str(n.b.permute(n.x, dims=order))
 
 
-def _t(n: Site) -> Results:
+def _t(n: AtenLoweringContext) -> Results:
     return n.x if n.spec().rank < 2 else str(n.b.permute(n.x, dims=[1, 0]))
 
 
-def _expand(n: Site) -> Results:
+def _expand(n: AtenLoweringContext) -> Results:
     n.ignore("size")
     size = n.out().shape
     return n.x if n.spec().shape == size else str(n.b.expand(n.x, size=size))
 
 
-def _squeeze(n: Site) -> Results:
+def _squeeze(n: AtenLoweringContext) -> Results:
     """Of the dims that are named (or all) those of 1."""
     spec = n.spec()
     named = range(spec.rank) if "dim" not in n.args else n["dim"]
@@ -51,7 +52,7 @@ def _squeeze(n: Site) -> Results:
     return str(n.b.squeeze(n.x, dims=ones)) if ones else n.x
 
 
-def _cat(n: Site) -> Results:
+def _cat(n: AtenLoweringContext) -> Results:
     """In the result's dtype. An empty vector joins anything and adds nothing: an old habit of PyTorch's."""
     values = [v for v in n.ts("tensors") if v is not None]
     kept = [v for v in values if n.spec(v).shape != (0,)] or values[:1]
@@ -60,13 +61,13 @@ def _cat(n: Site) -> Results:
     return typed[0] if len(typed) == 1 else str(n.b.cat(*typed, dim=dim))
 
 
-def _stack(n: Site) -> Results:
+def _stack(n: AtenLoweringContext) -> Results:
     values, rank = [v for v in n.ts("tensors") if v is not None], n.out().rank
     dim = n["dim"] % rank
     return str(n.b.cat(*(n.b.unsqueeze(n.cast(v, n.out().dtype), dims=[dim]) for v in values), dim=dim))
 
 
-def _split(n: Site) -> Results:
+def _split(n: AtenLoweringContext) -> Results:
     dim = n["dim"]
     n.ignore("split_sizes", "split_size")
     sizes = [n.out(i).shape[dim] for i in range(len(n.results))]
@@ -74,12 +75,12 @@ def _split(n: Site) -> Results:
     return [made] if isinstance(made, str) else list(made)
 
 
-def _unbind(n: Site) -> Results:
+def _unbind(n: AtenLoweringContext) -> Results:
     dim = n["dim"]
     return [str(n.b.select(n.x, dim=dim, index=i)) if n.wants(i) else None for i in range(len(n.results))]
 
 
-def _place(n: Site) -> dict[str, Any]:
+def _place(n: AtenLoweringContext) -> dict[str, Any]:
     """dim, start, end and step of a slice; an end beyond any tensor is none."""
     end, step = n["end"], n["step"]
     if not isinstance(step, int):
@@ -90,23 +91,23 @@ def _place(n: Site) -> dict[str, Any]:
     return {"dim": n["dim"], "start": 0 if start is None else start, "end": end, "step": step}
 
 
-def _slice(n: Site) -> Results:
+def _slice(n: AtenLoweringContext) -> Results:
     place = _place(n)
     if (place["start"], place["end"], place["step"]) == (0, None, 1):
         return n.x
     return str(n.b.slice(n.x, **place))
 
 
-def _slice_scatter(n: Site) -> Results:
+def _slice_scatter(n: AtenLoweringContext) -> Results:
     return str(n.b.slice_scatter(n.x, n.cast(n.t("src"), n.spec().dtype), **_place(n)))
 
 
-def _select_scatter(n: Site) -> Results:
+def _select_scatter(n: AtenLoweringContext) -> Results:
     source = n.cast(n.t("src"), n.spec().dtype)
     return str(n.b.select_scatter(n.x, source, dim=n["dim"], index=n["index"]))
 
 
-def _as_strided(n: Site) -> Results:
+def _as_strided(n: AtenLoweringContext) -> Results:
     """PyTorch counts in the memory behind the tensor; the graph's values are dense, so the tensor must have been."""
     size, stride, offset = n["size"], n["stride"], n["storage_offset"] or 0
     if not n.dense("self"):
@@ -120,7 +121,7 @@ def _as_strided(n: Site) -> Results:
     return str(n.b.as_strided(n.x, size=size, stride=stride, offset=offset))
 
 
-def _unfold(n: Site) -> Results:
+def _unfold(n: AtenLoweringContext) -> Results:
     """Windows along a dim, as one more dim at the end."""
     shape = n.spec().shape
     if not shape:
@@ -134,7 +135,7 @@ def _unfold(n: Site) -> Results:
     return str(n.b.as_strided(n.x, size=n.out().shape, stride=stride))
 
 
-def _roll(n: Site) -> Results:
+def _roll(n: AtenLoweringContext) -> Results:
     """Without dims over the flattened elements."""
     shifts, dims, spec = n["shifts"], n["dims"], n.spec()
     shifts = shifts if isinstance(shifts, list) else [shifts]
@@ -144,10 +145,10 @@ def _roll(n: Site) -> Results:
     return str(n.b.view(n.b.roll(flat, shifts=shifts, dims=[0]), size=spec.shape))
 
 
-def _pad(mode: str) -> Row:
+def _pad(mode: str) -> OpLowering:
     """ATen counts pads from the last dim on, begin and end of each."""
 
-    def row(n: Site) -> Results:
+    def lower(n: AtenLoweringContext) -> Results:
         name = "pad" if "pad" in n.args else "padding"
         given, rank = n[name], n.spec().rank
         begins: list[DimLike] = [0] * rank
@@ -157,14 +158,14 @@ def _pad(mode: str) -> Row:
         attrs = {"value": n["value"]} if mode == "constant" else {}
         return str(n.b.pad(n.x, pads=[*begins, *ends], mode=mode, **attrs))
 
-    return row
+    return lower
 
 
-def _pixels(op: str, factor: str) -> Row:
+def _pixels(op: str, factor: str) -> OpLowering:
     return lambda n: str(n.b.call(op, n.x, block_size=n[factor], mode="CRD"))
 
 
-ROWS: dict[str, Row] = {
+LOWERINGS: dict[str, OpLowering] = {
     "_unsafe_view": _view,
     "alias": _itself,
     "as_strided": _as_strided,

@@ -6,23 +6,24 @@ from typing import Any
 
 import ml_dtypes
 
-from .context import NotLowered, Results, Row, Site
+from ...not_lowered import NotLowered
+from .context import AtenLoweringContext, OpLowering, Results
 
-__all__ = ["ROWS"]
+__all__ = ["LOWERINGS"]
 
 
 def _made(values: Any) -> Results:
     return values if isinstance(values, str) else list(values)
 
 
-def _layer_norm(n: Site) -> Results:
+def _layer_norm(n: AtenLoweringContext) -> Results:
     n.ignore("cudnn_enable")
     attrs = {"normalized_shape": n["normalized_shape"], "eps": n["eps"]}
     count = n.needed(len(n.results))
     return _made(n.b.layer_norm(n.x, n.opt("weight"), n.opt("bias"), outputs=count, **attrs))
 
 
-def _rms_norm(n: Site) -> Results:
+def _rms_norm(n: AtenLoweringContext) -> Results:
     """Without eps: the distance from 1 to the next number of the operand's type."""
     eps = n["eps"]
     if eps is None:
@@ -31,24 +32,24 @@ def _rms_norm(n: Site) -> Results:
     return _made(n.b.rms_norm(n.x, n.opt("weight"), outputs=n.needed(len(n.results)), **attrs))
 
 
-def _group_norm(groups: str) -> Row:
-    def row(n: Site) -> Results:
+def _group_norm(groups: str) -> OpLowering:
+    def lower(n: AtenLoweringContext) -> Results:
         n.ignore("cudnn_enabled", "N", "C", "HxW")
         count = n.needed(len(n.results))
         attrs = {"groups": n[groups], "eps": n["eps"], "outputs": count}
         return _made(n.b.group_norm(n.x, n.opt("weight"), n.opt("bias"), **attrs))
 
-    return row
+    return lower
 
 
-def _instance_norm(n: Site) -> Results:
+def _instance_norm(n: AtenLoweringContext) -> Results:
     if not n["use_input_stats"] or n.opt("running_mean") or n.opt("running_var"):
         raise NotLowered("it uses or moves running statistics")
     n.ignore("momentum", "cudnn_enabled")
     return str(n.b.instance_norm(n.x, n.opt("weight"), n.opt("bias"), eps=n["eps"]))
 
 
-def _batch_norm(n: Site) -> Results:
+def _batch_norm(n: AtenLoweringContext) -> Results:
     """By the running statistics. The other results are empty and nobody's."""
     n.ignore("momentum")
     if n.wants(1) or n.wants(2):
@@ -57,7 +58,7 @@ def _batch_norm(n: Site) -> Results:
     return [str(n.b.batch_norm(n.x, *operands, eps=n["eps"])), None, None]
 
 
-def _batch_norm_train(n: Site) -> Results:
+def _batch_norm_train(n: AtenLoweringContext) -> Results:
     """By the batch's own statistics; the running ones are moved where there are any."""
     if not n["training"]:
         raise NotLowered("it is called without training")
@@ -66,7 +67,7 @@ def _batch_norm_train(n: Site) -> Results:
     return _made(n.b.batch_norm_train(n.x, n.opt("weight"), n.opt("bias"), *running, **attrs))
 
 
-ROWS: dict[str, Row] = {
+LOWERINGS: dict[str, OpLowering] = {
     "_fused_rms_norm": _rms_norm,
     "_native_batch_norm_legit.no_stats": _batch_norm_train,
     "_native_batch_norm_legit_functional": _batch_norm_train,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from .context import Results, Row, Site, listed
+from .context import AtenLoweringContext, OpLowering, Results, listed
 
-__all__ = ["ROWS", "window"]
+__all__ = ["LOWERINGS", "window"]
 
 
-def window(n: Site, rank: int) -> dict[str, Any]:
+def window(n: AtenLoweringContext, rank: int) -> dict[str, Any]:
     """Where the window of a pooling goes; a stride that is left out is the kernel."""
     kernel = listed(n["kernel_size"], rank)
     dilation = n["dilation"] if "dilation" in n.args else 1
@@ -22,43 +22,43 @@ def window(n: Site, rank: int) -> dict[str, Any]:
     }
 
 
-def _avg(rank: int) -> Row:
-    def row(n: Site) -> Results:
+def _avg(rank: int) -> OpLowering:
+    def lower(n: AtenLoweringContext) -> Results:
         divisor = n["divisor_override"] if "divisor_override" in n.args else None
         inside = n["count_include_pad"]
         return str(n.b.avg_pool(n.x, count_include_pad=inside, divisor=divisor, **window(n, rank)))
 
-    return row
+    return lower
 
 
-def _max(rank: int, *, indices: bool = False) -> Row:
-    def row(n: Site) -> Results:
+def _max(rank: int, *, indices: bool = False) -> OpLowering:
+    def lower(n: AtenLoweringContext) -> Results:
         made = n.b.max_pool(n.x, outputs=n.needed(2) if indices else 1, **window(n, rank))
         return made if isinstance(made, str) else list(made)
 
-    return row
+    return lower
 
 
-def _adaptive(op: str, rank: int, *, indices: bool = False) -> Row:
-    def row(n: Site) -> Results:
+def _adaptive(op: str, rank: int, *, indices: bool = False) -> OpLowering:
+    def lower(n: AtenLoweringContext) -> Results:
         size = listed(n["output_size"], rank)
         count = n.needed(2) if indices else 1
         made = n.b.call(op, n.x, output_size=size, outputs=count)
         return made if isinstance(made, str) else list(made)
 
-    return row
+    return lower
 
 
-def _unpool(rank: int) -> Row:
-    def row(n: Site) -> Results:
+def _unpool(rank: int) -> OpLowering:
+    def lower(n: AtenLoweringContext) -> Results:
         n.ignore("stride", "padding")  # output_size has said it all
         size = listed(n["output_size"], rank)
         return str(n.b.max_unpool(n.x, n.t("indices"), output_size=size))
 
-    return row
+    return lower
 
 
-ROWS: dict[str, Row] = {
+LOWERINGS: dict[str, OpLowering] = {
     "_adaptive_avg_pool2d": _adaptive("adaptive_avg_pool", 2),
     "_adaptive_avg_pool3d": _adaptive("adaptive_avg_pool", 3),
     "adaptive_avg_pool1d": _adaptive("adaptive_avg_pool", 1),

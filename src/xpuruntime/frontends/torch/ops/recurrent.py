@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .context import NotLowered, Results, Row, Site
+from ...not_lowered import NotLowered
+from .context import AtenLoweringContext, OpLowering, Results
 
-__all__ = ["ROWS"]
+__all__ = ["LOWERINGS"]
 
 _GATES: dict[str, Sequence[int]] = {"rnn": (0,), "gru": (1, 0, 2), "lstm": (0, 3, 1, 2)}
 """Places in PyTorch's weights of the gates in the IR's order: z r n of a GRU, i o f g of an LSTM."""
 
 
-def _ordered(n: Site, op: str, weight: str) -> str:
+def _ordered(n: AtenLoweringContext, op: str, weight: str) -> str:
     """A weight or bias of one direction, its gates in the IR's order, with a dim before for the directions."""
     order = _GATES[op]
     if len(order) > 1:
@@ -22,14 +23,14 @@ def _ordered(n: Site, op: str, weight: str) -> str:
     return str(n.b.unsqueeze(weight, dims=[0]))
 
 
-def _joined(n: Site, values: Sequence[str], dim: int = 0) -> str:
+def _joined(n: AtenLoweringContext, values: Sequence[str], dim: int = 0) -> str:
     return values[0] if len(values) == 1 else str(n.b.cat(*values, dim=dim))
 
 
-def _recurrent(op: str, states: int, **attrs: object) -> Row:
+def _recurrent(op: str, states: int, **attrs: object) -> OpLowering:
     """A stack of layers; ``states``: how many each has."""
 
-    def row(n: Site) -> Results:
+    def lower(n: AtenLoweringContext) -> Results:
         dropped, training = n["dropout"], n["train"]
         if training and dropped:
             raise NotLowered("it drops values between its layers at random")
@@ -61,10 +62,10 @@ def _recurrent(op: str, states: int, **attrs: object) -> Row:
         y = str(b.permute(x, dims=[1, 0, 2])) if n["batch_first"] else x
         return [y, *(_joined(n, last) for last in lasts)]
 
-    return row
+    return lower
 
 
-ROWS: dict[str, Row] = {
+LOWERINGS: dict[str, OpLowering] = {
     "gru.input": _recurrent("gru", 1, linear_before_reset=True),
     "lstm.input": _recurrent("lstm", 2),
     "rnn_relu.input": _recurrent("rnn", 1, activation="Relu"),

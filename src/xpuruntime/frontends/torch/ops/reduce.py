@@ -2,79 +2,80 @@
 
 from __future__ import annotations
 
-from .context import NotLowered, Results, Row, Site
+from ...not_lowered import NotLowered
+from .context import AtenLoweringContext, OpLowering, Results
 
-__all__ = ["ROWS"]
+__all__ = ["LOWERINGS"]
 
 
-def _keep(n: Site) -> bool:
+def _keep(n: AtenLoweringContext) -> bool:
     return bool(n["keepdim"]) if "keepdim" in n.args else False
 
 
-def _over(op: str, *, typed: bool = False) -> Row:
+def _over(op: str, *, typed: bool = False) -> OpLowering:
     """Over some dims or all. typed: the op computes in the argument ``dtype``."""
 
-    def row(n: Site) -> Results:
+    def lower(n: AtenLoweringContext) -> Results:
         dim = n.axes() if "dim" in n.args else None
         attrs = {"dtype": n["dtype"]} if typed and n.args["dtype"] is not None else {}
         return str(n.b.call(op, n.x, dim=dim, keepdim=_keep(n), **attrs))
 
-    return row
+    return lower
 
 
-def _truth(op: str) -> Row:
+def _truth(op: str) -> OpLowering:
     """Of bool and numbers; of uint8 they give uint8. An empty list of dims reduces nothing."""
 
-    def row(n: Site) -> Results:
+    def lower(n: AtenLoweringContext) -> Results:
         if n.args.get("dim") == [] and n.spec().rank:
             raise NotLowered("an empty list of dims")
         dim = n.axes() if "dim" in n.args else None
         return n.cast(str(n.b.call(op, n.x, dim=dim, keepdim=_keep(n))), n.out().dtype)
 
-    return row
+    return lower
 
 
-def _var(n: Site) -> Results:
+def _var(n: AtenLoweringContext) -> Results:
     correction = n["correction"]
     given = 1.0 if correction is None else float(correction)
     return str(n.b.var(n.x, dim=n.axes(), keepdim=_keep(n), correction=given))
 
 
-def _var_mean(n: Site) -> Results:
+def _var_mean(n: AtenLoweringContext) -> Results:
     return [str(_var(n)), str(n.b.mean(n.x, dim=n.axes(), keepdim=_keep(n)))]
 
 
-def _vector_norm(n: Site) -> Results:
+def _vector_norm(n: AtenLoweringContext) -> Results:
     x = n.x if n["dtype"] is None else n.cast(n.x, n["dtype"])
     return str(n.b.vector_norm(x, ord=float(n["ord"]), dim=n.axes(), keepdim=_keep(n)))
 
 
-def _best(op: str) -> Row:
+def _best(op: str) -> OpLowering:
     return lambda n: str(n.b.call(op, n.x, dim=n["dim"], keepdim=_keep(n)))
 
 
-def _extreme(op: str, whole: str) -> Row:
+def _extreme(op: str, whole: str) -> OpLowering:
     """max.dim gives values and places; max alone the largest of all."""
 
-    def row(n: Site) -> Results:
+    def lower(n: AtenLoweringContext) -> Results:
         if "dim" not in n.args:
             return str(n.b.call(whole, n.x))
         values, indices = n.b.call(op, n.x, dim=n["dim"], keepdim=_keep(n))
         return [values, indices]
 
-    return row
+    return lower
 
 
-def _running(op: str) -> Row:
+def _running(op: str) -> OpLowering:
     return lambda n: str(n.b.call(op, n.x, dim=n["dim"], dtype=n["dtype"]))
 
 
-def _cdist(n: Site) -> Results:
+def _cdist(n: AtenLoweringContext) -> Results:
     n.ignore("compute_mode")
     return str(n.b.cdist(n.x, n.t("x2"), p=float(n["p"])))
 
 
-ROWS: dict[str, Row] = {
+LOWERINGS: dict[str, OpLowering] = {
     "_cdist_forward": _cdist,
     "_pdist_forward": lambda n: str(n.b.pdist(n.x, p=float(n["p"]))),
     "all": _truth("all"),

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from .context import NotLowered, Results, Row, Site
+from ...not_lowered import NotLowered
+from .context import AtenLoweringContext, OpLowering, Results
 
-__all__ = ["ROWS"]
+__all__ = ["LOWERINGS"]
 
 _NEAREST = {"mode": "nearest", "coordinates": "asymmetric", "nearest": "floor"}
 _EXACT = {"mode": "nearest", "coordinates": "half_pixel", "nearest": "round_prefer_ceil"}
 
 
-def _scales(n: Site, rank: int) -> list[float]:
+def _scales(n: AtenLoweringContext, rank: int) -> list[float]:
     """The factors that were given: they, and not the ratio of sizes, place the samples."""
     if "scale_factors" in n.args:
         n.ignore("output_size")
@@ -28,8 +29,8 @@ def _scales(n: Site, rank: int) -> list[float]:
     return [1.0, 1.0, *(float(f) for f in factors)]
 
 
-def _upsample(rank: int, **words: Any) -> Row:
-    def row(n: Site) -> Results:
+def _upsample(rank: int, **words: Any) -> OpLowering:
+    def lower(n: AtenLoweringContext) -> Results:
         n.ignore("output_size")
         scales, attrs = _scales(n, rank), dict(words)
         if n.spec().dtype.value == "uint8" and attrs["mode"] != "nearest":
@@ -42,10 +43,10 @@ def _upsample(rank: int, **words: Any) -> Row:
             attrs["exclude_outside"] = True
         return str(n.b.resize(n.x, size=n.out().shape, scales=scales, **attrs))
 
-    return row
+    return lower
 
 
-def _grid(n: Site) -> Results:
+def _grid(n: AtenLoweringContext) -> Results:
     modes, paddings = ("linear", "nearest", "cubic"), ("zeros", "border", "reflection")
     made = n.b.grid_sample(
         n.x,
@@ -57,11 +58,11 @@ def _grid(n: Site) -> Results:
     return str(made)
 
 
-def _affine_grid(n: Site) -> Results:
+def _affine_grid(n: AtenLoweringContext) -> Results:
     return str(n.b.affine_grid(n.x, size=n["size"], align_corners=n["align_corners"]))
 
 
-_KINDS: dict[str, Row] = {
+_KINDS: dict[str, OpLowering] = {
     "upsample_nearest1d": _upsample(1, **_NEAREST),
     "upsample_nearest2d": _upsample(2, **_NEAREST),
     "upsample_nearest3d": _upsample(3, **_NEAREST),
@@ -76,7 +77,7 @@ _KINDS: dict[str, Row] = {
     "_upsample_bicubic2d_aa": _upsample(2, mode="cubic", antialias=True, cubic_a=-0.5),
 }
 
-ROWS: dict[str, Row] = (
+LOWERINGS: dict[str, OpLowering] = (
     _KINDS
     | {f"{name}.vec": row for name, row in _KINDS.items()}
     | {"affine_grid_generator": _affine_grid, "grid_sampler_2d": _grid, "grid_sampler_3d": _grid}

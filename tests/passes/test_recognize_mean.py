@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from xpuruntime.decisions import Reason, Support
 from xpuruntime.ir import Graph, GraphBuilder, Node
-from xpuruntime.passes import Context, recognise_mean
+from xpuruntime.passes import PassContext, recognize_mean
 
 
 def test_adaptive_pools_of_one_place(golden) -> None:
     golden(
-        "recognise_mean",
+        "recognize_mean",
         """
         input %x: float32[2, 8, 5, 6]
         %a: float32[2, 8, 1, 1] = adaptive_avg_pool(%x, output_size=[1, 1])
@@ -32,7 +32,7 @@ def test_adaptive_pools_of_one_place(golden) -> None:
 def test_windows_as_large_as_the_input(golden) -> None:
     window, plain = "stride=[1, 1]", "dilation=[1, 1]"
     golden(
-        "recognise_mean",
+        "recognize_mean",
         f"""
         input %x: float32[2, 8, 5, 6]
         %a: float32[2, 8, 1, 1] = avg_pool(%x, kernel_size=[5, 6], {window}, padding=[0, 0], {plain})
@@ -60,6 +60,6 @@ def test_a_policy_that_names_a_kernel_of_pools_keeps_one() -> None:
         asked.append(op)
         return Support.no(Reason.FORCED, "a pool of somebody's own")
 
-    assert recognise_mean.run(graph, Context(may_become=refused)) is graph
+    assert recognize_mean.run(graph, PassContext(may_become=refused)) is graph
     assert asked == ["mean"]
-    assert [n.op for n in recognise_mean.run(graph).nodes] == ["mean"]
+    assert [n.op for n in recognize_mean.run(graph).nodes] == ["mean"]

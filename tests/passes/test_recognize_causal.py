@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from xpuruntime import ir
 from xpuruntime.decisions import Reason, Support
 from xpuruntime.ir import Const, Graph, GraphBuilder, Node
-from xpuruntime.passes import Context, recognise_causal, run_passes
+from xpuruntime.passes import PassContext, recognize_causal, run_passes
 from xpuruntime.testing.alike import difference
 from xpuruntime.types import DType
 
@@ -63,11 +63,11 @@ def _positions(length: int, compare: str = "le", shift: int = 0) -> Mask:
     return made
 
 
-def _after(graph: Graph, context: Context | None = None) -> Node:
+def _after(graph: Graph, context: PassContext | None = None) -> Node:
     """The attention after the pass, which computes the same and changes nothing a second time."""
-    after = recognise_causal.run(graph, context)
+    after = recognize_causal.run(graph, context)
     ir.verify(after)
-    assert recognise_causal.run(after, context) is after
+    assert recognize_causal.run(after, context) is after
     assert difference(graph, after) == ""
     (node,) = (n for n in after.nodes if n.op == "attention")
     return node
@@ -81,7 +81,7 @@ def _is_causal(graph: Graph, offset: int = 0) -> bool:
 
 def test_a_mask_of_positions(golden) -> None:
     golden(
-        "recognise_causal",
+        "recognize_causal",
         """
         input %q: float32[2, 3, 4, 8]
         input %k: float32[2, 3, 4, 8]
@@ -132,7 +132,7 @@ def test_a_mask_that_hides_nothing_goes() -> None:
         node = _after(_attention(_constant(values)))
         assert (len(node.inputs), node.attrs["causal"]) == (3, False)
     symbolic = _attention(_constant(np.ones((1, 1), np.bool_)), "queries", "keys")
-    assert len(recognise_causal.run(symbolic).nodes[-1].inputs) == 3
+    assert len(recognize_causal.run(symbolic).nodes[-1].inputs) == 3
 
 
 @pytest.mark.parametrize(("own", "offset", "after"), [(0, 0, 0), (2, 0, 0), (1, 3, 1), (-1, 0, -1)])
@@ -149,7 +149,7 @@ def test_an_offset_that_is_a_symbol_stays() -> None:
     offset = b.values[past].spec.shape[0]
     b.output("y", b.attention(q, q, q, b.constant(_causal(4, 4)), causal=True, causal_offset=offset))
     graph = b.build()
-    assert recognise_causal.run(graph) is graph
+    assert recognize_causal.run(graph) is graph
 
 
 def _changed(place: tuple[int, int], values: NDArray[Any], to: Any) -> NDArray[Any]:
@@ -176,7 +176,7 @@ OTHERS: dict[str, Any] = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_masks_stay(name: str) -> None:
     graph = _attention(_constant(OTHERS[name]))
-    assert recognise_causal.run(graph) is graph
+    assert recognize_causal.run(graph) is graph
 
 
 def test_masks_that_are_not_known_stay() -> None:
@@ -187,22 +187,22 @@ def test_masks_that_are_not_known_stay() -> None:
         lambda b: b.gt(b.rand(size=[5, 5]), -1.0),
     ):
         graph = _attention(mask)
-        assert recognise_causal.run(graph) is graph
+        assert recognize_causal.run(graph) is graph
     symbolic = _attention(_constant(np.zeros((1, 1), np.bool_)), "queries", "keys")
-    assert recognise_causal.run(symbolic) is symbolic
+    assert recognize_causal.run(symbolic) is symbolic
 
 
 def test_an_index_outside_its_dim_is_the_runs_to_say() -> None:
     graph = _attention(
         lambda b: b.index_select(b.constant(_causal()), b.constant(np.array([0, 1, 2, 3, 9])), dim=0)
     )
-    assert recognise_causal.run(graph) is graph
+    assert recognize_causal.run(graph) is graph
 
 
 def test_a_weight_that_somebody_can_tell() -> None:
     graph = _attention(lambda b: b.slice(b.weight("m", "bool[1, 1, 8, 8]"), dim=2, end=5), keys=8)
     for values, causal in ((_causal(8, 8), True), (_causal(8, 8, 1), True), (_causal(8, 8).T, False)):
-        after = recognise_causal.run(graph, Context(peek=lambda weight, m=values: m[None, None]))
+        after = recognize_causal.run(graph, PassContext(peek=lambda weight, m=values: m[None, None]))
         assert after.nodes[-1].attrs["causal"] == causal
         assert ("m" in after.weight_names) != causal
         assert difference(graph, after, weights={"m": values[None, None]}) == ""
@@ -210,10 +210,10 @@ def test_a_weight_that_somebody_can_tell() -> None:
 
 def test_long_sequences() -> None:
     for length, causal in ((2048, True), (4096, True), (4097, False)):
-        after = recognise_causal.run(_attention(_positions(length), length, length, heads=1, groups=1))
+        after = recognize_causal.run(_attention(_positions(length), length, length, heads=1, groups=1))
         assert after.nodes[-1].attrs["causal"] == causal
     window = _attention(_positions(2048, "gt", -1024), 2048, 2048)
-    assert recognise_causal.run(window) is window
+    assert recognize_causal.run(window) is window
 
 
 def test_a_chain_that_is_too_long_stays() -> None:
@@ -221,7 +221,7 @@ def test_a_chain_that_is_too_long_stays() -> None:
         graph = _attention(
             lambda b, n=count: reduce(lambda m, _: b.logical_not(m), range(n), b.constant(_causal()))
         )
-        assert (recognise_causal.run(graph) is graph) == (count == 64)
+        assert (recognize_causal.run(graph) is graph) == (count == 64)
 
 
 def test_layers_share_a_mask_and_keep_their_sources() -> None:
@@ -236,7 +236,7 @@ def test_layers_share_a_mask_and_keep_their_sources() -> None:
       output "y" = %y
     }
     """)
-    after = recognise_causal.run(graph)
+    after = recognize_causal.run(graph)
     assert [n.attrs["causal"] for n in after.nodes] == [True, True]
     assert difference(graph, after) == ""
     for before, node in zip(graph.nodes[-2:], after.nodes, strict=True):
@@ -248,7 +248,7 @@ def test_a_mask_that_leaves_the_graph_is_computed() -> None:
     q, mask = b.input("q", "float32[1, 2, 5, 4]"), _positions(5)(b := b)
     b.output("m", mask)
     b.output("y", b.attention(q, q, q, mask))
-    after = recognise_causal.run(graph := b.build())
+    after = recognize_causal.run(graph := b.build())
     assert after.nodes[-1].attrs["causal"]
     assert difference(graph, after) == ""
 
@@ -261,14 +261,14 @@ def test_a_policy_that_forbids_keeps_the_mask() -> None:
         return Support.no(Reason.FORCED, "a rule names the comparison")
 
     graph = _attention(_positions(5))
-    assert recognise_causal.run(graph, Context(may_fuse=refused)) is graph
+    assert recognize_causal.run(graph, PassContext(may_fuse=refused)) is graph
     assert asked == [["arange", "view", "view", "add", "le", "attention"]]
 
 
 def test_where_nothing_computes_attention_it_is_written_out_with_its_mask() -> None:
     graph = _attention(_constant(_causal()))
-    context = Context(has_kernel=lambda op: op != "attention")
-    assert recognise_causal.run(graph, context) is graph
+    context = PassContext(has_kernel=lambda op: op != "attention")
+    assert recognize_causal.run(graph, context) is graph
     after = run_passes(graph, context=context)
     assert "attention" not in {n.op for n in after}
     assert difference(graph, after) == ""
@@ -297,4 +297,4 @@ def test_one_changed_element_is_seen(queries: int, keys: int, offset: int) -> No
         for place in itertools.product(range(queries), range(keys)):
             to = not mask[place] if low is None else low if mask[place] else 0
             graph = _attention(_constant(_changed(place, values, to)), queries, keys)
-            assert recognise_causal.run(graph) is graph, place
+            assert recognize_causal.run(graph) is graph, place

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 def test_bert(golden) -> None:
     golden(
-        "recognise_attention",
+        "recognize_attention",
         """
         input %q: float32[2, 3, 5, 4]
         input %k: float32[2, 3, 6, 4]
@@ -27,7 +27,7 @@ def test_bert(golden) -> None:
 
 def test_scale_on_both_and_a_guard(golden) -> None:
     golden(
-        "recognise_attention",
+        "recognize_attention",
         """
         input %q: float32[1, 3, 5, 4]
         input %k: float32[1, 3, 4, 5]
@@ -52,7 +52,7 @@ def test_scale_on_both_and_a_guard(golden) -> None:
 
 def test_bool_masks(golden) -> None:
     golden(
-        "recognise_attention",
+        "recognize_attention",
         """
         input %q: float32[2, 3, 5, 4]
         input %k: float32[2, 3, 4, 6]
@@ -77,7 +77,7 @@ def test_bool_masks(golden) -> None:
 
 def test_gpt_puts_a_low_number(golden) -> None:
     golden(
-        "recognise_attention",
+        "recognize_attention",
         """
         input %q: float32[2, 3, 5, 4]
         input %k: float32[2, 3, 4, 6]
@@ -102,7 +102,7 @@ def test_gpt_puts_a_low_number(golden) -> None:
 
 def test_batches_of_heads(golden) -> None:
     golden(
-        "recognise_attention",
+        "recognize_attention",
         """
         input %q: float32[6, 5, 4]
         input %k: float32[6, 4, 5]
@@ -125,7 +125,7 @@ def test_batches_of_heads(golden) -> None:
 
 def test_grouped_keys(golden) -> None:
     golden(
-        "recognise_attention",
+        "recognize_attention",
         """
         input %q: float32[2, 6, 5, 4]
         input %k: float32[2, 3, 5, 4]
@@ -150,7 +150,7 @@ def test_grouped_keys(golden) -> None:
 
 def test_scores_that_others_read_stay(golden) -> None:
     golden(
-        "recognise_attention",
+        "recognize_attention",
         """
         input %q: float32[2, 3, 5, 4]
         input %k: float32[2, 3, 4, 6]
@@ -171,7 +171,7 @@ def test_scores_that_others_read_stay(golden) -> None:
 
 def test_a_scale_after_the_mask_stays(golden) -> None:
     golden(
-        "recognise_attention",
+        "recognize_attention",
         """
         input %q: float32[2, 3, 5, 4]
         input %k: float32[2, 3, 4, 6]

@@ -1,4 +1,4 @@
-"""Contents of tensors that neither an input nor a weight decides: PyTorch computes them at import where a size or a number reads them."""
+"""ConstantEvaluator of tensors that neither an input nor a weight decides: PyTorch computes them at import where a size or a number reads them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from .nodes import listed
 
-__all__ = ["Contents"]
+__all__ = ["ConstantEvaluator"]
 
 _LARGEST = 1 << 20
 """Elements of the largest tensor that is computed."""
@@ -15,7 +15,7 @@ _DEEPEST = 500
 """Nodes in a row behind a content that is asked for."""
 
 
-class Contents:
+class ConstantEvaluator:
     """Evaluates nodes of an exported program whose operands are all constants of the program.
 
     given: constants of the program and numbers that were found, by FX node.

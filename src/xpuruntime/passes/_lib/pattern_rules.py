@@ -10,15 +10,15 @@ from ...decisions import Support
 from ...errors import IrError
 from ...ir import Editor, Graph, Match, Node, find
 from ...ir.match import Op
-from .context import Context
+from .context import PassContext
 
-__all__ = ["Make", "Recognised", "recognise"]
+__all__ = ["Make", "PatternRule", "apply_patterns"]
 
 Make: TypeAlias = "Callable[[Editor, Node, Match], Any]"
 
 
 @dataclass(frozen=True, slots=True)
-class Recognised:
+class PatternRule:
     """A way of writing an op: what it looks like, when it counts, and what it is.
 
     pattern: the expression. where: constraints on a match (True, or why not). make: puts the op in the root's place.
@@ -29,9 +29,9 @@ class Recognised:
     where: tuple[Callable[[Match], Any], ...] = ()
 
 
-def recognise(graph: Graph, ways: Iterable[Recognised], context: Context | None) -> Graph:
+def apply_patterns(graph: Graph, ways: Iterable[PatternRule], context: PassContext | None) -> Graph:
     """The graph with every way of writing replaced, one after the other."""
-    context = context or Context()
+    context = context or PassContext()
     for way in ways:
         if any(n.op in way.pattern.op.split("|") for n in graph.nodes):
             found = find(graph, way.pattern, (*way.where, _allowed(context, graph)))
@@ -40,11 +40,11 @@ def recognise(graph: Graph, ways: Iterable[Recognised], context: Context | None)
     return graph
 
 
-def _allowed(context: Context, graph: Graph) -> Callable[[Match], Support]:
+def _allowed(context: PassContext, graph: Graph) -> Callable[[Match], Support]:
     return lambda match: context.may_fuse(graph, match.nodes)
 
 
-def _replaced(graph: Graph, way: Recognised, matches: Iterable[Match]) -> Graph:
+def _replaced(graph: Graph, way: PatternRule, matches: Iterable[Match]) -> Graph:
     roots = {m.root.name: m for m in matches}
 
     def rule(editor: Editor, node: Node) -> None:

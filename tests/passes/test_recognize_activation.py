@@ -5,7 +5,7 @@ from __future__ import annotations
 
 def test_silu_and_gate(golden) -> None:
     golden(
-        "recognise_activation",
+        "recognize_activation",
         """
         input %x: float32[3]
         input %z: float32[3]
@@ -24,7 +24,7 @@ def test_silu_and_gate(golden) -> None:
 
 def test_gelu(golden) -> None:
     golden(
-        "recognise_activation",
+        "recognize_activation",
         """
         input %x: float32[3]
         %a: float32[3] = div(%x, 1.4142135)
@@ -42,7 +42,7 @@ def test_gelu(golden) -> None:
 
 def test_gelu_half_first(golden) -> None:
     golden(
-        "recognise_activation",
+        "recognize_activation",
         """
         input %x: float32[3]
         %h: float32[3] = mul(%x, 0.5)
@@ -60,7 +60,7 @@ def test_gelu_half_first(golden) -> None:
 
 def test_gelu_tanh(golden) -> None:
     golden(
-        "recognise_activation",
+        "recognize_activation",
         """
         input %x: float32[3]
         %p: float32[3] = pow(%x, 3.0)
@@ -81,7 +81,7 @@ def test_gelu_tanh(golden) -> None:
 
 def test_hardswish(golden) -> None:
     golden(
-        "recognise_activation",
+        "recognize_activation",
         """
         input %x: float32[3]
         %a: float32[3] = add(%x, 3.0)
@@ -101,7 +101,7 @@ def test_hardswish(golden) -> None:
 
 def test_mish(golden) -> None:
     golden(
-        "recognise_activation",
+        "recognize_activation",
         """
         input %x: float32[3]
         %a: float32[3] = softplus(%x)
@@ -117,7 +117,7 @@ def test_mish(golden) -> None:
 
 def test_other_numbers_are_no_gelu(golden) -> None:
     golden(
-        "recognise_activation",
+        "recognize_activation",
         """
         input %x: float32[3]
         %a: float32[3] = div(%x, 1.5)
@@ -139,7 +139,7 @@ def test_other_numbers_are_no_gelu(golden) -> None:
 
 def test_a_gate_that_broadcasts_stays(golden) -> None:
     golden(
-        "recognise_activation",
+        "recognize_activation",
         """
         input %x: float32[2, 3]
         input %z: float32[2, 1]

@@ -1,4 +1,4 @@
-"""A part of an ONNX model, cut from its own nodes: what an engine gets of a region, so that nothing is lost by way of the IR."""
+"""Extraction of subgraphs of an ONNX model from its original nodes, so that an engine loses nothing by way of the IR."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ...protocols import ModelSource
 from .check import check_onnx
 from .opaque import captured
 from .proto import dtype_table, sub_graphs
-from .types import Types
+from .types import OnnxTypes
 
-__all__ = ["Original"]
+__all__ = ["OnnxExtractor"]
 
 
-class Original:
-    """An ONNX model whose graph is ``graph``; parsed once, cut as often as wanted. Raises ModelError."""
+class OnnxExtractor:
+    """An ONNX model whose graph is ``graph``, parsed once for any number of extractions. Raises ModelError."""
 
     def __init__(self, model: ModelSource, graph: Graph) -> None:
         import onnx
@@ -46,17 +46,17 @@ class Original:
         self._tensors = {t.name: t for t in self._proto.graph.initializer}
         self._sparse = {t.values.name: t for t in self._proto.graph.sparse_initializer}
 
-    def cut(self, inputs: Sequence[str], outputs: Sequence[str], own: Collection[str]) -> Any:
-        """An ``onnx.ModelProto`` that makes ``outputs`` of ``inputs``, or a Support that says why the original has no such part.
+    def extract(self, inputs: Sequence[str], outputs: Sequence[str], own: Collection[str]) -> Any:
+        """Return an ``onnx.ModelProto`` that computes ``outputs`` from ``inputs``, or a Support with the reason why the original has no such part.
 
-        own: names of the model's nodes that may be in it. Nodes of which the IR kept nothing (shape arithmetic that was folded, constants)
-        come along. Weights come along too. The walk goes from the outputs back to the inputs.
+        own: names of the model's nodes that may be taken. Nodes that the IR folded away (shape arithmetic, constants) are taken too, as are
+        weights. The walk goes backward from the outputs.
         """
         import onnx
 
         unknown = next((v for v in (*inputs, *outputs) if not self._has(v)), None)
         if unknown is not None:
-            return _no(f"the original has no value {unknown!r}")
+            return _no(f"the original model has no value")
         alive = {s.name for n in self.graph.nodes if n.op != "constant" for s in n.sources}
         taken: set[int] = set()
         tensors: dict[str, Any] = {}
@@ -70,7 +70,7 @@ class Original:
                 continue
             index = self._maker.get(value)
             if index is None:
-                return _no(f"it reads {value!r}, which does not enter the region in the IR")
+                return _no(f"it reads {value!r}, which is not an input of the region in the IR")
             if index in taken:
                 continue
             if self._names[index] not in own and self._names[index] in alive:
@@ -94,7 +94,7 @@ class Original:
         return value in self._maker or any(i.name == value for i in self._proto.graph.input)
 
     def _shell(self) -> Any:
-        """The model without its graph: versions, functions, metadata."""
+        """Return the model without its graph: versions, functions, metadata."""
         import onnx
 
         shell = onnx.ModelProto(ir_version=self._proto.ir_version, producer_name=self._proto.producer_name)
@@ -103,7 +103,7 @@ class Original:
         return shell
 
     def _info(self, value: str) -> Any:
-        """Name and type of a value: as the model declares it, else as the IR knows it."""
+        """Return the ValueInfoProto of a value as the model declares it, else as the IR knows it."""
         import onnx
 
         graph = self._proto.graph
@@ -114,7 +114,7 @@ class Original:
         if declared is not None or spec is None:
             return declared or onnx.ValueInfoProto(name=value)
         info = onnx.ValueInfoProto(name=value)
-        info.type.CopyFrom(Types(dtype_table(onnx), set(self.graph.symbols)).proto(spec))
+        info.type.CopyFrom(OnnxTypes(dtype_table(onnx), set(self.graph.symbols)).proto(spec))
         return info
 
 

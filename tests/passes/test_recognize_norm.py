@@ -5,7 +5,7 @@ from __future__ import annotations
 
 def test_rms_norm(golden) -> None:
     golden(
-        "recognise_norm",
+        "recognize_norm",
         """
         input %x: float32[2, 5, 4]
         weight %w: float32[4]
@@ -25,7 +25,7 @@ def test_rms_norm(golden) -> None:
 
 def test_layer_norm(golden) -> None:
     golden(
-        "recognise_norm",
+        "recognize_norm",
         """
         input %x: float32[2, 5, 4]
         weight %w: float32[4]
@@ -49,7 +49,7 @@ def test_layer_norm(golden) -> None:
 
 def test_softmax(golden) -> None:
     golden(
-        "recognise_norm",
+        "recognize_norm",
         """
         input %x: float32[2, 4]
         %m: float32[2, 1] = amax(%x, dim=[1], keepdim=true)
@@ -67,7 +67,7 @@ def test_softmax(golden) -> None:
 
 def test_another_dim_stays(golden) -> None:
     golden(
-        "recognise_norm",
+        "recognize_norm",
         """
         input %x: float32[2, 5, 4]
         %a: float32[2, 5, 4] = mul(%x, %x)
@@ -89,7 +89,7 @@ def test_another_dim_stays(golden) -> None:
 
 def test_a_scale_of_another_shape_stays_outside(golden) -> None:
     golden(
-        "recognise_norm",
+        "recognize_norm",
         """
         input %x: float32[2, 4]
         input %w: float32[2, 4]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 def test_slices(golden) -> None:
     golden(
-        "recognise_rope",
+        "recognize_rope",
         """
         input %x: float32[2, 3, 5, 4]
         weight %f: float32[5, 2]
@@ -34,7 +34,7 @@ def test_slices(golden) -> None:
 
 def test_split_and_a_table_per_example(golden) -> None:
     golden(
-        "recognise_rope",
+        "recognize_rope",
         """
         input %x: float32[2, 3, 5, 4]
         input %f: float32[2, 5, 2]
@@ -68,7 +68,7 @@ def test_split_and_a_table_per_example(golden) -> None:
 
 def test_rows_of_tables_that_positions_name(golden) -> None:
     golden(
-        "recognise_rope",
+        "recognize_rope",
         """
         input %x: float32[2, 3, 5, 4]
         input %p: int64[2, 5]
@@ -96,7 +96,7 @@ def test_rows_of_tables_that_positions_name(golden) -> None:
 
 def test_halves_that_nobody_knows_to_be_equal_stay(golden) -> None:
     golden(
-        "recognise_rope",
+        "recognize_rope",
         """
         input %x: float32[2, 3, 5, 4]
         weight %cos: float32[5, 4]
