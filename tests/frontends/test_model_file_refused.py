@@ -45,7 +45,7 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
         r"is not an ONNX model; got 12 bytes; .* The file is truncated, corrupted",
     ),
     "zeros": (lambda: b"\0" * 64, r"is not an ONNX model"),
-    "another message": (lambda: value("x").SerializeToString(), r"is not (a whole|an) ONNX model"),
+    "another message": (lambda: value("x").SerializeToString(), r"is not (a complete|an) ONNX model"),
     "IR in memory": (lambda: b"<?xml version='1.0'?><net/>", r"is OpenVINO XML without its weights"),
     "no graph": (lambda: onnx.ModelProto(ir_version=8), r"without a graph, an opset_import, outputs"),
     "unknown op": (

@@ -56,7 +56,7 @@ class OnnxExtractor:
 
         unknown = next((v for v in (*inputs, *outputs) if not self._has(v)), None)
         if unknown is not None:
-            return _no(f"the original model has no value")
+            return _no(f"the original model has no value {unknown!r}")
         alive = {s.name for n in self.graph.nodes if n.op != "constant" for s in n.sources}
         taken: set[int] = set()
         tensors: dict[str, Any] = {}

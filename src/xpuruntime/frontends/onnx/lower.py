@@ -60,7 +60,7 @@ class OnnxLowering:
             except Exception as error:
                 if not is_fault(error) or isinstance(error, MemoryError):
                     raise
-                reason = f"its attributes or operands do not match the op"
+                reason = f"its attributes or operands do not match the op ({type(error).__name__}: {error})"
             self.v.undo(mark)
             if not self._inlined(node, domain, scope, mark):
                 self.v.undo(mark)
@@ -86,7 +86,7 @@ class OnnxLowering:
         if row is None:
             raise NotLowered(WHY.get(op, "the op is not in the table of ONNX ops"))
         if opset < OLDEST and version(op, opset) != version(op, OLDEST):
-            raise NotLowered(f"opset {opset} defines the op differently from opset")
+            raise NotLowered(f"opset {opset} defines the op differently from opset {OLDEST}")
         inputs = [self.v.value(i, scope) if i else None for i in node.input]
         while inputs and inputs[-1] is None:
             inputs.pop()

@@ -1,4 +1,4 @@
-"""OnnxValues during lowering: names, known content, and where weights are stored."""
+"""Values during lowering: names, known content, and where weights are stored."""
 
 from __future__ import annotations
 

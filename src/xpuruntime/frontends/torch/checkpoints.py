@@ -1,7 +1,7 @@
-"""Names by which checkpoints hold a module's tensors, where these differ from the module's own.
+"""Names of a module's tensors in checkpoints, where they differ from the module's.
 
-transformers 5 renames weights when it saves and loads (``vit.layers.0`` is ``vit.encoder.layer.0`` in a file). Which names it writes is known
-to the model's own library only, which is loaded already where such a model is.
+transformers 5 renames weights when it saves and loads (``vit.layers.0`` is ``vit.encoder.layer.0`` in a file). Only the library
+itself knows these names, and it is already imported if such a model exists.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _LIBRARY = "transformers.core_model_loading"
 
 
 def saved_names(module: Any) -> dict[str, str]:
-    """Return, by the name of a tensor in the module, what ``save_pretrained`` of the model that holds it calls the tensor.
+    """Return the name that ``save_pretrained`` uses for a tensor, by the tensor's name in the module.
 
-    Names that stay the same, and tensors that are saved in pieces, are not in it. The names of a model inside a module keep its prefix.
+    Unchanged names, and tensors that are saved in pieces, are left out. Names of a model inside a module keep its prefix.
     """
     revert = getattr(sys.modules.get(_LIBRARY), "revert_weight_conversion", None)
     found: dict[str, str] = {}
@@ -35,7 +35,7 @@ def saved_names(module: Any) -> dict[str, str]:
         marks = {name: tensor.to("meta") for name, tensor in model.state_dict().items()}
         try:
             written = {id(mark): name for name, mark in revert(model, dict(marks)).items()}
-        except Exception as error:  # a function of another project, for whose models the own names are tried
+        except Exception as error:  # a third-party function failed: fall back to the module's own names
             _log.debug("names in checkpoints of %s are unknown: %s", type(model).__name__, error)
             continue
         for name, mark in marks.items():

@@ -1,4 +1,4 @@
-"""ConstantEvaluator of tensors that neither an input nor a weight decides: PyTorch computes them at import where a size or a number reads them."""
+"""Evaluation of tensors that depend on constants alone. PyTorch computes them at import if a size or a number depends on them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from .nodes import listed
 __all__ = ["ConstantEvaluator"]
 
 _LARGEST = 1 << 20
-"""Elements of the largest tensor that is computed."""
+"""Maximum elements of a tensor that is computed."""
 _DEEPEST = 500
-"""Nodes in a row behind a content that is asked for."""
+"""Maximum depth of nodes behind a value."""
 
 
 class ConstantEvaluator:
-    """Evaluates nodes of an exported program whose operands are all constants of the program.
+    """Evaluates nodes of an exported program whose operands are all constants.
 
-    given: constants of the program and numbers that were found, by FX node.
+    constants: constants of the program and numbers computed so far, by FX node.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class ConstantEvaluator:
         self._found: dict[Any, Any] = {}
 
     def of(self, node: Any) -> Any:
-        """The node's value, a tensor, a number or a list of them; None where an input, a weight or a random draw decides it."""
+        """Return the node's value (tensor, number, or list of them); None if it depends on an input, a weight or a random draw."""
         return self._of(node, 0)
 
     def _of(self, node: Any, depth: int) -> Any:
@@ -52,14 +52,14 @@ class ConstantEvaluator:
             here = {"device": "cpu"} if "device" in kwargs else {}
             with torch.no_grad():
                 made = node.target(*args, **{**kwargs, **here})
-        except Exception:  # the walk says what is wrong with the call
+        except Exception:  # the lowering reports what is wrong with the call
             return None
         tensors = [t for t in listed(made) if isinstance(t, torch.Tensor)]
         return made if all(t.numel() <= _LARGEST for t in tensors) else None
 
 
 def _is_plain(node: Any) -> bool:
-    """Whether the node gives the same for the same operands, changes nothing and makes nothing large."""
+    """Return whether the node is deterministic, has no side effects and creates nothing large."""
     import torch
 
     if node.target is operator.getitem:

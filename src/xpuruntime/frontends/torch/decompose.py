@@ -1,4 +1,4 @@
-"""From an ExportedProgram to functional ATen ops: what is taken apart, and what PyTorch cannot take apart."""
+"""Decomposition of an ExportedProgram to functional ATen ops."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _EXECUTING = re.compile(r"While executing %(\w+)")
 
 
 def decomposed(program: Any, whole: Collection[str], who: str) -> Any:
-    """The program in functional ATen, composite ops taken apart except those in ``whole`` (ATen names). Raises ModelError.
+    """Return the program in functional ATen, with composite ops decomposed except those in ``whole`` (ATen names). Raise ModelError.
 
-    An op that PyTorch fails to take apart stays whole, too: the walk says what it is where there is no row for it.
+    An op that PyTorch fails to decompose stays whole, too; the lowering then makes it opaque if it is not in the table.
     """
     torch = find_torch()
     left: set[str] = set()
@@ -52,14 +52,14 @@ def decomposed(program: Any, whole: Collection[str], who: str) -> Any:
                 continue
             raise ModelError(
                 who,
-                "cannot be taken apart to ATen ops",
+                "cannot be decomposed to ATen ops",
                 got=first_lines(text.partition("While executing")[0]) + _place(node),
-                do="Make torch.export.export(model, inputs).run_decompositions() work first; its reason stands above.",
+                do="Make torch.export.export(model, inputs).run_decompositions() work first; the traceback above has its reason.",
             ) from error
 
 
 def without_checks(program: Any) -> Any:
-    """The program without assertions about numbers that tensors hold: PyTorch 2.11 cannot trace what some of them ask."""
+    """Return the program without assertions on the content of tensors, some of which PyTorch 2.11 cannot trace."""
     module = copy.deepcopy(program.graph_module)
     for node in reversed(list(module.graph.nodes)):
         if node.op == "call_function" and str(node.target).startswith("aten._assert_"):
@@ -80,14 +80,14 @@ def without_checks(program: Any) -> Any:
 
 
 def _failing(program: Any, text: str) -> Any:
-    """The node of the program that PyTorch was at when it failed; None where its error does not say."""
+    """Return the node that PyTorch failed at; None if its error does not say."""
     match = _EXECUTING.search(text)
     nodes = {n.name: n for n in program.graph.nodes}
     return None if match is None else nodes.get(match[1])
 
 
 def _place(node: Any) -> str:
-    """Op and line of code of a node."""
+    """Return the op and the line of code of a node, for messages."""
     if node is None:
         return ""
     source = source_of(node, str(node.target))
@@ -96,21 +96,21 @@ def _place(node: Any) -> str:
 
 
 def refuse_extra_dims(program: Any, who: str) -> None:
-    """Refuse to take an LSTM apart where this PyTorch would give its last states another shape than the module does. Raises ModelError."""
+    """Raise ModelError if decomposing an LSTM would give its last states another shape than the module's in this PyTorch version."""
     for node in program.graph.nodes:
         for k in (1, 2):
             if node.op == "call_function" and has_extra_dim(node, k) and users(node, k):
                 shape = list(node.meta["val"][k].shape)
                 raise ModelError(
                     who,
-                    "has an LSTM that is not read whole, and PyTorch gives the last states of its parts a dim too many",
+                    "has an LSTM that must be decomposed, and PyTorch's decomposition gives its last states an extra dim",
                     got=f"{node.name}: {shape} with PyTorch {find_torch().__version__}",
-                    do="Use another version of PyTorch, or only the LSTM's outputs.",
+                    do="Use another version of PyTorch, or only the LSTM's output.",
                 )
 
 
 def _changed_constants(program: Any) -> list[str]:
-    """Tensors that the model holds as plain attributes and writes to."""
+    """Return the names of tensors that are plain attributes of the model and that it writes to."""
     constants = {
         s.arg.name: s.target for s in program.graph_signature.input_specs if s.kind.name == "CONSTANT_TENSOR"
     }

@@ -1,4 +1,4 @@
-"""PyTorch's symbolic sizes as dims: sums, products and floor divisions, under the names that the user gave."""
+"""Conversion of PyTorch's symbolic sizes to dims: sums, products and floor divisions, with the user's names."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _PROBES = (2, 3, 5, 7, 16, 31)
 
 
 class SymbolNames:
-    """Names of symbols, and what is known of their ranges.
+    """Names and ranges of symbols.
 
     names: PyTorch's symbol (``s77``) -> ours.
-    known: symbols of ours that a value's shape binds when the graph runs; others stand for content of tensors.
-    fixed: PyTorch's symbols for contents that the program decides, and what they are.
+    known: our symbols that a value's shape binds at run time; others stand for the content of tensors.
+    fixed: PyTorch's symbols whose values the program determines.
     """
 
     def __init__(self) -> None:
@@ -28,25 +28,25 @@ class SymbolNames:
         self.fixed: dict[str, int] = {}
 
     def fix(self, size: Any, value: int) -> None:
-        """From here on the size, where it is one symbol, is the value."""
+        """Fix the size, if it is a single symbol, to the value from now on."""
         expr = getattr(getattr(size, "node", None), "expr", None)
         if expr is not None and expr.is_Symbol:
             self.fixed[str(expr)] = value
 
     def name(self, symbol: Any, wanted: str) -> None:
-        """Call a symbol of PyTorch's so, unless it has a name, or the name is another's."""
+        """Name a PyTorch symbol, unless it has a name. A taken name gets a number."""
         taken = set(self.names.values())
         names = itertools.chain([wanted], (f"{wanted}_{i}" for i in itertools.count(2)))
         self.names.setdefault(str(symbol), next(n for n in names if n not in taken))
 
     def dim(self, size: Any) -> DimLike:
-        """An int or a SymInt as a dim. Raises NotLowered for what a dim cannot say."""
+        """Return an int or a SymInt as a dim. Raise NotLowered for one that a dim cannot express."""
         if isinstance(size, int) and not isinstance(size, bool):
             return size
         return self.expression(size.node.expr)
 
     def expression(self, expr: Any) -> DimLike:
-        """A sympy expression as a dim. Raises NotLowered."""
+        """Return a sympy expression as a dim. Raise NotLowered."""
         if fixed := {s: self.fixed[str(s)] for s in expr.free_symbols if str(s) in self.fixed}:
             expr = expr.subs(fixed)
         if expr.is_Integer:
@@ -57,7 +57,7 @@ class SymbolNames:
         if kind == "Pow" and args[1].is_Integer and args[1] > 0:
             kind, args = "Mul", (args[0],) * int(args[1])
         if kind not in ("Add", "Mul", "FloorDiv", "CleanDiv", "Mod", "PythonMod"):
-            raise NotLowered(f"the size {expr} is no sum, product or floor division")
+            raise NotLowered(f"the size {expr} is not a sum, product or floor division")
         first, *rest = (self.expression(a) for a in args)
         for other in rest:
             if kind == "Add":
@@ -71,7 +71,7 @@ class SymbolNames:
         return first
 
     def ranges(self, constraints: Mapping[Any, Any]) -> dict[str, list[int | None]]:
-        """[smallest, largest] by symbol, where PyTorch knows one; None is no bound."""
+        """Return [min, max] by symbol, where PyTorch knows a range; None is unbounded."""
         found: dict[str, list[int | None]] = {}
         for symbol, span in constraints.items():
             name = self.names.get(str(symbol))
@@ -81,29 +81,29 @@ class SymbolNames:
 
 
 def _bound(value: Any) -> int | None:
-    """An integer bound; PyTorch writes infinity in several ways."""
+    """Return an integer bound, or None for each of PyTorch's ways to write infinity."""
     if not getattr(value, "is_Integer", isinstance(value, int)):
         return None
     return int(value) if abs(int(value)) < 2**62 else None
 
 
 def dtype_of(dtype: Any) -> DType:
-    """A torch dtype as ours. Raises NotLowered for one that no tensor of the graph has."""
+    """Return a torch dtype as a DType. Raise NotLowered for one that the IR lacks."""
     try:
         return DType(str(dtype).removeprefix("torch."))
     except ValueError as error:
-        raise NotLowered(f"the graph has no dtype {dtype}") from error
+        raise NotLowered(f"the IR has no dtype") from error
 
 
 def spec_of(tensor: Any, symbols: SymbolNames) -> TensorSpec:
-    """Shape and dtype of a (fake) tensor. Raises NotLowered for a sparse one, and for what ``SymbolNames.dim`` cannot say."""
+    """Return shape and dtype of a (fake) tensor. Raise NotLowered for a sparse one, and for sizes that a dim cannot express."""
     if str(tensor.layout) != "torch.strided":
         raise NotLowered(f"its layout is {tensor.layout}")
     return TensorSpec(tuple(symbols.dim(d) for d in tensor.shape), dtype_of(tensor.dtype))
 
 
 def alike(ours: TensorSpec, theirs: TensorSpec) -> bool:
-    """The same dtype and shape. Symbolic sizes that are written differently are compared by value at several places."""
+    """Return whether dtype and shape are equal. Symbolic sizes that are written differently are compared at sample values."""
     if ours.dtype is not theirs.dtype or ours.rank != theirs.rank:
         return False
     return ours.shape == theirs.shape or all(map(_equal, ours.shape, theirs.shape))
@@ -125,7 +125,7 @@ def _at(value: DimLike, values: Mapping[str, int]) -> DimLike:
 
 
 def _grids(symbols: Sequence[str]) -> list[dict[str, int]]:
-    """Sizes to try: each symbol takes each probe, the others another one."""
+    """Return sample sizes: each symbol takes each probe, the others different ones."""
     count = len(_PROBES)
     return [
         {s: 840 * _PROBES[(start + step * i) % count] for i, s in enumerate(symbols)}

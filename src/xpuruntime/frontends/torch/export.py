@@ -1,4 +1,4 @@
-"""From a module to an ExportedProgram: example inputs, dynamic shapes, and torch's own "no" made readable."""
+"""Export of a module to an ExportedProgram: example inputs, dynamic shapes, and readable errors."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ __all__ = ["exported", "find_torch", "first_lines", "quiet", "speaker"]
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _INTERNAL = re.compile(r"[/\\](torch[/\\](?!nn[/\\])|xpuruntime[/\\]frontends[/\\]|contextlib\.py)")
-"""Files whose lines say nothing of the model: PyTorch's own but its layers, and this package's."""
+"""Frames that say nothing about the model: PyTorch's own, except its layers, and this package's."""
 _CALLS = {
-    "_detect_is_causal_mask": "Give tgt_is_causal=True or False beside tgt_mask= (is_causal= beside mask= of an encoder): "
+    "_detect_is_causal_mask": "Pass tgt_is_causal=True or False with tgt_mask= (is_causal= with mask= of an encoder): "
     "without it PyTorch compares the mask's content. Or export the part without it."
 }
-"""Functions of PyTorch's layers that read a tensor's content -> how to call the layer so that they do not."""
-_CONTROL_FLOW = "Take the branch on something known at export (a shape, a flag), write it with torch.where or torch.cond, or export the part without it."
+"""Functions of PyTorch's layers that read a tensor's content -> how to avoid it in the call."""
+_CONTROL_FLOW = "Branch on something known at export (a shape, a flag), use torch.where or torch.cond, or export the part without it."
 _REASONS = (
     (
         "not a known type",
-        "takes or returns an object that PyTorch cannot take apart into tensors",
+        "takes or returns an object that PyTorch cannot flatten into tensors",
         "Return tensors, tuples or dicts (transformers: config.use_cache = False), or register the type with torch.export.register_dataclass.",
     ),
     ("data-dependent", "branches on the content of a tensor", _CONTROL_FLOW),
@@ -34,7 +34,7 @@ _REASONS = (
     (
         "Constraints violated",
         "does not allow the dynamic shapes asked for",
-        "Take a torch.export.Dim as torch suggests, or leave that dim out.",
+        "Use the torch.export.Dim that PyTorch suggests, or omit that dim.",
     ),
     (
         "dynamic_shapes",
@@ -45,7 +45,7 @@ _REASONS = (
 
 
 def find_torch() -> Any:
-    """The torch package. Raises EngineUnavailable when it is missing, or too old for ``torch.export``."""
+    """Return the torch package. Raise EngineUnavailable if it is missing, or too old for ``torch.export``."""
     try:
         import torch
     except ImportError as error:
@@ -66,16 +66,16 @@ def find_torch() -> Any:
 
 
 def speaker(name: str) -> str:
-    """Who speaks in messages."""
+    """Return the speaker of messages."""
     return f"extract_ir({name!r})"
 
 
 def exported(model: Any, example_inputs: Any, dynamic_shapes: Any, who: str) -> Any:
-    """The ExportedProgram of a module on example inputs.
+    """Return the ExportedProgram of a module for example inputs.
 
     example_inputs: a tensor, a tuple of positional arguments, or a dict of keyword arguments.
-    dynamic_shapes: as ``torch.export.export`` takes it; a dim may also be a text, which is its name.
-    Raises InputError for inputs of another kind, ModelError when PyTorch cannot export the model.
+    dynamic_shapes: as in ``torch.export.export``; a dim may also be a string, which is its name.
+    Raise InputError for inputs of another kind, ModelError if PyTorch cannot export the model.
     """
     torch = find_torch()
     args, kwargs = _arguments(example_inputs, who)
@@ -84,13 +84,13 @@ def exported(model: Any, example_inputs: Any, dynamic_shapes: Any, who: str) -> 
     try:
         with torch.no_grad(), quiet():
             return torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
-    except Exception as error:  # torch raises many kinds, most of them RuntimeErrors of its own
+    except Exception as error:  # PyTorch raises many classes, most of them its own RuntimeErrors
         text = str(error).strip() or type(error).__name__
         what, do = next(
             ((what, do) for key, what, do in _REASONS if key in text or key in type(error).__name__),
             (
                 "cannot be exported",
-                "Make torch.export.export(model, inputs) work first; its reason stands above.",
+                "Make torch.export.export(model, inputs) work first; the traceback above has its reason.",
             ),
         )
         if "branches" in what:
@@ -99,13 +99,13 @@ def exported(model: Any, example_inputs: Any, dynamic_shapes: Any, who: str) -> 
 
 
 def first_lines(text: str, count: int = 6) -> str:
-    """Without addresses of objects, which say nothing."""
+    """Return the first lines of a text, without object addresses."""
     lines = [_ADDRESS.sub("", line.strip()) for line in text.splitlines() if line.strip()]
     return " ".join(lines[:count])[:900]
 
 
 def _branch(error: BaseException, text: str) -> str:
-    """The condition that PyTorch could not decide, and the line of code that asks it."""
+    """Return the condition that PyTorch could not decide, and the line of code that evaluates it."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not _INTERNAL.search(f.filename)]
     if not frames:
         return text
@@ -114,13 +114,13 @@ def _branch(error: BaseException, text: str) -> str:
 
 
 def _functions(error: BaseException) -> list[str]:
-    """Known functions of PyTorch's layers that were running."""
+    """Return the known functions of PyTorch's layers in the traceback."""
     return [f.name for f in traceback.extract_tb(error.__traceback__) if f.name in _CALLS]
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Torch's own deprecations are torch's."""
+    """Suppress PyTorch's internal deprecation warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -138,12 +138,12 @@ def _arguments(given: Any, who: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
         who,
         "needs example inputs",
         got=type(given).__name__,
-        do="Give one tensor, a tuple of positional arguments, or a dict of keyword arguments.",
+        do="Pass one tensor, a tuple of positional arguments, or a dict of keyword arguments.",
     )
 
 
 def _named_dims(shapes: Any, seen: dict[str, Any]) -> Any:
-    """Texts become dims of that name; one name is one dim."""
+    """Return dynamic shapes with strings replaced by dims; one name is one dim."""
     torch = find_torch()
     if isinstance(shapes, str):
         return seen.setdefault(shapes, torch.export.Dim(shapes))
@@ -155,13 +155,13 @@ def _named_dims(shapes: Any, seen: dict[str, Any]) -> Any:
 
 
 def _without_ones(args: Any, kwargs: Any, shapes: Any, model: Any) -> tuple[Any, Any]:
-    """Examples whose dynamic dims are 2 where they were 1: PyTorch takes a 1 for a fixed size."""
+    """Return the examples with dynamic dims of 1 expanded to 2, because PyTorch specializes a 1."""
     if not shapes:
         return args, kwargs
     if isinstance(shapes, Mapping):
         try:
             bound = inspect.signature(getattr(model, "forward", model)).bind(*args, **kwargs)
-        except TypeError:  # no call of this model, as torch will say
+        except TypeError:  # not a valid call of this model; torch.export reports it
             return args, kwargs
         for name, value in bound.arguments.items():
             bound.arguments[name] = _grown(value, shapes.get(name))
@@ -186,5 +186,5 @@ def _grown(value: Any, shape: Any) -> Any:
 
 
 def _moves(wanted: Any) -> bool:
-    """Whether a dim is asked to be dynamic (``Dim.STATIC`` asks for the contrary)."""
+    """Return whether a dim is requested as dynamic (``Dim.STATIC`` requests the contrary)."""
     return "STATIC" not in str(wanted)

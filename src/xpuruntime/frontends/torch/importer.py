@@ -1,13 +1,13 @@
-"""PyTorch models to the IR, over ``torch.export``: an nn.Module or an ExportedProgram.
+"""Import of PyTorch models through ``torch.export``: an nn.Module or an ExportedProgram.
 
     graph = extract_ir(model, x)                        # or (x, y), or {"tokens": t, "mask": m}
-    graph, weights = import_torch(model, x)             # weights: array by name, over the module's own memory
-    save_ir(graph, weights, "model_ir.json")            # and model_ir.safetensors beside it
+    graph, weights = import_torch(model, x)             # weights: arrays by name, sharing the module's memory
+    save_ir(graph, weights, "model_ir.json")            # and model_ir.safetensors next to it
 
-Ops are lowered by the table in ``torch_ops``; composite ops that have a row there stay whole, all others are taken apart by PyTorch's
-own decompositions to core ATen. What has no exact form is an ``opaque`` node with its reason. Buffers that the model changes become
-states. No parameter is read: a model on the meta device becomes the same graph,
-but for the data of what no checkpoint holds. Every node keeps its FX name, ATen op, module path, and
+Ops are lowered by the table in ``ops``. Composite ops with an entry stay whole; PyTorch decomposes all others to core ATen.
+An op without an exact form becomes an ``opaque`` node with its reason. Buffers that the model changes become
+states. No parameter is read: a model on the meta device gives the same graph, without the data of tensors that no checkpoint
+has. Every node carries its FX name, ATen op, module path, and
 line of code.
 """
 
@@ -34,7 +34,7 @@ __all__ = ["TorchImport", "extract_ir", "import_torch", "save_ir", "weights_of"]
 
 
 class TorchImport(NamedTuple):
-    """A graph, and its weights by name for whoever runs or writes it."""
+    """A graph and its weights by name."""
 
     graph: Graph
     weights: TorchWeights
@@ -43,7 +43,7 @@ class TorchImport(NamedTuple):
 def extract_ir(
     model: Any, example_inputs: Any = None, *, model_name: str = "", dynamic_shapes: Any = None
 ) -> Graph:
-    """The graph of a PyTorch model. Parameters and errors as ``import_torch``."""
+    """Return the graph of a PyTorch model. Parameters and errors are those of ``import_torch``."""
     return import_torch(model, example_inputs, model_name=model_name, dynamic_shapes=dynamic_shapes).graph
 
 
@@ -51,23 +51,23 @@ def extract_ir(
 def import_torch(
     model: Any, example_inputs: Any = None, *, model_name: str = "", dynamic_shapes: Any = None
 ) -> TorchImport:
-    """The graph of a PyTorch model, and its weights.
+    """Return the graph of a PyTorch model and its weights.
 
     model:          an ``nn.Module`` in eval mode, on any device (``meta`` too), or a ``torch.export.ExportedProgram``.
-    example_inputs: what the module is called with: one tensor, a tuple of positional arguments, or a dict of keyword arguments. Only
-                    shapes and dtypes count. An ExportedProgram needs none.
-    model_name:     of the graph; by default the class's.
-    dynamic_shapes: which dims may change from run to run: as ``torch.export.export`` takes it (``{"x": {0: Dim("batch")}}``); a dim may
-                    also be a text, its name. Every other dim is fixed to the example's.
+    example_inputs: arguments of the call: one tensor, a tuple of positional arguments, or a dict of keyword arguments. Only
+                    shapes and dtypes matter. An ExportedProgram needs none.
+    model_name:     name of the graph; by default the class's.
+    dynamic_shapes: dims that may change from run to run, as in ``torch.export.export`` (``{"x": {0: Dim("batch")}}``); a dim may
+                    also be a string, its name. All other dims are fixed to the example's.
 
-    Inputs are named as forward's parameters; outputs ``output``, or ``output_0`` ... for several, or by their keys or fields. Weights have
-    the module's own names; two names of one tensor are one weight. What no checkpoint of the module holds (buffers that are not persistent,
-    tensors that ``forward`` makes) travels in the graph, up to 16 MiB each. A state ``<buffer>.state`` starts from the weight ``<buffer>``.
-    ``graph.metadata``: ``aliases`` (further names of a weight's tensor, in the module and in its checkpoints, by the
-    weight's name, where there are any), ``torch`` (version), ``ranges`` ([smallest, largest] by symbol), ``specialized`` (dims asked to be dynamic that the model
+    Inputs have the names of forward's parameters. Outputs are ``output``, or ``output_0`` ... for several, or their keys or fields. Weights
+    have the module's names; tied weights are one weight. Tensors that no checkpoint of the module has (buffers that are not persistent,
+    tensors created in ``forward``) are stored in the graph, up to 16 MiB each. A state ``<buffer>.state`` starts from the weight ``<buffer>``.
+    ``graph.metadata``: ``aliases`` (other names of a weight's tensor, in the module and in its checkpoints, by the
+    weight's name, if there are any), ``torch`` (version), ``ranges`` ([min, max] by symbol), ``specialized`` (dynamic dims that the model
     fixes).
     Raises EngineUnavailable without PyTorch 2.6 or later; InputError for example inputs of another kind; ModelError for a model that PyTorch
-    cannot export, that is in training mode and behaves differently in it, or that changes its inputs in place.
+    cannot export, that is in training mode with an effect on the outputs, or that changes its inputs in place.
     """
     torch = find_torch()
     name = model_name or _name_of(model)
@@ -84,7 +84,7 @@ def import_torch(
             who,
             "is not a PyTorch model",
             got=type(model).__name__,
-            do="Give an nn.Module or a torch.export.ExportedProgram.",
+            do="Pass an nn.Module or a torch.export.ExportedProgram.",
         )
     whole = set(TABLE)
     while True:
@@ -95,14 +95,14 @@ def import_torch(
             return TorchImport(graph, TorchWeights(attempt.tensors))
         if "lstm.input" in refused:
             refuse_extra_dims(attempt.program, who)
-        whole -= refused  # what a row could not take whole, PyTorch may take apart
+        whole -= refused  # PyTorch may decompose what the table could not lower
 
 
 def weights_of(model: Any) -> Mapping[str, Array]:
-    """Weights of a module or an ExportedProgram as arrays by name, made when asked for, over the tensors' own memory where they are dense
-    and on the CPU. Tensors that ``forward`` makes from Python numbers are in an ExportedProgram only (``import_torch`` has them too).
+    """Return the weights of a module or an ExportedProgram as arrays by name, created on access, sharing memory with contiguous CPU
+    tensors. Tensors that ``forward`` creates from Python numbers are in an ExportedProgram only (and in ``import_torch``).
 
-    Raises ModelError for another kind of model, and on reading a tensor of the meta device.
+    Raise ModelError for another kind of model, and on access to a tensor on the meta device.
     """
     torch = find_torch()
     if isinstance(model, torch.export.ExportedProgram):
@@ -117,15 +117,15 @@ def weights_of(model: Any) -> Mapping[str, Array]:
         "weights_of",
         "is not a PyTorch model",
         got=type(model).__name__,
-        do="Give an nn.Module or a torch.export.ExportedProgram.",
+        do="Pass an nn.Module or a torch.export.ExportedProgram.",
     )
 
 
 def save_ir(graph: Graph, weights: Mapping[str, Array], path: str | os.PathLike[str]) -> Graph:
-    """Write the graph as JSON and its weights beside it, as safetensors of the same name; gives the graph that was written, whose
-    weights point there.
+    """Write the graph as JSON and its weights next to it, as safetensors of the same name. Return the graph that was written, whose
+    weights refer to that file.
 
-    Raises StoreError, FormatError for a dtype that safetensors lacks, ModelError for a weight without content.
+    Raise StoreError, FormatError for a dtype that safetensors lacks, ModelError for a weight without content.
     """
     path = Path(path)
     file = path.with_suffix(".safetensors")
@@ -138,9 +138,9 @@ def save_ir(graph: Graph, weights: Mapping[str, Array], path: str | os.PathLike[
     if missing:
         raise ModelError(
             f"graph {graph.name!r}",
-            "misses weights",
+            "lacks weights",
             got=", ".join(missing[:5]),
-            do="Give their arrays by name.",
+            do="Pass their arrays by name.",
         )
     written = save_weights(held, file)
     refs = tuple(
@@ -159,7 +159,7 @@ def _name_of(model: Any) -> str:
 
 
 def _refuse_training(program: Any, who: str) -> None:
-    """A model that a training mode makes behave differently is not what a user wants to run."""
+    """Raise ModelError if training mode changes what the model computes."""
     for node in program.graph.nodes:
         op = str(node.target)
         named = (

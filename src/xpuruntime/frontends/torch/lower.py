@@ -1,4 +1,4 @@
-"""The walk over an exported program's nodes: each by its row of the table, else opaque with the reason."""
+"""Lowering of an exported program's nodes: each by the op table, else opaque with the reason."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _CONTROL_FLOW = ("cond", "while_loop", "map_impl", "scan", "associative_scan")
 
 
 class UnknownNumber:
-    """A number that a tensor's content decides; whoever reads it is not lowered."""
+    """A number that depends on a tensor's content. A node that reads it is not lowered."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
 
 
 class AtenLowering:
-    """Lowers nodes into ``b``.
+    """The lowering of a program's nodes into ``b``.
 
-    values:  FX node -> TensorRef, a list of them, a dim or another plain value.
-    contents: of what the program itself decides.
-    refused: ATen names whose row did not take a call, so that PyTorch may decompose them instead.
+    values:    FX node -> TensorRef, a list of them, a dim or another plain value.
+    constants: evaluator of nodes that depend on constants alone.
+    refused:   ATen names whose lowering rejected a call, so that PyTorch may decompose them instead.
     """
 
     def __init__(self, b: ImportBuilder, symbols: SymbolNames) -> None:
@@ -47,7 +47,7 @@ class AtenLowering:
         self.refused: set[str] = set()
 
     def nodes(self, nodes: Iterable[Any]) -> None:
-        """Lower nodes in order; inputs and outputs of the program are its caller's business."""
+        """Lower nodes in order. The caller handles inputs and outputs of the program."""
         for node in nodes:
             if node.op == "get_attr":
                 self.values[node] = attribute(node)
@@ -55,7 +55,7 @@ class AtenLowering:
                 self._call(node)
 
     def argument(self, value: Any) -> Any:
-        """An FX argument as a AtenLoweringContext holds it. Raises NotLowered."""
+        """Return an FX argument as an AtenLoweringContext represents it. Raise NotLowered."""
         import torch
         from torch import fx
 
@@ -97,7 +97,7 @@ class AtenLowering:
             return
         op, domain = op_name(target)
         if result is None:
-            self.values[node] = None  # an assertion; it makes nothing
+            self.values[node] = None  # an assertion, which has no result
             return
         with self.b.source(source_of(node, f"{domain}.{op}" if domain else op)):
             mark, before = len(self.b.nodes), self.b.stem
@@ -129,12 +129,12 @@ class AtenLowering:
                 "control flow" if op in _CONTROL_FLOW else f"the op is of the library {domain or 'torch'!r}"
             )
         if row is None and name not in PAIRS:
-            raise NotLowered("the op has no row in the table of ATen ops")
+            raise NotLowered("the op is not in the table of ATen ops")
         arguments = self._arguments(node)
         if any(map(_has_pair, arguments.values())):
             row = PAIRS.get(name)
         if row is None:
-            raise NotLowered("the op has no form for complex numbers")
+            raise NotLowered("the op is not supported for complex numbers")
         site = AtenLoweringContext(
             self.b, op, arguments, self._specs(node), lambda i: users(node, i), dense(node)
         )
@@ -154,7 +154,7 @@ class AtenLowering:
         return results
 
     def _fix_sizes(self, node: Any, results: Sequence[str | ComplexPair | None]) -> None:
-        """Sizes that PyTorch leaves open for this node's content, and that the program decides."""
+        """Fix sizes that PyTorch treats as data-dependent but that the program determines."""
         fresh = {str(symbol) for symbol in node.meta.get("unbacked_bindings") or ()}
         if not fresh:
             return
@@ -167,10 +167,10 @@ class AtenLowering:
     def _checked(
         self, node: Any, position: int, value: str | ComplexPair | None, theirs: TensorSpec | None
     ) -> None:
-        """The result is what PyTorch says it is: a row that errs is found here, and not in somebody's scores."""
+        """Raise NotLowered unless a result has PyTorch's type: a wrong lowering is found here, not in a model's accuracy."""
         if value is None:
             if users(node, position):
-                raise NotLowered(f"its result {position} is not made")
+                raise NotLowered(f"its result {position} is not computed")
             return
         if isinstance(value, ComplexPair) and theirs is not None:
             theirs = real_form(theirs)
@@ -178,7 +178,7 @@ class AtenLowering:
             if has_extra_dim(node, position) and theirs is not None:
                 theirs = replace(theirs, shape=(theirs.shape[0], *theirs.shape[2:]))
             if theirs is not None and not alike(ours, theirs):
-                raise NotLowered(f"its result {position} would be {ours} where PyTorch's is {theirs}")
+                raise NotLowered(f"its result {position} is {ours}, but PyTorch's is {theirs}")
 
     def _arguments(self, node: Any) -> dict[str, Any]:
         schema = node.target._schema.arguments
@@ -187,11 +187,11 @@ class AtenLowering:
         return {name: None if name in FREE else self.argument(value) for name, value in full.items()}
 
     def _specs(self, node: Any) -> list[TensorSpec | None]:
-        """Results as PyTorch infers them."""
+        """Return the results' specs as PyTorch infers them."""
         return [None if v is None else spec_of(v, self.symbols) for v in listed(node.meta["val"])]
 
     def _found(self, mark: int) -> None:
-        """SymbolNames that the new nodes bring in: counts of what an op finds become known, others depend on a tensor's content."""
+        """Register the symbols of new nodes: counts of data-dependent ops become known; any other raises NotLowered."""
         for made in self.b.nodes[mark:]:
             fresh = frozenset().union(*(v.spec.symbols for v in made.outputs if v.spec)) - self.symbols.known
             if fresh and not find_op(made.op).data_dependent:
@@ -201,7 +201,7 @@ class AtenLowering:
     # ── results ──
 
     def _name(self, node: Any, made: Sequence[str | ComplexPair | None], mark: int) -> None:
-        """Results take the FX node's name where they were made here (a view of nothing new keeps the one it has)."""
+        """Give results the FX node's name, except values that existed before (a no-op view keeps its name)."""
         import torch
 
         several = not isinstance(node.meta["val"], torch.Tensor)
@@ -221,7 +221,7 @@ class AtenLowering:
         self.values[node] = refs if several else refs[0]
 
     def _named(self, mark: int, value: str, wanted: str) -> str:
-        """The value's name, after it took the wanted one where it was made since ``mark``."""
+        """Rename a value created since ``mark`` to ``wanted`` if that is free. Return its name."""
         own = any(v.name == value for n in self.b.nodes[mark:] for v in n.outputs)
         if not own or wanted in self.b.values:
             return value
@@ -250,7 +250,7 @@ class AtenLowering:
         return values[index]
 
     def _number(self, node: Any, result: Any) -> Any:
-        """A size, or arithmetic on sizes: known as an expression."""
+        """Return a size, or arithmetic on sizes, as an expression."""
         if type(result).__name__ == "SymInt":
             try:
                 value: DimLike = self.symbols.dim(result)
@@ -259,10 +259,10 @@ class AtenLowering:
             return value
         if isinstance(result, bool | int | float):
             return result
-        return UnknownNumber("it reads a number that is known only when it runs")
+        return UnknownNumber("it reads a number that is known only at run time")
 
     def _content(self, node: Any) -> None:
-        """The number that a tensor of one element holds: one that the program decides; else, as an operand, the tensor itself."""
+        """Set the number in a tensor of one element: a constant if the program determines it, else the tensor itself as an operand."""
         (x,) = node.args
         content = self.contents.of(x)
         if content is not None:
@@ -277,10 +277,10 @@ class AtenLowering:
                     scalar = str(self.b.view(scalar, size=[], name=node.name))
                 self.values[node] = TensorRef(scalar)
             else:
-                self.values[node] = UnknownNumber("it reads a number that is known only when it runs")
+                self.values[node] = UnknownNumber("it reads a number that is known only at run time")
 
     def _inline(self, node: Any) -> None:
-        """A block under another gradient mode is its body."""
+        """Inline the body of a block under another gradient mode."""
         body = next(a for a in node.args if getattr(a, "op", "") == "get_attr")
         graph = self.values[body].graph
         operands = node.args[node.args.index(body) + 1 :]
@@ -313,7 +313,7 @@ class AtenLowering:
         self.values[node] = refs if several else refs[0]
 
     def _given(self, node: Any) -> dict[str, Any]:
-        """Arguments by name; of what has no schema, or an argument that no graph holds, the tensors alone."""
+        """Return arguments by name; without a schema, or with an unsupported argument, the tensors alone."""
         try:
             if hasattr(node.target, "_schema"):
                 return {name: self.joined(value) for name, value in self._arguments(node).items()}
@@ -323,7 +323,7 @@ class AtenLowering:
         return {f"operand_{i}": self.joined(v) for i, v in enumerate(flat) if isinstance(v, TensorRef)}
 
     def joined(self, value: Any) -> Any:
-        """The value with each pair as the one complex tensor that it stands for, which PyTorch makes."""
+        """Return the value with each complex pair as one complex tensor, which PyTorch creates."""
         if isinstance(value, list):
             return [self.joined(v) for v in value]
         if not isinstance(value, ComplexPair):
@@ -341,7 +341,7 @@ class AtenLowering:
         return TensorRef(made)
 
     def _spec(self, value: Any) -> TensorSpec | None:
-        """Of an opaque result; None where the graph has no word for it."""
+        """Return the spec of an opaque result; None if the IR cannot express it."""
         try:
             spec = spec_of(value, self.symbols)
         except (NotLowered, AttributeError):
@@ -351,7 +351,7 @@ class AtenLowering:
 
 
 def _values(value: str | ComplexPair | None) -> list[str]:
-    """Names of a result's tensors: of a pair both."""
+    """Return the names of a result's tensors, both for a complex pair."""
     if value is None:
         return []
     return [value] if isinstance(value, str) else [value.value, value.imaginary]
@@ -364,7 +364,7 @@ def _has_pair(value: Any) -> bool:
 
 
 def _sort_out(name: str, value: Any, inputs: list[str | None], attributes: dict[str, Any]) -> None:
-    """Tensors become inputs, and the attribute says which of them the argument is (``%0``); all else is an attribute."""
+    """Append tensors to the inputs, with an attribute that refers to them (``%0``); everything else becomes an attribute."""
     if isinstance(value, TensorRef):
         attributes[name] = f"%{len(inputs)}"
         inputs.append(value.value)

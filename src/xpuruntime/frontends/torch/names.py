@@ -1,4 +1,4 @@
-"""Names that the user knows: of inputs, outputs, modules, lines of code."""
+"""Names that the user knows: outputs, dims, modules, lines of code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PYTORCH = ("/torch/", "\\torch\\")
 
 
 def source_of(node: Any, op: str) -> Source:
-    """FX node name, ATen op, module path, and the innermost line of code that is not PyTorch's own."""
+    """Return the FX node name, ATen op, module path, and the innermost line of code outside PyTorch."""
     stack = node.meta.get("nn_module_stack") or {}
     paths = [path for path, *_ in stack.values() if not path.startswith("_empty_nn_module")]
     module = paths[-1] if paths else ""
@@ -27,16 +27,16 @@ def source_of(node: Any, op: str) -> Source:
 
 
 def _plain_path(path: str) -> str:
-    """``L['self'].layers.0`` (as strict exports write it) as ``layers.0``."""
+    """Return ``L['self'].layers.0`` (as strict exports write it) as ``layers.0``."""
     return re.sub(r"^L\['self'\]\.?", "", path)
 
 
 def output_names(spec: Any) -> list[str]:
-    """A name per flat output: ``output`` for one alone, ``output_0`` ... for several, keys of dicts and fields by their names."""
+    """Return a name per flat output: ``output`` for a single one, ``output_0`` ... for several; keys and fields by their names."""
     from torch.utils import _pytree as pytree
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the tree's own deprecations
+        warnings.simplefilter("ignore")  # deprecation warnings of pytree itself
         tree = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
         paths = [path for path, _ in pytree.tree_flatten_with_path(tree)[0]]
     names = [".".join(_key(k) for k in path) for path in paths]
@@ -51,10 +51,10 @@ def _key(key: Any) -> str:
 
 
 def declared_dims(shapes: Any, names: list[str]) -> Iterator[tuple[str, int, str]]:
-    """(input, axis, name) for each dim that the user asked to be dynamic; the name is empty for one that has none.
+    """Yield (input, axis, name) for each dim that the user requested as dynamic; the name is empty if it has none.
 
-    shapes: ``dynamic_shapes`` as the user gave it. names: the graph's inputs in order. A nested input is reached by its flat
-    name (``extra_k`` for ``{"extra": {"k": ...}}``), as PyTorch's placeholders are.
+    shapes: the user's ``dynamic_shapes``. names: the graph's inputs in order. Nested inputs have flat names, as PyTorch's
+    placeholders do (``extra_k`` for ``{"extra": {"k": ...}}``).
     """
     entries = shapes.items() if isinstance(shapes, Mapping) else zip(names, shapes or (), strict=False)
     for key, entry in entries:

@@ -1,4 +1,4 @@
-"""What an FX node says of itself: its op, its arguments' defaults, what its results are and who reads them."""
+"""Queries on FX nodes: op, default arguments, results and their readers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["attribute", "default", "dense", "has_extra_dim", "is_number", "liste
 
 
 def op_name(target: Any) -> tuple[str, str]:
-    """("add.Tensor", "aten") of an op; a function that is none has the domain ``torch``."""
+    """Return (op, domain), such as ("add.Tensor", "aten"); a plain function has the domain ``torch``."""
     name = (
         target.name() if callable(getattr(target, "name", None)) else getattr(target, "__name__", str(target))
     )
@@ -18,7 +18,7 @@ def op_name(target: Any) -> tuple[str, str]:
 
 
 def attribute(node: Any) -> Any:
-    """What a ``get_attr`` node gives: an attribute of the module that holds its graph."""
+    """Return the value of a ``get_attr`` node: an attribute of the module that owns its graph."""
     value = node.graph.owning_module
     for part in node.target.split("."):
         value = getattr(value, part)
@@ -26,18 +26,18 @@ def attribute(node: Any) -> Any:
 
 
 def is_number(value: Any) -> bool:
-    """A number of Python, or one of PyTorch's symbolic ones."""
+    """Return whether the value is a Python number or one of PyTorch's symbolic numbers."""
     return type(value).__name__ in ("SymInt", "SymBool", "SymFloat") or isinstance(value, bool | int | float)
 
 
 def listed(value: Any) -> list[Any]:
-    """Several results as they are, one as a list of one."""
+    """Return several results as a list, and one as a list of one."""
     return list(value) if isinstance(value, tuple | list) else [value]
 
 
 def has_extra_dim(node: Any, position: int) -> bool:
-    """Whether PyTorch's own shape of a result has a dim too many, after the first: 2.11 has for the last states of an LSTM, and takes the layer
-    apart by that shape, while the layer itself computes the right one.
+    """Return whether PyTorch's shape of a result has an extra dim after the first. PyTorch 2.11 does so for the last states of an LSTM
+    and decomposes the layer by that shape, while the layer itself computes the correct one.
     """
     if str(node.target) != "aten.lstm.input" or not position:
         return False
@@ -46,7 +46,7 @@ def has_extra_dim(node: Any, position: int) -> bool:
 
 
 def users(node: Any, position: int) -> bool:
-    """Whether somebody reads a result: the node itself where it has one, else the getitem of that place."""
+    """Return whether a result has readers: the node itself for a single result, else a getitem of that position."""
     import torch
 
     if isinstance(node.meta["val"], torch.Tensor):
@@ -55,7 +55,7 @@ def users(node: Any, position: int) -> bool:
 
 
 def dense(node: Any) -> frozenset[str]:
-    """Arguments whose tensors are the whole of their memory, in order."""
+    """Return the names of arguments whose tensors are contiguous and the whole of their storage."""
     names = [a.name for a in node.target._schema.arguments]
     given = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
     tensors = {k: v.meta["val"] for k, v in given.items() if hasattr(v, "meta")}
@@ -72,6 +72,6 @@ def _is_dense(tensor: Any) -> bool:
 
 
 def default(node: Any, name: str) -> Any:
-    """An argument's default value by the op's schema; None without one."""
+    """Return an argument's default value by the op's schema; None without one."""
     (argument,) = (a for a in node.target._schema.arguments if a.name == name)
     return argument.default_value if argument.has_default_value() else None

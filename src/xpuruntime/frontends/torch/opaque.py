@@ -1,4 +1,4 @@
-"""An ATen op that the IR has no form for, computed by PyTorch itself: the node that ``torch_lower`` kept, and arrays."""
+"""Evaluation of opaque ATen nodes by PyTorch itself, on arrays."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["evaluate_opaque", "find_overload", "to_tensor", "torch_version"]
 
 
 def torch_version() -> str:
-    """PyTorch's version. Raises EngineUnavailable without PyTorch."""
+    """Return PyTorch's version. Raise EngineUnavailable without PyTorch."""
     return str(find_torch().__version__)
 
 
 def find_overload(node: Node) -> Any:
-    """The operator of an opaque node. Raises RunError for a name that PyTorch does not have here (a library that is not loaded, control
-    flow).
+    """Return the operator of an opaque node. Raise RunError for a name that PyTorch does not know (a library that is not loaded,
+    control flow).
     """
     torch = find_torch()
     domain, name = str(node.attrs["domain"]), str(node.attrs["op_type"])
@@ -38,9 +38,9 @@ def find_overload(node: Node) -> Any:
 
 
 def evaluate_opaque(node: Node, operands: Sequence[Array | None]) -> tuple[Array | None, ...]:
-    """Results of an opaque ATen node, bfloat16 kept bit by bit. ``operands`` in the order of ``node.inputs``.
+    """Return the results of an opaque ATen node, with bfloat16 kept bit by bit. ``operands`` are in the order of ``node.inputs``.
 
-    Raises RunError with PyTorch's own text.
+    Raise RunError with PyTorch's message.
     """
     torch = find_torch()
     operator = find_overload(node)
@@ -53,7 +53,7 @@ def evaluate_opaque(node: Node, operands: Sequence[Array | None]) -> tuple[Array
     named = {k: v for k, v in given.items() if v is not None or k in required}
     names = [a.name for a in operator._schema.arguments if not a.kwarg_only]
     positional = []
-    for name in names:  # up to the first that is left to its default; the rest by name
+    for name in names:  # up to the first default; the rest by name
         if name not in named:
             break
         positional.append(named.pop(name))
@@ -71,7 +71,7 @@ def evaluate_opaque(node: Node, operands: Sequence[Array | None]) -> tuple[Array
 
 
 def to_tensor(array: Array) -> Any:
-    """A tensor over an array's memory where PyTorch can read it in place; types that NumPy lacks keep their bits."""
+    """Return a tensor that shares an array's memory if PyTorch can read it in place. Types that NumPy lacks keep their bits."""
     torch = find_torch()
     import numpy as np
 
@@ -86,7 +86,7 @@ def to_tensor(array: Array) -> Any:
 
 
 def _argument(value: Any, tensors: Sequence[Any], kind: str) -> Any:
-    """An attribute as the operator takes it: ``%0`` is the first operand, a dtype is PyTorch's."""
+    """Return an attribute as the operator takes it: ``%0`` is the first operand, a dtype becomes PyTorch's."""
     if isinstance(value, str):
         if value.startswith("%") and value[1:].isdigit():
             return tensors[int(value[1:])]

@@ -1,4 +1,4 @@
-"""An exported program as a graph: its inputs, weights and states come in, the walk (``torch_lower``) lowers its nodes, outputs go out."""
+"""Import of one exported program: inputs, weights and states, lowering of nodes (``lower``), outputs."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from .weights import identity, to_array
 
 __all__ = ["ProgramImport"]
 
-_MAX_EMBEDDED = 16 << 20  # bytes of one tensor that travels in the graph
+_MAX_EMBEDDED = 16 << 20  # bytes of one tensor that is stored in the graph
 _CHANGES = ("BUFFER_MUTATION", "PARAMETER_MUTATION")
 
 
 class ProgramImport:
-    """One attempt: a decomposed program, and the graph that it becomes."""
+    """One attempt to import a decomposed program."""
 
     def __init__(
         self, program: Any, name: str, dynamic_shapes: Any, saved: Mapping[str, str] = MappingProxyType({})
@@ -40,10 +40,10 @@ class ProgramImport:
         self.names: dict[str, str] = {}  # PyTorch's name of a tensor -> the weight
         self.first: dict[
             object, str
-        ] = {}  # tensor -> the first of its names, where tied weights have several
+        ] = {}  # tensor -> the first of its names, if tied weights have several
 
     def graph(self, who: str) -> Graph:
-        """Lower the program. Raises ModelError."""
+        """Lower the program. Raise ModelError."""
         signature, torch = self.program.graph_signature, find_torch()
         placeholders = {n.name: n for n in self.nodes if n.op == "placeholder"}
         self._changes(signature, who)
@@ -69,12 +69,12 @@ class ProgramImport:
                 "specialized": self._specialized(placeholders),
             }
         )
-        return self.b.build().rewrite(lambda editor, node: None)  # what only assertions read goes
+        return self.b.build().rewrite(lambda editor, node: None)  # remove nodes that only assertions read
 
     # ── what comes in ──
 
     def _name_symbols(self, inputs: list[tuple[str, Any]]) -> None:
-        """The user's names first; a dim that has none is called by its first place: ``x_0``."""
+        """Name symbols by the user's names first; an unnamed dim after its first use: ``x_0``."""
         vals = {name: node.meta["val"] for name, node in inputs}
         for name, axis, wanted in declared_dims(self.shapes, list(vals)):
             symbol = _symbol(vals[name], axis)
@@ -98,16 +98,16 @@ class ProgramImport:
                 made = spec_of(val, self.symbols)
             except NotLowered as no:
                 raise ModelError(
-                    who, f"has an input {node.name!r} that no graph takes", got=no.reason
+                    who, f"has an input {node.name!r} that the IR cannot represent", got=no.reason
                 ) from no
             self.symbols.known |= made.symbols
             self.lowering.values[node] = TensorRef(self.b.input(node.name, made))
         elif type(val).__name__ == "SymInt":
             raise ModelError(
                 who,
-                f"has a number as its input {node.name!r}",
+                f"has a dynamic number as its input {node.name!r}",
                 got="a dynamic int",
-                do="Give it as a tensor.",
+                do="Pass it as a tensor.",
             )
         else:
             self.lowering.values[node] = spec.arg.value if hasattr(spec.arg, "value") else val
@@ -120,13 +120,13 @@ class ProgramImport:
                 ops = [str(u.args[1]) for u in node.users if len(u.args) > 1]
                 raise ModelError(
                     who,
-                    "has an op that checks or changes something beside its results",
+                    "has an op with side effects",
                     got=", ".join(ops) or "an effect token",
                     do="Use the form without a check (torch.linalg.inv_ex for inv), or export the part without it.",
                 )
             if node.users:
                 raise ModelError(
-                    who, "holds an object that is no tensor", got=f"{spec.target} ({kind.lower()})"
+                    who, "holds an object that is not a tensor", got=f"{spec.target} ({kind.lower()})"
                 )
             return
         if not node.users and spec.target not in self.states:
@@ -154,7 +154,7 @@ class ProgramImport:
             self.lowering.values[node] = TensorRef(name)
 
     def _held(self, spec: Any, node: Any, part: str) -> str:
-        """The real or imaginary part of a complex tensor that no checkpoint holds."""
+        """Declare the real or imaginary part of a complex tensor that no checkpoint has."""
         tensor = getattr(self._tensor(spec).resolve_conj(), part).contiguous()
         name = self._free(f"{spec.target}.{part}")
         made = real_form(spec_of(node.meta["val"], self.symbols))
@@ -177,7 +177,7 @@ class ProgramImport:
         return name
 
     def _aliases(self) -> dict[str, Any]:
-        """Further names of each weight's tensor: in the module, where weights are tied, and in a checkpoint of it."""
+        """Return other names of each weight's tensor: in the module, if weights are tied, and in its checkpoints."""
         named: dict[object, list[str]] = {}
         for target, tensor in self.program.state_dict.items():
             named.setdefault(identity(tensor), []).append(target)
@@ -189,13 +189,13 @@ class ProgramImport:
         return {"aliases": aliases} if aliases else {}
 
     def _free(self, *wanted: str) -> str:
-        """The first of the names that no value has."""
+        """Return the first unused of the names, or a fresh one."""
         return next((n for n in wanted if n not in self.b.values), "") or self.b.fresh(wanted[0])
 
     # ── what goes out ──
 
     def _changes(self, signature: Any, who: str) -> None:
-        """Buffers that are changed become states; inputs must not be."""
+        """Register changed buffers as states. Raise ModelError for changed inputs."""
         for spec in signature.output_specs:
             if spec.kind.name in _CHANGES:
                 self.states[spec.target] = ""
@@ -225,12 +225,12 @@ class ProgramImport:
                     self.b.output(name, made)
 
     def _result(self, value: Any, torch: Any, who: str) -> str | None:
-        """A value that leaves: tensors as they are, numbers and sizes as scalars; None is nothing."""
+        """Return an output value: tensors unchanged, numbers and sizes as scalars; None is no output."""
         if isinstance(value, UnknownNumber) or (
             isinstance(value, Dim) and not value.symbols <= self.symbols.known
         ):
             raise ModelError(
-                who, "returns a number that only its tensors' content tells", do="Return it as a tensor."
+                who, "returns a number that depends on the content of tensors", do="Return it as a tensor."
             )
         if isinstance(value, TensorRef):
             return value.value
@@ -241,7 +241,7 @@ class ProgramImport:
         return None
 
     def _specialized(self, placeholders: Mapping[str, Any]) -> list[str]:
-        """Dims that were asked to be dynamic and that the model fixes."""
+        """Return the dims that were requested as dynamic and that the model fixes."""
         found = []
         for name, axis, _ in declared_dims(self.shapes, [v.name for v in self.b.inputs]):
             val = placeholders[name].meta["val"] if name in placeholders else None
@@ -252,7 +252,7 @@ class ProgramImport:
 
 
 def _symbol(val: Any, axis: int) -> Any:
-    """PyTorch's symbol of an input's dim, where that is one symbol alone."""
+    """Return PyTorch's symbol of an input's dim if the dim is a single symbol."""
     shape = getattr(val, "shape", ())
     size = shape[axis] if axis < len(shape) else None
     expr = getattr(getattr(size, "node", None), "expr", None)

@@ -1,4 +1,4 @@
-"""Weights of a PyTorch model by name: arrays over the tensors' own memory, made when asked for."""
+"""Weights of a PyTorch model by name, as arrays that share memory with the tensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["TorchWeights", "identity", "to_array"]
 
 
 class TorchWeights(Mapping[str, Array]):
-    """Tensors as arrays by name. Raises ModelError for a tensor on the meta device, which has a type and no content."""
+    """Tensors as arrays by name. Raises ModelError for a tensor on the meta device, which has no content."""
 
     def __init__(self, tensors: Mapping[str, Any]) -> None:
         self.tensors = dict(tensors)
@@ -29,17 +29,17 @@ class TorchWeights(Mapping[str, Array]):
 
 
 def to_array(tensor: Any, name: str = "tensor") -> Array:
-    """A tensor's elements as an array: its own memory where it is dense and on the CPU, a copy elsewhere. Raises ModelError."""
+    """Return a tensor's elements as an array: shared memory if it is contiguous and on the CPU, else a copy. Raise ModelError."""
     if tensor.is_meta or not _has_content(tensor):
         raise ModelError(
             f"weight {name!r}",
             "has no content: its tensor is on the meta device",
-            do="Load the model's weights, or give the array by name.",
+            do="Load the model's weights, or pass the array by name.",
         )
     dense = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
     try:
         return dense.numpy()  # type: ignore[no-any-return]
-    except TypeError:  # bfloat16 and float8: NumPy has them from ml_dtypes, PyTorch does not know that
+    except TypeError:  # NumPy has bfloat16 and float8 through ml_dtypes, which PyTorch does not know
         import torch
 
         dtype = DType(str(tensor.dtype).removeprefix("torch."))
@@ -48,12 +48,12 @@ def to_array(tensor: Any, name: str = "tensor") -> Array:
 
 
 def _has_content(tensor: Any) -> bool:
-    """False for the fake tensors of an export."""
+    """Return False for the fake tensors of an export."""
     return type(tensor).__name__ != "FakeTensor"
 
 
 def identity(tensor: Any) -> object:
-    """Equal for two tensors that are the same elements of the same memory: tied weights."""
+    """Return a key that is equal for tensors with the same elements of the same memory: tied weights."""
     if tensor.is_meta or not _has_content(tensor) or not tensor.numel():
         return id(tensor)
     storage = tensor.untyped_storage()

@@ -1,7 +1,7 @@
-"""The table of ATen ops: one row per overload, one file per family. What has no row is decomposed, or becomes opaque.
+"""The table of ATen ops: one lowering per overload, one file per family. An op without an entry is decomposed, or becomes opaque.
 
-A row keeps its op whole: what stands here is taken out of PyTorch's decompositions. A row that cannot take a call exactly raises
-NotLowered; the op is then decomposed where PyTorch can, and opaque with that reason where it cannot.
+An op in the table is taken out of PyTorch's decompositions and stays whole. A lowering that cannot represent a call exactly raises
+NotLowered; the op is then decomposed if PyTorch can, else opaque with that reason.
 """
 
 from __future__ import annotations
@@ -63,4 +63,4 @@ _FILES = (
 )
 
 TABLE: Mapping[str, OpLowering] = joined("ATen op", (file.LOWERINGS for file in _FILES))
-"""ATen name, overload included (``add.Tensor``, ``mm``) -> how it is lowered. Another library's op has its name before it: ``library::op``."""
+"""ATen name with overload (``add.Tensor``, ``mm``) -> its lowering. An op of another library has a prefix: ``library::op``."""

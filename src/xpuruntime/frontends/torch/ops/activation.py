@@ -1,4 +1,4 @@
-"""The non-linear functions of neural networks, and softmax."""
+"""Lowerings of activations and softmax."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ __all__ = ["LOWERINGS"]
 
 
 def _between(low: str | float, high: str | float) -> OpLowering:
-    """Hardtanh and ReLU6: the bounds take the operand's type."""
+    """Return the lowering of Hardtanh or ReLU6; the bounds take the operand's type."""
 
     def lower(n: AtenLoweringContext) -> Results:
         bounds = [n[b] if isinstance(b, str) else b for b in (low, high)]
         if not n.spec().dtype.is_float:
             if any(b != int(b) for b in bounds):
-                raise NotLowered("integers between fractions")
+                raise NotLowered("fractional bounds for integers")
             bounds = [int(b) for b in bounds]
         return str(n.b.clamp(n.x, *bounds))
 
@@ -41,7 +41,7 @@ def _softplus(n: AtenLoweringContext) -> Results:
 
 
 def _prelu(n: AtenLoweringContext) -> Results:
-    """The slope of aten.prelu is one number, or one per channel (dim 1)."""
+    """Lower prelu; aten's slope is one number, or one per channel (dim 1)."""
     slope, x = n.t("weight"), n.spec()
     if n.spec(slope).rank == 1 and x.rank > 1:
         slope = str(n.b.view(slope, size=[-1, *(1,) * (x.rank - 2)]))
@@ -51,7 +51,7 @@ def _prelu(n: AtenLoweringContext) -> Results:
 
 
 def _softmax(op: str) -> OpLowering:
-    """softmax.int may name a dtype, _softmax of a half type may ask for float32: both compute in the result's."""
+    """Return the lowering of softmax in the result's dtype: softmax.int may have one, _softmax of a half type may ask for float32."""
 
     def lower(n: AtenLoweringContext) -> Results:
         n.ignore("half_to_float")

@@ -1,4 +1,4 @@
-"""Attention as one op, grouped heads as they are."""
+"""Lowering of attention as one op, with grouped heads unchanged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["LOWERINGS"]
 
 
 def _four(n: AtenLoweringContext, value: str, lead: tuple[DimLike, ...]) -> str:
-    """[..., heads, length, size] as rank 4: what stands before the heads becomes one dim."""
+    """Return [..., heads, length, size] as rank 4: the dims before the heads become one."""
     shape = n.spec(value).shape
     if len(shape) == 4:
         return value
@@ -22,27 +22,27 @@ def _four(n: AtenLoweringContext, value: str, lead: tuple[DimLike, ...]) -> str:
 
 
 def _attention(n: AtenLoweringContext) -> Results:
-    """A query whose mask hides every key gives 0, here and there. enable_gqa changes nothing: heads that divide are shared."""
+    """Lower scaled_dot_product_attention. A query whose mask hides every key gives 0 in both. enable_gqa has no effect: dividing heads are shared."""
     if n["dropout_p"] != 0.0:
-        raise NotLowered("it drops out")
+        raise NotLowered("dropout is not supported")
     n.ignore("enable_gqa")
     q, k, v = n.t("query"), n.t("key"), n.t("value")
     lead = n.spec(q).shape[:-3]
     for value in (k, v):
         if n.spec(value).shape[:-3] != lead:
-            raise NotLowered("its batches are broadcast")
+            raise NotLowered("broadcast batch dims are not supported")
     if not n.args["enable_gqa"] and not n.spec(q).shape[-3:-2] == n.spec(k).shape[-3:-2]:
-        raise NotLowered("its heads are broadcast")
+        raise NotLowered("broadcast heads are not supported")
     if n.spec(k).shape[-3:-2] != n.spec(v).shape[-3:-2]:
-        raise NotLowered("keys and values differ in heads")
+        raise NotLowered("keys and values have different numbers of heads")
     mask, scale = n.opt("attn_mask"), n["scale"]
     if mask is not None and n.spec(q).rank != 4 and n.spec(mask).rank > 2:
         want = (*lead, *n.spec(q).shape[-3:-2])
         if n.spec(mask).shape[:-2] != want:
-            raise NotLowered("its mask is broadcast over batches of another rank")
+            raise NotLowered("its mask is broadcast over batch dims of another rank")
         mask = _four(n, mask, lead)
     if scale is None and n.spec(q).shape[-1] == 0:
-        raise NotLowered("its heads are empty")
+        raise NotLowered("its head size is 0")
     y = n.b.attention(
         *(_four(n, t, lead) for t in (q, k, v)),
         mask,

@@ -1,4 +1,4 @@
-"""Gradients of layers, for programs that train."""
+"""Lowerings of gradients, for training programs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["LOWERINGS"]
 
 
 def _masked(n: AtenLoweringContext, made: Any) -> Results:
-    """Gradients that ``output_mask`` asks for; the others are nobody's."""
+    """Return the gradients that ``output_mask`` selects; None for the others."""
     values = [made] if isinstance(made, str) else list(made)
     return [v if wanted else None for v, wanted in zip(values, n["output_mask"], strict=True)]
 

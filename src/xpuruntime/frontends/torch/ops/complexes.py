@@ -1,6 +1,6 @@
-"""Complex numbers made of real ones: a pair of tensors, as rotary embeddings and Fourier transforms make and use them.
+"""Lowerings of complex tensors as pairs of real tensors, as in rotary embeddings and Fourier transforms.
 
-A complex tensor that comes in as an input or a weight is a value of a complex dtype, and these rows never see it.
+A complex input or weight is a value of a complex dtype, which these lowerings never see.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _REAL: Mapping[DType, DType] = {DType.COMPLEX64: DType.FLOAT32, DType.COMPLEX128
 
 
 def real_form(spec: TensorSpec) -> TensorSpec:
-    """The type of each part of a pair. Raises NotLowered for a real type."""
+    """Return the type of each part of a pair. Raise NotLowered for a real type."""
     if spec.dtype not in _REAL:
-        raise NotLowered("it makes a real number of a complex one")
+        raise NotLowered("it converts a complex tensor to a real one")
     return TensorSpec(spec.shape, _REAL[spec.dtype])
 
 
 def _parts(n: AtenLoweringContext, name: str) -> tuple[Any, Any]:
-    """Real and imaginary part of an operand in the result's type; None for the imaginary part of a real operand."""
+    """Return real and imaginary part of an operand in the result's type; None for the imaginary part of a real operand."""
     n.read.add(name)
     value = n.args[name]
     kind = real_form(n.out()).dtype if n.out().dtype in _REAL else None
@@ -42,7 +42,7 @@ def _parts(n: AtenLoweringContext, name: str) -> tuple[Any, Any]:
     else:
         parts = n.operand(name), None
         if isinstance(parts[0], str) and n.spec(parts[0]).dtype.is_complex:
-            raise NotLowered(f"its argument {name} is complex, and no pair of real tensors")
+            raise NotLowered(f"its argument {name} is a complex tensor, not a pair of real ones")
     return parts if kind is None else (n.typed(parts[0], kind), n.typed(parts[1], kind))
 
 
@@ -57,19 +57,19 @@ def _mul(n: AtenLoweringContext) -> Made:
 
 
 def _div(n: AtenLoweringContext) -> Made:
-    """By a real number or tensor."""
+    """Lower a division by a real number or tensor."""
     (a, ai), (c, ci) = _parts(n, "self"), _parts(n, "other")
     if ci is not None:
-        raise NotLowered("it divides by a complex number")
+        raise NotLowered("division by a complex number is not supported")
     return ComplexPair(str(n.b.div(a, c)), str(n.b.div(ai, c)))
 
 
 def _sum(op: str) -> PairLowering:
-    """``self + alpha * other``, or their difference."""
+    """Return the lowering of ``self + alpha * other``, or of the difference."""
 
     def lower(n: AtenLoweringContext) -> Made:
         if n.args.get("alpha", 1) != 1:
-            raise NotLowered("it scales a complex operand")
+            raise NotLowered("alpha other than 1 is not supported for complex operands")
         n.ignore("alpha")
         (a, ai), (c, ci) = _parts(n, "self"), _parts(n, "other")
         real = str(n.b.call(op, a, c))
@@ -84,7 +84,7 @@ def _sum(op: str) -> PairLowering:
 
 
 def _each(row: OpLowering) -> PairLowering:
-    """A row that is linear, or moves elements: once for the real parts, once for the imaginary ones."""
+    """Return a lowering that applies a linear or data-moving lowering to the real and the imaginary parts."""
 
     def both(n: AtenLoweringContext) -> Made:
         results = [None if spec is None else real_form(spec) for spec in n.results]
@@ -112,24 +112,24 @@ def _imaginary_part(pair: ComplexPair) -> TensorRef:
 
 
 def _of_pairs(value: Any, part: Callable[[ComplexPair], TensorRef]) -> Any:
-    """An argument with one part of its pairs. Raises NotLowered where pairs and real tensors are joined."""
+    """Return an argument with one part of its pairs. Raise NotLowered if pairs and real tensors are mixed."""
     if isinstance(value, ComplexPair):
         return part(value)
     if isinstance(value, list) and any(isinstance(v, ComplexPair) for v in value):
         if not all(isinstance(v, ComplexPair) for v in value):
-            raise NotLowered("it joins real and complex tensors")
+            raise NotLowered("it mixes real and complex tensors")
         return [part(v) for v in value]
     return value
 
 
 def _where(n: AtenLoweringContext) -> Made:
     if not all(isinstance(n.args[name], ComplexPair) for name in ("self", "other")):
-        raise NotLowered("it chooses between a real and a complex tensor")
+        raise NotLowered("it mixes a real and a complex tensor")
     return _each(elementwise.LOWERINGS["where.self"])(n)
 
 
 def _of_first(function: Callable[[AtenLoweringContext, str, str], Made]) -> PairLowering:
-    """A function of real and imaginary part."""
+    """Return the lowering of a function of the first argument's real and imaginary part."""
 
     def lower(n: AtenLoweringContext) -> Made:
         name = next(iter(n.args))
@@ -141,7 +141,7 @@ def _of_first(function: Callable[[AtenLoweringContext, str, str], Made]) -> Pair
 
 
 def _absolute(n: AtenLoweringContext, x: str, y: str) -> Made:
-    """Without overflow: the larger part times a root between 1 and 1.5; infinite where a part is, even beside NaN."""
+    """Lower abs without overflow: the larger part times a root between 1 and 1.5; infinite if a part is, even if the other is NaN."""
     b = n.b
     u, v = b.abs(x), b.abs(y)
     larger = b.maximum(u, v)
@@ -179,11 +179,11 @@ def _as_complex(n: AtenLoweringContext) -> Made:
 
 
 _SCALES: tuple[Callable[[int], float], ...] = (lambda n: 1.0, lambda n: 1 / math.sqrt(n), lambda n: 1 / n)
-"""What a transform over so many elements is multiplied by, by ATen's number for it."""
+"""Scale factor of a transform by its number of elements, indexed by ATen's normalization mode."""
 
 
 def _fft(n: AtenLoweringContext, x: str, *, forward: bool) -> str:
-    """Transforms of pairs in the last dim, one dim after the other; those that go back divide by the length."""
+    """Add the transforms, one dim after the other, of pairs in the last dim. Inverse ones divide by the length."""
     for dim in n["dim"]:
         x = str(n.b.dft(x, dim=dim % (n.spec(x).rank - 1), inverse=not forward))
     return x
@@ -196,9 +196,9 @@ def _scaled(n: AtenLoweringContext, x: str, sizes: Sequence[DimLike], *, forward
 
 
 def _fixed(size: DimLike) -> int:
-    """Raise NotLowered for a transform of open or no length."""
+    """Return the size. Raise NotLowered for a transform of symbolic or zero length."""
     if not isinstance(size, int) or not size:
-        raise NotLowered(f"it transforms a dim of {size} elements")
+        raise NotLowered(f"a transform over a dim of {size} elements is not supported")
     return size
 
 
@@ -207,7 +207,7 @@ def _parts_of(n: AtenLoweringContext, x: str) -> ComplexPair:
 
 
 def _r2c(n: AtenLoweringContext) -> Made:
-    """Along the last of its dims half of the frequencies, where no more are asked for; then along the others."""
+    """Lower _fft_r2c: onesided (if requested) along the last of its dims, then complex along the others."""
     x, shape, (*others, last) = n.x, n.spec().shape, n["dim"]
     sizes = [shape[d] for d in n["dim"]]
     x = n.cast(x, real_form(n.out()).dtype)
@@ -228,7 +228,7 @@ def _c2c(n: AtenLoweringContext, x: str, y: str) -> Made:
 
 
 def _c2r(n: AtenLoweringContext, x: str, y: str) -> Made:
-    """Along the last of its dims from half of the frequencies to ``last_dim_size`` real numbers."""
+    """Lower _fft_c2r: the last of its dims goes from half of the frequencies to ``last_dim_size`` real numbers."""
     shape, (*others, last), length = n.spec(x).shape, n["dim"], _fixed(n["last_dim_size"])
     sizes = [*(shape[d] for d in others), length]
     made = str(_as_real(n, x, y))
@@ -239,7 +239,7 @@ def _c2r(n: AtenLoweringContext, x: str, y: str) -> Made:
 
 
 def _to_complex(n: AtenLoweringContext) -> Made:
-    """A real tensor as a complex one; what is complex already, and no pair, is the other table's."""
+    """Lower a cast of a real tensor to a complex pair; other casts belong to the other table."""
     if n.out().dtype not in _REAL or n.spec().dtype.is_complex:
         return elementwise.LOWERINGS["_to_copy"](n)
     kind = real_form(n.out()).dtype
@@ -249,7 +249,7 @@ def _to_complex(n: AtenLoweringContext) -> Made:
 
 def _padded(n: AtenLoweringContext) -> Made:
     if n["value"] != 0:
-        raise NotLowered("it pads complex numbers with one that is not 0")
+        raise NotLowered("padding of complex tensors with a value other than 0 is not supported")
     return _each(movement.LOWERINGS["constant_pad_nd"])(n)
 
 
@@ -277,7 +277,7 @@ MAKERS: Mapping[str, PairLowering] = {
     "polar": _polar,
     "view_as_complex": _as_complex,
 }
-"""ATen name of what makes a pair of real tensors -> how."""
+"""ATen name of an op that creates a pair -> its lowering."""
 
 PAIRS: Mapping[str, PairLowering] = (
     {name: _each(row) for name, row in {**_MOVED, **_LINEAR}.items()}
@@ -299,4 +299,4 @@ PAIRS: Mapping[str, PairLowering] = (
         "where.self": _where,
     }
 )  # fmt: skip
-"""ATen name -> how it is lowered where an operand is a pair."""
+"""ATen name -> its lowering if an operand is a pair."""

@@ -1,4 +1,4 @@
-"""One call of an ATen op while it is lowered: what a row of the table sees of it."""
+"""The context in which one call of an ATen op is lowered."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ __all__ = [
 ]
 
 Results: TypeAlias = "str | Sequence[str | None]"
-"""What a row gives back: the value of each result in ATen's order; None for one that nobody reads."""
+"""What a lowering returns: the value of each result in ATen's order; None for one without readers."""
 OpLowering: TypeAlias = "Callable[[AtenLoweringContext], Results]"
 
 FREE = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking", "generator", "implicit"})
-"""Arguments that say where and how a result lies, not what it is; a graph's values are dense and on no device yet."""
+"""Arguments about the storage of a result, which do not matter: a graph's values are dense and on no device yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorRef:
-    """An argument that is a tensor: its value in the graph."""
+    """A tensor argument, as a value of the graph."""
 
     value: str
 
 
 @dataclass(frozen=True, slots=True)
 class ComplexPair(TensorRef):
-    """A complex tensor that was made of real ones: ``value`` is its real part. Only the rows of ``complexes`` take it."""
+    """A complex tensor as a pair of real ones; ``value`` is the real part. Only the lowerings of ``complexes`` accept it."""
 
     imaginary: str
 
 
 class AtenLoweringContext:
-    """Arguments by the names of the op's schema, defaults filled in; results as PyTorch's own inference has them.
+    """One call: arguments by the names of the op's schema, with defaults; results as PyTorch infers them.
 
     b:     the builder; nodes made through it carry this call's source.
-    op:    ATen name, overload included where there is one: ``add.Tensor``, ``mm``.
+    op:    ATen name with overload, if there is one: ``add.Tensor``, ``mm``.
     args:  tensors are ``TensorRef``, symbolic integers ``Dim``, dtypes ``DType``, lists of them lists.
-    read:  names of the arguments that the row has looked at; one that says something and was not read is an error of the row.
+    read:  names of arguments that the lowering has used; ignoring one with a non-default value is an error of the lowering.
     """
 
     __slots__ = ("_dense", "_users", "args", "b", "op", "read", "results")
@@ -76,7 +76,7 @@ class AtenLoweringContext:
         self.read: set[str] = set()
 
     def __getitem__(self, name: str) -> Any:
-        """An argument that is no tensor. Raises NotLowered for a tensor: its content is known only when it runs."""
+        """Return an argument that is not a tensor. Raise NotLowered for a tensor, whose content is known only at run time."""
         self.read.add(name)
         value = self.args[name]
         if isinstance(value, TensorRef):
@@ -87,36 +87,36 @@ class AtenLoweringContext:
 
     @property
     def x(self) -> str:
-        """The first argument, a tensor."""
+        """Return the first argument, a tensor."""
         return self.t(next(iter(self.args)))
 
     def opt(self, name: str) -> str | None:
-        """A tensor that may be absent."""
+        """Return an optional tensor."""
         self.read.add(name)
         value = self.args[name]
         if value is None:
             return None
         if not isinstance(value, TensorRef):
-            raise NotLowered(f"its argument {name} is no tensor")
+            raise NotLowered(f"its argument {name} is not a tensor")
         return value.value
 
     def t(self, name: str) -> str:
-        """A tensor."""
+        """Return a required tensor."""
         value = self.opt(name)
         if value is None:
             raise NotLowered(f"its argument {name} is absent")
         return value
 
     def ts(self, name: str) -> list[str | None]:
-        """A list of tensors, of which some may be absent."""
+        """Return a list of tensors, of which some may be absent."""
         self.read.add(name)
         values = self.args[name]
         if not all(v is None or isinstance(v, TensorRef) for v in values):
-            raise NotLowered(f"its argument {name} is no list of tensors")
+            raise NotLowered(f"its argument {name} is not a list of tensors")
         return [None if v is None else v.value for v in values]
 
     def operand(self, name: str) -> str | bool | int | float | None:
-        """A tensor, or a number that an op takes as an operand; a symbolic size becomes a scalar tensor."""
+        """Return a tensor, or a number that an op takes as an operand; a symbolic size becomes a scalar tensor."""
         self.read.add(name)
         value = self.args[name]
         if isinstance(value, TensorRef):
@@ -128,68 +128,68 @@ class AtenLoweringContext:
         raise NotLowered(f"its argument {name} is a {type(value).__name__}")
 
     def scalar(self, value: DimLike) -> str:
-        """A size as an int64 tensor of rank 0."""
+        """Return a size as an int64 tensor of rank 0."""
         return str(self.b.select(self.b.dims(values=[value]), dim=0, index=0))
 
     def spec(self, value: str | None = None) -> TensorSpec:
-        """Shape and dtype of a value; of the first argument where none is named."""
+        """Return shape and dtype of a value, by default of the first argument."""
         value = self.x if value is None else value
         found = self.b.values[value].spec
         if found is None:
-            raise NotLowered("it reads a value whose type is known only when it runs")
+            raise NotLowered("it reads a value whose type is known only at run time")
         return found
 
     def dense(self, name: str) -> bool:
-        """Whether PyTorch's tensor is the whole of its memory, in order."""
+        """Return whether PyTorch's tensor is contiguous and the whole of its storage."""
         return name in self._dense
 
     # ── results ──
 
     def out(self, position: int = 0) -> TensorSpec:
-        """Shape and dtype of a result, as PyTorch infers it."""
+        """Return shape and dtype of a result, as PyTorch infers it."""
         found = self.results[position] if position < len(self.results) else None
         if found is None:
-            raise NotLowered("its result's shape is known only when it runs")
+            raise NotLowered("its result's shape is known only at run time")
         return found
 
     def dtype(self) -> DType:
-        """The result's dtype; stands for the argument ``dtype`` and for the default that it has."""
+        """Return the result's dtype, which covers the argument ``dtype`` and its default."""
         self.read.add("dtype")
         return self.out().dtype
 
     def wants(self, position: int) -> bool:
-        """Whether somebody reads this result."""
+        """Return whether this result has readers."""
         return self._users(position)
 
     def needed(self, count: int) -> int:
-        """How many results, from the first on, have to be made."""
+        """Return how many results, from the first on, must be computed."""
         return max((i + 1 for i in range(count) if self.wants(i)), default=1)
 
     # ── small helps ──
 
     def cast(self, value: str, dtype: DType) -> str:
-        """The value in another dtype; itself when it has that already."""
+        """Return the value in another dtype; itself if it has that already."""
         return value if self.spec(value).dtype is dtype else str(self.b.cast(value, dtype=dtype))
 
     def typed(self, operand: Any, dtype: DType) -> Any:
-        """An operand in a dtype: a tensor is cast, a number stays as it is."""
+        """Return an operand in a dtype: a tensor is cast, a number stays."""
         return self.cast(operand, dtype) if isinstance(operand, str) else operand
 
     def like(self, number: Any, dtype: DType) -> str:
-        """A scalar constant."""
+        """Return a scalar constant."""
         return str(self.b.constant(np.asarray(number).astype(dtype.numpy)))
 
     def axes(self, name: str = "dim") -> list[int] | None:
-        """Dims to reduce; None, an absent list and an empty one are all of them."""
+        """Return the dims to reduce; None for all of them (None or an empty list)."""
         value = self[name]
         return None if value is None or value == [] else value if isinstance(value, list) else [value]
 
     def ignore(self, *names: str) -> None:
-        """These arguments make no difference to the results here."""
+        """Mark arguments that do not affect the results."""
         self.read.update(names)
 
 
 def listed(value: Any, n: int) -> list[Any]:
-    """One number per spatial dim; ATen lets one stand for all."""
+    """Return one number per spatial dim; in ATen one may stand for all."""
     values = value if isinstance(value, list) else [value]
     return values * n if len(values) == 1 else values

@@ -1,4 +1,4 @@
-"""Convolutions of any rank, and the columns that they are made of."""
+"""Lowerings of convolutions of any rank, im2col and col2im."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WINDOW = ("kernel_size", "stride", "padding", "dilation")
 
 
 def layout(n: AtenLoweringContext, rank: int) -> dict[str, Any]:
-    """Where the kernel of a convolution goes."""
+    """Return the attributes of a convolution's window."""
     attrs: dict[str, Any] = {k: listed(n[k], rank) for k in ("stride", "padding", "dilation")}
     extra = listed(n["output_padding"], rank)
     if n["transposed"]:

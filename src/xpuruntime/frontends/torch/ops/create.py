@@ -1,4 +1,4 @@
-"""Values made without reading an element, and random draws."""
+"""Lowerings of ops that create values, and of random draws."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["LOWERINGS"]
 def _filled(n: AtenLoweringContext, value: object) -> Results:
     n.ignore("size", "stride", "physical_layout", "self")
     if not isinstance(value, bool | int | float):
-        raise NotLowered("it is filled with a value known only when it runs")
+        raise NotLowered("its fill value is known only at run time")
     spec = n.out()
     kind = bool if spec.dtype.value == "bool" else int if spec.dtype.is_integer else float
     if spec.dtype.is_complex:
-        raise NotLowered("it is filled with complex numbers")
+        raise NotLowered("complex fill values are not supported")
     return str(n.b.full(size=spec.shape, value=kind(value), dtype=n.dtype()))
 
 
@@ -26,7 +26,7 @@ def _full(argument: str) -> OpLowering:
 
 
 def _zeros(n: AtenLoweringContext) -> Results:
-    """Also what is left empty: any content is right."""
+    """Lower zeros and uninitialized tensors, for which any content is right."""
     return _filled(n, 0)
 
 
@@ -37,13 +37,13 @@ def _scalar(n: AtenLoweringContext) -> Results:
 
 
 def _arange(n: AtenLoweringContext) -> Results:
-    """Of fractions in an integer type PyTorch has its own reading, which it is asked for."""
+    """Lower arange. PyTorch itself computes fractional bounds in an integer type, for which it has rules of its own."""
     if n.dtype().is_integer and any(isinstance(n[k], float) for k in ("start", "end", "step")):
         import torch
 
         values = torch.arange(n["start"], n["end"], n["step"], dtype=getattr(torch, n.dtype().value))
         if values.numel() > MAX_CONST_ELEMENTS:
-            raise NotLowered("a long range of fractions in an integer type")
+            raise NotLowered("a long range with fractional bounds in an integer type")
         return str(n.b.constant(values.numpy()))
     return str(n.b.arange(start=n["start"], end=n["end"], step=n["step"], dtype=n.dtype()))
 
@@ -66,12 +66,12 @@ def _randperm(n: AtenLoweringContext) -> Results:
 
 
 def _dropout(n: AtenLoweringContext) -> Results:
-    """Only while training; else the operand itself."""
+    """Lower dropout; outside training it is the operand itself."""
     p, train = float(n["p"]), n["train"]
     masked = n.op == "native_dropout"
     if not train or (p == 0.0 and not masked):
         if masked and n.wants(1):
-            raise NotLowered("somebody reads the mask of a dropout that drops nothing")
+            raise NotLowered("the mask of a dropout that drops nothing is read")
         return [n.x, None] if masked else n.x
     made = n.b.dropout(n.x, p=p, train=True, outputs=n.needed(2) if masked else 1)
     return made if isinstance(made, str) else list(made)

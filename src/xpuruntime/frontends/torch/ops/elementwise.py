@@ -1,4 +1,4 @@
-"""Arithmetic, comparison, logic, bits, casts."""
+"""Lowerings of arithmetic, comparisons, logic, bit ops and casts."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ __all__ = ["LOWERINGS", "call", "unary"]
 
 
 def unary(op: str) -> OpLowering:
-    """One tensor, no attributes."""
+    """Return the lowering of an op with one tensor and no attributes."""
     return lambda n: str(n.b.call(op, n.x))
 
 
 def call(op: str, *operands: str, **attrs: str) -> OpLowering:
-    """Arguments as operands, and as attributes: ours=theirs."""
+    """Return the lowering of an op with arguments as operands, and as attributes (ours=theirs)."""
 
     def lower(n: AtenLoweringContext) -> Results:
         given = {ours: n[theirs] for ours, theirs in attrs.items()}
@@ -25,12 +25,12 @@ def call(op: str, *operands: str, **attrs: str) -> OpLowering:
 
 
 def _pair(op: str, first: str = "self", second: str = "other") -> OpLowering:
-    """Two operands; PyTorch's promotion is the IR's."""
+    """Return the lowering of an op with two operands; PyTorch's type promotion is the IR's."""
     return lambda n: str(n.b.call(op, n.operand(first), n.operand(second)))
 
 
 def _scaled(op: str, *, swapped: bool = False) -> OpLowering:
-    """Sum or difference of x and alpha * other: the product is made in the result's dtype."""
+    """Return the lowering of ``x +- alpha * other``; the product has the result's dtype."""
 
     def lower(n: AtenLoweringContext) -> Results:
         x, other, alpha = n.operand("self"), n.operand("other"), n["alpha"]
@@ -58,7 +58,7 @@ def _clamp(low: str | None, high: str | None) -> OpLowering:
 
 
 def _unless_nan(op: str) -> OpLowering:
-    """The larger or smaller; where one of them is NaN, the other."""
+    """Return the lowering of fmax or fmin: if one operand is NaN, the result is the other."""
 
     def lower(n: AtenLoweringContext) -> Results:
         x, other = n.t("self"), n.t("other")
@@ -90,7 +90,7 @@ def _to_copy(n: AtenLoweringContext) -> Results:
 
 
 def _copy(n: AtenLoweringContext) -> Results:
-    """The second, as the first is shaped and typed."""
+    """Lower copy: the source with the shape and type of the destination."""
     source = n.cast(n.t("src"), n.out().dtype)
     n.ignore("self")
     return source if n.spec(source).shape == n.out().shape else str(n.b.expand(source, size=n.out().shape))

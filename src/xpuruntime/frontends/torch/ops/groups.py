@@ -1,4 +1,4 @@
-"""Counting into bins, and products by groups of rows: what a mixture of experts routes its tokens with."""
+"""Lowerings of histograms, searches among boundaries, and grouped products (routing in mixtures of experts)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .context import AtenLoweringContext, OpLowering, Results
 __all__ = ["LOWERINGS"]
 
 _MOST = 1 << 28
-"""Elements of an intermediate value that a composed form may have."""
+"""Maximum elements of an intermediate value."""
 
 
 def _bounded(shape: tuple[object, ...], what: str) -> None:
-    """Raise NotLowered for an intermediate value of too many elements. Symbolic sizes are not counted."""
+    """Raise NotLowered for an intermediate value that is too large. Symbolic sizes are not counted."""
     count = math.prod(d for d in shape if isinstance(d, int))
     if count > _MOST:
         raise NotLowered(
@@ -24,12 +24,12 @@ def _bounded(shape: tuple[object, ...], what: str) -> None:
 
 
 def _histc(n: AtenLoweringContext) -> Results:
-    """PyTorch's arithmetic in the input's type: (x - min) * bins / (max - min), cut off; the last bin holds max."""
+    """Lower histc with PyTorch's arithmetic in the input's type: trunc((x - min) * bins / (max - min)); the last bin includes max."""
     spec, bins, low, high = n.spec(), n["bins"], n["min"], n["max"]
     if not spec.dtype.is_float:
-        raise NotLowered("it counts integers")
+        raise NotLowered("integer inputs are not supported")
     if not low < high:
-        raise NotLowered("its range is that of its content")
+        raise NotLowered("its range depends on its content")
     b = n.b
     x = str(b.view(n.x, size=[math.prod(spec.shape)]))
     inside = b.logical_and(b.ge(x, low), b.le(x, high))
@@ -44,14 +44,14 @@ def _histc(n: AtenLoweringContext) -> Results:
 
 
 def _sorted_place(sequence: str, values: str) -> OpLowering:
-    """How many boundaries come before a value. NaN comes after all of them, as PyTorch's search has it."""
+    """Return the lowering that counts the boundaries before a value. NaN comes after all of them, as in PyTorch."""
 
     def lower(n: AtenLoweringContext) -> Results:
         right = n["right"]
         if "side" in n.args:
             right = right or n["side"] == "right"
         if n.args.get("sorter") is not None:
-            raise NotLowered("its boundaries are sorted by another tensor")
+            raise NotLowered("a sorter is not supported")
         n.ignore("sorter", "out_int32")
         bounds, x = n.t(sequence), n.t(values)
         if n.spec(bounds).rank > 1:
@@ -65,17 +65,17 @@ def _sorted_place(sequence: str, values: str) -> OpLowering:
 
 
 def _grouped_product(rows: str, matrices: str, ends: str) -> OpLowering:
-    """Rows up to ``ends[0]`` times the first matrix, those up to ``ends[1]`` times the second, and so on; further rows are 0.
+    """Return the lowering of a grouped product: rows up to ``ends[0]`` times the first matrix, up to ``ends[1]`` times the second, and so on.
 
-    Composed: every row times every matrix, of which one is kept.
+    Every row is multiplied by every matrix, and one product is kept. Rows after the last group give 0.
     """
 
     def lower(n: AtenLoweringContext) -> Results:
         a, w, offs = n.t(rows), n.t(matrices), n.opt(ends)
         if offs is None or (n.spec(a).rank, n.spec(w).rank) != (2, 3):
-            raise NotLowered("only groups of rows of a matrix have a form")
+            raise NotLowered("only groups of rows of a matrix are supported")
         if "bias" in n.args and n["bias"] is not None:
-            raise NotLowered("it adds a bias")
+            raise NotLowered("a bias is not supported")
         count, (groups, _, columns) = n.spec(a).shape[0], n.spec(w).shape
         _bounded((groups, count, columns), "a product by groups")
         b = n.b

@@ -1,4 +1,4 @@
-"""Reading and writing at places that other tensors name; search by value."""
+"""Lowerings of gather, scatter, sorting, and search by value."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _indices(n: AtenLoweringContext) -> list[str | None]:
     while indices and indices[-1] is None:
         indices.pop()
     if any(i is not None and n.spec(i).dtype is DType.BOOL for i in indices):
-        raise NotLowered("how many places a mask names is known only when it runs")
+        raise NotLowered("the number of elements that a mask selects is known only at run time")
     return indices
 
 
@@ -41,19 +41,19 @@ def _index_put(n: AtenLoweringContext) -> Results:
 
 
 def _masked(n: AtenLoweringContext, mask: str, values: str) -> str:
-    """x[mask] = one number or one part for every place that the mask names: a choice at every place."""
+    """Lower ``x[mask] = value`` with one value for every element that the mask selects, as a where."""
     x, m, shape = n.spec(), n.spec(mask), n.spec(values).shape
     behind = x.rank - m.rank
-    if len(shape) == behind + 1 and shape[0] == 1:  # the one row of as many as there are places
+    if len(shape) == behind + 1 and shape[0] == 1:  # one row for all selected elements
         values = str(n.b.squeeze(values, dims=[0]))
     elif len(shape) > behind:
-        raise NotLowered("how many values a mask takes is known only when it runs")
+        raise NotLowered("the number of values that a mask takes is known only at run time")
     wide = mask if not behind else str(n.b.unsqueeze(mask, dims=list(range(m.rank, x.rank))))
     return str(n.b.where(wide, values, n.x))
 
 
 def _scatter(mode: str | None, source: str) -> OpLowering:
-    """Without a mode the argument ``reduce`` says it."""
+    """Return the lowering of a scatter. Without a mode, the argument ``reduce`` has it."""
 
     def lower(n: AtenLoweringContext) -> Results:
         reduce = mode if mode is not None else (_MODES | _OLD_MODES)[n["reduce"]]
@@ -73,7 +73,7 @@ def _gather(n: AtenLoweringContext) -> Results:
 
 
 def _embedding(n: AtenLoweringContext) -> Results:
-    n.ignore("padding_idx", "scale_grad_by_freq", "sparse")  # these are about gradients
+    n.ignore("padding_idx", "scale_grad_by_freq", "sparse")  # these affect gradients only
     return str(n.b.embedding(n.x, n.t("indices")))
 
 
@@ -90,7 +90,7 @@ def _embedding_bag(n: AtenLoweringContext) -> Results:
         outputs=1,
     )
     if any(n.wants(i) for i in (1, 2, 3)):
-        raise NotLowered("somebody reads more than the bags")
+        raise NotLowered("only the bags are supported as results")
     return [str(made), None, None, None]
 
 
@@ -109,7 +109,7 @@ def _argsort(n: AtenLoweringContext) -> Results:
 
 
 def _ranked(n: AtenLoweringContext, place: Callable[[str, int], str | int]) -> Results:
-    """The element of a rank of each line and where it is. place: (sorted line, length) -> the rank, a number or a place for each line."""
+    """Lower a selection by rank along a dim, with its index. place: (sorted line, length) -> the rank, a number or a value per line."""
     x, spec = n.x, n.spec()
     dim = n["dim"] % max(spec.rank, 1) if "dim" in n.args else 0
     keep = bool(n["keepdim"]) if "keepdim" in n.args else False
@@ -119,7 +119,7 @@ def _ranked(n: AtenLoweringContext, place: Callable[[str, int], str | int]) -> R
         x, keep = str(n.b.view(x, size=[1])), False
     length = n.spec(x).shape[dim]
     if not isinstance(length, int) or not length:
-        raise NotLowered(f"it ranks lines of {length} elements")
+        raise NotLowered(f"a dim of {length} elements is not supported")
     values, places = (str(v) for v in n.b.sort(x, dim=dim, descending=False, stable=True))
     at = place(values, length)
     found = []
@@ -138,7 +138,7 @@ def _kth(n: AtenLoweringContext) -> Results:
 
 
 def _median(n: AtenLoweringContext) -> Results:
-    """The lower of two in the middle; of a line with NaN the first NaN, which is the first that sorts behind all numbers."""
+    """Lower median: the lower of two middle elements; the first NaN of a line with NaN, which sorts directly behind all numbers."""
 
     def place(line: str, length: int) -> str | int:
         middle = (length - 1) // 2
@@ -151,7 +151,7 @@ def _median(n: AtenLoweringContext) -> Results:
 
 
 def _nanmedian(n: AtenLoweringContext) -> Results:
-    """The same of the numbers alone; the first NaN where there are none."""
+    """Lower nanmedian: the median of the numbers; the first NaN if there are none."""
 
     def place(line: str, length: int) -> str | int:
         if not n.spec(line).dtype.is_float:
@@ -163,16 +163,16 @@ def _nanmedian(n: AtenLoweringContext) -> Results:
 
 
 def _numbers(n: AtenLoweringContext, line: str) -> str:
-    """How many elements along the sorted dim are numbers."""
+    """Return how many elements along the sorted dim are numbers."""
     dim = n["dim"] % max(n.spec(line).rank, 1) if "dim" in n.args else 0
     return str(n.b.sum(n.b.logical_not(n.b.isnan(line)), dim=[dim], keepdim=True, dtype=DType.INT64))
 
 
 def _count(spec: TensorSpec, axis: int = 0) -> Dim:
-    """The fresh symbol for how many were found."""
+    """Return the fresh symbol for the number of elements found."""
     count = spec.shape[axis]
     if not isinstance(count, Dim):
-        raise NotLowered("how many elements are found has no symbol")
+        raise NotLowered("the number of elements found has no symbol")
     return count
 
 
@@ -181,7 +181,7 @@ def _found(op: str, *operands: str) -> OpLowering:
 
 
 def _unique(n: AtenLoweringContext) -> Results:
-    """Of all elements, or along a dim."""
+    """Lower unique, of all elements or along a dim."""
     dim = n["dim"] if "dim" in n.args else None
     count = _count(n.out(), dim or 0)
     y, _, inverse, counts = n.b.unique(n.x, count=count, dim=dim, sorted=n["sorted"], outputs=4)
@@ -193,7 +193,7 @@ def _unique(n: AtenLoweringContext) -> Results:
 def _one_hot(n: AtenLoweringContext) -> Results:
     depth = n["num_classes"]
     if isinstance(depth, int) and depth < 1:
-        raise NotLowered("how many classes there are is known only when it runs")
+        raise NotLowered("the number of classes is known only at run time")
     values = n.b.constant(np.array([0, 1], np.int64))
     return str(n.b.one_hot(n.x, values, depth=depth))
 

@@ -1,4 +1,4 @@
-"""Products of matrices."""
+"""Lowerings of matrix products."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _addmm(n: AtenLoweringContext) -> Results:
 
 
 def _plus_product(matrix: str, other: str, *, summed: bool = False) -> OpLowering:
-    """A sum beta * self + alpha * product; summed: over the batch of products. With beta 0 self is not read."""
+    """Return the lowering of ``beta * self + alpha * product``; summed: over the batch of products. With beta 0, self is not read."""
 
     def lower(n: AtenLoweringContext) -> Results:
         beta, alpha = n["beta"], n["alpha"]
@@ -29,7 +29,7 @@ def _plus_product(matrix: str, other: str, *, summed: bool = False) -> OpLowerin
 
 
 def _einsum(n: AtenLoweringContext) -> Results:
-    n.ignore("path")  # the order of products, which the equation does not need
+    n.ignore("path")  # the order of contractions, which does not affect the result
     return str(n.b.einsum(*n.ts("tensors"), equation=n["equation"]))
 
 

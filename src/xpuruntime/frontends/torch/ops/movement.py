@@ -1,4 +1,4 @@
-"""Elements keep their value and change their place. A view is a value of its own here: the graph has no aliases."""
+"""Lowerings of data movement. A view is a value of its own: the IR has no aliases."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _expand(n: AtenLoweringContext) -> Results:
 
 
 def _squeeze(n: AtenLoweringContext) -> Results:
-    """Of the dims that are named (or all) those of 1."""
+    """Lower squeeze: of the named dims (or all), those of size 1."""
     spec = n.spec()
     named = range(spec.rank) if "dim" not in n.args else n["dim"]
     dims = [named] if isinstance(named, int) else list(named)
@@ -53,7 +53,7 @@ def _squeeze(n: AtenLoweringContext) -> Results:
 
 
 def _cat(n: AtenLoweringContext) -> Results:
-    """In the result's dtype. An empty vector joins anything and adds nothing: an old habit of PyTorch's."""
+    """Lower cat in the result's dtype. PyTorch allows an empty vector next to any shape, which adds nothing."""
     values = [v for v in n.ts("tensors") if v is not None]
     kept = [v for v in values if n.spec(v).shape != (0,)] or values[:1]
     typed = [n.cast(v, n.out().dtype) for v in kept]
@@ -81,7 +81,7 @@ def _unbind(n: AtenLoweringContext) -> Results:
 
 
 def _place(n: AtenLoweringContext) -> dict[str, Any]:
-    """dim, start, end and step of a slice; an end beyond any tensor is none."""
+    """Return dim, start, end and step of a slice; an end beyond any tensor becomes None."""
     end, step = n["end"], n["step"]
     if not isinstance(step, int):
         raise NotLowered("its step is symbolic")
@@ -108,10 +108,10 @@ def _select_scatter(n: AtenLoweringContext) -> Results:
 
 
 def _as_strided(n: AtenLoweringContext) -> Results:
-    """PyTorch counts in the memory behind the tensor; the graph's values are dense, so the tensor must have been."""
+    """Lower as_strided. PyTorch's strides refer to the storage, so the tensor must be its whole storage."""
     size, stride, offset = n["size"], n["stride"], n["storage_offset"] or 0
     if not n.dense("self"):
-        raise NotLowered("it reads memory that lies behind another view")
+        raise NotLowered("it reads the storage of another view")
     reach = [*size, *stride, offset, *n.spec().shape]
     if not all(isinstance(d, int) for d in reach):
         raise NotLowered("its sizes are symbolic")
@@ -122,10 +122,10 @@ def _as_strided(n: AtenLoweringContext) -> Results:
 
 
 def _unfold(n: AtenLoweringContext) -> Results:
-    """Windows along a dim, as one more dim at the end."""
+    """Lower unfold: windows along a dim become a new last dim."""
     shape = n.spec().shape
     if not shape:
-        raise NotLowered("a scalar has no dim")
+        raise NotLowered("a scalar is not supported")
     strides: list[DimLike] = [1] * len(shape)
     for i in range(len(shape) - 2, -1, -1):
         strides[i] = strides[i + 1] * shape[i + 1]
@@ -136,7 +136,7 @@ def _unfold(n: AtenLoweringContext) -> Results:
 
 
 def _roll(n: AtenLoweringContext) -> Results:
-    """Without dims over the flattened elements."""
+    """Lower roll; without dims over the flattened elements."""
     shifts, dims, spec = n["shifts"], n["dims"], n.spec()
     shifts = shifts if isinstance(shifts, list) else [shifts]
     if dims:
@@ -146,7 +146,7 @@ def _roll(n: AtenLoweringContext) -> Results:
 
 
 def _pad(mode: str) -> OpLowering:
-    """ATen counts pads from the last dim on, begin and end of each."""
+    """Return the lowering of a pad; ATen orders pads from the last dim on, begin and end of each."""
 
     def lower(n: AtenLoweringContext) -> Results:
         name = "pad" if "pad" in n.args else "padding"

@@ -1,4 +1,4 @@
-"""Normalisations, each as one op."""
+"""Lowerings of normalizations, each as one op."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _layer_norm(n: AtenLoweringContext) -> Results:
 
 
 def _rms_norm(n: AtenLoweringContext) -> Results:
-    """Without eps: the distance from 1 to the next number of the operand's type."""
+    """Lower rms_norm; the default eps is the machine epsilon of the operand's type."""
     eps = n["eps"]
     if eps is None:
         eps = float(ml_dtypes.finfo(n.spec().dtype.numpy).eps)
@@ -44,24 +44,24 @@ def _group_norm(groups: str) -> OpLowering:
 
 def _instance_norm(n: AtenLoweringContext) -> Results:
     if not n["use_input_stats"] or n.opt("running_mean") or n.opt("running_var"):
-        raise NotLowered("it uses or moves running statistics")
+        raise NotLowered("running statistics are not supported")
     n.ignore("momentum", "cudnn_enabled")
     return str(n.b.instance_norm(n.x, n.opt("weight"), n.opt("bias"), eps=n["eps"]))
 
 
 def _batch_norm(n: AtenLoweringContext) -> Results:
-    """By the running statistics. The other results are empty and nobody's."""
+    """Lower batch_norm by running statistics. The other results are empty."""
     n.ignore("momentum")
     if n.wants(1) or n.wants(2):
-        raise NotLowered("somebody reads its statistics, which it does not make")
+        raise NotLowered("its statistics are read, which inference does not compute")
     operands = [n.opt("weight"), n.opt("bias"), n.t("running_mean"), n.t("running_var")]
     return [str(n.b.batch_norm(n.x, *operands, eps=n["eps"])), None, None]
 
 
 def _batch_norm_train(n: AtenLoweringContext) -> Results:
-    """By the batch's own statistics; the running ones are moved where there are any."""
+    """Lower batch_norm by the batch's statistics; running ones are updated if present."""
     if not n["training"]:
-        raise NotLowered("it is called without training")
+        raise NotLowered("it is called with training=False")
     running = [n.opt(k) if k in n.args else None for k in ("running_mean", "running_var")]
     attrs = {"momentum": n["momentum"], "eps": n["eps"], "outputs": n.needed(len(n.results))}
     return _made(n.b.batch_norm_train(n.x, n.opt("weight"), n.opt("bias"), *running, **attrs))

@@ -1,4 +1,4 @@
-"""Pooling."""
+"""Lowerings of pooling."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["LOWERINGS", "window"]
 
 
 def window(n: AtenLoweringContext, rank: int) -> dict[str, Any]:
-    """Where the window of a pooling goes; a stride that is left out is the kernel."""
+    """Return the attributes of a pooling window; the default stride is the kernel size."""
     kernel = listed(n["kernel_size"], rank)
     dilation = n["dilation"] if "dilation" in n.args else 1
     return {
@@ -51,7 +51,7 @@ def _adaptive(op: str, rank: int, *, indices: bool = False) -> OpLowering:
 
 def _unpool(rank: int) -> OpLowering:
     def lower(n: AtenLoweringContext) -> Results:
-        n.ignore("stride", "padding")  # output_size has said it all
+        n.ignore("stride", "padding")  # output_size determines the result
         size = listed(n["output_size"], rank)
         return str(n.b.max_unpool(n.x, n.t("indices"), output_size=size))
 

@@ -1,4 +1,4 @@
-"""Recurrent layers, whole: every layer of the stack is one op of the IR, both directions in it."""
+"""Lowerings of recurrent layers: every layer of the stack is one op, with both directions."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from .context import AtenLoweringContext, OpLowering, Results
 __all__ = ["LOWERINGS"]
 
 _GATES: dict[str, Sequence[int]] = {"rnn": (0,), "gru": (1, 0, 2), "lstm": (0, 3, 1, 2)}
-"""Places in PyTorch's weights of the gates in the IR's order: z r n of a GRU, i o f g of an LSTM."""
+"""Positions in PyTorch's weights of the gates in the IR's order: z r n of a GRU, i o f g of an LSTM."""
 
 
 def _ordered(n: AtenLoweringContext, op: str, weight: str) -> str:
-    """A weight or bias of one direction, its gates in the IR's order, with a dim before for the directions."""
+    """Return a weight or bias of one direction with its gates in the IR's order and a leading dim for the direction."""
     order = _GATES[op]
     if len(order) > 1:
         size = int(n.spec(weight).shape[0]) // len(order)  # type: ignore[arg-type]
@@ -28,16 +28,16 @@ def _joined(n: AtenLoweringContext, values: Sequence[str], dim: int = 0) -> str:
 
 
 def _recurrent(op: str, states: int, **attrs: object) -> OpLowering:
-    """A stack of layers; ``states``: how many each has."""
+    """Return the lowering of a stack of layers; ``states``: number of states of each."""
 
     def lower(n: AtenLoweringContext) -> Results:
         dropped, training = n["dropout"], n["train"]
         if training and dropped:
-            raise NotLowered("it drops values between its layers at random")
+            raise NotLowered("dropout between its layers is not supported")
         b, params = n.b, [str(p) for p in n.ts("params")]
         sides, each = 1 + n["bidirectional"], 2 + 2 * n["has_biases"]
         if len(params) != n["num_layers"] * sides * each:
-            raise NotLowered("it projects its states")
+            raise NotLowered("projections (proj_size) are not supported")
         given = [str(h) for h in n.ts("hx")] if states > 1 else [n.t("hx")]
         x = n.t("input")
         if n["batch_first"]:

@@ -1,4 +1,4 @@
-"""Reductions along dims, and running forms."""
+"""Lowerings of reductions and cumulative ops."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def _keep(n: AtenLoweringContext) -> bool:
 
 
 def _over(op: str, *, typed: bool = False) -> OpLowering:
-    """Over some dims or all. typed: the op computes in the argument ``dtype``."""
+    """Return the lowering of a reduction over some dims or all. typed: the op computes in the argument ``dtype``."""
 
     def lower(n: AtenLoweringContext) -> Results:
         dim = n.axes() if "dim" in n.args else None
@@ -24,11 +24,11 @@ def _over(op: str, *, typed: bool = False) -> OpLowering:
 
 
 def _truth(op: str) -> OpLowering:
-    """Of bool and numbers; of uint8 they give uint8. An empty list of dims reduces nothing."""
+    """Return the lowering of all or any; of uint8 the result is uint8."""
 
     def lower(n: AtenLoweringContext) -> Results:
         if n.args.get("dim") == [] and n.spec().rank:
-            raise NotLowered("an empty list of dims")
+            raise NotLowered("an empty list of dims is not supported")
         dim = n.axes() if "dim" in n.args else None
         return n.cast(str(n.b.call(op, n.x, dim=dim, keepdim=_keep(n))), n.out().dtype)
 
@@ -55,7 +55,7 @@ def _best(op: str) -> OpLowering:
 
 
 def _extreme(op: str, whole: str) -> OpLowering:
-    """max.dim gives values and places; max alone the largest of all."""
+    """Return the lowering of max or min: with a dim values and indices, without one a single value."""
 
     def lower(n: AtenLoweringContext) -> Results:
         if "dim" not in n.args:

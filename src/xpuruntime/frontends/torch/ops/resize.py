@@ -1,4 +1,4 @@
-"""Interpolation as one op, and sampling by a grid. Words of the attributes are ONNX's."""
+"""Lowerings of interpolation and grid sampling. Attribute values are ONNX's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _EXACT = {"mode": "nearest", "coordinates": "half_pixel", "nearest": "round_pref
 
 
 def _scales(n: AtenLoweringContext, rank: int) -> list[float]:
-    """The factors that were given: they, and not the ratio of sizes, place the samples."""
+    """Return the given scale factors, which determine the sample positions instead of the ratio of sizes."""
     if "scale_factors" in n.args:
         n.ignore("output_size")
         factors = n["scale_factors"]
@@ -25,7 +25,7 @@ def _scales(n: AtenLoweringContext, rank: int) -> list[float]:
     if not factors:
         return []
     if len(factors) != rank or any(f is None for f in factors):
-        raise NotLowered("some of its factors are given and some are not")
+        raise NotLowered("only some of its scale factors are given")
     return [1.0, 1.0, *(float(f) for f in factors)]
 
 
@@ -34,7 +34,7 @@ def _upsample(rank: int, **words: Any) -> OpLowering:
         n.ignore("output_size")
         scales, attrs = _scales(n, rank), dict(words)
         if n.spec().dtype.value == "uint8" and attrs["mode"] != "nearest":
-            raise NotLowered("uint8, which PyTorch rounds after each axis")
+            raise NotLowered("uint8 is not supported, because PyTorch rounds after each axis")
         if "align_corners" in n.args:
             aligned = n["align_corners"]
             attrs["coordinates"] = "align_corners" if aligned else "half_pixel"

@@ -1,4 +1,4 @@
-"""Fourier transforms."""
+"""Lowerings of Fourier transforms of complex dtypes."""
 
 from __future__ import annotations
 
