@@ -1,11 +1,14 @@
-"""cast_precision: float32 values are kept in a narrower type between kernels, as the context's ``storage`` says per node.
+"""cast_precision: store float32 values in a narrower type between kernels, as the context's ``storage`` decides per node.
 
-Inputs, outputs and states keep their types; casts stand where the types meet. Weights are cast as recipes. Kernels compute in float32 whatever
-the storage (statistics of norms and softmax, sums of products), so a value is rounded once per kernel: chains of elementwise nodes, which
-become one kernel, stay in float32 between a cast up and a cast down, and their scales and shifts are not rounded at all. Ops of the families below take part;
-all others (sampling, tables of angles) stay as they are. So do values that are computed of integers alone (positions, counts, masks), which PyTorch's ``half()``
-keeps in float32 too: a rounded one may be another place. So do scores among which the model chooses (experts, boxes), back to the product that makes them:
-a rounded score may be another choice. A node whose operands must differ in type stays too.
+Inputs, outputs and states keep their types; casts are inserted where types differ. Weights are cast as recipes. Kernels compute in
+float32 regardless of the storage type (statistics of norms and softmax, sums of products), so a value is rounded once per kernel.
+Chains of elementwise nodes, which become one kernel, stay in float32 between a cast up and a cast down.
+
+Only the op families below take part.
+These values stay in float32:
+- Values computed from integers alone (positions, counts, masks), as in PyTorch's ``half()``: a rounded position is wrong.
+- Scores among which the model chooses (experts, boxes), back to the product that computes them: rounding may change the choice.
+- Nodes whose operands must differ in type.
 """
 
 from __future__ import annotations
@@ -27,19 +30,19 @@ FAMILIES = frozenset(
         "embedding", "resize",
     ]
 )  # fmt: skip
-"""Op families whose values may be kept narrow."""
+"""Op families whose values may be stored narrow."""
 
 _ARITHMETIC = frozenset(["elementwise", "activation", "reduce", "data_movement", "create", "search"])
-"""Families that keep what is computed of integers in float32."""
+"""Families whose results stay in float32 if they are computed from integers."""
 _CHOICES = frozenset(["argmax", "argmin", "sort", "topk"])
 _LAYERS = frozenset(["attention", "conv", "embedding", "matmul", "norm", "rope"])
 _COLUMNS = 1024
-"""Columns of a weight up to which a product whose results are chosen among is computed in float32."""
+"""Maximum columns of a weight for which a product that feeds a choice is computed in float32."""
 _STAY = frozenset(["cast", "bitcast", "sin", "cos", "cumsum", "cumprod", "prod", "cdist", "constant", "full"])
 
 
 def run(graph: Graph, context: PassContext | None = None) -> Graph:
-    """The graph with narrow values where the context wants them; itself when it wants none."""
+    """Return the graph with narrow values where the context wants them."""
     context = context or PassContext()
     known = known_values(graph)
     stay = known | _of_integers(graph) | _scores(graph, known)
@@ -52,7 +55,7 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
 
 
 def _of_integers(graph: Graph) -> frozenset[str]:
-    """Float results that are computed of integers and numbers alone by arithmetic and by moving elements."""
+    """Return float results that are computed from integers and numbers alone, by arithmetic and data movement."""
     found: set[str] = set()
     for node in graph.nodes:
         if family_of(node) not in _ARITHMETIC or OPS[node.op].random:
@@ -63,7 +66,7 @@ def _of_integers(graph: Graph) -> frozenset[str]:
 
 
 def _scores(graph: Graph, known: frozenset[str]) -> frozenset[str]:
-    """Float results that decide which places are chosen: from the choice back to a product, or to a value that other layers go on with."""
+    """Return float results that determine a choice, from the choice back to a product or to a value that other layers read."""
     found = {v for node in graph.nodes if node.op in _CHOICES for v in node.values}
     stream = {v for node in graph.nodes if family_of(node) in _LAYERS for v in node.values}
     scores: set[str] = set()
@@ -81,7 +84,7 @@ def _scores(graph: Graph, known: frozenset[str]) -> frozenset[str]:
 
 
 def _is_small(node: Node, known: frozenset[str]) -> bool:
-    """Whether float32 costs a product little: it has no weight, or few columns. Scores of a vocabulary stay narrow."""
+    """Return whether float32 costs a product little: it has no weight, or few columns. Vocabulary scores stay narrow."""
     spec = node.outputs[0].spec
     columns = None if spec is None or not spec.shape else spec.shape[-1]
     return not any(v in known for v in node.values) or (isinstance(columns, int) and columns <= _COLUMNS)
@@ -103,11 +106,11 @@ def _wanted(node: Node, context: PassContext) -> DType | None:
 
 
 class _PrecisionCaster:
-    """Rebuilds the graph; every value exists in its own type and, where somebody reads it so, in another."""
+    """Rebuilds the graph. Every value exists in its own type and, if read so, in another."""
 
     def __init__(self, graph: Graph, wanted: dict[str, DType]) -> None:
         self.graph, self.wanted = graph, wanted
-        self.wide: dict[str, str] = {}  # elementwise results: the float32 value before its cast down
+        self.wide: dict[str, str] = {}  # elementwise result -> the float32 value before its cast down
         self.nodes: list[Node] = []
         self.values: dict[str, Value] = {
             v.name: v
@@ -125,12 +128,12 @@ class _PrecisionCaster:
         return self.graph.replace(nodes=tuple(self.nodes), outputs=outputs, states=states)
 
     def keep(self, node: Node) -> None:
-        """The node in its own types."""
+        """Add the node in its own types."""
         inputs = tuple(self.original(i) if isinstance(i, str) else i for i in node.inputs)
         self.add(Node(node.op, inputs, node.attrs, node.outputs, node.sources))
 
     def narrow(self, node: Node, dtype: DType) -> bool:
-        """The node with its float32 operands in the type; False when its op does not take them so."""
+        """Add the node with narrow operands. Return False if its op does not support them."""
         if OPS[node.op].pointwise and len(node.outputs) == 1:
             self.between(node, dtype)
             return True
@@ -146,7 +149,7 @@ class _PrecisionCaster:
         return True
 
     def between(self, node: Node, dtype: DType) -> None:
-        """An elementwise node in float32, and the cast of its result."""
+        """Add an elementwise node in float32, and the cast of its result."""
         name = self.fresh(f"{node.name}_float32")
         inputs = tuple(self.wide_operand(i) if isinstance(i, str) else i for i in node.inputs)
         value = Value(name, self.graph.spec(node.name))
@@ -155,7 +158,7 @@ class _PrecisionCaster:
         self.wide[node.name] = name
 
     def wide_operand(self, value: str) -> str:
-        """An operand of an elementwise node: before its cast down where nobody else reads it, so that both become one kernel."""
+        """Return an operand of an elementwise node: the value before its cast down if it has no other readers, so that both become one kernel."""
         if value in self.wide and self.graph.only_user(value) is not None:
             return self.wide[value]
         return self.original(value)
@@ -171,7 +174,7 @@ class _PrecisionCaster:
         self.values.update((v.name, v) for v in node.outputs)
 
     def original(self, value: str) -> str:
-        """The value in the type that it has in the old graph."""
+        """Return the value in the type that it has in the old graph."""
         spec = self.graph.values[value].spec
         return (
             value
@@ -180,7 +183,7 @@ class _PrecisionCaster:
         )
 
     def version(self, value: str, dtype: DType, *, any_float: bool = False) -> str:
-        """A float32 value in another type, cast once; a value of another type stays."""
+        """Return a float32 value in another type, cast once. Values of other types stay."""
         spec, own = self.values[value].spec, self.graph.values[value].spec
         if spec is None or own is None or spec.dtype is dtype:
             return value
@@ -195,7 +198,7 @@ class _PrecisionCaster:
 
 
 def _made(node: Node, inputs: tuple[Any, ...], dtype: DType, values: dict[str, Value]) -> Node:
-    """The node again over narrow operands. Raises IrError when the op does not take them, or gives something else."""
+    """Return the node with narrow operands. Raise IrError if the op does not support them, or infers another type."""
     attrs = dict(node.attrs)
     if attrs.get("dtype") is DType.FLOAT32:
         attrs["dtype"] = dtype
@@ -218,5 +221,5 @@ def _made(node: Node, inputs: tuple[Any, ...], dtype: DType, values: dict[str, V
             or new.spec.dtype is not want
             or new.spec.shape != old.spec.shape
         ):
-            raise IrError(f"cast of %{node.name}", "gives another type", got=new)
+            raise IrError(f"cast of %{node.name}", "has another result type", got=new)
     return made

@@ -1,4 +1,4 @@
-"""cse: of equal nodes on equal operands the first is kept; it carries the sources of all."""
+"""cse: keep the first of equal nodes on equal operands, with the sources of all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["run"]
 
 
 def run(graph: Graph, context: PassContext | None = None) -> Graph:
-    """The graph with common subexpressions computed once."""
+    """Return the graph with common subexpressions computed once."""
     same: dict[str, str] = {}
     first: dict[Any, int] = {}
     nodes: list[Node] = []
@@ -39,7 +39,7 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
 
 
 def _key(node: Node) -> Any:
-    """Equal for nodes that give equal values; None for those that may not."""
+    """Return a key that is equal for nodes with equal results; None for nodes that may differ."""
     op = OPS[node.op]
     if node.op == "opaque" or op.random or op.data_dependent:
         return None

@@ -1,4 +1,4 @@
-"""dead_code: nodes and weights that nothing reads go, and so do optional outputs at the end of a node (a norm's mean, a dropout's mask)."""
+"""dead_code: remove unused nodes and weights, and unused optional outputs at the end of a node (a norm's mean, a dropout's mask)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ __all__ = ["run"]
 
 
 def run(graph: Graph, context: PassContext | None = None) -> Graph:
-    """The graph without what no output and no state needs."""
+    """Return the graph without nodes that no output and no state depends on."""
     live = graph.rewrite(_nothing)
     nodes = tuple(_trimmed(live, n) for n in live.nodes)
     return live if all(a is b for a, b in zip(nodes, live.nodes, strict=True)) else live.replace(nodes=nodes)
 
 
 def _nothing(editor: Editor, node: Node) -> None:
-    """Dead nodes are dropped by every rewrite."""
+    """Do nothing: every rewrite drops dead nodes."""
 
 
 def _trimmed(graph: Graph, node: Node) -> Node:

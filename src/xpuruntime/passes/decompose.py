@@ -1,6 +1,6 @@
-"""decompose: an op that nothing on the target computes is written out with plainer ones, by one table of expansions.
+"""decompose: expand ops without a kernel on the target into simpler ones, by one table of expansions.
 
-The context says which ops have kernels. Expansions compute in float32 where the op keeps narrower values, and round once at the end, as the op does.
+The context decides which ops have kernels. Expansions of narrow ops compute in float32 and round once at the end, as the op does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["EXPANSIONS", "run"]
 
 
 def run(graph: Graph, context: PassContext | None = None) -> Graph:
-    """The graph without ops that have an expansion and no kernel; expansions may need expansion themselves."""
+    """Return the graph without ops that have an expansion and no kernel; expansions are expanded, too."""
     has_kernel = (context or PassContext()).has_kernel
 
     def rule(editor: Editor, node: Node) -> None:
@@ -132,7 +132,7 @@ def _trailing(emit: Expansion) -> tuple[int, ...]:
 
 
 def _affine(emit: Expansion, y: str, weight: Any, bias: Any) -> None:
-    """Y * weight + bias in the node's place."""
+    """Replace the node by ``y * weight + bias``."""
     if weight is not None and bias is not None:
         emit.last("add", emit("mul", y, weight), bias)
     elif weight is not None or bias is not None:
@@ -207,7 +207,7 @@ def _var(emit: Expansion) -> None:
 
 
 def _attention(emit: Expansion) -> None:
-    """Without cap and causal mask, which need kernels of their own; keys of groups are repeated for every head."""
+    """Expand attention without softcap and causal mask, which need kernels. Keys of grouped heads are repeated."""
     q, k, v, mask = (emit.wide(i) for i in range(4))
     attrs = emit.node.attrs
     if attrs["causal"] or attrs["softcap"]:
@@ -223,13 +223,13 @@ def _attention(emit: Expansion) -> None:
         hides = emit.spec(mask).dtype is DType.BOOL
         scores = emit("where", mask, scores, -math.inf) if hides else emit("add", scores, mask)
     weights = emit("softmax", scores, dim=3)
-    if mask is not None:  # a row that sees nothing gives 0
+    if mask is not None:  # a fully masked row gives 0
         weights = emit("where", emit("isnan", weights), 0.0, weights)
     emit.last("matmul", weights, v)
 
 
 def _repeated(emit: Expansion, x: str, times: int) -> str:
-    """[batch, heads, length, size] with each head so many times."""
+    """Return [batch, heads, length, size] with each head repeated."""
     batch, heads, length, size = emit.spec(x).shape
     each = emit("unsqueeze", x, dims=(2,))
     each = emit("expand", each, size=(batch, heads, times, length, size))
@@ -237,7 +237,7 @@ def _repeated(emit: Expansion, x: str, times: int) -> str:
 
 
 def _rope(emit: Expansion) -> None:
-    """In halves of the whole last dim, by tables that each position names or that are there for each place."""
+    """Expand rope in halves of the whole last dim, with tables by position or per place."""
     attrs, x, spec = emit.node.attrs, emit.wide(0), emit.node.spec
     size = spec.shape[-1]
     if attrs["interleaved"] or spec.rank != 4 or attrs["size"] not in (0, size) or not isinstance(size, int):
@@ -280,6 +280,6 @@ EXPANSIONS: Mapping[str, Callable[[Expansion], None]] = {
     "gru": expand_recurrent,
     "lstm": expand_recurrent,
 }
-"""How ops are written out."""
+"""Op -> its expansion."""
 _SEVERAL = frozenset(["rope_append", "rope_attention", "rnn", "gru", "lstm"])
-"""Those with several results."""
+"""Ops with several results."""

@@ -1,4 +1,4 @@
-"""Recurrent layers written out step by step, for targets without a kernel of theirs: a product for all steps, and a few ops for each."""
+"""Expansion of recurrent layers into steps, for targets without a kernel: one product for all steps, and a few ops per step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PLAIN = {"rnn": ("tanh",), "gru": ("sigmoid", "tanh"), "lstm": ("sigmoid", "tan
 
 
 def expand_recurrent(emit: Expansion) -> None:
-    """Write the layer out where its length is known and it has no more than activations of its own choice."""
+    """Expand the layer if its length is known and its activations are plain; otherwise leave it."""
     node, attrs = emit.node, emit.node.attrs
     sides = 2 if attrs["direction"] == "bidirectional" else 1
     names = [a.lower() for a in attrs["activations"]] or list(_PLAIN[node.op]) * sides
@@ -54,7 +54,7 @@ def _stacked(emit: Expansion, values: Sequence[str], dim: int) -> str:
 
 
 class _Direction:
-    """One direction."""
+    """One direction of a layer."""
 
     def __init__(self, emit: Expansion, side: int, functions: Sequence[str], batch: Any) -> None:
         self.emit, self.side, self.functions = emit, side, functions
@@ -77,7 +77,7 @@ class _Direction:
         ]
 
     def run(self, x: str, length: int, backward: bool) -> list[str]:
-        """All states in order, and the last of each."""
+        """Return all states in order, and the last of each."""
         emit = self.emit
         given = emit("linear", x, self.w, *self.of_x)
         states, seen = list(self.begin), [""] * length
@@ -87,7 +87,7 @@ class _Direction:
         return [_stacked(emit, seen, 0), *states]
 
     def gates(self, value: str) -> list[str]:
-        """Its parts, one for each gate."""
+        """Return the parts of a value, one per gate."""
         count = int(self.emit.spec(value).shape[-1]) // self.size  # type: ignore[arg-type]
         cut = {"dim": 1, "step": 1}
         return [

@@ -1,7 +1,7 @@
-"""fold_constants: nodes that read constants alone become constants, computed by the interpreter.
+"""fold_constants: replace nodes that read only constants by constants, computed by the interpreter.
 
-What reads weights stays: the compiler turns such subgraphs into recipes that run when weights are loaded. A constant is not
-made larger than what it is made of: a broadcast number costs nothing, a broadcast tensor is memory to read.
+Nodes that read weights stay: the compiler turns such subgraphs into recipes that run when weights are loaded. A constant does not
+grow beyond its operands: a broadcast number is free, a broadcast tensor is memory traffic.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ._lib.known import elements
 __all__ = ["run"]
 
 _GROWS = frozenset(["expand", "repeat", "full"])
-_FREE = 64  # elements that a constant may always have
+_FREE = 64  # elements that a constant may have in any case
 
 
 def run(graph: Graph, context: PassContext | None = None) -> Graph:
-    """The graph with every foldable node folded, results of folding included."""
+    """Return the graph with every foldable node folded, including results of folding."""
     known: dict[str, NDArray[Any]] = {}
 
     def rule(editor: Editor, node: Node) -> None:
@@ -38,7 +38,7 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
             return
         try:
             results = evaluate(node, known)
-        except IrError:  # an index outside its dim: it is the run's to say so
+        except IrError:  # an index out of range, which is reported at run time
             return
         for value, array in zip(node.outputs, results, strict=True):
             known[value.name] = array
@@ -47,7 +47,7 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
             return
         for value, array in zip(node.outputs, results, strict=True):
             made = editor.insert(node, "constant", value=Const(array), name=value.name)
-            known[made] = array  # what reads it reads the new name
+            known[made] = array  # its readers use the new name
             editor.forward(value.name, made)
 
     return graph.rewrite(rule)

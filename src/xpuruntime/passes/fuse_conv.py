@@ -1,6 +1,6 @@
-"""fuse_conv: a convolution with what follows it at once: bias, residual addition, activation.
+"""fuse_conv: fuse a convolution with the bias, residual addition and activation that follow it.
 
-Of two convolutions that one addition joins, the later takes it: the earlier one's result is there by then.
+If an addition joins two convolutions, the later one takes it: the result of the earlier one exists by then.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _OPS = frozenset(["convolution"])
 
 
 def run(graph: Graph, context: PassContext | None = None) -> Graph:
-    """The graph with fused_convolution nodes; a convolution that nothing can follow stays."""
+    """Return the graph with fused_convolution nodes."""
     context = context or PassContext()
     known = known_values(graph)
     fused = find_groups(graph, known, context, _OPS, lambda node: 1)
@@ -45,7 +45,7 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
 def find_groups(
     graph: Graph, known: frozenset[str], context: PassContext, ops: frozenset[str], channel: Any
 ) -> dict[str, Epilogue]:
-    """Layers with their epilogues, by the name of the last member; layers without one are left out."""
+    """Return layers with their epilogues by the name of the last member, without layers that have none."""
     taken: set[str] = set()
     groups: dict[str, Epilogue] = {}
 
@@ -63,7 +63,7 @@ def find_groups(
 
 
 def _leave_to_other(graph: Graph, layer: Node, add: Node, ops: frozenset[str]) -> bool:
-    """Whether the other operand of an addition comes from a later layer of the kind (over its bias) that could take it as well."""
+    """Return whether the other operand of an addition comes from a later layer of this kind (through its bias) that could take it as well."""
     for operand in add.values:
         node = graph.producer(operand)
         while node is not None and node.op == "add" and graph.only_user(node.name) is not None:
@@ -82,7 +82,7 @@ def _leave_to_other(graph: Graph, layer: Node, add: Node, ops: frozenset[str]) -
 
 
 def combined_bias(editor: Editor, at: Node, bias: Any, more: list[str], channels: Any) -> Any:
-    """One bias [C] of all that are added per channel; None when there is none."""
+    """Return one bias [C] as the sum of all per-channel additions; None if there is none."""
     for other in more:
         spec = editor.values[other].spec
         assert spec is not None

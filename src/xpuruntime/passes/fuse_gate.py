@@ -1,8 +1,8 @@
-"""fuse_gate: a linear layer whose two halves are a gate and what it lets through, with the gating at once.
+"""fuse_gate: fuse a linear layer with the gating of its two halves.
 
     silu_mul(*split(linear(x, cat(gate, up))))  ->  norm_linear(x, cat(gate, up), gated)
 
-For few rows (decoding): there, results that go to memory and come back cost a launch each; with many rows the plain product may go by faster kernels.
+Only for few rows (decoding), where each intermediate result costs a launch. With many rows, faster kernels compute the plain product.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["few_rows", "run"]
 
 
 def few_rows(node: Node, most: int) -> bool:
-    """Whether a layer's result has so few rows of floats."""
+    """Return whether a layer's result has floats in at most ``most`` rows."""
     spec = node.outputs[0].spec
     count, width = elements(spec), spec.shape[-1] if spec is not None and spec.rank else 0
     if spec is None or not count or not isinstance(width, int) or not spec.dtype.is_float:
@@ -24,7 +24,7 @@ def few_rows(node: Node, most: int) -> bool:
 
 
 def run(graph: Graph, context: PassContext | None = None) -> Graph:
-    """The graph with gated layers."""
+    """Return the graph with gated layers."""
     context = context or PassContext()
     if not context.has_kernel("norm_linear"):
         return graph

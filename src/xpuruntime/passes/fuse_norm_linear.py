@@ -1,6 +1,6 @@
-"""fuse_norm_linear: an RMS norm and the one linear layer that reads it, at once.
+"""fuse_norm_linear: fuse an RMS norm into the one linear layer that reads it.
 
-For few rows: every thread that computes a part of the layer makes the normed rows again, which costs less than a launch and a trip to memory.
+Only for few rows: each thread of the layer recomputes the normalized rows, which is cheaper than a launch and a round trip to memory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LAYERS = frozenset(["linear", "fused_linear", "norm_linear"])
 
 
 def run(graph: Graph, context: PassContext | None = None) -> Graph:
-    """The graph with norms in the layers that follow them."""
+    """Return the graph with norms fused into the layers after them."""
     context = context or PassContext()
     if not context.has_kernel("norm_linear"):
         return graph
@@ -51,7 +51,7 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
 
 
 def _before(graph: Graph, layer: Node) -> tuple[Node | None, list[Node]]:
-    """The norm whose result a layer reads, over views that keep its rows, each read by nothing else."""
+    """Return the norm that a layer reads, and the views between them; all keep the rows and have one reader."""
     views: list[Node] = []
     value = str(layer.inputs[0])
     while True:

@@ -1,9 +1,9 @@
-"""fuse_rope_append: what stands between a decoder's products and its attention becomes one node: both rotations and both updates of the cache.
+"""fuse_rope_append: fuse the nodes between a decoder's products and its attention: both rotations and both cache updates.
 
     attention(rope(q), index_copy(keys, places, rope(k)), index_copy(values, places, v), ...)
 
-``scatter`` along the length by places that are the same for all heads counts as ``index_copy``: that is how a batch whose samples stand at
-places of their own is written.
+``scatter`` along the length with indices that are the same for all heads counts as ``index_copy``: batches whose samples are at
+different positions are written so.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ _VIEWS = frozenset(["expand", "view", "unsqueeze"])
 
 
 def run(graph: Graph, context: PassContext | None = None) -> Graph:
-    """The graph with rope_append nodes."""
+    """Return the graph with rope_append nodes."""
     context = context or PassContext()
     if not context.has_kernel("rope_append"):
         return graph
-    graph = cse.run(simplify.run(graph, context), context)  # queries and keys then read one pair of tables
+    graph = cse.run(
+        simplify.run(graph, context), context
+    )  # makes queries and keys read the same pair of tables
     known = known_values(graph)
 
     def rule(editor: Editor, node: Node) -> None:
@@ -50,7 +52,7 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class _CacheUpdate:
-    """The four nodes, and the value that says where rows go."""
+    """The four nodes, and the value with the indices of the written rows."""
 
     rope_q: Node
     rope_k: Node
@@ -76,7 +78,7 @@ def _find(graph: Graph, attention: Node, known: frozenset[str]) -> _CacheUpdate 
     here = graph.position[attention.name]
     members = (q, keys, values)
     if any(graph.position[u.name] < here for n in members for u in graph.users(n.name)):
-        return None  # somebody reads a part before the whole would be there
+        return None  # a reader of one part precedes the fused node
     caches = {str(keys.inputs[0]), str(values.inputs[0])}
     if len(caches) < 2 or caches & known or q.name in graph.kept:
         return None
@@ -87,7 +89,7 @@ def _find(graph: Graph, attention: Node, known: frozenset[str]) -> _CacheUpdate 
 
 
 def _places(graph: Graph, update: Node) -> str | None:
-    """The value of [length] or [batch, length] that says where an update along the length writes; None when it is no such update."""
+    """Return the [length] or [batch, length] value of the indices that an update along the length writes to; None for another update."""
     if update.op not in ("index_copy", "scatter") or update.attrs["dim"] not in (2, -2):
         return None
     if not all(isinstance(i, str) for i in update.inputs[:3]):
@@ -101,7 +103,7 @@ def _places(graph: Graph, update: Node) -> str | None:
     rows = graph.spec(str(update.inputs[2])).shape
     if update.attrs["reduce"] != "none" or spec.shape != rows:
         return None
-    # [batch, length] seen as [batch, heads, length, size]
+    # [batch, length] broadcast to [batch, heads, length, size]
     while (node := graph.producer(value)) is not None and node.op in _VIEWS:
         value = str(node.inputs[0])
         if graph.spec(value).shape == (rows[0], rows[2]):
@@ -110,7 +112,7 @@ def _places(graph: Graph, update: Node) -> str | None:
 
 
 def _same_for_all(graph: Graph, value: str, rows: tuple[object, ...]) -> bool:
-    """Whether the index is [batch, 1, length, 1] repeated, and nothing else moved on the way."""
+    """Return whether the index is [batch, 1, length, 1] broadcast, with no other movement."""
     node = graph.producer(value)
     if node is None or node.op != "expand":
         return False

@@ -1,8 +1,8 @@
-"""fuse_rope_attention: rotations, both updates of the KV cache and the attention that reads them are one node.
+"""fuse_rope_attention: fuse rotations, both updates of the KV cache and the attention that reads them.
 
     attention(*rope_append(q, k, v, ..., keys, values, places, positions), mask)  ->  rope_attention(q, k, v, ..., mask)
 
-A launch fewer a layer. Kernels that compute it are for few queries, so the context is asked about each node.
+This saves one launch per layer. The kernels support few queries only, so the context is asked about each node.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["run"]
 
 
 def run(graph: Graph, context: PassContext | None = None) -> Graph:
-    """The graph with rope_attention nodes."""
+    """Return the graph with rope_attention nodes."""
     context = context or PassContext()
     if not context.has_kernel("rope_attention"):
         return graph
@@ -42,7 +42,7 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
 
 
 def _rows(graph: Graph, attention: Node) -> Node | None:
-    """The rope_append whose three results an attention reads; None where somebody else needs its queries, or its caches earlier."""
+    """Return the rope_append whose three results an attention reads; None if another node reads its queries, or its caches earlier."""
     found = graph.producer(attention.values[0])
     if (
         found is None

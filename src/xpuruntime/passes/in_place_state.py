@@ -1,7 +1,7 @@
-"""in_place_state: whatever reads a state's old content stands before the node that makes its new one, where the data allows it.
+"""in_place_state: order the readers of a state's old content before the node that computes its new content, if data flow allows it.
 
-The memory plan then finds the old content dead at that node, so a cache is updated where it lies: ``index_copy``, ``slice_scatter`` and
-``select_scatter`` write a few rows instead of copying all. The graph means the same in any order; this only chooses one.
+The memory plan then finds the old content dead at that node, so that a cache is updated in place: ``index_copy``, ``slice_scatter`` and
+``select_scatter`` write a few rows instead of copying everything. The order has no effect on the meaning of the graph.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ __all__ = ["UPDATES", "run"]
 UPDATES = frozenset(
     ["index_copy", "slice_scatter", "select_scatter", "scatter", "scatter_nd", "index_put", "tensor_scatter"]
 )
-"""Ops that change part of their first operand."""
+"""Ops that update part of their first operand."""
 _CACHES: Mapping[str, tuple[int, ...]] = {"rope_append": (5, 6), "rope_attention": (5, 6)}
-"""Where other ops have the operands that they change part of."""
+"""Positions of the operands that other ops update in part."""
 
 
 def run(graph: Graph, context: PassContext | None = None) -> Graph:
-    """The graph in an order that lets states be updated in place; itself when it has no such updates, or is in that order."""
+    """Return the graph in an order that allows in-place updates of states."""
     waits: dict[str, set[str]] = {}
     for state in graph.states:
         update = _first_update(graph, state.name)
@@ -31,7 +31,7 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
         readers = {n.name for n in graph.users(state.name) if n.name != update.name}
         if readers.isdisjoint(
             _below(graph, update)
-        ):  # a reader that needs the update keeps the old content alive anyway
+        ):  # a reader that depends on the update keeps the old content alive anyway
             waits[update.name] = readers
     if not waits:
         return graph
@@ -40,18 +40,18 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
 
 
 def _first_update(graph: Graph, state: str) -> Node | None:
-    """The node that changes the state's old content, when one node alone does."""
+    """Return the node that updates the state's old content, if there is exactly one."""
     found = [n for n in graph.users(state) if any(n.inputs[i] == state for i in _changed(n.op))]
     return found[0] if len(found) == 1 else None
 
 
 def _changed(op: str) -> tuple[int, ...]:
-    """Positions of the operands that an op changes part of."""
+    """Return the positions of the operands that an op updates in part."""
     return (0,) if op in UPDATES else _CACHES.get(op, ())
 
 
 def _below(graph: Graph, node: Node) -> set[str]:
-    """The nodes that depend on a node."""
+    """Return the names of nodes that depend on a node."""
     below: set[str] = set()
     stack = [node]
     while stack:
@@ -63,7 +63,7 @@ def _below(graph: Graph, node: Node) -> set[str]:
 
 
 def _in_order(graph: Graph, waits: Mapping[str, set[str]]) -> tuple[Node, ...]:
-    """The given order, but a node that waits for others stands after them. One that would wait for itself does not wait."""
+    """Return the nodes in order, with each node after those it waits for. Cycles are ignored."""
     placed: dict[str, Node] = {}
     pending: set[str] = set()
 

@@ -1,4 +1,4 @@
-"""recognize_activation: activations that a model writes out, as one op.
+"""recognize_activation: replace written-out activations by one op.
 
 silu       x * sigmoid(x)                                  hardswish  x * hardsigmoid(x), x * clamp(x + 3, 0, 6) / 6
 gelu       0.5 * x * (1 + erf(x / sqrt(2)))                mish       x * tanh(softplus(x))
@@ -22,12 +22,12 @@ _X = Any("x")
 
 
 def run(graph: Graph, context: PassContext | None = None) -> Graph:
-    """The graph with activations as single ops."""
+    """Return the graph with activations as single ops."""
     return apply_patterns(graph, _RULES, context)
 
 
 def _products(a: Pattern, b: Pattern, number: float) -> Iterator[Op]:
-    """A * b * number in every grouping; the matcher tries both orders of each product."""
+    """Yield ``a * b * number`` in every grouping; the matcher tries both operand orders of each product."""
     c = Number(number, rtol=1e-4)
     yield Op("mul", Op("mul", a, b), c)
     yield Op("mul", Op("mul", a, c), b)
@@ -79,7 +79,7 @@ def _float(match: Match) -> bool | str:
 
 def _one_shape(match: Match) -> bool | str:
     specs = [match.graph.values[str(match[o])].spec for o in ("gate", "up")]
-    return specs[0] == specs[1] or "gate and up have other shapes"
+    return specs[0] == specs[1] or "gate and up have different shapes"
 
 
 def _rules() -> Iterator[PatternRule]:

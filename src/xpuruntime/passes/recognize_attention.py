@@ -1,11 +1,11 @@
-"""recognize_attention: softmax(q @ k.T * scale + mask) @ v, as models and exporters write it, becomes one op that never holds the scores.
+"""recognize_attention: replace softmax(q @ k.T * scale + mask) @ v, as models and exporters write it, by one op that never stores the scores.
 
-Seen forms: the scale on q, on k, on both, or on the scores, as a product or a division; a mask that is added, or that a ``where`` puts in;
-softmax in float32; the guard that makes rows without any key zero (``where(isnan(p), 0, p)``), which the op does itself; three dims
-[batch * heads, length, size] or four. Keys and values that are repeated for groups of query heads are read as they are:
-``attention`` knows groups (Ainslie et al. 2023).
+Supported forms: the scale on q, k, both, or the scores, as a product or a division; a mask that is added, or selected by a ``where``;
+softmax in float32; the guard that zeroes fully masked rows (``where(isnan(p), 0, p)``), which is part of the op; three dims
+[batch * heads, length, size] or four. Keys and values that are repeated for groups of query heads are read directly:
+``attention`` supports groups (Ainslie et al. 2023).
 
-A row that a mask of -inf hides whole gives 0, where the written-out form without the guard gives NaN.
+A row that a mask of -inf hides completely gives 0, where the written-out form without the guard gives NaN.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from ._lib.known import splat
 __all__ = ["run"]
 
 _PRODUCTS = ("matmul", "bmm")
-_HIDDEN = -1e4  # what is put in a hidden place, or below: exp of it is 0 beside any other score
+_HIDDEN = -1e4  # masked scores are at most this: exp of it is 0 next to any other score
 
 
 def run(graph: Graph, context: PassContext | None = None) -> Graph:
-    """The graph with attention nodes, and without repeated keys and values before them."""
+    """Return the graph with attention nodes, without repeated keys and values."""
     context = context or PassContext()
 
     def rule(editor: Editor, node: Node) -> None:
@@ -38,7 +38,7 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
             return
         try:
             _make(editor, node, found)
-        except IrError:  # shapes that broadcast otherwise than the op's do
+        except IrError:  # the shapes broadcast differently from the op's
             return
 
     made = graph.rewrite(rule)
@@ -49,28 +49,30 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
 
 @dataclass(slots=True)
 class _AttentionMatch:
-    """What was found: operands by name, and the nodes that the op computes."""
+    """A match: operands by name, and the nodes that the op replaces."""
 
     q: str = ""
     k: str = ""
     v: str = ""
-    transposed: bool = False  # whether k is there as [..., size, length]
+    transposed: bool = False  # whether k is [..., size, length]
     scale: float = 1.0
     mask: Any = None
     softcap: float = 0.0
-    hidden: tuple[str, float] | None = None  # a bool value that keeps where true, and what is put where false
+    hidden: tuple[str, float] | None = (
+        None  # a bool value that is true for kept scores, and the score of the others
+    )
     members: list[Node] = field(default_factory=list)
 
 
 class _AttentionMatcher:
-    """From the last product upward; every step goes through a node that nothing else reads."""
+    """Matches attention from the last product backward through nodes without other readers."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.found = _AttentionMatch()
 
     def attention(self, root: Node) -> _AttentionMatch | None:
-        """The attention whose last product this is."""
+        """Return the attention that ends in this product, or None."""
         weights, values = root.inputs
         softmax = self.probabilities(weights)
         if softmax is None or not isinstance(values, str):
@@ -82,7 +84,7 @@ class _AttentionMatcher:
         return self.found
 
     def own(self, value: Any, users: int = 1) -> Node | None:
-        """The node that makes a value that only this expression reads."""
+        """Return the producer of a value that has no readers outside the expression."""
         node = self.graph.producer(value) if isinstance(value, str) else None
         if (
             node is None
@@ -94,7 +96,7 @@ class _AttentionMatcher:
         return node
 
     def probabilities(self, value: Any) -> Node | None:
-        """The softmax over keys, through casts, and the guard against rows of NaN."""
+        """Return the softmax over keys, looking through casts and the guard against rows of NaN."""
         node = self.own(value)
         while node is not None and node.op in ("cast", "dropout"):
             self.found.members.append(node)
@@ -111,7 +113,7 @@ class _AttentionMatcher:
         return node
 
     def scores(self, value: Any) -> Node | None:
-        """The product of q and k, through mask, cap and scale in this order."""
+        """Return the product of q and k, looking through mask, softcap and scale in this order."""
         found, node = self.found, self.own(value)
         while node is not None and node.op not in _PRODUCTS:
             first, second = (*node.inputs, None)[:2]
@@ -146,7 +148,7 @@ class _AttentionMatcher:
         return node
 
     def branch(self, a: Any, b: Any) -> Any:
-        """Of the operands of an addition the one that leads to the product; the other is the mask."""
+        """Return the operand of an addition that leads to the product; the other is the mask."""
         for value in (a, b):
             node = self.own(value)
             while (
@@ -160,7 +162,7 @@ class _AttentionMatcher:
         return None
 
     def factor(self, node: Node, cast: bool = False) -> tuple[Any, float] | None:
-        """A value times a number, as (value, number)."""
+        """Return a product with a number as (value, number); None for another node."""
         if cast and node.op == "cast":
             return node.inputs[0], 1.0
         a, b = node.inputs[:2]
@@ -175,7 +177,7 @@ class _AttentionMatcher:
         return None if by is None else (b, by)
 
     def operands(self, product: Node) -> bool:
-        """Q and k, without the numbers that they are multiplied with."""
+        """Set q and k, without constant factors. Return whether the product has two tensors."""
         q, k = product.inputs
         if not isinstance(q, str) or not isinstance(k, str):
             return False
@@ -199,7 +201,7 @@ def _make(editor: Editor, node: Node, found: _AttentionMatch) -> None:
     keys = editor.insert(node, "permute", found.k, dims=(*range(rank - 2), rank - 1, rank - 2))
     mask = _mask(editor, node, found)
     operands = [found.q, keys, found.v]
-    if rank == 3:  # batch and heads are one dim: taken as heads of one example
+    if rank == 3:  # batch and heads are one dim, used as the heads of one example
         operands = [editor.insert(node, "unsqueeze", v, dims=(0,)) for v in operands]
     if mask is not None and _spec(editor, mask).dtype not in (dtype, DType.BOOL):
         mask = editor.insert(node, "cast", mask, dtype=dtype)
@@ -214,14 +216,14 @@ def _make(editor: Editor, node: Node, found: _AttentionMatch) -> None:
 
 
 def _mask(editor: Editor, node: Node, found: _AttentionMatch) -> Any:
-    """The mask as the op takes it: bool where hiding means -inf, else numbers to add."""
+    """Return the mask for the op: bool if hidden scores are -inf, else numbers to add."""
     if found.hidden is None:
         mask = found.mask
         return mask if isinstance(mask, str) else None
     keep, low = found.hidden
     if low == float("-inf"):
         return keep
-    wide = node.spec.dtype is not DType.FLOAT32  # two numbers alone would make float32
+    wide = node.spec.dtype is not DType.FLOAT32  # two plain numbers would give float32
     zero = editor.insert(node, "full", size=(), value=0.0, dtype=node.spec.dtype) if wide else 0.0
     return editor.insert(node, "where", keep, zero, low)
 
@@ -233,7 +235,7 @@ def _spec(editor: Editor, value: str) -> TensorSpec:
 
 
 def _grouped(graph: Graph) -> Graph:
-    """Attention reads keys and values of fewer heads; their repetition goes."""
+    """Return the graph with attention on grouped keys and values, without their repetition."""
 
     def rule(editor: Editor, node: Node) -> None:
         if node.op != "attention":
@@ -248,7 +250,7 @@ def _grouped(graph: Graph) -> Graph:
 
 
 def _unrepeated(graph: Graph, value: Any) -> str | None:
-    """[batch, heads, length, size] before each head was repeated: a view of an expand of [batch, heads, 1, length, size]."""
+    """Return [batch, heads, length, size] before each head was repeated by a view of an expand of [batch, heads, 1, length, size]."""
     outer = graph.producer(value)
     if outer is None or outer.op not in ("view", "clone"):
         return None

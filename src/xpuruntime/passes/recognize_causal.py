@@ -1,16 +1,16 @@
-"""recognize_causal: a mask that is known when compiling, and hides what comes after each query, is attention's ``causal``.
+"""recognize_causal: replace a mask that is known at compile time and hides later keys by attention's ``causal``.
 
 attention(q, k, v, [[0, -inf], [0, 0]])       ->  attention(q, k, v, causal=true)                     two queries, two keys
 attention(q, k, v, [[true, true, false]])     ->  attention(q, k, v, causal=true, causal_offset=1)    one query, three keys
 attention(q, k, v, [[true, true, true]])      ->  attention(q, k, v)                                  hides nothing
 
-Exporters of language models leave their mask as a tensor of arithmetic on positions. Kernels that know causality leave out the hidden half of
-the products (Dao 2023, section 3.1), and some libraries take no mask tensor at all.
+Exporters of language models write the mask as a tensor computed from positions. Kernels with a causal option skip the hidden half of
+the products (Dao 2023, section 3.1), and some libraries do not support mask tensors.
 
-A mask is taken when each of its elements either keeps (true, or exactly 0) or hides (false, or at most the lowest float16), alike for every
-sample and head, and every query sees a key. Its value is computed here, of constants and of weights that somebody can tell, by elementwise ops,
-reductions and moves: at most 64 nodes of at most 4096 * 4096 elements each. Padding that is an input, windows smaller than the sequence and
-biases stay tensors. The mask stays, too, where nothing computes attention as it is: ``decompose`` writes it out with a mask only.
+A mask qualifies if each element either keeps (true, or exactly 0) or hides (false, or at most the lowest float16), equally for all
+samples and heads, and every query sees a key. Its value is computed here from constants and available weights, by elementwise ops,
+reductions and data movement: at most 64 nodes of at most 4096 * 4096 elements each. Padding inputs, windows smaller than the sequence and
+biases stay tensors. The mask also stays if no kernel computes attention: ``decompose`` expands masks only.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from ._lib.known import elements
 
 __all__ = ["run"]
 
-_HIDDEN = -65504.0  # the lowest float16: exp of it is 0 beside any other score
+_HIDDEN = -65504.0  # the lowest float16: exp of it is 0 next to any other score
 _MOST_NODES = 64
 _MOST_ELEMENTS = 4096 * 4096
 _FAMILIES = frozenset(["elementwise", "reduce", "data_movement", "create"])
 
 
 def run(graph: Graph, context: PassContext | None = None) -> Graph:
-    """The graph with attention that is causal by itself."""
+    """Return the graph with causal attention instead of causal masks."""
     context = context or PassContext()
     if not context.has_kernel("attention"):
         return graph
@@ -67,17 +67,17 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
 
 
 class _CausalMasks:
-    """Which masks of a graph are causal; each is computed once."""
+    """The causal masks of a graph; each mask is computed once."""
 
     def __init__(self, graph: Graph, context: PassContext) -> None:
         self.graph = graph
         self.weights = {w.name: w for w in graph.weights}
         self.peek = context.peek
-        self.chains: dict[str, list[Node]] = {}  # of each mask that was computed: the nodes that make it
+        self.chains: dict[str, list[Node]] = {}  # mask -> the nodes that compute it
         self.answers: dict[tuple[object, ...], float | None] = {}
 
     def offset(self, mask: str, queries: object, keys: object) -> float | None:
-        """Query i sees keys up to i + offset by this mask; infinite where it hides nothing, None where it is another mask."""
+        """Return the offset by which query i sees keys up to i + offset; infinite if nothing is hidden, None for another mask."""
         key = (mask, queries, keys)
         if key not in self.answers:
             seen = self.seen(mask)
@@ -85,7 +85,7 @@ class _CausalMasks:
         return self.answers[key]
 
     def seen(self, mask: str) -> NDArray[np.bool_] | None:
-        """What the mask keeps, as a matrix that all samples and heads share; its dims may be 1."""
+        """Return the kept elements as a matrix that all samples and heads share; its dims may be 1."""
         value, spread = mask, []
         while (node := self.graph.producer(value)) is not None and node.op == "expand":
             spread.append(node)
@@ -105,7 +105,7 @@ class _CausalMasks:
         return heads[0] if bool((heads == heads[0]).all()) else None
 
     def computed(self, root: str, arrays: dict[str, NDArray[Any]]) -> list[Node] | None:
-        """The nodes that make a value of what is known, in order, their results put into ``arrays``; None where it is not known."""
+        """Compute a value from known values into ``arrays``. Return its nodes in order; None if it is not known."""
         chain = self.known(root, arrays)
         if chain is None:
             return None
@@ -113,12 +113,12 @@ class _CausalMasks:
             for node in chain:
                 results = evaluate(node, arrays)
                 arrays.update(zip((v.name for v in node.outputs), results, strict=True))
-        except IrError:  # an index outside its dim: it is the run's to say so
+        except IrError:  # an index out of range, which is reported at run time
             return None
         return chain
 
     def known(self, root: str, arrays: dict[str, NDArray[Any]]) -> list[Node] | None:
-        """The nodes that make a value, each after those that it reads; weights that they read are put into ``arrays``."""
+        """Return the nodes that compute a value, in order, and put the weights that they read into ``arrays``."""
         found: set[str] = set()
         left = [root]
         while left:
@@ -149,7 +149,7 @@ def _plain(node: Node) -> bool:
 
 
 def _kept(mask: NDArray[Any]) -> NDArray[np.bool_] | None:
-    """Where a mask keeps; None when it does anything but keep and hide."""
+    """Return the kept elements of a mask; None if it has other values."""
     if mask.dtype == np.bool_:
         return mask
     values = mask.astype(np.float32) if mask.dtype.itemsize < 4 else mask

@@ -1,8 +1,8 @@
-"""recognize_mean: a pool whose window is the whole input is a reduction, which many threads share.
+"""recognize_mean: replace a pool whose window is the whole input by a reduction, which uses more threads.
 
-adaptive_avg_pool(x, [1, 1])      ->  mean(x, the dims of space)
-adaptive_max_pool(x, [1, 1])      ->  amax(x, the dims of space)
-avg_pool(x, the size of x)        ->  mean(x, the dims of space)      without padding
+adaptive_avg_pool(x, [1, 1])      ->  mean(x, spatial dims
+adaptive_max_pool(x, [1, 1])      ->  amax(x, spatial dims
+avg_pool(x, the size of x)        ->  mean(x, spatial dims
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _REDUCTIONS = {"adaptive_avg_pool": "mean", "avg_pool": "mean", "adaptive_max_po
 
 
 def run(graph: Graph, context: PassContext | None = None) -> Graph:
-    """The graph with a reduction for each such pool whose policy leaves it to be one."""
+    """Return the graph with reductions for such pools, if policies allow it."""
     context = context or PassContext()
 
     def rule(editor: Editor, node: Node) -> None:

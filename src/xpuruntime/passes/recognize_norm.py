@@ -1,10 +1,10 @@
-"""recognize_norm: normalisations over the last dim and softmax that a model writes out, as one op.
+"""recognize_norm: replace written-out normalizations over the last dim and softmax by one op.
 
     rms_norm    x * rsqrt(mean(x * x) + eps) * w                     (Zhang and Sennrich 2019)
     layer_norm  (x - mean(x)) * rsqrt(mean((x - mean(x))**2) + eps) * w + b      (Ba et al. 2016)
     softmax     exp(x - max(x)) / sum(exp(x - max(x)))
 
-The single op takes its statistics in float32 or wider whatever the storage type, as the written-out form does after a cast.
+The single op computes its statistics in float32 or wider regardless of the storage type, as the written-out form does after a cast.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _X = Any("x")
 
 
 def run(graph: Graph, context: PassContext | None = None) -> Graph:
-    """The graph with norms as single ops."""
-    graph = apply_patterns(graph, _CORES, context)  # without weight and bias first, then these one by one
+    """Return the graph with norms as single ops."""
+    graph = apply_patterns(graph, _CORES, context)  # first without weight and bias, then these one by one
     return apply_patterns(graph, _AFFINE, context)
 
 
@@ -34,7 +34,7 @@ def _mean(x: Pattern) -> Op:
 
 
 def _normalised(x: Pattern, square: Op) -> Iterator[Op]:
-    """X over the root of its mean square."""
+    """Yield ``x`` divided by the root of the mean of ``square``."""
     inner = Op("add", _mean(square), Number(name="eps"))
     yield Op("mul", x, Op("rsqrt", inner))
     yield Op("div", x, Op("sqrt", inner))
@@ -50,10 +50,10 @@ def _spec(match: Match, name: str) -> TensorSpec | None:
 
 
 def _last_dim(match: Match) -> bool | str:
-    """The mean is over x's last dim, and the result is x's own type."""
+    """Return whether the mean is over x's last dim and the result has x's type."""
     x = _spec(match, "x")
     if x is None or x != match.root.outputs[0].spec or not x.dtype.is_float:
-        return "the result has another type than x"
+        return "the types of the result and x differ"
     means = [n for n in match.nodes if n.op in ("mean", "amax", "sum")]
     return all(n.attrs["dim"] == (x.rank - 1,) for n in means) or "not over the last dim alone"
 
@@ -94,7 +94,7 @@ def _variance(match: Match) -> bool | str:
 
 
 def _affine(norm: str, operand: str, position: int) -> PatternRule:
-    """norm(x) * w, or norm(x, w) + b."""
+    """Return the rule for ``norm(x) * w``, or ``norm(x, w) + b``."""
     core = Op(norm, name="norm")
     pattern = Op("mul" if operand == "w" else "add", core, Any(operand))
 
@@ -104,7 +104,7 @@ def _affine(norm: str, operand: str, position: int) -> PatternRule:
         if given != position or len(node.outputs) > 1:
             return "the norm has such an operand already"
         if spec is None or spec.rank > 1 or spec.dtype is not node.spec.dtype or node.spec != match.root.spec:
-            return "not one number per place of the last dim"
+            return "the operand is not one number per element of the last dim"
         return True
 
     def make(editor: Editor, node: Node, match: Match) -> Node:

@@ -1,8 +1,9 @@
-"""recognize_rope: rotary position embedding in halves (Su et al. 2021; the form of GPT-NeoX and LLaMA) as one op.
+"""recognize_rope: replace rotary position embedding in halves (Su et al. 2021; the form of GPT-NeoX and LLaMA) by one op.
 
     x * cos + cat(-x[..., half:], x[..., :half]) * sin
 
-``rope`` reads one half of the tables, so both halves must be equal: seen from how they are made, or from the elements of a constant or of a weight that the context can show.
+``rope`` reads one half of the tables, so both halves must be known to be equal: from how they are computed, or from the elements of
+a constant or of a weight that the context provides.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Peek: TypeAlias = "Callable[[Weight], NDArray[AnyType] | None]"
 
 
 def run(graph: Graph, context: PassContext | None = None) -> Graph:
-    """The graph with rope nodes."""
+    """Return the graph with rope nodes."""
     peek = (context or PassContext()).peek
 
     def fits(match: Match) -> bool | str:
@@ -80,7 +81,7 @@ def _spec(match: Match, name: str) -> TensorSpec | None:
 
 
 def _table_shape(table: TensorSpec, x: TensorSpec) -> tuple[object, ...] | None:
-    """The table as [length, size] or [batch, length, size]; None when it differs per head or broadcasts otherwise."""
+    """Return the table's shape as [length, size] or [batch, length, size]; None if it differs per head or broadcasts otherwise."""
     batch, _, length, size = x.shape
     shape = (*(1,) * (4 - table.rank), *table.shape)
     if len(shape) != 4 or shape[1] != 1 or shape[2:] != (length, size):
@@ -93,7 +94,7 @@ _ROWS = frozenset(["view", "unsqueeze", "squeeze", "index_select", "slice", "sel
 
 
 def _equal_halves(graph: Graph, value: str, size: int, peek: Peek, depth: int = 0) -> bool:
-    """Whether a value's last dim, of ``size``, holds the same twice."""
+    """Return whether the halves of a value's last dim, of ``size``, are equal."""
     spec = graph.values[value].spec
     if spec is None or depth > 16 or not spec.rank or spec.shape[-1] != size:
         return False
@@ -140,7 +141,7 @@ def _make(editor: Editor, node: Node, match: Match) -> Node:
 
 
 def _looked_up(graph: Graph, value: str, x: TensorSpec) -> tuple[str, str] | None:
-    """The table of halves and the positions [batch, length] that name its rows, where a row is looked up and then put twice side by side."""
+    """Return the half table and the positions [batch, length] of its rows, if rows are looked up and then concatenated with themselves."""
     node = graph.producer(value)
     while node is not None and node.op in ("view", "unsqueeze", "cat"):
         if node.op == "cat" and (

@@ -1,6 +1,6 @@
-"""simplify: what does nothing goes, chains become one step, and operands take their plainest form. Small rules by op, until none applies.
+"""simplify: remove no-ops, merge chains of nodes, and normalize operands, by small rules per op until none applies.
 
-``x + 0`` counts as x: only the sign of a zero can differ. Nothing else changes a bit, NaN and infinity included.
+``x + 0`` becomes x, which may change the sign of a zero. All other rewrites are bit-exact, including NaN and infinity.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
     op: (*simplify_views.RULES.get(op, ()), *simplify_math.RULES.get(op, ()))
     for op in {**simplify_views.RULES, **simplify_math.RULES}
 }
-"""Rules by op. A rule answers whether it rewrote the node."""
+"""Rules by op. A rule returns whether it rewrote the node."""
 
 
 def run(graph: Graph, context: PassContext | None = None) -> Graph:
-    """The graph after every rule that applies."""
+    """Return the graph after every rule that applies."""
     for _ in range(_MOST_SWEEPS):
         before = graph
         graph = graph.rewrite(_sweep)
@@ -46,5 +46,5 @@ def _sweep(editor: Editor, node: Node) -> None:
 def _applied(rule: Rule, editor: Editor, node: Node) -> Any:
     try:
         return rule(editor, node)
-    except IrError:  # symbols that cannot be decided: the node stays as it is
+    except IrError:  # undecidable symbols: the node stays
         return False

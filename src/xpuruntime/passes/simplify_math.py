@@ -1,4 +1,4 @@
-"""Rules of ``simplify`` about arithmetic: neutral operands, numbers for constant tensors, and plainer ops for the same function."""
+"""Rules of ``simplify`` for arithmetic: neutral operands, numbers for constant tensors, and simpler ops for the same function."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["EVERY", "RULES"]
 
 
 def _neutral(neutral: float, *, right_only: bool = False) -> Callable[[Editor, Node], bool]:
-    """An operand that changes nothing."""
+    """Return the rule that removes an op with a neutral operand."""
 
     def rule(editor: Editor, node: Node) -> bool:
         x, other = node.inputs
@@ -27,7 +27,7 @@ def _neutral(neutral: float, *, right_only: bool = False) -> Callable[[Editor, N
 
 
 def _all_true(editor: Editor, node: Node) -> bool:
-    """logical_and (of bool: bitwise_and too) with true everywhere."""
+    """Remove logical_and (of bool: bitwise_and too) with true everywhere."""
     for x, other in (node.inputs, node.inputs[::-1]):
         spec = spec_of(editor, x)
         if number(editor, other) is not True or spec is None or spec.dtype is not DType.BOOL:
@@ -58,7 +58,7 @@ _MANTISSA = {DType.FLOAT64: 53, DType.FLOAT32: 24, DType.FLOAT16: 11, DType.BFLO
 
 
 def _holds(wide: DType, narrow: DType) -> bool:
-    """Whether every value of ``narrow`` is one of ``wide``."""
+    """Return whether ``wide`` represents every value of ``narrow``."""
     if wide is narrow or narrow is DType.BOOL:
         return wide in _MANTISSA or wide.is_integer or wide is narrow
     if narrow.is_integer:
@@ -72,7 +72,7 @@ def _holds(wide: DType, narrow: DType) -> bool:
 
 
 def _relu(editor: Editor, node: Node) -> bool:
-    """maximum(x, 0), clamp(x, 0): NaN stays in all of them."""
+    """Replace maximum(x, 0) and clamp(x, 0) by relu; all of them keep NaN."""
     if not node.spec.dtype.is_float:
         return False
     x, low, high = (*node.inputs, None)[:3]
@@ -105,7 +105,7 @@ def _pow(editor: Editor, node: Node) -> bool:
 
 
 def _reciprocal_of_sqrt(editor: Editor, node: Node) -> bool:
-    """1 / sqrt(x) is rsqrt(x)."""
+    """Replace 1 / sqrt(x) by rsqrt(x), and 1 / x by reciprocal(x)."""
     inner = producer_of(editor, node.inputs[-1])
     if node.op == "div" and number(editor, node.inputs[0]) != 1:
         return False
@@ -123,7 +123,7 @@ def _reciprocal_of_sqrt(editor: Editor, node: Node) -> bool:
 
 
 def _div_by_power_of_two(editor: Editor, node: Node) -> bool:
-    """Multiplication by the reciprocal where that is exact."""
+    """Replace a division by a multiplication with the reciprocal if that is exact."""
     by = number(editor, node.inputs[1])
     if (
         node.attrs["rounding_mode"] is not None
@@ -144,7 +144,7 @@ def _div_by_power_of_two(editor: Editor, node: Node) -> bool:
 
 
 def _twice(editor: Editor, node: Node) -> bool:
-    """neg(neg(x)) is x; relu(relu(x)) is relu(x)."""
+    """Replace neg(neg(x)) by x, and relu(relu(x)) by relu(x)."""
     inner = producer_of(editor, node.inputs[0])
     if inner is None or inner.op != node.op:
         return False
@@ -154,7 +154,7 @@ def _twice(editor: Editor, node: Node) -> bool:
 
 
 def _numbers(editor: Editor, node: Node) -> bool:
-    """A constant that is one number everywhere stands as a number, if the result keeps its type and the number its value."""
+    """Replace a constant with equal elements by a number, if the type of the result and the value are preserved."""
     op = OPS[node.op]
     if not op.pointwise:
         return False
@@ -181,7 +181,7 @@ def _numbers(editor: Editor, node: Node) -> bool:
 
 
 def _same_promotion(editor: Editor, node: Node, inputs: tuple[object, ...]) -> bool:
-    """Operands of comparisons are promoted unseen: the remaining tensors must have the constant's own kind of type."""
+    """Return whether promotion stays the same. It is invisible in comparisons, so the other tensors must have the constant's kind of type."""
     if node.spec.dtype is not DType.BOOL:
         return True
     kinds = {s.dtype for o in node.inputs if (s := spec_of(editor, o)) is not None}
@@ -213,4 +213,4 @@ RULES: Mapping[str, tuple[Callable[[Editor, Node], bool], ...]] = {
     "logical_not": (_twice,),
 }
 EVERY: tuple[Callable[[Editor, Node], bool], ...] = (_numbers,)
-"""Rules that look at every node."""
+"""Rules for all ops."""

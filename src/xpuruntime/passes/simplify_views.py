@@ -1,4 +1,4 @@
-"""Rules of ``simplify`` about moving elements: moves that move nothing, chains of moves, and broadcasts that readers do themselves."""
+"""Rules of ``simplify`` for data movement: no-ops, chains, and broadcasts that readers do themselves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RESHAPES = frozenset(["view", "squeeze", "unsqueeze"])
 
 
 def _same_shape(editor: Editor, node: Node) -> bool:
-    """A move whose result has the operand's own type."""
+    """Remove data movement that keeps the operand's type and order."""
     return forward(editor, node, node.inputs[0])
 
 
@@ -73,7 +73,7 @@ def _permute_of_permute(editor: Editor, node: Node) -> bool:
 
 
 def _permute_is_view(editor: Editor, node: Node) -> bool:
-    """Dims of extent 1 change places without moving anything."""
+    """Replace a permute that only moves dims of size 1 by a view."""
     x = spec_of(editor, node.inputs[0])
     if x is None or not x.is_static:
         return False
@@ -85,7 +85,7 @@ def _permute_is_view(editor: Editor, node: Node) -> bool:
 
 
 def _permute_before_merge(editor: Editor, node: Node) -> bool:
-    """permute(view(x)) where the view only merges neighbours: the permute of x itself, then the view. Permutes so meet and cancel."""
+    """Replace permute(view(x)), if the view only merges neighbors, by view(permute(x)), so that permutes become adjacent and cancel."""
     inner = producer_of(editor, node.inputs[0])
     if inner is None or inner.op not in _RESHAPES:
         return False
@@ -103,7 +103,7 @@ def _permute_before_merge(editor: Editor, node: Node) -> bool:
 
 
 def _merged(x: TensorSpec, y: TensorSpec) -> list[list[int]] | None:
-    """For each dim of y the neighbouring dims of x that it is made of; None when y splits a dim of x."""
+    """Return for each dim of y the adjacent dims of x that it merges; None if y splits a dim of x."""
     if 0 in x.shape:
         return None
     at, groups = 0, []
@@ -136,7 +136,7 @@ def _expand_of_expand(editor: Editor, node: Node) -> bool:
 
 
 def _broadcast_operands(editor: Editor, node: Node) -> bool:
-    """A pointwise op broadcasts by itself: an expand before it goes. If all operands were expanded, the result is, once."""
+    """Remove an expand before a pointwise op, which broadcasts by itself. If all operands were expanded, expand the result instead."""
     if not OPS[node.op].pointwise:
         return False
     bare = [_unexpanded(editor, i) for i in node.inputs]
@@ -168,9 +168,9 @@ def _constant_index(editor: Editor, operand: object) -> NDArray[Any] | None:
 
 
 def _index_is_slice(editor: Editor, node: Node) -> bool:
-    """index_select or embedding by one known index is a select, by a known run of them a slice."""
+    """Replace index_select or embedding with a known index by a select, with a known range by a slice."""
     index, x = _constant_index(editor, node.inputs[1]), spec_of(editor, node.inputs[0])
-    dim = node.attrs.get("dim", 0)  # an embedding has none
+    dim = node.attrs.get("dim", 0)  # an embedding has no dim
     if index is None or x is None or not isinstance(x.shape[dim], int):
         return False
     extent = int(x.shape[dim])
@@ -180,7 +180,7 @@ def _index_is_slice(editor: Editor, node: Node) -> bool:
     if index.ndim == 0:
         editor.replace(node, "select", node.inputs[0], dim=dim, index=int(places[0]))
         return True
-    if index.size > 1 and (places == places[0]).all():  # one row everywhere: readers broadcast it
+    if index.size > 1 and (places == places[0]).all():  # equal indices: readers broadcast the one row
         row = editor.insert(
             node, "slice", node.inputs[0], dim=dim, start=int(places[0]), end=int(places[0]) + 1
         )
@@ -194,7 +194,7 @@ def _index_is_slice(editor: Editor, node: Node) -> bool:
 
 
 def _gather_is_view(editor: Editor, node: Node) -> bool:
-    """gather_nd by indices that name every place in order."""
+    """Replace gather_nd with indices of every element in order by a view."""
     index, x = _constant_index(editor, node.inputs[1]), spec_of(editor, node.inputs[0])
     if index is None or x is None or not x.is_static or node.attrs["batch_dims"] or index.shape[-1] != x.rank:
         return False
@@ -209,7 +209,7 @@ def _gather_is_view(editor: Editor, node: Node) -> bool:
 
 
 def _index_is_view(editor: Editor, node: Node) -> bool:
-    """Index by arrays, one per dim, that name every place in order."""
+    """Replace index with arrays, one per dim, of every element in order by a view."""
     x, arrays = spec_of(editor, node.inputs[0]), [_constant_index(editor, i) for i in node.inputs[1:]]
     if x is None or not x.is_static or len(arrays) != x.rank or not x.rank:
         return False
@@ -223,7 +223,7 @@ def _index_is_view(editor: Editor, node: Node) -> bool:
 
 
 def _in_order(editor: Editor, node: Node, places: tuple[NDArray[Any], ...], shape: tuple[int, ...]) -> bool:
-    """A view in the node's place, if the places are all of the shape's in row-major order."""
+    """Replace the node by a view if the indices are all of the shape's in row-major order."""
     flat = np.ravel_multi_index(places, shape)
     if not np.array_equal(flat, np.arange(math.prod(shape))):
         return False
@@ -232,7 +232,7 @@ def _in_order(editor: Editor, node: Node, places: tuple[NDArray[Any], ...], shap
 
 
 def _repeat_of_one(editor: Editor, node: Node) -> bool:
-    """Repeating dims of extent 1 is an expand."""
+    """Replace a repeat of dims of size 1 by an expand."""
     x, repeats = spec_of(editor, node.inputs[0]), node.attrs["repeats"]
     if (
         x is None
@@ -265,4 +265,4 @@ RULES: Mapping[str, tuple[Callable[[Editor, Node], bool], ...]] = {
     "index": (_index_is_view,),
 }
 EVERY: tuple[Callable[[Editor, Node], bool], ...] = (_broadcast_operands,)
-"""Rules that look at every node."""
+"""Rules for all ops."""

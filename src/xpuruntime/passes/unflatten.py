@@ -1,4 +1,4 @@
-"""unflatten: a product over flattened batch dims is the product of the values themselves, so that views do not stand between a layer and what follows.
+"""unflatten: replace a product over flattened batch dims by the product of the unflattened values, so that no views separate a layer from its readers.
 
 view(linear(view(x)))          ->  linear(x)              leading dims merged before and split after
 view(bmm(view(a), view(b)))    ->  matmul(a, b)           as decompositions of matmul write it
@@ -20,7 +20,7 @@ _MOVES = frozenset(["view", "squeeze", "unsqueeze"])
 
 
 def run(graph: Graph, context: PassContext | None = None) -> Graph:
-    """The graph with products over the dims that their readers see."""
+    """Return the graph with products over unflattened dims."""
     for _ in range(8):
         made = graph.rewrite(_rule)
         if made is graph:
@@ -42,13 +42,13 @@ def _rule(editor: Editor, node: Node) -> None:
 
 
 def _own(editor: Editor, value: Any) -> Node | None:
-    """The node that makes a value that nothing else reads."""
+    """Return the producer of a value with one reader."""
     node = producer_of(editor, value)
     return None if node is None or editor.graph.only_user(node.name) is None else node
 
 
 def _before(editor: Editor, value: Any, lead: int) -> Any:
-    """The value before a view that keeps the last dims (all but ``lead``); None when there is no such view."""
+    """Return the value before a view that keeps the last dims (all but ``lead``); None if there is no such view."""
     node = producer_of(editor, value)
     if node is None or node.op not in _MOVES:
         return None
@@ -59,7 +59,7 @@ def _before(editor: Editor, value: Any, lead: int) -> Any:
 
 
 def _layer(editor: Editor, node: Node, inner: Node) -> None:
-    """``linear`` and its kin over [rows, in]."""
+    """Replace a view of ``linear`` or a similar op over [rows, in]."""
     at = 1 if inner.op == "addmm" else 0
     x = _before(editor, inner.inputs[at], 1)
     source, weight = spec_of(editor, x), spec_of(editor, inner.inputs[at + 1])
@@ -82,7 +82,7 @@ def _layer(editor: Editor, node: Node, inner: Node) -> None:
 
 
 def _batches(editor: Editor, node: Node, inner: Node) -> None:
-    """``bmm`` over [batches, rows, columns]."""
+    """Replace a view of ``bmm`` over [batches, rows, columns]."""
     a, b = (_before(editor, i, 1) for i in inner.inputs)
     first, second = spec_of(editor, a), spec_of(editor, b)
     if first is None or second is None or first.rank != second.rank or first.shape[:-2] != second.shape[:-2]:

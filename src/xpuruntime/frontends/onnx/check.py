@@ -162,7 +162,9 @@ def _check_values(graph: Any, names: list[str], who: str) -> None:
                 )
         for value in filter(None, node.output):
             if value in made:
-                raise ModelError(who, f"node {name!r} produces value {value!r}, which already exists", do=_AGAIN)
+                raise ModelError(
+                    who, f"node {name!r} produces value {value!r}, which already exists", do=_AGAIN
+                )
             made.add(value)
     for output in graph.output:
         if output.name not in made:

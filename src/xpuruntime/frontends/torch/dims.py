@@ -92,7 +92,7 @@ def dtype_of(dtype: Any) -> DType:
     try:
         return DType(str(dtype).removeprefix("torch."))
     except ValueError as error:
-        raise NotLowered(f"the IR has no dtype") from error
+        raise NotLowered("the IR has no dtype") from error
 
 
 def spec_of(tensor: Any, symbols: SymbolNames) -> TensorSpec:

@@ -38,9 +38,7 @@ class ProgramImport:
         self.tensors: dict[str, Any] = {}
         self.states: dict[str, str] = {}  # buffer -> state
         self.names: dict[str, str] = {}  # PyTorch's name of a tensor -> the weight
-        self.first: dict[
-            object, str
-        ] = {}  # tensor -> the first of its names, if tied weights have several
+        self.first: dict[object, str] = {}  # tensor -> the first of its names, if tied weights have several
 
     def graph(self, who: str) -> Graph:
         """Lower the program. Raise ModelError."""

@@ -1,1 +1,1 @@
-"""Helpers that several passes share."""
+"""Helpers shared by several passes."""

@@ -1,4 +1,4 @@
-"""What may follow a convolution or a linear layer within its kernel: a bias, one residual, one activation, in this order."""
+"""Epilogues of convolutions and linear layers: biases, one residual and one activation, in this order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PLAIN = ("relu", "sigmoid", "tanh", "silu", "hardswish")
 
 @dataclass(slots=True)
 class Epilogue:
-    """The layer and what follows it: ``members`` in order, ``bias`` operands to add per channel, ``residual``, ``act``."""
+    """A layer and the nodes after it: ``members`` in order, per-channel ``biases``, ``residual``, ``act``."""
 
     members: list[Node]
     biases: list[str] = field(default_factory=list)
@@ -26,12 +26,12 @@ class Epilogue:
 
     @property
     def root(self) -> Node:
-        """The last member, whose result the fused node gives."""
+        """Return the last member, whose result is that of the fused node."""
         return self.members[-1]
 
 
 def activation_of(graph: Graph, node: Node) -> str | None:
-    """The word of a fused op's ``act`` for this node; None when it is no such activation."""
+    """Return the value of a fused op's ``act`` for this node; None if it is no supported activation."""
     if node.op in _PLAIN:
         return node.op
     if node.op == "gelu":
@@ -56,10 +56,10 @@ def grow(
     may_fuse: Callable[[Graph, Sequence[Node]], Support],
     rival: Callable[[Node, Node], bool],
 ) -> Epilogue:
-    """The longest epilogue of a layer.
+    """Return the longest epilogue of a layer.
 
     channel: the output's channel dim. taken: nodes that belong to another layer already. rival: whether the layer should leave an
-    addition (second argument) to the layer that makes its other operand.
+    addition (second argument) to the layer that produces the other operand.
     """
     found = Epilogue([layer])
     spec = layer.spec
@@ -94,7 +94,7 @@ def grow(
 
 
 def _per_channel(bias: TensorSpec, result: TensorSpec, channel: int) -> bool:
-    """Whether a known value adds one number per channel (or one for all)."""
+    """Return whether a known value adds one number per channel (or one for all)."""
     if bias.dtype is not result.dtype or bias.rank > result.rank:
         return False
     shape = (*(1,) * (result.rank - bias.rank), *bias.shape)

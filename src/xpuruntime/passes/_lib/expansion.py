@@ -1,4 +1,4 @@
-"""The node that an expansion replaces, and how it writes nodes before it."""
+"""The node that ``decompose`` expands, and insertion of the nodes that replace it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Expansion"]
 
 
 class Expansion:
-    """Writes nodes before one, and the last in its place."""
+    """One node and its replacement: a call inserts a node before it, ``last`` replaces it."""
 
     def __init__(self, editor: Editor, node: Node) -> None:
         self.editor, self.node = editor, node
@@ -22,11 +22,11 @@ class Expansion:
         return made
 
     def input(self, at: int) -> Any:
-        """An operand, None where it is absent."""
+        """Return an operand; None if it is absent."""
         return self.node.inputs[at] if at < len(self.node.inputs) else None
 
     def wide(self, at: int) -> Any:
-        """An operand to compute with: narrow floats in float32."""
+        """Return an operand for computing: narrow floats are cast to float32."""
         value = self.input(at)
         spec = self.spec(value) if isinstance(value, str) else None
         if spec is None or not (spec.dtype.is_float and spec.dtype.bits < 32):
@@ -34,13 +34,13 @@ class Expansion:
         return self("cast", value, dtype=DType.FLOAT32)
 
     def spec(self, value: str) -> TensorSpec:
-        """A value's spec."""
+        """Return a value's spec."""
         spec = self.editor.values[value].spec
         assert spec is not None
         return spec
 
     def last(self, op: str, *inputs: Any, **attrs: Any) -> None:
-        """The result, in the node's own type."""
+        """Replace the node by this one, in the node's type."""
         if self.narrow and any(isinstance(i, str) and self.spec(i).dtype is DType.FLOAT32 for i in inputs):
             self.editor.replace(self.node, "cast", self(op, *inputs, **attrs), dtype=self.node.spec.dtype)
         else:

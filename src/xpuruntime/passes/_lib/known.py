@@ -1,4 +1,4 @@
-"""What is known before a run: weights, constants, and what is computed of them alone."""
+"""Compile-time known values: weights, constants, and results that depend on them alone."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["elements", "is_known", "known_values", "splat"]
 
 
 def elements(spec: TensorSpec | None) -> int | None:
-    """How many elements a value has; None while a dim is a symbol."""
+    """Return the number of elements of a value; None with a symbolic dim."""
     if spec is None or not spec.is_static:
         return None
     return math.prod(int(d) for d in spec.shape if isinstance(d, int))
 
 
 def known_values(graph: Graph) -> frozenset[str]:
-    """Names of weights and of results that depend on weights and constants only."""
+    """Return the names of weights and of results that depend on weights and constants only."""
     known = set(graph.weight_names)
     for node in graph.nodes:
         if is_known(node, known):
@@ -27,7 +27,7 @@ def known_values(graph: Graph) -> frozenset[str]:
 
 
 def is_known(node: Node, known: set[str] | frozenset[str]) -> bool:
-    """Whether the node computes from known values only."""
+    """Return whether the node's operands are all known."""
     op = OPS[node.op]
     if node.op == "opaque" or op.random or op.data_dependent or any(v.spec is None for v in node.outputs):
         return False
@@ -37,7 +37,7 @@ def is_known(node: Node, known: set[str] | frozenset[str]) -> bool:
 
 
 def splat(graph: Graph, operand: object) -> float | None:
-    """The number that an operand is everywhere, None when it is none or not known in the graph."""
+    """Return the number that all elements of an operand have; None if they differ or are not known."""
     if isinstance(operand, bool | int | float):
         return float(operand)
     literal = graph.literal(operand) if isinstance(operand, str) else None

@@ -1,4 +1,4 @@
-"""Replace what patterns describe: the driver of all ``recognise_*`` passes."""
+"""Pattern replacement, the driver of the ``recognize_*`` passes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Make: TypeAlias = "Callable[[Editor, Node, Match], Any]"
 
 @dataclass(frozen=True, slots=True)
 class PatternRule:
-    """A way of writing an op: what it looks like, when it counts, and what it is.
+    """A pattern and its replacement.
 
-    pattern: the expression. where: constraints on a match (True, or why not). make: puts the op in the root's place.
+    pattern: the expression. where: constraints on a match (True, or a reason against it). make: replaces the root node.
     """
 
     pattern: Op
@@ -30,7 +30,7 @@ class PatternRule:
 
 
 def apply_patterns(graph: Graph, ways: Iterable[PatternRule], context: PassContext | None) -> Graph:
-    """The graph with every way of writing replaced, one after the other."""
+    """Return the graph with the rules applied one after the other."""
     context = context or PassContext()
     for way in ways:
         if any(n.op in way.pattern.op.split("|") for n in graph.nodes):
@@ -53,7 +53,7 @@ def _replaced(graph: Graph, way: PatternRule, matches: Iterable[Match]) -> Graph
             return
         try:
             made = way.make(editor, node, match)
-        except IrError:  # another type than the op gives: not this op after all
+        except IrError:  # the op has another result type, so the match is not this op
             return
         if made is False:
             return
@@ -64,7 +64,7 @@ def _replaced(graph: Graph, way: PatternRule, matches: Iterable[Match]) -> Graph
 
 
 def _credit(editor: Editor, node: Node, members: list[Node]) -> None:
-    """The new node carries the sources of the nodes that it replaces; these die since nothing reads them."""
+    """Give the new node the sources of the nodes that it replaces. These become dead."""
     made = editor.current(node)
     sources = tuple(dict.fromkeys(s for n in [*members, node] for s in n.sources))
     editor.set_sources(made, sources)

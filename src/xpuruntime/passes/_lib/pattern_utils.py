@@ -1,4 +1,4 @@
-"""What rules of rewrites ask an editor: who makes a value now, which number it is, and forwarding with care."""
+"""Queries of rewrite rules: producers, constant operands, and checked forwarding."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ __all__ = ["forward", "number", "producer_of", "spec_of"]
 
 
 def producer_of(editor: Editor, value: Any) -> Node | None:
-    """The node that makes a value, as it is now; None for numbers, inputs, weights, and what this sweep made."""
+    """Return the current node that produces a value; None for numbers, inputs, weights, and values of this sweep."""
     node = editor.graph.producer(value) if isinstance(value, str) else None
     return None if node is None else editor.current(node)
 
 
 def spec_of(editor: Editor, value: Any) -> TensorSpec | None:
-    """A value's spec; None for numbers and unknown types."""
+    """Return a value's spec; None for numbers and unknown types."""
     found = editor.values.get(value) if isinstance(value, str) else None
     return None if found is None else found.spec
 
 
 def number(editor: Editor, operand: Any) -> float | int | bool | None:
-    """The number that an operand is in every element; None when it is none."""
+    """Return the number that all elements of an operand have; None if there is none."""
     if operand is None or isinstance(operand, bool | int | float):
         return operand
     node = producer_of(editor, operand)
@@ -44,7 +44,7 @@ def _plain(dtype: DType) -> type:
 
 
 def forward(editor: Editor, node: Node, to: Any) -> bool:
-    """Readers of the node's result read ``to``, if its type is the same. A value that leaves the graph stays a node's result."""
+    """Redirect readers of the node's result to ``to`` if the types are equal. A graph output must stay a node's result."""
     if not isinstance(to, str) or spec_of(editor, to) != node.outputs[0].spec:
         return False
     if node.name in editor.graph.kept and editor.graph.producer(to) is None:

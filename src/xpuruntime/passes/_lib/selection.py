@@ -1,9 +1,9 @@
-"""Which passes run, in the user's words: a level, names, and names with a minus.
+"""Selection of passes by level, by name, and by names with a minus.
 
-2  "extended"          a level: its passes and those of the levels below
-["cse", "simplify"]    these and no others
-["all", "fuse_gate"]   those of a level, and one more
-"-fuse_conv"           the usual ones without it;  ["basic", "-cse"] likewise
+2  "extended"          a level: its passes and those of lower levels
+["cse", "simplify"]    exactly these
+["all", "fuse_gate"]   a level and one more pass
+"-fuse_conv"           the usual ones without it; ["basic", "-cse"] likewise
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from ...errors import IrError
 __all__ = ["LEVELS", "chosen_names"]
 
 LEVELS = ("none", "basic", "extended", "all")
-"""Names of the levels 0 to 3; each has the passes of those before it."""
+"""Names of the levels 0 to 3; each includes the lower ones."""
 
 
 def chosen_names(which: Iterable[str] | str | int, table: Sequence[tuple[str, int]], usual: int) -> set[str]:
-    """Names of the passes to run.
+    """Return the names of the passes to run.
 
-    table: name and lowest level of each pass. usual: the level that is meant where only names with a minus are given.
-    Raises IrError for a level or name that does not exist.
+    table: name and lowest level of each pass. usual: the level for names with a minus alone.
+    Raise IrError for a level or name that does not exist.
     """
     if isinstance(which, int):
         return _of_level(which, table)
@@ -36,9 +36,10 @@ def chosen_names(which: Iterable[str] | str | int, table: Sequence[tuple[str, in
     )
     if not all(isinstance(w, str) for w in listed):
         raise IrError(
-            "passes", "are a level, or names of passes", got=repr(which), do="Give 3, 'all' or ['cse']."
+            "passes", "must be a level, or names of passes", got=repr(which), do="Use 3, 'all' or ['cse']."
         )
-    words = [w.strip() for w in listed]
+    # Releases before 0.2 spelled these names "recognise".
+    words = [w.strip().replace("recognise_", "recognize_") for w in listed]
     levels = [w for w in words if w in LEVELS or w.lstrip("+-").isdigit()]
     names = [w for w in words if w not in levels]
     for word in names:
@@ -46,9 +47,9 @@ def chosen_names(which: Iterable[str] | str | int, table: Sequence[tuple[str, in
     if len(levels) > 1:
         raise IrError(
             "passes",
-            "takes one level",
+            "takes at most one level",
             got=", ".join(levels),
-            do="Name the highest; each has those below it.",
+            do="Give the highest one; each includes the lower ones.",
         )
     less = {w[1:] for w in names if w.startswith("-")}
     more = {w for w in names if not w.startswith("-")}
