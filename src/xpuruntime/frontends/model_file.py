@@ -53,8 +53,8 @@ def open_model(model: object, *, name: str = "") -> ModelSource:
         return model
     from .onnx.file import read_onnx
 
-    made: ModelSource = open_with(model, name, read_onnx)
-    return made
+    source: ModelSource = open_with(model, name, read_onnx)
+    return source
 
 
 def open_with(model: object, name: str, read: Callable[[bytes, str, str, Path | None], Any]) -> Any:

@@ -70,8 +70,8 @@ def to_onnx(graph: Graph, weights: WeightSource | None = None, *, opset: int | N
         builder.initializers.append(_tensor(weight, weights, types))
     for node in graph.nodes:
         _write(builder, node)
-        for made in node.outputs:
-            builder.learn(made.name, made.spec)
+        for value in node.outputs:
+            builder.learn(value.name, value.spec)
     return _model(graph, builder, types, onnx)
 
 
@@ -106,23 +106,23 @@ def _write_opaque(builder: OnnxGraphBuilder, node: Node, label: str) -> None:
         raise IrError(f"opaque {op} %{node.name}", "is a PyTorch op without an ONNX equivalent")
     captures = attributes.get(CAPTURES, ())
     operands = list(node.inputs[: len(node.inputs) - len(captures)])
-    made = helper.make_node(
+    proto = helper.make_node(
         op,
         ["" if i is None else str(i) for i in operands],
         [v.name for v in node.outputs],
         name=builder.node_name(label),
         domain=domain,
     )
-    made.attribute.extend(decode(attributes))
+    proto.attribute.extend(decode(attributes))
     renamed = dict(zip(captures, node.inputs[len(operands) :], strict=True))
-    for graph in sub_graphs(made):
+    for graph in sub_graphs(proto):
         _rename(graph, {k: str(v) for k, v in renamed.items() if k != v})
     if domain:
         versions = builder.graph.metadata.get("opsets") or {}
         builder.domains[domain] = versions.get(domain, 1)
     else:
         _same_meaning(builder, op, node)
-    builder.nodes.append(made)
+    builder.nodes.append(proto)
 
 
 def _same_meaning(builder: OnnxGraphBuilder, op: str, node: Node) -> None:
@@ -189,19 +189,19 @@ def _model(graph: Graph, builder: OnnxGraphBuilder, types: OnnxTypes, onnx: Any)
     for value, name in renamed.items():
         builder.begin(name)
         builder.add("Identity", [value], [name])
-    made = onnx.GraphProto(name=graph.name or "graph", node=builder.nodes, initializer=builder.initializers)
+    proto = onnx.GraphProto(name=graph.name or "graph", node=builder.nodes, initializer=builder.initializers)
     kinds = graph.metadata.get("types") or {}
-    made.input.extend(_info(v.name, v.spec, types, onnx, kinds) for v in graph.inputs)
-    made.output.extend(_info(o.name, graph.values[o.value].spec, types, onnx, kinds) for o in graph.outputs)
+    proto.input.extend(_info(v.name, v.spec, types, onnx, kinds) for v in graph.inputs)
+    proto.output.extend(_info(o.name, graph.values[o.value].spec, types, onnx, kinds) for o in graph.outputs)
     seen = {o.name for o in graph.outputs}
     inner = [v for n in graph.nodes for v in n.outputs if v.spec is not None and v.name not in seen]
-    made.value_info.extend(_info(v.name, v.spec, types, onnx, {}) for v in inner)
+    proto.value_info.extend(_info(v.name, v.spec, types, onnx, {}) for v in inner)
     opsets = [
         helper.make_opsetid("", builder.opset),
         *(helper.make_opsetid(d, v) for d, v in builder.domains.items()),
     ]
     model = onnx.ModelProto(
-        ir_version=_ir_version(graph, builder.opset, onnx), producer_name="xpuruntime", graph=made
+        ir_version=_ir_version(graph, builder.opset, onnx), producer_name="xpuruntime", graph=proto
     )
     model.opset_import.extend(opsets)
     return model

@@ -56,30 +56,30 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
 
 def _of_integers(graph: Graph) -> frozenset[str]:
     """Return float results that are computed from integers and numbers alone, by arithmetic and data movement."""
-    found: set[str] = set()
+    exact: set[str] = set()
     for node in graph.nodes:
         if family_of(node) not in _ARITHMETIC or OPS[node.op].random:
             continue
-        if all(v in found or _is_exact(graph, v) for v in node.values):
-            found.update(v.name for v in node.outputs)
-    return frozenset(found)
+        if all(v in exact or _is_exact(graph, v) for v in node.values):
+            exact.update(v.name for v in node.outputs)
+    return frozenset(exact)
 
 
 def _scores(graph: Graph, known: frozenset[str]) -> frozenset[str]:
     """Return float results that determine a choice, from the choice back to a product or to a value that other layers read."""
-    found = {v for node in graph.nodes if node.op in _CHOICES for v in node.values}
+    deciding = {v for node in graph.nodes if node.op in _CHOICES for v in node.values}
     stream = {v for node in graph.nodes if family_of(node) in _LAYERS for v in node.values}
     scores: set[str] = set()
     for node in reversed(graph.nodes):
-        made = {v.name for v in node.outputs}
-        if not made & found or made & stream:
+        results = {v.name for v in node.outputs}
+        if not results & deciding or results & stream:
             continue
         if family_of(node) == "matmul":
             if _is_small(node, known):
-                scores |= made
+                scores |= results
         elif family_of(node) in _ARITHMETIC | {"softmax"}:
-            scores |= made
-            found.update(node.values)
+            scores |= results
+            deciding.update(node.values)
     return frozenset(scores)
 
 
@@ -140,12 +140,12 @@ class _PrecisionCaster:
         count = len(self.nodes)
         inputs = tuple(self.version(i, dtype) if isinstance(i, str) else i for i in node.inputs)
         try:
-            made = _made(node, inputs, dtype, self.values)
+            replacement = _made(node, inputs, dtype, self.values)
         except IrError:
             del self.nodes[count:]
             self.versions = {k: v for k, v in self.versions.items() if v in self.values}
             return False
-        self.add(made)
+        self.add(replacement)
         return True
 
     def between(self, node: Node, dtype: DType) -> None:
@@ -202,7 +202,7 @@ def _made(node: Node, inputs: tuple[Any, ...], dtype: DType, values: dict[str, V
     attrs = dict(node.attrs)
     if attrs.get("dtype") is DType.FLOAT32:
         attrs["dtype"] = dtype
-    made = make_node(
+    replacement = make_node(
         node.op,
         inputs,
         attrs,
@@ -211,7 +211,7 @@ def _made(node: Node, inputs: tuple[Any, ...], dtype: DType, values: dict[str, V
         outputs=len(node.outputs),
         sources=node.sources,
     )
-    for old, new in zip(node.outputs, made.outputs, strict=True):
+    for old, new in zip(node.outputs, replacement.outputs, strict=True):
         want = (
             dtype if old.spec is not None and old.spec.dtype is DType.FLOAT32 else old.spec and old.spec.dtype
         )
@@ -222,4 +222,4 @@ def _made(node: Node, inputs: tuple[Any, ...], dtype: DType, values: dict[str, V
             or new.spec.shape != old.spec.shape
         ):
             raise IrError(f"cast of %{node.name}", "has another result type", got=new)
-    return made
+    return replacement

@@ -17,18 +17,18 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
     nodes: list[Node] = []
     for node in graph.nodes:
         inputs = tuple(same.get(i, i) if isinstance(i, str) else i for i in node.inputs)
-        here = (
+        current = (
             node if inputs == node.inputs else Node(node.op, inputs, node.attrs, node.outputs, node.sources)
         )
-        key = _key(here)
-        at = first.setdefault(key, len(nodes)) if key is not None else len(nodes)
-        if at == len(nodes):
-            nodes.append(here)
+        key = _key(current)
+        index = first.setdefault(key, len(nodes)) if key is not None else len(nodes)
+        if index == len(nodes):
+            nodes.append(current)
             continue
-        kept = nodes[at]
-        sources = tuple(dict.fromkeys((*kept.sources, *here.sources)))
-        nodes[at] = Node(kept.op, kept.inputs, kept.attrs, kept.outputs, sources)
-        same.update((v.name, k.name) for v, k in zip(here.outputs, kept.outputs, strict=True))
+        original = nodes[index]
+        sources = tuple(dict.fromkeys((*original.sources, *current.sources)))
+        nodes[index] = Node(original.op, original.inputs, original.attrs, original.outputs, sources)
+        same.update((v.name, k.name) for v, k in zip(current.outputs, original.outputs, strict=True))
     if not same:
         return graph
     return graph.replace(

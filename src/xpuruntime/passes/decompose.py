@@ -28,10 +28,10 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
             expand(Expansion(editor, node))
 
     for _ in range(8):
-        made = graph.rewrite(rule)
-        if made is graph:
+        rewritten = graph.rewrite(rule)
+        if rewritten is graph:
             break
-        graph = made
+        graph = rewritten
     return graph
 
 
@@ -101,28 +101,28 @@ def _norm_linear(emit: Expansion) -> None:
 def _rope_append(emit: Expansion) -> None:
     q, k, v, cos, sin, keys, values, places, positions = (emit.input(i) for i in range(9))
     more = () if positions is None else (positions,)
-    turned = [emit("rope", x, cos, sin, *more, size=emit.node.attrs["size"]) for x in (q, k)]
-    made = [turned[0]]
-    for cache, new in ((keys, turned[1]), (values, v)):
+    rotated = [emit("rope", x, cos, sin, *more, size=emit.node.attrs["size"]) for x in (q, k)]
+    results = [rotated[0]]
+    for cache, new in ((keys, rotated[1]), (values, v)):
         if emit.spec(places).rank == 1:
-            made.append(emit("index_copy", cache, places, new, dim=2))
+            results.append(emit("index_copy", cache, places, new, dim=2))
         else:
             batch, heads, length, size = emit.spec(new).shape
             at = emit("view", places, size=(emit.spec(places).shape[0], 1, length, 1))
             at = emit("expand", at, size=(batch, heads, length, size))
-            made.append(emit("scatter", cache, at, new, dim=2))
-    for old, new in zip(emit.node.outputs, made, strict=True):
+            results.append(emit("scatter", cache, at, new, dim=2))
+    for old, new in zip(emit.node.outputs, results, strict=True):
         emit.editor.forward(old.name, new)
 
 
 def _rope_attention(emit: Expansion) -> None:
     attrs = dict(emit.node.attrs)
-    made = emit.editor.insert(
+    results = emit.editor.insert(
         emit.node, "rope_append", *(emit.input(i) for i in range(9)), size=attrs.pop("size")
     )
     mask = () if emit.input(9) is None else (emit.input(9),)
-    y = emit("attention", *made, *mask, **attrs)
-    for old, new in zip(emit.node.outputs, (y, *made[1:]), strict=True):
+    y = emit("attention", *results, *mask, **attrs)
+    for old, new in zip(emit.node.outputs, (y, *results[1:]), strict=True):
         emit.editor.forward(old.name, new)
 
 

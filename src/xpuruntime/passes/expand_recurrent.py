@@ -30,18 +30,18 @@ def expand_recurrent(emit: Expansion) -> None:
         return
     if time:
         x = emit("permute", x, dims=(1, 0, 2))
-    each = len(names) // sides
-    made: list[list[str]] = []
+    count = len(names) // sides
+    directions: list[list[str]] = []
     for side in range(sides):
         backward = attrs["direction"] == "reverse" or side == 1
-        layer = _Direction(emit, side, names[side * each : (side + 1) * each], batch)
-        made.append(layer.run(x, length, backward))
-    y = _stacked(emit, [m[0] for m in made], 1)
+        layer = _Direction(emit, side, names[side * count : (side + 1) * count], batch)
+        directions.append(layer.run(x, length, backward))
+    y = _stacked(emit, [m[0] for m in directions], 1)
     if time:
         y = emit("permute", y, dims=(2, 0, 1, 3))
     results = [y]
     for k in range(1, len(node.outputs)):
-        state = _stacked(emit, [m[k] for m in made], 0)
+        state = _stacked(emit, [m[k] for m in directions], 0)
         results.append(emit("permute", state, dims=(1, 0, 2)) if time else state)
     for old, new in zip(node.outputs, results, strict=True):
         kind = DType.FLOAT32 if old.spec is None else old.spec.dtype
@@ -79,12 +79,12 @@ class _Direction:
     def run(self, x: str, length: int, backward: bool) -> list[str]:
         """Return all states in order, and the last of each."""
         emit = self.emit
-        given = emit("linear", x, self.w, *self.of_x)
-        states, seen = list(self.begin), [""] * length
+        projected = emit("linear", x, self.w, *self.of_x)
+        states, outputs = list(self.begin), [""] * length
         for t in reversed(range(length)) if backward else range(length):
-            states = _STEPS[self.op](self, emit("select", given, dim=0, index=t), *states)
-            seen[t] = states[0]
-        return [_stacked(emit, seen, 0), *states]
+            states = _STEPS[self.op](self, emit("select", projected, dim=0, index=t), *states)
+            outputs[t] = states[0]
+        return [_stacked(emit, outputs, 0), *states]
 
     def gates(self, value: str) -> list[str]:
         """Return the parts of a value, one per gate."""
@@ -104,8 +104,8 @@ def _rnn(layer: _Direction, x: str, h: str) -> list[str]:
 def _lstm(layer: _Direction, x: str, h: str, c: str) -> list[str]:
     emit, (gate, new, last) = layer.emit, layer.functions
     i, o, f, g = layer.gates(emit("add", x, emit("linear", h, layer.r, *layer.of_h)))
-    kept = emit("mul", emit(gate, f), c)
-    c = emit("add", kept, emit("mul", emit(gate, i), emit(new, g)))
+    remembered = emit("mul", emit(gate, f), c)
+    c = emit("add", remembered, emit("mul", emit(gate, i), emit(new, g)))
     return [emit("mul", emit(gate, o), emit(last, c)), c]
 
 

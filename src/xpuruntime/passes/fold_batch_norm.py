@@ -104,15 +104,19 @@ def _into_layer(editor: Editor, layer: Node, original: Node, node: Node) -> None
     """Replace norm(conv(x, w, b)) by conv(x, w*s, (b - mean)*s + shift)."""
     s, shift, mean, wide = _factors(editor, node)
     x, weight, bias = (*layer.inputs, *[None] * (3 - len(layer.inputs)))[:3]
-    kept = editor.values[str(weight)].spec
-    assert kept is not None
+    weight_spec = editor.values[str(weight)].spec
+    assert weight_spec is not None
     scaled = _scaled(editor, node, layer, _as(editor, node, weight, wide), s)
     off = _as(editor, node, bias, wide)
     off = editor.insert(node, "neg", mean) if off is None else editor.insert(node, "sub", off, mean)
     off = editor.insert(node, "mul", off, s, name="bn_bias")
     if shift is not None:
         off = editor.insert(node, "add", off, shift, name="bn_bias")
-    operands = (x, _as(editor, node, scaled, kept.dtype.value), _as(editor, node, off, kept.dtype.value))
+    operands = (
+        x,
+        _as(editor, node, scaled, weight_spec.dtype.value),
+        _as(editor, node, off, weight_spec.dtype.value),
+    )
     editor.replace(node, layer.op, *operands, absorbs=[original], **layer.attrs)
 
 
@@ -120,8 +124,8 @@ def _into_next(editor: Editor, norm: Node, layer: Node) -> None:
     """Replace conv(norm(x), w, b) by conv(x, w*s, b + sum of w * (shift - mean*s)), with s and shift along the input channels."""
     s, shift, mean, wide = _factors(editor, layer, norm)
     weight, bias = (*layer.inputs, None)[1:3]
-    kept = editor.values[str(weight)].spec
-    assert kept is not None
+    weight_spec = editor.values[str(weight)].spec
+    assert weight_spec is not None
     off = editor.insert(layer, "mul", mean, s, name="bn_shift")
     off = (
         editor.insert(layer, "neg", off)
@@ -129,7 +133,7 @@ def _into_next(editor: Editor, norm: Node, layer: Node) -> None:
         else editor.insert(layer, "sub", shift, off, name="bn_shift")
     )
     groups = layer.attrs.get("groups", 1)
-    sizes = [d for d in kept.shape if isinstance(d, int)]  # complete, since a weight is static
+    sizes = [d for d in weight_spec.shape if isinstance(d, int)]  # complete, since a weight is static
     filters, channels, *taps = sizes
     split = (groups, filters // groups, channels, *taps)
     along = (groups, 1, channels, *(1 for _ in taps))
@@ -137,13 +141,13 @@ def _into_next(editor: Editor, norm: Node, layer: Node) -> None:
     by_group = editor.insert(layer, "view", wide_weight, size=split)
     factor, shifts = (editor.insert(layer, "view", v, size=along) for v in (s, off))
     scaled = editor.insert(layer, "mul", by_group, factor, name="bn_weight")
-    scaled = editor.insert(layer, "view", scaled, size=kept.shape)
+    scaled = editor.insert(layer, "view", scaled, size=weight_spec.shape)
     shifted = editor.insert(layer, "mul", by_group, shifts)
     flat = editor.insert(layer, "view", shifted, size=(filters, math.prod(sizes[1:])))
     total = editor.insert(layer, "sum", flat, dim=[1], name="bn_bias")
     if bias is not None:
         total = editor.insert(layer, "add", _as(editor, layer, bias, wide), total, name="bn_bias")
-    operands = [_as(editor, layer, v, kept.dtype.value) for v in (scaled, total)]
+    operands = [_as(editor, layer, v, weight_spec.dtype.value) for v in (scaled, total)]
     editor.replace(layer, layer.op, norm.inputs[0], *operands, absorbs=[norm], **layer.attrs)
 
 

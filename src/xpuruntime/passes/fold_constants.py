@@ -46,9 +46,9 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
             editor.replace(node, "constant", value=Const(results[0]))
             return
         for value, array in zip(node.outputs, results, strict=True):
-            made = editor.insert(node, "constant", value=Const(array), name=value.name)
-            known[made] = array  # its readers use the new name
-            editor.forward(value.name, made)
+            constant = editor.insert(node, "constant", value=Const(array), name=value.name)
+            known[constant] = array  # its readers use the new name
+            editor.forward(value.name, constant)
 
     return graph.rewrite(rule)
 

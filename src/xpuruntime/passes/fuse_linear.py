@@ -59,8 +59,8 @@ def _transposed(editor: Editor, graph: Graph, at: Node, weight: str) -> str:
     maker = graph.producer(weight)
     if maker is not None and maker.op == "permute" and maker.attrs["dims"] == (1, 0):
         return str(maker.inputs[0])
-    made: str = editor.insert(at, "permute", weight, dims=(1, 0))
-    return made
+    permuted: str = editor.insert(at, "permute", weight, dims=(1, 0))
+    return permuted
 
 
 def _with_epilogues(graph: Graph, context: PassContext) -> Graph:

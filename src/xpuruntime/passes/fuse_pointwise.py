@@ -204,8 +204,8 @@ class _FusionGroups:
 
 
 def _operands(nodes: list[Node]) -> set[str]:
-    made = {v.name for n in nodes for v in n.outputs}
-    return {v for n in nodes for v in n.values} - made
+    results = {v.name for n in nodes for v in n.outputs}
+    return {v for n in nodes for v in n.values} - results
 
 
 def _replaced(graph: Graph, groups: list[list[Node]]) -> Graph:

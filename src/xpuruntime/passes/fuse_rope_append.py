@@ -32,19 +32,19 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
     known = known_values(graph)
 
     def rule(editor: Editor, node: Node) -> None:
-        found = _find(graph, node, known) if node.op == "attention" else None
-        if found is None or not context.may_fuse(graph, found.members):
+        update = _find(graph, node, known) if node.op == "attention" else None
+        if update is None or not context.may_fuse(graph, update.members):
             return
-        if not context.may_become("rope_append", graph, found.members):
+        if not context.may_become("rope_append", graph, update.members):
             return
-        q, k = found.rope_q, found.rope_k
-        keys, values = found.keys, found.values
-        made = editor.insert(
+        q, k = update.rope_q, update.rope_k
+        keys, values = update.keys, update.values
+        results = editor.insert(
             node, "rope_append", q.inputs[0], k.inputs[0], values.inputs[2], *q.inputs[1:3],
-            keys.inputs[0], values.inputs[0], found.places, *q.inputs[3:4],
-            size=q.attrs["size"], sources=sources_of(found.members),
+            keys.inputs[0], values.inputs[0], update.places, *q.inputs[3:4],
+            size=q.attrs["size"], sources=sources_of(update.members),
         )  # fmt: skip
-        for old, new in zip((q, keys, values), made, strict=True):
+        for old, new in zip((q, keys, values), results, strict=True):
             editor.forward(old.name, new)
 
     return graph.rewrite(rule)

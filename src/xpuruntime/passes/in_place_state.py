@@ -41,8 +41,8 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
 
 def _first_update(graph: Graph, state: str) -> Node | None:
     """Return the node that updates the state's old content, if there is exactly one."""
-    found = [n for n in graph.users(state) if any(n.inputs[i] == state for i in _changed(n.op))]
-    return found[0] if len(found) == 1 else None
+    updates = [n for n in graph.users(state) if any(n.inputs[i] == state for i in _changed(n.op))]
+    return updates[0] if len(updates) == 1 else None
 
 
 def _changed(op: str) -> tuple[int, ...]:
@@ -67,18 +67,18 @@ def _in_order(graph: Graph, waits: Mapping[str, set[str]]) -> tuple[Node, ...]:
     placed: dict[str, Node] = {}
     pending: set[str] = set()
 
-    def place(node: Node) -> None:
+    def visit(node: Node) -> None:
         if node.name in placed or node.name in pending:
             return
         pending.add(node.name)
         for value in node.values:
             maker = graph.producer(value)
             if maker is not None:
-                place(maker)
+                visit(maker)
         for other in sorted(waits.get(node.name, ()), key=graph.position.__getitem__):
-            place(graph.node(other))
+            visit(graph.node(other))
         placed[node.name] = node
 
     for node in graph.nodes:
-        place(node)
+        visit(node)
     return tuple(placed.values())

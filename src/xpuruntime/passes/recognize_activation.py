@@ -67,8 +67,8 @@ def _hardswish() -> Iterator[Op]:
 
 def _becomes(op: str, *operands: str, **attrs: str) -> Make:
     def make(editor: Editor, node: Node, match: Match) -> Node:
-        given: dict[str, AnyType] = dict(attrs)
-        return editor.replace(node, op, *(match[o] for o in operands or ("x",)), **given)
+        values: dict[str, AnyType] = dict(attrs)
+        return editor.replace(node, op, *(match[o] for o in operands or ("x",)), **values)
 
     return make
 
@@ -83,18 +83,18 @@ def _one_shape(match: Match) -> bool | str:
 
 
 def _rules() -> Iterator[PatternRule]:
-    def way(pattern: Op, make: Make) -> PatternRule:
+    def rule(pattern: Op, make: Make) -> PatternRule:
         return PatternRule(pattern, make, (_float,))
 
-    yield way(Op("mul", _X, Op("sigmoid", _X)), _becomes("silu"))
+    yield rule(Op("mul", _X, Op("sigmoid", _X)), _becomes("silu"))
     for pattern in _hardswish():
-        yield way(pattern, _becomes("hardswish"))
-    yield way(Op("mul", _X, Op("tanh", Op("softplus", _X, beta=1.0, threshold=None))), _becomes("mish"))
+        yield rule(pattern, _becomes("hardswish"))
+    yield rule(Op("mul", _X, Op("tanh", Op("softplus", _X, beta=1.0, threshold=None))), _becomes("mish"))
     for inner in _scaled(_X, 1 / math.sqrt(2)):
         for pattern in _products(_X, _plus_one(Op("erf", inner)), 0.5):
-            yield way(pattern, _becomes("gelu"))
+            yield rule(pattern, _becomes("gelu"))
     for pattern in _gelu_tanh():
-        yield way(pattern, _becomes("gelu", approximate="tanh"))
+        yield rule(pattern, _becomes("gelu", approximate="tanh"))
     gated = Op("mul", Op("silu", Any("gate")), Any("up", kind="node"))
     yield PatternRule(gated, _becomes("silu_mul", "gate", "up"), (_float, _one_shape))
 

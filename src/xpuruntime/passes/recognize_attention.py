@@ -33,17 +33,19 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
     def rule(editor: Editor, node: Node) -> None:
         if node.op not in _PRODUCTS or node.spec.rank not in (3, 4) or not node.spec.dtype.is_float:
             return
-        found = _AttentionMatcher(graph).attention(graph.node(node.name))
-        if found is None or not context.may_fuse(graph, (*found.members, graph.node(node.name))):
+        match = _AttentionMatcher(graph).attention(graph.node(node.name))
+        if match is None or not context.may_fuse(graph, (*match.members, graph.node(node.name))):
             return
         try:
-            _make(editor, node, found)
+            _make(editor, node, match)
         except IrError:  # the shapes broadcast differently from the op's
             return
 
-    made = graph.rewrite(rule)
+    rewritten = graph.rewrite(rule)
     return (
-        simplify.run(_grouped(simplify.run(made, context)), context) if made is not graph else _grouped(graph)
+        simplify.run(_grouped(simplify.run(rewritten, context)), context)
+        if rewritten is not graph
+        else _grouped(graph)
     )
 
 
@@ -69,7 +71,7 @@ class _AttentionMatcher:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.found = _AttentionMatch()
+        self.match = _AttentionMatch()
 
     def attention(self, root: Node) -> _AttentionMatch | None:
         """Return the attention that ends in this product, or None."""
@@ -77,11 +79,11 @@ class _AttentionMatcher:
         softmax = self.probabilities(weights)
         if softmax is None or not isinstance(values, str):
             return None
-        self.found.v = values
+        self.match.v = values
         scores = self.scores(softmax.inputs[0])
         if scores is None or not self.operands(scores):
             return None
-        return self.found
+        return self.match
 
     def own(self, value: Any, users: int = 1) -> Node | None:
         """Return the producer of a value that has no readers outside the expression."""
@@ -99,52 +101,52 @@ class _AttentionMatcher:
         """Return the softmax over keys, looking through casts and the guard against rows of NaN."""
         node = self.own(value)
         while node is not None and node.op in ("cast", "dropout"):
-            self.found.members.append(node)
+            self.match.members.append(node)
             node = self.own(node.inputs[0])
         if node is not None and node.op == "where" and splat(self.graph, node.inputs[1]) == 0:
             guard = self.graph.producer(str(node.inputs[0]))
             if guard is None or guard.op != "isnan" or guard.inputs[0] != node.inputs[2]:
                 return None
-            self.found.members += [node, guard]
+            self.match.members += [node, guard]
             node = self.own(node.inputs[2], users=2)
         if node is None or node.op != "softmax" or node.attrs["dim"] != node.spec.rank - 1:
             return None
-        self.found.members.append(node)
+        self.match.members.append(node)
         return node
 
     def scores(self, value: Any) -> Node | None:
         """Return the product of q and k, looking through mask, softcap and scale in this order."""
-        found, node = self.found, self.own(value)
+        match, node = self.match, self.own(value)
         while node is not None and node.op not in _PRODUCTS:
             first, second = (*node.inputs, None)[:2]
-            scaled = found.scale != 1.0
+            scaled = match.scale != 1.0
             match node.op:
                 case "add" if (
-                    found.mask is None and found.hidden is None and not scaled and not found.softcap
+                    match.mask is None and match.hidden is None and not scaled and not match.softcap
                 ):
                     inner = self.branch(first, second)
                     if inner is None:
                         return None
-                    found.mask = second if inner == first else first
+                    match.mask = second if inner == first else first
                     value = inner
                 case "where" if (
-                    found.mask is None and found.hidden is None and not scaled and not found.softcap
+                    match.mask is None and match.hidden is None and not scaled and not match.softcap
                 ):
                     low = splat(self.graph, node.inputs[2])
                     if low is None or low > _HIDDEN:
                         return None
-                    found.hidden, value = (str(first), low), second
+                    match.hidden, value = (str(first), low), second
                 case "mul" | "div" if (factor := self.factor(node)) is not None:
-                    found.scale *= factor[1]
+                    match.scale *= factor[1]
                     value = factor[0]
                 case "cast":
                     value = first
                 case _:
                     return None
-            found.members.append(node)
+            match.members.append(node)
             node = self.own(value)
         if node is not None:
-            found.members.append(node)
+            match.members.append(node)
         return node
 
     def branch(self, a: Any, b: Any) -> Any:
@@ -181,7 +183,7 @@ class _AttentionMatcher:
         q, k = product.inputs
         if not isinstance(q, str) or not isinstance(k, str):
             return False
-        self.found.q, self.found.k = self.unscaled(q), self.unscaled(k)
+        self.match.q, self.match.k = self.unscaled(q), self.unscaled(k)
         return True
 
     def unscaled(self, value: str) -> str:
@@ -191,36 +193,36 @@ class _AttentionMatcher:
             return value
         if self.graph.values[factor[0]].spec != node.outputs[0].spec:
             return value
-        self.found.scale *= factor[1]
-        self.found.members.append(node)
+        self.match.scale *= factor[1]
+        self.match.members.append(node)
         return factor[0]
 
 
-def _make(editor: Editor, node: Node, found: _AttentionMatch) -> None:
+def _make(editor: Editor, node: Node, match: _AttentionMatch) -> None:
     rank, dtype = node.spec.rank, node.spec.dtype
-    keys = editor.insert(node, "permute", found.k, dims=(*range(rank - 2), rank - 1, rank - 2))
-    mask = _mask(editor, node, found)
-    operands = [found.q, keys, found.v]
+    keys = editor.insert(node, "permute", match.k, dims=(*range(rank - 2), rank - 1, rank - 2))
+    mask = _mask(editor, node, match)
+    operands = [match.q, keys, match.v]
     if rank == 3:  # batch and heads are one dim, used as the heads of one example
         operands = [editor.insert(node, "unsqueeze", v, dims=(0,)) for v in operands]
     if mask is not None and _spec(editor, mask).dtype not in (dtype, DType.BOOL):
         mask = editor.insert(node, "cast", mask, dtype=dtype)
-    attrs: dict[str, Any] = {"scale": found.scale}
+    attrs: dict[str, Any] = {"scale": match.scale}
     if rank == 4:
         editor.replace(node, "attention", *operands, *(() if mask is None else (mask,)), **attrs)
     else:
         y = editor.insert(node, "attention", *operands, *(() if mask is None else (mask,)), **attrs)
         editor.replace(node, "squeeze", y, dims=(0,))
-    gone = [n for n in editor.graph.nodes if n.name in {m.name for m in found.members}]
-    editor.set_sources(editor.current(node), sources_of([*gone, node]))
+    members = [n for n in editor.graph.nodes if n.name in {m.name for m in match.members}]
+    editor.set_sources(editor.current(node), sources_of([*members, node]))
 
 
-def _mask(editor: Editor, node: Node, found: _AttentionMatch) -> Any:
+def _mask(editor: Editor, node: Node, match: _AttentionMatch) -> Any:
     """Return the mask for the op: bool if hidden scores are -inf, else numbers to add."""
-    if found.hidden is None:
-        mask = found.mask
+    if match.hidden is None:
+        mask = match.mask
         return mask if isinstance(mask, str) else None
-    keep, low = found.hidden
+    keep, low = match.hidden
     if low == float("-inf"):
         return keep
     wide = node.spec.dtype is not DType.FLOAT32  # two plain numbers would give float32

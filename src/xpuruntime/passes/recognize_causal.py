@@ -60,8 +60,8 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
         chain = masks.chains[node.inputs[3]]
         if not context.may_fuse(graph, (*chain, node)):
             return
-        made = editor.replace(node, "attention", *node.inputs[:3], **attrs)
-        editor.set_sources(made, sources_of([node, *chain]))
+        replacement = editor.replace(node, "attention", *node.inputs[:3], **attrs)
+        editor.set_sources(replacement, sources_of([node, *chain]))
 
     return graph.rewrite(rule)
 
@@ -98,10 +98,10 @@ class _CausalMasks:
         if chain is None:
             return None
         self.chains[mask] = [*chain, *spread[::-1]]
-        kept = _kept(arrays[value])
-        if kept is None or not kept.size:
+        keeps = _kept(arrays[value])
+        if keeps is None or not keeps.size:
             return None
-        heads = kept.reshape(-1, *(1,) * (2 - kept.ndim), *kept.shape[-2:])
+        heads = keeps.reshape(-1, *(1,) * (2 - keeps.ndim), *keeps.shape[-2:])
         return heads[0] if bool((heads == heads[0]).all()) else None
 
     def computed(self, root: str, arrays: dict[str, NDArray[Any]]) -> list[Node] | None:
@@ -119,7 +119,7 @@ class _CausalMasks:
 
     def known(self, root: str, arrays: dict[str, NDArray[Any]]) -> list[Node] | None:
         """Return the nodes that compute a value, in order, and put the weights that they read into ``arrays``."""
-        found: set[str] = set()
+        names: set[str] = set()
         left = [root]
         while left:
             value = left.pop()
@@ -131,12 +131,12 @@ class _CausalMasks:
                 if array is None:
                     return None
                 arrays[value] = array
-            elif node.name not in found:
-                if not _plain(node) or len(found) == _MOST_NODES:
+            elif node.name not in names:
+                if not _plain(node) or len(names) == _MOST_NODES:
                     return None
-                found.add(node.name)
+                names.add(node.name)
                 left += node.values
-        return [n for n in self.graph.nodes if n.name in found]
+        return [n for n in self.graph.nodes if n.name in names]
 
 
 def _plain(node: Node) -> bool:
@@ -153,8 +153,8 @@ def _kept(mask: NDArray[Any]) -> NDArray[np.bool_] | None:
     if mask.dtype == np.bool_:
         return mask
     values = mask.astype(np.float32) if mask.dtype.itemsize < 4 else mask
-    kept = values == 0
-    return kept if bool((kept | (values <= _HIDDEN)).all()) else None
+    keeps = values == 0
+    return keeps if bool((keeps | (values <= _HIDDEN)).all()) else None
 
 
 def _offset(seen: NDArray[np.bool_], queries: object, keys: object) -> float | None:

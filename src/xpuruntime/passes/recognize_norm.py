@@ -100,8 +100,8 @@ def _affine(norm: str, operand: str, position: int) -> PatternRule:
 
     def fits(match: Match) -> bool | str:
         node, spec = match.node("norm"), _spec(match, operand)
-        given = len([i for i in node.inputs if i is not None])
-        if given != position or len(node.outputs) > 1:
+        count = len([i for i in node.inputs if i is not None])
+        if count != position or len(node.outputs) > 1:
             return "the norm has such an operand already"
         if spec is None or spec.rank > 1 or spec.dtype is not node.spec.dtype or node.spec != match.root.spec:
             return "the operand is not one number per element of the last dim"

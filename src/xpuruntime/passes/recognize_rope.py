@@ -133,9 +133,9 @@ def _make(editor: Editor, node: Node, match: Match) -> Node:
     x = editor.values[str(match["x"])].spec
     assert x is not None
     names = [str(match[name]) for name in ("cos", "sin")]
-    found = [_looked_up(match.graph, name, x) for name in names]
-    if found[0] is not None and found[1] is not None and found[0][1] == found[1][1]:
-        return editor.replace(node, "rope", match["x"], found[0][0], found[1][0], found[0][1])
+    lookups = [_looked_up(match.graph, name, x) for name in names]
+    if lookups[0] is not None and lookups[1] is not None and lookups[0][1] == lookups[1][1]:
+        return editor.replace(node, "rope", match["x"], lookups[0][0], lookups[1][0], lookups[0][1])
     tables = [_half(editor, node, name, x) for name in names]
     return editor.replace(node, "rope", match["x"], *tables)
 

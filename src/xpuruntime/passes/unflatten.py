@@ -22,10 +22,10 @@ _MOVES = frozenset(["view", "squeeze", "unsqueeze"])
 def run(graph: Graph, context: PassContext | None = None) -> Graph:
     """Return the graph with products over unflattened dims."""
     for _ in range(8):
-        made = graph.rewrite(_rule)
-        if made is graph:
+        rewritten = graph.rewrite(_rule)
+        if rewritten is graph:
             return graph
-        graph = simplify.run(made, context)
+        graph = simplify.run(rewritten, context)
     return graph
 
 
@@ -69,16 +69,16 @@ def _layer(editor: Editor, node: Node, inner: Node) -> None:
         return
     match inner.op:
         case "linear":
-            made = editor.replace(node, "linear", x, *inner.inputs[1:])
+            product_node = editor.replace(node, "linear", x, *inner.inputs[1:])
         case "addmm":
             bias = spec_of(editor, inner.inputs[0])
             if inner.attrs["alpha"] != 1.0 or inner.attrs["beta"] != 1.0 or bias is None or bias.rank > 1:
                 return
             product = editor.insert(node, "matmul", x, inner.inputs[2], sources=inner.sources)
-            made = editor.replace(node, "add", product, inner.inputs[0])
+            product_node = editor.replace(node, "add", product, inner.inputs[0])
         case _:
-            made = editor.replace(node, "matmul", x, inner.inputs[1])
-    _credit(editor, made, inner)
+            product_node = editor.replace(node, "matmul", x, inner.inputs[1])
+    _credit(editor, product_node, inner)
 
 
 def _batches(editor: Editor, node: Node, inner: Node) -> None:
@@ -92,5 +92,5 @@ def _batches(editor: Editor, node: Node, inner: Node) -> None:
     _credit(editor, editor.replace(node, "matmul", a, b), inner)
 
 
-def _credit(editor: Editor, made: Node, inner: Node) -> None:
-    editor.set_sources(made, tuple(dict.fromkeys((*inner.sources, *made.sources))))
+def _credit(editor: Editor, replacement: Node, inner: Node) -> None:
+    editor.set_sources(replacement, tuple(dict.fromkeys((*inner.sources, *replacement.sources))))

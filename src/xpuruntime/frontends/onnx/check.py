@@ -152,20 +152,20 @@ def _has_schema(onnx: Any, op: str, version: int, domain: str) -> bool:
 
 def _check_values(graph: Any, names: list[str], who: str) -> None:
     """Check that every value is produced once and before its use, and that every output is produced."""
-    made = {v.name for v in graph.input} | {i.name for i in graph.initializer}
-    made |= {i.values.name for i in graph.sparse_initializer}
+    defined = {v.name for v in graph.input} | {i.name for i in graph.initializer}
+    defined |= {i.values.name for i in graph.sparse_initializer}
     for name, node in zip(names, graph.node, strict=True):
         for value in reads(node):
-            if value not in made:
+            if value not in defined:
                 raise ModelError(
                     who, f"node {name!r} reads value {value!r}, which no earlier node produces", do=_AGAIN
                 )
         for value in filter(None, node.output):
-            if value in made:
+            if value in defined:
                 raise ModelError(
                     who, f"node {name!r} produces value {value!r}, which already exists", do=_AGAIN
                 )
-            made.add(value)
+            defined.add(value)
     for output in graph.output:
-        if output.name not in made:
+        if output.name not in defined:
             raise ModelError(who, f"output {output.name!r} is not produced by any node", do=_AGAIN)

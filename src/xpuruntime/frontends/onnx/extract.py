@@ -26,10 +26,10 @@ class OnnxExtractor:
         from ..model_file import open_with
 
         self.model, self.graph = model, graph
-        found = open_with(model.path or model.data, model.name, check_onnx)
-        if not hasattr(found, "proto"):
+        checked = open_with(model.path or model.data, model.name, check_onnx)
+        if not hasattr(checked, "proto"):
             raise ModelError(f"model {model.name!r}", "is not ONNX", got=model.format)
-        self._proto = found.proto
+        self._proto = checked.proto
         if model.path is not None:
             try:
                 onnx.external_data_helper.load_external_data_for_model(self._proto, str(model.path.parent))
@@ -40,7 +40,7 @@ class OnnxExtractor:
                     got=error,
                     do="Save the model again with its data in one plain file.",
                 ) from error
-        self._names: list[str] = list(found.names)
+        self._names: list[str] = list(checked.names)
         nodes = self._proto.graph.node
         self._maker = {o: i for i, n in enumerate(nodes) for o in n.output if o}
         self._tensors = {t.name: t for t in self._proto.graph.initializer}
@@ -78,17 +78,17 @@ class OnnxExtractor:
             taken.add(index)
             node = self._proto.graph.node[index]
             todo += [i for i in (*node.input, *(captured(node) if sub_graphs(node) else ())) if i]
-        made = onnx.ModelProto()
-        made.CopyFrom(self._shell())
-        made.graph.name = self._proto.graph.name
+        model = onnx.ModelProto()
+        model.CopyFrom(self._shell())
+        model.graph.name = self._proto.graph.name
         for index in sorted(taken):
-            made.graph.node.add().CopyFrom(self._proto.graph.node[index])
-            made.graph.node[-1].name = self._names[index]
-        made.graph.initializer.extend(self._tensors[t] for t in tensors if t in self._tensors)
-        made.graph.sparse_initializer.extend(self._sparse[t] for t in tensors if t in self._sparse)
-        made.graph.input.extend(self._info(v) for v in inputs)
-        made.graph.output.extend(self._info(v) for v in outputs)
-        return made
+            model.graph.node.add().CopyFrom(self._proto.graph.node[index])
+            model.graph.node[-1].name = self._names[index]
+        model.graph.initializer.extend(self._tensors[t] for t in tensors if t in self._tensors)
+        model.graph.sparse_initializer.extend(self._sparse[t] for t in tensors if t in self._sparse)
+        model.graph.input.extend(self._info(v) for v in inputs)
+        model.graph.output.extend(self._info(v) for v in outputs)
+        return model
 
     def _has(self, value: str) -> bool:
         return value in self._maker or any(i.name == value for i in self._proto.graph.input)

@@ -59,8 +59,8 @@ def fold(op: str, operands: Sequence[Array | None], attrs: Attributes) -> list[A
         if _grows(op, [a for a in operands if a is not None], attrs) > LARGEST:
             return None
         with np.errstate(all="ignore"):
-            made = rule(operands, attrs)
-        results = [_tidy(np.asarray(r)) for r in (made if isinstance(made, list) else [made])]
+            outputs = rule(operands, attrs)
+        results = [_tidy(np.asarray(r)) for r in (outputs if isinstance(outputs, list) else [outputs])]
     except (UnknownContent, ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         return None
     return results if all(r.size <= LARGEST and r.dtype.kind in "biufO" for r in results) else None

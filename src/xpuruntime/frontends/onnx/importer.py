@@ -70,25 +70,27 @@ def import_onnx(
             raise ModelError(
                 f"model {model.name!r}", "is not ONNX", got=model.format, do="Pass an ONNX model."
             )
-        found = open_with(model.path or model.data, name or model.name, check_onnx)
+        checked = open_with(model.path or model.data, name or model.name, check_onnx)
     else:
-        found = open_with(model, name, check_onnx)
-    if not isinstance(found, CheckedOnnx):
-        raise ModelError(f"model {found.name!r}", "is not ONNX", got=found.format, do="Pass an ONNX model.")
+        checked = open_with(model, name, check_onnx)
+    if not isinstance(checked, CheckedOnnx):
+        raise ModelError(
+            f"model {checked.name!r}", "is not ONNX", got=checked.format, do="Pass an ONNX model."
+        )
     try:
-        return _import(found, bind or {})
+        return _import(checked, bind or {})
     except XpuError:
         raise
     except NotLowered as no:  # raised for the operands of an opaque node, which cannot be represented at all
         raise ModelError(
-            f"model {found.name!r}",
+            f"model {checked.name!r}",
             f"cannot be read: {no.reason}",
             do="The file is damaged, or needs a newer onnx package.",
         ) from no
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
         # A checked model may still contradict itself where no check looks.
         raise ModelError(
-            f"model {found.name!r}",
+            f"model {checked.name!r}",
             "contradicts itself",
             got=f"{type(error).__name__}: {error}",
             do="The file is damaged: export it again. If an engine runs it, please report it with the model.",
@@ -108,9 +110,9 @@ def _import(model: CheckedOnnx, bind: Mapping[str, Array]) -> OnnxImport:
         offsets=raw_offsets(model.data) if path else {},
     )
     scope = Scope.of_graph(proto.graph, model.opsets)
-    for given in proto.graph.input:
-        if given.name not in scope.tensors:
-            values.input(given, scope, bind.get(given.name))
+    for declared_input in proto.graph.input:
+        if declared_input.name not in scope.tensors:
+            values.input(declared_input, scope, bind.get(declared_input.name))
     OnnxLowering(proto, values).nodes(zip(model.names, proto.graph.node, strict=True), scope)
     for output in proto.graph.output:
         values.b.output(output.name, values.value(output.name, scope))

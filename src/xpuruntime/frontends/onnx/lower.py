@@ -30,7 +30,7 @@ class OnnxLowering:
     """The lowering of one model's nodes into ``values``."""
 
     def __init__(self, proto: Any, values: OnnxValues) -> None:
-        self.v = values
+        self.values = values
         self.functions = {(f.domain, f.name): f for f in proto.functions}
         self.ir_version = int(proto.ir_version)
 
@@ -39,13 +39,13 @@ class OnnxLowering:
         for name, node in named:
             domain = "" if node.domain == "ai.onnx" else node.domain
             shown = f"{domain}::{node.op_type}" if domain else node.op_type
-            with self.v.b.source(scope.source or Source(name=name, op=shown)):
+            with self.values.b.source(scope.source or Source(name=name, op=shown)):
                 self._node(node, domain, scope)
 
     def _node(self, node: Any, domain: str, scope: Scope) -> None:
-        mark = self.v.mark()
-        before = self.v.b.stem
-        self.v.b.stem = scope.prefix + next((o for o in node.output if o), node.op_type)
+        mark = self.values.mark()
+        before = self.values.b.stem
+        self.values.b.stem = scope.prefix + next((o for o in node.output if o), node.op_type)
         node = actual(node, scope.actuals)
         try:
             try:
@@ -54,19 +54,19 @@ class OnnxLowering:
             except NotLowered as no:
                 reason = no.reason
                 if no.value:
-                    self.v.deciding |= self.v.roots(no.value)
+                    self.values.deciding |= self.values.roots(no.value)
             except IrError as error:
                 reason = f"{error.what}{'' if error.got is None else f' ({error.got})'}"
             except Exception as error:
                 if not is_fault(error) or isinstance(error, MemoryError):
                     raise
                 reason = f"its attributes or operands do not match the op ({type(error).__name__}: {error})"
-            self.v.undo(mark)
+            self.values.undo(mark)
             if not self._inlined(node, domain, scope, mark):
-                self.v.undo(mark)
+                self.values.undo(mark)
                 self._opaque(node, domain, scope, reason)
         finally:
-            self.v.b.stem = before
+            self.values.b.stem = before
 
     def _lower(self, node: Any, domain: str, scope: Scope, mark: Mark) -> None:
         """Lower a node by folding, by its table entry, or as a constant. Raise NotLowered."""
@@ -77,53 +77,60 @@ class OnnxLowering:
             raise NotLowered(f"the op is of domain {domain!r}")
         opset = scope.opsets.get("", 1)
         if op == "Constant":
-            self.v.constant(node, scope)
+            self.values.constant(node, scope)
             return
         if op == "If":
             self._branch(node, scope, mark)
             return
-        row = TABLE.get(op)
-        if row is None:
+        lower = TABLE.get(op)
+        if lower is None:
             raise NotLowered(WHY.get(op, "the op is not in the table of ONNX ops"))
         if opset < OLDEST and version(op, opset) != version(op, OLDEST):
             raise NotLowered(f"opset {opset} defines the op differently from opset {OLDEST}")
-        inputs = [self.v.value(i, scope) if i else None for i in node.input]
+        inputs = [self.values.value(i, scope) if i else None for i in node.input]
         while inputs and inputs[-1] is None:
             inputs.pop()
         attrs = attributes(node)
         if self._folded(op, inputs, attrs, node, scope):
             return
-        site = OnnxLoweringContext(
-            self.v.b, op, opset, inputs, list(node.output), attrs, self.v.content, self.v.types.dtypes
+        context = OnnxLoweringContext(
+            self.values.b,
+            op,
+            opset,
+            inputs,
+            list(node.output),
+            attrs,
+            self.values.content,
+            self.values.types.dtypes,
         )
-        results = row(site)
-        made: list[str | None] = [results] if isinstance(results, str) else list(results)
-        self._bind_outputs(node, scope, made, mark[0])
+        results = lower(context)
+        values: list[str | None] = [results] if isinstance(results, str) else list(results)
+        self._bind_outputs(node, scope, values, mark[0])
 
-    def _bind_outputs(self, node: Any, scope: Scope, made: list[str | None], start: int) -> None:
+    def _bind_outputs(self, node: Any, scope: Scope, results: list[str | None], start: int) -> None:
         """Rename results to the names that the model has for them."""
         used: set[str] = set()
-        new = {v.name for n in self.v.b.nodes[start:] for v in n.outputs}
+        new = {v.name for n in self.values.b.nodes[start:] for v in n.outputs}
         renamed: dict[str, str] = {}
         for index, output in enumerate(node.output):
             if not output:
                 continue
-            value = made[index] if index < len(made) else None
+            value = results[index] if index < len(results) else None
             if value is None:
                 raise NotLowered(f"its output {index} ({output!r}) is not computed")
             value = renamed.get(value, value)
             if value in used or value not in new:
-                value = str(self.v.b.clone(value))
+                value = str(self.values.b.clone(value))
             wanted = scope.prefix + output
-            if wanted not in self.v.b.values:
-                self.v.b.values[wanted] = Value(wanted, self.v.b.values.pop(value).spec)
+            if wanted not in self.values.b.values:
+                self.values.b.values[wanted] = Value(wanted, self.values.b.values.pop(value).spec)
                 renamed[value] = wanted
                 value = wanted
             used.add(value)
             scope.values[output] = value
-        self.v.rename(renamed, start)
-        for made_node in self.v.b.nodes[start:]:
-            self.v.learn(made_node)
+        self.values.rename(renamed, start)
+        for new_node in self.values.b.nodes[start:]:
+            self.values.learn(new_node)
 
     def _folded(
         self, op: str, inputs: list[str | None], attrs: dict[str, Any], node: Any, scope: Scope
@@ -133,36 +140,36 @@ class OnnxLowering:
             return False
         facts = attrs
         if op in ("Cast", "CastLike"):  # only the type of the second operand matters
-            like = self.v.b.values[inputs[1] or ""].spec if op == "CastLike" else None
-            to = self.v.types.dtypes.get(attrs["to"]) if op == "Cast" else like and like.dtype
+            like = self.values.b.values[inputs[1] or ""].spec if op == "CastLike" else None
+            to = self.values.types.dtypes.get(attrs["to"]) if op == "Cast" else like and like.dtype
             if to is None:
                 return False
             op, inputs, facts = "Cast", inputs[:1], {"to": to}
-        operands = [None if i is None else self.v.content(i) for i in inputs]
+        operands = [None if i is None else self.values.content(i) for i in inputs]
         if any(i is not None and a is None for i, a in zip(inputs, operands, strict=True)):
             return False
         results = fold(op, operands, facts)
         if results is None or len(results) < len(node.output):
             return False
-        first = self.v.b.values[next(i for i in inputs if i)].spec
+        first = self.values.b.values[next(i for i in inputs if i)].spec
         kind: DType | None = facts["to"] if op == "Cast" else None if first is None else first.dtype
-        start = len(self.v.b.nodes)
-        self._bind_outputs(node, scope, [self.v.known_value(r, kind) for r in results], start)
+        start = len(self.values.b.nodes)
+        self._bind_outputs(node, scope, [self.values.known_value(r, kind) for r in results], start)
         for output, result in zip(node.output, results, strict=False):
             if output:
-                self.v.known[scope.values[output]] = result
+                self.values.known[scope.values[output]] = result
         return True
 
     def _branch(self, node: Any, scope: Scope, mark: Mark) -> None:
         """Lower an If with a known condition as the branch that is taken."""
-        condition = self.v.content(self.v.value(node.input[0], scope))
+        condition = self.values.content(self.values.value(node.input[0], scope))
         if condition is None:
-            raise NotLowered("control flow", self.v.value(node.input[0], scope))
+            raise NotLowered("control flow", self.values.value(node.input[0], scope))
         taken = "then_branch" if bool(condition.reshape(-1)[0]) else "else_branch"
         graph = attributes(node)[taken]
         inner = Scope.of_graph(graph, scope.opsets, scope, self._prefix(node, scope))
         self.nodes(((n.name or n.op_type, n) for n in graph.node), self._sourced(inner))
-        self._hand_out(node, scope, [self.v.value(o.name, inner) for o in graph.output])
+        self._hand_out(node, scope, [self.values.value(o.name, inner) for o in graph.output])
 
     def _inlined(self, node: Any, domain: str, scope: Scope, mark: Mark) -> bool:
         """Inline a function. Return False if there is no body, or if ONNX's own definition leads to opaque nodes."""
@@ -171,7 +178,7 @@ class OnnxLowering:
             return False
         try:
             body = local or schema_body(
-                node, domain, scope.opsets.get(domain, 1), lambda i: self.v.type_of(i, scope)
+                node, domain, scope.opsets.get(domain, 1), lambda i: self.values.type_of(i, scope)
             )
             if body is None:
                 return False
@@ -183,18 +190,18 @@ class OnnxLowering:
                 body.input, node.input[: len(body.input)], fillvalue=""
             ):
                 if actual:
-                    inner.values[formal] = self.v.value(actual, scope)
-            given = {a.name: a for a in node.attribute}
+                    inner.values[formal] = self.values.value(actual, scope)
+            explicit = {a.name: a for a in node.attribute}
             inner.actuals = (
                 {a.name: a for a in body.attribute_proto}
                 | defaults(node, scope.opsets.get(domain, 1), local)
-                | given
+                | explicit
             )
-            inner.source = self.v.b._sources[0] if self.v.b._sources else None
+            inner.source = self.values.b._sources[0] if self.values.b._sources else None
             self.nodes(((n.name or n.op_type, n) for n in without_absent(body, node)), inner)
-            if local is None and any(n.op == "opaque" for n in self.v.b.nodes[mark[0] :]):
+            if local is None and any(n.op == "opaque" for n in self.values.b.nodes[mark[0] :]):
                 return False
-            results = [self.v.value(o, inner) for o in body.output[: len(node.output)]]
+            results = [self.values.value(o, inner) for o in body.output[: len(node.output)]]
             self._hand_out(node, scope, results)
         except (NotLowered, IrError):
             return False
@@ -205,14 +212,16 @@ class OnnxLowering:
         for output, value in zip(node.output, results, strict=False):
             if output:
                 wanted = scope.prefix + output
-                name = wanted if wanted not in self.v.b.values else ""
-                made = str(self.v.b.clone(value, name=name)) if self.v.b.values[value].spec else value
-                if value in self.v.known:
-                    self.v.known[made] = self.v.known[value]
-                scope.values[output] = made
+                name = wanted if wanted not in self.values.b.values else ""
+                copy = (
+                    str(self.values.b.clone(value, name=name)) if self.values.b.values[value].spec else value
+                )
+                if value in self.values.known:
+                    self.values.known[copy] = self.values.known[value]
+                scope.values[output] = copy
 
     def _sourced(self, inner: Scope) -> Scope:
-        inner.source = self.v.b._sources[0] if self.v.b._sources else None
+        inner.source = self.values.b._sources[0] if self.values.b._sources else None
         return inner
 
     def _prefix(self, node: Any, scope: Scope) -> str:
@@ -220,8 +229,8 @@ class OnnxLowering:
 
     def _opaque(self, node: Any, domain: str, scope: Scope, reason: str) -> None:
         captures = captured(node) if sub_graphs(node) else []
-        inputs: list[str | None] = [self.v.value(i, scope) if i else None for i in node.input]
-        inputs += [self.v.value(c, scope) for c in captures]
+        inputs: list[str | None] = [self.values.value(i, scope) if i else None for i in node.input]
+        inputs += [self.values.value(c, scope) for c in captures]
         outputs: list[tuple[str, TensorSpec | None]] = []
         inferred = self._infer(node, domain, scope)
         for output in node.output:
@@ -229,27 +238,27 @@ class OnnxLowering:
                 outputs.append(("", None))
                 continue
             wanted = scope.prefix + output
-            name = wanted if wanted not in self.v.b.values else self.v.b.fresh("opaque")
+            name = wanted if wanted not in self.values.b.values else self.values.b.fresh("opaque")
             declared, own = scope.types.get(output), inferred.get(output)
-            spec = self.v.types.spec(declared, name) or self.v.types.spec(own, name, parse=True)
+            spec = self.values.types.spec(declared, name) or self.values.types.spec(own, name, parse=True)
             outputs.append((name, spec))
             scope.values[output] = name
-        made = self.v.b.opaque(
+        names = self.values.b.opaque(
             node.op_type,
             inputs,
             outputs,
             reason=reason,
             domain=domain,
-            attributes=encode(node, self.v.types.dtypes, captures),
+            attributes=encode(node, self.values.types.dtypes, captures),
         )
-        for output, name, (_, spec) in zip(node.output, made, outputs, strict=True):
+        for output, name, (_, spec) in zip(node.output, names, outputs, strict=True):
             if spec is None:
-                found = scope.types.get(output) or inferred.get(output)
-                self.v.unknown[name] = found
+                declared_type = scope.types.get(output) or inferred.get(output)
+                self.values.unknown[name] = declared_type
 
     def _infer(self, node: Any, domain: str, scope: Scope) -> dict[str, Any]:
-        inputs = {i: self.v.type_of(i, scope) for i in node.input if i}
+        inputs = {i: self.values.type_of(i, scope) for i in node.input if i}
         opset = scope.opsets.get(domain, 1)
-        return self.v.types.infer(
-            node, opset, scope.opsets, inputs, lambda i: self.v.tensor_of(i, scope), self.ir_version
+        return self.values.types.infer(
+            node, opset, scope.opsets, inputs, lambda i: self.values.tensor_of(i, scope), self.ir_version
         )

@@ -37,28 +37,28 @@ def defaults(node: Any, opset: int, local: Any) -> dict[str, Any]:
 
 def attributes(node: Any) -> dict[str, Any]:
     """Return a node's attributes as Python values: tensors as arrays, graphs unchanged."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for a in node.attribute:
         match a.type:
             case 1:
-                found[a.name] = float(a.f)
+                values[a.name] = float(a.f)
             case 2:
-                found[a.name] = int(a.i)
+                values[a.name] = int(a.i)
             case 3:
-                found[a.name] = a.s.decode("utf-8", "surrogateescape")
+                values[a.name] = a.s.decode("utf-8", "surrogateescape")
             case 4:
-                found[a.name] = tensor_array(a.t)
+                values[a.name] = tensor_array(a.t)
             case 5:
-                found[a.name] = a.g
+                values[a.name] = a.g
             case 6:
-                found[a.name] = list(a.floats)
+                values[a.name] = list(a.floats)
             case 7:
-                found[a.name] = list(a.ints)
+                values[a.name] = list(a.ints)
             case 8:
-                found[a.name] = [s.decode("utf-8", "surrogateescape") for s in a.strings]
+                values[a.name] = [s.decode("utf-8", "surrogateescape") for s in a.strings]
             case _:
                 raise NotLowered(f"attribute {a.name!r} has an unsupported attribute type")
-    return found
+    return values
 
 
 def actual(node: Any, actuals: Mapping[str, Any]) -> Any:
@@ -67,21 +67,21 @@ def actual(node: Any, actuals: Mapping[str, Any]) -> Any:
         return node
     import onnx
 
-    made = onnx.NodeProto()
-    made.CopyFrom(node)
-    del made.attribute[:]
+    resolved = onnx.NodeProto()
+    resolved.CopyFrom(node)
+    del resolved.attribute[:]
     for attribute in node.attribute:
         if not attribute.ref_attr_name:
-            copy = made.attribute.add()
+            copy = resolved.attribute.add()
             copy.CopyFrom(attribute)
             for graph in ([copy.g] if copy.HasField("g") else []) + list(copy.graphs):
                 for inner in graph.node:
                     inner.CopyFrom(actual(inner, actuals))
         elif attribute.ref_attr_name in actuals:
-            copy = made.attribute.add()
+            copy = resolved.attribute.add()
             copy.CopyFrom(actuals[attribute.ref_attr_name])
             copy.name = attribute.name
-    return made
+    return resolved
 
 
 def without_absent(body: Any, call: Any) -> list[Any]:

@@ -24,9 +24,9 @@ _LISTS = {_FLOATS: "floats", _INTS: "ints"}
 
 def encode(node: Any, dtypes: Mapping[int, DType], captures: Iterable[str] = ()) -> dict[str, Any]:
     """Return the attributes of a NodeProto as attribute values of the IR."""
-    found = {a.name: _encode(a, dtypes) for a in node.attribute}
+    attributes = {a.name: _encode(a, dtypes) for a in node.attribute}
     names = tuple(captures)
-    return found | ({CAPTURES: names} if names else {})
+    return attributes | ({CAPTURES: names} if names else {})
 
 
 def _encode(attribute: Any, dtypes: Mapping[int, DType]) -> Any:
@@ -62,17 +62,17 @@ def decode(attributes: Mapping[str, Any]) -> list[Any]:
     """Return the AttributeProtos of ``encode``'s result, without ``captures``."""
     from onnx import AttributeProto, helper, numpy_helper
 
-    made = []
+    protos = []
     for name, value in attributes.items():
         if name == CAPTURES:
             continue
         if isinstance(value, Attrs):
-            made.append(AttributeProto.FromString(base64.b64decode(value["proto"])))
+            protos.append(AttributeProto.FromString(base64.b64decode(value["proto"])))
         elif isinstance(value, Const):
-            made.append(helper.make_attribute(name, numpy_helper.from_array(value.numpy())))
+            protos.append(helper.make_attribute(name, numpy_helper.from_array(value.numpy())))
         else:
-            made.append(helper.make_attribute(name, list(value) if isinstance(value, tuple) else value))
-    return made
+            protos.append(helper.make_attribute(name, list(value) if isinstance(value, tuple) else value))
+    return protos
 
 
 def captured(node: Any) -> list[str]:

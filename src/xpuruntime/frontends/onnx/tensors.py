@@ -68,22 +68,22 @@ def raw_offsets(data: bytes) -> dict[str, int]:
     """Return the offset of each initializer's ``raw_data`` in a serialized ModelProto, read from the wire format (a tag, then a
     varint or a length; protobuf.dev/programming-guides/encoding).
     """
-    found: dict[str, int] = {}
+    offsets: dict[str, int] = {}
     for field, start, end in _fields(data, 0, len(data)):
         if field != _GRAPH:
             continue
         for inner, begin, stop in _fields(data, start, end):
             if inner != _INITIALIZER:
                 continue
-            name, place = "", -1
+            name, offset = "", -1
             for part, a, b in _fields(data, begin, stop):
                 if part == _NAME:
                     name = data[a:b].decode("utf-8", "replace")
                 elif part == _RAW_DATA:
-                    place = a
-            if place >= 0:
-                found[name] = place
-    return found
+                    offset = a
+            if offset >= 0:
+                offsets[name] = offset
+    return offsets
 
 
 def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:

@@ -89,11 +89,11 @@ class OnnxValues:
         holder = scope.holder(name)
         if holder is None:
             raise NotLowered(f"value {name!r} has no producer")
-        made = holder.values.get(name)
-        if made is None or made not in self.b.values:
-            made = self._declare(holder.tensors[name], holder.prefix + name)
-            holder.values[name] = made
-        return made
+        value = holder.values.get(name)
+        if value is None or value not in self.b.values:
+            value = self._declare(holder.tensors[name], holder.prefix + name)
+            holder.values[name] = value
+        return value
 
     def _declare(self, tensor: Any, wanted: str) -> str:
         """Declare an initializer: small ones of index types and single numbers as constants, all others as weights."""
@@ -107,8 +107,8 @@ class OnnxValues:
             if spec.dtype is not DType.STRING and size <= LARGEST:
                 self.known[name] = array
             with self.b.source():  # a constant is not a node of the model
-                made: str = self.b.constant(array, name=name)
-            return made
+                constant: str = self.b.constant(array, name=name)
+            return constant
         where = whereabouts(tensor, spec, self.path, self.offsets if name == tensor.name else {})
         self.b.values[name] = Value(name, spec)
         self.b.weights.append(Weight(self.b.values[name], **where))
@@ -117,13 +117,13 @@ class OnnxValues:
 
     def content(self, value: str) -> Array | None:
         """Return a value's elements if they are known; small weights are read."""
-        found = self.known.get(value)
+        array = self.known.get(value)
         tensor = self.weight_tensors.get(value)
-        if found is None and tensor is not None and np.prod([1, *tensor.dims]) <= LARGEST:
+        if array is None and tensor is not None and np.prod([1, *tensor.dims]) <= LARGEST:
             spec = self.b.spec(value)
             if spec.dtype is not DType.STRING:
-                found = self.known[value] = tensor_array(tensor, self.folder)
-        return found
+                array = self.known[value] = tensor_array(tensor, self.folder)
+        return array
 
     def undo(self, mark: Mark) -> None:
         nodes, values, weights = mark
@@ -214,7 +214,7 @@ class OnnxValues:
     def roots(self, value: str) -> frozenset[str]:
         """Return the graph's inputs that a value depends on."""
         inputs = {v.name for v in self.b.inputs}
-        made = {v.name: n for n in self.b.nodes for v in n.outputs}
+        producers = {v.name: n for n in self.b.nodes for v in n.outputs}
         seen: set[str] = set()
         roots: set[str] = set()
         todo = [value]
@@ -224,8 +224,8 @@ class OnnxValues:
                 continue
             seen.add(name)
             roots |= inputs & {name}
-            if name in made:
-                todo += made[name].values
+            if name in producers:
+                todo += producers[name].values
         return frozenset(roots)
 
 

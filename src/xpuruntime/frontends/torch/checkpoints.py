@@ -22,9 +22,9 @@ def saved_names(module: Any) -> dict[str, str]:
     Unchanged names, and tensors that are saved in pieces, are left out. Names of a model inside a module keep its prefix.
     """
     revert = getattr(sys.modules.get(_LIBRARY), "revert_weight_conversion", None)
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     if revert is None:
-        return found
+        return names
     done: list[str] = []
     for prefix, model in module.named_modules():
         inside = any(prefix.startswith(p) for p in done)
@@ -41,5 +41,5 @@ def saved_names(module: Any) -> dict[str, str]:
         for name, mark in marks.items():
             saved = written.get(id(mark), name)
             if saved != name:
-                found[start + name] = start + saved
-    return found
+                names[start + name] = start + saved
+    return names

@@ -22,7 +22,7 @@ class ConstantEvaluator:
     """
 
     def __init__(self) -> None:
-        self.given: dict[Any, Any] = {}
+        self.constants: dict[Any, Any] = {}
         self._found: dict[Any, Any] = {}
 
     def of(self, node: Any) -> Any:
@@ -30,8 +30,8 @@ class ConstantEvaluator:
         return self._of(node, 0)
 
     def _of(self, node: Any, depth: int) -> Any:
-        if node in self.given:
-            return self.given[node]
+        if node in self.constants:
+            return self.constants[node]
         if node not in self._found:
             self._found[node] = self._computed(node, depth) if depth < _DEEPEST else None
         return self._found[node]
@@ -51,11 +51,11 @@ class ConstantEvaluator:
             args, kwargs = torch.fx.map_arg((node.args, node.kwargs), operands.__getitem__)
             here = {"device": "cpu"} if "device" in kwargs else {}
             with torch.no_grad():
-                made = node.target(*args, **{**kwargs, **here})
+                result = node.target(*args, **{**kwargs, **here})
         except Exception:  # the lowering reports what is wrong with the call
             return None
-        tensors = [t for t in listed(made) if isinstance(t, torch.Tensor)]
-        return made if all(t.numel() <= _LARGEST for t in tensors) else None
+        tensors = [t for t in listed(result) if isinstance(t, torch.Tensor)]
+        return result if all(t.numel() <= _LARGEST for t in tensors) else None
 
 
 def _is_plain(node: Any) -> bool:

@@ -114,11 +114,11 @@ def _changed_constants(program: Any) -> list[str]:
     constants = {
         s.arg.name: s.target for s in program.graph_signature.input_specs if s.kind.name == "CONSTANT_TENSOR"
     }
-    found = []
+    changed = []
     for node in program.graph.nodes:
         schema = getattr(node.target, "_schema", None)
         if node.op == "call_function" and schema is not None and schema.is_mutable and node.args:
             name = constants.get(getattr(node.args[0], "name", ""))
-            if name is not None and name not in found:
-                found.append(name)
-    return found
+            if name is not None and name not in changed:
+                changed.append(name)
+    return changed

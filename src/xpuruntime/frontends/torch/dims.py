@@ -72,12 +72,12 @@ class SymbolNames:
 
     def ranges(self, constraints: Mapping[Any, Any]) -> dict[str, list[int | None]]:
         """Return [min, max] by symbol, where PyTorch knows a range; None is unbounded."""
-        found: dict[str, list[int | None]] = {}
+        ranges: dict[str, list[int | None]] = {}
         for symbol, span in constraints.items():
             name = self.names.get(str(symbol))
             if name is not None:
-                found[name] = [_bound(span.lower), _bound(span.upper)]
-        return dict(sorted(found.items()))
+                ranges[name] = [_bound(span.lower), _bound(span.upper)]
+        return dict(sorted(ranges.items()))
 
 
 def _bound(value: Any) -> int | None:
@@ -102,11 +102,11 @@ def spec_of(tensor: Any, symbols: SymbolNames) -> TensorSpec:
     return TensorSpec(tuple(symbols.dim(d) for d in tensor.shape), dtype_of(tensor.dtype))
 
 
-def alike(ours: TensorSpec, theirs: TensorSpec) -> bool:
+def alike(a: TensorSpec, b: TensorSpec) -> bool:
     """Return whether dtype and shape are equal. Symbolic sizes that are written differently are compared at sample values."""
-    if ours.dtype is not theirs.dtype or ours.rank != theirs.rank:
+    if a.dtype is not b.dtype or a.rank != b.rank:
         return False
-    return ours.shape == theirs.shape or all(map(_equal, ours.shape, theirs.shape))
+    return a.shape == b.shape or all(map(_equal, a.shape, b.shape))
 
 
 def _equal(a: DimLike, b: DimLike) -> bool:

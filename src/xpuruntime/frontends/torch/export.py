@@ -126,18 +126,18 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def _arguments(given: Any, who: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _arguments(example_inputs: Any, who: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
     torch = find_torch()
-    if isinstance(given, torch.Tensor):
-        return (given,), {}
-    if isinstance(given, tuple | list):
-        return tuple(given), {}
-    if isinstance(given, Mapping):
-        return (), dict(given)
+    if isinstance(example_inputs, torch.Tensor):
+        return (example_inputs,), {}
+    if isinstance(example_inputs, tuple | list):
+        return tuple(example_inputs), {}
+    if isinstance(example_inputs, Mapping):
+        return (), dict(example_inputs)
     raise InputError(
         who,
         "needs example inputs",
-        got=type(given).__name__,
+        got=type(example_inputs).__name__,
         do="Pass one tensor, a tuple of positional arguments, or a dict of keyword arguments.",
     )
 

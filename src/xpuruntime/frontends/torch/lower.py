@@ -36,14 +36,14 @@ class AtenLowering:
     """The lowering of a program's nodes into ``b``.
 
     values:    FX node -> TensorRef, a list of them, a dim or another plain value.
-    constants: evaluator of nodes that depend on constants alone.
+    evaluator: evaluates nodes that depend on constants alone.
     refused:   ATen names whose lowering rejected a call, so that PyTorch may decompose them instead.
     """
 
     def __init__(self, b: ImportBuilder, symbols: SymbolNames) -> None:
         self.b, self.symbols = b, symbols
         self.values: dict[Any, Any] = {}
-        self.contents = ConstantEvaluator()
+        self.evaluator = ConstantEvaluator()
         self.refused: set[str] = set()
 
     def nodes(self, nodes: Iterable[Any]) -> None:
@@ -60,10 +60,10 @@ class AtenLowering:
         from torch import fx
 
         if isinstance(value, fx.Node):
-            found = self.values[value]
-            if isinstance(found, UnknownNumber):
-                raise NotLowered(found.reason)
-            return self._bound(found)
+            known = self.values[value]
+            if isinstance(known, UnknownNumber):
+                raise NotLowered(known.reason)
+            return self._bound(known)
         if isinstance(value, list | tuple):
             return [self.argument(v) for v in value]
         if isinstance(value, torch.dtype):
@@ -103,7 +103,7 @@ class AtenLowering:
             mark, before = len(self.b.nodes), self.b.stem
             self.b.stem = node.name
             try:
-                made = self._lower(node, domain, op)
+                results = self._lower(node, domain, op)
             except NotLowered as no:
                 reason = no.reason
             except IrError as error:
@@ -113,7 +113,7 @@ class AtenLowering:
                     raise
                 reason = f"a fault of xpuruntime: its lowering failed with {recorded(error).text}"
             else:
-                self._name(node, made, mark)
+                self._name(node, results, mark)
                 return
             finally:
                 self.b.stem = before
@@ -123,29 +123,29 @@ class AtenLowering:
 
     def _lower(self, node: Any, domain: str, op: str) -> list[str | ComplexPair | None]:
         name = op if domain == "aten" else f"{domain}::{op}"
-        row: Any = MAKERS.get(name) or TABLE.get(name)
-        if row is None and domain != "aten":
+        lower: Any = MAKERS.get(name) or TABLE.get(name)
+        if lower is None and domain != "aten":
             raise NotLowered(
                 "control flow" if op in _CONTROL_FLOW else f"the op is of the library {domain or 'torch'!r}"
             )
-        if row is None and name not in PAIRS:
+        if lower is None and name not in PAIRS:
             raise NotLowered("the op is not in the table of ATen ops")
         arguments = self._arguments(node)
         if any(map(_has_pair, arguments.values())):
-            row = PAIRS.get(name)
-        if row is None:
+            lower = PAIRS.get(name)
+        if lower is None:
             raise NotLowered("the op is not supported for complex numbers")
-        site = AtenLoweringContext(
+        context = AtenLoweringContext(
             self.b, op, arguments, self._specs(node), lambda i: users(node, i), dense(node)
         )
         mark = len(self.b.nodes)
-        made = row(site)
+        outputs = lower(context)
         self._found(mark)
-        for argument, value in site.args.items():
-            if argument not in site.read and argument not in FREE and value != default(node, argument):
+        for argument, value in context.args.items():
+            if argument not in context.read and argument not in FREE and value != default(node, argument):
                 raise NotLowered(f"its argument {argument} is {value}")
         results: list[str | ComplexPair | None] = (
-            [made] if isinstance(made, str | ComplexPair) else list(made)
+            [outputs] if isinstance(outputs, str | ComplexPair) else list(outputs)
         )
         self._fix_sizes(node, results)
         theirs = self._specs(node)
@@ -158,9 +158,9 @@ class AtenLowering:
         fresh = {str(symbol) for symbol in node.meta.get("unbacked_bindings") or ()}
         if not fresh:
             return
-        for value, theirs in zip(results, listed(node.meta["val"]), strict=False):
+        for value, tensor in zip(results, listed(node.meta["val"]), strict=False):
             for name in _values(value)[:1]:
-                for ours, size in zip(self.b.spec(name).shape, theirs.shape, strict=False):
+                for ours, size in zip(self.b.spec(name).shape, tensor.shape, strict=False):
                     if isinstance(ours, int) and str(size) in fresh:
                         self.symbols.fix(size, ours)
 
@@ -182,8 +182,10 @@ class AtenLowering:
 
     def _arguments(self, node: Any) -> dict[str, Any]:
         schema = node.target._schema.arguments
-        given = dict(zip((a.name for a in schema), node.args, strict=False)) | dict(node.kwargs)
-        full = {a.name: given.get(a.name, a.default_value if a.has_default_value() else None) for a in schema}
+        explicit = dict(zip((a.name for a in schema), node.args, strict=False)) | dict(node.kwargs)
+        full = {
+            a.name: explicit.get(a.name, a.default_value if a.has_default_value() else None) for a in schema
+        }
         return {name: None if name in FREE else self.argument(value) for name, value in full.items()}
 
     def _specs(self, node: Any) -> list[TensorSpec | None]:
@@ -192,21 +194,23 @@ class AtenLowering:
 
     def _found(self, mark: int) -> None:
         """Register the symbols of new nodes: counts of data-dependent ops become known; any other raises NotLowered."""
-        for made in self.b.nodes[mark:]:
-            fresh = frozenset().union(*(v.spec.symbols for v in made.outputs if v.spec)) - self.symbols.known
-            if fresh and not find_op(made.op).data_dependent:
+        for new_node in self.b.nodes[mark:]:
+            fresh = (
+                frozenset().union(*(v.spec.symbols for v in new_node.outputs if v.spec)) - self.symbols.known
+            )
+            if fresh and not find_op(new_node.op).data_dependent:
                 raise NotLowered("a size depends on the content of a tensor")
             self.symbols.known |= fresh
 
     # ── results ──
 
-    def _name(self, node: Any, made: Sequence[str | ComplexPair | None], mark: int) -> None:
+    def _name(self, node: Any, results: Sequence[str | ComplexPair | None], mark: int) -> None:
         """Give results the FX node's name, except values that existed before (a no-op view keeps its name)."""
         import torch
 
         several = not isinstance(node.meta["val"], torch.Tensor)
         refs = []
-        for i, value in enumerate(made):
+        for i, value in enumerate(results):
             wanted = f"{node.name}.{i}" if several and i else node.name
             named = [
                 self._named(mark, v, f"{wanted}.imag" if k else wanted) for k, v in enumerate(_values(value))
@@ -264,9 +268,9 @@ class AtenLowering:
     def _content(self, node: Any) -> None:
         """Set the number in a tensor of one element: a constant if the program determines it, else the tensor itself as an operand."""
         (x,) = node.args
-        content = self.contents.of(x)
+        content = self.evaluator.of(x)
         if content is not None:
-            self.values[node] = self.contents.given[node] = content.item()
+            self.values[node] = self.evaluator.constants[node] = content.item()
             self.symbols.fix(node.meta["val"], content.item())
             return
         with self.b.source(source_of(node, "aten._local_scalar_dense")):
@@ -306,10 +310,10 @@ class AtenLowering:
         for i, value in enumerate(listed(node.meta["val"])):
             name = f"{node.name}.{i}" if several and i else node.name
             outputs.append((name if name not in self.b.values else self.b.fresh(name), self._spec(value)))
-        made = self.b.opaque(
+        names = self.b.opaque(
             op, inputs, outputs, reason=reason, domain=domain or "torch", attributes=attributes
         )
-        refs = [TensorRef(v) for v in made]
+        refs = [TensorRef(v) for v in names]
         self.values[node] = refs if several else refs[0]
 
     def _given(self, node: Any) -> dict[str, Any]:
@@ -330,7 +334,7 @@ class AtenLowering:
             return value
         part = self.b.spec(value.value)
         whole = TensorSpec(part.shape, DType.COMPLEX64 if part.dtype is DType.FLOAT32 else DType.COMPLEX128)
-        (made,) = self.b.opaque(
+        (tensor,) = self.b.opaque(
             "complex",
             [value.value, value.imaginary],
             [(self.b.fresh(f"{value.value}.complex"), whole)],
@@ -338,7 +342,7 @@ class AtenLowering:
             domain="aten",
             attributes={"real": "%0", "imag": "%1"},
         )
-        return TensorRef(made)
+        return TensorRef(tensor)
 
     def _spec(self, value: Any) -> TensorSpec | None:
         """Return the spec of an opaque result; None if the IR cannot express it."""

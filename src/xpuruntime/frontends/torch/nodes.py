@@ -41,8 +41,8 @@ def has_extra_dim(node: Any, position: int) -> bool:
     """
     if str(node.target) != "aten.lstm.input" or not position:
         return False
-    value, given = node.meta["val"][position], node.args[1][0].meta["val"]
-    return bool(value.dim() == given.dim() + 1 and value.shape[1] == 1)
+    value, initial = node.meta["val"][position], node.args[1][0].meta["val"]
+    return bool(value.dim() == initial.dim() + 1 and value.shape[1] == 1)
 
 
 def users(node: Any, position: int) -> bool:
@@ -57,8 +57,8 @@ def users(node: Any, position: int) -> bool:
 def dense(node: Any) -> frozenset[str]:
     """Return the names of arguments whose tensors are contiguous and the whole of their storage."""
     names = [a.name for a in node.target._schema.arguments]
-    given = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
-    tensors = {k: v.meta["val"] for k, v in given.items() if hasattr(v, "meta")}
+    arguments = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+    tensors = {k: v.meta["val"] for k, v in arguments.items() if hasattr(v, "meta")}
     return frozenset(k for k, t in tensors.items() if hasattr(t, "is_contiguous") and _is_dense(t))
 
 

@@ -46,11 +46,11 @@ def evaluate_opaque(node: Node, operands: Sequence[Array | None]) -> tuple[Array
     operator = find_overload(node)
     tensors = [None if a is None else to_tensor(a) for a in operands]
     kinds = {a.name: str(a.type) for a in operator._schema.arguments}
-    given = {
+    values = {
         k: _argument(v, tensors, kinds.get(k, "")) for k, v in node.attrs["attributes"].items() if k in kinds
     }
     required = {a.name for a in operator._schema.arguments if not a.has_default_value()}
-    named = {k: v for k, v in given.items() if v is not None or k in required}
+    named = {k: v for k, v in values.items() if v is not None or k in required}
     names = [a.name for a in operator._schema.arguments if not a.kwarg_only]
     positional = []
     for name in names:  # up to the first default; the rest by name
@@ -59,14 +59,14 @@ def evaluate_opaque(node: Node, operands: Sequence[Array | None]) -> tuple[Array
         positional.append(named.pop(name))
     try:
         with torch.no_grad():
-            made = operator(*positional, **named)
+            outputs = operator(*positional, **named)
     except Exception as error:  # operators raise RuntimeError, IndexError, NotImplementedError ...
         raise RunError(
             f"torch, {node.attrs['op_type']} %{node.name}",
             "PyTorch failed while running",
             got=f"{type(error).__name__}: {str(error)[:300]}",
         ) from error
-    results = list(made) if isinstance(made, tuple | list) else [made]
+    results = list(outputs) if isinstance(outputs, tuple | list) else [outputs]
     return tuple(to_array(r) if isinstance(r, torch.Tensor) else None for r in results[: len(node.outputs)])
 
 
@@ -91,8 +91,8 @@ def _argument(value: Any, tensors: Sequence[Any], kind: str) -> Any:
         if value.startswith("%") and value[1:].isdigit():
             return tensors[int(value[1:])]
         if "ScalarType" in kind or kind in ("Optional[int]", "int"):
-            found = _dtype(value)
-            return value if found is None else found
+            dtype = _dtype(value)
+            return value if dtype is None else dtype
         return complex(value) if kind in ("number", "Optional[number]") else value
     if isinstance(value, tuple | list):
         return [_argument(v, tensors, kind) for v in value]
@@ -101,5 +101,5 @@ def _argument(value: Any, tensors: Sequence[Any], kind: str) -> Any:
 
 def _dtype(name: str) -> Any:
     torch = find_torch()
-    found = getattr(torch, name.rpartition(".")[2].lower(), None)
-    return found if isinstance(found, torch.dtype) else None
+    dtype = getattr(torch, name.rpartition(".")[2].lower(), None)
+    return dtype if isinstance(dtype, torch.dtype) else None

@@ -93,13 +93,13 @@ class ProgramImport:
         val = node.meta.get("val")
         if isinstance(val, torch.Tensor):
             try:
-                made = spec_of(val, self.symbols)
+                input_spec = spec_of(val, self.symbols)
             except NotLowered as no:
                 raise ModelError(
                     who, f"has an input {node.name!r} that the IR cannot represent", got=no.reason
                 ) from no
-            self.symbols.known |= made.symbols
-            self.lowering.values[node] = TensorRef(self.b.input(node.name, made))
+            self.symbols.known |= input_spec.symbols
+            self.lowering.values[node] = TensorRef(self.b.input(node.name, input_spec))
         elif type(val).__name__ == "SymInt":
             raise ModelError(
                 who,
@@ -145,7 +145,7 @@ class ProgramImport:
             with self.b.source():
                 value = self.b.constant(to_array(tensor, spec.target), name=self._free(node.name))
             self.lowering.values[node] = TensorRef(value)
-            self.lowering.contents.given[node] = tensor.detach().cpu()
+            self.lowering.evaluator.constants[node] = tensor.detach().cpu()
         else:
             first = self.first.setdefault(identity(tensor), spec.target)
             name = self.names.get(first) or self._declare(first, node, tensor)
@@ -155,15 +155,15 @@ class ProgramImport:
         """Declare the real or imaginary part of a complex tensor that no checkpoint has."""
         tensor = getattr(self._tensor(spec).resolve_conj(), part).contiguous()
         name = self._free(f"{spec.target}.{part}")
-        made = real_form(spec_of(node.meta["val"], self.symbols))
+        part_spec = real_form(spec_of(node.meta["val"], self.symbols))
         data = Weight.encoded(to_array(tensor, spec.target)) if _embeddable(tensor) else ""
-        self.b.weight(name, made, key=name, data=data)
+        self.b.weight(name, part_spec, key=name, data=data)
         self.tensors[name] = tensor
         return name
 
     def _tensor(self, spec: Any) -> Any:
-        found = self.program.state_dict.get(spec.target)
-        return self.program.constants[spec.target] if found is None else found
+        tensor = self.program.state_dict.get(spec.target)
+        return self.program.constants[spec.target] if tensor is None else tensor
 
     def _declare(self, target: str, node: Any, tensor: Any) -> str:
         name = self._free(target, node.name)
@@ -218,9 +218,9 @@ class ProgramImport:
                 self.b.set_state(self.states[spec.target], value.value)
             elif spec.kind.name in ("USER_OUTPUT", "LOSS_OUTPUT"):
                 name = next(names)
-                made = self._result(value, torch, who)
-                if made is not None:
-                    self.b.output(name, made)
+                result = self._result(value, torch, who)
+                if result is not None:
+                    self.b.output(name, result)
 
     def _result(self, value: Any, torch: Any, who: str) -> str | None:
         """Return an output value: tensors unchanged, numbers and sizes as scalars; None is no output."""
@@ -240,13 +240,13 @@ class ProgramImport:
 
     def _specialized(self, placeholders: Mapping[str, Any]) -> list[str]:
         """Return the dims that were requested as dynamic and that the model fixes."""
-        found = []
+        fixed = []
         for name, axis, _ in declared_dims(self.shapes, [v.name for v in self.b.inputs]):
             val = placeholders[name].meta["val"] if name in placeholders else None
             size = None if val is None else self.symbols.dim(val.shape[axis])
             if isinstance(size, int):
-                found.append(f"{name}[{axis}] = {size}")
-        return found
+                fixed.append(f"{name}[{axis}] = {size}")
+        return fixed
 
 
 def _symbol(val: Any, axis: int) -> Any:

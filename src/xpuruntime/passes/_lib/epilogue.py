@@ -40,10 +40,10 @@ def activation_of(graph: Graph, node: Node) -> str | None:
         return "leaky_relu" if abs(node.attrs["negative_slope"] - 0.01) < 1e-9 else None
     if node.op == "clamp":
         low, high = (splat(graph, i) for i in (*node.inputs[1:], None, None)[:2])
-        given = [i is not None for i in (*node.inputs[1:], None, None)[:2]]
+        present = [i is not None for i in (*node.inputs[1:], None, None)[:2]]
         if low == 0.0 and high == 6.0:
             return "relu6"
-        return "relu" if low == 0.0 and given == [True, False] else None
+        return "relu" if low == 0.0 and present == [True, False] else None
     return None
 
 
@@ -61,10 +61,10 @@ def grow(
     channel: the output's channel dim. taken: nodes that belong to another layer already. rival: whether the layer should leave an
     addition (second argument) to the layer that produces the other operand.
     """
-    found = Epilogue([layer])
+    epilogue = Epilogue([layer])
     spec = layer.spec
-    while found.act == "none":
-        user = graph.only_user(found.root.name)
+    while epilogue.act == "none":
+        user = graph.only_user(epilogue.root.name)
         if (
             user is None
             or user.name in taken
@@ -73,24 +73,24 @@ def grow(
         ):
             break
         act = activation_of(graph, user)
-        if act is not None and user.inputs[0] == found.root.name:
-            step = Epilogue([*found.members, user], found.biases, found.residual, act)
-        elif user.op == "add" and found.residual is None:
-            other = next((i for i in user.inputs if i != found.root.name), None)
+        if act is not None and user.inputs[0] == epilogue.root.name:
+            longer = Epilogue([*epilogue.members, user], epilogue.biases, epilogue.residual, act)
+        elif user.op == "add" and epilogue.residual is None:
+            other = next((i for i in user.inputs if i != epilogue.root.name), None)
             if not isinstance(other, str) or graph.values[other].spec is None:
                 break
             if other in known and _per_channel(graph.spec(other), spec, channel):
-                step = Epilogue([*found.members, user], [*found.biases, other])
+                longer = Epilogue([*epilogue.members, user], [*epilogue.biases, other])
             elif graph.spec(other) == spec and not rival(layer, user):
-                step = Epilogue([*found.members, user], found.biases, other)
+                longer = Epilogue([*epilogue.members, user], epilogue.biases, other)
             else:
                 break
         else:
             break
-        if not may_fuse(graph, tuple(step.members)):
+        if not may_fuse(graph, tuple(longer.members)):
             break
-        found = step
-    return found
+        epilogue = longer
+    return epilogue
 
 
 def _per_channel(bias: TensorSpec, result: TensorSpec, channel: int) -> bool:

@@ -18,8 +18,8 @@ class Expansion:
         self.narrow = node.spec.dtype.is_float and node.spec.dtype.bits < 32
 
     def __call__(self, op: str, *inputs: Any, **attrs: Any) -> str:
-        made: str = self.editor.insert(self.node, op, *inputs, **attrs)
-        return made
+        value: str = self.editor.insert(self.node, op, *inputs, **attrs)
+        return value
 
     def input(self, at: int) -> Any:
         """Return an operand; None if it is absent."""

@@ -29,14 +29,14 @@ class PatternRule:
     where: tuple[Callable[[Match], Any], ...] = ()
 
 
-def apply_patterns(graph: Graph, ways: Iterable[PatternRule], context: PassContext | None) -> Graph:
+def apply_patterns(graph: Graph, rules: Iterable[PatternRule], context: PassContext | None) -> Graph:
     """Return the graph with the rules applied one after the other."""
     context = context or PassContext()
-    for way in ways:
-        if any(n.op in way.pattern.op.split("|") for n in graph.nodes):
-            found = find(graph, way.pattern, (*way.where, _allowed(context, graph)))
-            if found.matches:
-                graph = _replaced(graph, way, found.matches)
+    for rule in rules:
+        if any(n.op in rule.pattern.op.split("|") for n in graph.nodes):
+            search = find(graph, rule.pattern, (*rule.where, _allowed(context, graph)))
+            if search.matches:
+                graph = _replaced(graph, rule, search.matches)
     return graph
 
 
@@ -44,27 +44,27 @@ def _allowed(context: PassContext, graph: Graph) -> Callable[[Match], Support]:
     return lambda match: context.may_fuse(graph, match.nodes)
 
 
-def _replaced(graph: Graph, way: PatternRule, matches: Iterable[Match]) -> Graph:
+def _replaced(graph: Graph, rule: PatternRule, matches: Iterable[Match]) -> Graph:
     roots = {m.root.name: m for m in matches}
 
-    def rule(editor: Editor, node: Node) -> None:
+    def visit(editor: Editor, node: Node) -> None:
         match = roots.get(node.name)
         if match is None:
             return
         try:
-            made = way.make(editor, node, match)
+            replaced = rule.make(editor, node, match)
         except IrError:  # the op has another result type, so the match is not this op
             return
-        if made is False:
+        if replaced is False:
             return
-        gone = [n for n in match.nodes if n.name != node.name and editor.graph.only_user(n.name) is not None]
-        _credit(editor, node, gone)
+        dead = [n for n in match.nodes if n.name != node.name and editor.graph.only_user(n.name) is not None]
+        _credit(editor, node, dead)
 
-    return graph.rewrite(rule)
+    return graph.rewrite(visit)
 
 
 def _credit(editor: Editor, node: Node, members: list[Node]) -> None:
     """Give the new node the sources of the nodes that it replaces. These become dead."""
-    made = editor.current(node)
+    replacement = editor.current(node)
     sources = tuple(dict.fromkeys(s for n in [*members, node] for s in n.sources))
-    editor.set_sources(made, sources)
+    editor.set_sources(replacement, sources)

@@ -18,8 +18,8 @@ def producer_of(editor: Editor, value: Any) -> Node | None:
 
 def spec_of(editor: Editor, value: Any) -> TensorSpec | None:
     """Return a value's spec; None for numbers and unknown types."""
-    found = editor.values.get(value) if isinstance(value, str) else None
-    return None if found is None else found.spec
+    entry = editor.values.get(value) if isinstance(value, str) else None
+    return None if entry is None else entry.spec
 
 
 def number(editor: Editor, operand: Any) -> float | int | bool | None:

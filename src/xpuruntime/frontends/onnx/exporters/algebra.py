@@ -99,8 +99,8 @@ def _arg(op: str) -> Exporter:
             flags["select_last_index"] = 1
         if axis is None:
             x = e.add("Reshape", [x, e.ints([-1])])
-            found = e.add(op, [x], axis=0, keepdims=0, **flags)
-            e.add("Reshape", [found, e.ints([1] * e.node.spec.rank)], out=True)
+            index = e.add(op, [x], axis=0, keepdims=0, **flags)
+            e.add("Reshape", [index, e.ints([1] * e.node.spec.rank)], out=True)
         else:
             e.add(op, [x], out=True, axis=axis, keepdims=int(e["keepdim"]), **flags)
 

@@ -40,8 +40,8 @@ def _arange(e: NodeExport) -> None:
     plain = all(not isinstance(v, float) for v in (e["start"], e["end"], e["step"]))
     own = dtype if dtype in (DType.INT64, DType.INT32, DType.INT16, DType.FLOAT32, DType.FLOAT64) else None
     kind = own or (DType.INT64 if plain else DType.FLOAT64)
-    made = e.add("Range", [_bound(e, e[name], kind) for name in ("start", "end", "step")])
-    e.to(made, dtype, kind)
+    value = e.add("Range", [_bound(e, e[name], kind) for name in ("start", "end", "step")])
+    e.to(value, dtype, kind)
 
 
 def _eye(e: NodeExport) -> None:

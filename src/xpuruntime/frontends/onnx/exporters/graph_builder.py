@@ -68,11 +68,11 @@ class OnnxGraphBuilder:
         operands = ["" if i is None else i for i in inputs]
         while operands and not operands[-1]:
             operands.pop()
-        made = [self.fresh(f"{self._label}.{op}")] if outputs is None else list(outputs)
+        results = [self.fresh(f"{self._label}.{op}")] if outputs is None else list(outputs)
         name = self.node_name(self._label if outputs is not None else f"{self._label}.{op}")
-        given = {k: v for k, v in attrs.items() if v is not None}
-        self.nodes.append(helper.make_node(op, operands, made, name=name, **given))
-        return made[0]
+        present = {k: v for k, v in attrs.items() if v is not None}
+        self.nodes.append(helper.make_node(op, operands, results, name=name, **present))
+        return results[0]
 
     def constant(self, array: Any, dtype: DType | None = None) -> str:
         """Return the name of an initializer with this array; equal ones are written once."""

@@ -79,8 +79,8 @@ def _turned(e: NodeExport, value: str, order: Sequence[int], *, out: bool = Fals
 
 def _index(e: NodeExport) -> None:
     p = _IndexTuples(e, 1)
-    found = e.add("GatherND", [_turned(e, e.operand(0), p.front), p.places])
-    _turned(e, found, p.result_order(), out=True)
+    gathered = e.add("GatherND", [_turned(e, e.operand(0), p.front), p.places])
+    _turned(e, gathered, p.result_order(), out=True)
 
 
 def _index_put(e: NodeExport) -> None:
@@ -94,8 +94,8 @@ def _index_put(e: NodeExport) -> None:
     values = e.add("Expand", [e.operand(1, e.spec().dtype), e.builder.dims(shape)])
     values = _turned(e, values, [order.index(i) for i in range(len(order))])
     operands = [_turned(e, e.operand(0), p.front), p.places, values]
-    made = e.add("ScatterND", operands, reduction="add" if accumulate else None)
-    _turned(e, made, [p.front.index(d) for d in range(len(p.front))], out=True)
+    scattered = e.add("ScatterND", operands, reduction="add" if accumulate else None)
+    _turned(e, scattered, [p.front.index(d) for d in range(len(p.front))], out=True)
 
 
 def _index_copy(e: NodeExport) -> None:
@@ -104,9 +104,9 @@ def _index_copy(e: NodeExport) -> None:
         raise e.no("one of its operands is a scalar")
     order = [dim, *(d for d in range(x.rank) if d != dim)]
     places = _unsqueezed(e, e.operand(1, DType.INT64), 1)
-    turned = [_turned(e, e.operand(i), order) for i in (0, 2)]
-    made = e.add("ScatterND", [turned[0], places, turned[1]])
-    _turned(e, made, [order.index(d) for d in range(x.rank)], out=True)
+    operands = [_turned(e, e.operand(i), order) for i in (0, 2)]
+    scattered = e.add("ScatterND", [operands[0], places, operands[1]])
+    _turned(e, scattered, [order.index(d) for d in range(x.rank)], out=True)
 
 
 def _slice_scatter(e: NodeExport) -> None:
@@ -136,8 +136,8 @@ def _replaced(e: NodeExport, dim: int, places: range, src: str) -> None:
         x = e.spec()
         order = [dim, *(d for d in range(x.rank) if d != dim)]
         at = e.constant(np.array(places, np.int64)[:, None])
-        made = e.add("ScatterND", [_turned(e, e.operand(0), order), at, _turned(e, src, order)])
-        _turned(e, made, [order.index(d) for d in range(x.rank)], out=True)
+        scattered = e.add("ScatterND", [_turned(e, e.operand(0), order), at, _turned(e, src, order)])
+        _turned(e, scattered, [order.index(d) for d in range(x.rank)], out=True)
         return
     parts = [src]
     if places.start:

@@ -154,9 +154,9 @@ def _attention_after(e: NodeExport) -> None:
     for i in (1, 2):
         past.append(e.add("Slice", [e.operand(i), e.ints([0]), at, e.ints([2])]))
         new.append(e.add("Slice", [e.operand(i), at, end, e.ints([2])]))
-    made = [*e.outs, e.builder.fresh(f"{e.out}.key"), e.builder.fresh(f"{e.out}.value")]
+    outputs = [*e.outs, e.builder.fresh(f"{e.out}.key"), e.builder.fresh(f"{e.out}.value")]
     attrs = {"is_causal": 1, "scale": e["scale"], "softcap": e["softcap"] or None}
-    e.builder.add("Attention", [e.operand(0), *new, e.opt(3), *past], made, **attrs)
+    e.builder.add("Attention", [e.operand(0), *new, e.opt(3), *past], outputs, **attrs)
 
 
 def _rope(e: NodeExport) -> None:

@@ -69,8 +69,8 @@ def _layer(e: NodeExport) -> None:
         if len(outs) > 1 and dtype is not DType.FLOAT32:  # ONNX returns statistics in float32
             inner = [outs[0], *(e.builder.fresh(f"{o}.f32") for o in outs[1:])]
             e.builder.add("LayerNormalization", [x, scale, e.opt(2)], inner, axis=-last, epsilon=e["eps"])
-            for made, out in zip(inner[1:], outs[1:], strict=True):
-                e.builder.add("Cast", [made], [out], to=e.builder.numbers[dtype])
+            for value, out in zip(inner[1:], outs[1:], strict=True):
+                e.builder.add("Cast", [value], [out], to=e.builder.numbers[dtype])
             return
         e.add("LayerNormalization", [x, scale, e.opt(2)], out=True, axis=-last, epsilon=e["eps"])
         return

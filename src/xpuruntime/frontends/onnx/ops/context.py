@@ -70,10 +70,10 @@ class OnnxLoweringContext:
 
     def spec_of(self, value: str) -> TensorSpec:
         """Return shape and dtype of any value."""
-        found = self.b.values[value].spec
-        if found is None:
+        spec = self.b.values[value].spec
+        if spec is None:
             raise NotLowered("it reads a value whose type or rank is known only at run time")
-        return found
+        return spec
 
     def wants(self, position: int) -> bool:
         """Return whether this output has readers."""
@@ -88,17 +88,17 @@ class OnnxLoweringContext:
 
     def content(self, position: int, what: str) -> Array:
         """Return the content of an operand that must be known. Raise NotLowered naming ``what``."""
-        found = self.known(position)
-        if found is None:
+        array = self.known(position)
+        if array is None:
             raise NotLowered(f"its {what} is known only at run time", self.input(position))
-        return found
+        return array
 
     def array(self, position: int, what: str) -> Array:
         """Return ``content`` as plain numbers. Raise NotLowered for symbolic dims."""
-        found = self.content(position, what)
-        if found.dtype == object:
+        array = self.content(position, what)
+        if array.dtype == object:
             raise NotLowered(f"its {what} depends on a symbolic dim", self.input(position))
-        return found
+        return array
 
     def ints(self, position: int, what: str) -> list[int]:
         """Return ``array`` as a flat list of integers."""
@@ -110,16 +110,16 @@ class OnnxLoweringContext:
 
     def number(self, position: int, what: str) -> Any:
         """Return ``array`` of one element as a Python number."""
-        found = self.array(position, what).ravel()
-        if found.size != 1:
+        elements = self.array(position, what).ravel()
+        if elements.size != 1:
             raise NotLowered(f"its {what} is not one number")
-        return found[0].item()
+        return elements[0].item()
 
     def scalar_or_value(self, position: int) -> Any:
         """Return a number if the operand is a known scalar (a kernel can embed it), else the value."""
-        found = self.known(position)
-        if found is not None and found.size == 1 and found.dtype != object and found.dtype.kind in "biuf":
-            return found.reshape(-1)[0].item()
+        array = self.known(position)
+        if array is not None and array.size == 1 and array.dtype != object and array.dtype.kind in "biuf":
+            return array.reshape(-1)[0].item()
         return self.input(position)
 
     # ── attributes ──
@@ -144,10 +144,10 @@ class OnnxLoweringContext:
 
     def dtype(self, number: int) -> DType:
         """Return the DType of a TensorProto.DataType."""
-        found = self.dtypes.get(number)
-        if found is None:
+        dtype = self.dtypes.get(number)
+        if dtype is None:
             raise NotLowered(f"element type {number} is not supported in tensors")
-        return found
+        return dtype
 
     # ── shapes ──
 
@@ -185,8 +185,8 @@ class OnnxLoweringContext:
 
     def like(self, number: float, position: int = 0) -> str:
         """Return a scalar constant of an operand's dtype."""
-        made: str = self.b.constant(np.asarray(number).astype(self.spec(position).dtype.numpy))
-        return made
+        constant: str = self.b.constant(np.asarray(number).astype(self.spec(position).dtype.numpy))
+        return constant
 
     def cast(self, value: str, dtype: DType) -> str:
         """Return the value in another dtype; itself if it has that already."""

@@ -49,9 +49,9 @@ def _count(n: OnnxLoweringContext) -> Dim:
     number = 0
     while f"u{number}" in taken:
         number += 1
-    made = dim(f"u{number}")
-    assert isinstance(made, Dim)
-    return made
+    symbol = dim(f"u{number}")
+    assert isinstance(symbol, Dim)
+    return symbol
 
 
 def _nonzero(n: OnnxLoweringContext) -> Results:
@@ -68,8 +68,8 @@ def _unique(n: OnnxLoweringContext) -> Results:
     if not n.attr("sorted", 1):
         raise NotLowered("Unique with sorted=0 is not supported")
     last = max((i for i in range(4) if n.wants(i)), default=0)
-    made = n.b.call("unique", n.x, count=_count(n), dim=n.attr("axis"), outputs=last + 1)
-    return made if isinstance(made, str) else tuple(made)
+    outputs = n.b.call("unique", n.x, count=_count(n), dim=n.attr("axis"), outputs=last + 1)
+    return outputs if isinstance(outputs, str) else tuple(outputs)
 
 
 def _nms(n: OnnxLoweringContext) -> Results:

@@ -67,8 +67,8 @@ def _split(n: OnnxLoweringContext) -> Results:
     return tuple(_as_tuple(n.b.split(n.x, sizes=sizes, dim=axis)))
 
 
-def _as_tuple(made: Any) -> tuple[str, ...]:
-    return (made,) if isinstance(made, str) else tuple(made)
+def _as_tuple(values: Any) -> tuple[str, ...]:
+    return (values,) if isinstance(values, str) else tuple(values)
 
 
 def _slice(n: OnnxLoweringContext) -> Results:

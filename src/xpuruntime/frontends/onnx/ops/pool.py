@@ -13,8 +13,8 @@ __all__ = ["LOWERINGS"]
 
 def _window(n: OnnxLoweringContext) -> dict[str, Any]:
     kernel = list(n.attr("kernel_shape"))
-    found = window(n, kernel, n.spec().shape[2:])
-    return {"kernel_size": kernel, **found, "ceil_mode": bool(n.attr("ceil_mode", 0))}
+    attrs = window(n, kernel, n.spec().shape[2:])
+    return {"kernel_size": kernel, **attrs, "ceil_mode": bool(n.attr("ceil_mode", 0))}
 
 
 def _average(n: OnnxLoweringContext) -> Results:

@@ -39,10 +39,10 @@ def _resize(n: OnnxLoweringContext) -> Results:
         size, own = _by_size(n, axes, n.dims(3, "sizes"))
     roi: list[float] = []
     if coordinates == "tf_crop_and_resize":
-        given = [float(v) for v in n.array(1, "region").ravel()]
+        region = [float(v) for v in n.array(1, "region").ravel()]
         roi = [0.0] * rank + [1.0] * rank
         for i, axis in enumerate(axes):
-            roi[axis], roi[axis + rank] = given[i], given[i + len(axes)]
+            roi[axis], roi[axis + rank] = region[i], region[i + len(axes)]
     return str(
         n.b.resize(
             n.x,

@@ -49,9 +49,9 @@ def _attention(n: AtenLoweringContext) -> Results:
         causal=n["is_causal"],
         scale=None if scale is None else float(scale),
     )
-    made = str(y)
+    output = str(y)
     shape = n.out().shape
-    return made if len(shape) == 4 else str(n.b.view(made, size=shape))
+    return output if len(shape) == 4 else str(n.b.view(output, size=shape))
 
 
 LOWERINGS: dict[str, OpLowering] = {"scaled_dot_product_attention": _attention}

@@ -12,17 +12,17 @@ from .pool import window
 __all__ = ["LOWERINGS"]
 
 
-def _masked(n: AtenLoweringContext, made: Any) -> Results:
+def _masked(n: AtenLoweringContext, gradients: Any) -> Results:
     """Return the gradients that ``output_mask`` selects; None for the others."""
-    values = [made] if isinstance(made, str) else list(made)
+    values = [gradients] if isinstance(gradients, str) else list(gradients)
     return [v if wanted else None for v, wanted in zip(values, n["output_mask"], strict=True)]
 
 
 def _convolution(n: AtenLoweringContext) -> Results:
     n.ignore("bias_sizes")
     rank = n.spec(n.t("weight")).rank - 2
-    made = n.b.convolution_backward(n.x, n.t("input"), n.t("weight"), **layout(n, rank))
-    return _masked(n, made)
+    gradients = n.b.convolution_backward(n.x, n.t("input"), n.t("weight"), **layout(n, rank))
+    return _masked(n, gradients)
 
 
 def _layer_norm(n: AtenLoweringContext) -> Results:

@@ -16,8 +16,8 @@ from .context import AtenLoweringContext, ComplexPair, OpLowering, TensorRef
 
 __all__ = ["MAKERS", "PAIRS", "real_form"]
 
-Made: TypeAlias = "str | ComplexPair | Sequence[str | ComplexPair | None]"
-PairLowering: TypeAlias = "Callable[[AtenLoweringContext], Made]"
+PairResults: TypeAlias = "str | ComplexPair | Sequence[str | ComplexPair | None]"
+PairLowering: TypeAlias = "Callable[[AtenLoweringContext], PairResults]"
 
 _REAL: Mapping[DType, DType] = {DType.COMPLEX64: DType.FLOAT32, DType.COMPLEX128: DType.FLOAT64}
 
@@ -46,7 +46,7 @@ def _parts(n: AtenLoweringContext, name: str) -> tuple[Any, Any]:
     return parts if kind is None else (n.typed(parts[0], kind), n.typed(parts[1], kind))
 
 
-def _mul(n: AtenLoweringContext) -> Made:
+def _mul(n: AtenLoweringContext) -> PairResults:
     (a, ai), (c, ci) = _parts(n, "self"), _parts(n, "other")
     b = n.b
     if ci is None:
@@ -56,7 +56,7 @@ def _mul(n: AtenLoweringContext) -> Made:
     return ComplexPair(str(b.sub(b.mul(a, c), b.mul(ai, ci))), str(b.add(b.mul(a, ci), b.mul(ai, c))))
 
 
-def _div(n: AtenLoweringContext) -> Made:
+def _div(n: AtenLoweringContext) -> PairResults:
     """Lower a division by a real number or tensor."""
     (a, ai), (c, ci) = _parts(n, "self"), _parts(n, "other")
     if ci is not None:
@@ -67,7 +67,7 @@ def _div(n: AtenLoweringContext) -> Made:
 def _sum(op: str) -> PairLowering:
     """Return the lowering of ``self + alpha * other``, or of the difference."""
 
-    def lower(n: AtenLoweringContext) -> Made:
+    def lower(n: AtenLoweringContext) -> PairResults:
         if n.args.get("alpha", 1) != 1:
             raise NotLowered("alpha other than 1 is not supported for complex operands")
         n.ignore("alpha")
@@ -83,21 +83,21 @@ def _sum(op: str) -> PairLowering:
     return lower
 
 
-def _each(row: OpLowering) -> PairLowering:
+def _each(lower: OpLowering) -> PairLowering:
     """Return a lowering that applies a linear or data-moving lowering to the real and the imaginary parts."""
 
-    def both(n: AtenLoweringContext) -> Made:
-        results = [None if spec is None else real_form(spec) for spec in n.results]
-        found = []
+    def both(n: AtenLoweringContext) -> PairResults:
+        specs = [None if spec is None else real_form(spec) for spec in n.results]
+        parts = []
         for part in (_real_part, _imaginary_part):
             args = {name: _of_pairs(value, part) for name, value in n.args.items()}
-            site = AtenLoweringContext(n.b, n.op, args, results, n.wants, frozenset())
-            made = row(site)
-            n.read |= site.read
-            found.append([made] if isinstance(made, str) else list(made))
+            context = AtenLoweringContext(n.b, n.op, args, specs, n.wants, frozenset())
+            results = lower(context)
+            n.read |= context.read
+            parts.append([results] if isinstance(results, str) else list(results))
         return [
             None if real is None or imaginary is None else ComplexPair(real, imaginary)
-            for real, imaginary in zip(*found, strict=True)
+            for real, imaginary in zip(*parts, strict=True)
         ]
 
     return both
@@ -122,16 +122,16 @@ def _of_pairs(value: Any, part: Callable[[ComplexPair], TensorRef]) -> Any:
     return value
 
 
-def _where(n: AtenLoweringContext) -> Made:
+def _where(n: AtenLoweringContext) -> PairResults:
     if not all(isinstance(n.args[name], ComplexPair) for name in ("self", "other")):
         raise NotLowered("it mixes a real and a complex tensor")
     return _each(elementwise.LOWERINGS["where.self"])(n)
 
 
-def _of_first(function: Callable[[AtenLoweringContext, str, str], Made]) -> PairLowering:
+def _of_first(function: Callable[[AtenLoweringContext, str, str], PairResults]) -> PairLowering:
     """Return the lowering of a function of the first argument's real and imaginary part."""
 
-    def lower(n: AtenLoweringContext) -> Made:
+    def lower(n: AtenLoweringContext) -> PairResults:
         name = next(iter(n.args))
         n.read.add(name)
         pair = n.args[name]
@@ -140,7 +140,7 @@ def _of_first(function: Callable[[AtenLoweringContext, str, str], Made]) -> Pair
     return lower
 
 
-def _absolute(n: AtenLoweringContext, x: str, y: str) -> Made:
+def _absolute(n: AtenLoweringContext, x: str, y: str) -> PairResults:
     """Lower abs without overflow: the larger part times a root between 1 and 1.5; infinite if a part is, even if the other is NaN."""
     b = n.b
     u, v = b.abs(x), b.abs(y)
@@ -150,22 +150,22 @@ def _absolute(n: AtenLoweringContext, x: str, y: str) -> Made:
     return str(b.where(b.logical_or(b.isinf(x), b.isinf(y)), float("inf"), finite))
 
 
-def _exp(n: AtenLoweringContext, x: str, y: str) -> Made:
+def _exp(n: AtenLoweringContext, x: str, y: str) -> PairResults:
     size = n.b.exp(x)
     return ComplexPair(str(n.b.mul(size, n.b.cos(y))), str(n.b.mul(size, n.b.sin(y))))
 
 
-def _as_real(n: AtenLoweringContext, x: str, y: str) -> Made:
+def _as_real(n: AtenLoweringContext, x: str, y: str) -> PairResults:
     last = n.spec(x).rank
     return str(n.b.cat(n.b.unsqueeze(x, dims=[last]), n.b.unsqueeze(y, dims=[last]), dim=last))
 
 
-def _polar(n: AtenLoweringContext) -> Made:
+def _polar(n: AtenLoweringContext) -> PairResults:
     size, angle = n.t("abs"), n.t("angle")
     return ComplexPair(str(n.b.mul(size, n.b.cos(angle))), str(n.b.mul(size, n.b.sin(angle))))
 
 
-def _complex(n: AtenLoweringContext) -> Made:
+def _complex(n: AtenLoweringContext) -> PairResults:
     spec = real_form(n.out())
     parts = (n.cast(n.t(name), spec.dtype) for name in ("real", "imag"))
     real, imaginary = (
@@ -174,7 +174,7 @@ def _complex(n: AtenLoweringContext) -> Made:
     return ComplexPair(real, imaginary)
 
 
-def _as_complex(n: AtenLoweringContext) -> Made:
+def _as_complex(n: AtenLoweringContext) -> PairResults:
     return _parts_of(n, n.x)
 
 
@@ -206,7 +206,7 @@ def _parts_of(n: AtenLoweringContext, x: str) -> ComplexPair:
     return ComplexPair(*(str(n.b.select(x, dim=-1, index=i)) for i in (0, 1)))
 
 
-def _r2c(n: AtenLoweringContext) -> Made:
+def _r2c(n: AtenLoweringContext) -> PairResults:
     """Lower _fft_r2c: onesided (if requested) along the last of its dims, then complex along the others."""
     x, shape, (*others, last) = n.x, n.spec().shape, n["dim"]
     sizes = [shape[d] for d in n["dim"]]
@@ -218,27 +218,27 @@ def _r2c(n: AtenLoweringContext) -> Made:
     return _parts_of(n, _scaled(n, y, sizes, forward=True))
 
 
-def _c2c(n: AtenLoweringContext, x: str, y: str) -> Made:
+def _c2c(n: AtenLoweringContext, x: str, y: str) -> PairResults:
     if not n["dim"]:
         n.ignore("normalization", "forward")
         return ComplexPair(x, y)
     sizes, forward = [n.spec(x).shape[d] for d in n["dim"]], bool(n["forward"])
-    made = _fft(n, str(_as_real(n, x, y)), forward=forward)
-    return _parts_of(n, _scaled(n, made, sizes, forward=forward))
+    spectrum = _fft(n, str(_as_real(n, x, y)), forward=forward)
+    return _parts_of(n, _scaled(n, spectrum, sizes, forward=forward))
 
 
-def _c2r(n: AtenLoweringContext, x: str, y: str) -> Made:
+def _c2r(n: AtenLoweringContext, x: str, y: str) -> PairResults:
     """Lower _fft_c2r: the last of its dims goes from half of the frequencies to ``last_dim_size`` real numbers."""
     shape, (*others, last), length = n.spec(x).shape, n["dim"], _fixed(n["last_dim_size"])
     sizes = [*(shape[d] for d in others), length]
-    made = str(_as_real(n, x, y))
+    spectrum = str(_as_real(n, x, y))
     for dim in others:
-        made = str(n.b.dft(made, dim=dim % len(shape), inverse=True))
-    made = n.b.dft(made, dim=last % len(shape), length=length, inverse=True, onesided=True)
-    return _scaled(n, str(n.b.select(made, dim=-1, index=0)), sizes, forward=False)
+        spectrum = str(n.b.dft(spectrum, dim=dim % len(shape), inverse=True))
+    spectrum = n.b.dft(spectrum, dim=last % len(shape), length=length, inverse=True, onesided=True)
+    return _scaled(n, str(n.b.select(spectrum, dim=-1, index=0)), sizes, forward=False)
 
 
-def _to_complex(n: AtenLoweringContext) -> Made:
+def _to_complex(n: AtenLoweringContext) -> PairResults:
     """Lower a cast of a real tensor to a complex pair; other casts belong to the other table."""
     if n.out().dtype not in _REAL or n.spec().dtype.is_complex:
         return elementwise.LOWERINGS["_to_copy"](n)
@@ -247,7 +247,7 @@ def _to_complex(n: AtenLoweringContext) -> Made:
     return ComplexPair(n.cast(n.x, kind), str(n.b.full(size=n.spec().shape, value=0.0, dtype=kind)))
 
 
-def _padded(n: AtenLoweringContext) -> Made:
+def _padded(n: AtenLoweringContext) -> PairResults:
     if n["value"] != 0:
         raise NotLowered("padding of complex tensors with a value other than 0 is not supported")
     return _each(movement.LOWERINGS["constant_pad_nd"])(n)

@@ -134,10 +134,10 @@ class AtenLoweringContext:
     def spec(self, value: str | None = None) -> TensorSpec:
         """Return shape and dtype of a value, by default of the first argument."""
         value = self.x if value is None else value
-        found = self.b.values[value].spec
-        if found is None:
+        spec = self.b.values[value].spec
+        if spec is None:
             raise NotLowered("it reads a value whose type is known only at run time")
-        return found
+        return spec
 
     def dense(self, name: str) -> bool:
         """Return whether PyTorch's tensor is contiguous and the whole of its storage."""
@@ -147,10 +147,10 @@ class AtenLoweringContext:
 
     def out(self, position: int = 0) -> TensorSpec:
         """Return shape and dtype of a result, as PyTorch infers it."""
-        found = self.results[position] if position < len(self.results) else None
-        if found is None:
+        spec = self.results[position] if position < len(self.results) else None
+        if spec is None:
             raise NotLowered("its result's shape is known only at run time")
-        return found
+        return spec
 
     def dtype(self) -> DType:
         """Return the result's dtype, which covers the argument ``dtype`` and its default."""

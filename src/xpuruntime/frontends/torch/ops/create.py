@@ -73,8 +73,8 @@ def _dropout(n: AtenLoweringContext) -> Results:
         if masked and n.wants(1):
             raise NotLowered("the mask of a dropout that drops nothing is read")
         return [n.x, None] if masked else n.x
-    made = n.b.dropout(n.x, p=p, train=True, outputs=n.needed(2) if masked else 1)
-    return made if isinstance(made, str) else list(made)
+    outputs = n.b.dropout(n.x, p=p, train=True, outputs=n.needed(2) if masked else 1)
+    return outputs if isinstance(outputs, str) else list(outputs)
 
 
 LOWERINGS: dict[str, OpLowering] = {

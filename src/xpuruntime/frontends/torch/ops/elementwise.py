@@ -18,8 +18,8 @@ def call(op: str, *operands: str, **attrs: str) -> OpLowering:
     """Return the lowering of an op with arguments as operands, and as attributes (ours=theirs)."""
 
     def lower(n: AtenLoweringContext) -> Results:
-        given = {ours: n[theirs] for ours, theirs in attrs.items()}
-        return str(n.b.call(op, *(n.operand(o) for o in operands), **given))
+        values = {ours: n[theirs] for ours, theirs in attrs.items()}
+        return str(n.b.call(op, *(n.operand(o) for o in operands), **values))
 
     return lower
 

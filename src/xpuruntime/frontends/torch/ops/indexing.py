@@ -33,9 +33,9 @@ def _index(n: AtenLoweringContext) -> Results:
 
 def _index_put(n: AtenLoweringContext) -> Results:
     accumulate, values = n["accumulate"], n.cast(n.t("values"), n.spec().dtype)
-    given = [i for i in n.ts("indices") if i is not None]
-    masks = [i for i in given if n.spec(i).dtype is DType.BOOL]
-    if masks and given == masks[:1] and n.ts("indices")[0] is not None and not accumulate:
+    present = [i for i in n.ts("indices") if i is not None]
+    masks = [i for i in present if n.spec(i).dtype is DType.BOOL]
+    if masks and present == masks[:1] and n.ts("indices")[0] is not None and not accumulate:
         return _masked(n, masks[0], values)
     return str(n.b.index_put(n.x, values, *_indices(n), accumulate=accumulate))
 
@@ -79,7 +79,7 @@ def _embedding(n: AtenLoweringContext) -> Results:
 
 def _embedding_bag(n: AtenLoweringContext) -> Results:
     n.ignore("scale_grad_by_freq", "sparse")
-    made: Any = n.b.embedding_bag(
+    bags: Any = n.b.embedding_bag(
         n.x,
         n.t("indices"),
         n.t("offsets"),
@@ -91,7 +91,7 @@ def _embedding_bag(n: AtenLoweringContext) -> Results:
     )
     if any(n.wants(i) for i in (1, 2, 3)):
         raise NotLowered("only the bags are supported as results")
-    return [str(made), None, None, None]
+    return [str(bags), None, None, None]
 
 
 def _topk(n: AtenLoweringContext) -> Results:
@@ -122,14 +122,14 @@ def _ranked(n: AtenLoweringContext, place: Callable[[str, int], str | int]) -> R
         raise NotLowered(f"a dim of {length} elements is not supported")
     values, places = (str(v) for v in n.b.sort(x, dim=dim, descending=False, stable=True))
     at = place(values, length)
-    found = []
+    results = []
     for line in (values, places) if "dim" in n.args and n.wants(1) else (values,):
         if isinstance(at, str):
             one = str(n.b.gather(line, at, dim=dim))
         else:
             one = str(n.b.slice(line, dim=dim, start=at, end=at + 1, step=1))
-        found.append(one if keep else str(n.b.squeeze(one, dims=[dim])))
-    return [*found, None][:2] if "dim" in n.args else found[0]
+        results.append(one if keep else str(n.b.squeeze(one, dims=[dim])))
+    return [*results, None][:2] if "dim" in n.args else results[0]
 
 
 def _kth(n: AtenLoweringContext) -> Results:

@@ -55,8 +55,8 @@ def _squeeze(n: AtenLoweringContext) -> Results:
 def _cat(n: AtenLoweringContext) -> Results:
     """Lower cat in the result's dtype. PyTorch allows an empty vector next to any shape, which adds nothing."""
     values = [v for v in n.ts("tensors") if v is not None]
-    kept = [v for v in values if n.spec(v).shape != (0,)] or values[:1]
-    typed = [n.cast(v, n.out().dtype) for v in kept]
+    nonempty = [v for v in values if n.spec(v).shape != (0,)] or values[:1]
+    typed = [n.cast(v, n.out().dtype) for v in nonempty]
     dim = n["dim"]
     return typed[0] if len(typed) == 1 else str(n.b.cat(*typed, dim=dim))
 
@@ -71,8 +71,8 @@ def _split(n: AtenLoweringContext) -> Results:
     dim = n["dim"]
     n.ignore("split_sizes", "split_size")
     sizes = [n.out(i).shape[dim] for i in range(len(n.results))]
-    made = n.b.split(n.x, sizes=sizes, dim=dim)
-    return [made] if isinstance(made, str) else list(made)
+    parts = n.b.split(n.x, sizes=sizes, dim=dim)
+    return [parts] if isinstance(parts, str) else list(parts)
 
 
 def _unbind(n: AtenLoweringContext) -> Results:
@@ -150,11 +150,11 @@ def _pad(mode: str) -> OpLowering:
 
     def lower(n: AtenLoweringContext) -> Results:
         name = "pad" if "pad" in n.args else "padding"
-        given, rank = n[name], n.spec().rank
+        pads, rank = n[name], n.spec().rank
         begins: list[DimLike] = [0] * rank
         ends: list[DimLike] = [0] * rank
-        for i in range(len(given) // 2):
-            begins[rank - 1 - i], ends[rank - 1 - i] = given[2 * i], given[2 * i + 1]
+        for i in range(len(pads) // 2):
+            begins[rank - 1 - i], ends[rank - 1 - i] = pads[2 * i], pads[2 * i + 1]
         attrs = {"value": n["value"]} if mode == "constant" else {}
         return str(n.b.pad(n.x, pads=[*begins, *ends], mode=mode, **attrs))
 

@@ -33,8 +33,8 @@ def _avg(rank: int) -> OpLowering:
 
 def _max(rank: int, *, indices: bool = False) -> OpLowering:
     def lower(n: AtenLoweringContext) -> Results:
-        made = n.b.max_pool(n.x, outputs=n.needed(2) if indices else 1, **window(n, rank))
-        return made if isinstance(made, str) else list(made)
+        outputs = n.b.max_pool(n.x, outputs=n.needed(2) if indices else 1, **window(n, rank))
+        return outputs if isinstance(outputs, str) else list(outputs)
 
     return lower
 
@@ -43,8 +43,8 @@ def _adaptive(op: str, rank: int, *, indices: bool = False) -> OpLowering:
     def lower(n: AtenLoweringContext) -> Results:
         size = listed(n["output_size"], rank)
         count = n.needed(2) if indices else 1
-        made = n.b.call(op, n.x, output_size=size, outputs=count)
-        return made if isinstance(made, str) else list(made)
+        outputs = n.b.call(op, n.x, output_size=size, outputs=count)
+        return outputs if isinstance(outputs, str) else list(outputs)
 
     return lower
 

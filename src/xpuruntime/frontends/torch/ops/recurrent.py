@@ -38,19 +38,21 @@ def _recurrent(op: str, states: int, **attrs: object) -> OpLowering:
         sides, each = 1 + n["bidirectional"], 2 + 2 * n["has_biases"]
         if len(params) != n["num_layers"] * sides * each:
             raise NotLowered("projections (proj_size) are not supported")
-        given = [str(h) for h in n.ts("hx")] if states > 1 else [n.t("hx")]
+        initial = [str(h) for h in n.ts("hx")] if states > 1 else [n.t("hx")]
         x = n.t("input")
         if n["batch_first"]:
             x = str(b.permute(x, dims=[1, 0, 2]))
         length, batch, _ = n.spec(x).shape
         hidden = n.spec(params[1]).shape[-1]
-        lasts: list[list[str]] = [[] for _ in given]
+        lasts: list[list[str]] = [[] for _ in initial]
         for layer in range(n["num_layers"]):
             mine = params[layer * sides * each : (layer + 1) * sides * each]
             parts = [[_ordered(n, op, p) for p in mine[k::each]] for k in range(each)]
             w, r, *biases = (_joined(n, p) for p in parts)
             bias = str(b.cat(*biases, dim=1)) if biases else None
-            before = [b.slice(h, dim=0, start=layer * sides, end=(layer + 1) * sides, step=1) for h in given]
+            before = [
+                b.slice(h, dim=0, start=layer * sides, end=(layer + 1) * sides, step=1) for h in initial
+            ]
             direction = "bidirectional" if sides > 1 else "forward"
             y, *after = b.call(
                 op, x, w, r, bias, None, *before, hidden_size=hidden, direction=direction, outputs=1 + states,

@@ -37,8 +37,8 @@ def _truth(op: str) -> OpLowering:
 
 def _var(n: AtenLoweringContext) -> Results:
     correction = n["correction"]
-    given = 1.0 if correction is None else float(correction)
-    return str(n.b.var(n.x, dim=n.axes(), keepdim=_keep(n), correction=given))
+    degrees = 1.0 if correction is None else float(correction)
+    return str(n.b.var(n.x, dim=n.axes(), keepdim=_keep(n), correction=degrees))
 
 
 def _var_mean(n: AtenLoweringContext) -> Results:

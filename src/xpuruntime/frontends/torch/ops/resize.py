@@ -48,14 +48,14 @@ def _upsample(rank: int, **words: Any) -> OpLowering:
 
 def _grid(n: AtenLoweringContext) -> Results:
     modes, paddings = ("linear", "nearest", "cubic"), ("zeros", "border", "reflection")
-    made = n.b.grid_sample(
+    sampled = n.b.grid_sample(
         n.x,
         n.t("grid"),
         mode=modes[n["interpolation_mode"]],
         padding_mode=paddings[n["padding_mode"]],
         align_corners=n["align_corners"],
     )
-    return str(made)
+    return str(sampled)
 
 
 def _affine_grid(n: AtenLoweringContext) -> Results:

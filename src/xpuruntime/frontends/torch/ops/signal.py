@@ -11,9 +11,9 @@ _NORMALIZATIONS = ("none", "by_root", "by_n")
 
 def _fft(op: str, **attrs: str) -> OpLowering:
     def lower(n: AtenLoweringContext) -> Results:
-        given = {ours: n[theirs] for ours, theirs in attrs.items()}
+        values = {ours: n[theirs] for ours, theirs in attrs.items()}
         normalization = _NORMALIZATIONS[n["normalization"]]
-        return str(n.b.call(op, n.x, dims=n["dim"], normalization=normalization, **given))
+        return str(n.b.call(op, n.x, dims=n["dim"], normalization=normalization, **values))
 
     return lower
 
