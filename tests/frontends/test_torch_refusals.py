@@ -16,7 +16,7 @@ from xpuruntime.ir import interp
 torch = pytest.importorskip("torch")
 
 from xpuruntime.frontends.torch import import_torch, weights_of  # noqa: E402
-from xpuruntime.frontends.torch.decompose import decomposed, without_checks  # noqa: E402
+from xpuruntime.frontends.torch.decompose import decomposed, without_assertions  # noqa: E402
 from xpuruntime.frontends.torch.export import exported  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -227,6 +227,6 @@ def test_an_assertion_about_content_is_not_computed() -> None:
     same(Checked().eval(), *inputs)
     program = exported(Checked().eval(), inputs, None, "test")
     before = [n.name for n in program.graph.nodes]
-    calls = [str(n.target) for n in without_checks(program).graph.nodes if n.op == "call_function"]
+    calls = [str(n.target) for n in without_assertions(program).graph.nodes if n.op == "call_function"]
     assert calls == ["aten.add.Tensor"]
     assert [n.name for n in program.graph.nodes] == before

@@ -28,7 +28,7 @@ from .onnx.types import OnnxTypes
 __all__ = ["WeightSource", "to_onnx", "write_onnx"]
 
 WeightSource: TypeAlias = "Mapping[str, Array] | Callable[[Weight], Array]"
-_OLDEST, _USUAL = 11, 18
+_MIN_OPSET, _DEFAULT_OPSET = 11, 18
 
 
 def write_onnx(graph: Graph, path: str | os.PathLike[str], weights: WeightSource | None = None) -> None:
@@ -76,10 +76,10 @@ def to_onnx(graph: Graph, weights: WeightSource | None = None, *, opset: int | N
 
 
 def _opset(graph: Graph, onnx: Any) -> int:
-    needed = max([MIN_OPSETS.get(n.op, _OLDEST) for n in graph.nodes], default=_OLDEST)
+    needed = max([MIN_OPSETS.get(n.op, _MIN_OPSET) for n in graph.nodes], default=_MIN_OPSET)
     own = graph.metadata.get("opset") or 0
     newest = int(onnx.defs.onnx_opset_version())
-    return min(max(needed, own or _USUAL, _OLDEST), newest)
+    return min(max(needed, own or _DEFAULT_OPSET, _MIN_OPSET), newest)
 
 
 def _write(builder: OnnxGraphBuilder, node: Node) -> None:
@@ -121,11 +121,11 @@ def _write_opaque(builder: OnnxGraphBuilder, node: Node, label: str) -> None:
         versions = builder.graph.metadata.get("opsets") or {}
         builder.domains[domain] = versions.get(domain, 1)
     else:
-        _same_meaning(builder, op, node)
+        _check_version(builder, op, node)
     builder.nodes.append(proto)
 
 
-def _same_meaning(builder: OnnxGraphBuilder, op: str, node: Node) -> None:
+def _check_version(builder: OnnxGraphBuilder, op: str, node: Node) -> None:
     import onnx
 
     own = builder.graph.metadata.get("opset") or builder.opset

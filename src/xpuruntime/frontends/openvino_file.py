@@ -16,7 +16,7 @@ from .onnx.file import sha256_files
 
 __all__ = ["read_ir"]
 
-_AGAIN = "The file is truncated, corrupted, or not an OpenVINO model: fetch or convert it again."
+_REFETCH = "The file is truncated, corrupted, or not an OpenVINO model: fetch or convert it again."
 
 # openvino.Type names -> DType.
 _TYPES: dict[str, DType] = {
@@ -38,9 +38,9 @@ _NOT_NODES = frozenset({"Parameter", "Result", "Constant"})
 def read_ir(path: Path, who: str, name: str) -> ModelSource:
     """Return the checked source of an IR. Raise ModelError (see ``open_model``)."""
     weights = path.with_suffix(".bin")
-    head = _plain(path, who)
+    head = _read_regular(path, who)
     if weights.exists():
-        _plain(weights, who, 0)
+        _read_regular(weights, who, 0)
     _check_weights(head, weights, who)
     try:
         openvino = vendor("openvino")
@@ -55,7 +55,7 @@ def read_ir(path: Path, who: str, name: str) -> ModelSource:
         model = openvino.Core().read_model(str(path))
     except RuntimeError as error:
         raise ModelError(
-            who, "OpenVINO cannot read it", got=" ".join(str(error).split())[:500], do=_AGAIN
+            who, "OpenVINO cannot read it", got=" ".join(str(error).split())[:500], do=_REFETCH
         ) from error
     operations = list(model.get_ordered_ops())
     products = _products(operations)
@@ -77,7 +77,7 @@ def read_ir(path: Path, who: str, name: str) -> ModelSource:
     )
 
 
-def _plain(path: Path, who: str, most: int = -1) -> bytes:
+def _read_regular(path: Path, who: str, most: int = -1) -> bytes:
     """Return at most ``most`` bytes of a regular file, by default all. Raise ModelError: a pipe would block OpenVINO forever."""
     try:
         with open_regular(path) as file:
@@ -93,10 +93,10 @@ def _check_weights(head: bytes, weights: Path, who: str) -> None:
     try:
         root = ET.fromstring(head)
     except ET.ParseError as error:
-        raise ModelError(who, "is not complete XML", got=str(error), do=_AGAIN) from error
+        raise ModelError(who, "is not complete XML", got=str(error), do=_REFETCH) from error
     if root.tag != "net" or root.find("layers") is None:
         raise ModelError(
-            who, "is XML, but not an OpenVINO model", got=f"root element <{root.tag}>", do=_AGAIN
+            who, "is XML, but not an OpenVINO model", got=f"root element <{root.tag}>", do=_REFETCH
         )
     end = 0
     for data in root.iter("data"):

@@ -4,8 +4,7 @@ Inputs, outputs and states keep their types; casts are inserted where types diff
 float32 regardless of the storage type (statistics of norms and softmax, sums of products), so a value is rounded once per kernel.
 Chains of elementwise nodes, which become one kernel, stay in float32 between a cast up and a cast down.
 
-Only the op families below take part.
-These values stay in float32:
+Only the op families in ``FAMILIES`` are narrowed. These values stay in float32:
 - Values computed from integers alone (positions, counts, masks), as in PyTorch's ``half()``: a rounded position is wrong.
 - Scores among which the model chooses (experts, boxes), back to the product that computes them: rounding may change the choice.
 - Nodes whose operands must differ in type.

@@ -1,7 +1,7 @@
 """fold_batch_norm: replace batch norms with known statistics, which are a scale and a shift per channel.
 
-``run`` folds both into the weight and bias of a convolution or linear layer before the norm, if nothing else reads that layer, or of such
-a layer after it, if that layer has no padding (padded zeros have no shift). ``split`` replaces every other batch norm by a
+``run`` folds both into the weight and bias of a convolution or linear layer before the norm, if nothing else reads that layer, or
+of such a layer after the norm, if that layer has no padding (padded zeros would get no shift). ``split`` replaces every other batch norm by a
 multiplication and an addition with known operands, which pointwise fusion can use. The arithmetic on weights stays in the graph as
 nodes on known values, from which the compiler makes recipes.
 

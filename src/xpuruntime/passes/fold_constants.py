@@ -21,7 +21,7 @@ from ._lib.known import elements
 __all__ = ["run"]
 
 _GROWS = frozenset(["expand", "repeat", "full"])
-_FREE = 64  # elements that a constant may have in any case
+_ALWAYS_ALLOWED = 64  # elements that a constant may have in any case
 
 
 def run(graph: Graph, context: PassContext | None = None) -> Graph:
@@ -59,7 +59,7 @@ def _foldable(node: Node, known: Mapping[str, object]) -> bool:
         return False
     if any(v not in known for v in node.values):
         return False
-    most = _FREE if node.op in _GROWS else MAX_CONST_ELEMENTS
+    most = _ALWAYS_ALLOWED if node.op in _GROWS else MAX_CONST_ELEMENTS
     for value in node.outputs:
         size = elements(value.spec)
         if size is None or size > most or (value.spec is not None and value.spec.dtype is DType.STRING):

@@ -22,9 +22,9 @@ from ._lib.context import PassContext
 from ._lib.known import known_values
 
 __all__ = [
-    "MOST_MEMBERS",
-    "MOST_OPERANDS",
-    "MOST_ROW_OPS",
+    "MAX_MEMBERS",
+    "MAX_OPERANDS",
+    "MAX_ROW_OPS",
     "ROW_OPS",
     "TYPES",
     "IterationSpace",
@@ -32,7 +32,7 @@ __all__ = [
     "run",
 ]
 
-MOST_MEMBERS, MOST_OPERANDS, MOST_ROW_OPS = 64, 16, 2
+MAX_MEMBERS, MAX_OPERANDS, MAX_ROW_OPS = 64, 16, 2
 """Limits of a group: a kernel holds all values of a body in registers, has an argument per operand, and makes a pass over a row per row op."""
 
 ROW_OPS = frozenset(["sum", "mean", "amax", "amin", "softmax", "log_softmax", "layer_norm", "rms_norm"])
@@ -155,13 +155,13 @@ class _FusionGroups:
         space = _joined(self.spaces[a], self.spaces[b])
         if space is None or (space.reduced and len(space.shape) > 3):
             return None
-        if len(both) > MOST_MEMBERS or len(_operands(both)) > MOST_OPERANDS:
+        if len(both) > MAX_MEMBERS or len(_operands(both)) > MAX_OPERANDS:
             return None
-        if sum(n.op in ROW_OPS for n in both) > MOST_ROW_OPS or self.comes_back(a, b):
+        if sum(n.op in ROW_OPS for n in both) > MAX_ROW_OPS or self.forms_cycle(a, b):
             return None
         return space if self.context.may_fuse(self.graph, tuple(both)) else None
 
-    def comes_back(self, a: str, b: str) -> bool:
+    def forms_cycle(self, a: str, b: str) -> bool:
         """Return whether a path leads from one unit to the other through a third."""
         between = (self.reads[a] | self.reads[b]) - {a, b}
         lowest = min(self.level[a], self.level[b])

@@ -23,7 +23,7 @@ _CACHES: Mapping[str, tuple[int, ...]] = {"rope_append": (5, 6), "rope_attention
 
 def run(graph: Graph, context: PassContext | None = None) -> Graph:
     """Return the graph in an order that allows in-place updates of states."""
-    waits: dict[str, set[str]] = {}
+    predecessors: dict[str, set[str]] = {}
     for state in graph.states:
         update = _first_update(graph, state.name)
         if state.next is None or update is None:
@@ -32,10 +32,10 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
         if readers.isdisjoint(
             _below(graph, update)
         ):  # a reader that depends on the update keeps the old content alive anyway
-            waits[update.name] = readers
-    if not waits:
+            predecessors[update.name] = readers
+    if not predecessors:
         return graph
-    nodes = _in_order(graph, waits)
+    nodes = _in_order(graph, predecessors)
     return graph if nodes == graph.nodes else graph.replace(nodes=nodes)
 
 
@@ -62,8 +62,8 @@ def _below(graph: Graph, node: Node) -> set[str]:
     return below
 
 
-def _in_order(graph: Graph, waits: Mapping[str, set[str]]) -> tuple[Node, ...]:
-    """Return the nodes in order, with each node after those it waits for. Cycles are ignored."""
+def _in_order(graph: Graph, predecessors: Mapping[str, set[str]]) -> tuple[Node, ...]:
+    """Return the nodes in order, with each node after those it predecessors for. Cycles are ignored."""
     placed: dict[str, Node] = {}
     pending: set[str] = set()
 
@@ -75,7 +75,7 @@ def _in_order(graph: Graph, waits: Mapping[str, set[str]]) -> tuple[Node, ...]:
             maker = graph.producer(value)
             if maker is not None:
                 visit(maker)
-        for other in sorted(waits.get(node.name, ()), key=graph.position.__getitem__):
+        for other in sorted(predecessors.get(node.name, ()), key=graph.position.__getitem__):
             visit(graph.node(other))
         placed[node.name] = node
 

@@ -31,8 +31,8 @@ from ._lib.known import elements
 __all__ = ["run"]
 
 _HIDDEN = -65504.0  # the lowest float16: exp of it is 0 next to any other score
-_MOST_NODES = 64
-_MOST_ELEMENTS = 4096 * 4096
+_MAX_NODES = 64
+_MAX_ELEMENTS = 4096 * 4096
 _FAMILIES = frozenset(["elementwise", "reduce", "data_movement", "create"])
 
 
@@ -124,7 +124,7 @@ class _CausalMasks:
         while left:
             value = left.pop()
             size, node = elements(self.graph.values[value].spec), self.graph.producer(value)
-            if size is None or size > _MOST_ELEMENTS:
+            if size is None or size > _MAX_ELEMENTS:
                 return None
             if node is None:
                 array = self.peek(self.weights[value]) if value in self.weights else None
@@ -132,7 +132,7 @@ class _CausalMasks:
                     return None
                 arrays[value] = array
             elif node.name not in names:
-                if not _plain(node) or len(names) == _MOST_NODES:
+                if not _plain(node) or len(names) == _MAX_NODES:
                     return None
                 names.add(node.name)
                 left += node.values

@@ -1,8 +1,8 @@
 """recognize_mean: replace a pool whose window is the whole input by a reduction, which uses more threads.
 
-adaptive_avg_pool(x, [1, 1])      ->  mean(x, spatial dims
-adaptive_max_pool(x, [1, 1])      ->  amax(x, spatial dims
-avg_pool(x, the size of x)        ->  mean(x, spatial dims
+adaptive_avg_pool(x, [1, 1])      ->  mean(x, spatial dims)
+adaptive_max_pool(x, [1, 1])      ->  amax(x, spatial dims)
+avg_pool(x, the size of x)        ->  mean(x, spatial dims)      without padding
 """
 
 from __future__ import annotations

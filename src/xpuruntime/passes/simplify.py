@@ -16,7 +16,7 @@ from ._lib.context import PassContext
 __all__ = ["run"]
 
 Rule: TypeAlias = Callable[[Editor, Node], bool]
-_MOST_SWEEPS = 20
+_MAX_SWEEPS = 20
 
 RULES: Mapping[str, tuple[Rule, ...]] = {
     op: (*simplify_views.RULES.get(op, ()), *simplify_math.RULES.get(op, ()))
@@ -27,7 +27,7 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
 
 def run(graph: Graph, context: PassContext | None = None) -> Graph:
     """Return the graph after every rule that applies."""
-    for _ in range(_MOST_SWEEPS):
+    for _ in range(_MAX_SWEEPS):
         before = graph
         graph = graph.rewrite(_sweep)
         if graph is before:
@@ -38,7 +38,7 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
 def _sweep(editor: Editor, node: Node) -> None:
     if any(v.spec is None for v in node.outputs):
         return
-    for rule in (*RULES.get(node.op, ()), *simplify_views.EVERY, *simplify_math.EVERY):
+    for rule in (*RULES.get(node.op, ()), *simplify_views.ALL_OPS, *simplify_math.ALL_OPS):
         if _applied(rule, editor, node):
             return
 

@@ -11,7 +11,7 @@ from ..ir import OPS, Editor, Node, infer
 from ..types import DType
 from ._lib.pattern_utils import forward, number, producer_of, spec_of
 
-__all__ = ["EVERY", "RULES"]
+__all__ = ["ALL_OPS", "RULES"]
 
 
 def _neutral(neutral: float, *, right_only: bool = False) -> Callable[[Editor, Node], bool]:
@@ -153,7 +153,7 @@ def _twice(editor: Editor, node: Node) -> bool:
     )
 
 
-def _numbers(editor: Editor, node: Node) -> bool:
+def _splat_to_number(editor: Editor, node: Node) -> bool:
     """Replace a constant with equal elements by a number, if the type of the result and the value are preserved."""
     op = OPS[node.op]
     if not op.pointwise:
@@ -212,5 +212,5 @@ RULES: Mapping[str, tuple[Callable[[Editor, Node], bool], ...]] = {
     "relu": (_twice,),
     "logical_not": (_twice,),
 }
-EVERY: tuple[Callable[[Editor, Node], bool], ...] = (_numbers,)
+ALL_OPS: tuple[Callable[[Editor, Node], bool], ...] = (_splat_to_number,)
 """Rules for all ops."""

@@ -14,7 +14,7 @@ from ..types import TensorSpec
 from ._lib.known import elements
 from ._lib.pattern_utils import forward, producer_of, spec_of
 
-__all__ = ["EVERY", "RULES"]
+__all__ = ["ALL_OPS", "RULES"]
 
 _RESHAPES = frozenset(["view", "squeeze", "unsqueeze"])
 
@@ -37,7 +37,7 @@ def _no_pad(editor: Editor, node: Node) -> bool:
     return all(p == 0 for p in node.attrs["pads"]) and forward(editor, node, node.inputs[0])
 
 
-def _no_turn(editor: Editor, node: Node) -> bool:
+def _no_shift(editor: Editor, node: Node) -> bool:
     return not any(node.attrs.get("shifts", node.attrs["dims"])) and len(node.attrs["dims"]) == 0 and forward(
         editor, node, node.inputs[0]
     )  # fmt: skip
@@ -254,8 +254,8 @@ RULES: Mapping[str, tuple[Callable[[Editor, Node], bool], ...]] = {
     "repeat": (_same_shape, _repeat_of_one),
     "slice": (_whole_slice,),
     "pad": (_no_pad,),
-    "flip": (_no_turn,),
-    "roll": (_no_turn,),
+    "flip": (_no_shift,),
+    "roll": (_no_shift,),
     "cat": (_one_part,),
     "split": (_one_part,),
     "dropout": (_dropout,),
@@ -264,5 +264,5 @@ RULES: Mapping[str, tuple[Callable[[Editor, Node], bool], ...]] = {
     "gather_nd": (_gather_is_view,),
     "index": (_index_is_view,),
 }
-EVERY: tuple[Callable[[Editor, Node], bool], ...] = (_broadcast_operands,)
+ALL_OPS: tuple[Callable[[Editor, Node], bool], ...] = (_broadcast_operands,)
 """Rules for all ops."""

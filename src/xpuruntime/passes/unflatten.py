@@ -32,7 +32,7 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
 def _rule(editor: Editor, node: Node) -> None:
     if node.op not in _MOVES or node.outputs[0].spec is None or not node.spec.is_static:
         return
-    inner = _own(editor, node.inputs[0])
+    inner = _single_reader(editor, node.inputs[0])
     if inner is None:
         return
     if inner.op in _LAYERS:
@@ -41,7 +41,7 @@ def _rule(editor: Editor, node: Node) -> None:
         _batches(editor, node, inner)
 
 
-def _own(editor: Editor, value: Any) -> Node | None:
+def _single_reader(editor: Editor, value: Any) -> Node | None:
     """Return the producer of a value with one reader."""
     node = producer_of(editor, value)
     return None if node is None or editor.graph.only_user(node.name) is None else node
@@ -78,7 +78,7 @@ def _layer(editor: Editor, node: Node, inner: Node) -> None:
             product_node = editor.replace(node, "add", product, inner.inputs[0])
         case _:
             product_node = editor.replace(node, "matmul", x, inner.inputs[1])
-    _credit(editor, product_node, inner)
+    _merge_sources(editor, product_node, inner)
 
 
 def _batches(editor: Editor, node: Node, inner: Node) -> None:
@@ -89,8 +89,8 @@ def _batches(editor: Editor, node: Node, inner: Node) -> None:
         return
     if node.spec.shape != (*first.shape[:-1], second.shape[-1]):
         return
-    _credit(editor, editor.replace(node, "matmul", a, b), inner)
+    _merge_sources(editor, editor.replace(node, "matmul", a, b), inner)
 
 
-def _credit(editor: Editor, replacement: Node, inner: Node) -> None:
+def _merge_sources(editor: Editor, replacement: Node, inner: Node) -> None:
     editor.set_sources(replacement, tuple(dict.fromkeys((*inner.sources, *replacement.sources))))

@@ -15,7 +15,7 @@ from .size import check_functions
 
 __all__ = ["CheckedOnnx", "check_onnx"]
 
-_AGAIN = "The file is truncated, corrupted, or not an ONNX model: fetch or export it again."
+_REFETCH = "The file is truncated, corrupted, or not an ONNX model: fetch or export it again."
 # Domains whose ops the onnx package defines. Engines accept or refuse ops of other domains.
 _STANDARD = ("", "ai.onnx", "ai.onnx.ml")
 
@@ -61,7 +61,9 @@ def _parse(data: bytes, who: str) -> tuple[Any, Any]:
     try:
         proto = onnx.ModelProto.FromString(data)
     except Exception as error:  # DecodeError differs between protobuf implementations
-        raise ModelError(who, "is not an ONNX model", got=f"{len(data)} bytes; {error}", do=_AGAIN) from error
+        raise ModelError(
+            who, "is not an ONNX model", got=f"{len(data)} bytes; {error}", do=_REFETCH
+        ) from error
     # Protobuf parses much garbage as an empty message with unknown fields, so check fields that every model has.
     lacks = [
         word
@@ -78,10 +80,10 @@ def _parse(data: bytes, who: str) -> tuple[Any, Any]:
             who,
             "is not a complete ONNX model",
             got=f"{len(data)} bytes without {', '.join(lacks)}",
-            do=_AGAIN,
+            do=_REFETCH,
         )
     if not all(isinstance(name, str) for name in names_in(proto)):
-        raise ModelError(who, "has a name that is not UTF-8 text", do=_AGAIN)
+        raise ModelError(who, "has a name that is not UTF-8 text", do=_REFETCH)
     if proto.ir_version > onnx.IR_VERSION:
         raise ModelError(
             who,
@@ -100,7 +102,7 @@ def _opsets(proto: Any, onnx: Any, who: str) -> dict[str, int]:
                 who,
                 f"imports opset domain {domain or 'ai.onnx'!r} twice",
                 got=f"{opsets[domain]} and {entry.version}",
-                do=_AGAIN,
+                do=_REFETCH,
             )
     opsets = opsets or {"": 1}
     newest = onnx.defs.onnx_opset_version()
@@ -158,14 +160,14 @@ def _check_values(graph: Any, names: list[str], who: str) -> None:
         for value in reads(node):
             if value not in defined:
                 raise ModelError(
-                    who, f"node {name!r} reads value {value!r}, which no earlier node produces", do=_AGAIN
+                    who, f"node {name!r} reads value {value!r}, which no earlier node produces", do=_REFETCH
                 )
         for value in filter(None, node.output):
             if value in defined:
                 raise ModelError(
-                    who, f"node {name!r} produces value {value!r}, which already exists", do=_AGAIN
+                    who, f"node {name!r} produces value {value!r}, which already exists", do=_REFETCH
                 )
             defined.add(value)
     for output in graph.output:
         if output.name not in defined:
-            raise ModelError(who, f"output {output.name!r} is not produced by any node", do=_AGAIN)
+            raise ModelError(who, f"output {output.name!r} is not produced by any node", do=_REFETCH)

@@ -18,9 +18,9 @@ import numpy as np
 from ...protocols import Array
 from ...types import Dim, DimLike, DType
 
-__all__ = ["FOLDS", "LARGEST", "UnknownContent", "fold"]
+__all__ = ["FOLDS", "MAX_FOLDED_ELEMENTS", "UnknownContent", "fold"]
 
-LARGEST = 1024
+MAX_FOLDED_ELEMENTS = 1024
 """Maximum elements of a folded array."""
 
 _BROADCAST = frozenset(
@@ -53,20 +53,22 @@ class UnknownContent(Exception):
 def fold(op: str, operands: Sequence[Array | None], attrs: Attributes) -> list[Array] | None:
     """Return the op's results, or None if they are known only at run time."""
     rule = FOLDS.get(op)
-    if rule is None or any(a is not None and a.size > LARGEST for a in operands):
+    if rule is None or any(a is not None and a.size > MAX_FOLDED_ELEMENTS for a in operands):
         return None
     try:
-        if _grows(op, [a for a in operands if a is not None], attrs) > LARGEST:
+        if _result_elements(op, [a for a in operands if a is not None], attrs) > MAX_FOLDED_ELEMENTS:
             return None
         with np.errstate(all="ignore"):
             outputs = rule(operands, attrs)
-        results = [_tidy(np.asarray(r)) for r in (outputs if isinstance(outputs, list) else [outputs])]
+        results = [_normalized(np.asarray(r)) for r in (outputs if isinstance(outputs, list) else [outputs])]
     except (UnknownContent, ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         return None
-    return results if all(r.size <= LARGEST and r.dtype.kind in "biufO" for r in results) else None
+    return (
+        results if all(r.size <= MAX_FOLDED_ELEMENTS and r.dtype.kind in "biufO" for r in results) else None
+    )
 
 
-def _grows(op: str, arrays: Sequence[Array], attrs: Attributes) -> int:
+def _result_elements(op: str, arrays: Sequence[Array], attrs: Attributes) -> int:
     """Return the number of result elements before it is computed, for ops whose result can be larger than its operands."""
     if op == "Concat":
         return sum(a.size for a in arrays)
@@ -79,7 +81,7 @@ def _grows(op: str, arrays: Sequence[Array], attrs: Attributes) -> int:
     return math.prod(np.broadcast_shapes(*shapes))
 
 
-def _tidy(array: Array) -> Array:
+def _normalized(array: Array) -> Array:
     """Return an object array of integers as int64. Raise UnknownContent for one with anything but integers and dims."""
     if array.dtype != object:
         return array
@@ -237,7 +239,7 @@ def _reduce(function: Callable[[Any, Any], Any]) -> Fold:
 def _range(x: Sequence[Any], _: Attributes) -> Array:
     _plain(*x)
     start, end, step = (v.reshape(-1)[0] for v in x)
-    if abs((end - start) / step) > LARGEST:
+    if abs((end - start) / step) > MAX_FOLDED_ELEMENTS:
         raise UnknownContent
     return np.arange(start, end, step, dtype=x[0].dtype)
 

@@ -61,8 +61,8 @@ def import_onnx(
     bind:  fixed content of inputs. A model whose inputs decide shapes (the ``shape`` of a Reshape, the
            ``k`` of a TopK) is then lowered instead of opaque. The graph keeps the input and is correct for that content only.
     Inputs that are not tensors (sequences, optionals, maps), and values of unknown rank, have no spec.
-    ``graph.metadata``: ``opset``, ``opsets`` by domain, ``ir_version``, ``graph.metadata``: ``opset``, ``opsets`` by domain, ``ir_version``, ``producer``, ``deciding`` (inputs whose content must be
-    bound to lower more nodes), ``types`` (base64 TypeProtos of inputs and outputs without a spec).
+    ``graph.metadata``: ``opset``, ``opsets`` by domain, ``ir_version``, ``producer``, ``deciding`` (inputs whose content must be bound
+    to lower more nodes), ``types`` (base64 TypeProtos of inputs and outputs without a spec).
     Raises ModelError (see ``open_model``).
     """
     if isinstance(model, ModelSource):

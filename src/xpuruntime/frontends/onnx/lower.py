@@ -12,18 +12,26 @@ from ...ir import Source, Value
 from ...types import DType, TensorSpec
 from ..not_lowered import NotLowered
 from .fold import fold
-from .nodes import WHY, actual, attributes, defaults, schema_body, version, without_absent
+from .nodes import (
+    NOT_LOWERED_REASONS,
+    attributes,
+    body_nodes,
+    defaults,
+    resolve_references,
+    schema_body,
+    version,
+)
 from .opaque import captured, encode
 from .ops import TABLE, OnnxLoweringContext
 from .proto import sub_graphs
 from .scope import Scope
 from .values import Mark, OnnxValues
 
-__all__ = ["OLDEST", "OnnxLowering"]
+__all__ = ["MIN_LOWERED_OPSET", "OnnxLowering"]
 
-OLDEST = 9
+MIN_LOWERED_OPSET = 9
 """Ops whose definition is older than this opset are not lowered: their meaning differs."""
-_DEEPEST = 40  # nesting of function calls
+_MAX_DEPTH = 40  # nesting of function calls
 
 
 class OnnxLowering:
@@ -46,7 +54,7 @@ class OnnxLowering:
         mark = self.values.mark()
         before = self.values.b.stem
         self.values.b.stem = scope.prefix + next((o for o in node.output if o), node.op_type)
-        node = actual(node, scope.actuals)
+        node = resolve_references(node, scope.actuals)
         try:
             try:
                 self._lower(node, domain, scope, mark)
@@ -84,9 +92,9 @@ class OnnxLowering:
             return
         lower = TABLE.get(op)
         if lower is None:
-            raise NotLowered(WHY.get(op, "the op is not in the table of ONNX ops"))
-        if opset < OLDEST and version(op, opset) != version(op, OLDEST):
-            raise NotLowered(f"opset {opset} defines the op differently from opset {OLDEST}")
+            raise NotLowered(NOT_LOWERED_REASONS.get(op, "the op is not in the table of ONNX ops"))
+        if opset < MIN_LOWERED_OPSET and version(op, opset) != version(op, MIN_LOWERED_OPSET):
+            raise NotLowered(f"opset {opset} defines the op differently from opset {MIN_LOWERED_OPSET}")
         inputs = [self.values.value(i, scope) if i else None for i in node.input]
         while inputs and inputs[-1] is None:
             inputs.pop()
@@ -174,7 +182,7 @@ class OnnxLowering:
     def _inlined(self, node: Any, domain: str, scope: Scope, mark: Mark) -> bool:
         """Inline a function. Return False if there is no body, or if ONNX's own definition leads to opaque nodes."""
         local = self.functions.get((domain, node.op_type))
-        if scope.depth > _DEEPEST:
+        if scope.depth > _MAX_DEPTH:
             return False
         try:
             body = local or schema_body(
@@ -198,7 +206,7 @@ class OnnxLowering:
                 | explicit
             )
             inner.source = self.values.b._sources[0] if self.values.b._sources else None
-            self.nodes(((n.name or n.op_type, n) for n in without_absent(body, node)), inner)
+            self.nodes(((n.name or n.op_type, n) for n in body_nodes(body, node)), inner)
             if local is None and any(n.op == "opaque" for n in self.values.b.nodes[mark[0] :]):
                 return False
             results = [self.values.value(o, inner) for o in body.output[: len(node.output)]]

@@ -10,9 +10,17 @@ from ..not_lowered import NotLowered
 from .proto import sub_graphs
 from .tensors import tensor_array
 
-__all__ = ["WHY", "actual", "attributes", "defaults", "schema_body", "version", "without_absent"]
+__all__ = [
+    "NOT_LOWERED_REASONS",
+    "attributes",
+    "body_nodes",
+    "defaults",
+    "resolve_references",
+    "schema_body",
+    "version",
+]
 
-WHY = {
+NOT_LOWERED_REASONS = {
     **dict.fromkeys(("Loop", "Scan"), "control flow"),
     **dict.fromkeys(("StringConcat", "StringNormalizer", "StringSplit", "RegexFullMatch", "TfIdfVectorizer"), "text"),
     **dict.fromkeys(("Optional", "OptionalGetElement", "OptionalHasElement"), "optional values"),
@@ -57,11 +65,11 @@ def attributes(node: Any) -> dict[str, Any]:
             case 8:
                 values[a.name] = [s.decode("utf-8", "surrogateescape") for s in a.strings]
             case _:
-                raise NotLowered(f"attribute {a.name!r} has an unsupported attribute type")
+                raise NotLowered(f"attribute {a.name!r} has an unsupported type")
     return values
 
 
-def actual(node: Any, actuals: Mapping[str, Any]) -> Any:
+def resolve_references(node: Any, actuals: Mapping[str, Any]) -> Any:
     """Return the node with references to its function's attributes resolved. References without a value are dropped."""
     if not any(a.ref_attr_name for a in node.attribute) and not (actuals and sub_graphs(node)):
         return node
@@ -76,7 +84,7 @@ def actual(node: Any, actuals: Mapping[str, Any]) -> Any:
             copy.CopyFrom(attribute)
             for graph in ([copy.g] if copy.HasField("g") else []) + list(copy.graphs):
                 for inner in graph.node:
-                    inner.CopyFrom(actual(inner, actuals))
+                    inner.CopyFrom(resolve_references(inner, actuals))
         elif attribute.ref_attr_name in actuals:
             copy = resolved.attribute.add()
             copy.CopyFrom(actuals[attribute.ref_attr_name])
@@ -84,7 +92,7 @@ def actual(node: Any, actuals: Mapping[str, Any]) -> Any:
     return resolved
 
 
-def without_absent(body: Any, call: Any) -> list[Any]:
+def body_nodes(body: Any, call: Any) -> list[Any]:
     """Return the nodes of a body, with the operands that the caller omits marked as absent."""
     absent = {
         f for f, a in itertools.zip_longest(body.input, call.input[: len(body.input)], fillvalue="") if not a

@@ -57,7 +57,7 @@ class Scope:
         return scope
 
 
-MOST_ELEMENTS = 1 << 28
+MAX_ELEMENTS = 1 << 28
 """Maximum elements of a sparse tensor, whose shape a few bytes can make arbitrarily large."""
 
 
@@ -65,10 +65,10 @@ def dense(sparse: Any) -> Any:
     """Return a SparseTensorProto as a dense TensorProto."""
     from onnx import numpy_helper
 
-    if any(d < 0 for d in sparse.dims) or math.prod(sparse.dims) > MOST_ELEMENTS:
+    if any(d < 0 for d in sparse.dims) or math.prod(sparse.dims) > MAX_ELEMENTS:
         raise ModelError(
             f"sparse tensor {sparse.values.name!r}",
-            f"is too large: at most {MOST_ELEMENTS} elements are supported",
+            f"is too large: at most {MAX_ELEMENTS} elements are supported",
             got=list(sparse.dims)[:8],
             do="Export it as a dense tensor, in parts.",
         )

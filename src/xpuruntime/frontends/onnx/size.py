@@ -8,16 +8,16 @@ from typing import Any
 from ...errors import ModelError
 from .proto import all_nodes
 
-__all__ = ["MOST_NODES", "check_functions"]
+__all__ = ["MAX_NODES", "check_functions"]
 
-MOST_NODES = 100_000
+MAX_NODES = 100_000
 """Maximum nodes of a model with every call of a local function expanded. 31 functions that each call the next one twice make 2^31."""
 
 _Key = tuple[str, str]
 
 
 def check_functions(proto: Any, who: str) -> None:
-    """Raise ModelError if local functions are recursive, or expand to more than ``MOST_NODES`` nodes."""
+    """Raise ModelError if local functions are recursive, or expand to more than ``MAX_NODES`` nodes."""
     if not proto.functions:
         return
     functions = {_key(f.domain, f.name): f for f in proto.functions}
@@ -41,20 +41,20 @@ def check_functions(proto: Any, who: str) -> None:
                 if called not in sizes:
                     _enter(functions, called, stack, active, calls)
                     break
-                calls[key] = min(calls[key] + sizes[called], MOST_NODES + 1)
+                calls[key] = min(calls[key] + sizes[called], MAX_NODES + 1)
             else:
                 sizes[key] = calls[key]
                 active.discard(key)
                 stack.pop()
                 if stack:
-                    calls[stack[-1][0]] = min(calls[stack[-1][0]] + sizes[key], MOST_NODES + 1)
+                    calls[stack[-1][0]] = min(calls[stack[-1][0]] + sizes[key], MAX_NODES + 1)
     total = 0
     for node in all_nodes(proto.graph):
         total += 1 + sizes.get(_key(node.domain, node.op_type), 0)
-        if total > MOST_NODES:
+        if total > MAX_NODES:
             raise ModelError(
                 who,
-                f"expands to more than {MOST_NODES:,} nodes",
+                f"expands to more than {MAX_NODES:,} nodes",
                 got=f"{len(functions)} local functions that call each other",
                 do="Export it with fewer levels of functions.",
             )

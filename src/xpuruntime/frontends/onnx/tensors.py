@@ -15,7 +15,7 @@ from ...errors import ModelError
 from ...protocols import Array
 from ...types import DType, TensorSpec
 
-__all__ = ["OnnxWeights", "raw_offsets", "tensor_array", "tensor_spec", "whereabouts"]
+__all__ = ["OnnxWeights", "raw_offsets", "tensor_array", "tensor_spec", "weight_reference"]
 
 _EXTERNAL = 1  # TensorProto.EXTERNAL
 _GRAPH, _INITIALIZER, _NAME, _RAW_DATA = 7, 5, 8, 9  # field numbers: ModelProto, GraphProto, TensorProto
@@ -50,7 +50,7 @@ def tensor_array(tensor: Any, folder: Path | None = None) -> Array:
         ) from error
 
 
-def whereabouts(
+def weight_reference(
     tensor: Any, spec: TensorSpec, path: Path | None, offsets: Mapping[str, int]
 ) -> dict[str, Any]:
     """Return the keywords of the ``Weight`` that refers to the tensor; empty if the array has to be passed by name."""

@@ -70,7 +70,7 @@ class OnnxTypes:
         content: Callable[[str], Any | None],
         ir_version: int,
     ) -> dict[str, Any]:
-        """OnnxReturn the types of a node's outputs by ONNX's type inference; empty if it has none or fails.
+        """Return the types of a node's outputs by ONNX's type inference; empty if it has none or fails.
 
         inputs: TypeProtos by name. content: the TensorProto of a known value, else None.
         """

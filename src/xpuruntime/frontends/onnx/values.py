@@ -15,10 +15,10 @@ from ...protocols import Array
 from ...types import Dim, DType, TensorSpec
 from ..builder import ImportBuilder
 from ..not_lowered import NotLowered
-from .fold import LARGEST
+from .fold import MAX_FOLDED_ELEMENTS
 from .nodes import attributes
 from .scope import Scope, dense
-from .tensors import tensor_array, tensor_spec, whereabouts
+from .tensors import tensor_array, tensor_spec, weight_reference
 from .types import OnnxTypes, all_names
 
 __all__ = ["Mark", "OnnxValues"]
@@ -104,12 +104,12 @@ class OnnxValues:
         size = int(np.prod([int(d) for d in tensor.dims], dtype=np.int64))
         if size <= 1 or (spec.dtype in _INDEX_TYPES and size <= MAX_CONST_ELEMENTS):
             array = tensor_array(tensor, self.folder)
-            if spec.dtype is not DType.STRING and size <= LARGEST:
+            if spec.dtype is not DType.STRING and size <= MAX_FOLDED_ELEMENTS:
                 self.known[name] = array
             with self.b.source():  # a constant is not a node of the model
                 constant: str = self.b.constant(array, name=name)
             return constant
-        where = whereabouts(tensor, spec, self.path, self.offsets if name == tensor.name else {})
+        where = weight_reference(tensor, spec, self.path, self.offsets if name == tensor.name else {})
         self.b.values[name] = Value(name, spec)
         self.b.weights.append(Weight(self.b.values[name], **where))
         self.weight_tensors[name] = tensor
@@ -119,7 +119,7 @@ class OnnxValues:
         """Return a value's elements if they are known; small weights are read."""
         array = self.known.get(value)
         tensor = self.weight_tensors.get(value)
-        if array is None and tensor is not None and np.prod([1, *tensor.dims]) <= LARGEST:
+        if array is None and tensor is not None and np.prod([1, *tensor.dims]) <= MAX_FOLDED_ELEMENTS:
             spec = self.b.spec(value)
             if spec.dtype is not DType.STRING:
                 array = self.known[value] = tensor_array(tensor, self.folder)
@@ -152,11 +152,15 @@ class OnnxValues:
         spec, name = node.outputs[0].spec, node.name
         if spec is None or name in self.known:
             return
-        if node.op == "constant" and spec.dtype is not DType.STRING and node.attrs["value"].size <= LARGEST:
+        if (
+            node.op == "constant"
+            and spec.dtype is not DType.STRING
+            and node.attrs["value"].size <= MAX_FOLDED_ELEMENTS
+        ):
             self.known[name] = node.attrs["value"].numpy()
         elif node.op == "dims":
             self.known[name] = np.array(node.attrs["values"], dtype=object)
-        elif node.op == "full" and spec.is_static and _count(spec) <= LARGEST:
+        elif node.op == "full" and spec.is_static and _count(spec) <= MAX_FOLDED_ELEMENTS:
             shape = [int(d) for d in spec.shape if isinstance(d, int)]
             self.known[name] = np.full(shape, node.attrs["value"], spec.dtype.numpy)
 
@@ -192,7 +196,7 @@ class OnnxValues:
         if np.prod([1, *tensor.dims], dtype=np.int64) <= MAX_CONST_ELEMENTS:
             array = tensor_array(tensor, self.folder)
             self.b.constant(array, name=name)
-            if spec.dtype is not DType.STRING and array.size <= LARGEST:
+            if spec.dtype is not DType.STRING and array.size <= MAX_FOLDED_ELEMENTS:
                 self.known[name] = array
         else:
             self.b.values[name] = Value(name, spec)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-from .nodes import listed
+from .nodes import as_list
 
 __all__ = ["ConstantEvaluator"]
 
-_LARGEST = 1 << 20
+_MAX_ELEMENTS = 1 << 20
 """Maximum elements of a tensor that is computed."""
-_DEEPEST = 500
+_MAX_DEPTH = 500
 """Maximum depth of nodes behind a value."""
 
 
@@ -33,7 +33,7 @@ class ConstantEvaluator:
         if node in self.constants:
             return self.constants[node]
         if node not in self._found:
-            self._found[node] = self._computed(node, depth) if depth < _DEEPEST else None
+            self._found[node] = self._computed(node, depth) if depth < _MAX_DEPTH else None
         return self._found[node]
 
     def _computed(self, node: Any, depth: int) -> Any:
@@ -54,8 +54,8 @@ class ConstantEvaluator:
                 result = node.target(*args, **{**kwargs, **here})
         except Exception:  # the lowering reports what is wrong with the call
             return None
-        tensors = [t for t in listed(result) if isinstance(t, torch.Tensor)]
-        return result if all(t.numel() <= _LARGEST for t in tensors) else None
+        tensors = [t for t in as_list(result) if isinstance(t, torch.Tensor)]
+        return result if all(t.numel() <= _MAX_ELEMENTS for t in tensors) else None
 
 
 def _is_plain(node: Any) -> bool:
@@ -67,5 +67,5 @@ def _is_plain(node: Any) -> bool:
     schema = getattr(node.target, "_schema", None)
     if schema is None or schema.is_mutable or torch.Tag.nondeterministic_seeded in node.target.tags:
         return False
-    sizes = [t.shape for t in listed(node.meta.get("val")) if isinstance(t, torch.Tensor)]
-    return all(torch.Size(d for d in s if isinstance(d, int)).numel() <= _LARGEST for s in sizes)
+    sizes = [t.shape for t in as_list(node.meta.get("val")) if isinstance(t, torch.Tensor)]
+    return all(torch.Size(d for d in s if isinstance(d, int)).numel() <= _MAX_ELEMENTS for s in sizes)

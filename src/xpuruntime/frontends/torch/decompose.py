@@ -8,11 +8,11 @@ from collections.abc import Collection
 from typing import Any
 
 from ...errors import ModelError
-from .export import find_torch, first_lines, quiet
+from .export import find_torch, first_lines, no_warnings
 from .names import source_of
-from .nodes import has_extra_dim, users
+from .nodes import has_extra_dim, has_readers
 
-__all__ = ["decomposed", "refuse_extra_dims", "without_checks"]
+__all__ = ["decomposed", "refuse_extra_dims", "without_assertions"]
 
 _EXECUTING = re.compile(r"While executing %(\w+)")
 
@@ -30,7 +30,7 @@ def decomposed(program: Any, whole: Collection[str], who: str) -> Any:
         for op in [op for op in table if op.name().removeprefix("aten::") in whole or op.name() in left]:
             table.pop(op, None)
         try:
-            with torch.no_grad(), quiet():
+            with torch.no_grad(), no_warnings():
                 return program.run_decompositions(table)
         except Exception as error:
             changed = _changed_constants(program)
@@ -48,7 +48,7 @@ def decomposed(program: Any, whole: Collection[str], who: str) -> Any:
                 left.add(name)
                 continue
             if node is not None and not name and not unchecked:
-                program, unchecked = without_checks(program), True
+                program, unchecked = without_assertions(program), True
                 continue
             raise ModelError(
                 who,
@@ -58,7 +58,7 @@ def decomposed(program: Any, whole: Collection[str], who: str) -> Any:
             ) from error
 
 
-def without_checks(program: Any) -> Any:
+def without_assertions(program: Any) -> Any:
     """Return the program without assertions on the content of tensors, some of which PyTorch 2.11 cannot trace."""
     module = copy.deepcopy(program.graph_module)
     for node in reversed(list(module.graph.nodes)):
@@ -99,7 +99,7 @@ def refuse_extra_dims(program: Any, who: str) -> None:
     """Raise ModelError if decomposing an LSTM would give its last states another shape than the module's in this PyTorch version."""
     for node in program.graph.nodes:
         for k in (1, 2):
-            if node.op == "call_function" and has_extra_dim(node, k) and users(node, k):
+            if node.op == "call_function" and has_extra_dim(node, k) and has_readers(node, k):
                 shape = list(node.meta["val"][k].shape)
                 raise ModelError(
                     who,

@@ -9,7 +9,7 @@ from typing import Any
 from ...types import Dim, DimLike, DType, TensorSpec, dim
 from ..not_lowered import NotLowered
 
-__all__ = ["SymbolNames", "alike", "dtype_of", "spec_of"]
+__all__ = ["SymbolNames", "dtype_of", "same_spec", "spec_of"]
 
 _PROBES = (2, 3, 5, 7, 16, 31)
 
@@ -92,7 +92,7 @@ def dtype_of(dtype: Any) -> DType:
     try:
         return DType(str(dtype).removeprefix("torch."))
     except ValueError as error:
-        raise NotLowered("the IR has no dtype") from error
+        raise NotLowered(f"the IR has no dtype {dtype}") from error
 
 
 def spec_of(tensor: Any, symbols: SymbolNames) -> TensorSpec:
@@ -102,7 +102,7 @@ def spec_of(tensor: Any, symbols: SymbolNames) -> TensorSpec:
     return TensorSpec(tuple(symbols.dim(d) for d in tensor.shape), dtype_of(tensor.dtype))
 
 
-def alike(a: TensorSpec, b: TensorSpec) -> bool:
+def same_spec(a: TensorSpec, b: TensorSpec) -> bool:
     """Return whether dtype and shape are equal. Symbolic sizes that are written differently are compared at sample values."""
     if a.dtype is not b.dtype or a.rank != b.rank:
         return False

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...errors import EngineUnavailable, InputError, ModelError
 
-__all__ = ["exported", "find_torch", "first_lines", "quiet", "speaker"]
+__all__ = ["error_source", "exported", "find_torch", "first_lines", "no_warnings"]
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _INTERNAL = re.compile(r"[/\\](torch[/\\](?!nn[/\\])|xpuruntime[/\\]frontends[/\\]|contextlib\.py)")
@@ -65,8 +65,8 @@ def find_torch() -> Any:
     return torch
 
 
-def speaker(name: str) -> str:
-    """Return the speaker of messages."""
+def error_source(name: str) -> str:
+    """Return the error_source of messages."""
     return f"extract_ir({name!r})"
 
 
@@ -82,7 +82,7 @@ def exported(model: Any, example_inputs: Any, dynamic_shapes: Any, who: str) -> 
     shapes = _named_dims(dynamic_shapes, {})
     args, kwargs = _without_ones(args, kwargs, shapes, model)
     try:
-        with torch.no_grad(), quiet():
+        with torch.no_grad(), no_warnings():
             return torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
     except Exception as error:  # PyTorch raises many classes, most of them its own RuntimeErrors
         text = str(error).strip() or type(error).__name__
@@ -119,7 +119,7 @@ def _functions(error: BaseException) -> list[str]:
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def no_warnings() -> Iterator[None]:
     """Suppress PyTorch's internal deprecation warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -164,27 +164,27 @@ def _without_ones(args: Any, kwargs: Any, shapes: Any, model: Any) -> tuple[Any,
         except TypeError:  # not a valid call of this model; torch.export reports it
             return args, kwargs
         for name, value in bound.arguments.items():
-            bound.arguments[name] = _grown(value, shapes.get(name))
+            bound.arguments[name] = _without_ones_in(value, shapes.get(name))
         return bound.args, bound.kwargs
-    return tuple(map(_grown, args, shapes)), kwargs
+    return tuple(map(_without_ones_in, args, shapes)), kwargs
 
 
-def _grown(value: Any, shape: Any) -> Any:
+def _without_ones_in(value: Any, shape: Any) -> Any:
     torch = find_torch()
     if isinstance(value, torch.Tensor) and shape:
         dims = shape if isinstance(shape, Mapping) else dict(enumerate(shape))
         size = list(value.shape)
         for axis, wanted in dims.items():
-            if wanted is not None and not isinstance(wanted, int) and size[axis] == 1 and _moves(wanted):
+            if wanted is not None and not isinstance(wanted, int) and size[axis] == 1 and _is_dynamic(wanted):
                 size[axis] = 2
         return value if size == list(value.shape) else value.expand(size).clone()
     if isinstance(value, tuple | list) and isinstance(shape, tuple | list):
-        return type(value)(_grown(v, s) for v, s in zip(value, shape, strict=True))
+        return type(value)(_without_ones_in(v, s) for v, s in zip(value, shape, strict=True))
     if isinstance(value, dict) and isinstance(shape, Mapping):
-        return {k: _grown(v, shape.get(k)) for k, v in value.items()}
+        return {k: _without_ones_in(v, shape.get(k)) for k, v in value.items()}
     return value
 
 
-def _moves(wanted: Any) -> bool:
+def _is_dynamic(wanted: Any) -> bool:
     """Return whether a dim is requested as dynamic (``Dim.STATIC`` requests the contrary)."""
     return "STATIC" not in str(wanted)

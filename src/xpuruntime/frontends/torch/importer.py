@@ -7,8 +7,7 @@
 Ops are lowered by the table in ``ops``. Composite ops with an entry stay whole; PyTorch decomposes all others to core ATen.
 An op without an exact form becomes an ``opaque`` node with its reason. Buffers that the model changes become
 states. No parameter is read: a model on the meta device gives the same graph, without the data of tensors that no checkpoint
-has. Every node carries its FX name, ATen op, module path, and
-line of code.
+has. Every node carries its FX name, ATen op, module path, and line of code.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from ...ir import Graph, save_weights
 from ...protocols import Array
 from .checkpoints import saved_names
 from .decompose import decomposed, refuse_extra_dims
-from .export import exported, find_torch, speaker
+from .export import error_source, exported, find_torch
 from .ops import TABLE
 from .program import ProgramImport
 from .weights import TorchWeights
@@ -71,7 +70,7 @@ def import_torch(
     """
     torch = find_torch()
     name = model_name or _name_of(model)
-    who = speaker(name)
+    who = error_source(name)
     saved: dict[str, str] = {}
     if isinstance(model, torch.export.ExportedProgram):
         program = model

@@ -14,10 +14,19 @@ from ...types import Dim, DimLike, DType, TensorSpec
 from ..builder import ImportBuilder
 from ..not_lowered import NotLowered
 from .constants import ConstantEvaluator
-from .dims import SymbolNames, alike, dtype_of, spec_of
+from .dims import SymbolNames, dtype_of, same_spec, spec_of
 from .names import source_of
-from .nodes import attribute, default, dense, has_extra_dim, is_number, listed, op_name, users
-from .ops import FREE, MAKERS, PAIRS, TABLE, AtenLoweringContext, ComplexPair, TensorRef, real_form
+from .nodes import as_list, attribute, default, dense, has_extra_dim, has_readers, is_number, op_name
+from .ops import (
+    IGNORED_ARGUMENTS,
+    PAIR_CREATORS,
+    PAIR_LOWERINGS,
+    TABLE,
+    AtenLoweringContext,
+    ComplexPair,
+    TensorRef,
+    real_form,
+)
 
 __all__ = ["AtenLowering", "UnknownNumber"]
 
@@ -123,26 +132,30 @@ class AtenLowering:
 
     def _lower(self, node: Any, domain: str, op: str) -> list[str | ComplexPair | None]:
         name = op if domain == "aten" else f"{domain}::{op}"
-        lower: Any = MAKERS.get(name) or TABLE.get(name)
+        lower: Any = PAIR_CREATORS.get(name) or TABLE.get(name)
         if lower is None and domain != "aten":
             raise NotLowered(
                 "control flow" if op in _CONTROL_FLOW else f"the op is of the library {domain or 'torch'!r}"
             )
-        if lower is None and name not in PAIRS:
+        if lower is None and name not in PAIR_LOWERINGS:
             raise NotLowered("the op is not in the table of ATen ops")
         arguments = self._arguments(node)
         if any(map(_has_pair, arguments.values())):
-            lower = PAIRS.get(name)
+            lower = PAIR_LOWERINGS.get(name)
         if lower is None:
             raise NotLowered("the op is not supported for complex numbers")
         context = AtenLoweringContext(
-            self.b, op, arguments, self._specs(node), lambda i: users(node, i), dense(node)
+            self.b, op, arguments, self._specs(node), lambda i: has_readers(node, i), dense(node)
         )
         mark = len(self.b.nodes)
         outputs = lower(context)
         self._found(mark)
         for argument, value in context.args.items():
-            if argument not in context.read and argument not in FREE and value != default(node, argument):
+            if (
+                argument not in context.read
+                and argument not in IGNORED_ARGUMENTS
+                and value != default(node, argument)
+            ):
                 raise NotLowered(f"its argument {argument} is {value}")
         results: list[str | ComplexPair | None] = (
             [outputs] if isinstance(outputs, str | ComplexPair) else list(outputs)
@@ -158,7 +171,7 @@ class AtenLowering:
         fresh = {str(symbol) for symbol in node.meta.get("unbacked_bindings") or ()}
         if not fresh:
             return
-        for value, tensor in zip(results, listed(node.meta["val"]), strict=False):
+        for value, tensor in zip(results, as_list(node.meta["val"]), strict=False):
             for name in _values(value)[:1]:
                 for ours, size in zip(self.b.spec(name).shape, tensor.shape, strict=False):
                     if isinstance(ours, int) and str(size) in fresh:
@@ -169,7 +182,7 @@ class AtenLowering:
     ) -> None:
         """Raise NotLowered unless a result has PyTorch's type: a wrong lowering is found here, not in a model's accuracy."""
         if value is None:
-            if users(node, position):
+            if has_readers(node, position):
                 raise NotLowered(f"its result {position} is not computed")
             return
         if isinstance(value, ComplexPair) and theirs is not None:
@@ -177,7 +190,7 @@ class AtenLowering:
         for ours in (self.b.spec(v) for v in _values(value)):
             if has_extra_dim(node, position) and theirs is not None:
                 theirs = replace(theirs, shape=(theirs.shape[0], *theirs.shape[2:]))
-            if theirs is not None and not alike(ours, theirs):
+            if theirs is not None and not same_spec(ours, theirs):
                 raise NotLowered(f"its result {position} is {ours}, but PyTorch's is {theirs}")
 
     def _arguments(self, node: Any) -> dict[str, Any]:
@@ -186,11 +199,13 @@ class AtenLowering:
         full = {
             a.name: explicit.get(a.name, a.default_value if a.has_default_value() else None) for a in schema
         }
-        return {name: None if name in FREE else self.argument(value) for name, value in full.items()}
+        return {
+            name: None if name in IGNORED_ARGUMENTS else self.argument(value) for name, value in full.items()
+        }
 
     def _specs(self, node: Any) -> list[TensorSpec | None]:
         """Return the results' specs as PyTorch infers them."""
-        return [None if v is None else spec_of(v, self.symbols) for v in listed(node.meta["val"])]
+        return [None if v is None else spec_of(v, self.symbols) for v in as_list(node.meta["val"])]
 
     def _found(self, mark: int) -> None:
         """Register the symbols of new nodes: counts of data-dependent ops become known; any other raises NotLowered."""
@@ -293,7 +308,7 @@ class AtenLowering:
             self.values[inner] = self.values[outer]
         self.nodes(graph.nodes)
         (out,) = (n for n in graph.nodes if n.op == "output")
-        results = [self.values[v] if hasattr(v, "op") else v for v in listed(out.args[0])]
+        results = [self.values[v] if hasattr(v, "op") else v for v in as_list(out.args[0])]
         self.values[node] = results
 
     # ── opaque ──
@@ -304,10 +319,10 @@ class AtenLowering:
         inputs: list[str | None] = []
         attributes: dict[str, Any] = {}
         for name, value in self._given(node).items():
-            _sort_out(name, value, inputs, attributes)
+            _add_argument(name, value, inputs, attributes)
         several = not isinstance(node.meta["val"], torch.Tensor)
         outputs: list[tuple[str, TensorSpec | None]] = []
-        for i, value in enumerate(listed(node.meta["val"])):
+        for i, value in enumerate(as_list(node.meta["val"])):
             name = f"{node.name}.{i}" if several and i else node.name
             outputs.append((name if name not in self.b.values else self.b.fresh(name), self._spec(value)))
         names = self.b.opaque(
@@ -320,16 +335,16 @@ class AtenLowering:
         """Return arguments by name; without a schema, or with an unsupported argument, the tensors alone."""
         try:
             if hasattr(node.target, "_schema"):
-                return {name: self.joined(value) for name, value in self._arguments(node).items()}
+                return {name: self.as_complex(value) for name, value in self._arguments(node).items()}
         except NotLowered:
             pass
         flat = [self.values.get(a) for a in node.all_input_nodes]
-        return {f"operand_{i}": self.joined(v) for i, v in enumerate(flat) if isinstance(v, TensorRef)}
+        return {f"operand_{i}": self.as_complex(v) for i, v in enumerate(flat) if isinstance(v, TensorRef)}
 
-    def joined(self, value: Any) -> Any:
+    def as_complex(self, value: Any) -> Any:
         """Return the value with each complex pair as one complex tensor, which PyTorch creates."""
         if isinstance(value, list):
-            return [self.joined(v) for v in value]
+            return [self.as_complex(v) for v in value]
         if not isinstance(value, ComplexPair):
             return value
         part = self.b.spec(value.value)
@@ -367,7 +382,7 @@ def _has_pair(value: Any) -> bool:
     )
 
 
-def _sort_out(name: str, value: Any, inputs: list[str | None], attributes: dict[str, Any]) -> None:
+def _add_argument(name: str, value: Any, inputs: list[str | None], attributes: dict[str, Any]) -> None:
     """Append tensors to the inputs, with an attribute that refers to them (``%0``); everything else becomes an attribute."""
     if isinstance(value, TensorRef):
         attributes[name] = f"%{len(inputs)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-__all__ = ["attribute", "default", "dense", "has_extra_dim", "is_number", "listed", "op_name", "users"]
+__all__ = ["as_list", "attribute", "default", "dense", "has_extra_dim", "has_readers", "is_number", "op_name"]
 
 
 def op_name(target: Any) -> tuple[str, str]:
@@ -30,7 +30,7 @@ def is_number(value: Any) -> bool:
     return type(value).__name__ in ("SymInt", "SymBool", "SymFloat") or isinstance(value, bool | int | float)
 
 
-def listed(value: Any) -> list[Any]:
+def as_list(value: Any) -> list[Any]:
     """Return several results as a list, and one as a list of one."""
     return list(value) if isinstance(value, tuple | list) else [value]
 
@@ -45,13 +45,15 @@ def has_extra_dim(node: Any, position: int) -> bool:
     return bool(value.dim() == initial.dim() + 1 and value.shape[1] == 1)
 
 
-def users(node: Any, position: int) -> bool:
+def has_readers(node: Any, position: int) -> bool:
     """Return whether a result has readers: the node itself for a single result, else a getitem of that position."""
     import torch
 
     if isinstance(node.meta["val"], torch.Tensor):
         return True
-    return any(u.target is operator.getitem and u.args[1] == position and u.users for u in node.users)
+    return any(
+        u.target is operator.getitem and u.args[1] == position and u.has_readers for u in node.has_readers
+    )
 
 
 def dense(node: Any) -> frozenset[str]:

@@ -33,7 +33,7 @@ def find_overload(node: Node) -> Any:
             f"torch, {name} %{node.name}",
             "PyTorch has no operator of that name here",
             got=f"{domain}::{name}",
-            do="ProgramImport the library that defines it first; control flow cannot be evaluated.",
+            do="Import the library that defines it first; control flow cannot be evaluated.",
         ) from error
 
 

@@ -16,7 +16,7 @@ from .export import find_torch
 from .lower import AtenLowering, UnknownNumber
 from .names import declared_dims, output_names
 from .ops import ComplexPair, TensorRef, real_form
-from .weights import identity, to_array
+from .weights import tensor_key, to_array
 
 __all__ = ["ProgramImport"]
 
@@ -47,7 +47,7 @@ class ProgramImport:
         self._changes(signature, who)
         for target, tensor in self.program.state_dict.items():
             if target not in self.states:
-                self.first.setdefault(identity(tensor), target)
+                self.first.setdefault(tensor_key(tensor), target)
         inputs = [s for s in signature.input_specs if s.kind.name == "USER_INPUT"]
         self._name_symbols(
             [(s.arg.name, placeholders[s.arg.name]) for s in inputs if s.arg.name in placeholders]
@@ -147,7 +147,7 @@ class ProgramImport:
             self.lowering.values[node] = TensorRef(value)
             self.lowering.evaluator.constants[node] = tensor.detach().cpu()
         else:
-            first = self.first.setdefault(identity(tensor), spec.target)
+            first = self.first.setdefault(tensor_key(tensor), spec.target)
             name = self.names.get(first) or self._declare(first, node, tensor)
             self.lowering.values[node] = TensorRef(name)
 
@@ -178,7 +178,7 @@ class ProgramImport:
         """Return other names of each weight's tensor: in the module, if weights are tied, and in its checkpoints."""
         named: dict[object, list[str]] = {}
         for target, tensor in self.program.state_dict.items():
-            named.setdefault(identity(tensor), []).append(target)
+            named.setdefault(tensor_key(tensor), []).append(target)
         aliases: dict[str, list[str]] = {}
         for first, *others in named.values():
             names = [*others, *(self.saved[n] for n in (first, *others) if n in self.saved)]
@@ -213,7 +213,7 @@ class ProgramImport:
         names = iter(output_names(self.program.call_spec.out_spec))
         assert len(users) <= self.program.call_spec.out_spec.num_leaves
         for spec, node in zip(signature.output_specs, out.args[0], strict=True):
-            value = self.lowering.joined(self.lowering.values[node]) if hasattr(node, "op") else node
+            value = self.lowering.as_complex(self.lowering.values[node]) if hasattr(node, "op") else node
             if spec.kind.name in _CHANGES:
                 self.b.set_state(self.states[spec.target], value.value)
             elif spec.kind.name in ("USER_OUTPUT", "LOSS_OUTPUT"):

@@ -9,7 +9,7 @@ from ...errors import ModelError
 from ...protocols import Array
 from ...types import DType
 
-__all__ = ["TorchWeights", "identity", "to_array"]
+__all__ = ["TorchWeights", "tensor_key", "to_array"]
 
 
 class TorchWeights(Mapping[str, Array]):
@@ -52,7 +52,7 @@ def _has_content(tensor: Any) -> bool:
     return type(tensor).__name__ != "FakeTensor"
 
 
-def identity(tensor: Any) -> object:
+def tensor_key(tensor: Any) -> object:
     """Return a key that is equal for tensors with the same elements of the same memory: tied weights."""
     if tensor.is_meta or not _has_content(tensor) or not tensor.numel():
         return id(tensor)

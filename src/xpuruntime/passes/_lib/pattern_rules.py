@@ -58,12 +58,12 @@ def _replaced(graph: Graph, rule: PatternRule, matches: Iterable[Match]) -> Grap
         if replaced is False:
             return
         dead = [n for n in match.nodes if n.name != node.name and editor.graph.only_user(n.name) is not None]
-        _credit(editor, node, dead)
+        _merge_sources(editor, node, dead)
 
     return graph.rewrite(visit)
 
 
-def _credit(editor: Editor, node: Node, members: list[Node]) -> None:
+def _merge_sources(editor: Editor, node: Node, members: list[Node]) -> None:
     """Give the new node the sources of the nodes that it replaces. These become dead."""
     replacement = editor.current(node)
     sources = tuple(dict.fromkeys(s for n in [*members, node] for s in n.sources))

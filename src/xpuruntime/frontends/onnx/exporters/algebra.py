@@ -8,7 +8,7 @@ from typing import Any
 from ....errors import IrError
 from ....types import DType
 from .activation import activated
-from .graph_builder import Exporter, NodeExport, both_ends, done
+from .graph_builder import Exporter, NodeExport, done, full_padding
 
 __all__ = ["EXPORTERS"]
 
@@ -169,7 +169,7 @@ def _plain(op: str) -> Exporter:
 def _geometry(e: NodeExport) -> dict[str, Any]:
     return {
         "strides": list(e["stride"]),
-        "pads": both_ends(e["padding"], len(e["stride"])),
+        "pads": full_padding(e["padding"], len(e["stride"])),
         "dilations": list(e["dilation"]),
         "group": e["groups"],
     }

@@ -248,12 +248,12 @@ def done(_: object) -> None:
     """Discard a result, so that a lambda can be an exporter."""
 
 
-def both_ends(padding: Sequence[Any], rank: int) -> list[Any]:
+def full_padding(padding: Sequence[Any], rank: int) -> list[Any]:
     """Return the padding of ``rank`` dims in ONNX's order, all begins and then all ends. One number per dim counts for both."""
     return list(padding) * (1 if len(padding) == 2 * rank else 2)
 
 
-def far(end: DimLike | None) -> DimLike:
+def slice_end(end: DimLike | None) -> DimLike:
     """Return a slice's end as ONNX writes it."""
     return _FAR if end is None else end
 

@@ -14,7 +14,7 @@ from .graph_builder import Exporter, NodeExport
 
 __all__ = ["EXPORTERS"]
 
-_MOST = 1 << 22
+_MAX_TABLE_ELEMENTS = 1 << 22
 """Maximum elements of an index table, and of the differences of a distance."""
 
 
@@ -70,7 +70,7 @@ def _broadcast(e: NodeExport, shapes: Sequence[Sequence[DimLike]]) -> list[DimLi
     return result
 
 
-def _turned(e: NodeExport, value: str, order: Sequence[int], *, out: bool = False) -> str:
+def _transposed(e: NodeExport, value: str, order: Sequence[int], *, out: bool = False) -> str:
     """Add Transpose; an identity permutation returns the value itself, or Identity if it is the result."""
     if list(order) == list(range(len(order))):
         return e.add("Identity", [value], out=True) if out else value
@@ -79,8 +79,8 @@ def _turned(e: NodeExport, value: str, order: Sequence[int], *, out: bool = Fals
 
 def _index(e: NodeExport) -> None:
     p = _IndexTuples(e, 1)
-    gathered = e.add("GatherND", [_turned(e, e.operand(0), p.front), p.places])
-    _turned(e, gathered, p.result_order(), out=True)
+    gathered = e.add("GatherND", [_transposed(e, e.operand(0), p.front), p.places])
+    _transposed(e, gathered, p.result_order(), out=True)
 
 
 def _index_put(e: NodeExport) -> None:
@@ -92,10 +92,10 @@ def _index_put(e: NodeExport) -> None:
     order = p.result_order()
     shape = [([*p.shape, *p.rest])[i] for i in order]
     values = e.add("Expand", [e.operand(1, e.spec().dtype), e.builder.dims(shape)])
-    values = _turned(e, values, [order.index(i) for i in range(len(order))])
-    operands = [_turned(e, e.operand(0), p.front), p.places, values]
+    values = _transposed(e, values, [order.index(i) for i in range(len(order))])
+    operands = [_transposed(e, e.operand(0), p.front), p.places, values]
     scattered = e.add("ScatterND", operands, reduction="add" if accumulate else None)
-    _turned(e, scattered, [p.front.index(d) for d in range(len(p.front))], out=True)
+    _transposed(e, scattered, [p.front.index(d) for d in range(len(p.front))], out=True)
 
 
 def _index_copy(e: NodeExport) -> None:
@@ -104,9 +104,9 @@ def _index_copy(e: NodeExport) -> None:
         raise e.no("one of its operands is a scalar")
     order = [dim, *(d for d in range(x.rank) if d != dim)]
     places = _unsqueezed(e, e.operand(1, DType.INT64), 1)
-    operands = [_turned(e, e.operand(i), order) for i in (0, 2)]
+    operands = [_transposed(e, e.operand(i), order) for i in (0, 2)]
     scattered = e.add("ScatterND", [operands[0], places, operands[1]])
-    _turned(e, scattered, [order.index(d) for d in range(x.rank)], out=True)
+    _transposed(e, scattered, [order.index(d) for d in range(x.rank)], out=True)
 
 
 def _slice_scatter(e: NodeExport) -> None:
@@ -136,8 +136,8 @@ def _replaced(e: NodeExport, dim: int, places: range, src: str) -> None:
         x = e.spec()
         order = [dim, *(d for d in range(x.rank) if d != dim)]
         at = e.constant(np.array(places, np.int64)[:, None])
-        scattered = e.add("ScatterND", [_turned(e, e.operand(0), order), at, _turned(e, src, order)])
-        _turned(e, scattered, [order.index(d) for d in range(x.rank)], out=True)
+        scattered = e.add("ScatterND", [_transposed(e, e.operand(0), order), at, _transposed(e, src, order)])
+        _transposed(e, scattered, [order.index(d) for d in range(x.rank)], out=True)
         return
     parts = [src]
     if places.start:
@@ -173,7 +173,7 @@ def _diagonal(e: NodeExport) -> None:
     if len(sizes) < 2:
         raise e.no("the diagonal of dims of symbolic size")
     rest = [d for d in range(spec.rank) if d not in dims]
-    lines = _turned(e, e.operand(0), [*rest, *dims])
+    lines = _transposed(e, e.operand(0), [*rest, *dims])
     lines = _shaped(e, lines, [*(spec.shape[d] for d in rest), math.prod(sizes)])
     numbers = np.arange(math.prod(sizes), dtype=np.int64).reshape(sizes)
     table = np.diagonal(numbers, e["offset"])
@@ -181,14 +181,14 @@ def _diagonal(e: NodeExport) -> None:
 
 
 def _table(e: NodeExport, places: Array) -> str:
-    if places.size > _MOST:
+    if places.size > _MAX_TABLE_ELEMENTS:
         raise e.no(f"an index table of {places.size:,} elements")
     return e.constant(np.ascontiguousarray(places), DType.INT64)
 
 
 def _shaped(e: NodeExport, value: str, size: Sequence[DimLike]) -> str:
     if 0 in size:
-        raise e.no("a dim of size 0")
+        raise e.no("dims of size 0 are not supported")
     return e.add("Reshape", [value, e.builder.dims(list(_open_first(size)))])
 
 
@@ -216,7 +216,7 @@ def _masked_scatter(e: NodeExport) -> None:
 def _cdist(e: NodeExport) -> None:
     a, b, p = e.spec(0), e.spec(1), float(e["p"])
     size = math.prod(d for d in (*e.node.spec.shape, a.shape[-1]) if isinstance(d, int))
-    if size > _MOST:
+    if size > _MAX_TABLE_ELEMENTS:
         raise e.no(f"an intermediate value of {size:,} differences")
     left = _unsqueezed(e, e.operand(0), a.rank - 1)
     right = _unsqueezed(e, e.operand(1), b.rank - 2)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ....types import DType
-from .graph_builder import Exporter, NodeExport, both_ends, done
+from .graph_builder import Exporter, NodeExport, done, full_padding
 
 __all__ = ["EXPORTERS"]
 
@@ -178,7 +178,7 @@ def _col2im(e: NodeExport) -> None:
         out=True,
         strides=list(e["stride"]),
         dilations=list(e["dilation"]),
-        pads=both_ends(e["padding"], len(e["kernel_size"])),
+        pads=full_padding(e["padding"], len(e["kernel_size"])),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ....types import Dim, DimLike, DType
-from .graph_builder import Exporter, NodeExport, done, far
+from .graph_builder import Exporter, NodeExport, done, slice_end
 
 __all__ = ["EXPORTERS"]
 
@@ -53,7 +53,7 @@ def _split(e: NodeExport) -> None:
 
 
 def _slice(e: NodeExport) -> None:
-    start, end = e["start"], far(e["end"])
+    start, end = e["start"], slice_end(e["end"])
     operands = [
         e.operand(0),
         e.builder.dims([start]),

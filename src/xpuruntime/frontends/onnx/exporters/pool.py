@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ....types import DType
-from .graph_builder import Exporter, NodeExport, both_ends
+from .graph_builder import Exporter, NodeExport, full_padding
 
 __all__ = ["EXPORTERS"]
 
@@ -15,7 +15,7 @@ def _window(e: NodeExport) -> dict[str, Any]:
     return {
         "kernel_shape": list(e["kernel_size"]),
         "strides": list(e["stride"]),
-        "pads": both_ends(e["padding"], len(e["kernel_size"])),
+        "pads": full_padding(e["padding"], len(e["kernel_size"])),
         "dilations": dilations if any(d != 1 for d in dilations) else None,
         "ceil_mode": int(e["ceil_mode"]) or None,
     }

@@ -23,7 +23,7 @@ def _heads(n: OnnxLoweringContext, position: int, attr: str) -> str:
 
 def _attention(n: OnnxLoweringContext) -> Results:
     plain = (
-        not n.wants(3)
+        not n.has_readers(3)
         and n.opt(6) is None
         and n.attr("left_window_size", -1) < 0
         and n.attr("right_window_size", -1) < 0
@@ -52,7 +52,7 @@ def _attention(n: OnnxLoweringContext) -> Results:
     if n.spec().rank == 3:
         batch, heads, length, size = n.spec_of(y).shape
         y = str(n.b.view(n.b.permute(y, dims=[0, 2, 1, 3]), size=[batch, length, heads * size]))
-    return [y, k if n.wants(1) else None, v if n.wants(2) else None]
+    return [y, k if n.has_readers(1) else None, v if n.has_readers(2) else None]
 
 
 def _rotary(n: OnnxLoweringContext) -> Results:

@@ -75,7 +75,7 @@ class OnnxLoweringContext:
             raise NotLowered("it reads a value whose type or rank is known only at run time")
         return spec
 
-    def wants(self, position: int) -> bool:
+    def has_readers(self, position: int) -> bool:
         """Return whether this output has readers."""
         return position < len(self.outputs) and bool(self.outputs[position])
 
@@ -136,7 +136,7 @@ class OnnxLoweringContext:
             raise NotLowered(f"axis {axis} is outside rank {rank}")
         return axis + rank if axis < 0 else axis
 
-    def moved(self, name: str, position: int, what: str) -> list[int] | None:
+    def attr_or_input(self, name: str, position: int, what: str) -> list[int] | None:
         """Return integers that older opsets have in an attribute and newer ones in an input; None if in neither."""
         if name in self.attrs:
             return [int(v) for v in self.attrs[name]]
@@ -151,7 +151,7 @@ class OnnxLoweringContext:
 
     # ── shapes ──
 
-    def met(self, *positions: int) -> list[Any]:
+    def broadcast_operands(self, *positions: int) -> list[Any]:
         """Return operands that broadcast. If two symbolic dims clash and one of them cannot be 1, expand the other operand to it."""
         values: list[Any] = [self.opt(i) for i in positions]
         shapes = {v: self.spec_of(v).shape for v in values if v is not None}
@@ -172,9 +172,9 @@ class OnnxLoweringContext:
                     target[i] = d
         if not clash:
             return values
-        return [self._stretched(v, shapes[v], target) if v is not None else None for v in values]
+        return [self._expanded(v, shapes[v], target) if v is not None else None for v in values]
 
-    def _stretched(self, value: str, shape: Sequence[DimLike], target: Sequence[DimLike]) -> str:
+    def _expanded(self, value: str, shape: Sequence[DimLike], target: Sequence[DimLike]) -> str:
         tail = target[len(target) - len(shape) :]
         if all(d in (1, t) or isinstance(t, int) for d, t in zip(shape, tail, strict=True)):
             return value

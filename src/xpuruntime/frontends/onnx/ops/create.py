@@ -79,11 +79,11 @@ def _dropout(n: OnnxLoweringContext) -> Results:
     if training and ratio:
         seed = n.attr("seed")
         values = n.b.call(
-            "dropout", n.x, p=float(ratio), train=True, seed=seed, outputs=2 if n.wants(1) else 1
+            "dropout", n.x, p=float(ratio), train=True, seed=seed, outputs=2 if n.has_readers(1) else 1
         )
         return values if isinstance(values, str) else tuple(values)
     y = str(n.b.clone(n.x))
-    if not n.wants(1):
+    if not n.has_readers(1):
         return y
     dtype = DType.BOOL if n.opset >= 10 else n.spec().dtype  # below opset 10 the mask has the operand's type
     return y, str(n.b.full(size=n.spec().shape, value=dtype is DType.BOOL or 1, dtype=dtype))
@@ -114,17 +114,17 @@ def _mel(n: OnnxLoweringContext) -> Results:
 def _shape(n: OnnxLoweringContext) -> Results:
     shape = n.spec().shape
     part = shape[slice(n.attr("start", 0), n.attr("end"))]
-    return dims_value(n, list(part))
+    return shape_value(n, list(part))
 
 
 def _size(n: OnnxLoweringContext) -> Results:
     total = math.prod(n.spec().shape, start=1)
     if isinstance(total, int):
         return str(n.b.constant(np.array(total, np.int64)))
-    return str(n.b.view(dims_value(n, [total]), size=[]))
+    return str(n.b.view(shape_value(n, [total]), size=[]))
 
 
-def dims_value(n: OnnxLoweringContext, values: list[Any]) -> str:
+def shape_value(n: OnnxLoweringContext, values: list[Any]) -> str:
     """Return an int64[len] value: a constant if all are integers, else ``dims``."""
     if any(isinstance(v, Dim) for v in values):
         return str(n.b.dims(values=values))

@@ -32,12 +32,12 @@ def same(op: str) -> OpLowering:
 
 def _broadcast(op: str) -> OpLowering:
     """Return the lowering of an op whose operands broadcast."""
-    return lambda n: str(n.b.call(op, *n.met(*range(len(n.inputs)))))
+    return lambda n: str(n.b.call(op, *n.broadcast_operands(*range(len(n.inputs)))))
 
 
 def _div(n: OnnxLoweringContext) -> Results:
     integer = n.spec().dtype.is_integer  # ONNX divides integers toward zero
-    return str(n.b.div(*n.met(0, 1), rounding_mode="trunc" if integer else None))
+    return str(n.b.div(*n.broadcast_operands(0, 1), rounding_mode="trunc" if integer else None))
 
 
 def _pow(n: OnnxLoweringContext) -> Results:
@@ -91,7 +91,7 @@ def _clip(n: OnnxLoweringContext) -> Results:
 
 def _plain(dtype: DType) -> DType:
     if dtype is DType.STRING:
-        raise NotLowered("it converts between text and numbers")
+        raise NotLowered("casts between text and numbers are not supported")
     return dtype
 
 

@@ -37,14 +37,14 @@ def _flatten(n: OnnxLoweringContext) -> Results:
 
 
 def _squeeze(n: OnnxLoweringContext) -> Results:
-    axes = n.moved("axes", 1, "axes")
+    axes = n.attr_or_input("axes", 1, "axes")
     if axes is None:
         axes = [i for i, d in enumerate(numbers(n.spec().shape, "a dim that may be 1")) if d == 1]
     return str(n.b.squeeze(n.x, dims=axes))
 
 
 def _unsqueeze(n: OnnxLoweringContext) -> Results:
-    return str(n.b.unsqueeze(n.x, dims=n.moved("axes", 1, "axes")))
+    return str(n.b.unsqueeze(n.x, dims=n.attr_or_input("axes", 1, "axes")))
 
 
 def _concat(n: OnnxLoweringContext) -> Results:
@@ -53,7 +53,7 @@ def _concat(n: OnnxLoweringContext) -> Results:
 
 def _split(n: OnnxLoweringContext) -> Results:
     axis = n.axis(0)
-    size, sizes = n.spec().shape[axis], n.moved("split", 1, "split")
+    size, sizes = n.spec().shape[axis], n.attr_or_input("split", 1, "split")
     if sizes is None:
         parts = n.attr("num_outputs", len(n.outputs))
         if isinstance(size, int):
@@ -93,7 +93,7 @@ def _one_slice(n: OnnxLoweringContext, value: str, axis: int, start: DimLike, en
         if end < -_FAR:
             end = 0
         elif 0 <= end < _FAR and start != end:
-            raise NotLowered(f"it slices up to {end} of a symbolic dim, which may be shorter")
+            raise NotLowered(f"it slices a symbolic dim up to {end}, and the dim may be shorter")
     if isinstance(start, int) and isinstance(end, int) and isinstance(size, int):
         start, end, _ = slice(start, end, 1).indices(size)
         end = max(start, end)

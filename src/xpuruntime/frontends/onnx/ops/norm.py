@@ -50,7 +50,7 @@ def _stash(n: OnnxLoweringContext, values: tuple[str, ...]) -> Results:
 def _layer(n: OnnxLoweringContext) -> Results:
     axis = n.axis(-1)
     arguments = {"normalized_shape": n.spec().shape[axis:], "eps": n.attr("epsilon", _EPS)}
-    if n.wants(1) or n.wants(2):
+    if n.has_readers(1) or n.has_readers(2):
         return _stash(n, n.b.call("layer_norm", *n.inputs, outputs=3, **arguments))
     return str(n.b.layer_norm(*n.inputs, **arguments))
 

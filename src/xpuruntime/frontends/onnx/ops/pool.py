@@ -23,7 +23,7 @@ def _average(n: OnnxLoweringContext) -> Results:
 
 def _max(n: OnnxLoweringContext) -> Results:
     over = "tensor_column_major" if n.attr("storage_order", 0) else "tensor"
-    if n.wants(1):
+    if n.has_readers(1):
         return tuple(n.b.call("max_pool", n.x, outputs=2, **_window(n), indices_over=over))
     return str(n.b.max_pool(n.x, **_window(n), indices_over=over))
 

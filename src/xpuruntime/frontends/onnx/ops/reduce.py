@@ -12,7 +12,7 @@ __all__ = ["LOWERINGS"]
 
 def _axes(n: OnnxLoweringContext) -> dict[str, Any]:
     """Return ``dim`` and ``keepdim``. Without axes, ``dim`` is None (all), or empty under ``noop_with_empty_axes``."""
-    axes = n.moved("axes", 1, "axes")
+    axes = n.attr_or_input("axes", 1, "axes")
     if not axes:
         axes = [] if n.attr("noop_with_empty_axes", 0) else None
     return {"dim": axes, "keepdim": bool(n.attr("keepdims", 1))}

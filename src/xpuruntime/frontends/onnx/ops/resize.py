@@ -19,7 +19,7 @@ def _scaled(size: DimLike, scale: float) -> DimLike:
         return math.floor(size * scale)
     ratio = Fraction(scale).limit_denominator(1 << 16)
     if abs(float(ratio) - scale) > 1e-7:
-        raise NotLowered(f"a symbolic dim is scaled by {scale}")
+        raise NotLowered(f"scaling a symbolic dim by {scale} is not supported")
     return size * ratio.numerator // ratio.denominator
 
 

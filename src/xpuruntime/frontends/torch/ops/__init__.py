@@ -27,13 +27,13 @@ from . import (
     resize,
     signal,
 )
-from .complexes import MAKERS, PAIRS, real_form
-from .context import FREE, AtenLoweringContext, ComplexPair, OpLowering, Results, TensorRef
+from .complexes import PAIR_CREATORS, PAIR_LOWERINGS, real_form
+from .context import IGNORED_ARGUMENTS, AtenLoweringContext, ComplexPair, OpLowering, Results, TensorRef
 
 __all__ = [
-    "FREE",
-    "MAKERS",
-    "PAIRS",
+    "IGNORED_ARGUMENTS",
+    "PAIR_CREATORS",
+    "PAIR_LOWERINGS",
     "TABLE",
     "AtenLoweringContext",
     "ComplexPair",

@@ -16,7 +16,7 @@ def _between(low: str | float, high: str | float) -> OpLowering:
         bounds = [n[b] if isinstance(b, str) else b for b in (low, high)]
         if not n.spec().dtype.is_float:
             if any(b != int(b) for b in bounds):
-                raise NotLowered("fractional bounds for integers")
+                raise NotLowered("fractional bounds for integers are not supported")
             bounds = [int(b) for b in bounds]
         return str(n.b.clamp(n.x, *bounds))
 

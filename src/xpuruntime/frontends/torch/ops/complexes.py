@@ -14,7 +14,7 @@ from ...not_lowered import NotLowered
 from . import elementwise, indexing, movement, reduce
 from .context import AtenLoweringContext, ComplexPair, OpLowering, TensorRef
 
-__all__ = ["MAKERS", "PAIRS", "real_form"]
+__all__ = ["PAIR_CREATORS", "PAIR_LOWERINGS", "real_form"]
 
 PairResults: TypeAlias = "str | ComplexPair | Sequence[str | ComplexPair | None]"
 PairLowering: TypeAlias = "Callable[[AtenLoweringContext], PairResults]"
@@ -91,7 +91,7 @@ def _each(lower: OpLowering) -> PairLowering:
         parts = []
         for part in (_real_part, _imaginary_part):
             args = {name: _of_pairs(value, part) for name, value in n.args.items()}
-            context = AtenLoweringContext(n.b, n.op, args, specs, n.wants, frozenset())
+            context = AtenLoweringContext(n.b, n.op, args, specs, n.has_readers, frozenset())
             results = lower(context)
             n.read |= context.read
             parts.append([results] if isinstance(results, str) else list(results))
@@ -270,7 +270,7 @@ _LINEAR = {
     "mean.dim": reduce.LOWERINGS["mean.dim"],
 }
 
-MAKERS: Mapping[str, PairLowering] = {
+PAIR_CREATORS: Mapping[str, PairLowering] = {
     "_fft_r2c": _r2c,
     "_to_copy": _to_complex,
     "complex": _complex,
@@ -279,7 +279,7 @@ MAKERS: Mapping[str, PairLowering] = {
 }
 """ATen name of an op that creates a pair -> its lowering."""
 
-PAIRS: Mapping[str, PairLowering] = (
+PAIR_LOWERINGS: Mapping[str, PairLowering] = (
     {name: _each(row) for name, row in {**_MOVED, **_LINEAR}.items()}
     | {f"mul.{form}": _mul for form in ("Tensor", "Scalar")}
     | {f"div.{form}": _div for form in ("Tensor", "Scalar")}

@@ -13,21 +13,23 @@ from ....types import Dim, DimLike, DType, TensorSpec
 from ...not_lowered import NotLowered
 
 __all__ = [
-    "FREE",
+    "IGNORED_ARGUMENTS",
     "AtenLoweringContext",
     "ComplexPair",
     "NotLowered",
     "OpLowering",
     "Results",
     "TensorRef",
-    "listed",
+    "per_dim",
 ]
 
 Results: TypeAlias = "str | Sequence[str | None]"
 """What a lowering returns: the value of each result in ATen's order; None for one without readers."""
 OpLowering: TypeAlias = "Callable[[AtenLoweringContext], Results]"
 
-FREE = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking", "generator", "implicit"})
+IGNORED_ARGUMENTS = frozenset(
+    {"layout", "device", "pin_memory", "memory_format", "non_blocking", "generator", "implicit"}
+)
 """Arguments about the storage of a result, which do not matter: a graph's values are dense and on no device yet."""
 
 
@@ -157,13 +159,13 @@ class AtenLoweringContext:
         self.read.add("dtype")
         return self.out().dtype
 
-    def wants(self, position: int) -> bool:
+    def has_readers(self, position: int) -> bool:
         """Return whether this result has readers."""
         return self._users(position)
 
     def needed(self, count: int) -> int:
         """Return how many results, from the first on, must be computed."""
-        return max((i + 1 for i in range(count) if self.wants(i)), default=1)
+        return max((i + 1 for i in range(count) if self.has_readers(i)), default=1)
 
     # ── small helps ──
 
@@ -189,7 +191,7 @@ class AtenLoweringContext:
         self.read.update(names)
 
 
-def listed(value: Any, n: int) -> list[Any]:
+def per_dim(value: Any, n: int) -> list[Any]:
     """Return one number per spatial dim; in ATen one may stand for all."""
     values = value if isinstance(value, list) else [value]
     return values * n if len(values) == 1 else values

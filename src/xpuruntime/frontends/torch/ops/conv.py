@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .context import AtenLoweringContext, OpLowering, Results, listed
+from .context import AtenLoweringContext, OpLowering, Results, per_dim
 
 __all__ = ["LOWERINGS", "layout"]
 
@@ -13,8 +13,8 @@ _WINDOW = ("kernel_size", "stride", "padding", "dilation")
 
 def layout(n: AtenLoweringContext, rank: int) -> dict[str, Any]:
     """Return the attributes of a convolution's window."""
-    attrs: dict[str, Any] = {k: listed(n[k], rank) for k in ("stride", "padding", "dilation")}
-    extra = listed(n["output_padding"], rank)
+    attrs: dict[str, Any] = {k: per_dim(n[k], rank) for k in ("stride", "padding", "dilation")}
+    extra = per_dim(n["output_padding"], rank)
     if n["transposed"]:
         attrs["output_padding"] = extra
     return attrs | {"groups": n["groups"], "transposed": n["transposed"]}
@@ -26,12 +26,12 @@ def _convolution(n: AtenLoweringContext) -> Results:
 
 
 def _im2col(n: AtenLoweringContext) -> Results:
-    return str(n.b.im2col(n.x, **{k: listed(n[k], 2) for k in _WINDOW}))
+    return str(n.b.im2col(n.x, **{k: per_dim(n[k], 2) for k in _WINDOW}))
 
 
 def _col2im(n: AtenLoweringContext) -> Results:
-    size = listed(n["output_size"], 2)
-    return str(n.b.col2im(n.x, output_size=size, **{k: listed(n[k], 2) for k in _WINDOW}))
+    size = per_dim(n["output_size"], 2)
+    return str(n.b.col2im(n.x, output_size=size, **{k: per_dim(n[k], 2) for k in _WINDOW}))
 
 
 LOWERINGS: dict[str, OpLowering] = {"col2im": _col2im, "convolution": _convolution, "im2col": _im2col}

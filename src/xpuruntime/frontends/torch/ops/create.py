@@ -43,7 +43,7 @@ def _arange(n: AtenLoweringContext) -> Results:
 
         values = torch.arange(n["start"], n["end"], n["step"], dtype=getattr(torch, n.dtype().value))
         if values.numel() > MAX_CONST_ELEMENTS:
-            raise NotLowered("a long range with fractional bounds in an integer type")
+            raise NotLowered("a long range with fractional bounds in an integer type is not supported")
         return str(n.b.constant(values.numpy()))
     return str(n.b.arange(start=n["start"], end=n["end"], step=n["step"], dtype=n.dtype()))
 
@@ -70,8 +70,8 @@ def _dropout(n: AtenLoweringContext) -> Results:
     p, train = float(n["p"]), n["train"]
     masked = n.op == "native_dropout"
     if not train or (p == 0.0 and not masked):
-        if masked and n.wants(1):
-            raise NotLowered("the mask of a dropout that drops nothing is read")
+        if masked and n.has_readers(1):
+            raise NotLowered("its mask is read although it drops nothing")
         return [n.x, None] if masked else n.x
     outputs = n.b.dropout(n.x, p=p, train=True, outputs=n.needed(2) if masked else 1)
     return outputs if isinstance(outputs, str) else list(outputs)

@@ -10,16 +10,16 @@ from .context import AtenLoweringContext, OpLowering, Results
 
 __all__ = ["LOWERINGS"]
 
-_MOST = 1 << 28
+_MAX_INTERMEDIATE = 1 << 28
 """Maximum elements of an intermediate value."""
 
 
 def _bounded(shape: tuple[object, ...], what: str) -> None:
     """Raise NotLowered for an intermediate value that is too large. Symbolic sizes are not counted."""
     count = math.prod(d for d in shape if isinstance(d, int))
-    if count > _MOST:
+    if count > _MAX_INTERMEDIATE:
         raise NotLowered(
-            f"{what} needs an intermediate value of {count:,} elements; at most {_MOST:,} are taken"
+            f"{what} needs an intermediate value of {count:,} elements; at most {_MAX_INTERMEDIATE:,} are taken"
         )
 
 

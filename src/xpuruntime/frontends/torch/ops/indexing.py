@@ -89,7 +89,7 @@ def _embedding_bag(n: AtenLoweringContext) -> Results:
         padding_idx=n["padding_idx"],
         outputs=1,
     )
-    if any(n.wants(i) for i in (1, 2, 3)):
+    if any(n.has_readers(i) for i in (1, 2, 3)):
         raise NotLowered("only the bags are supported as results")
     return [str(bags), None, None, None]
 
@@ -123,7 +123,7 @@ def _ranked(n: AtenLoweringContext, place: Callable[[str, int], str | int]) -> R
     values, places = (str(v) for v in n.b.sort(x, dim=dim, descending=False, stable=True))
     at = place(values, length)
     results = []
-    for line in (values, places) if "dim" in n.args and n.wants(1) else (values,):
+    for line in (values, places) if "dim" in n.args and n.has_readers(1) else (values,):
         if isinstance(at, str):
             one = str(n.b.gather(line, at, dim=dim))
         else:

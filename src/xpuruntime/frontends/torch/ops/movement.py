@@ -77,7 +77,9 @@ def _split(n: AtenLoweringContext) -> Results:
 
 def _unbind(n: AtenLoweringContext) -> Results:
     dim = n["dim"]
-    return [str(n.b.select(n.x, dim=dim, index=i)) if n.wants(i) else None for i in range(len(n.results))]
+    return [
+        str(n.b.select(n.x, dim=dim, index=i)) if n.has_readers(i) else None for i in range(len(n.results))
+    ]
 
 
 def _place(n: AtenLoweringContext) -> dict[str, Any]:
@@ -117,7 +119,7 @@ def _as_strided(n: AtenLoweringContext) -> Results:
         raise NotLowered("its sizes are symbolic")
     last = offset + sum((d - 1) * s for d, s in zip(size, stride, strict=True))
     if math.prod(size) and last >= math.prod(n.spec().shape):
-        raise NotLowered("it reads beyond the tensor")
+        raise NotLowered("it reads out of bounds of the tensor")
     return str(n.b.as_strided(n.x, size=size, stride=stride, offset=offset))
 
 

@@ -52,7 +52,7 @@ def _instance_norm(n: AtenLoweringContext) -> Results:
 def _batch_norm(n: AtenLoweringContext) -> Results:
     """Lower batch_norm by running statistics. The other results are empty."""
     n.ignore("momentum")
-    if n.wants(1) or n.wants(2):
+    if n.has_readers(1) or n.has_readers(2):
         raise NotLowered("its statistics are read, which inference does not compute")
     operands = [n.opt("weight"), n.opt("bias"), n.t("running_mean"), n.t("running_var")]
     return [str(n.b.batch_norm(n.x, *operands, eps=n["eps"])), None, None]

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from .context import AtenLoweringContext, OpLowering, Results, listed
+from .context import AtenLoweringContext, OpLowering, Results, per_dim
 
 __all__ = ["LOWERINGS", "window"]
 
 
 def window(n: AtenLoweringContext, rank: int) -> dict[str, Any]:
     """Return the attributes of a pooling window; the default stride is the kernel size."""
-    kernel = listed(n["kernel_size"], rank)
+    kernel = per_dim(n["kernel_size"], rank)
     dilation = n["dilation"] if "dilation" in n.args else 1
     return {
         "kernel_size": kernel,
-        "stride": listed(n["stride"], rank) or kernel,
-        "padding": listed(n["padding"], rank),
-        "dilation": listed(dilation, rank),
+        "stride": per_dim(n["stride"], rank) or kernel,
+        "padding": per_dim(n["padding"], rank),
+        "dilation": per_dim(dilation, rank),
         "ceil_mode": n["ceil_mode"],
     }
 
@@ -41,7 +41,7 @@ def _max(rank: int, *, indices: bool = False) -> OpLowering:
 
 def _adaptive(op: str, rank: int, *, indices: bool = False) -> OpLowering:
     def lower(n: AtenLoweringContext) -> Results:
-        size = listed(n["output_size"], rank)
+        size = per_dim(n["output_size"], rank)
         count = n.needed(2) if indices else 1
         outputs = n.b.call(op, n.x, output_size=size, outputs=count)
         return outputs if isinstance(outputs, str) else list(outputs)
@@ -52,7 +52,7 @@ def _adaptive(op: str, rank: int, *, indices: bool = False) -> OpLowering:
 def _unpool(rank: int) -> OpLowering:
     def lower(n: AtenLoweringContext) -> Results:
         n.ignore("stride", "padding")  # output_size determines the result
-        size = listed(n["output_size"], rank)
+        size = per_dim(n["output_size"], rank)
         return str(n.b.max_unpool(n.x, n.t("indices"), output_size=size))
 
     return lower
