@@ -252,7 +252,7 @@ def test_a_slice_of_a_symbolic_dim_that_may_be_shorter_is_not_guessed() -> None:
         )
 
     assert (
-        made(512).node("y").attrs["reason"] == "it slices up to 512 of a symbolic dim, which may be shorter"
+        made(512).node("y").attrs["reason"] == "it slices a symbolic dim up to 512, and the dim may be shorter"
     )
     assert ops(made(2**31 - 1)) == ["slice"]
 

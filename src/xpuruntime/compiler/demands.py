@@ -22,7 +22,7 @@ from ..kernels import has_kernel, offers
 from ..kernels.catalogue import kernels_of
 from ..kernels.kernel import NodeCall, Operand
 from ..kernels.user import user_kernels
-from ..passes._lib.context import PassContext
+from ..passes.context import PassContext
 from ..policies import KernelPolicy, NodeFacts, Policy
 from ..registered import registered_kernels
 from ..types import DType

@@ -18,7 +18,7 @@ from ..errors import IrError
 from ..ir import OPS, Graph, Node, Output, State, Value, family_of
 from ..ir.build import make_node
 from ..types import DType
-from ._lib.context import PassContext
+from .context import PassContext
 from ._lib.known import known_values
 
 __all__ = ["FAMILIES", "run"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from ..ir import Editor, Graph, Node
-from ._lib.context import PassContext
+from .context import PassContext
 from ._lib.known import known_values
 
 __all__ = ["run"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..ir import OPS, Graph, Input, Node, Output, State
-from ._lib.context import PassContext
+from .context import PassContext
 
 __all__ = ["run"]
 

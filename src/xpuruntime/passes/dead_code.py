@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..ir import OPS, Editor, Graph, Node
-from ._lib.context import PassContext
+from .context import PassContext
 
 __all__ = ["run"]
 

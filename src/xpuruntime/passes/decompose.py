@@ -11,7 +11,7 @@ from typing import Any
 
 from ..ir import Editor, Graph, Node
 from ..types import DType
-from ._lib.context import PassContext
+from .context import PassContext
 from ._lib.expansion import Expansion
 from .expand_recurrent import expand_recurrent
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..ir import Editor, Graph, Node
 from ..types import DType
-from ._lib.context import PassContext
+from .context import PassContext
 from ._lib.known import known_values
 
 __all__ = ["run", "split"]

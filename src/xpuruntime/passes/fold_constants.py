@@ -15,7 +15,7 @@ from ..errors import IrError
 from ..ir import MAX_CONST_ELEMENTS, OPS, Const, Editor, Graph, Node
 from ..ir.interp import evaluate
 from ..types import DType
-from ._lib.context import PassContext
+from .context import PassContext
 from ._lib.known import elements
 
 __all__ = ["run"]

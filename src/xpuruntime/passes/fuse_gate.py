@@ -8,7 +8,7 @@ Only for few rows (decoding), where each intermediate result costs a launch. Wit
 from __future__ import annotations
 
 from ..ir import Editor, Graph, Node
-from ._lib.context import PassContext
+from .context import PassContext
 from ._lib.known import elements, known_values
 
 __all__ = ["few_rows", "run"]

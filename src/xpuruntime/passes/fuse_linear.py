@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..ir import Editor, Graph, Node
-from ._lib.context import PassContext
+from .context import PassContext
 from ._lib.known import known_values
 from .fuse_conv import combined_bias, find_groups
 

@@ -6,7 +6,7 @@ Only for few rows: each thread of the layer recomputes the normalized rows, whic
 from __future__ import annotations
 
 from ..ir import Editor, Graph, Node
-from ._lib.context import PassContext
+from .context import PassContext
 from ._lib.known import known_values
 from .fuse_gate import few_rows
 

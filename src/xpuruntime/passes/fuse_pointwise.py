@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from ..ir import OPS, Attrs, Graph, Node, Value, body_of
 from ..ir.rewrite import ordered, sources_of
 from ..types import DimLike, DType
-from ._lib.context import PassContext
+from .context import PassContext
 from ._lib.known import known_values
 
 __all__ = [

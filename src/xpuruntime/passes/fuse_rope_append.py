@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ..ir import Editor, Graph, Node, sources_of
 from ..types import DType
 from . import cse, simplify
-from ._lib.context import PassContext
+from .context import PassContext
 from ._lib.known import known_values
 
 __all__ = ["run"]

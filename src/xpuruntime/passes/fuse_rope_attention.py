@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ..ir import Editor, Graph, Node, sources_of
 from ..ir.build import make_node
-from ._lib.context import PassContext
+from .context import PassContext
 
 __all__ = ["run"]
 

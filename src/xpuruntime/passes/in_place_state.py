@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..ir import Graph, Node
-from ._lib.context import PassContext
+from .context import PassContext
 
 __all__ = ["UPDATES", "run"]
 

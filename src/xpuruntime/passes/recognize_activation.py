@@ -13,7 +13,7 @@ from typing import Any as AnyType
 
 from ..ir import Editor, Graph, Match, Node
 from ..ir.match import Any, Number, Op, Pattern
-from ._lib.context import PassContext
+from .context import PassContext
 from ._lib.pattern_rules import Make, PatternRule, apply_patterns
 
 __all__ = ["run"]

@@ -17,7 +17,7 @@ from ..errors import IrError
 from ..ir import Editor, Graph, Node, sources_of
 from ..types import DType, TensorSpec
 from . import simplify
-from ._lib.context import PassContext
+from .context import PassContext
 from ._lib.known import splat
 
 __all__ = ["run"]

@@ -25,7 +25,7 @@ from ..errors import IrError
 from ..ir import OPS, Editor, Graph, Node, family_of, sources_of
 from ..ir.interp import evaluate
 from ..types import DType
-from ._lib.context import PassContext
+from .context import PassContext
 from ._lib.known import elements
 
 __all__ = ["run"]

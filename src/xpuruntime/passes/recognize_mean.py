@@ -8,7 +8,7 @@ avg_pool(x, the size of x)        ->  mean(x, spatial dims)      without padding
 from __future__ import annotations
 
 from ..ir import Editor, Graph, Node
-from ._lib.context import PassContext
+from .context import PassContext
 from ._lib.pattern_utils import spec_of
 
 __all__ = ["run"]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ..ir import Const, Editor, Graph, Match, Node, Weight
 from ..ir.match import Any, Op
 from ..types import TensorSpec
-from ._lib.context import PassContext
+from .context import PassContext
 from ._lib.pattern_rules import PatternRule, apply_patterns
 
 __all__ = ["run"]

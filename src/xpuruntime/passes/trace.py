@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ..ir import Graph, Node, is_view
 from ..types import DType
 from . import apply, find_passes
-from ._lib.context import PassContext
+from .context import PassContext
 from ._lib.known import known_values
 
 __all__ = ["PassTrace", "dispatches", "trace_passes", "trace_table"]

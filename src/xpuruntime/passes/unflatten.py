@@ -10,7 +10,7 @@ from typing import Any
 
 from ..ir import Editor, Graph, Node
 from . import simplify
-from ._lib.context import PassContext
+from .context import PassContext
 from ._lib.pattern_utils import producer_of, spec_of
 
 __all__ = ["run"]

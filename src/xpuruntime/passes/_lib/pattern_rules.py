@@ -10,7 +10,7 @@ from ...decisions import Support
 from ...errors import IrError
 from ...ir import Editor, Graph, Match, Node, find
 from ...ir.match import Op
-from .context import PassContext
+from ..context import PassContext
 
 __all__ = ["Make", "PatternRule", "apply_patterns"]
 

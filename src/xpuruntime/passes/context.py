@@ -8,9 +8,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ...decisions import Support
-from ...ir import Graph, Node, Weight
-from ...types import DType
+from ..decisions import Support
+from ..ir import Graph, Node, Weight
+from ..types import DType
 
 __all__ = ["PassContext"]
 
