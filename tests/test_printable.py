@@ -128,7 +128,7 @@ def test_the_command_line(model: Path, verb: tuple[str, ...]) -> None:
 
 def test_an_ascii_terminal_gets_escapes(tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
-    from xpuruntime.testing.onnx_models import small_classifier
+    from support.onnx_models import small_classifier
 
     onnx.save(small_classifier(), path := tmp_path / "modèle→.onnx")
     environment = os.environ | {

@@ -10,7 +10,7 @@ import numpy as np
 
 import xpuruntime as xrt
 from examples.zoo import DATA, MODELS, ZooModel, read_page
-from xpuruntime.inference.conditioning import MARGIN, WIDEST, sensitivity, widened
+from xpuruntime.inference.self_check.conditioning import MARGIN, WIDEST, sensitivity, widened
 from xpuruntime.numerics import compare, compare_all, tolerance_for
 from xpuruntime.runtime.device import cpu
 from xpuruntime.workbench.bench import bench

@@ -28,7 +28,7 @@ _PUBLIC: dict[str, str] = {
     "CompiledProgram": "program.program",
     "CpuBackend": "runtime.backends",
     "CudaBackend": "runtime.backends",
-    "DAGExecutor": "inference.partitioned",
+    "DAGExecutor": "inference.partitioned.dag_executor",
     "Device": "runtime.device",
     "DeviceBuffer": "runtime.buffer",
     "Executor": "runtime.executor",
@@ -123,7 +123,7 @@ if TYPE_CHECKING:
     from .frontends.onnx.importer import load_onnx as load_onnx
     from .frontends.torch.importer import extract_ir as extract_ir
     from .inference import ops as ops
-    from .inference.partitioned import DAGExecutor as DAGExecutor
+    from .inference.partitioned.dag_executor import DAGExecutor as DAGExecutor
     from .inference.session import InferenceSession as InferenceSession
     from .inference.user_kernels import kernel as kernel
     from .inference.user_kernels import register_kernel as register_kernel

@@ -12,8 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-
-from xpuruntime.testing.onnx_models import small_classifier
+from support.onnx_models import small_classifier
 
 ort = pytest.mark.skipif(not importlib.util.find_spec("onnxruntime"), reason="needs onnxruntime")
 

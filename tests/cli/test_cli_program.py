@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.native import compile_native
 
 from xpuruntime import ir
-from xpuruntime.testing.native import compile_native
 
 onnx = pytest.importorskip("onnx")
 

@@ -16,7 +16,7 @@ from xpuruntime.errors import InternalError, ModelError
 from xpuruntime.fault_reports import report_folders, reports_into
 from xpuruntime.frontends.onnx import lower as onnx_lower
 from xpuruntime.frontends.torch import lower as torch_lower
-from xpuruntime.inference.timeouts import call_within
+from xpuruntime.inference.execution.timeouts import call_within
 from xpuruntime.passes import PASSES
 
 onnx = pytest.importorskip("onnx")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.kernel_cases import check_cases
+from support.kernel_inputs import EVERY, LEVELS, Cases, channels_last, levels
 
 from xpuruntime.kernels import indexing, places
-from xpuruntime.testing.kernel_cases import check_cases
-from xpuruntime.testing.kernel_inputs import EVERY, LEVELS, Cases, channels_last, levels
 
 KERNELS = (*indexing.KERNELS, *places.KERNELS)
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.kernel_cases import check_cases
+from support.kernel_inputs import EVERY, FLOATS, Cases, channels_last, levels
 
 from xpuruntime.kernels import distance, rnn, scan, signal, sort
-from xpuruntime.testing.kernel_cases import check_cases
-from xpuruntime.testing.kernel_inputs import EVERY, FLOATS, Cases, channels_last, levels
 
 KERNELS = (*scan.KERNELS, *sort.KERNELS, *distance.KERNELS, *rnn.KERNELS, *signal.KERNELS)
 

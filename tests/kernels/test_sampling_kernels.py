@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.kernel_cases import check_cases
+from support.kernel_inputs import EVERY, FLOATS, Cases, channels_last, levels
 
 from xpuruntime.kernels import creation, narrow, quant, resize
-from xpuruntime.testing.kernel_cases import check_cases
-from xpuruntime.testing.kernel_inputs import EVERY, FLOATS, Cases, channels_last, levels
 from xpuruntime.types import DType
 
 KERNELS = (*resize.KERNELS, *creation.KERNELS, *quant.KERNELS, *narrow.KERNELS)

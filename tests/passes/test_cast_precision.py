@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch")
 
 from xpuruntime.frontends.torch import import_torch  # noqa: E402
 from xpuruntime.inference import InferenceSession  # noqa: E402
-from xpuruntime.passes.context import PassContext  # noqa: E402
 from xpuruntime.passes.cast_precision import run  # noqa: E402
+from xpuruntime.passes.context import PassContext  # noqa: E402
 from xpuruntime.policies import ExecutionPolicy  # noqa: E402
 from xpuruntime.types import DType  # noqa: E402
 

@@ -182,7 +182,7 @@ def test_a_model_that_amplifies_rounding_gets_a_wider_tolerance_and_is_told() ->
     """x @ v @ w less what that is for the sample, to 4 digits: almost everything cancels, so the inputs' last bits count."""
     from onnx import TensorProto, helper, numpy_helper
 
-    from xpuruntime.inference.conditioning import WIDEST
+    from xpuruntime.inference.self_check.conditioning import WIDEST
 
     random = np.random.default_rng(5)
     x = Inputs().samples([TensorSpec((1, 64), DType.FLOAT32, "x")])[0]["x"]

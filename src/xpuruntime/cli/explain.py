@@ -68,7 +68,7 @@ def explain(
 
 def _to_plan(model: str) -> Any:
     """Return the model; a compiled program as one whose native code is not loaded."""
-    from ..inference.programs import is_program, open_program
+    from ..inference.models.programs import is_program, open_program
 
     return replace(open_program(model), plan_only=True) if is_program(model) else model
 

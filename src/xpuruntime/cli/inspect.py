@@ -59,7 +59,7 @@ def inspect(
     """Show inputs, outputs, ops, parameters, and which engine takes the model here and why another does not; of a compiled program
     its kernels, memory, binaries and decisions.
     """
-    from ..inference.programs import holds_program
+    from ..inference.models.programs import holds_program
 
     if holds_program(model):
         if passes:

@@ -47,8 +47,8 @@ from . import recognize_causal as recognize_causal
 from . import recognize_mean as recognize_mean
 from . import recognize_norm as recognize_norm
 from . import recognize_rope as recognize_rope
-from .context import PassContext
 from ._lib.selection import LEVELS, chosen_names
+from .context import PassContext
 
 __all__ = ["LEVELS", "PASSES", "GraphPass", "PassContext", "apply", "find_passes", "laid_out", "run_passes"]
 

@@ -18,8 +18,8 @@ from ..errors import IrError
 from ..ir import OPS, Graph, Node, Output, State, Value, family_of
 from ..ir.build import make_node
 from ..types import DType
-from .context import PassContext
 from ._lib.known import known_values
+from .context import PassContext
 
 __all__ = ["FAMILIES", "run"]
 

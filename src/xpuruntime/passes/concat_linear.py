@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import defaultdict
 
 from ..ir import Editor, Graph, Node
-from .context import PassContext
 from ._lib.known import known_values
+from .context import PassContext
 
 __all__ = ["run"]
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from ..ir import Editor, Graph, Node
 from ..types import DType
-from .context import PassContext
 from ._lib.expansion import Expansion
+from .context import PassContext
 from .expand_recurrent import expand_recurrent
 
 __all__ = ["EXPANSIONS", "run"]

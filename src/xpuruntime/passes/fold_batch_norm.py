@@ -15,8 +15,8 @@ from typing import Any
 
 from ..ir import Editor, Graph, Node
 from ..types import DType
-from .context import PassContext
 from ._lib.known import known_values
+from .context import PassContext
 
 __all__ = ["run", "split"]
 

@@ -15,8 +15,8 @@ from ..errors import IrError
 from ..ir import MAX_CONST_ELEMENTS, OPS, Const, Editor, Graph, Node
 from ..ir.interp import evaluate
 from ..types import DType
-from .context import PassContext
 from ._lib.known import elements
+from .context import PassContext
 
 __all__ = ["run"]
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from ..ir import Editor, Graph, Node
-from .context import PassContext
 from ._lib.epilogue import Epilogue, grow
 from ._lib.known import known_values
+from .context import PassContext
 
 __all__ = ["combined_bias", "run"]
 

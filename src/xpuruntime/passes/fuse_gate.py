@@ -8,8 +8,8 @@ Only for few rows (decoding), where each intermediate result costs a launch. Wit
 from __future__ import annotations
 
 from ..ir import Editor, Graph, Node
-from .context import PassContext
 from ._lib.known import elements, known_values
+from .context import PassContext
 
 __all__ = ["few_rows", "run"]
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from ..ir import OPS, Attrs, Graph, Node, Value, body_of
 from ..ir.rewrite import ordered, sources_of
 from ..types import DimLike, DType
-from .context import PassContext
 from ._lib.known import known_values
+from .context import PassContext
 
 __all__ = [
     "MAX_MEMBERS",

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from ..ir import Editor, Graph, Node, sources_of
 from ..types import DType
 from . import cse, simplify
-from .context import PassContext
 from ._lib.known import known_values
+from .context import PassContext
 
 __all__ = ["run"]
 

@@ -13,8 +13,8 @@ from typing import Any as AnyType
 
 from ..ir import Editor, Graph, Match, Node
 from ..ir.match import Any, Number, Op, Pattern
-from .context import PassContext
 from ._lib.pattern_rules import Make, PatternRule, apply_patterns
+from .context import PassContext
 
 __all__ = ["run"]
 

@@ -17,8 +17,8 @@ from ..errors import IrError
 from ..ir import Editor, Graph, Node, sources_of
 from ..types import DType, TensorSpec
 from . import simplify
-from .context import PassContext
 from ._lib.known import splat
+from .context import PassContext
 
 __all__ = ["run"]
 

@@ -25,8 +25,8 @@ from ..errors import IrError
 from ..ir import OPS, Editor, Graph, Node, family_of, sources_of
 from ..ir.interp import evaluate
 from ..types import DType
-from .context import PassContext
 from ._lib.known import elements
+from .context import PassContext
 
 __all__ = ["run"]
 

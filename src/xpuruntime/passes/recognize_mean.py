@@ -8,8 +8,8 @@ avg_pool(x, the size of x)        ->  mean(x, spatial dims)      without padding
 from __future__ import annotations
 
 from ..ir import Editor, Graph, Node
-from .context import PassContext
 from ._lib.pattern_utils import spec_of
+from .context import PassContext
 
 __all__ = ["run"]
 

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from ..ir import Const, Editor, Graph, Match, Node, Weight
 from ..ir.match import Any, Op
 from ..types import TensorSpec
-from .context import PassContext
 from ._lib.pattern_rules import PatternRule, apply_patterns
+from .context import PassContext
 
 __all__ = ["run"]
 

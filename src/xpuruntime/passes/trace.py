@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from ..ir import Graph, Node, is_view
 from ..types import DType
 from . import apply, find_passes
-from .context import PassContext
 from ._lib.known import known_values
+from .context import PassContext
 
 __all__ = ["PassTrace", "dispatches", "trace_passes", "trace_table"]
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from ..ir import Editor, Graph, Node
 from . import simplify
-from .context import PassContext
 from ._lib.pattern_utils import producer_of, spec_of
+from .context import PassContext
 
 __all__ = ["run"]
 

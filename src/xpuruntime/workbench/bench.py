@@ -22,8 +22,8 @@ import numpy as np
 
 from ..errors import RunError
 from ..frontends.model_file import open_model
-from ..inference.conditioning import sensitivity, widened
-from ..inference.reference import reference_outputs
+from ..inference.self_check.conditioning import sensitivity, widened
+from ..inference.self_check.onnx_reference import reference_outputs
 from ..numerics import tolerance_for
 from ..protocols import Array, ModelSource
 from ..runtime.device import cpu

@@ -12,8 +12,8 @@ from typing import Any
 from ..decisions import Decision
 from ..errors import EngineUnavailable
 from ..frontends.model_file import open_model
-from ..inference.conditioning import MARGIN, sensitivity, widened
-from ..inference.reference import reference_outputs
+from ..inference.self_check.conditioning import MARGIN, sensitivity, widened
+from ..inference.self_check.onnx_reference import reference_outputs
 from ..numerics import tolerance_for
 from ..protocols import Array, ModelSource
 from .agreement import CompareReport, Pair, Progress, run_all, vacuous, worst

@@ -3,7 +3,7 @@
 FILE.npz            every array in it, by the inputs' names
 NAME=FILE.npy       one input; the name may be left out where the model has one input
 NAME=FILE.png       one image: Pillow decodes it, ``ImageRecipe`` says how it becomes a tensor
-nothing             ``inference.recipe.sample_feeds``: the same seed gives the same arrays everywhere
+nothing             ``inference.execution.seeded_inputs.sample_feeds``: the same seed gives the same arrays everywhere
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError, StoreError
-from ..inference.recipe import sample_feeds
+from ..inference.execution.seeded_inputs import sample_feeds
 from ..protocols import Array
 from ..types import DType, TensorSpec
 

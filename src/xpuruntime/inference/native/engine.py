@@ -18,13 +18,13 @@ from ...protocols import Artifact, DeviceFact, EngineRequest, ModelSource
 from ...registered import registered_kernels
 from ...runtime.demands import broken_rule
 from ...types import DType
-from ..programs import buckets_of
+from ..models.programs import buckets_of
 from .executable import NativeExecutable
+from .explained_program import PlannedProgram
+from .library_refusals import kernel_policy
 from .model import native_model
-from .places import device_facts, reaches, target_of
-from .planned import PlannedProgram
-from .refusals import kernel_policy
-from .sources import Compiled, Given
+from .program_source import Compiled, Given
+from .targets import device_facts, reaches, target_of
 
 __all__ = ["build", "compiler_facts", "devices", "fingerprint", "load", "supports", "version"]
 
