@@ -63,7 +63,7 @@ def _below(graph: Graph, node: Node) -> set[str]:
 
 
 def _in_order(graph: Graph, predecessors: Mapping[str, set[str]]) -> tuple[Node, ...]:
-    """Return the nodes in order, with each node after those it predecessors for. Cycles are ignored."""
+    """Return the nodes in order, with each node after its ``predecessors``. Cycles are ignored."""
     placed: dict[str, Node] = {}
     pending: set[str] = set()
 

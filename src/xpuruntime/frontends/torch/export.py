@@ -66,7 +66,7 @@ def find_torch() -> Any:
 
 
 def error_source(name: str) -> str:
-    """Return the error_source of messages."""
+    """Return the subject of error messages."""
     return f"extract_ir({name!r})"
 
 
