@@ -11,9 +11,9 @@ from typing import Any
 
 from ..ir import Editor, Graph, Node
 from ..types import DType
+from ._lib.expand_recurrent import expand_recurrent
 from ._lib.expansion import Expansion
 from .context import PassContext
-from .expand_recurrent import expand_recurrent
 
 __all__ = ["EXPANSIONS", "run"]
 

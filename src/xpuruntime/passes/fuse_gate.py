@@ -8,19 +8,10 @@ Only for few rows (decoding), where each intermediate result costs a launch. Wit
 from __future__ import annotations
 
 from ..ir import Editor, Graph, Node
-from ._lib.known import elements, known_values
+from ._lib.known import few_rows, known_values
 from .context import PassContext
 
-__all__ = ["few_rows", "run"]
-
-
-def few_rows(node: Node, most: int) -> bool:
-    """Return whether a layer's result has floats in at most ``most`` rows."""
-    spec = node.outputs[0].spec
-    count, width = elements(spec), spec.shape[-1] if spec is not None and spec.rank else 0
-    if spec is None or not count or not isinstance(width, int) or not spec.dtype.is_float:
-        return False
-    return count // width <= most
+__all__ = ["run"]
 
 
 def run(graph: Graph, context: PassContext | None = None) -> Graph:

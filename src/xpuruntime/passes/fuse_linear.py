@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from ..ir import Editor, Graph, Node
+from ._lib.epilogue import combined_bias, find_groups
 from ._lib.known import known_values
 from .context import PassContext
-from .fuse_conv import combined_bias, find_groups
 
 __all__ = ["run"]
 

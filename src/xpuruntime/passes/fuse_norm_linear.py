@@ -6,9 +6,8 @@ Only for few rows: each thread of the layer recomputes the normalized rows, whic
 from __future__ import annotations
 
 from ..ir import Editor, Graph, Node
-from ._lib.known import known_values
+from ._lib.known import few_rows, known_values
 from .context import PassContext
-from .fuse_gate import few_rows
 
 __all__ = ["run"]
 

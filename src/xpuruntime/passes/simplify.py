@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from ..errors import IrError
 from ..ir import Editor, Graph, Node
-from . import simplify_math, simplify_views
+from ._lib import simplify_math, simplify_views
 from .context import PassContext
 
 __all__ = ["run"]

@@ -7,7 +7,7 @@ import math
 from ...ir import OPS, Graph, Node
 from ...types import TensorSpec
 
-__all__ = ["elements", "is_known", "known_values", "splat"]
+__all__ = ["elements", "few_rows", "is_known", "known_values", "splat"]
 
 
 def elements(spec: TensorSpec | None) -> int | None:
@@ -46,3 +46,12 @@ def splat(graph: Graph, operand: object) -> float | None:
     values = literal.numpy().reshape(-1)
     first = values[0]
     return float(first) if bool((values == first).all()) else None
+
+
+def few_rows(node: Node, most: int) -> bool:
+    """Return whether a layer's result has floats in at most ``most`` rows."""
+    spec = node.outputs[0].spec
+    count, width = elements(spec), spec.shape[-1] if spec is not None and spec.rank else 0
+    if spec is None or not count or not isinstance(width, int) or not spec.dtype.is_float:
+        return False
+    return count // width <= most

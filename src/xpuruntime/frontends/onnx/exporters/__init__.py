@@ -13,7 +13,7 @@ __all__ = ["EXPORTERS", "MIN_OPSETS", "Exporter", "NodeExport", "OnnxGraphBuilde
 
 _FILES = (pointwise, activation, algebra, movement, indexing, creation, pool, norm, layers)
 
-EXPORTERS: Mapping[str, Exporter] = joined("the form of", (file.EXPORTERS for file in _FILES))
+EXPORTERS: Mapping[str, Exporter] = joined("exporter of", (file.EXPORTERS for file in _FILES))
 
 MIN_OPSETS: Mapping[str, int] = MappingProxyType(
     {

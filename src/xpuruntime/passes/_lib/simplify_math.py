@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ..ir import OPS, Editor, Node, infer
-from ..types import DType
-from ._lib.pattern_utils import forward, number, producer_of, spec_of
+from ...ir import OPS, Editor, Node, infer
+from ...types import DType
+from .pattern_utils import forward, number, producer_of, spec_of
 
 __all__ = ["ALL_OPS", "RULES"]
 

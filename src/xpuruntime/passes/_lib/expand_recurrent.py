@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..types import DType
-from ._lib.expansion import Expansion
+from ...types import DType
+from .expansion import Expansion
 
 __all__ = ["expand_recurrent"]
 

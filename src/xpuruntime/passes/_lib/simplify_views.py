@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..ir import OPS, Const, Editor, Node, infer
-from ..types import TensorSpec
-from ._lib.known import elements
-from ._lib.pattern_utils import forward, producer_of, spec_of
+from ...ir import OPS, Const, Editor, Node, infer
+from ...types import TensorSpec
+from .known import elements
+from .pattern_utils import forward, producer_of, spec_of
 
 __all__ = ["ALL_OPS", "RULES"]
 
