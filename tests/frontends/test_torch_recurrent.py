@@ -135,6 +135,6 @@ def test_another_shape_of_pytorchs_takes_the_layer_apart() -> None:
 def test_a_layer_is_not_taken_apart_with_a_dim_too_many() -> None:
     program, layer = forged(Flat(nn.LSTM(5, 7)))
     with pytest.raises(
-        ModelError, match=rf"dim too many.*{layer.name}: \[1, 1, 3, 7\].*another version of PyTorch"
+        ModelError, match=rf"an extra dim.*{layer.name}: \[1, 1, 3, 7\].*another version of PyTorch"
     ):
         refuse_extra_dims(program, "test")
