@@ -51,9 +51,7 @@ def has_readers(node: Any, position: int) -> bool:
 
     if isinstance(node.meta["val"], torch.Tensor):
         return True
-    return any(
-        u.target is operator.getitem and u.args[1] == position and u.users for u in node.users
-    )
+    return any(u.target is operator.getitem and u.args[1] == position and u.users for u in node.users)
 
 
 def dense(node: Any) -> frozenset[str]:
