@@ -14,7 +14,7 @@ __version__ = "0.1.0"
 _PUBLIC: dict[str, str] = {
     # running
     "InferenceSession": "inference.session",
-    "extract_ir": "frontends.torch",
+    "extract_ir": "frontends.torch.importer",
     "Receipt": "profiler.receipt",
     "profile": "profiler.trace",
     "ops": "inference",
@@ -24,7 +24,7 @@ _PUBLIC: dict[str, str] = {
     "generate": "llm.generate",
     # programs and devices
     "compile": "compiler.pipeline",
-    "load_onnx": "frontends.onnx",
+    "load_onnx": "frontends.onnx.importer",
     "CompiledProgram": "program.program",
     "CpuBackend": "runtime.backends",
     "CudaBackend": "runtime.backends",
@@ -136,8 +136,8 @@ if TYPE_CHECKING:
     from .errors import UnavailableError as UnavailableError
     from .errors import WrongResult as WrongResult
     from .errors import XpuError as XpuError
-    from .frontends.onnx import load_onnx as load_onnx
-    from .frontends.torch import extract_ir as extract_ir
+    from .frontends.onnx.importer import load_onnx as load_onnx
+    from .frontends.torch.importer import extract_ir as extract_ir
     from .inference import ops as ops
     from .inference.partitioned.dag_executor import DAGExecutor as DAGExecutor
     from .inference.session import InferenceSession as InferenceSession

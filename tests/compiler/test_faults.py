@@ -22,7 +22,7 @@ from xpuruntime.decisions import Reason, Support
 from xpuruntime.errors import BuildError, InternalError, IrError, OutOfMemory
 from xpuruntime.kernels import catalogue
 from xpuruntime.kernels.kernel import Kernel
-from xpuruntime.passes import PASSES, Pass, layout
+from xpuruntime.passes import PASSES, GraphPass, layout
 from xpuruntime.policies import KernelPolicy, Rule
 
 
@@ -73,7 +73,7 @@ def check_report(error: InternalError, graph: ir.Graph, part: str) -> None:
     assert error.to_json()["reproduction"] == error.folder
 
 
-def broken_pass(monkeypatch: pytest.MonkeyPatch, step: Pass, error: Any = boom) -> None:
+def broken_pass(monkeypatch: pytest.MonkeyPatch, step: GraphPass, error: Any = boom) -> None:
     if step.physical:
         monkeypatch.setattr(layout, "assign_layouts", error)
         return
@@ -82,7 +82,9 @@ def broken_pass(monkeypatch: pytest.MonkeyPatch, step: Pass, error: Any = boom) 
 
 
 @pytest.mark.parametrize("step", PASSES, ids=lambda p: p.name)
-def test_a_pass_that_fails_is_named_with_node_and_source(step: Pass, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_that_fails_is_named_with_node_and_source(
+    step: GraphPass, monkeypatch: pytest.MonkeyPatch
+) -> None:
     broken_pass(monkeypatch, step)
     graph = net()
     with pytest.raises(InternalError, match=r"'Conv_0', layer1\.conv, model\.py:12") as caught:
@@ -93,7 +95,9 @@ def test_a_pass_that_fails_is_named_with_node_and_source(step: Pass, monkeypatch
 
 
 @pytest.mark.parametrize("step", PASSES, ids=lambda p: p.name)
-def test_a_pass_that_breaks_a_law_of_the_ir_is_our_fault(step: Pass, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_that_breaks_a_law_of_the_ir_is_our_fault(
+    step: GraphPass, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def illegal(*_: Any, **__: Any) -> Any:
         raise IrError("add %x", "takes two operands")
 

@@ -342,12 +342,12 @@ QWEN2_5_1_5B = {
 
 def test_qwen2_5_1_5b_decodes_in_far_fewer_dispatches_than_the_specification_asks() -> None:
     from xpuruntime.llm.build import FUSIONS
-    from xpuruntime.passes import Context, run_passes
+    from xpuruntime.passes import PassContext, run_passes
 
     config = DecoderConfig.from_json(QWEN2_5_1_5B)
     assert sum(int(np.prod(s)) for s in config.shapes().values()) == 1_543_714_304
     graph = decoder_graph(config, length=1, capacity=2048)
-    there = Context(has_kernel=lambda op: op != "rope_attention")  # as on processors
+    there = PassContext(has_kernel=lambda op: op != "rope_attention")  # as on processors
     fused = dispatches(run_passes(graph, FUSIONS, context=there))
     assert fused == 6 * 28 + 4
     assert fused + 28 == 200 < 1038  # attention over 2,048 keys is two calls: parts, and what joins them

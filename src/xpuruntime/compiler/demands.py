@@ -21,7 +21,7 @@ from ..kernels import has_kernel, offers
 from ..kernels.catalogue import kernels_of
 from ..kernels.kernel import NodeCall, Operand
 from ..kernels.user import user_kernels
-from ..passes.context import Context
+from ..passes.context import PassContext
 from ..policies import KernelPolicy, NodeFacts, Policy
 from ..registered import registered_kernels
 from ..types import DType
@@ -64,14 +64,14 @@ class Demands:
         self._forced = [r for layer in self.kernel.layers for r in layer.rules if r.use]
         self._of_users = bool(registered_kernels()) and bool(self.kernel.layers)
 
-    def context(self) -> Context:
+    def context(self) -> PassContext:
         """Return the predicates for the passes."""
-        return Context(
+        return PassContext(
             may_fuse=self._may_fuse,
             may_become=self._may_become,
             has_kernel=self._has_kernel,
             computes=self._computes,
-            few_rows=min((t.few_rows for t in self.targets), default=Context().few_rows),
+            few_rows=min((t.few_rows for t in self.targets), default=PassContext().few_rows),
             storage=self._storage,
             peek=lambda weight: weight.array() if weight.data else self.weights.get(weight.name),
         )

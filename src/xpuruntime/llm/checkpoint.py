@@ -91,7 +91,7 @@ def _from_folder(folder: Path) -> Checkpoint:
 
 
 def _from_module(module: Any) -> Checkpoint:
-    from ..frontends.torch import weights_of
+    from ..frontends.torch.importer import weights_of
 
     if getattr(module, "training", False):
         raise ModelError(type(module).__name__, "is in training mode", do="Call model.eval().")

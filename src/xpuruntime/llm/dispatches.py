@@ -18,7 +18,7 @@ from ..codegen.target import CodegenTarget
 from ..compiler.entrance import targets_of
 from ..ir import Graph
 from ..kernels import has_kernel
-from ..passes import PASSES, Context, decompose
+from ..passes import PASSES, PassContext, decompose
 from ..passes.trace import dispatches
 from ..policies import Resolved
 from ..policies.entrances import demanded
@@ -40,10 +40,10 @@ _log = logger("xpuruntime.session")
 _WRITTEN = frozenset(["rms_norm", "rope", "attention"])
 _BARE = ("fold_constants", "simplify", "cse", "dead_code", "in_place_state")
 _FUSIONS: tuple[tuple[str, ...], ...] = (
-    ("recognise_norm",),
-    ("recognise_rope",),
-    ("recognise_attention",),
-    ("recognise_activation",),
+    ("recognize_norm",),
+    ("recognize_rope",),
+    ("recognize_attention",),
+    ("recognize_activation",),
     ("fuse_linear",),
     ("concat_linear",),
     ("fuse_gate",),
@@ -70,7 +70,7 @@ class Dispatches:
 
 def written_out(graph: Graph) -> Graph:
     """Return the graph with norms, rotations and attention as plain operations, keys and values repeated for groups of heads."""
-    return decompose.run(graph, Context(has_kernel=lambda op: op not in _WRITTEN))
+    return decompose.run(graph, PassContext(has_kernel=lambda op: op not in _WRITTEN))
 
 
 def dispatch_table(

@@ -137,7 +137,7 @@ def _attempt(model: ModelSource, wanted: Wanted, store: Store) -> Loaded | Candi
         ModelError,
         IrError,
         EngineUnavailable,
-    ) as error:  # what has no ONNX form, or no package that writes it
+    ) as error:  # what has no ONNX equivalent, or no package that writes it
         why = f"{error.who} {error.what}" + (f": {error.got}" if error.got else "")
         return Candidate(wanted.name, Reason.FORMAT_UNSUPPORTED, why, error.do)
     met: dict[str, tuple[str, str]] = {}

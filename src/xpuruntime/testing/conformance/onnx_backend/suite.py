@@ -78,7 +78,7 @@ class Lowered:
 
 def lowered(case: Case, feeds: Mapping[str, Any]) -> Lowered:
     """The frontend's graph. Inputs that decide shapes are bound where the model is not lowered without. Raises XpuError."""
-    from ....frontends.onnx import import_onnx
+    from ....frontends.onnx.importer import import_onnx
     from ....ir import verify
 
     bound: dict[str, Any] = {}
@@ -152,7 +152,7 @@ def round_trip(model: Any, feeds: Mapping[str, Any], rtol: float = 1e-4, atol: f
     """Empty when ONNX -> IR -> ONNX gives on ONNX Runtime what the model itself gives there, else what differs. ``skipped: ...``
     where ONNX Runtime refuses the model itself. Raises XpuError where the graph cannot be read or written.
     """
-    from ....frontends.onnx import import_onnx
+    from ....frontends.onnx.importer import import_onnx
     from ....frontends.onnx_writer import to_onnx
 
     try:
