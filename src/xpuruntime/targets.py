@@ -1,4 +1,4 @@
-"""Where things run and what code is generated for, as data.
+"""Devices and code generation targets, as data.
 
 ``DeviceId`` is what a user writes (``cuda:0``, ``cpu``, ``npu``); ``TargetConfig`` is what the compiler reads.
 Field names of ``TargetConfig`` are those of the backend porting guide.
@@ -17,11 +17,11 @@ __all__ = ["CPU_NARROW", "CPU_WIDE", "CUDA_GPU", "DEVICE_KINDS", "TARGETS", "Dev
 DEVICE_KINDS: dict[str, str] = {
     "cpu": "the host processor",
     "cuda": "an NVIDIA GPU",
-    "gpu": "any GPU that the chosen engine reaches, whoever made it",
+    "gpu": "any GPU that the chosen engine supports, of any vendor",
     "npu": "a neural processing unit, through its vendor's engine",
     "metal": "an Apple GPU",
     "webgpu": "a GPU through WebGPU",
-    "auto": "let the engine's own device choice decide",
+    "auto": "the device that the engine chooses itself",
 }
 
 _DEVICE = re.compile(r"([a-z]+)(?::(\d{1,4}))?")
@@ -36,7 +36,7 @@ class DeviceId:
 
     @classmethod
     def parse(cls, text: str | DeviceId) -> DeviceId:
-        """``"cuda:1"`` -> DeviceId("cuda", 1). Raises DeviceUnavailable for an unknown kind or a bad index."""
+        """Parse a name such as ``"cuda:1"``. Raises DeviceUnavailable for an unknown kind or a bad index."""
         if isinstance(text, DeviceId):
             return text
         match = _DEVICE.fullmatch(str(text).strip().lower())
@@ -48,7 +48,7 @@ class DeviceId:
                 "no such device",
                 got=repr(text),
                 do=(f"Did you mean {near[0]!r}? " if near else "")
-                + f"Name one of {', '.join(DEVICE_KINDS)}, with :INDEX for the second and further ones.",
+                + f"Use one of {', '.join(DEVICE_KINDS)}; add :INDEX for any but the first one.",
             )
         return cls(match[1], int(match[2] or 0))
 
@@ -62,7 +62,7 @@ class DeviceId:
 
 @dataclass(frozen=True, slots=True)
 class TargetConfig:
-    """Hardware parameters of generated code. The first word of ``name`` is the kind of device: ``cuda_gpu``, ``cpu_wide``.
+    """Hardware parameters for code generation. ``name`` begins with the kind of device: ``cuda_gpu``, ``cpu_wide``.
 
     ``channel_alignment_bytes`` bytes, ``channel_tile`` and ``matmul_tile`` elements, ``max_threadgroup_*``
     threads, ``max_dispatches_per_batch`` kernel launches per submission.
@@ -80,7 +80,7 @@ class TargetConfig:
 
     @property
     def kind(self) -> str:
-        """The kind of device (a key of ``DEVICE_KINDS``) that the name begins with; empty where it begins with none."""
+        """The kind of device (a key of ``DEVICE_KINDS``) that the name begins with; empty without one."""
         word = re.split(r"[^a-z]", self.name.lower(), maxsplit=1)[0]
         return word if word in DEVICE_KINDS else ""
 
@@ -97,7 +97,7 @@ CUDA_GPU = TargetConfig(
     max_dispatches_per_batch=65535,
 )
 
-# CPUs read the same fields so: ``channel_tile`` output channels of a convolution's block, ``matmul_tile`` rows of a matrix
+# On CPUs the fields mean: ``channel_tile`` output channels of a convolution's block, ``matmul_tile`` rows of a matrix
 # product's register tile, ``max_threadgroup_1d`` least elements of an elementwise task, ``_2d`` edge of a transpose's tile,
 # ``_3d_xy`` pixels and ``_3d_z`` rows of a convolution's or pool's task, ``max_dispatches_per_batch`` calls per submission.
 CPU_WIDE = TargetConfig(

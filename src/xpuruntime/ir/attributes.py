@@ -52,7 +52,7 @@ class Attrs(Mapping[str, Any]):
         return len(self._values)
 
     def key(self) -> str:
-        """A text that is equal exactly when the values are."""
+        """Return a text that is equal exactly when the values are."""
         if self._key is None:
             self._key = repr(sorted(self._values.items()))
         return self._key
@@ -67,7 +67,7 @@ class Attrs(Mapping[str, Any]):
         return f"Attrs({dict(sorted(self._values.items()))!r})"
 
     def replace(self, **values: Any) -> Attrs:
-        """A copy with some values changed; they are made canonical."""
+        """Return a copy with some values changed; they are made canonical."""
         return Attrs({**self._values, **{k: canonical(v) for k, v in values.items()}})
 
 
@@ -107,13 +107,13 @@ class Const:
         return math.prod(self.shape)
 
     def numpy(self) -> NDArray[Any]:
-        """A fresh array of ``shape`` and ``dtype.numpy``."""
+        """Return a fresh array of ``shape`` and ``dtype.numpy``."""
         if isinstance(self._data, tuple):
             return np.array(self._data, dtype=object).reshape(self.shape)
         return np.frombuffer(self._data, dtype=self.dtype.numpy).reshape(self.shape).copy()
 
     def item(self) -> Any:
-        """The element of a constant that has one, as a Python value. Raises ValueError otherwise."""
+        """Return the element of a constant that has one, as a Python value. Raises ValueError otherwise."""
         if self.size != 1:
             raise ValueError(f"{self.spec} has {self.size} elements, not one")
         return (
@@ -136,7 +136,7 @@ class Const:
 
 
 def canonical(value: Any, depth: int = 0) -> AttrValue:
-    """The one spelling of a value. Raises ValueError for a value that an attribute cannot hold."""
+    """Return the one spelling of a value. Raises ValueError for a value that an attribute cannot hold."""
     if depth > MAX_DEPTH:
         raise ValueError(f"attributes nest at most {MAX_DEPTH} deep")
     match value:
@@ -169,7 +169,7 @@ def _int(value: int) -> int:
 
 
 def coerce(kind: str, value: Any) -> AttrValue:
-    """A value as the kind of an op's schema wants it: ``int`` ``ints`` ``float`` ``dim`` ``dtype`` ``a|b`` ..., ``?`` allows None.
+    """Return a value as the kind of an op's schema wants it: ``int`` ``ints`` ``float`` ``dim`` ``dtype`` ``a|b`` ..., ``?`` allows None.
 
     Integers pass as floats and as dims, one axis as a list of axes; nothing else is converted. Raises ValueError.
     """

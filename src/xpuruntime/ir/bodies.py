@@ -20,8 +20,8 @@ def body_of(graph: Graph, nodes: Iterable[Node], name: str = "") -> tuple[tuple[
     """
     chosen = {n.name for n in nodes}
     inside = tuple(graph.nodes[i] for i in sorted(graph.position[name] for name in chosen))
-    made = {v.name for n in inside for v in n.outputs}
-    operands = tuple(dict.fromkeys(v for n in inside for v in n.values if v not in made))
+    produced = {v.name for n in inside for v in n.outputs}
+    operands = tuple(dict.fromkeys(v for n in inside for v in n.values if v not in produced))
     leaving = [
         v.name
         for n in inside
@@ -38,7 +38,7 @@ def body_of(graph: Graph, nodes: Iterable[Node], name: str = "") -> tuple[tuple[
 
 
 def inline_fused(graph: Graph) -> Graph:
-    """The graph with each fused node replaced by the nodes of its body; itself when it has none. Results keep their names;
+    """Return the graph with each fused node replaced by the nodes of its body; itself when it has none. Results keep their names;
     values inside take fresh ones where theirs are taken. A member without sources gets the fused node's.
     """
     if not any(n.op == "fused" for n in graph.nodes):

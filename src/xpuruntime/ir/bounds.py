@@ -18,19 +18,19 @@ Bounds = Mapping[str, tuple[int | None, int | None]]
 
 
 def bounds_of(graph: Graph) -> Bounds:
-    """The bounds that a graph states; a pair without any bound is left out."""
+    """Return the bounds that a graph states; a pair without any bound is left out."""
     stated = graph.metadata.get("ranges")
-    found: dict[str, tuple[int | None, int | None]] = {}
+    bounds: dict[str, tuple[int | None, int | None]] = {}
     for name, pair in stated.items() if isinstance(stated, Mapping) else ():
         if isinstance(pair, list | tuple) and len(pair) == 2:
             low, high = (v if type(v) is int else None for v in pair)
             if (low is not None and low > 0) or high is not None:
-                found[str(name)] = low, high
-    return found
+                bounds[str(name)] = low, high
+    return bounds
 
 
 def outside(bounds: Bounds, sizes: Mapping[str, int]) -> str:
-    """The first symbol whose size is out of its bounds, ``""`` when all are within."""
+    """Return the first symbol whose size is out of its bounds, ``""`` when all are within."""
     for name, (low, high) in bounds.items():
         size = sizes.get(name)
         if size is not None and ((low is not None and size < low) or (high is not None and size > high)):

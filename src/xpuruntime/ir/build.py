@@ -59,7 +59,7 @@ def make_node(
     outputs: int | None = None,
     sources: Sequence[Source] = (),
 ) -> Node:
-    """A node with inferred types. ``names`` gives as many output names as it is asked for. Raises IrError."""
+    """Return a node with inferred types. ``names`` gives as many output names as it is asked for. Raises IrError."""
     row = find_op(op)
     who = speaker(row, "", sources)
     operands = operand_specs(row, inputs, values, who)
@@ -71,8 +71,8 @@ def make_node(
         raise IrError(
             who, f"has {row.min_outputs} to {len(specs)} outputs", got=count, do=f"See {row.signature}."
         )
-    made = tuple(Value(n, s) for n, s in zip(names(count), specs[:count], strict=True))
-    return Node(op, tuple(inputs), full, made, tuple(sources))
+    results = tuple(Value(n, s) for n, s in zip(names(count), specs[:count], strict=True))
+    return Node(op, tuple(inputs), full, results, tuple(sources))
 
 
 class GraphBuilder:
@@ -93,17 +93,17 @@ class GraphBuilder:
     # ── values from outside ──
 
     def input(self, name: str, spec: TensorSpec | str | None) -> str:
-        """A new input; ``spec`` may be text (``float32[n, 3]``), or None for a value that only opaque ops read."""
+        """Return a new input; ``spec`` may be text (``float32[n, 3]``), or None for a value that only opaque ops read."""
         self.inputs.append(self._declare(name, spec))
         return name
 
     def weight(self, name: str, spec: TensorSpec | str, **where: Any) -> str:
-        """A constant that lies elsewhere; keywords as ``Weight``: file, format, key, offset, digest, data."""
+        """Return a constant that lies elsewhere; keywords as ``Weight``: file, format, key, offset, digest, data."""
         self.weights.append(Weight(self._declare(name, spec), **where))
         return name
 
     def state(self, name: str, spec: TensorSpec | str, init: str | None = None) -> str:
-        """A buffer that lives from run to run; ``set_state`` says what it becomes."""
+        """Return a buffer that lives from run to run; ``set_state`` says what it becomes."""
         self.states.append(State(self._declare(name, spec), init))
         return name
 
@@ -118,17 +118,17 @@ class GraphBuilder:
         )
 
     def output(self, name: str, value: str | None = None) -> None:
-        """The value leaves the graph under this name (by default its own)."""
+        """Return the value leaves the graph under this name (by default its own)."""
         self.outputs.append(Output(name, name if value is None else value))
 
     def constant(self, array: Any, *, name: str = "") -> str:
-        """A small tensor (up to 4096 elements) in the graph. Raises IrError when it is larger."""
+        """Return a small tensor (up to 4096 elements) in the graph. Raises IrError when it is larger."""
         try:
             value = array if isinstance(array, Const) else Const(array)
         except ValueError as error:
             raise IrError("constant", str(error), do="Make it a weight.") from error
-        made: str = self.call("constant", value=value, name=name)
-        return made
+        output: str = self.call("constant", value=value, name=name)
+        return output
 
     # ── nodes ──
 
@@ -140,13 +140,13 @@ class GraphBuilder:
         name: of the output, or one per output. outputs: how many to make, for ops whose last ones may be left off.
         Raises IrError.
         """
-        given = [name] if isinstance(name, str) else list(name)
+        output_names = [name] if isinstance(name, str) else list(name)
         operands = tuple(self._operand(i) for i in inputs)
 
         def names(count: int) -> list[str]:
-            if len(given) > 1 and len(given) != count:
-                raise IrError(op, f"has {count} outputs", got=f"{len(given)} names")
-            return [n or self.fresh(op) for n in given + [""] * (count - len(given))]
+            if len(output_names) > 1 and len(output_names) != count:
+                raise IrError(op, f"has {count} outputs", got=f"{len(output_names)} names")
+            return [n or self.fresh(op) for n in output_names + [""] * (count - len(output_names))]
 
         node = make_node(op, operands, attrs, names, self.values, outputs=outputs, sources=self._sources)
         return self.append(node)
@@ -161,7 +161,7 @@ class GraphBuilder:
         domain: str = "",
         attributes: Mapping[str, Any] | None = None,
     ) -> tuple[str, ...]:
-        """An op that the table does not have. ``outputs`` declares names and specs (None: unknown); ``reason`` says why."""
+        """Return an op that the table does not have. ``outputs`` declares names and specs (None: unknown); ``reason`` says why."""
         if not reason.strip():
             raise IrError(f"opaque {op_type}", "needs a reason")
         attrs = Attrs(
@@ -172,12 +172,12 @@ class GraphBuilder:
                 "attributes": canonical(dict(attributes or {})),
             }
         )
-        made = tuple(Value(n or self.fresh(op_type.lower() or "opaque"), _spec(s)) for n, s in outputs)
+        results = tuple(Value(n or self.fresh(op_type.lower() or "opaque"), _spec(s)) for n, s in outputs)
         for item in inputs:
             if item is not None and item not in self.values:
                 raise IrError(f"opaque {op_type}", "reads a value that does not exist", got=f"%{item}")
-        self.append(Node("opaque", tuple(inputs), attrs, made, self._sources))
-        return tuple(v.name for v in made)
+        self.append(Node("opaque", tuple(inputs), attrs, results, self._sources))
+        return tuple(v.name for v in results)
 
     def append(self, node: Node) -> Any:
         """Append a finished node; gives its output's name, or a tuple of them."""
@@ -196,14 +196,14 @@ class GraphBuilder:
             self._sources = before
 
     def spec(self, value: str) -> TensorSpec:
-        """The spec of a value made so far. Raises IrError when there is none."""
-        found = self.values.get(value)
-        if found is None or found.spec is None:
+        """Return the spec of a value made so far. Raises IrError when there is none."""
+        entry = self.values.get(value)
+        if entry is None or entry.spec is None:
             raise IrError(f"builder {self.name!r}", "has no such value of known type", got=f"%{value}")
-        return found.spec
+        return entry.spec
 
     def fresh(self, stem: str) -> str:
-        """A name that nothing has yet."""
+        """Return a name that nothing has yet."""
         while True:
             number = self._counters.get(stem, 0)
             self._counters[stem] = number + 1
@@ -212,7 +212,7 @@ class GraphBuilder:
                 return name
 
     def build(self, *, verify: bool = True) -> Graph:
-        """The graph; verified unless told otherwise. Raises IrError."""
+        """Return the graph; verified unless told otherwise. Raises IrError."""
         graph = Graph(
             self.name,
             tuple(self.inputs),

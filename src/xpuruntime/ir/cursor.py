@@ -117,7 +117,7 @@ class Cursor:
             raise self.fail(f"not a type ({error})", at=start) from error
 
     def value(self, depth: int = 0) -> Any:
-        """An attribute value."""
+        """Return an attribute value."""
         self.space()
         start = self.at
         if depth > MAX_DEPTH:
@@ -150,7 +150,7 @@ class Cursor:
             raise self.fail("expected a value", at=start) from None
 
     def body(self, start: int) -> Any:
-        """A graph as an attribute, of which the word ``graph`` was read: whoever reads statements reads it."""
+        """Return a graph as an attribute, of which the word ``graph`` was read: whoever reads statements reads it."""
         raise self.fail("expected a value", at=start)
 
     def number(self, digits: str, start: int) -> int | float:
@@ -199,7 +199,7 @@ class Cursor:
             raise self.fail(f"not a dim ({error})", at=start) from error
         raise self.fail("expected a dim like <2*n>", at=start)
 
-    def const(self, found: re.Match[str]) -> Const:
+    def const(self, match: re.Match[str]) -> Const:
         start = self.at
         spec = self.spec()
         if not spec.is_static or (count := _size(spec)) > MAX_CONST_ELEMENTS:

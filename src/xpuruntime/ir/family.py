@@ -14,7 +14,7 @@ _SPEAKS = ("softmax", "norm", "reduce")
 
 
 def family_of(node: Node) -> str:
-    """The policy's word for the node's op; an opaque node is asked by its own vocabulary. Raises IrError for an unknown op."""
+    """Return the policy's word for the node's op; an opaque node is asked by its own vocabulary. Raises IrError for an unknown op."""
     if node.op == "fused":
         members = {family_of(n) for n in node.attrs["body"].nodes}
         return next((family for family in _SPEAKS if family in members), find_op(node.op).family)
@@ -25,12 +25,12 @@ def family_of(node: Node) -> str:
 
 
 def source_names(node: Node) -> tuple[str, ...]:
-    """Names of the model's nodes that it computes, for rules that match node names; its own where there is no source."""
+    """Return names of the model's nodes that it computes, for rules that match node names; its own where there is no source."""
     return tuple(dict.fromkeys(s.name or s.module for s in node.sources if s.name or s.module)) or (
         node.name,
     )
 
 
 def is_view(node: Node) -> bool:
-    """Whether the result may share the first operand's memory (``Op.view`` says how)."""
+    """Return whether the result may share the first operand's memory (``Op.view`` says how)."""
     return bool(find_op(node.op).view)

@@ -44,16 +44,16 @@ class Graph(Body):
     @cached_property
     def values(self) -> Mapping[str, Value]:
         """Every value by name: inputs, weights, states, results of nodes."""
-        found = {v.name: v for v in self.inputs}
-        found.update((w.name, w.value) for w in self.weights)
-        found.update((s.name, s.value) for s in self.states)
+        by_name = {v.name: v for v in self.inputs}
+        by_name.update((w.name, w.value) for w in self.weights)
+        by_name.update((s.name, s.value) for s in self.states)
         for node in self.nodes:
             for v in node.outputs:
-                found[v.name] = v
-        return MappingProxyType(found)
+                by_name[v.name] = v
+        return MappingProxyType(by_name)
 
     def spec(self, name: str) -> TensorSpec:
-        """A value's spec. Raises IrError for an unknown name, and for a value whose type is not known."""
+        """Return a value's spec. Raises IrError for an unknown name, and for a value whose type is not known."""
         value = self.values.get(name)
         if value is None:
             raise IrError(f"graph {self.name!r}", "has no such value", got=repr(name), do="See graph.values.")
@@ -100,18 +100,18 @@ class Graph(Body):
         return MappingProxyType({node.name: i for i, node in enumerate(self.nodes)})
 
     def producer(self, value: str) -> Node | None:
-        """The node that makes a value; None for inputs, weights and states."""
+        """Return the node that makes a value; None for inputs, weights and states."""
         return self._producers.get(value)
 
     def node(self, name: str) -> Node:
-        """The node that makes the value of this name. Raises IrError when none does."""
-        found = self._producers.get(name)
-        if found is None:
+        """Return the node that makes the value of this name. Raises IrError when none does."""
+        producer = self._producers.get(name)
+        if producer is None:
             raise IrError(f"graph {self.name!r}", "has no node that makes this value", got=repr(name))
-        return found
+        return producer
 
     def users(self, value: str) -> tuple[Node, ...]:
-        """The nodes that read a value, in order, each once."""
+        """Return the nodes that read a value, in order, each once."""
         return self._users.get(value, ())
 
     @cached_property
@@ -122,12 +122,12 @@ class Graph(Body):
         )
 
     def only_user(self, value: str) -> Node | None:
-        """The one node that reads a value that does not leave the graph; None otherwise."""
+        """Return the one node that reads a value that does not leave the graph; None otherwise."""
         users = self._users.get(value, ())
         return users[0] if len(users) == 1 and value not in self.kept else None
 
     def literal(self, operand: Input) -> Const | None:
-        """A value that is known here: an immediate number or a ``constant`` node's tensor; None otherwise."""
+        """Return a value that is known here: an immediate number or a ``constant`` node's tensor; None otherwise."""
         if operand is None:
             return None
         if not isinstance(operand, str):
@@ -155,8 +155,8 @@ class Graph(Body):
         """
         chosen = {n.name for n in nodes}
         inside = tuple(n for n in self.nodes if n.name in chosen)
-        made = {v.name for n in inside for v in n.outputs}
-        read = dict.fromkeys(v for n in inside for v in n.values if v not in made)
+        produced = {v.name for n in inside for v in n.outputs}
+        read = dict.fromkeys(v for n in inside for v in n.values if v not in produced)
         stateful = [s.name for s in self.states if s.name in read]
         if stateful:
             raise IrError(
@@ -179,7 +179,7 @@ class Graph(Body):
         )
 
     def rewrite(self, rule: Callable[[Editor, Node], None]) -> Graph:
-        """The graph after ``rule`` saw every node in order with an Editor; dead nodes and unread weights are dropped."""
+        """Return the graph after ``rule`` saw every node in order with an Editor; dead nodes and unread weights are dropped."""
         from .rewrite import Editor
 
         editor = Editor(self)
@@ -189,7 +189,7 @@ class Graph(Body):
         return editor.done()
 
     def replace(self, **changes: Any) -> Graph:
-        """A copy with some fields changed."""
+        """Return a copy with some fields changed."""
         return replace(self, **changes)
 
     @cached_property
@@ -200,14 +200,14 @@ class Graph(Body):
         return hashlib.sha256(to_bytes(self)).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; ``Graph.from_json`` gives an equal graph back."""
+        """Return plain data; ``Graph.from_json`` gives an equal graph back."""
         from .serial import to_json
 
         return to_json(self)
 
     @staticmethod
     def from_json(data: Any) -> Graph:
-        """The inverse of ``to_json``. Raises FormatError."""
+        """Return the inverse of ``to_json``. Raises FormatError."""
         from .serial import from_json
 
         return from_json(data)

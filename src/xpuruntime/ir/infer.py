@@ -17,7 +17,7 @@ __all__ = ["check_operands", "find_op", "infer", "infer_normal", "normalize", "o
 
 
 def find_op(name: str) -> Op:
-    """The row of an op. Raises IrError with the nearest names."""
+    """Return the row of an op. Raises IrError with the nearest names."""
     row = OPS.get(name)
     if row is None:
         near = difflib.get_close_matches(name, OPS, 3)

@@ -97,7 +97,7 @@ class Match:
         return self.captures[name]
 
     def node(self, name: str) -> Node:
-        """The node captured under a name."""
+        """Return the node captured under a name."""
         return self.named[name]
 
 
@@ -128,7 +128,7 @@ class Found:
         return len(self.matches)
 
     def explain(self) -> str:
-        """Readable lines: the matches, then the misses, nearest first."""
+        """Return readable lines: the matches, then the misses, nearest first."""
         lines = [f"match %{m.root.name}: {', '.join('%' + n.name for n in m.nodes)}" for m in self.matches]
         return "\n".join([*lines, *(f"miss {m}" for m in self.misses)]) or "nothing like it"
 
@@ -140,7 +140,7 @@ _MAX_STEPS = 20_000  # bounds the search over commutative orders at one root
 def find(
     graph: Graph, pattern: Op, where: Constraint | Sequence[Constraint] = (), *, misses: int = 5
 ) -> Found:  # fmt: skip
-    """Every place where the pattern fits, later (larger) roots first claim their nodes; and the nearest misses."""
+    """Return every place where the pattern fits, later (larger) roots first claim their nodes; and the nearest misses."""
     matches: list[Match] = []
     near: list[Miss] = []
     taken: set[str] = set()
@@ -164,21 +164,21 @@ def find(
 def match(
     graph: Graph, pattern: Op, root: Node, where: Constraint | Sequence[Constraint] = ()
 ) -> Match | Miss:
-    """Whether the pattern fits with its root at this node."""
+    """Return whether the pattern fits with its root at this node."""
     search = _Search(graph, root)
     constraints = (where,) if callable(where) else tuple(where)
     for state in search.node(pattern, root, _Bound({}, {}, ()), is_root=True):
         members = {n.name: n for n in state.nodes}.values()
         nodes = tuple(sorted(members, key=lambda n: graph.position[n.name]))
-        found = Match(graph, root, state.captures, state.named, nodes)
+        result = Match(graph, root, state.captures, state.named, nodes)
         for constraint in constraints:
-            answer = constraint(found)
+            answer = constraint(result)
             if isinstance(answer, str) or not answer:  # a text is a reason against, never a yes
                 reason = answer.reason if isinstance(answer, Support) else answer
                 search.miss(len(nodes), f"%{root.name}", reason or "a constraint does not hold")
                 break
         else:
-            return found
+            return result
     return search.nearest or Miss(root, 0, f"%{root.name}", f"is {root.op}, wanted {pattern.op}")
 
 

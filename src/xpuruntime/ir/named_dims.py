@@ -47,7 +47,7 @@ def _matmul(node: Node, operands: list[TensorSpec], result: TensorSpec) -> Dims:
 
 
 def _linear(node: Node, operands: list[TensorSpec], result: TensorSpec) -> Dims:
-    """Every leading dim of a linear layer is rows of one product."""
+    """Return every leading dim of a linear layer is rows of one product."""
     return {"M": _product(result.shape[:-1]), "N": result.shape[-1], "K": operands[0].shape[-1], "batch": 1}
 
 

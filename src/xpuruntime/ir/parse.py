@@ -85,7 +85,7 @@ class _Reader(Cursor):
         )
 
     def body(self, start: int) -> Graph:
-        """A graph as an attribute; its values have names of their own. The cursor stands after the word ``graph``."""
+        """Return a graph as an attribute; its values have names of their own. The cursor stands after the word ``graph``."""
         if self.nested >= MAX_NESTED:
             raise self.fail(f"graphs nest over {MAX_NESTED} deep", at=start)
         outer, self.values = self.values, {}
@@ -105,20 +105,20 @@ class _Reader(Cursor):
 
     def facts(self, known: Mapping[str, type]) -> dict[str, Any]:
         """``key=value`` pairs to the end of the line."""
-        found: dict[str, Any] = {}
+        pairs: dict[str, Any] = {}
         while True:
             self.take(INLINE)
             start, match = self.at, self.take(WORD)
             if not match:
-                return found
+                return pairs
             key = match[0]
-            if key not in known or key in found:
+            if key not in known or key in pairs:
                 raise self.fail(f"expected one of {', '.join(known)}, each once", at=start)
             self.expect("=")
             value = self.name() if known[key] is Value else self.value()
             if known[key] is not Value and type(value) is not known[key]:
                 raise self.fail(f"{key} is a {known[key].__name__}", at=start)
-            found[key] = value
+            pairs[key] = value
 
     def weight(self) -> Weight:
         value = self.declare(self.typed())
@@ -186,7 +186,7 @@ class _Reader(Cursor):
             self.expect(",")
 
     def attr_key(self) -> str | None:
-        """The name before an equals sign, if that is what comes."""
+        """Return the name before an equals sign, if that is what comes."""
         start = self.at
         if (match := self.take(WORD) or self.take(STRING)) is not None:
             self.take(INLINE)
@@ -197,23 +197,23 @@ class _Reader(Cursor):
         return None
 
     def sources(self) -> tuple[Source, ...]:
-        """The comment at the end of a node's line."""
+        """Return the comment at the end of a node's line."""
         self.take(INLINE)
         if not self.text.startswith("#", self.at):
             return ()
         self.at += 1
-        found: list[Source] = []
+        result: list[Source] = []
         while True:
             self.take(INLINE)
             if self.text.startswith("?", self.at):
                 self.at += 1
-                found.append(Source())
+                result.append(Source())
             else:
                 facts = self.facts({"name": str, "op": str, "module": str, "file": str, "line": int})
                 if not facts:
                     raise self.fail("expected where the node comes from")
-                found.append(Source(**facts))
+                result.append(Source(**facts))
             self.take(INLINE)
             if not self.text.startswith("|", self.at):
-                return tuple(found)
+                return tuple(result)
             self.at += 1

@@ -22,7 +22,7 @@ __all__ = ["Editor", "ordered", "sources_of"]
 
 
 def sources_of(nodes: Iterable[Node]) -> tuple[Source, ...]:
-    """All their sources in order, each once."""
+    """Return all their sources in order, each once."""
     return tuple(dict.fromkeys(s for n in nodes for s in n.sources))
 
 
@@ -43,11 +43,11 @@ class Editor:
     # ── looking ──
 
     def alive(self, node: Node) -> bool:
-        """The node was neither removed nor absorbed by another."""
+        """Return the node was neither removed nor absorbed by another."""
         return node.name not in self._removed
 
     def resolve(self, item: Input) -> Input:
-        """The value that stands for this one now."""
+        """Return the value that stands for this one now."""
         if not isinstance(item, str) or item not in self._forward:
             return item
         end = item
@@ -58,7 +58,7 @@ class Editor:
         return end
 
     def current(self, node: Node) -> Node:
-        """The node as it is now: replaced or not, with its inputs resolved."""
+        """Return the node as it is now: replaced or not, with its inputs resolved."""
         node = self._instead.get(node.name, node)
         inputs = tuple(self.resolve(i) for i in node.inputs)
         return (
@@ -71,8 +71,8 @@ class Editor:
         self, before: Node, op: str, *inputs: Any, name: str = "", outputs: int | None = None,
         sources: Sequence[Source] | None = None, **attrs: Any,
     ) -> Any:  # fmt: skip
-        """A new node just before another one; gives its output's name, or a tuple of names. Sources default to the other's."""
-        made = make_node(
+        """Return a new node just before another one; gives its output's name, or a tuple of names. Sources default to the other's."""
+        node = make_node(
             op,
             tuple(self._operand(before, i) for i in inputs),
             attrs,
@@ -81,17 +81,17 @@ class Editor:
             outputs=outputs,
             sources=before.sources if sources is None else sources,
         )
-        self._before.setdefault(before.name, []).append(made)
-        self.values.update((v.name, v) for v in made.outputs)
+        self._before.setdefault(before.name, []).append(node)
+        self.values.update((v.name, v) for v in node.outputs)
         self.changed = True
-        return made.outputs[0].name if len(made.outputs) == 1 else tuple(v.name for v in made.outputs)
+        return node.outputs[0].name if len(node.outputs) == 1 else tuple(v.name for v in node.outputs)
 
     def replace(self, node: Node, op: str, *inputs: Any, absorbs: Iterable[Node] = (), **attrs: Any) -> Node:
         """Another op in the node's place, under the same output names. Nodes in ``absorbs`` are computed by it now:
         they go, and it carries their sources before the node's own. Raises IrError when the result has another type.
         """
         absorbed = [n for n in absorbs if n.name != node.name]
-        made = make_node(
+        new_node = make_node(
             op,
             tuple(self._operand(node, i) for i in inputs),
             attrs,
@@ -100,18 +100,18 @@ class Editor:
             outputs=len(node.outputs),
             sources=sources_of([*absorbed, node]),
         )
-        for old, new in zip(node.outputs, made.outputs, strict=True):
+        for old, new in zip(node.outputs, new_node.outputs, strict=True):
             if old.spec is not None and (new.spec is None or not agrees(old, new.spec)):
                 raise IrError(f"rewrite of %{old.name}", f"{op} gives another type", got=f"{new} for {old}")
-        self._instead[node.name] = made
-        self.values.update((v.name, v) for v in made.outputs)
+        self._instead[node.name] = new_node
+        self.values.update((v.name, v) for v in new_node.outputs)
         for member in absorbed:
             self.remove(member)
         self.changed = True
-        return made
+        return new_node
 
     def set_sources(self, node: Node, sources: Sequence[Source]) -> None:
-        """The node carries these sources from now on."""
+        """Return the node carries these sources from now on."""
         self._instead[node.name] = Node(node.op, node.inputs, node.attrs, node.outputs, tuple(sources))
         self.changed = True
 
@@ -124,13 +124,13 @@ class Editor:
         self.changed = True
 
     def remove(self, node: Node) -> None:
-        """The node goes; nothing that stays may read it (verify says so)."""
+        """Return the node goes; nothing that stays may read it (verify says so)."""
         self._removed.add(node.name)
         self._instead.pop(node.name, None)
         self.changed = True
 
     def weight(self, weight: Weight) -> str:
-        """A new weight; gives its name."""
+        """Return a new weight; gives its name."""
         if weight.name in self.values:
             raise IrError(
                 f"rewrite of {self.graph.name!r}", "the name of a weight is taken", got=repr(weight.name)
@@ -141,7 +141,7 @@ class Editor:
         return weight.name
 
     def fresh(self, stem: str) -> str:
-        """A name that nothing has yet."""
+        """Return a name that nothing has yet."""
         while True:
             number = self._fresh.get(stem, 0)
             self._fresh[stem] = number + 1
@@ -160,7 +160,7 @@ class Editor:
     # ── result ──
 
     def done(self, *, keep_dead: bool = False) -> Graph:
-        """The new graph in topological order; the old one itself when nothing changed and nothing is dead."""
+        """Return the new graph in topological order; the old one itself when nothing changed and nothing is dead."""
         nodes: list[Node] = []
         for node in self.graph.nodes:
             nodes += (self.current(n) for n in self._before.get(node.name, ()))
@@ -192,7 +192,7 @@ class Editor:
 
 
 def ordered(nodes: Sequence[Node]) -> list[Node]:
-    """The nodes so that each stands after what it reads; the given order where it already holds. Raises IrError on a cycle."""
+    """Return the nodes so that each stands after what it reads; the given order where it already holds. Raises IrError on a cycle."""
     makers = {v.name: node for node in nodes for v in node.outputs}
     placed: set[str] = set()
     result: list[Node] = []

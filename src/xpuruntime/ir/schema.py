@@ -101,7 +101,7 @@ class Op:
         return sum(not p.optional for p in self.outputs)
 
     def param(self, position: int) -> Param | None:
-        """The operand's row at a position; None beyond the last."""
+        """Return the operand's row at a position; None beyond the last."""
         if position < len(self.inputs):
             return self.inputs[position]
         return self.inputs[-1] if self.inputs and self.inputs[-1].rest else None
@@ -124,14 +124,14 @@ class Call:
         return self.attrs[name]
 
     def tensor(self, position: int = 0) -> TensorSpec:
-        """The spec of a tensor operand."""
+        """Return the spec of a tensor operand."""
         value = self.operands[position]
         if isinstance(value, TensorSpec):
             return value
         raise Mismatch(f"operand {position} must be a tensor", value)
 
     def optional(self, position: int) -> TensorSpec | None:
-        """The spec of a tensor operand, None when it is absent."""
+        """Return the spec of a tensor operand, None when it is absent."""
         return None if self.operands[position] is None else self.tensor(position)
 
     def rest(self, position: int) -> list[TensorSpec | None]:
@@ -139,7 +139,7 @@ class Call:
         return [self.optional(i) for i in range(position, len(self.operands)) if i < len(self.operands)]
 
     def tensors(self) -> list[TensorSpec]:
-        """Every operand that is a tensor."""
+        """Return every operand that is a tensor."""
         return [v for v in self.operands if isinstance(v, TensorSpec)]
 
 
@@ -162,11 +162,11 @@ def op(
     data_dependent: str = "",
     meaning: str = "",
 ) -> Op:
-    """A row of the table from its signature. Raises ValueError for a signature that is not in the form above."""
-    found = _SIGNATURE.fullmatch(signature.strip())
-    if not found:
+    """Return a row of the table from its signature. Raises ValueError for a signature that is not in the form above."""
+    match = _SIGNATURE.fullmatch(signature.strip())
+    if not match:
         raise ValueError(f"not a signature: {signature!r}")
-    name, arguments, results = found.groups()
+    name, arguments, results = match.groups()
     operands, _, attributes = arguments.partition(";")
     attrs = [_attr(text) for text in _split(attributes)]
     return Op(

@@ -38,7 +38,7 @@ _WEIGHT = ("file", "format", "key", "offset", "digest", "data")
 
 
 def to_json(graph: Graph) -> dict[str, Any]:
-    """The graph as plain data."""
+    """Return the graph as plain data."""
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -136,7 +136,7 @@ def load(path: str | os.PathLike[str], *, verify: bool = True) -> Graph:
 
 
 def from_json(data: Any, *, verify: bool = True, who: str = "graph JSON") -> Graph:
-    """The inverse of ``to_json``. Raises FormatError, and IrError when the graph breaks a law."""
+    """Return the inverse of ``to_json``. Raises FormatError, and IrError when the graph breaks a law."""
     try:
         graph = _Reader().graph(data)
     except _Bad as error:

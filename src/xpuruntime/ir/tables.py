@@ -12,10 +12,10 @@ Row = TypeVar("Row")
 
 
 def joined(what: str, tables: Iterable[Mapping[str, Row]]) -> Mapping[str, Row]:
-    """All rows of the tables by name, read-only. ``what`` says what has the names. Raises ValueError where two rows have one."""
-    found: dict[str, Row] = {}
+    """Return all rows of the tables by name, read-only. ``what`` says what has the names. Raises ValueError where two rows have one."""
+    merged: dict[str, Row] = {}
     for table in tables:
         for name, row in table.items():
-            if found.setdefault(name, row) is not row:
+            if merged.setdefault(name, row) is not row:
                 raise ValueError(f"{what} {name!r} stands twice in the table")
-    return MappingProxyType(found)
+    return MappingProxyType(merged)

@@ -43,7 +43,7 @@ def quoted(text: str) -> str:
 
 
 def graph_text(graph: Graph) -> str:
-    """The whole graph as text, one value or node per line."""
+    """Return the whole graph as text, one value or node per line."""
     lines = [f"graph {quoted(graph.name)} {{"]
     lines += [f"  input {value_text(v)}" for v in graph.inputs]
     lines += [f"  weight {_weight_text(w)}" for w in graph.weights]
@@ -55,7 +55,7 @@ def graph_text(graph: Graph) -> str:
 
 
 def node_text(node: Node) -> str:
-    """One node as one line."""
+    """Return one node as one line."""
     row = OPS.get(node.op)
     arguments = [_input_text(i) for i in node.inputs]
     for name, value in node.attrs.items():
@@ -109,7 +109,7 @@ def _input_text(item: Input) -> str:
 
 
 def attr_text(value: Any) -> str:
-    """An attribute value as text."""
+    """Return an attribute value as text."""
     match value:
         case None:
             return "none"
@@ -156,7 +156,7 @@ def _finite(array: Any) -> bool:
 
 
 def parse(text: str, *, verify: bool = True) -> Graph:
-    """The graph that the text says; verified unless told otherwise.
+    """Return the graph that the text says; verified unless told otherwise.
 
     Raises FormatError for text that is no graph (with line and column), IrError for a graph that breaks a law.
     """

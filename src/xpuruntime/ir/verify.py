@@ -20,35 +20,35 @@ __all__ = ["LAWS", "agrees", "problems", "verify"]
 
 
 def verify(graph: Graph) -> Graph:
-    """The graph itself when every rule holds. Raises IrError for the first that does not."""
+    """Return the graph itself when every rule holds. Raises IrError for the first that does not."""
     for problem in _all(graph):
         raise problem
     return graph
 
 
 def problems(graph: Graph) -> list[IrError]:
-    """Every broken rule. Rules about nodes are reported node by node."""
+    """Return every broken rule. Rules about nodes are reported node by node."""
     return list(_all(graph))
 
 
 def _all(graph: Graph) -> Iterator[IrError]:
     for law in LAWS:
-        found = list(law(graph))
-        yield from found
-        if found and law is _names:  # nothing else is meaningful while names clash
+        findings = list(law(graph))
+        yield from findings
+        if findings and law is _names:  # nothing else is meaningful while names clash
             return
 
 
 def _names(graph: Graph) -> Iterator[IrError]:
-    """Every value is made once and has a name; every node has outputs."""
-    made = [v.name for v in graph.inputs]
-    made += [w.name for w in graph.weights]
-    made += [s.name for s in graph.states]
+    """Return every value is made once and has a name; every node has outputs."""
+    names = [v.name for v in graph.inputs]
+    names += [w.name for w in graph.weights]
+    names += [s.name for s in graph.states]
     for node in graph.nodes:
         if not node.outputs:
             yield IrError(f"graph {graph.name!r}", "has a node without outputs", got=node.op)
-        made += [v.name for v in node.outputs]
-    for name, count in Counter(made).items():
+        names += [v.name for v in node.outputs]
+    for name, count in Counter(names).items():
         if count > 1 or not name:
             what = "makes a value twice" if name else "has a value without a name"
             yield IrError(
@@ -57,7 +57,7 @@ def _names(graph: Graph) -> Iterator[IrError]:
 
 
 def _order(graph: Graph) -> Iterator[IrError]:
-    """A value is made before it is read."""
+    """Return a value is made before it is read."""
     ready = {v.name for v in graph.inputs} | graph.weight_names | {s.name for s in graph.states}
     for node in graph.nodes:
         for name in node.values:
@@ -92,7 +92,7 @@ def _outputs(graph: Graph) -> Iterator[IrError]:
 
 
 def _states(graph: Graph) -> Iterator[IrError]:
-    """A state starts from a weight and becomes a value of its own type."""
+    """Return a state starts from a weight and becomes a value of its own type."""
     for state in graph.states:
         who = f"state %{state.name}"
         if state.value.spec is None:
@@ -128,7 +128,7 @@ def _specs(graph: Graph) -> Iterator[IrError]:
 
 
 def _ops(graph: Graph) -> Iterator[IrError]:
-    """Each node is used as its row in the op table says, and its outputs have the types that inference gives."""
+    """Return each node is used as its row in the op table says, and its outputs have the types that inference gives."""
     for node in graph.nodes:
         try:
             _check_node(node, graph)

@@ -52,5 +52,5 @@ class WeightFiles(Mapping[str, NDArray[Any]]):
 
 
 def open_weights(graph: Graph, folder: str | os.PathLike[str] = ".") -> WeightFiles:
-    """The graph's weights as a lazy mapping; ``folder`` is where the graph's file lies."""
+    """Return the graph's weights as a lazy mapping; ``folder`` is where the graph's file lies."""
     return WeightFiles(graph, folder)

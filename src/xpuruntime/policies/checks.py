@@ -45,14 +45,14 @@ DOTTED = r"^[A-Za-z_][A-Za-z0-9_-]{0,63}(\.[A-Za-z_][A-Za-z0-9_-]{0,63}){1,7}$"
 
 
 def boolean(value: object, path: FieldPath) -> bool:
-    """True or false."""
+    """Return True or false."""
     if not isinstance(value, bool):
         raise Problem(path, "must be true or false", got=shown(value))
     return value
 
 
 def integer(low: int, high: int) -> Callable[[object, FieldPath], int]:
-    """A check for a whole number within bounds; 3.0 is 3."""
+    """Return a check for a whole number within bounds; 3.0 is 3."""
 
     def check(value: object, path: FieldPath) -> int:
         whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
@@ -64,7 +64,7 @@ def integer(low: int, high: int) -> Callable[[object, FieldPath], int]:
 
 
 def seconds(value: object, path: FieldPath) -> float:
-    """A positive number of seconds, at most 1e6."""
+    """Return a positive number of seconds, at most 1e6."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not (math.isfinite(value) and 0 < value <= 1e6):  # type: ignore[operator, arg-type]
         raise Problem(path, "must be a positive number of seconds, at most 1e6", got=shown(value))
@@ -86,14 +86,14 @@ def size(value: object, path: FieldPath) -> int:
 
 
 def text(value: object, path: FieldPath) -> str:
-    """A line of printable text, at most ``MAX_TEXT`` characters."""
+    """Return a line of printable text, at most ``MAX_TEXT`` characters."""
     if not isinstance(value, str) or not value.strip() or not value.isprintable() or len(value) > MAX_TEXT:
         raise Problem(path, f"must be one line of text, at most {MAX_TEXT} characters", got=shown(value))
     return value
 
 
 def not_implemented(path: FieldPath, what: str, got: object, known: Iterable[str]) -> Problem:
-    """A word that is known, and that this release implements nothing for; ``known``: those that it does."""
+    """Return a word that is known, and that this release implements nothing for; ``known``: those that it does."""
     return Problem(
         path, f"{what} ({Reason.NOT_IMPLEMENTED.value})", got=shown(got), do=f"It has: {', '.join(known)}."
     )
@@ -102,7 +102,7 @@ def not_implemented(path: FieldPath, what: str, got: object, known: Iterable[str
 def word(
     known: Iterable[str], what: str, normal: Callable[[str], str] = str, absent: Iterable[str] = ()
 ) -> Callable[[object, FieldPath], str]:
-    """A check for one of the known words; ``normal`` maps spellings to the canonical one. ``absent``: words that this release implements nothing for."""
+    """Return a check for one of the known words; ``normal`` maps spellings to the canonical one. ``absent``: words that this release implements nothing for."""
     words, absent = tuple(known), tuple(absent)
 
     def check(value: object, path: FieldPath) -> str:
@@ -128,7 +128,7 @@ DTYPE_NAMES = tuple(d.value for d in DType)
 def dtype_word(
     known: Iterable[str], what: str, absent: Iterable[str] = ()
 ) -> Callable[[object, FieldPath], str]:
-    """As ``word``, with the short names of dtypes understood."""
+    """Return as ``word``, with the short names of dtypes understood."""
     return word(known, what, lambda name: DTYPE_ALIASES.get(name, name), absent)
 
 
@@ -136,7 +136,7 @@ DEVICE_TEXT = re.compile(rf"({'|'.join(DEVICE_KINDS)})(:[0-9]{{1,4}})?")
 
 
 def device(value: object, path: FieldPath) -> str:
-    """A device in its canonical spelling: ``cpu``, ``cuda:0``."""
+    """Return a device in its canonical spelling: ``cpu``, ``cuda:0``."""
     if isinstance(value, DeviceId):
         return str(value)
     if not isinstance(value, str) or not DEVICE_TEXT.fullmatch(value):
@@ -146,7 +146,7 @@ def device(value: object, path: FieldPath) -> str:
 
 
 def condition(value: object, path: FieldPath) -> str:
-    """The text of a condition on a node's sizes (``expression``), as it is written in normal form."""
+    """Return the text of a condition on a node's sizes (``expression``), as it is written in normal form."""
     if not isinstance(value, str):
         raise Problem(path, "must be a condition in quotes, such as 'M <= 16'", got=shown(value))
     try:
@@ -158,18 +158,18 @@ def condition(value: object, path: FieldPath) -> str:
 
 
 def pattern(value: object, path: FieldPath) -> str:
-    """A pattern of names: a text with wildcards, or a regular expression after ``re:``."""
-    given = text(value, path)
-    if given.startswith("re:"):
+    """Return a pattern of names: a text with wildcards, or a regular expression after ``re:``."""
+    word = text(value, path)
+    if word.startswith("re:"):
         try:
-            re.compile(given[3:])
+            re.compile(word[3:])
         except (re.error, RecursionError, OverflowError) as error:
             raise Problem(path, f"not a regular expression ({error})", got=shown(value)) from None
-    return given
+    return word
 
 
 def kernel_name(value: object, path: FieldPath) -> str:
-    """A well-formed kernel name, or a kernel with pins (``pins``). Whether the kernel is known is asked of the whole policy (``check_names``)."""
+    """Return a well-formed kernel name, or a kernel with pins (``pins``). Whether the kernel is known is asked of the whole policy (``check_names``)."""
     if isinstance(value, Mapping):
         return _pinned(value, path)
     if isinstance(value, str) and "[" in value:
@@ -197,7 +197,7 @@ def _pinned(value: Mapping[object, object], path: FieldPath) -> str:
 
 
 def engine_name(value: object, path: FieldPath) -> str:
-    """A well-formed engine name in its canonical spelling. Whether it is known is asked of the whole policy."""
+    """Return a well-formed engine name in its canonical spelling. Whether it is known is asked of the whole policy."""
     if not isinstance(value, str) or not re.fullmatch(NAME, value) or value.endswith("\n"):
         raise Problem(path, "must be an engine's name, such as onnxruntime", got=shown(value))
     return ENGINE_ALIASES.get(value, value)
@@ -206,7 +206,7 @@ def engine_name(value: object, path: FieldPath) -> str:
 def several(
     item: Callable[[object, FieldPath], Any], *, least: int = 1
 ) -> Callable[[object, FieldPath], tuple[Any, ...]]:
-    """A check for one item or a list of distinct ones."""
+    """Return a check for one item or a list of distinct ones."""
 
     def check(value: object, path: FieldPath) -> tuple[Any, ...]:
         if not isinstance(value, list | tuple):
@@ -225,24 +225,24 @@ def several(
 def mapping(
     key: Callable[[object, FieldPath], str], value: Callable[[object, FieldPath], Any], what: str
 ) -> Callable[[object, FieldPath], MappingProxyType[str, Any]]:
-    """A check for a mapping of checked keys to checked values, in order of keys; ``what`` says in messages what it maps."""
+    """Return a check for a mapping of checked keys to checked values, in order of keys; ``what`` says in messages what it maps."""
 
-    def check(given: object, path: FieldPath) -> MappingProxyType[str, Any]:
-        if not isinstance(given, Mapping) or len(given) > MAX_LIST:
-            raise Problem(path, f"must be a mapping of {what}, at most {MAX_LIST} entries", got=shown(given))
-        made: dict[str, Any] = {}
-        for k, v in given.items():
+    def check(data: object, path: FieldPath) -> MappingProxyType[str, Any]:
+        if not isinstance(data, Mapping) or len(data) > MAX_LIST:
+            raise Problem(path, f"must be a mapping of {what}, at most {MAX_LIST} entries", got=shown(data))
+        entries: dict[str, Any] = {}
+        for k, v in data.items():
             name = key(k, (*path, k) if isinstance(k, str) else path)
-            if name in made:
+            if name in entries:
                 raise Problem((*path, str(k)), f"stands for {name!r}, which is there already")
-            made[name] = value(v, (*path, name))
-        return MappingProxyType(dict(sorted(made.items())))
+            entries[name] = value(v, (*path, name))
+        return MappingProxyType(dict(sorted(entries.items())))
 
     return check
 
 
 def extents(value: object, path: FieldPath) -> int | tuple[int, ...]:
-    """The size of a symbolic dim, or the whole shape of an input."""
+    """Return the size of a symbolic dim, or the whole shape of an input."""
     if isinstance(value, int) and not isinstance(value, bool):
         return integer(0, 2**40)(value, path)
     if not isinstance(value, list | tuple) or len(value) > 16:
@@ -256,7 +256,7 @@ OPTION_MAX = 2**63
 
 
 def option(value: object, path: FieldPath) -> str:
-    """A vendor's option as text: a number, or one line."""
+    """Return a vendor's option as text: a number, or one line."""
     if isinstance(value, bool):
         do = "Quote it as the vendor spells it, for example '1', 'YES' or 'true'."
         raise Problem(path, "must be a text or a number", got=shown(value), do=do)

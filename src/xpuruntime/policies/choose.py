@@ -74,7 +74,7 @@ class _Demands:
 
 
 def choose(policy: KernelPolicy, facts: NodeFacts, offers: Sequence[Offer]) -> tuple[str, Decision]:
-    """The name of the kernel for a node, and the Decision with every other candidate and why not.
+    """Return the name of the kernel for a node, and the Decision with every other candidate and why not.
 
     ``offers`` stand in the catalogue's order, each name once. Raises KernelUnavailable (with the Decision) where a forced kernel
     cannot be had or nothing is left, PolicyError where demands of one layer exclude each other, ValueError for a name offered twice.

@@ -105,33 +105,33 @@ class _Json:
 
     def mapping(self, path: FieldPath) -> dict[str, Any]:
         self.at += 1
-        made: dict[str, Any] = {}
+        data: dict[str, Any] = {}
         if self.take("}"):
-            return made
+            return data
         while True:
             if self.peek() != '"':
                 raise self.fail("expected a key in double quotes")
             line, key = self.line(), self.string()
-            if key in made:
+            if key in data:
                 raise _twice(line, key, self.lines[*path, key])
             self.lines[*path, key] = line
             if not self.take(":"):
                 raise self.fail("expected ':' after the key")
-            made[key] = self.value((*path, key))
+            data[key] = self.value((*path, key))
             if self.take("}"):
-                return made
+                return data
             if not self.take(","):
                 raise self.fail("expected ',' or '}'")
 
     def sequence(self, path: FieldPath) -> list[Any]:
         self.at += 1
-        made: list[Any] = []
+        items: list[Any] = []
         if self.take("]"):
-            return made
+            return items
         while True:
-            made.append(self.value((*path, len(made))))
+            items.append(self.value((*path, len(items))))
             if self.take("]"):
-                return made
+                return items
             if not self.take(","):
                 raise self.fail("expected ',' or ']'")
 
@@ -177,7 +177,7 @@ class _Loader(yaml.BaseLoader):
 
 
 def _scalar(text: str, line: int) -> Any:
-    """A plain scalar: a word, a number, or itself."""
+    """Return a plain scalar: a word, a number, or itself."""
     if text in _YAML_WORDS:
         return _YAML_WORDS[text]
     return _number(text, line) if _YAML_NUMBER.fullmatch(text) else text
@@ -192,17 +192,17 @@ def _convert(node: Any, path: FieldPath, lines: Lines) -> Any:
         return [_convert(item, (*path, i), lines) for i, item in enumerate(node.value)]
     if isinstance(node, yaml.ScalarNode):
         return node.value if node.style is not None else _scalar(node.value, line)
-    made: dict[str, Any] = {}
+    data: dict[str, Any] = {}
     for key, value in node.value:
         at = key.start_mark.line + 1
         if not isinstance(key, yaml.ScalarNode):
             raise TextProblem(at, "has a key that is no text")
         name = key.value
-        if name in made:
+        if name in data:
             raise _twice(at, name, lines[*path, name])
         lines[*path, name] = at
-        made[name] = _convert(value, (*path, name), lines)
-    return made
+        data[name] = _convert(value, (*path, name), lines)
+    return data
 
 
 def parse_yaml(text: str) -> tuple[Any, Lines]:
@@ -227,7 +227,7 @@ def parse_yaml(text: str) -> tuple[Any, Lines]:
 
 
 def to_json_text(data: Any) -> str:
-    """Plain data -> JSON text."""
+    """Return plain data -> JSON text."""
     return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -245,5 +245,5 @@ def _dumper() -> type[yaml.SafeDumper]:
 
 
 def to_yaml_text(data: Any) -> str:
-    """Plain data -> YAML text."""
+    """Return plain data -> YAML text."""
     return str(yaml.dump(data, Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=110))

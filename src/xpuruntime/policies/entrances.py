@@ -215,15 +215,15 @@ def demanded(entrance: str, arguments: Mapping[str, Any], policy: PolicyLike | R
     return possible(entrance, effective_policy(arguments, policy, builtin=False))
 
 
-def possible(entrance: str, found: Resolved) -> Resolved:
-    """The demands, where the entrance can do all of them. Raises as ``demanded``."""
+def possible(entrance: str, resolved: Resolved) -> Resolved:
+    """Return the demands, where the entrance can do all of them. Raises as ``demanded``."""
     for field, use in ENTRANCES[entrance].items():
-        value = getattr(found.policy.execution, field)
-        if field == "target" and found.policy.execution.allow_fallback:
+        value = getattr(resolved.policy.execution, field)
+        if field == "target" and resolved.policy.execution.allow_fallback:
             continue  # the entrance takes the first that it can
         if value is not None and use.takes is not None and not use.takes(value):
-            raise refuse(entrance, field, found, use.why, use.do)
-    return found
+            raise refuse(entrance, field, resolved, use.why, use.do)
+    return resolved
 
 
 def _plain(value: Any) -> Any:
@@ -231,7 +231,7 @@ def _plain(value: Any) -> Any:
 
 
 def refuse(entrance: str, field: str, resolved: Resolved, why: str, do: str) -> XpuError:
-    """The error for a field that an entrance cannot honor."""
+    """Return the error for a field that an entrance cannot honor."""
     value = getattr(resolved.policy.execution, field)
     shown = _plain(value)
     origins = dict.fromkeys(

@@ -66,7 +66,7 @@ class ExecutionPolicy(FileForm):
     )
 
     def options_for(self, engine: str) -> Mapping[str, str]:
-        """The vendor options of one engine; empty without any."""
+        """Return the vendor options of one engine; empty without any."""
         return {k: str(v) for k, v in (self.engine_options or {}).get(engine, {}).items()}
 
     def order_for(self, device_kind: str) -> tuple[str, ...]:
@@ -89,7 +89,7 @@ class ExecutionPolicy(FileForm):
 
 
 def _over(low: Any, high: Any) -> Any:
-    """The value of one field after a merge; None is unset."""
+    """Return the value of one field after a merge; None is unset."""
     if high is None or low is None:
         return low if high is None else high
     if isinstance(low, Mapping) and isinstance(high, Mapping):

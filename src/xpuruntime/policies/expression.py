@@ -76,7 +76,7 @@ class Condition:
         return frozenset(n.id for n in ast.walk(self.tree) if isinstance(n, ast.Name))
 
     def holds(self, dims: Mapping[str, Any]) -> bool | None:
-        """True, False, or None when it depends on a dim that is no integer in ``dims``."""
+        """Return True, False, or None when it depends on a dim that is no integer in ``dims``."""
         return _truth(self.tree, dims)
 
     def ranges(self) -> dict[str, tuple[float, float]]:
@@ -89,7 +89,7 @@ class Condition:
         return bounds
 
     def atoms(self) -> Iterator[tuple[str, int] | None]:
-        """Each comparison as (name, constant), or None for one that is more than that. Lint reasons from these."""
+        """Return each comparison as (name, constant), or None for one that is more than that. Lint reasons from these."""
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Compare):
                 for left, right in zip([node.left, *node.comparators], node.comparators, strict=False):

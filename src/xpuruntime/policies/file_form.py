@@ -21,12 +21,12 @@ class FileForm:
     _part: ClassVar[Literal["", "kernel", "execution"]] = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """The policy as a document: plain JSON data, ``{"version": 1, "kernel": {...}, "execution": {...}}``."""
+        """Return the policy as a document: plain JSON data, ``{"version": 1, "kernel": {...}, "execution": {...}}``."""
         return {"version": VERSION, **({self._part: dump(self)} if self._part else dump(self))}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The inverse of ``to_dict``; of a document with both parts, the class's own. Raises PolicyError."""
+        """Return the inverse of ``to_dict``; of a document with both parts, the class's own. Raises PolicyError."""
         return cls._of(data)
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -30,17 +30,17 @@ def _rules(value: object, path: FieldPath) -> tuple[Rule, ...]:
 def _layers(value: object, path: FieldPath) -> tuple[KernelPolicy, ...]:
     if not isinstance(value, list | tuple) or len(value) > MAX_LAYERS:
         raise Problem(path, f"must be a list of at most {MAX_LAYERS} kernel policies", got=shown(value))
-    made = tuple(
+    layers = tuple(
         v if isinstance(v, KernelPolicy) else build(KernelPolicy, v, (*path, i)) for i, v in enumerate(value)
     )
-    for i, layer in enumerate(made):
+    for i, layer in enumerate(layers):
         if layer.under:
             raise Problem(
                 (*path, i, "under"),
                 "a layer has no layers of its own",
                 do="List all of them one after another.",
             )
-    return made
+    return layers
 
 
 def rule_schema() -> dict[str, Any]:

@@ -85,7 +85,7 @@ _DTYPE_SCHEMA = {"enum": [*checks.DTYPE_NAMES, *checks.DTYPE_ALIASES]}
 
 
 def kernels_of(families: Iterable[str]) -> tuple[str, ...]:
-    """Names of the kernels of any of the families, each once."""
+    """Return names of the kernels of any of the families, each once."""
     return tuple(dict.fromkeys(k for f in families for k in KERNELS.get(f, ())))
 
 
@@ -126,7 +126,7 @@ def _plain_kernels(names: Sequence[str]) -> Any:
 
 
 def kernel_preference(family: str) -> Kind:
-    """An ordered preference for one family; ``"auto"`` says nothing, as leaving the field out does."""
+    """Return an ordered preference for one family; ``"auto"`` says nothing, as leaving the field out does."""
 
     def check(value: object, path: FieldPath) -> tuple[str, ...]:
         return () if value == "auto" or value == () else checks.several(checks.kernel_name)(value, path)

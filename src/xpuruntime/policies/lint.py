@@ -55,18 +55,18 @@ class Finding:
 
 
 def lint(policy: Policy) -> tuple[Finding, ...]:
-    """Every finding, conflicts first."""
-    found: list[Finding] = []
+    """Return every finding, conflicts first."""
+    findings: list[Finding] = []
     solver = _Solver()
     layers: list[tuple[FieldPath, KernelPolicy]] = [(("kernel",), policy.kernel)]
     layers += [(("kernel", "under", i), layer) for i, layer in enumerate(policy.kernel.under)]
     for at, layer in layers:
-        found += _conflicts(at, layer.rules, solver)
-        found += _never(at, layer.rules, solver)
-        found += _shadowed(at, layer.rules, solver)
-        found += _forbidden(at, layer)
-    found += _unused_options(policy)
-    return tuple(sorted(found, key=lambda f: not f.is_error))
+        findings += _conflicts(at, layer.rules, solver)
+        findings += _never(at, layer.rules, solver)
+        findings += _shadowed(at, layer.rules, solver)
+        findings += _forbidden(at, layer)
+    findings += _unused_options(policy)
+    return tuple(sorted(findings, key=lambda f: not f.is_error))
 
 
 def _conflicts(at: FieldPath, rules: Sequence[Rule], solver: _Solver) -> Iterator[Finding]:
@@ -162,7 +162,7 @@ def _unused_options(policy: Policy) -> Iterator[Finding]:
 
 
 def _apart(a: Rule, b: Rule) -> bool:
-    """Whether the bounds of their shape conditions alone keep two rules apart: cheap, and settles most pairs."""
+    """Return whether the bounds of their shape conditions alone keep two rules apart: cheap, and settles most pairs."""
     if a.shape is None or b.shape is None:
         return False
     mine, other = _ranges(a.shape), _ranges(b.shape)
@@ -190,7 +190,7 @@ def _overlap(a: Rule, b: Rule, solver: _Solver) -> str:
 
 
 def _covers(wide: Rule, narrow: Rule, solver: _Solver) -> bool:
-    """Whether ``wide`` surely matches wherever ``narrow`` does."""
+    """Return whether ``wide`` surely matches wherever ``narrow`` does."""
     return bool(
         (not wide.op or (narrow.op and set(narrow.op) <= set(wide.op)))
         and (not wide.dtype or (narrow.dtype and set(narrow.dtype) <= set(wide.dtype)))
@@ -226,7 +226,7 @@ class _Solver:
         self.left = _TRIES
 
     def never_true(self, texts: Sequence[str], test: _Test) -> bool:
-        """Whether no shape makes ``test`` true; False also when that cannot be decided."""
+        """Return whether no shape makes ``test`` true; False also when that cannot be decided."""
         conditions = [parsed(t) for t in texts]
         decidable = all(atom is not None for c in conditions for atom in c.atoms())
         if not decidable or math.prod(map(len, _points(conditions).values())) > self.left:
@@ -234,7 +234,7 @@ class _Solver:
         return self.witness(texts, test) is None
 
     def implies(self, narrow: str, wide: str) -> bool:
-        """Whether ``wide`` surely holds wherever ``narrow`` does."""
+        """Return whether ``wide`` surely holds wherever ``narrow`` does."""
         return narrow == wide or self.never_true([narrow, wide], lambda t: t[0] is True and t[1] is not True)
 
     def witness(self, texts: Sequence[str], test: _Test) -> dict[str, int] | None:

@@ -40,7 +40,7 @@ class Loaded:
 def load_policy(
     source: PolicyLike, *, part: Part | None = None, kernels: Iterable[str] = (), engines: Iterable[str] = ()
 ) -> Policy:
-    """The checked policy that ``source`` says.
+    """Return the checked policy that ``source`` says.
 
     source:  a path (.json, .yaml, .yml), a document as a mapping, a policy of any of the three classes, or ``"auto"`` (also None):
              the empty policy, which leaves everything to the built-in default.
@@ -57,9 +57,9 @@ def read_policy(
     source: PolicyLike, *, part: Part | None = None, kernels: Iterable[str] = (), engines: Iterable[str] = ()
 ) -> Loaded:
     """``load_policy`` with the findings of ``lint``."""
-    who, lines, made = _source(source, part)
+    who, lines, content = _source(source, part)
     try:
-        policy = made() if callable(made) else made
+        policy = content() if callable(content) else content
         check_names(policy, kernels=kernels, engines=engines)
         findings = lint(policy)
         for finding in findings:
@@ -106,7 +106,7 @@ def _from_document(data: Any, part: Part | None, origin: str) -> Policy:
 
 
 def read_document(path: Path) -> tuple[Any, document.Lines]:
-    """A policy file -> (plain data, line of every key). Raises PolicyError."""
+    """Return a policy file -> (plain data, line of every key). Raises PolicyError."""
     who = f"policy {path}"
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
@@ -135,7 +135,7 @@ def read_document(path: Path) -> tuple[Any, document.Lines]:
 
 
 def _located(problem: Problem, who: str, lines: document.Lines) -> PolicyError:
-    """The error with the line of the key, or of the nearest key above it."""
+    """Return the error with the line of the key, or of the nearest key above it."""
     line = getattr(problem, "line", None) or _line_of(problem.path, lines)
     return problem.error(who if line is None else f"{who}:{line}")
 

@@ -21,7 +21,7 @@ _OWN = "One of your own must be registered in the process that compiles; compile
 
 
 def check_names(policy: Policy, *, kernels: Iterable[str] = (), engines: Iterable[str] = ()) -> None:
-    """Raises Problem for the first kernel or engine that is neither built in, nor given here, nor registered, nor dotted (a third party's), and for
+    """Raise Problem for the first kernel or engine that is neither built in, nor given here, nor registered, nor dotted (a third party's), and for
     a demand or a phase that has nothing but words which this release does not implement.
 
     A kernel that is not built in makes the modules be imported that register kernels: PolicyError when one of them fails.

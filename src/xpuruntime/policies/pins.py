@@ -30,18 +30,18 @@ _PINNED = re.compile(r"([A-Za-z_][A-Za-z0-9_-]{0,63})\[([a-z]+=[0-9]{1,10}(?:,[a
 
 
 def pinned(kernel: str, values: Mapping[str, int]) -> str:
-    """The word of a kernel with pins; the kernel's own where there are none."""
+    """Return the word of a kernel with pins; the kernel's own where there are none."""
     inner = ",".join(f"{k}={v}" for k, v in sorted(values.items()))
     return f"{kernel}[{inner}]" if inner else kernel
 
 
 def parted(name: str) -> tuple[str, dict[str, int]]:
-    """The inverse of ``pinned``: a kernel and its pins. A name that is of no such form has none."""
-    found = _PINNED.fullmatch(name)
-    if found is None:
+    """Return the inverse of ``pinned``: a kernel and its pins. A name that is of no such form has none."""
+    match = _PINNED.fullmatch(name)
+    if match is None:
         return name, {}
-    pairs = (pair.split("=") for pair in found[2].split(","))
-    return found[1], {k: int(v) for k, v in pairs}
+    pairs = (pair.split("=") for pair in match[2].split(","))
+    return match[1], {k: int(v) for k, v in pairs}
 
 
 def plain_kernel(name: str) -> str:
@@ -50,7 +50,7 @@ def plain_kernel(name: str) -> str:
 
 
 def shown_kernel(name: str) -> object:
-    """As files write it: a mapping where there are pins."""
+    """Return as files write it: a mapping where there are pins."""
     kernel, values = parted(name)
     return {"kernel": kernel, **values} if values else name
 

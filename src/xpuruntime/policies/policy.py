@@ -38,7 +38,7 @@ class Policy(FileForm):
 
 
 def from_document(data: object) -> Policy:
-    """A document as plain data -> Policy. Raises Problem."""
+    """Return a document as plain data -> Policy. Raises Problem."""
     if not isinstance(data, Mapping):
         raise Problem(
             (), "a policy is a mapping", got=shown(data), do="Write version: 1, then kernel: and execution:."

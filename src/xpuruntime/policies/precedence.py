@@ -41,7 +41,7 @@ class Resolved:
     origins: Mapping[str, str]
 
     def without(self, *fields: str) -> Resolved:
-        """The same without these fields of the ExecutionPolicy: somebody else settles them."""
+        """Return the same without these fields of the ExecutionPolicy: somebody else settles them."""
         execution = replace(self.policy.execution, **dict.fromkeys(fields))
         return Resolved(Policy(kernel=self.policy.kernel, execution=execution), self.origins)
 
@@ -83,7 +83,7 @@ def _leaves(path: str, value: Any) -> Iterator[str]:
 
 @functools.cache
 def builtin_policy() -> Policy:
-    """The built-in default, from the file in this package."""
+    """Return the built-in default, from the file in this package."""
     return load_policy(Path(__file__).parent / "builtin" / "default.yaml")
 
 

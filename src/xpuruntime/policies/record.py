@@ -42,11 +42,11 @@ class Problem(Exception):
         self.path, self.what, self.got, self.do = path, what, got, do
 
     def below(self, prefix: FieldPath) -> Problem:
-        """The same problem, seen from further up."""
+        """Return the same problem, seen from further up."""
         return Problem(prefix + self.path, self.what, got=self.got, do=self.do)
 
     def error(self, who: str) -> PolicyError:
-        """The error that a user sees."""
+        """Return the error that a user sees."""
         at = path_text(self.path)
         return PolicyError(who, f"{at}: {self.what}" if at else self.what, got=self.got, do=self.do)
 
@@ -60,7 +60,7 @@ def path_text(path: FieldPath) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as an error repeats it: never longer than a line."""
+    """Return a value as an error repeats it: never longer than a line."""
     try:
         text = repr(value)
     except (
@@ -85,12 +85,12 @@ class Kind:
 
 
 def of_kind(kind: Kind, meaning: str, *, default: Any = None) -> Any:
-    """A dataclass field of a kind; at its default it is unset and leaves no trace in files."""
+    """Return a dataclass field of a kind; at its default it is unset and leaves no trace in files."""
     return dataclasses.field(default=default, metadata={"kind": kind, "meaning": meaning})
 
 
 def fields_of(cls: type[Any]) -> dict[str, dataclasses.Field[Any]]:
-    """The fields that files may set, by name."""
+    """Return the fields that files may set, by name."""
     return {f.name: f for f in dataclasses.fields(cls) if "kind" in f.metadata}
 
 
@@ -132,8 +132,10 @@ def record(cls: type[T]) -> type[T]:
             raise problem.error(cls.__name__) from None
 
     def reduce(self: Any) -> tuple[Any, ...]:
-        kept = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if "kind" not in f.metadata}
-        return _restore, (cls, dump(self), kept)
+        derived = {
+            f.name: getattr(self, f.name) for f in dataclasses.fields(self) if "kind" not in f.metadata
+        }
+        return _restore, (cls, dump(self), derived)
 
     def show(self: Any) -> str:
         values = ", ".join(f"{k}={v!r}" for k, v in dump(self).items())
@@ -145,15 +147,15 @@ def record(cls: type[T]) -> type[T]:
     return cls
 
 
-def _restore(cls: type[T], data: dict[str, Any], kept: dict[str, Any]) -> T:
-    made = build(cls, data)
-    for name, value in kept.items():
-        object.__setattr__(made, name, value)
-    return made
+def _restore(cls: type[T], data: dict[str, Any], derived: dict[str, Any]) -> T:
+    restored = build(cls, data)
+    for name, value in derived.items():
+        object.__setattr__(restored, name, value)
+    return restored
 
 
 def build(cls: type[T], data: object, path: FieldPath = ()) -> T:
-    """Plain data -> record. Raises Problem with the path of the offending key."""
+    """Return plain data -> record. Raises Problem with the path of the offending key."""
     if not isinstance(data, Mapping):
         raise Problem(
             path, "must be a mapping of keys", got=shown(data), do=f"Known keys: {', '.join(fields_of(cls))}."
@@ -166,14 +168,14 @@ def build(cls: type[T], data: object, path: FieldPath = ()) -> T:
         if value is None:
             raise Problem((*path, name), "has no value", do="Write a value, or leave the key out.")
         values[name] = known[name].metadata["kind"].check(value, (*path, name))
-    made = object.__new__(cls)
+    instance = object.__new__(cls)
     for f in dataclasses.fields(cls):  # type: ignore[arg-type]
-        object.__setattr__(made, f.name, values.get(f.name, f.default))
+        object.__setattr__(instance, f.name, values.get(f.name, f.default))
     try:
-        _normalise(made)
+        _normalise(instance)
     except Problem as problem:
         raise problem.below(path) from None
-    return made
+    return instance
 
 
 def dump(value: Any) -> dict[str, Any]:

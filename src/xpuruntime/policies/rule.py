@@ -98,7 +98,7 @@ class Rule:
                 raise Problem(("shape",), f"no such dim {name!r}", got=repr(self.shape), do=do)
 
     def matches(self, facts: NodeFacts) -> bool:
-        """True where every condition holds; an unknown condition does not."""
+        """Return True where every condition holds; an unknown condition does not."""
         return (
             (not self.op or facts.family in self.op)
             and (not self.phase or phase_covered(facts.phase, self.phase))
@@ -110,13 +110,13 @@ class Rule:
         )
 
     def undecided(self, facts: NodeFacts) -> bool:
-        """True where every other condition holds and the one on shapes cannot be read: a dim is symbolic or not known."""
+        """Return True where every other condition holds and the one on shapes cannot be read: a dim is symbolic or not known."""
         if self.shape is None or parsed(self.shape).holds(facts.dims) is not None:
             return False
         return replace(self, shape=None).matches(facts)
 
     def label(self) -> str:
-        """The conditions in one line, as reasons repeat them."""
+        """Return the conditions in one line, as reasons repeat them."""
         parts = [
             f"{key}={'|'.join(value) if isinstance(value, tuple) else value}"
             for key in ("op", "node", "dtype", "shape", "phase")
@@ -125,9 +125,9 @@ class Rule:
         return ", ".join(parts) or "every op"
 
 
-def phase_covered(phase: str, wanted: Names) -> bool:
-    """Whether one of the wanted phases is this one or includes it."""
-    return phase in wanted or ("inference" in wanted and phase in ("prefill", "decode"))
+def phase_covered(phase: str, phases: Names) -> bool:
+    """Return whether one of the wanted phases is this one or includes it."""
+    return phase in phases or ("inference" in phases and phase in ("prefill", "decode"))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -138,5 +138,5 @@ def _matcher(pattern: str) -> Callable[[str], object]:
 
 @functools.lru_cache(maxsize=4096)
 def parsed(text: str) -> Condition:
-    """A condition that was checked before; parsed once."""
+    """Return a condition that was checked before; parsed once."""
     return Condition.parse(text)

@@ -29,7 +29,7 @@ def _float_out(value: float) -> Any:
 
 
 def _float_in(value: Any) -> float | None:
-    """The float that JSON lacks, or None."""
+    """Return the float that JSON lacks, or None."""
     if type(value) is dict and list(value) == ["float"] and type(value["float"]) is str:
         return _BEYOND.get(value["float"])
     return None
@@ -38,10 +38,10 @@ def _float_in(value: Any) -> float | None:
 def _read_number(value: Any, _: Reading) -> int | float:
     if type(value) is int and -(2**63) <= value < 2**63:
         return value
-    found = value if type(value) is float else _float_in(value)
-    if found is None:
+    number = value if type(value) is float else _float_in(value)
+    if number is None:
         raise Bad(f"must be a number, got {short(value)}")
-    return found
+    return number
 
 
 def _write_number(value: Any, _: Writing) -> Any:
@@ -71,8 +71,8 @@ def _plain_out(value: Any, depth: int = 0) -> Any:
     if isinstance(value, Mapping):
         if not all(type(k) is str for k in value):
             raise Bad("keys must be text")
-        made = {TEXT.read(k, _NOTHING): _plain_out(v, depth + 1) for k, v in value.items()}
-        return {"map": made} if list(made) in (["float"], ["map"]) else made
+        data = {TEXT.read(k, _NOTHING): _plain_out(v, depth + 1) for k, v in value.items()}
+        return {"map": data} if list(data) in (["float"], ["map"]) else data
     raise Bad(f"must be plain data, got {short(value)}")
 
 
@@ -86,10 +86,10 @@ def _plain_in(value: Any, context: Reading, depth: int = 0) -> Any:
     if type(value) is not dict:
         return value
     if list(value) == ["float"]:
-        found = _float_in(value)
-        if found is None:
+        number = _float_in(value)
+        if number is None:
             raise Bad(f"no such float: {short(value)}")
-        return found
+        return number
     if list(value) == ["map"]:
         value = value["map"]
         if type(value) is not dict:

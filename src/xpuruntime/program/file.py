@@ -66,7 +66,7 @@ def to_bytes(program: CompiledProgram) -> bytes:
 
 
 def embed(program: CompiledProgram, weights: Mapping[str, NDArray[Any]]) -> CompiledProgram:
-    """The program with arrays inside; those that are not among its weights are passed over, since no kernel reads them.
+    """Return the program with arrays inside; those that are not among its weights are passed over, since no kernel reads them.
 
     Nothing is copied but sub-byte types and arrays that are not row-major. Raises InputError for another dtype or shape.
     """
@@ -152,7 +152,7 @@ def load(path: str | os.PathLike[str]) -> CompiledProgram:
 
 
 def from_bytes(data: bytes | memoryview) -> CompiledProgram:
-    """The inverse of ``to_bytes``. Raises FormatError."""
+    """Return the inverse of ``to_bytes``. Raises FormatError."""
     return _read(memoryview(data).cast("B"), "program")
 
 
@@ -175,7 +175,7 @@ def _read(data: memoryview, who: str) -> CompiledProgram:
 
 
 def _manifest(data: memoryview, who: str) -> tuple[Any, int, int]:
-    """The manifest as JSON, the minor version, and where the manifest ends. Everything up to there is checked."""
+    """Return the manifest as JSON, the minor version, and where the manifest ends. Everything up to there is checked."""
     magic = bytes(data[: len(MAGIC)])
     if magic != MAGIC[: len(magic)] or not magic:
         raise FormatError(
@@ -204,10 +204,10 @@ def _manifest(data: memoryview, who: str) -> tuple[Any, int, int]:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    data = dict(pairs)
+    if len(data) != len(pairs):
         raise ValueError("a key stands twice in an object")
-    return found
+    return data
 
 
 def _no_constant(word: str) -> NoReturn:
@@ -218,7 +218,7 @@ def _segments(listed: Any, data: memoryview, end: int, who: str) -> list[Segment
     """Segments at the one place where each can be; small ones are checked here, and that nothing lies between or behind them."""
     if type(listed) is not list:
         raise Bad("must be a list", "segments")
-    made = []
+    segments = []
     for i, facts in enumerate(listed):
         place = f"segments[{i}]"
         if type(facts) is not dict or set(facts) != {"offset", "bytes", "sha256"}:
@@ -239,10 +239,10 @@ def _segments(listed: Any, data: memoryview, end: int, who: str) -> list[Segment
             raise Bad("has no sha256", place)
         if any(data[end:offset]):
             raise Bad("has something before it that is not zero", place)
-        made.append(Segment(data[offset : offset + size], digest, who))
+        segments.append(Segment(data[offset : offset + size], digest, who))
         end = offset + size
         if size <= _EAGER:
-            made[-1].view()
+            segments[-1].view()
     if end != len(data):
         raise Bad(f"end at {end}, the file at {len(data)}", "segments")
-    return made
+    return segments

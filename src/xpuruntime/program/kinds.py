@@ -33,7 +33,7 @@ class Bad(ValueError):
         super().__init__(what)
 
     def within(self, step: str) -> Bad:
-        """The same, seen from one level up."""
+        """Return the same, seen from one level up."""
         joined = (
             f"{step}{self.place}" if self.place.startswith("[") or not self.place else f"{step}.{self.place}"
         )
@@ -61,7 +61,7 @@ class Writing:
     digest: Callable[[memoryview], bytes] = field(kw_only=True)
 
     def add(self, data: bytes | Segment) -> int:
-        """The index of the segment that holds the bytes."""
+        """Return the index of the segment that holds the bytes."""
         segment = data if isinstance(data, Segment) else Segment(data)
         key = self.digest(segment.view())
         if key not in self.index:
@@ -88,7 +88,7 @@ def _as_is(value: Any, _: Writing) -> Any:
 
 
 def short(value: Any) -> str:
-    """A value as messages show it."""
+    """Return a value as messages show it."""
     return repr(value)[:60]
 
 
@@ -96,7 +96,7 @@ def short(value: Any) -> str:
 
 
 def integer(least: int, most: int) -> Kind:
-    """An integer within bounds."""
+    """Return an integer within bounds."""
 
     def read(value: Any, _: Reading) -> int:
         if type(value) is not int or not least <= value <= most:
@@ -140,7 +140,7 @@ FLAG = Kind(_read_flag, _as_is, {"type": "boolean"})
 
 
 def choice(values: type[enum.StrEnum]) -> Kind:
-    """One word of an enumeration."""
+    """Return one word of an enumeration."""
 
     def read(value: Any, _: Reading) -> enum.StrEnum:
         try:
@@ -155,7 +155,7 @@ def choice(values: type[enum.StrEnum]) -> Kind:
 
 
 def listed(kind: Kind, least: int = 0, most: int = MAX_ITEMS) -> Kind:
-    """A tuple; in JSON an array."""
+    """Return a tuple; in JSON an array."""
 
     def read(value: Any, context: Reading) -> tuple[Any, ...]:
         if type(value) is not list or not least <= len(value) <= most:
@@ -185,7 +185,7 @@ def mapping(kind: Kind) -> Kind:
 
 
 def optional(kind: Kind) -> Kind:
-    """A value or null."""
+    """Return a value or null."""
     return Kind(
         lambda value, context: None if value is None else kind.read(value, context),
         lambda value, writing: None if value is None else kind.write(value, writing),
@@ -194,7 +194,7 @@ def optional(kind: Kind) -> Kind:
 
 
 def record(cls: type[Any], **kinds: Kind) -> Kind:
-    """A dataclass as an object; ``kinds`` names the fields that are written."""
+    """Return a dataclass as an object; ``kinds`` names the fields that are written."""
     fields = {f.name: f for f in dataclasses.fields(cls) if f.name in kinds}
     if set(fields) != set(kinds):
         raise TypeError(f"{cls.__name__} has no field {sorted(set(kinds) - set(fields))}")
@@ -206,13 +206,13 @@ def record(cls: type[Any], **kinds: Kind) -> Kind:
         for name in needed:
             if name not in value:
                 raise Bad(f"has no field {name!r}")
-        found = {}
+        values = {}
         for key, item in value.items():
             if key in kinds:
-                found[key] = _at(key, kinds[key].read, item, context)
+                values[key] = _at(key, kinds[key].read, item, context)
             elif not context.lenient:
                 raise Bad(f"has an unknown field {key[:60]!r}")
-        return cls(**found)
+        return cls(**values)
 
     def write(value: Any, writing: Writing) -> dict[str, Any]:
         named = ((n, getattr(value, n)) for n in fields)

@@ -11,7 +11,7 @@ __all__ = ["lives", "share"]
 
 
 def share(a: BufferAllocation, b: BufferAllocation, root: BufferAllocation) -> bool:
-    """Whether two values in one root have an element in common. Parts of one larger value, with its strides, are boxes in it; else they are ranges."""
+    """Return whether two values in one root have an element in common. Parts of one larger value, with its strides, are boxes in it; else they are ranges."""
     if not a.size_bytes or not b.size_bytes:
         return False
     if a.offset + a.spec.extent_bytes <= b.offset or b.offset + b.spec.extent_bytes <= a.offset:

@@ -91,19 +91,19 @@ class Plan:
     warnings: tuple[str, ...] = ()
 
     def region(self, name: str) -> Region:
-        """The region of that id. Raises KeyError."""
+        """Return the region of that id. Raises KeyError."""
         return {r.id: r for r in self.regions}[name]
 
     def decision(self, question: str) -> Decision | None:
-        """The first decision on a question (``engine``, ``precision``, ...), or None."""
+        """Return the first decision on a question (``engine``, ``precision``, ...), or None."""
         return next((d for d in self.decisions if d.question == question), None)
 
     def decision_for(self, subject: str, question: str = "engine") -> Decision:
-        """The decision on a question for a region or a node. Raises KeyError."""
+        """Return the decision on a question for a region or a node. Raises KeyError."""
         return {(d.subject, d.question): d for d in self.decisions}[subject, question]
 
     def explain(self, *, nodes: bool = False) -> str:
-        """Readable text: the plan, every decision with all rejected candidates, and on request every node."""
+        """Return readable text: the plan, every decision with all rejected candidates, and on request every node."""
         from .explain import explain
 
         return explain(self, nodes=nodes)
@@ -114,7 +114,7 @@ class Plan:
         return summary(self)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; ``from_json`` gives an equal plan back."""
+        """Return plain data; ``from_json`` gives an equal plan back."""
         return {
             "format": _FORMAT,
             "version": _VERSION,
@@ -131,7 +131,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any] | str) -> Plan:
-        """The inverse of ``to_json`` (a mapping or its text). Raises FormatError."""
+        """Return the inverse of ``to_json`` (a mapping or its text). Raises FormatError."""
         try:
             read: Mapping[str, Any] = json.loads(data) if isinstance(data, str) else data
             if read["format"] != _FORMAT:

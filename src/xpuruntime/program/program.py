@@ -150,10 +150,10 @@ class ExecutionPlan:
         return tuple(dict.fromkeys((*own, *(c.binary for c in self.calls if c.binary >= 0))))
 
     def buffer(self, name: str) -> BufferAllocation:
-        """A buffer by name. Raises KeyError."""
-        for found in self.buffers:
-            if found.name == name:
-                return found
+        """Return a buffer by name. Raises KeyError."""
+        for candidate in self.buffers:
+            if candidate.name == name:
+                return candidate
         raise KeyError(name)
 
 
@@ -192,7 +192,7 @@ class WeightRef:
     data: bytes | Segment | None = field(default=None, repr=False)
 
     def array(self) -> NDArray[Any]:
-        """The embedded array, read-only, not copied. Raises FormatError when it was damaged, InputError where there is none."""
+        """Return the embedded array, read-only, not copied. Raises FormatError when it was damaged, InputError where there is none."""
         if self.data is None:
             raise InputError(
                 f"weight {self.name!r}", "is not in the program", do="Hand its array in by that name."
@@ -299,7 +299,7 @@ class CompiledProgram:
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> CompiledProgram:
-        """The inverse of ``to_bytes``. Raises FormatError."""
+        """Return the inverse of ``to_bytes``. Raises FormatError."""
         from .file import from_bytes
 
         return from_bytes(data)
@@ -315,10 +315,10 @@ class CompiledProgram:
         return self.entries[0].outputs
 
     def entry(self, name: str = "") -> EntryPoint:
-        """An entry point by name, the first without one. Raises InputError."""
-        for found in self.entries:
-            if not name or found.name == name:
-                return found
+        """Return an entry point by name, the first without one. Raises InputError."""
+        for candidate in self.entries:
+            if not name or candidate.name == name:
+                return candidate
         known = ", ".join(e.name for e in self.entries)
         raise InputError(
             f"program {self.name!r}", "has no such entry point", got=repr(name), do=f"It has {known}."

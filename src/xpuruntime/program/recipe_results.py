@@ -55,7 +55,7 @@ def fail(text: str) -> NoReturn:
 
 
 def dim_in(shape: Shape, dim: int) -> int:
-    """A dim that a shape has."""
+    """Return a dim that a shape has."""
     return dim if dim < len(shape) else fail(f"dim {dim} of {list(shape)}")
 
 
@@ -65,7 +65,7 @@ def as_dtype(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
 
 
 def reshape(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
-    """As many elements in another shape."""
+    """Return as many elements in another shape."""
     shape = tuple(a["shape"])
     if math.prod(shape) != math.prod(xs[0][0]):
         fail(f"{list(xs[0][0])} has another number of elements than {list(shape)}")
@@ -120,7 +120,7 @@ def shapes(xs: Sequence[Typed]) -> str:
 
 
 def one_dtype(xs: Sequence[Typed]) -> DType:
-    """The dtype that all have."""
+    """Return the dtype that all have."""
     if len({d for _, d in xs}) != 1:
         fail(f"inputs have several dtypes: {', '.join(d.value for _, d in xs)}")
     return xs[0][1]
@@ -139,7 +139,7 @@ def broadcast(xs: Sequence[Typed], _: Mapping[str, Any]) -> Typed:
 
 
 def floats(infer: Infer) -> Infer:
-    """The same, for floats only."""
+    """Return the same, for floats only."""
 
     def checked(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
         shape, dtype = infer(xs, a)
@@ -149,12 +149,12 @@ def floats(infer: Infer) -> Infer:
 
 
 def same(xs: Sequence[Typed], _: Mapping[str, Any]) -> Typed:
-    """As the input; not of bool."""
+    """Return as the input; not of bool."""
     return xs[0] if xs[0][1] is not DType.BOOL else fail("bool has no arithmetic")
 
 
 def reals(infer: Infer) -> Infer:
-    """The same, not for complex numbers."""
+    """Return the same, not for complex numbers."""
 
     def checked(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
         shape, dtype = infer(xs, a)
@@ -167,21 +167,21 @@ def summed(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
     """Of ``sum``: without a dim, or with 1 there."""
     shape, dtype = same(xs, a)
     dim_in(shape, a["dim"])
-    kept = (1,) if a["keepdim"] else ()
-    return (*shape[: a["dim"]], *kept, *shape[a["dim"] + 1 :]), dtype
+    kept_dim = (1,) if a["keepdim"] else ()
+    return (*shape[: a["dim"]], *kept_dim, *shape[a["dim"] + 1 :]), dtype
 
 
 def expand(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
     """Dims of extent 1 and new ones repeated."""
-    shape, wanted = xs[0][0], tuple(a["shape"])
-    tail = wanted[len(wanted) - len(shape) :]
-    if len(wanted) < len(shape) or any(s not in (1, w) for s, w in zip(shape, tail, strict=True)):
-        fail(f"{list(shape)} does not expand to {list(wanted)}")
-    return wanted, xs[0][1]
+    shape, target = xs[0][0], tuple(a["shape"])
+    tail = target[len(target) - len(shape) :]
+    if len(target) < len(shape) or any(s not in (1, w) for s, w in zip(shape, tail, strict=True)):
+        fail(f"{list(shape)} does not expand to {list(target)}")
+    return target, xs[0][1]
 
 
 def flip(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
-    """As the input; dims named once each."""
+    """Return as the input; dims named once each."""
     if len(set(a["dims"])) != len(a["dims"]):
         fail(f"names a dim twice: {list(a['dims'])}")
     for d in a["dims"]:
@@ -211,7 +211,7 @@ def groups_int4(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
 
 
 def index_shape(typed: Typed) -> Shape:
-    """The shape of an index."""
+    """Return the shape of an index."""
     shape, dtype = typed
     return (
         shape if dtype.is_integer and dtype.bits >= 8 else fail(f"an index is an integer, got {dtype.value}")
@@ -219,13 +219,13 @@ def index_shape(typed: Typed) -> Shape:
 
 
 def take(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
-    """The index's dims in the place of one."""
+    """Return the index's dims in the place of one."""
     shape, dim = xs[0][0], dim_in(xs[0][0], a["dim"])
     return (*shape[:dim], *index_shape(xs[1]), *shape[dim + 1 :]), xs[0][1]
 
 
 def gather(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
-    """As the index, which lies within the operand in the other dims."""
+    """Return as the index, which lies within the operand in the other dims."""
     shape, dim, places = xs[0][0], dim_in(xs[0][0], a["dim"]), index_shape(xs[1])
     fit = len(places) == len(shape) and all(
         p <= s for d, (p, s) in enumerate(zip(places, shape, strict=True)) if d != dim
@@ -243,7 +243,7 @@ def where(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
 
 
 def arange(_: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
-    """As long as its count; whole numbers count in whole steps."""
+    """Return as long as its count; whole numbers count in whole steps."""
     dtype = DType(a["dtype"])
     if not (dtype.is_float or dtype.is_integer) or (
         dtype.is_integer and any(type(a[n]) is not int for n in ("start", "step"))
@@ -253,7 +253,7 @@ def arange(_: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
 
 
 def constant(_: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
-    """A shape of one value, which its dtype holds."""
+    """Return a shape of one value, which its dtype holds."""
     dtype, value = DType(a["dtype"]), a["value"]
     if dtype.is_integer and type(value) is not int:
         fail(f"{value!r} is no {dtype.value}")

@@ -31,7 +31,7 @@ class Segment:
         return self._digest
 
     def view(self) -> memoryview:
-        """The bytes, read-only. Raises FormatError when they are not those that were written."""
+        """Return the bytes, read-only. Raises FormatError when they are not those that were written."""
         if not self._checked:
             if hashlib.sha256(self._view).hexdigest() != self._digest:
                 raise FormatError(self._who, "does not match its checksum", do=DAMAGED)

@@ -40,7 +40,7 @@ def validate(program: CompiledProgram, who: str, do: str) -> None:
 
 
 def problems(program: CompiledProgram) -> Iterator[str]:
-    """Each way in which a program breaks the rules; nothing for a valid one."""
+    """Return each way in which a program breaks the rules; nothing for a valid one."""
     if not program.entries:
         yield "it has no entry point"
     yield from _twice("entry point", (e.name for e in program.entries))
@@ -62,8 +62,8 @@ def problems(program: CompiledProgram) -> Iterator[str]:
             )
 
 
-def _in(place: str, found: Iterable[str]) -> Iterator[str]:
-    return (f"{place}: {problem}" for problem in found)
+def _in(place: str, messages: Iterable[str]) -> Iterator[str]:
+    return (f"{place}: {problem}" for problem in messages)
 
 
 def _twice(what: str, names: Iterable[str]) -> Iterator[str]:
@@ -93,7 +93,7 @@ def _weight(weight: WeightRef) -> Iterator[str]:
 
 
 def _below(file: str) -> bool:
-    """Whether a path stays in its folder, wherever it is read."""
+    """Return whether a path stays in its folder, wherever it is read."""
     posix, windows = PurePosixPath(file), PureWindowsPath(file)
     escapes = posix.is_absolute() or windows.drive or windows.root or ".." in (*posix.parts, *windows.parts)
     return not escapes and "\0" not in file
@@ -109,11 +109,11 @@ def _recipes(program: CompiledProgram) -> Iterator[str]:
 
 
 def _states(program: CompiledProgram) -> Iterator[str]:
-    made = {r.name: r.spec for r in program.recipes}
+    specs = {r.name: r.spec for r in program.recipes}
     for state in program.states:
         if state.spec.size_bytes is None:
             yield f"state {state.name!r}: has no size: {state.spec}"
-        if state.init and (state.init not in made or not _alike(made[state.init], state.spec)):
+        if state.init and (state.init not in specs or not _alike(specs[state.init], state.spec)):
             yield f"state {state.name!r}: starts from {state.init!r}, which no recipe makes as {state.spec}"
 
 

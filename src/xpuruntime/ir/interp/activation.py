@@ -121,7 +121,7 @@ def _rows(x: Array, dim: int, dtype: DType | None) -> tuple[Array, int]:
 
 
 def hardmax(x: Array, *, dim: int) -> Array:
-    """One at the first maximum along dim, else zero."""
+    """Return one at the first maximum along dim, else zero."""
     rows = np.atleast_1d(x)
     first = np.expand_dims(np.argmax(rows, axis=dim), dim)
     places = np.arange(rows.shape[dim]).reshape([-1 if i == dim else 1 for i in range(rows.ndim)])

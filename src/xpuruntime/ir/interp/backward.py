@@ -95,7 +95,7 @@ def avg_pool_backward(
     count_include_pad: bool,
     divisor: int | None,
 ) -> Array:
-    """Each window's gradient in equal shares to its elements."""
+    """Return each window's gradient in equal shares to its elements."""
     w = windows_of(x, kernel_size, stride, padding, dilation, ceil_mode)
     share = grad / divisors(w, count_include_pad, divisor)
     full = w.padded(np.zeros(x.shape), 0)
@@ -105,7 +105,7 @@ def avg_pool_backward(
 
 
 def max_pool_backward(grad: Array, x: Array, indices: Array, *, kernel_size: Sequence[int]) -> Array:
-    """Each window's gradient to the place that its maximum came from (indices within the plane)."""
+    """Return each window's gradient to the place that its maximum came from (indices within the plane)."""
     n = len(kernel_size)
     planes = int(np.prod(x.shape[: x.ndim - n]))
     total = np.zeros((planes, int(np.prod(x.shape[x.ndim - n :]))))
@@ -115,7 +115,7 @@ def max_pool_backward(grad: Array, x: Array, indices: Array, *, kernel_size: Seq
 
 
 def adaptive_avg_pool_backward(grad: Array, x: Array) -> Array:
-    """Each window's gradient in equal shares to its elements."""
+    """Return each window's gradient in equal shares to its elements."""
     n = x.ndim - 2
     edges = [adaptive_edges(d, o) for d, o in zip(x.shape[2:], grad.shape[2:], strict=True)]
     total = np.zeros(x.shape)
@@ -169,11 +169,11 @@ def group_norm_backward(
 def embedding_backward(
     grad: Array, indices: Array, *, num_weights: int, padding_idx: int, scale_by_freq: bool
 ) -> Array:
-    """Each row's gradients added up (over how often it was read, if scaled); the padding's row gets none."""
+    """Return each row's gradients added up (over how often it was read, if scaled); the padding's row gets none."""
     places = from_start(indices, num_weights).reshape(-1)
     rows = grad.reshape(-1, grad.shape[-1])
-    kept = places != padding_idx
-    places, rows = places[kept], rows[kept]
+    mask = places != padding_idx
+    places, rows = places[mask], rows[mask]
     if scale_by_freq:
         rows = rows / np.bincount(places, minlength=num_weights)[places][:, None]
     total = np.zeros((num_weights, grad.shape[-1]))

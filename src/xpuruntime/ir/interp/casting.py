@@ -71,7 +71,7 @@ def _number(text: Any, dtype: DType) -> float | int:
 
 
 def bitcast(x: Array, *, dtype: DType) -> Array:
-    """The same bits read as another type."""
+    """Return the same bits read as another type."""
     return np.ascontiguousarray(x).view(dtype.numpy).reshape(x.shape)
 
 

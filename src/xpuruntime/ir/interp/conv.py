@@ -212,7 +212,7 @@ def col2im(
     padding: Sequence[int],
     dilation: Sequence[int],
 ) -> Array:
-    """The columns added back at their places: im2col's transpose."""
+    """Return the columns added back at their places: im2col's transpose."""
     w = Windows(output_size, kernel_size, stride, padding, dilation)
     lead = x.shape[:-2]
     channels = x.shape[-2] // int(np.prod(w.kernel))

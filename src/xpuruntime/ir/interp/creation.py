@@ -15,12 +15,12 @@ __all__ = ["RULES"]
 
 
 def constant(*, value: Const) -> Array:
-    """The tensor that stands in the graph."""
+    """Return the tensor that stands in the graph."""
     return value.numpy()
 
 
 def full(*, size: Sequence[int], value: float, dtype: DType) -> Array:
-    """One value everywhere."""
+    """Return one value everywhere."""
     return np.broadcast_to(to(np.asarray(value), dtype), tuple(size))
 
 

@@ -25,7 +25,7 @@ def norm_linear(
     eps: float,
     gated: bool,
 ) -> Array:
-    """A linear layer of what an RMS norm makes of ``x``; gated: act(its first half) * its second."""
+    """Return a linear layer of what an RMS norm makes of ``x``; gated: act(its first half) * its second."""
     n = x if scale is None else rms_norm(x, scale, normalized_shape=x.shape[-1:], eps=eps)[0]
     y = linear(n, weight, bias)
     if gated:

@@ -18,7 +18,7 @@ _ERF = np.frompyfunc(math.erf, 1, 1)
 
 
 def erf(x: Array) -> Array:
-    """The error function of float64 values, by the C library."""
+    """Return the error function of float64 values, by the C library."""
     return np.asarray(_ERF(x)).astype(np.float64)
 
 
@@ -55,12 +55,12 @@ def round_(x: Array, *, decimals: int) -> Array:
 
 
 def isnan(x: Array) -> Array:
-    """False for every integer."""
+    """Return False for every integer."""
     return np.isnan(x) if x.dtype.kind in "fc" else np.zeros(x.shape, bool)
 
 
 def isinf(x: Array, *, positive: bool, negative: bool) -> Array:
-    """The infinities that are asked for; no integer is one."""
+    """Return the infinities that are asked for; no integer is one."""
     if x.dtype.kind == "c":
         return np.isinf(x)
     return np.asarray(((x == np.inf) & positive) | ((x == -np.inf) & negative))
@@ -80,7 +80,7 @@ def _check_divisor(x: Array, divisor: Array) -> None:
 
 
 def div(x: Operand, other: Operand, *, rounding_mode: str | None) -> Array:
-    """True division in float64. With a rounding mode the quotient is first rounded to the operands' type (for floor at least
+    """Return True division in float64. With a rounding mode the quotient is first rounded to the operands' type (for floor at least
     float32), so that 1 / float32(0.1) is a whole number there as it is in PyTorch.
     """
     if rounding_mode is None:
@@ -117,13 +117,13 @@ def pow_(x: Array, other: Array) -> Array:
 
 
 def fmod(x: Array, other: Array) -> Array:
-    """The remainder with the sign of x; exact."""
+    """Return the remainder with the sign of x; exact."""
     _check_divisor(x, other)
     return np.asarray(np.fmod(x, other))
 
 
 def remainder(x: Array, other: Array) -> Array:
-    """The remainder with the sign of other."""
+    """Return the remainder with the sign of other."""
     _check_divisor(x, other)
     return np.asarray(np.remainder(x, other))
 

@@ -22,7 +22,7 @@ __all__ = ["apply", "evaluate"]
 
 
 def apply(op: str, *operands: Any, outputs: int | None = None, **attrs: Any) -> tuple[Array, ...]:
-    """The results of an op on arrays (numbers where the op takes them, None for absent ones).
+    """Return the results of an op on arrays (numbers where the op takes them, None for absent ones).
 
     outputs: how many results to give; by default those that cannot be left off. Raises IrError where inference does, and for
     values that the op has no answer for (an index outside its dim, an integer divided by zero).
@@ -35,7 +35,7 @@ def apply(op: str, *operands: Any, outputs: int | None = None, **attrs: Any) -> 
 def evaluate(
     node: Node, arrays: Mapping[str, Array], symbols: Mapping[str, int] | None = None
 ) -> tuple[Array, ...]:
-    """The results of one node. ``arrays`` holds the values that it reads by name, ``symbols`` the dims that its attributes name.
+    """Return the results of one node. ``arrays`` holds the values that it reads by name, ``symbols`` the dims that its attributes name.
 
     Raises IrError for an opaque node, a missing value, and as ``apply`` does.
     """
@@ -53,12 +53,12 @@ def evaluate(
 
 
 def _dims(value: Any) -> list[Dim]:
-    """The symbolic dims in an attribute."""
+    """Return the symbolic dims in an attribute."""
     return [v for v in (value if isinstance(value, tuple) else (value,)) if isinstance(v, Dim)]
 
 
 def concrete(value: Any, symbols: Mapping[str, int]) -> Any:
-    """An attribute with its symbols replaced; those unknown stay."""
+    """Return an attribute with its symbols replaced; those unknown stay."""
     if isinstance(value, Dim):
         return value.substitute(symbols)
     if isinstance(value, tuple):
@@ -88,8 +88,8 @@ def _compute(
     specs = [TensorSpec(o.shape, dtype_of(o)) if isinstance(o, np.ndarray) else o for o in operands]
     check_operands(row, specs, who)
     full: Attrs = normalize(row, specs, attrs, name=name, sources=sources)
-    wanted = infer_normal(row, specs, full, who)
-    count = output_count(row, wanted) if outputs is None else outputs
+    expected = infer_normal(row, specs, full, who)
+    count = output_count(row, expected) if outputs is None else outputs
     padded = [*operands, *[None] * (len(row.inputs) - len(operands) - any(p.rest for p in row.inputs))]
     try:
         with np.errstate(all="ignore"):
@@ -99,12 +99,12 @@ def _compute(
     arrays = results if isinstance(results, tuple | list) else (results,)
     return tuple(
         _finish(np.asarray(array), spec, who)
-        for array, spec in zip(arrays[:count], wanted[:count], strict=True)
+        for array, spec in zip(arrays[:count], expected[:count], strict=True)
     )
 
 
 def _finish(array: Array, spec: TensorSpec, who: str) -> Array:
-    """The array in the inferred type; a shape that is not the inferred one is a bug of the op table or of the rule."""
+    """Return the array in the inferred type; a shape that is not the inferred one is a bug of the op table or of the rule."""
     fits = len(array.shape) == spec.rank and all(
         a == d for a, d in zip(array.shape, spec.shape, strict=True) if isinstance(d, int)
     )

@@ -10,7 +10,7 @@ __all__ = ["RULES"]
 
 
 def fused(*operands: Array, body: Graph) -> list[Array]:
-    """The body's outputs."""
+    """Return the body's outputs."""
     from .run import run  # runs need the table that this rule stands in
 
     names = (o.name for o in body.outputs)

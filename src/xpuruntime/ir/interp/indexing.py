@@ -22,7 +22,7 @@ def from_start(index: Array, size: int) -> Array:
 
 
 def _along(index: Array, dim: int, shape: Sequence[int]) -> tuple[Array, ...]:
-    """The place of each element of ``index`` in a tensor: its own, with ``dim`` replaced by what it holds."""
+    """Return the place of each element of ``index`` in a tensor: its own, with ``dim`` replaced by what it holds."""
     own: list[Array] = list(np.indices(index.shape, sparse=True))
     own[dim] = from_start(index, shape[dim])
     return tuple(own)
@@ -44,7 +44,7 @@ def index_select(x: Array, index: Array, *, dim: int) -> Array:
 
 
 def gather_nd(x: Array, indices: Array, *, batch_dims: int) -> Array:
-    """The last dim of indices names a place in x's dims after the batch ones."""
+    """Return the last dim of indices names a place in x's dims after the batch ones."""
     depth = indices.shape[-1]
     lead = indices.shape[:-1]
     own = [
@@ -185,17 +185,17 @@ def embedding_bag(
     for bag in range(bags):
         inside = slice(ends[bag], ends[bag + 1])
         bag_of[inside] = bag
-        kept = places[inside] != padding
-        size[bag] = np.count_nonzero(kept)
+        mask = places[inside] != padding
+        size[bag] = np.count_nonzero(mask)
         if not size[bag]:
             continue
-        rows = weight[places[inside][kept]]
+        rows = weight[places[inside][mask]]
         if mode == "max":
-            best[bag] = places[inside][kept][np.argmax(rows, axis=0)]
+            best[bag] = places[inside][mask][np.argmax(rows, axis=0)]
             y[bag] = rows.max(axis=0)
             continue
         if per_sample_weights is not None:
-            rows = rows * per_sample_weights[inside][kept][:, None]
+            rows = rows * per_sample_weights[inside][mask][:, None]
         y[bag] = rows.sum(axis=0) / (size[bag] if mode == "mean" else 1)
     return y, bag_of, size, best
 

@@ -26,7 +26,7 @@ def addmm(bias: Array, x: Array, other: Array, *, beta: float, alpha: float) -> 
 
 
 def _scalar(value: float, x: Array) -> Any:
-    """An attribute in the type to compute with."""
+    """Return an attribute in the type to compute with."""
     return x.dtype.type(value)
 
 
@@ -57,7 +57,7 @@ def einsum(*operands: Array, equation: str) -> Array:
 
 
 def det(x: Array) -> Array:
-    """The determinant of each matrix."""
+    """Return the determinant of each matrix."""
     return np.asarray(np.linalg.det(x))
 
 

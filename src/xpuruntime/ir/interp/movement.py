@@ -15,7 +15,7 @@ __all__ = ["RULES"]
 
 
 def view(x: Array, *, size: Sequence[int]) -> Array:
-    """The same elements in row-major order."""
+    """Return the same elements in row-major order."""
     return x.reshape(size)
 
 
@@ -69,7 +69,7 @@ def slice_scatter(x: Array, src: Array, *, dim: int, start: int, end: int | None
 
 
 def select(x: Array, *, dim: int, index: int) -> Array:
-    """One place of a dim."""
+    """Return one place of a dim."""
     return np.asarray(np.take(x, index, axis=dim))
 
 
@@ -94,7 +94,7 @@ def roll(x: Array, *, shifts: Sequence[int], dims: Sequence[int]) -> Array:
 
 
 def repeat(x: Array, *, repeats: Sequence[int]) -> Array:
-    """The whole laid side by side."""
+    """Return the whole laid side by side."""
     return np.tile(x, tuple(repeats))
 
 
@@ -126,7 +126,7 @@ def _source(size: int, begin: int, end: int, mode: str) -> Array:
 
 
 def as_strided(x: Array, *, size: Sequence[int], stride: Sequence[int], offset: int) -> Array:
-    """The dense operand read at offset + index * stride."""
+    """Return the dense operand read at offset + index * stride."""
     places = np.full(tuple(size), offset, np.int64)
     for axis, (length, step) in enumerate(zip(size, stride, strict=True)):
         places += (np.arange(length) * step).reshape([-1 if i == axis else 1 for i in range(len(size))])
@@ -136,7 +136,7 @@ def as_strided(x: Array, *, size: Sequence[int], stride: Sequence[int], offset: 
 
 
 def diagonal(x: Array, *, offset: int, dim1: int, dim2: int) -> Array:
-    """The diagonal of two dims, as the last one."""
+    """Return the diagonal of two dims, as the last one."""
     return np.diagonal(x, offset, dim1, dim2)
 
 
@@ -182,7 +182,7 @@ def space_to_depth(x: Array, *, block_size: int, mode: str) -> Array:
 
 
 def reverse_sequence(x: Array, lengths: Array, *, time_dim: int, batch_dim: int) -> Array:
-    """The first lengths[i] steps of sample i backwards."""
+    """Return the first lengths[i] steps of sample i backwards."""
     steps = np.arange(x.shape[time_dim])
     count = lengths.astype(np.int64)[:, None]
     order = np.where(steps < count, count - 1 - steps, steps)  # [batch, time]

@@ -18,7 +18,7 @@ def _scaled(y: Array, weight: Array | None, bias: Array | None) -> Array:
 
 
 def _per_channel(x: Array, value: Array | None) -> Array | None:
-    """A value per channel, in the shape that broadcasts with [N, C, ...]."""
+    """Return a value per channel, in the shape that broadcasts with [N, C, ...]."""
     return None if value is None else value.reshape(-1, *[1] * (x.ndim - 2))
 
 

@@ -22,12 +22,12 @@ Array: TypeAlias = NDArray[Any]
 
 
 def dtype_of(x: Array) -> DType:
-    """The DType of an array. Raises ValueError for a NumPy dtype that no tensor has."""
+    """Return the DType of an array. Raises ValueError for a NumPy dtype that no tensor has."""
     return DType.of(x.dtype)
 
 
 def widen(x: Array) -> Array:
-    """The same values in the type to compute with: float64, complex128, int64 for sub-byte integers; the rest as they are."""
+    """Return the same values in the type to compute with: float64, complex128, int64 for sub-byte integers; the rest as they are."""
     dtype = dtype_of(x)
     if dtype.is_float:
         return x.astype(np.float64)
@@ -37,14 +37,14 @@ def widen(x: Array) -> Array:
 
 
 def lowest(dtype: np.dtype[Any]) -> Any:
-    """The value below every other: -inf, False, or the smallest integer."""
+    """Return the value below every other: -inf, False, or the smallest integer."""
     if dtype.kind == "b":
         return False
     return -np.inf if dtype.kind == "f" else np.iinfo(dtype).min
 
 
 def highest(dtype: np.dtype[Any]) -> Any:
-    """The value above every other: inf, True, or the largest integer."""
+    """Return the value above every other: inf, True, or the largest integer."""
     if dtype.kind == "b":
         return True
     return np.inf if dtype.kind == "f" else np.iinfo(dtype).max

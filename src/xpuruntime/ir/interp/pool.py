@@ -21,7 +21,7 @@ def windows_of(
     dilation: Sequence[int],
     ceil_mode: bool,
 ) -> Windows:
-    """The windows over the last dims of x."""
+    """Return the windows over the last dims of x."""
     return Windows(x.shape[x.ndim - len(kernel_size) :], kernel_size, stride, padding, dilation, ceil_mode)
 
 
@@ -52,7 +52,7 @@ def avg_pool(
     count_include_pad: bool,
     divisor: int | None,
 ) -> Array:
-    """The mean of each window."""
+    """Return the mean of each window."""
     w = windows_of(x, kernel_size, stride, padding, dilation, ceil_mode)
     total = w.view(x, 0).sum(axis=_kernel_axes(w))
     count = divisors(w, count_include_pad, divisor)
@@ -86,7 +86,7 @@ def max_pool(
     ceil_mode: bool,
     indices_over: str,
 ) -> tuple[Array, Array]:
-    """The maximum of each window (NaN if it holds one) and its first place, which is never in the padding."""
+    """Return the maximum of each window (NaN if it holds one) and its first place, which is never in the padding."""
     w = windows_of(x, kernel_size, stride, padding, dilation, ceil_mode)
     bottom = lowest(x.dtype)
     lead = x.shape[: x.ndim - w.n]
@@ -127,7 +127,7 @@ def adaptive_edges(size: int, out: int) -> list[tuple[int, int]]:
 
 
 def _boxes(x: Array, output_size: Sequence[int]) -> Iterator[tuple[tuple[int, ...], list[tuple[int, int]]]]:
-    """Each place of the output, and the begin and end of its window along each dim."""
+    """Return each place of the output, and the begin and end of its window along each dim."""
     n = len(output_size)
     edges = [adaptive_edges(d, o) for d, o in zip(x.shape[x.ndim - n :], output_size, strict=True)]
     for place in np.ndindex(*output_size):
@@ -135,7 +135,7 @@ def _boxes(x: Array, output_size: Sequence[int]) -> Iterator[tuple[tuple[int, ..
 
 
 def adaptive_avg_pool(x: Array, *, output_size: Sequence[int]) -> Array:
-    """The mean of each window."""
+    """Return the mean of each window."""
     n = len(output_size)
     y = np.empty((*x.shape[: x.ndim - n], *output_size), x.dtype)
     for place, box in _boxes(x, output_size):
@@ -144,7 +144,7 @@ def adaptive_avg_pool(x: Array, *, output_size: Sequence[int]) -> Array:
 
 
 def adaptive_max_pool(x: Array, *, output_size: Sequence[int]) -> tuple[Array, Array]:
-    """The maximum of each window and its first place in the plane."""
+    """Return the maximum of each window and its first place in the plane."""
     n = len(output_size)
     space, lead = x.shape[x.ndim - n :], x.shape[: x.ndim - n]
     y = np.empty((*lead, *output_size), x.dtype)
@@ -162,7 +162,7 @@ def adaptive_max_pool(x: Array, *, output_size: Sequence[int]) -> tuple[Array, A
 
 
 def max_unpool(x: Array, indices: Array, *, output_size: Sequence[int], indices_over: str) -> Array:
-    """Each value at its place, zeros elsewhere; of several for one place the last."""
+    """Return each value at its place, zeros elsewhere; of several for one place the last."""
     lead = x.shape[: x.ndim - len(output_size)]
     y = np.zeros((*lead, *output_size), x.dtype)
     if indices_over == "tensor":

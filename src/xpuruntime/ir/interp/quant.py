@@ -17,7 +17,7 @@ __all__ = ["RULES"]
 
 
 def _spread(scale: Array, x: Array, axis: int, block_size: int) -> Array:
-    """A scale (or zero point) in a shape that broadcasts with x: one value, one per place along axis, or one per block of it."""
+    """Return a scale (or zero point) in a shape that broadcasts with x: one value, one per place along axis, or one per block of it."""
     if block_size:
         whole = np.repeat(scale, block_size, axis=axis)
         return whole[tuple(slice(0, d) for d in x.shape)]
@@ -130,7 +130,7 @@ def qlinear_matmul(
     y_scale: Array,
     y_zero_point: Array,
 ) -> Array:
-    """The product of dequantized values, quantized."""
+    """Return the product of dequantized values, quantized."""
     product = matmul_integer(x, other, x_zero_point, other_zero_point)
     factor = widen(_rows(x_scale, x, False)) * widen(other_scale) / widen(_rows(y_scale, x, False))
     return _requantized(product * factor, _rows(y_zero_point, x, False))
@@ -158,7 +158,7 @@ def convolution_integer(
 
 
 def _per_output(value: Array, weight: Array) -> Array:
-    """One value, or one per output channel, that broadcasts with the weight."""
+    """Return one value, or one per output channel, that broadcasts with the weight."""
     return value.reshape(-1, *[1] * (weight.ndim - 1))
 
 
@@ -178,7 +178,7 @@ def qlinear_convolution(
     dilation: Sequence[int],
     groups: int,
 ) -> Array:
-    """The convolution of dequantized values plus bias (int32, in units of x_scale * weight_scale), quantized."""
+    """Return the convolution of dequantized values plus bias (int32, in units of x_scale * weight_scale), quantized."""
     y = convolution_integer(
         x,
         weight,

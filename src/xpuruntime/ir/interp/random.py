@@ -31,7 +31,7 @@ def randperm(*, n: int, seed: int | None) -> Array:
 
 
 def bernoulli(x: Array, *, seed: int | None) -> Array:
-    """One with probability x, else zero."""
+    """Return one with probability x, else zero."""
     return np.random.default_rng(seed).random(x.shape) < x
 
 
@@ -49,8 +49,8 @@ def dropout(x: Array, *, p: float, train: bool, seed: int | None) -> tuple[Array
     """Zero with probability p, else x / (1 - p), and which were kept; x itself outside training."""
     if not train or p == 0:
         return x, np.ones(x.shape, bool)
-    kept = np.random.default_rng(seed).random(x.shape) >= p
-    return np.where(kept, x / max(1 - p, np.finfo(np.float64).tiny), 0.0), kept
+    mask = np.random.default_rng(seed).random(x.shape) >= p
+    return np.where(mask, x / max(1 - p, np.finfo(np.float64).tiny), 0.0), mask
 
 
 RULES: dict[str, Rule] = {

@@ -16,23 +16,23 @@ __all__ = ["RULES"]
 
 
 def _axes(x: Array, dim: Sequence[int]) -> tuple[int, ...]:
-    """A scalar has no axis, but may be addressed as if it had one."""
+    """Return a scalar has no axis, but may be addressed as if it had one."""
     return tuple(dim) if x.ndim else ()
 
 
 def _summands(x: Array, dtype: DType | None) -> Array:
-    """The values to add or multiply: in dtype if given, bool and small integers in int64."""
+    """Return the values to add or multiply: in dtype if given, bool and small integers in int64."""
     values = widen(x if dtype is None else to(x, dtype))
     return values.astype(np.int64) if values.dtype.kind in "bi" else values
 
 
 def sum_(x: Array, *, dim: Sequence[int], keepdim: bool, dtype: DType | None) -> Array:
-    """The sum; integers modulo 2**64. Nothing adds up to 0."""
+    """Return the sum; integers modulo 2**64. Nothing adds up to 0."""
     return np.asarray(np.sum(_summands(x, dtype), axis=_axes(x, dim), keepdims=keepdim and x.ndim > 0))
 
 
 def prod(x: Array, *, dim: Sequence[int], keepdim: bool, dtype: DType | None) -> Array:
-    """The product. Nothing multiplies to 1."""
+    """Return the product. Nothing multiplies to 1."""
     return np.asarray(np.prod(_summands(x, dtype), axis=_axes(x, dim), keepdims=keepdim and x.ndim > 0))
 
 
@@ -49,24 +49,24 @@ def _count(x: Array, axes: Sequence[int]) -> Any:
 
 
 def amax(x: Array, *, dim: Sequence[int], keepdim: bool) -> Array:
-    """The largest value, NaN if there is one. Of nothing: what lies below all values of the type (as in ONNX)."""
+    """Return the largest value, NaN if there is one. Of nothing: what lies below all values of the type (as in ONNX)."""
     return np.asarray(np.max(x, axis=_axes(x, dim), keepdims=keepdim and x.ndim > 0, initial=lowest(x.dtype)))
 
 
 def amin(x: Array, *, dim: Sequence[int], keepdim: bool) -> Array:
-    """The smallest value, NaN if there is one. Of nothing: what lies above all values of the type."""
+    """Return the smallest value, NaN if there is one. Of nothing: what lies above all values of the type."""
     return np.asarray(
         np.min(x, axis=_axes(x, dim), keepdims=keepdim and x.ndim > 0, initial=highest(x.dtype))
     )
 
 
 def any_(x: Array, *, dim: Sequence[int], keepdim: bool) -> Array:
-    """Whether one is not zero."""
+    """Return whether one is not zero."""
     return np.asarray(np.any(x != 0, axis=_axes(x, dim), keepdims=keepdim and x.ndim > 0))
 
 
 def all_(x: Array, *, dim: Sequence[int], keepdim: bool) -> Array:
-    """Whether none is zero."""
+    """Return whether none is zero."""
     return np.asarray(np.all(x != 0, axis=_axes(x, dim), keepdims=keepdim and x.ndim > 0))
 
 
@@ -109,7 +109,7 @@ def vector_norm(x: Array, *, ord: float, dim: Sequence[int], keepdim: bool) -> A
 
 def _arg(find: Callable[..., Any]) -> Callable[..., Array]:
     def arg(x: Array, *, dim: int | None, keepdim: bool, last: bool) -> Array:
-        """The place of the first (or last) extreme value; NaN counts as one."""
+        """Return the place of the first (or last) extreme value; NaN counts as one."""
         rows = x.reshape(-1) if dim is None or not x.ndim else x
         axis = 0 if dim is None or not x.ndim else dim
         if last:
@@ -125,7 +125,7 @@ def _arg(find: Callable[..., Any]) -> Callable[..., Array]:
 
 def _extreme(find: Callable[..., Any]) -> Callable[..., tuple[Array, Array]]:
     def extreme(x: Array, *, dim: int, keepdim: bool) -> tuple[Array, Array]:
-        """The extreme values along dim and their first places."""
+        """Return the extreme values along dim and their first places."""
         rows = np.atleast_1d(x)
         places = np.expand_dims(find(rows, axis=dim), dim)
         values = np.take_along_axis(rows, places, dim)
@@ -141,13 +141,13 @@ def _extreme(find: Callable[..., Any]) -> Callable[..., tuple[Array, Array]]:
 
 def _running(accumulate: np.ufunc, start: int) -> Callable[..., Array]:
     def running(x: Array, *, dim: int, dtype: DType | None, exclusive: bool, reverse: bool) -> Array:
-        """The reduction of all elements up to each one (exclusive: before it), from the end if reverse."""
+        """Return the reduction of all elements up to each one (exclusive: before it), from the end if reverse."""
         values = np.atleast_1d(_summands(x, dtype))
         values = np.flip(values, dim) if reverse else values
         if exclusive:
             first = np.full([1 if i == dim else d for i, d in enumerate(values.shape)], start, values.dtype)
-            kept = np.take(values, range(max(values.shape[dim] - 1, 0)), axis=dim)
-            values = np.concatenate([first, kept], axis=dim) if values.shape[dim] else values
+            before = np.take(values, range(max(values.shape[dim] - 1, 0)), axis=dim)
+            values = np.concatenate([first, before], axis=dim) if values.shape[dim] else values
         result = accumulate.accumulate(values, axis=dim)
         return np.asarray(np.flip(result, dim) if reverse else result).reshape(x.shape)
 
@@ -158,7 +158,7 @@ def _running(accumulate: np.ufunc, start: int) -> Callable[..., Array]:
 
 
 def cdist(x: Array, other: Array, *, p: float) -> Array:
-    """The p-norm of the difference of every pair of rows; for p = 0, too, NaN where a difference is NaN."""
+    """Return the p-norm of the difference of every pair of rows; for p = 0, too, NaN where a difference is NaN."""
     difference = x[..., :, None, :] - other[..., None, :, :]
     if p == 0:
         return np.asarray(np.where(np.isnan(difference), np.nan, difference != 0).sum(-1))
@@ -166,7 +166,7 @@ def cdist(x: Array, other: Array, *, p: float) -> Array:
 
 
 def pdist(x: Array, *, p: float) -> Array:
-    """The p-norm of the difference of every pair of rows i < j, in row order."""
+    """Return the p-norm of the difference of every pair of rows i < j, in row order."""
     first, second = np.triu_indices(x.shape[0], 1)
     return _distance(x[first] - x[second], p)
 

@@ -24,7 +24,7 @@ def roi_align(
     spatial_scale: float,
     aligned: bool,
 ) -> Array:
-    """Each region [x1, y1, x2, y2] in output_size bins; a bin is the mean (or maximum) of samples (He et al., 2017).
+    """Return each region [x1, y1, x2, y2] in output_size bins; a bin is the mean (or maximum) of samples (He et al., 2017).
 
     sampling_ratio 0: as many samples as the bin is large, rounded up. The maximum is over the weighted corners of all samples,
     as ONNX defines it.
@@ -76,7 +76,7 @@ def _neighbours(at: Array, size: int) -> tuple[Array, Array, Array, Array]:
 
 
 def max_roi_pool(x: Array, rois: Array, *, output_size: Sequence[int], spatial_scale: float) -> Array:
-    """Each region [batch, x1, y1, x2, y2], rounded to whole places, in bins whose maximum is taken; an empty bin gives 0.
+    """Return each region [batch, x1, y1, x2, y2], rounded to whole places, in bins whose maximum is taken; an empty bin gives 0.
 
     (Girshick, "Fast R-CNN", 2015.)
     """

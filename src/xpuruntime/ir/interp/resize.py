@@ -29,7 +29,7 @@ def _pytorch(y: Array, scale: float, size: int, out: int) -> Array:
 
 
 def _corners(y: Array, scale: float, size: int, out: int) -> Array:
-    """The ends meet. The output's size counts before it was rounded, as in ONNX."""
+    """Return the ends meet. The output's size counts before it was rounded, as in ONNX."""
     last = scale * size - 1
     return y * (size - 1) / last if last else np.zeros(y.shape)
 
@@ -68,7 +68,7 @@ def _triangle(distance: Array) -> Array:
 
 
 def _keys(distance: Array, a: float) -> Array:
-    """The cubic convolution kernel (Keys, 1981)."""
+    """Return the cubic convolution kernel (Keys, 1981)."""
     d = np.abs(distance)
     near = ((a + 2) * d - (a + 3)) * d * d + 1
     far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
@@ -165,7 +165,7 @@ def _reflected(x: Array, low: float, high: float) -> Array:
 
 
 def _placed(x: Array, size: int, padding_mode: str, align_corners: bool) -> Array:
-    """A place by the padding mode: zeros leave it where it is."""
+    """Return a place by the padding mode: zeros leave it where it is."""
     if padding_mode == "reflection":
         x = _reflected(x, 0, size - 1) if align_corners else _reflected(x, -0.5, size - 0.5)
     return x if padding_mode == "zeros" else np.clip(x, 0, size - 1)

@@ -36,14 +36,14 @@ _DEFAULT = {"rnn": ("Tanh",), "gru": ("Sigmoid", "Tanh"), "lstm": ("Sigmoid", "T
 def _activations(names: Sequence[str], alpha: Sequence[float], beta: Sequence[float]) -> list[Activation]:
     """Functions in order; each takes the next alpha and beta if it uses them."""
     alphas, betas = iter(alpha), iter(beta)
-    made: list[Activation] = []
+    functions: list[Activation] = []
     for name in names:
         if name.lower() not in _ACTIVATIONS:
             raise ValueError(f"no such activation: {name!r}")
         function, a, b = _ACTIVATIONS[name.lower()]
         numbers = [next(it, d) for it, d in ((alphas, a), (betas, b)) if d is not None]
-        made.append(lambda x, function=function, numbers=numbers: function(x, *numbers))  # type: ignore[misc]
-    return made
+        functions.append(lambda x, function=function, numbers=numbers: function(x, *numbers))  # type: ignore[misc]
+    return functions
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ def wide(function: Function) -> Rule:
 
 
 def real(function: Function) -> Rule:
-    """A function to the real numbers: integers become float32 (as PyTorch's do), then all floats float64."""
+    """Return a function to the real numbers: integers become float32 (as PyTorch's do), then all floats float64."""
     return Rule(function, lambda operands: [_real(o) if isinstance(o, np.ndarray) else o for o in operands])
 
 
@@ -82,7 +82,7 @@ def arithmetic(function: Function) -> Rule:
 
 
 def quotient(function: Function) -> Rule:
-    """As ``arithmetic``, with integers in float32 first."""
+    """Return as ``arithmetic``, with integers in float32 first."""
     return Rule(function, as_quotient)
 
 
@@ -103,7 +103,7 @@ def same_type(function: Function) -> Rule:
 
 
 def promoted(operands: Sequence[Operand]) -> DType:
-    """The type that the op's inference promotes the operands to."""
+    """Return the type that the op's inference promotes the operands to."""
     return promote([TensorSpec(o.shape, dtype_of(o)) if isinstance(o, np.ndarray) else o for o in operands])
 
 

@@ -43,12 +43,12 @@ def run(
     Raises InputError for a feed that does not fit, IrError for a node that cannot be computed (opaque ones, bad indices).
     """
     symbols: dict[str, int] = {}
-    kept = _in_float64 if exact else _as_is
-    values = {name: kept(array) for name, array in _start(graph, feeds, weights, states, symbols)}
+    convert = _in_float64 if exact else _as_is
+    values = {name: convert(array) for name, array in _start(graph, feeds, weights, states, symbols)}
     left = Counter(name for node in graph.nodes for name in dict.fromkeys(node.values))
     left.update(graph.kept)
     for node in graph.nodes:
-        results = tuple(map(kept, evaluate(node, values, symbols)))
+        results = tuple(map(convert, evaluate(node, values, symbols)))
         if watch is not None:
             watch(node, results)
         for value, array in zip(node.outputs, results, strict=True):
@@ -82,7 +82,7 @@ def trace(
     weights: Weights | None = None,
     states: MutableMapping[str, Array] | None = None,
 ) -> dict[str, Array]:
-    """Every value that a node makes, by name, in order. Arguments and errors as ``run``'s."""
+    """Return every value that a node makes, by name, in order. Arguments and errors as ``run``'s."""
     seen: dict[str, Array] = {}
 
     def watch(node: Node, results: tuple[Array, ...]) -> None:
@@ -153,7 +153,7 @@ def _known(d: DimLike, who: str) -> int:
 
 
 def _checked(value: Any, spec: TensorSpec, who: str, error: type[InputError | IrError]) -> Array:
-    """The array, if its dtype and rank are the spec's."""
+    """Return the array, if its dtype and rank are the spec's."""
     array = np.asarray(value)
     try:
         dtype = DType.of(array.dtype)
@@ -196,7 +196,7 @@ def _as_dim(symbol: str) -> Dim:
 
 
 def _solve(d: Dim, symbol: str, size: int, symbols: dict[str, int]) -> bool:
-    """One unknown that enters linearly: a*s + b = size. False where no whole number fits; another form is left unsolved."""
+    """Return one unknown that enters linearly: a*s + b = size. False where no whole number fits; another form is left unsolved."""
     at_zero, at_one = (d.substitute({**symbols, symbol: v}) for v in (0, 1))
     if isinstance(at_zero, int) and isinstance(at_one, int) and at_one != at_zero:
         value, rest = divmod(size - at_zero, at_one - at_zero)

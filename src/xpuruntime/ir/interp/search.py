@@ -27,7 +27,7 @@ def sort(x: Array, *, dim: int, descending: bool) -> tuple[Array, Array]:
 
 
 def topk(x: Array, *, k: int, dim: int, largest: bool) -> tuple[Array, Array]:
-    """The k largest (or smallest) values in order, and their places."""
+    """Return the k largest (or smallest) values in order, and their places."""
     rows = np.atleast_1d(x)
     order = np.take(_order(rows, dim, largest), range(k), axis=dim)
     values = np.take_along_axis(rows, order, dim)
@@ -40,13 +40,13 @@ def nonzero(x: Array) -> Array:
 
 
 def masked_select(x: Array, mask: Array) -> Array:
-    """The elements where the mask holds, in row-major order."""
+    """Return the elements where the mask holds, in row-major order."""
     shape = np.broadcast_shapes(x.shape, mask.shape)
     return np.asarray(np.broadcast_to(x, shape)[np.broadcast_to(mask, shape)])
 
 
 def compress(x: Array, condition: Array, *, dim: int | None) -> Array:
-    """The places along dim (or of the flattened operand) where the condition, which may be shorter, holds."""
+    """Return the places along dim (or of the flattened operand) where the condition, which may be shorter, holds."""
     return np.compress(condition, x, axis=dim)
 
 
@@ -87,20 +87,20 @@ def non_max_suppression(
     most = 0 if max_output is None else int(max_output.reshape(-1)[0])
     overlap = 0.0 if iou_threshold is None else float(iou_threshold.reshape(-1)[0])
     corners = _corners(boxes.astype(np.float64), center_point_box)
-    found = []
+    selected = []
     for batch, kind in np.ndindex(*scores.shape[:2]):
         score = scores[batch, kind].astype(np.float64)
         order = np.argsort(-score, kind="stable")
         if score_threshold is not None:
             order = order[score[order] > float(score_threshold.reshape(-1)[0])]
-        kept: list[int] = []
+        boxes_kept: list[int] = []
         for box in order.tolist():
-            if len(kept) >= most:
+            if len(boxes_kept) >= most:
                 break
-            if all(_iou(corners[batch, box], corners[batch, other]) <= overlap for other in kept):
-                kept.append(box)
-        found += [(batch, kind, box) for box in kept]
-    return np.array(found, np.int64).reshape(-1, 3)
+            if all(_iou(corners[batch, box], corners[batch, other]) <= overlap for other in boxes_kept):
+                boxes_kept.append(box)
+        selected += [(batch, kind, box) for box in boxes_kept]
+    return np.array(selected, np.int64).reshape(-1, 3)
 
 
 def _corners(boxes: Array, center: bool) -> Array:

@@ -41,7 +41,7 @@ def fft_r2c(x: Array, *, dims: Sequence[int], normalization: str, onesided: bool
 
 
 def fft_c2r(x: Array, *, dims: Sequence[int], normalization: str, last_size: int) -> Array:
-    """The half that fft_r2c keeps back to ``last_size`` reals."""
+    """Return the half that fft_r2c keeps back to ``last_size`` reals."""
     *others, last = dims
     y = np.fft.irfft(_transform(x, others, False), n=last_size, axis=last, norm="forward")
     return np.asarray(y * _factor(y, [y.shape[d] for d in dims], normalization))

@@ -31,7 +31,7 @@ def text(shape: Sequence[DimLike]) -> str:
 
 
 def same(a: DimLike, b: DimLike, what: str) -> DimLike:
-    """The one dim that both must be. Two integers must be equal; a symbol meets an integer at run time, the integer is kept."""
+    """Return the one dim that both must be. Two integers must be equal; a symbol meets an integer at run time, the integer is kept."""
     if a == b:
         return a
     if isinstance(a, int) and isinstance(b, int):
@@ -40,7 +40,7 @@ def same(a: DimLike, b: DimLike, what: str) -> DimLike:
 
 
 def broadcast(*shapes: Shape) -> Shape:
-    """The shape that all broadcast to. A symbol against an integer above 1 gives the integer; two different symbols
+    """Return the shape that all broadcast to. A symbol against an integer above 1 gives the integer; two different symbols
     cannot be decided (one of them may be 1), which is an error.
     """
     if len(shapes) == 1:
@@ -88,19 +88,19 @@ def ceil_div(a: DimLike, b: DimLike) -> DimLike:
 
 
 def like(spec: TensorSpec, shape: Sequence[DimLike] | None = None) -> TensorSpec:
-    """A nameless spec of the same dtype, with another shape if given."""
+    """Return a nameless spec of the same dtype, with another shape if given."""
     return TensorSpec(spec.shape if shape is None else tuple(shape), spec.dtype)
 
 
 def axes_without(spec: TensorSpec, axes: Sequence[int], keepdim: bool) -> Shape:
-    """The shape after reducing axes."""
+    """Return the shape after reducing axes."""
     if keepdim:
         return tuple(1 if i in axes else d for i, d in enumerate(spec.shape))
     return tuple(d for i, d in enumerate(spec.shape) if i not in axes)
 
 
 def permuted(spec: TensorSpec, order: Sequence[int]) -> Shape:
-    """The shape with axes in another order."""
+    """Return the shape with axes in another order."""
     if sorted(order) != list(range(spec.rank)):
         raise Mismatch("dims must be a permutation of the axes", f"{list(order)} for rank {spec.rank}")
     return tuple(spec.shape[i] for i in order)
@@ -116,7 +116,7 @@ def pads(padding: Sequence[int], n: int) -> tuple[tuple[int, ...], tuple[int, ..
 
 
 def spatial(call: Call, names: Sequence[str], n: int) -> None:
-    """Every attribute in names has n positive numbers."""
+    """Return every attribute in names has n positive numbers."""
     for name in names:
         values = call[name]
         if len(values) != n or min(values, default=1) < 1:

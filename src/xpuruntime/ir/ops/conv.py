@@ -18,7 +18,7 @@ _TRANSPOSED = "transposed: bool = false, output_padding: ints = []"
 
 
 def conv_shape(c: Call, x: TensorSpec, weight: TensorSpec, transposed: bool = False) -> tuple[DimLike, ...]:
-    """The output shape; checks every size against every other."""
+    """Return the output shape; checks every size against every other."""
     n = x.rank - 2
     if n < 1 or weight.rank != x.rank:
         raise Mismatch("x must be [N, C, spatial...] and the weight of the same rank", f"{x} and {weight}")

@@ -11,12 +11,12 @@ __all__ = ["ROWS", "unary_float", "unary_same"]
 
 
 def unary_same(c: Call) -> TensorSpec:
-    """The operand's own spec."""
+    """Return the operand's own spec."""
     return like(c.tensor())
 
 
 def unary_float(c: Call) -> TensorSpec:
-    """The operand's shape; integers become float32."""
+    """Return the operand's shape; integers become float32."""
     x = c.tensor()
     return TensorSpec(x.shape, float_of(x.dtype))
 
@@ -97,14 +97,14 @@ def _bitcast(c: Call) -> TensorSpec:
 
 
 def _unary(name: str, aten: str = "", onnx: str = "", meaning: str = "", family: str = "elementwise") -> Op:
-    """A function to the real numbers: integers give float32."""
+    """Return a function to the real numbers: integers give float32."""
     return op(
         f"{name}(x) -> y", family, unary_float, aten=aten or name, onnx=onnx, pointwise=True, meaning=meaning
     )
 
 
 def _same(name: str, aten: str = "", onnx: str = "", meaning: str = "", attrs: str = "") -> Op:
-    """A function within the operand's own type."""
+    """Return a function within the operand's own type."""
     signature = f"{name}(x{attrs}) -> y"
     return op(
         signature, "elementwise", unary_same, aten=aten or name, onnx=onnx, pointwise=True, meaning=meaning

@@ -16,7 +16,7 @@ IN_BODY = frozenset(f"{_VIEWS} {_ROWS}".split())
 
 
 def in_body(row: Op) -> bool:
-    """Whether a body may hold the op."""
+    """Return whether a body may hold the op."""
     return (row.pointwise or row.name in IN_BODY) and not row.random and not row.data_dependent
 
 

@@ -104,9 +104,9 @@ def _indexed(x: TensorSpec, indices: list[TensorSpec | None]) -> tuple[DimLike, 
     if not places:
         return x.shape
     block = broadcast(*(_index(index).shape for index in indices if index is not None))
-    kept = [d for i, d in enumerate(x.shape) if i not in places]
+    other_dims = [d for i, d in enumerate(x.shape) if i not in places]
     first = places[0] if places == list(range(places[0], places[-1] + 1)) else 0
-    return (*kept[:first], *block, *kept[first:])
+    return (*other_dims[:first], *block, *other_dims[first:])
 
 
 def _index_op(c: Call) -> TensorSpec:

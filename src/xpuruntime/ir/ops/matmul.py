@@ -21,15 +21,15 @@ def _rank(spec: TensorSpec, rank: int, who: str) -> TensorSpec:
 
 
 def one_dtype(*specs: TensorSpec | None) -> DType:
-    """The dtype that all operands share."""
-    found = {s.dtype for s in specs if s is not None}
-    if len(found) != 1:
-        raise Mismatch("operands must have one dtype", ", ".join(sorted(d.value for d in found)))
-    return found.pop()
+    """Return the dtype that all operands share."""
+    dtypes = {s.dtype for s in specs if s is not None}
+    if len(dtypes) != 1:
+        raise Mismatch("operands must have one dtype", ", ".join(sorted(d.value for d in dtypes)))
+    return dtypes.pop()
 
 
 def matmul_shape(a: TensorSpec, b: TensorSpec) -> tuple[DimLike, ...]:
-    """The shape of NumPy's matmul: vectors are rows on the left and columns on the right, batches broadcast."""
+    """Return the shape of NumPy's matmul: vectors are rows on the left and columns on the right, batches broadcast."""
     if not a.rank or not b.rank:
         raise Mismatch("a scalar has no matrix product", f"{a} and {b}")
     same(a.shape[-1], b.shape[-2] if b.rank > 1 else b.shape[0], "the inner dims")
@@ -79,7 +79,7 @@ _TERM = re.compile(r"[A-Za-z]*(\.\.\.)?[A-Za-z]*")
 
 
 def einsum_terms(equation: str, ranks: list[int]) -> tuple[list[list[str]], list[str]]:
-    """The label of each axis, of each operand and of the result; ellipsis axes are ``.0`` (outermost) on. Raises Mismatch."""
+    """Return the label of each axis, of each operand and of the result; ellipsis axes are ``.0`` (outermost) on. Raises Mismatch."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     if len(terms) != len(ranks) or not all(_TERM.fullmatch(t) for t in [*terms, right]):

@@ -18,7 +18,7 @@ def _same(c: Call) -> TensorSpec:
 
 
 def _place_view(attrs: dict[str, Any], operands: Sequence[Operand]) -> None:
-    """A view's one -1, from the number of elements."""
+    """Return a view's one -1, from the number of elements."""
     size, x = attrs["size"], operands[0]
     if not isinstance(x, TensorSpec) or -1 not in size:
         return
@@ -31,7 +31,7 @@ def _place_view(attrs: dict[str, Any], operands: Sequence[Operand]) -> None:
 
 
 def _place_expand(attrs: dict[str, Any], operands: Sequence[Operand]) -> None:
-    """A -1 keeps the dim of the operand."""
+    """Return a -1 keeps the dim of the operand."""
     size, x = attrs["size"], operands[0]
     if isinstance(x, TensorSpec):
         lead = len(size) - x.rank

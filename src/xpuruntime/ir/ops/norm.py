@@ -18,7 +18,7 @@ def _float(x: TensorSpec) -> TensorSpec:
 
 
 def _trailing(c: Call, x: TensorSpec, positions: Sequence[int]) -> tuple[DimLike, ...]:
-    """The dims before the normalised ones; checks normalized_shape, weight and bias."""
+    """Return the dims before the normalised ones; checks normalized_shape, weight and bias."""
     shape = c["normalized_shape"]
     n = len(shape)
     if not n or n > x.rank:

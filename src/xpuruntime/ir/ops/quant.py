@@ -17,7 +17,7 @@ _BLOCK = "axis: axis = 1, block_size: int = 0"
 
 
 def _scale(c: Call, x: TensorSpec) -> None:
-    """The scale is a scalar, one value per place along axis, or blocked along it."""
+    """Return the scale is a scalar, one value per place along axis, or blocked along it."""
     scale, zero = c.tensor(1), c.optional(2)
     if zero is not None and zero.shape != scale.shape:
         raise Mismatch("scale and zero point must have one shape", f"{scale} and {zero}")
