@@ -8,8 +8,8 @@ from xpuruntime.errors import PolicyError
 from xpuruntime.policies import (
     ExecutionPolicy,
     KernelPolicy,
-    Layer,
     Policy,
+    PolicyLayer,
     Rule,
     builtin_policy,
     effective_policy,
@@ -122,7 +122,7 @@ def test_given_policies_in_order_and_options_merge():
 
 def test_resolve_is_the_fold_of_merge():
     layers = [Policy(execution=ExecutionPolicy(engine=e)) for e in ("native", "qnn")]
-    got = resolve([Layer("high", layers[0]), Layer("low", layers[1])])
+    got = resolve([PolicyLayer("high", layers[0]), PolicyLayer("low", layers[1])])
     assert got.policy == layers[1].merge(layers[0])
     assert got.origins == {"execution.engine": "high"}
     assert resolve([]).policy == Policy()

@@ -10,7 +10,7 @@ import numpy as np
 from ...types import DType
 from .elementwise import erf
 from .numbers import Array, to, widen
-from .rule import Rule, plain, real, wide
+from .rule import InterpRule, plain, real, wide
 
 __all__ = ["ACTIVATIONS", "RULES", "sigmoid", "silu", "softmax_wide"]
 
@@ -48,7 +48,7 @@ def leaky_relu(x: Array, *, negative_slope: float) -> Array:
 
 
 def hardsigmoid(x: Array, *, alpha: float, beta: float) -> Array:
-    """Alpha * x + beta within 0 and 1."""
+    """Compute alpha * x + beta, clipped to [0, 1]."""
     return np.clip(alpha * x + beta, 0.0, 1.0)
 
 
@@ -86,7 +86,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "hardswish": hardswish,
     "leaky_relu": lambda x: leaky_relu(x, negative_slope=0.01),
 }
-"""What a fused op may apply to its result; float64 in and out."""
+"""Functions that a fused op may apply to its result; float64 in and out."""
 
 # ── softmax ──
 
@@ -112,7 +112,7 @@ def log_softmax(x: Array, *, dim: int, dtype: DType | None) -> Array:
 
 
 def _rows(x: Array, dim: int, dtype: DType | None) -> tuple[Array, int]:
-    """Float64 values of at least one dim; integers go by float32."""
+    """Convert to float64 with at least one dim; integers are rounded to float32 first."""
     values = to(x, dtype) if dtype is not None else x
     values = widen(values)
     return np.atleast_1d(
@@ -128,7 +128,7 @@ def hardmax(x: Array, *, dim: int) -> Array:
     return np.asarray((places == first).astype(x.dtype).reshape(x.shape))
 
 
-RULES: dict[str, Rule] = {
+RULES: dict[str, InterpRule] = {
     "relu": wide(relu),
     "sigmoid": real(sigmoid),
     "tanh": real(np.tanh),

@@ -1,4 +1,4 @@
-"""Products of matrices and vectors. Integers multiply and add modulo the bits of their type."""
+"""Matrix and vector products. Integers wrap."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from ..ops.matmul import einsum_terms
 from .activation import ACTIVATIONS
 from .numbers import Array
-from .rule import Rule, wide
+from .rule import InterpRule, wide
 
 __all__ = ["RULES"]
 
@@ -19,7 +19,7 @@ def _product(x: Array, other: Array) -> Array:
 
 
 def addmm(bias: Array, x: Array, other: Array, *, beta: float, alpha: float) -> Array:
-    """Beta * bias + alpha * (x @ other); with beta 0 the bias is not read, so that its NaN does not spread."""
+    """Compute beta * bias + alpha * (x @ other); with beta 0 the bias is not read, so that its NaNs do not propagate."""
     a, b = (_scalar(value, x) for value in (alpha, beta))
     product = a * np.matmul(x, other)
     return np.asarray(product if b == 0 else b * bias + product)
@@ -43,7 +43,7 @@ def fused_linear(x: Array, weight: Array, bias: Array | None, residual: Array | 
 
 
 def einsum(*operands: Array, equation: str) -> Array:
-    """By labels of axes; a dim of 1 broadcasts, ellipses too."""
+    """Compute an einsum; dims of 1 and ellipses broadcast."""
     labels, result = einsum_terms(equation, [o.ndim for o in operands])
     sizes: dict[str, int] = {}
     for axes, operand in zip(labels, operands, strict=True):
@@ -61,7 +61,7 @@ def det(x: Array) -> Array:
     return np.asarray(np.linalg.det(x))
 
 
-RULES: dict[str, Rule] = {
+RULES: dict[str, InterpRule] = {
     "mm": wide(_product),
     "bmm": wide(_product),
     "matmul": wide(_product),

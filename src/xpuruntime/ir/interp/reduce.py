@@ -1,4 +1,4 @@
-"""Reductions along axes, running forms, distances."""
+"""Reductions along axes, cumulative ops, distances."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 
 from ...types import DType
 from .numbers import Array, highest, lowest, to, widen
-from .rule import Rule, plain, real, wide
+from .rule import InterpRule, plain, real, wide
 
 __all__ = ["RULES"]
 
 
 def _axes(x: Array, dim: Sequence[int]) -> tuple[int, ...]:
-    """Return a scalar has no axis, but may be addressed as if it had one."""
+    """Return the axes; a scalar may be addressed as if it had one."""
     return tuple(dim) if x.ndim else ()
 
 
@@ -27,17 +27,17 @@ def _summands(x: Array, dtype: DType | None) -> Array:
 
 
 def sum_(x: Array, *, dim: Sequence[int], keepdim: bool, dtype: DType | None) -> Array:
-    """Return the sum; integers modulo 2**64. Nothing adds up to 0."""
+    """Return the sum; integers wrap modulo 2**64. The empty sum is 0."""
     return np.asarray(np.sum(_summands(x, dtype), axis=_axes(x, dim), keepdims=keepdim and x.ndim > 0))
 
 
 def prod(x: Array, *, dim: Sequence[int], keepdim: bool, dtype: DType | None) -> Array:
-    """Return the product. Nothing multiplies to 1."""
+    """Return the product. The empty product is 1."""
     return np.asarray(np.prod(_summands(x, dtype), axis=_axes(x, dim), keepdims=keepdim and x.ndim > 0))
 
 
 def mean(x: Array, *, dim: Sequence[int], keepdim: bool, dtype: DType | None) -> Array:
-    """Sum over count; NaN of nothing."""
+    """Return the mean; NaN for no elements."""
     values = widen(x if dtype is None else to(x, dtype))
     values = values if values.dtype.kind == "c" else values.astype(np.float64)
     axes = _axes(x, dim)
@@ -49,29 +49,29 @@ def _count(x: Array, axes: Sequence[int]) -> Any:
 
 
 def amax(x: Array, *, dim: Sequence[int], keepdim: bool) -> Array:
-    """Return the largest value, NaN if there is one. Of nothing: what lies below all values of the type (as in ONNX)."""
+    """Return the maximum; NaN if there is one. For no elements, return the type's lowest value (as in ONNX)."""
     return np.asarray(np.max(x, axis=_axes(x, dim), keepdims=keepdim and x.ndim > 0, initial=lowest(x.dtype)))
 
 
 def amin(x: Array, *, dim: Sequence[int], keepdim: bool) -> Array:
-    """Return the smallest value, NaN if there is one. Of nothing: what lies above all values of the type."""
+    """Return the minimum; NaN if there is one. For no elements, return the type's highest value."""
     return np.asarray(
         np.min(x, axis=_axes(x, dim), keepdims=keepdim and x.ndim > 0, initial=highest(x.dtype))
     )
 
 
 def any_(x: Array, *, dim: Sequence[int], keepdim: bool) -> Array:
-    """Return whether one is not zero."""
+    """Return True if any element is nonzero."""
     return np.asarray(np.any(x != 0, axis=_axes(x, dim), keepdims=keepdim and x.ndim > 0))
 
 
 def all_(x: Array, *, dim: Sequence[int], keepdim: bool) -> Array:
-    """Return whether none is zero."""
+    """Return True if all elements are nonzero."""
     return np.asarray(np.all(x != 0, axis=_axes(x, dim), keepdims=keepdim and x.ndim > 0))
 
 
 def var(x: Array, *, dim: Sequence[int], keepdim: bool, correction: float) -> Array:
-    """Squared distances from the mean over (count - correction, at least 0)."""
+    """Return the sum of squared deviations from the mean, divided by max(count - correction, 0)."""
     axes = _axes(x, dim)
     centre = np.sum(x, axis=axes, keepdims=True) / _count(x, axes)
     squares = np.sum(np.abs(x - centre) ** 2, axis=axes, keepdims=keepdim and x.ndim > 0)
@@ -88,7 +88,7 @@ def logsumexp(x: Array, *, dim: Sequence[int], keepdim: bool) -> Array:
 
 
 def vector_norm(x: Array, *, ord: float, dim: Sequence[int], keepdim: bool) -> Array:  # noqa: A002  the attribute's name
-    """sum(|x|**ord)**(1/ord); the maximum for inf, the minimum for -inf, the count of what is not zero for 0."""
+    """sum(|x|**ord)**(1/ord); the maximum for inf, the minimum for -inf, the count of nonzero elements for 0."""
     options: dict[str, Any] = {"axis": _axes(x, dim), "keepdims": keepdim and x.ndim > 0}
     size = np.abs(x)
     if ord == 0:
@@ -109,7 +109,7 @@ def vector_norm(x: Array, *, ord: float, dim: Sequence[int], keepdim: bool) -> A
 
 def _arg(find: Callable[..., Any]) -> Callable[..., Array]:
     def arg(x: Array, *, dim: int | None, keepdim: bool, last: bool) -> Array:
-        """Return the place of the first (or last) extreme value; NaN counts as one."""
+        """Return the index of the first (or last) extreme value; NaN counts as extreme."""
         rows = x.reshape(-1) if dim is None or not x.ndim else x
         axis = 0 if dim is None or not x.ndim else dim
         if last:
@@ -125,7 +125,7 @@ def _arg(find: Callable[..., Any]) -> Callable[..., Array]:
 
 def _extreme(find: Callable[..., Any]) -> Callable[..., tuple[Array, Array]]:
     def extreme(x: Array, *, dim: int, keepdim: bool) -> tuple[Array, Array]:
-        """Return the extreme values along dim and their first places."""
+        """Return the extreme values along dim and their first indices."""
         rows = np.atleast_1d(x)
         places = np.expand_dims(find(rows, axis=dim), dim)
         values = np.take_along_axis(rows, places, dim)
@@ -136,12 +136,12 @@ def _extreme(find: Callable[..., Any]) -> Callable[..., tuple[Array, Array]]:
     return extreme
 
 
-# ── running forms ──
+# ── cumulative ops ──
 
 
 def _running(accumulate: np.ufunc, start: int) -> Callable[..., Array]:
     def running(x: Array, *, dim: int, dtype: DType | None, exclusive: bool, reverse: bool) -> Array:
-        """Return the reduction of all elements up to each one (exclusive: before it), from the end if reverse."""
+        """Reduce all elements up to each one (exclusive: before it), from the end if reverse."""
         values = np.atleast_1d(_summands(x, dtype))
         values = np.flip(values, dim) if reverse else values
         if exclusive:
@@ -175,7 +175,7 @@ def _distance(difference: Array, p: float) -> Array:
     return vector_norm(difference, ord=p, dim=(difference.ndim - 1,), keepdim=False)
 
 
-RULES: dict[str, Rule] = {
+RULES: dict[str, InterpRule] = {
     "sum": plain(sum_),
     "prod": plain(prod),
     "mean": plain(mean),

@@ -1,4 +1,4 @@
-"""Recurrent layers by ONNX's equations and gate order; a step at a time, both directions, sequences of different lengths."""
+"""Recurrent layers with ONNX's equations and gate order, step by step, in both directions, with variable lengths."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 
 from .activation import sigmoid
 from .numbers import Array
-from .rule import Rule, wide
+from .rule import InterpRule, wide
 
 __all__ = ["RULES"]
 
 Activation: TypeAlias = Callable[[Array], Array]
 
-# name -> (function of x, alpha, beta; default alpha; default beta). None: the function takes no such number.
+# name -> (function of x, alpha, beta; default alpha; default beta). None: the function has no such parameter.
 _ACTIVATIONS: dict[str, tuple[Callable[..., Array], float | None, float | None]] = {
     "relu": (lambda x: np.maximum(x, 0), None, None),
     "tanh": (np.tanh, None, None),
@@ -34,7 +34,7 @@ _DEFAULT = {"rnn": ("Tanh",), "gru": ("Sigmoid", "Tanh"), "lstm": ("Sigmoid", "T
 
 
 def _activations(names: Sequence[str], alpha: Sequence[float], beta: Sequence[float]) -> list[Activation]:
-    """Functions in order; each takes the next alpha and beta if it uses them."""
+    """Return the functions in order. Each consumes the next alpha and beta if it has these parameters."""
     alphas, betas = iter(alpha), iter(beta)
     functions: list[Activation] = []
     for name in names:
@@ -48,7 +48,7 @@ def _activations(names: Sequence[str], alpha: Sequence[float], beta: Sequence[fl
 
 @dataclass(frozen=True)
 class _Cell:
-    """One direction of one layer: weights [gates*hidden, ...], and what its step needs."""
+    """One direction of one layer: weights [gates*hidden, ...] and parameters of its step."""
 
     w: Array
     r: Array
@@ -99,7 +99,7 @@ def _lstm_step(cell: _Cell, x: Array, h: Array, c: Array) -> tuple[Array, Array]
 def _scan(
     step: Step, cell: _Cell, x: Array, h: Array, c: Array, lengths: Array, reverse: bool
 ) -> list[Array]:
-    """[length, batch, hidden], last h, last c. A sample's steps beyond its length give 0 and leave its state."""
+    """Return [length, batch, hidden], last h, last c. Steps beyond a sample's length give 0 and keep its state."""
     y = np.zeros((x.shape[0], *h.shape))
     for t in range(x.shape[0]):
         alive = t < lengths
@@ -130,7 +130,7 @@ def _layer(
     batch_first: bool,
     option: bool,
 ) -> tuple[Array, Array, Array]:
-    """y, last h, last c of all directions."""
+    """Return y, last h, last c of all directions."""
     if batch_first:
         x = x.swapaxes(0, 1)
         h0, c0 = (None if s is None else s.swapaxes(0, 1) for s in (h0, c0))
@@ -237,4 +237,4 @@ def lstm(
     )  # fmt: skip
 
 
-RULES: dict[str, Rule] = {"rnn": wide(rnn), "gru": wide(gru), "lstm": wide(lstm)}
+RULES: dict[str, InterpRule] = {"rnn": wide(rnn), "gru": wide(gru), "lstm": wide(lstm)}

@@ -1,17 +1,17 @@
-"""Ordering and searching by value. NaN counts as the largest value; of equal values the first one wins."""
+"""Sorting and searching. NaN counts as the largest value; of equal values the first one wins."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from .numbers import Array, widen
-from .rule import Rule, plain
+from .rule import InterpRule, plain
 
 __all__ = ["RULES"]
 
 
 def _order(x: Array, dim: int, descending: bool) -> Array:
-    """Places in sorted order along dim; equal values keep theirs."""
+    """Return the indices of a stable sort along dim."""
     keys = widen(x)
     if not descending:
         return np.asarray(np.argsort(keys, axis=dim, kind="stable"))
@@ -20,14 +20,14 @@ def _order(x: Array, dim: int, descending: bool) -> Array:
 
 
 def sort(x: Array, *, dim: int, descending: bool) -> tuple[Array, Array]:
-    """Sorted values and their places; always stable."""
+    """Return sorted values and their indices; the sort is always stable."""
     rows = np.atleast_1d(x)
     order = _order(rows, dim, descending)
     return np.take_along_axis(rows, order, dim).reshape(x.shape), order.reshape(x.shape)
 
 
 def topk(x: Array, *, k: int, dim: int, largest: bool) -> tuple[Array, Array]:
-    """Return the k largest (or smallest) values in order, and their places."""
+    """Return the k largest (or smallest) values in order, and their indices."""
     rows = np.atleast_1d(x)
     order = np.take(_order(rows, dim, largest), range(k), axis=dim)
     values = np.take_along_axis(rows, order, dim)
@@ -35,25 +35,25 @@ def topk(x: Array, *, k: int, dim: int, largest: bool) -> tuple[Array, Array]:
 
 
 def nonzero(x: Array) -> Array:
-    """[count, rank]: the places of what is not zero, in row-major order."""
+    """Return [count, rank], the coordinates of nonzero elements in row-major order."""
     return np.argwhere(widen(x) != 0)
 
 
 def masked_select(x: Array, mask: Array) -> Array:
-    """Return the elements where the mask holds, in row-major order."""
+    """Return the elements where the mask is true, in row-major order."""
     shape = np.broadcast_shapes(x.shape, mask.shape)
     return np.asarray(np.broadcast_to(x, shape)[np.broadcast_to(mask, shape)])
 
 
 def compress(x: Array, condition: Array, *, dim: int | None) -> Array:
-    """Return the places along dim (or of the flattened operand) where the condition, which may be shorter, holds."""
+    """Return the slices along dim (or elements of the flattened operand) where the condition, which may be shorter, is true."""
     return np.compress(condition, x, axis=dim)
 
 
 def unique(x: Array, *, dim: int | None, sorted: bool) -> tuple[Array, Array, Array, Array]:  # noqa: A002
-    """Distinct values (or parts along dim), their first places, which one each element is, and how often each is there.
+    """Return distinct values (or slices along dim), their first indices, the inverse indices, and the counts.
 
-    Sorted upwards, else in order of first appearance.
+    The values are in ascending order, or in order of first occurrence.
     """
     keys = x if x.dtype == object else widen(x)
     if x.dtype == object and dim is None:
@@ -80,9 +80,9 @@ def non_max_suppression(
     *,
     center_point_box: bool,
 ) -> Array:
-    """[count, 3]: batch, class and box of the boxes kept, greedily by score within each class of each batch.
+    """Return [count, 3]: batch, class and box of the selected boxes, greedily by score within each class of each batch.
 
-    A box is dropped when its intersection over union with a kept one is above the threshold.
+    A box is dropped if its intersection over union with a selected one is above the threshold.
     """
     most = 0 if max_output is None else int(max_output.reshape(-1)[0])
     overlap = 0.0 if iou_threshold is None else float(iou_threshold.reshape(-1)[0])
@@ -119,7 +119,7 @@ def _iou(a: Array, b: Array) -> float:
     return inter / union if union > 0 else 0.0
 
 
-RULES: dict[str, Rule] = {
+RULES: dict[str, InterpRule] = {
     "sort": plain(sort),
     "topk": plain(topk),
     "nonzero": plain(nonzero),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .numbers import Array
-from .rule import Rule, wide
+from .rule import InterpRule, wide
 
 __all__ = ["RULES"]
 
@@ -78,7 +78,7 @@ def stft(x: Array, window: Array | None, *, frame_length: int, frame_step: int, 
     return _pairs(y[..., : frame_length // 2 + 1] if onesided else y)
 
 
-RULES: dict[str, Rule] = {
+RULES: dict[str, InterpRule] = {
     "fft_r2c": wide(fft_r2c),
     "fft_c2r": wide(fft_c2r),
     "fft_c2c": wide(fft_c2c),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..schema import Call, Mismatch, Op, op
+from ..schema import Mismatch, OpCall, OpEntry, op
 from ..tables import joined
 from . import (
     activation,
@@ -35,7 +35,7 @@ from . import (
 __all__ = ["OPAQUE", "OPS", "aten_index", "onnx_index"]
 
 
-def _opaque(c: Call) -> list[object]:
+def _opaque(c: OpCall) -> list[object]:
     raise Mismatch("an opaque op's outputs are declared, not inferred")
 
 
@@ -67,7 +67,7 @@ _FILES = (
     backward,
 )
 
-OPS: Mapping[str, Op] = joined(
+OPS: Mapping[str, OpEntry] = joined(
     "op", ({row.name: row} for row in (OPAQUE, *(row for file in _FILES for row in file.ROWS)))
 )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from ...types import Dim, DimLike, TensorSpec
-from ..schema import Call, Mismatch
+from ..schema import Mismatch, OpCall
 
 __all__ = [
     "Shape",
@@ -115,7 +115,7 @@ def pads(padding: Sequence[int], n: int) -> tuple[tuple[int, ...], tuple[int, ..
     raise Mismatch(f"padding takes {n} or {2 * n} numbers", list(padding))
 
 
-def spatial(call: Call, names: Sequence[str], n: int) -> None:
+def spatial(call: OpCall, names: Sequence[str], n: int) -> None:
     """Return every attribute in names has n positive numbers."""
     for name in names:
         values = call[name]

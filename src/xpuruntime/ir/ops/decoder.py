@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...types import DType, TensorSpec
-from ..schema import Call, Mismatch, Op, op
+from ..schema import Mismatch, OpCall, OpEntry, op
 from ._shapes import like, same
 from .attention import attention_spec
 from .matmul import ACTIVATIONS, one_dtype
@@ -11,7 +11,7 @@ from .matmul import ACTIVATIONS, one_dtype
 __all__ = ["ROWS"]
 
 
-def _norm_linear(c: Call) -> TensorSpec:
+def _norm_linear(c: OpCall) -> TensorSpec:
     x, weight, bias, residual, scale = c.tensor(0), c.tensor(1), c.optional(2), c.optional(3), c.optional(4)
     if not x.rank or weight.rank != 2:
         raise Mismatch("x must have a dim, and the weight two", f"{x}, {weight}")
@@ -31,7 +31,7 @@ def _norm_linear(c: Call) -> TensorSpec:
     return TensorSpec(shape, one_dtype(x, weight, bias, residual, scale))
 
 
-def _rope_append(c: Call) -> tuple[TensorSpec, ...]:
+def _rope_append(c: OpCall) -> tuple[TensorSpec, ...]:
     q, k, v, cos, sin, keys, values = (c.tensor(i) for i in range(7))
     places, positions = c.tensor(7), c.optional(8)
     for spec in (q, k, v, keys, values):
@@ -54,12 +54,12 @@ def _rope_append(c: Call) -> tuple[TensorSpec, ...]:
     return like(q), like(keys), like(values)
 
 
-def _rope_attention(c: Call) -> tuple[TensorSpec, ...]:
+def _rope_attention(c: OpCall) -> tuple[TensorSpec, ...]:
     q, keys, values = _rope_append(c)
     return attention_spec(q, keys, values, c.optional(9)), keys, values
 
 
-ROWS: tuple[Op, ...] = (
+ROWS: tuple[OpEntry, ...] = (
     op(
         f"norm_linear(x, weight, bias?, residual?, scale?; act: {ACTIVATIONS} = none, eps: float = 0.0, gated: bool = false) -> y",
         "matmul",

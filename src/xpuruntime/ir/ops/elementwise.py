@@ -3,57 +3,57 @@
 from __future__ import annotations
 
 from ...types import DType, TensorSpec
-from ..schema import Call, Infer, Mismatch, Op, op
+from ..schema import Infer, Mismatch, OpCall, OpEntry, op
 from ._shapes import broadcast, like
 from ._types import category, float_of, promote
 
 __all__ = ["ROWS", "unary_float", "unary_same"]
 
 
-def unary_same(c: Call) -> TensorSpec:
+def unary_same(c: OpCall) -> TensorSpec:
     """Return the operand's own spec."""
     return like(c.tensor())
 
 
-def unary_float(c: Call) -> TensorSpec:
+def unary_float(c: OpCall) -> TensorSpec:
     """Return the operand's shape; integers become float32."""
     x = c.tensor()
     return TensorSpec(x.shape, float_of(x.dtype))
 
 
-def _unary_signed(c: Call) -> TensorSpec:
+def _unary_signed(c: OpCall) -> TensorSpec:
     x = c.tensor()
     return TensorSpec(
         x.shape, {DType.COMPLEX64: DType.FLOAT32, DType.COMPLEX128: DType.FLOAT64}.get(x.dtype, x.dtype)
     )
 
 
-def _unary_bool(c: Call) -> TensorSpec:
+def _unary_bool(c: OpCall) -> TensorSpec:
     return TensorSpec(c.tensor().shape, DType.BOOL)
 
 
-def _binary(c: Call) -> TensorSpec:
+def _binary(c: OpCall) -> TensorSpec:
     return TensorSpec(broadcast(*(t.shape for t in c.tensors())), promote(c.operands))
 
 
-def _binary_no_bool(c: Call) -> TensorSpec:
+def _binary_no_bool(c: OpCall) -> TensorSpec:
     result = _binary(c)
     if result.dtype is DType.BOOL:
         raise Mismatch("has no meaning for bool", do="Use a logical op, or cast.")
     return result
 
 
-def _div(c: Call) -> TensorSpec:
+def _div(c: OpCall) -> TensorSpec:
     result = _binary(c)
     return TensorSpec(result.shape, float_of(result.dtype)) if c["rounding_mode"] is None else result
 
 
-def _binary_float(c: Call) -> TensorSpec:
+def _binary_float(c: OpCall) -> TensorSpec:
     result = _binary(c)
     return TensorSpec(result.shape, float_of(result.dtype))
 
 
-def _compare(c: Call) -> TensorSpec:
+def _compare(c: OpCall) -> TensorSpec:
     shape = broadcast(*(t.shape for t in c.tensors()))
     kinds = {t.dtype is DType.STRING for t in c.tensors()}
     if kinds == {True, False}:
@@ -63,18 +63,18 @@ def _compare(c: Call) -> TensorSpec:
     return TensorSpec(shape, DType.BOOL)
 
 
-def _logical(c: Call) -> TensorSpec:
+def _logical(c: OpCall) -> TensorSpec:
     return TensorSpec(broadcast(*(t.shape for t in c.tensors())), DType.BOOL)
 
 
-def _bits(c: Call) -> TensorSpec:
+def _bits(c: OpCall) -> TensorSpec:
     result = _binary(c)
     if category(result.dtype) > 1:
         raise Mismatch("works on integers and bool", result.dtype.value)
     return result
 
 
-def _where(c: Call) -> TensorSpec:
+def _where(c: OpCall) -> TensorSpec:
     condition = c.tensor()
     if condition.dtype is not DType.BOOL:
         raise Mismatch("the condition must be bool", condition.dtype.value)
@@ -85,25 +85,27 @@ def _where(c: Call) -> TensorSpec:
     return TensorSpec(broadcast(*(t.shape for t in c.tensors())), dtype)
 
 
-def _cast(c: Call) -> TensorSpec:
+def _cast(c: OpCall) -> TensorSpec:
     return TensorSpec(c.tensor().shape, c["dtype"])
 
 
-def _bitcast(c: Call) -> TensorSpec:
+def _bitcast(c: OpCall) -> TensorSpec:
     x, to = c.tensor(), c["dtype"]
     if x.dtype.bits != to.bits:
         raise Mismatch("both types must have as many bits", f"{x.dtype.value} and {to.value}")
     return TensorSpec(x.shape, to)
 
 
-def _unary(name: str, aten: str = "", onnx: str = "", meaning: str = "", family: str = "elementwise") -> Op:
+def _unary(
+    name: str, aten: str = "", onnx: str = "", meaning: str = "", family: str = "elementwise"
+) -> OpEntry:
     """Return a function to the real numbers: integers give float32."""
     return op(
         f"{name}(x) -> y", family, unary_float, aten=aten or name, onnx=onnx, pointwise=True, meaning=meaning
     )
 
 
-def _same(name: str, aten: str = "", onnx: str = "", meaning: str = "", attrs: str = "") -> Op:
+def _same(name: str, aten: str = "", onnx: str = "", meaning: str = "", attrs: str = "") -> OpEntry:
     """Return a function within the operand's own type."""
     signature = f"{name}(x{attrs}) -> y"
     return op(
@@ -113,7 +115,7 @@ def _same(name: str, aten: str = "", onnx: str = "", meaning: str = "", attrs: s
 
 def _pair(
     name: str, infer: Infer, aten: str = "", onnx: str = "", commutative: bool = False, meaning: str = ""
-) -> Op:
+) -> OpEntry:
     """Two operands, either of them an immediate number."""
     return op(
         f"{name}(x#, other#) -> y",
@@ -127,7 +129,7 @@ def _pair(
     )
 
 
-ROWS: tuple[Op, ...] = (
+ROWS: tuple[OpEntry, ...] = (
     # functions of one operand
     op("abs(x) -> y", "elementwise", _unary_signed, aten="abs", onnx="Abs", pointwise=True),
     _same("neg", onnx="Neg"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...errors import IrError
 from ...types import TensorSpec
 from ..graph import Graph
-from ..schema import Call, Mismatch, Op, op
+from ..schema import Mismatch, OpCall, OpEntry, op
 
 __all__ = ["IN_BODY", "ROWS", "in_body"]
 
@@ -15,12 +15,12 @@ IN_BODY = frozenset(f"{_VIEWS} {_ROWS}".split())
 """Ops besides the pointwise ones that a body may hold."""
 
 
-def in_body(row: Op) -> bool:
+def in_body(row: OpEntry) -> bool:
     """Return whether a body may hold the op."""
     return (row.pointwise or row.name in IN_BODY) and not row.random and not row.data_dependent
 
 
-def _fused(c: Call) -> list[TensorSpec]:
+def _fused(c: OpCall) -> list[TensorSpec]:
     body = c["body"]
     if not isinstance(body, Graph):
         raise Mismatch("the body is a graph", type(body).__name__)
@@ -64,7 +64,7 @@ def _check_body(body: Graph) -> None:
         raise Mismatch("the body breaks a law", str(error)) from error
 
 
-ROWS: tuple[Op, ...] = (
+ROWS: tuple[OpEntry, ...] = (
     op(
         "fused(operands*; body: graph) -> outputs*",
         "elementwise",
