@@ -110,7 +110,7 @@ def test_nobody_gets_it_who_does_not_ask() -> None:
     (decision,) = compile_native(b.build(), {"x": X}, policy=xrt.KernelPolicy()).decisions
     assert decision.chosen.name == "generated"
     assert [(c.name, c.reason) for c in decision.rejected] == [
-        ("mine", "is a user's kernel, and no policy asks for it")
+        ("mine", "is a user's kernel, and no policy names it")
     ]
 
 

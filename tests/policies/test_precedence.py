@@ -78,7 +78,7 @@ def test_the_process_s_environment_is_the_default(monkeypatch):
         (
             {"XPU_ENGINE": "openvno"},
             "[environment XPU_ENGINE] execution.engine: no such engine; got 'openvno'. Did you mean 'openvino'? Known: native, onnxruntime, "
-            "tensorrt, openvino, qnn. Or unset it (engine that applies where neither argument nor policy names one).",
+            "tensorrt, openvino, qnn. Or unset it (default engine, if no argument and no policy names one).",
         ),
         ({"XPU_DEVICE": "tpu"}, "[environment XPU_DEVICE] target: no such device; got 'tpu'. "),
         (

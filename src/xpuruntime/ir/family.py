@@ -32,5 +32,5 @@ def source_names(node: Node) -> tuple[str, ...]:
 
 
 def is_view(node: Node) -> bool:
-    """Return True if the result may share the first operand's memory (see ``Op.view``)."""
+    """Return True if the result may share the first operand's memory (see ``OpEntry.view``)."""
     return bool(find_op(node.op).view)

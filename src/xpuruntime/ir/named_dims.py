@@ -15,7 +15,7 @@ Dims = dict[str, DimLike]
 
 
 def named_dims(graph: Graph, node: Node) -> Dims:
-    """Dims by the policies' vocabulary; symbolic where the shape is. Empty where types are not known (beside opaque nodes)."""
+    """Return the dims of the policies' vocabulary; symbolic if the shape is. Empty if types are unknown (next to opaque nodes)."""
     # An opaque node's results may have no known type.
     operands = [graph.values[v].spec for v in node.inputs if isinstance(v, str)]
     result = node.outputs[0].spec

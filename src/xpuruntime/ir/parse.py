@@ -21,7 +21,7 @@ MAX_NESTED = 4
 
 
 def parse(text: str, *, verify: bool = True) -> Graph:
-    """See ``text.parse``."""
+    """Parse a graph; see ``text.parse``."""
     if not isinstance(text, str):
         raise FormatError("graph text", "is not a string", got=type(text).__name__)
     if len(text) > MAX_TEXT:

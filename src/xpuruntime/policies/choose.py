@@ -46,7 +46,7 @@ class Offer:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def known(self) -> dict[str, Any]:
-        """Its facts as plain data, for the Decision."""
+        """Return the known facts as plain data, for the Decision."""
         own = {
             "time_us": self.time_us,
             "workspace_bytes": self.workspace_bytes or None,

@@ -140,7 +140,7 @@ class ExecutionPlan:
     batch: int
 
     def binary_of(self, call: KernelCall) -> int:
-        """Index of the binary that has a call's function; -1 for a library's call."""
+        """Return the index of the binary with a call's function; -1 for a library's call."""
         return -1 if call.library else self.binary if call.binary < 0 else call.binary
 
     @property

@@ -16,34 +16,34 @@ __all__ = ["ACTIVATIONS", "RULES", "sigmoid", "silu", "softmax_wide"]
 
 
 def relu(x: Array) -> Array:
-    """max(x, 0); NaN stays."""
+    """Compute max(x, 0); NaN propagates."""
     return np.asarray(np.maximum(x, x.dtype.type(0)))
 
 
 def sigmoid(x: Array) -> Array:
-    """1 / (1 + exp(-x))."""
+    """Compute 1 / (1 + exp(-x))."""
     return np.asarray(1 / (1 + np.exp(-x)))
 
 
 def gelu(x: Array, *, approximate: str) -> Array:
-    """``x`` times the normal distribution's integral, or its approximation by tanh (Hendrycks and Gimpel, 2016)."""
+    """Compute x times the normal CDF, or its approximation by tanh (Hendrycks and Gimpel, 2016)."""
     if approximate == "tanh":
         return np.asarray(0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
     return np.asarray(0.5 * x * (1 + erf(x / math.sqrt(2))))
 
 
 def silu(x: Array) -> Array:
-    """``x * sigmoid(x)``."""
+    """Compute x * sigmoid(x)."""
     return np.asarray(x / (1 + np.exp(-x)))
 
 
 def elu(x: Array, *, alpha: float, scale: float, input_scale: float) -> Array:
-    """Scale * (x if x > 0 else alpha * expm1(x * input_scale))."""
+    """Compute scale * (x if x > 0 else alpha * expm1(x * input_scale))."""
     return np.where(x > 0, scale * x, scale * alpha * np.expm1(x * input_scale))
 
 
 def leaky_relu(x: Array, *, negative_slope: float) -> Array:
-    """x, or negative_slope * x below zero."""
+    """Compute x, or negative_slope * x below zero."""
     return np.where(x > 0, x, x * negative_slope)
 
 
@@ -53,24 +53,24 @@ def hardsigmoid(x: Array, *, alpha: float, beta: float) -> Array:
 
 
 def hardswish(x: Array) -> Array:
-    """``x * clip(x + 3, 0, 6) / 6``."""
+    """Compute x * clip(x + 3, 0, 6) / 6."""
     return np.asarray(x * np.clip(x + 3, 0.0, 6.0) / 6)
 
 
 def softplus(x: Array, *, beta: float, threshold: float | None) -> Array:
-    """log(1 + exp(beta * x)) / beta, and x itself where beta * x is above the threshold."""
+    """Compute log(1 + exp(beta * x)) / beta, and x where beta * x is above the threshold."""
     scaled = beta * x
     smooth = np.logaddexp(0.0, scaled) / beta
     return smooth if threshold is None else np.where(scaled > threshold, x, smooth)
 
 
 def mish(x: Array) -> Array:
-    """``x * tanh(softplus(x))``."""
+    """Compute x * tanh(softplus(x))."""
     return np.asarray(x * np.tanh(np.logaddexp(0.0, x)))
 
 
 def prelu(x: Array, slope: Array) -> Array:
-    """x, or slope * x below zero."""
+    """Compute x, or slope * x below zero."""
     return np.where(x > 0, x, x * slope)
 
 
@@ -92,20 +92,20 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 
 def softmax_wide(x: Array, dim: int) -> Array:
-    """Softmax of float64 values; a row of -inf alone gives NaN."""
+    """Compute the softmax of float64 values; a row of only -inf gives NaN."""
     shifted = x - np.max(x, axis=dim, keepdims=True, initial=-np.inf)
     raised = np.exp(shifted)
     return np.asarray(raised / np.sum(raised, axis=dim, keepdims=True))
 
 
 def softmax(x: Array, *, dim: int, dtype: DType | None) -> Array:
-    """exp(x) over its sum along dim; x is cast to dtype first."""
+    """Compute exp(x) divided by its sum along dim; x is cast to dtype first."""
     values, axis = _rows(x, dim, dtype)
     return softmax_wide(values, axis).reshape(x.shape)
 
 
 def log_softmax(x: Array, *, dim: int, dtype: DType | None) -> Array:
-    """``x - log(sum(exp(x)))`` along dim."""
+    """Compute x - log(sum(exp(x))) along dim."""
     values, axis = _rows(x, dim, dtype)
     shifted = values - np.max(values, axis=axis, keepdims=True, initial=-np.inf)
     return np.asarray(shifted - np.log(np.sum(np.exp(shifted), axis=axis, keepdims=True))).reshape(x.shape)

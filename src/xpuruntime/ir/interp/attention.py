@@ -24,7 +24,7 @@ def attention(
     scale: float | None,
     softcap: float,
 ) -> Array:
-    """softmax(softcap(q @ k.T * scale) + mask) @ v per head.
+    """Compute softmax(softcap(q @ k.T * scale) + mask) @ v per head.
 
     The softcap is applied before the mask, so that -inf still masks. A query without any visible key gives 0, as in PyTorch and ONNX.
     """

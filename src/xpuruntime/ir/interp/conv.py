@@ -109,7 +109,7 @@ def fused_convolution(
     output_padding: Sequence[int],
     act: str,
 ) -> Array:
-    """act(convolution + bias + residual)."""
+    """Compute act(convolution + bias + residual)."""
     y = convolution(
         x,
         weight,

@@ -31,13 +31,13 @@ def _scalar(value: float, x: Array) -> Any:
 
 
 def linear(x: Array, weight: Array, bias: Array | None) -> Array:
-    """``x @ weight.T + bias``."""
+    """Compute x @ weight.T + bias."""
     product = np.matmul(x, weight.T)
     return np.asarray(product if bias is None else product + bias)
 
 
 def fused_linear(x: Array, weight: Array, bias: Array | None, residual: Array | None, *, act: str) -> Array:
-    """act(x @ weight.T + bias + residual)."""
+    """Compute act(x @ weight.T + bias + residual)."""
     product = linear(x, weight, bias)
     return ACTIVATIONS[act](product if residual is None else product + residual)
 

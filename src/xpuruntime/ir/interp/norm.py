@@ -97,7 +97,7 @@ def batch_norm_train(
 
 
 def local_response_norm(x: Array, *, size: int, alpha: float, beta: float, k: float) -> Array:
-    """``x / (k + alpha / size * sum of squares over the channels around)**beta``."""
+    """Compute x / (k + alpha / size * sum of squares over neighboring channels)**beta."""
     back, on = (size - 1) // 2, size // 2
     square = np.zeros(x.shape)
     for c in range(x.shape[1]):

@@ -71,7 +71,7 @@ def lp_pool(
     ceil_mode: bool,
     p: float,
 ) -> Array:
-    """sum(|x|**p)**(1/p) over each window."""
+    """Compute sum(|x|**p)**(1/p) over each window."""
     w = windows_of(x, kernel_size, stride, padding, dilation, ceil_mode)
     return np.asarray((np.abs(w.view(x, 0)) ** p).sum(axis=_kernel_axes(w)) ** (1 / p))
 

@@ -48,7 +48,7 @@ def quantize_linear(
     saturate: bool,
     precision: DType | None,
 ) -> Array:
-    """saturate(round_half_even(x / scale) + zero_point); the quotient is rounded to ``precision``, else to the scale's type."""
+    """Compute saturate(round_half_even(x / scale) + zero_point); the quotient is rounded to ``precision``, else to the scale's type."""
     factor = _spread(scale, x, axis, block_size)
     zero = (
         np.zeros(())
@@ -66,7 +66,7 @@ def quantize_linear(
 def dequantize_linear(
     x: Array, scale: Array, zero_point: Array | None, *, axis: int, block_size: int
 ) -> Array:
-    """(x - zero_point) * scale."""
+    """Compute (x - zero_point) * scale."""
     factor = widen(_spread(scale, x, axis, block_size))
     values = widen(x).astype(np.float64)
     if zero_point is not None:
@@ -102,7 +102,7 @@ def fake_quantize(
 
 
 def _shifted(x: Array, zero_point: Array | None, columns: bool) -> Array:
-    """``x - zero_point`` in float64, which holds every sum of such products exactly. A vector of zero points applies to rows or columns."""
+    """Compute x - zero_point in float64, in which sums of such products are exact. A vector of zero points applies to rows or columns."""
     values = widen(x).astype(np.float64)
     if zero_point is None:
         return values

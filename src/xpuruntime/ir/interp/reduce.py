@@ -79,7 +79,7 @@ def var(x: Array, *, dim: Sequence[int], keepdim: bool, correction: float) -> Ar
 
 
 def logsumexp(x: Array, *, dim: Sequence[int], keepdim: bool) -> Array:
-    """log(sum(exp(x))), shifted by the largest real part where that is finite."""
+    """Compute log(sum(exp(x))), shifted by the largest real part where that is finite."""
     axes = _axes(x, dim)
     top = np.max(x.real, axis=axes, keepdims=True, initial=-np.inf)
     top = np.where(np.isfinite(top), top, 0.0)
@@ -88,7 +88,7 @@ def logsumexp(x: Array, *, dim: Sequence[int], keepdim: bool) -> Array:
 
 
 def vector_norm(x: Array, *, ord: float, dim: Sequence[int], keepdim: bool) -> Array:  # noqa: A002  the attribute's name
-    """sum(|x|**ord)**(1/ord); the maximum for inf, the minimum for -inf, the count of nonzero elements for 0."""
+    """Compute sum(|x|**ord)**(1/ord); the maximum for inf, the minimum for -inf, the count of nonzero elements for 0."""
     options: dict[str, Any] = {"axis": _axes(x, dim), "keepdims": keepdim and x.ndim > 0}
     size = np.abs(x)
     if ord == 0:

@@ -60,8 +60,8 @@ class _Cell:
     option: bool  # GRU: linear_before_reset; LSTM: input_forget
 
     def cut(self, x: Array) -> Array:
-        """Within plus and minus clip, which holds for the inputs of gates. ONNX leaves open whether an LSTM's cell state is cut, too, on its way to
-        the output; ONNX Runtime and OpenVINO do not.
+        """Clip the inputs of gates. ONNX does not specify if an LSTM's cell state is also clipped before the output; ONNX Runtime and
+        OpenVINO do not clip it.
         """
         return x if self.clip is None else np.clip(x, -self.clip, self.clip)
 
@@ -180,7 +180,7 @@ def rnn(
     clip: float | None,
     batch_first: bool,
 ) -> tuple[Array, Array]:
-    """``h = f(x W' + h R' + b)``."""
+    """Compute h = f(x W' + h R' + b)."""
     y, h, _ = _layer(
         "rnn", _rnn_step, x, w, r, b, lengths, h0, None, None,
         direction, activations, alpha, beta, clip, batch_first, False,
@@ -204,7 +204,7 @@ def gru(
     batch_first: bool,
     linear_before_reset: bool,
 ) -> tuple[Array, Array]:
-    """z, r = f(...); new = g(... r ...); h = (1 - z) new + z h. Gates z r h."""
+    """Compute z, r = f(...); new = g(... r ...); h = (1 - z) new + z h. Gates z r h."""
     y, h, _ = _layer(
         "gru", _gru_step, x, w, r, b, lengths, h0, None, None,
         direction, activations, alpha, beta, clip, batch_first, linear_before_reset,
@@ -230,7 +230,7 @@ def lstm(
     batch_first: bool,
     input_forget: bool,
 ) -> tuple[Array, Array, Array]:
-    """i, o, f = f(...); c = f c + i g(...); h = o h(c). Gates i o f c; peepholes i o f; input_forget couples f = 1 - i."""
+    """Compute i, o, f = f(...); c = f c + i g(...); h = o h(c). Gates i o f c; peepholes i o f; input_forget couples f = 1 - i."""
     return _layer(
         "lstm", _lstm_step, x, w, r, b, lengths, h0, c0, peepholes,
         direction, activations, alpha, beta, clip, batch_first, input_forget,

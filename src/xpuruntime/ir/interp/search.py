@@ -104,7 +104,7 @@ def non_max_suppression(
 
 
 def _corners(boxes: Array, center: bool) -> Array:
-    """[y1, x1, y2, x2] with y1 <= y2, from any two opposite corners or from [x, y, width, height]."""
+    """Return [y1, x1, y2, x2] with y1 <= y2, from any two opposite corners or from [x, y, width, height]."""
     if center:
         x, y, width, height = np.moveaxis(boxes, -1, 0)
         return np.stack([y - height / 2, x - width / 2, y + height / 2, x + width / 2], -1)

@@ -48,7 +48,7 @@ class Windows:
         )
 
     def padded(self, x: Array, fill: Any) -> Array:
-        """``x`` with its padding (negative padding crops) and what windows reach beyond it, all of it ``fill``."""
+        """Pad x with ``fill`` (negative padding crops), also beyond the padding as far as windows reach."""
         return pad(x, self.begins, [e + b for e, b in zip(self.ends, self.beyond, strict=True)], fill)
 
     def taps(self) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...]]]:

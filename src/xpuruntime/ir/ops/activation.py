@@ -1,4 +1,4 @@
-"""The non-linear functions of neural networks, and softmax."""
+"""Activation functions, and softmax."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ ROWS: tuple[OpEntry, ...] = (
         "softplus(x; beta: float = 1.0, threshold: float? = none) -> y",
         "softplus",
         "Softplus",
-        "log(1 + exp(beta * x)) / beta; above threshold (on beta * x) x itself",
+        "log(1 + exp(beta * x)) / beta; x where beta * x is above the threshold",
     ),
     _act("softsign(x) -> y", "", "Softsign"),
     op("prelu(x, slope) -> y", "activation", _prelu, aten="_prelu_kernel", onnx="PRelu", pointwise=True),

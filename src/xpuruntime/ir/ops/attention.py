@@ -1,4 +1,4 @@
-"""Attention and rotary embeddings as single ops, for frontends that see them whole and passes that recognise them."""
+"""Attention and rotary embeddings as single ops, for frontends and for passes that recognize them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["ROWS", "attention_spec"]
 
 
 def attention_spec(q: TensorSpec, k: TensorSpec, v: TensorSpec, mask: TensorSpec | None) -> TensorSpec:
-    """What attention over these gives. Raises Mismatch where they do not fit each other."""
+    """Return the spec of attention over these operands. Raises Mismatch if they do not match."""
     if not q.rank == k.rank == v.rank == 4:
         raise Mismatch("q, k and v must be [batch, heads, length, size]", f"{q}, {k}, {v}")
     same(k.shape[0], q.shape[0], "the batch of q and k")

@@ -1,4 +1,4 @@
-"""Gradients that core ATen keeps whole. A gradient has the shape and dtype of what it belongs to."""
+"""Gradient ops of core ATen. A gradient has the shape and dtype of its tensor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values made without reading an element: constants, ranges; and random draws."""
+"""Constants, ranges, and random numbers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _arange(c: OpCall) -> TensorSpec:
         raise Mismatch("step cannot be zero")
     if any(isinstance(v, float) for v in (start, end, step)):
         if any(isinstance(v, Dim) for v in (start, end, step)):
-            raise Mismatch("symbols and fractions do not mix in one range", f"{start}, {end}, {step}")
+            raise Mismatch("a range cannot have both symbols and fractions", f"{start}, {end}, {step}")
         count = (end - start) / step
         if not math.isfinite(count) or count > 2**40:
             raise Mismatch("the range must be finite", f"{start}, {end}, {step}")
@@ -76,7 +76,7 @@ ROWS: tuple[OpEntry, ...] = (
         "create",
         _constant,
         onnx="Constant",
-        meaning="up to 4096 elements; more are a weight",
+        meaning="up to 4096 elements; larger tensors are weights",
     ),
     op(
         "full(; size: dims, value: scalar, dtype: dtype) -> y",
@@ -138,7 +138,7 @@ ROWS: tuple[OpEntry, ...] = (
         _multinomial,
         onnx="Multinomial",
         random=True,
-        meaning="x holds unnormalised log probabilities",
+        meaning="x has unnormalized log probabilities",
     ),
     op(
         f"dropout(x; p: float = 0.5, train: bool = true, {_SEED}) -> y, mask?",

@@ -1,4 +1,4 @@
-"""What passes make of decoders while they decode: few rows, where every node's launch and every trip to memory counts."""
+"""Fused ops of the decode phase, where few rows make launches and memory traffic dominate."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def _norm_linear(c: OpCall) -> TensorSpec:
     same(x.shape[-1], weight.shape[1], "x's last dim and the weight's")
     rows = weight.shape[0]
     if bias is not None and bias.shape != (rows,):
-        raise Mismatch("the bias must have one number per row of the weight", str(bias))
+        raise Mismatch("the bias must have one element per row of the weight", str(bias))
     if scale is not None and scale.shape != x.shape[-1:]:
         raise Mismatch("the norm's scale must have x's last dim", str(scale))
     if c["gated"]:
         if not isinstance(rows, int) or rows % 2 or residual is not None:
-            raise Mismatch("gated: the weight has two halves, and nothing is added afterwards", str(weight))
+            raise Mismatch("gated needs a weight of two halves, without bias and residual", str(weight))
         rows //= 2
     shape = (*x.shape[:-1], rows)
     if residual is not None and residual.shape != shape:

@@ -39,7 +39,7 @@ def _binary(c: OpCall) -> TensorSpec:
 def _binary_no_bool(c: OpCall) -> TensorSpec:
     result = _binary(c)
     if result.dtype is DType.BOOL:
-        raise Mismatch("has no meaning for bool", do="Use a logical op, or cast.")
+        raise Mismatch("is not defined for bool", do="Use a logical op, or cast.")
     return result
 
 
@@ -57,7 +57,7 @@ def _compare(c: OpCall) -> TensorSpec:
     shape = broadcast(*(t.shape for t in c.tensors()))
     kinds = {t.dtype is DType.STRING for t in c.tensors()}
     if kinds == {True, False}:
-        raise Mismatch("compares text with numbers")
+        raise Mismatch("cannot compare strings with numbers")
     if kinds == {False}:
         promote(c.operands)
     return TensorSpec(shape, DType.BOOL)
@@ -70,7 +70,7 @@ def _logical(c: OpCall) -> TensorSpec:
 def _bits(c: OpCall) -> TensorSpec:
     result = _binary(c)
     if category(result.dtype) > 1:
-        raise Mismatch("works on integers and bool", result.dtype.value)
+        raise Mismatch("needs integers or bool", result.dtype.value)
     return result
 
 
@@ -92,21 +92,21 @@ def _cast(c: OpCall) -> TensorSpec:
 def _bitcast(c: OpCall) -> TensorSpec:
     x, to = c.tensor(), c["dtype"]
     if x.dtype.bits != to.bits:
-        raise Mismatch("both types must have as many bits", f"{x.dtype.value} and {to.value}")
+        raise Mismatch("both types must have the same number of bits", f"{x.dtype.value} and {to.value}")
     return TensorSpec(x.shape, to)
 
 
 def _unary(
     name: str, aten: str = "", onnx: str = "", meaning: str = "", family: str = "elementwise"
 ) -> OpEntry:
-    """Return a function to the real numbers: integers give float32."""
+    """Return the entry of a floating-point function: integers give float32."""
     return op(
         f"{name}(x) -> y", family, unary_float, aten=aten or name, onnx=onnx, pointwise=True, meaning=meaning
     )
 
 
 def _same(name: str, aten: str = "", onnx: str = "", meaning: str = "", attrs: str = "") -> OpEntry:
-    """Return a function within the operand's own type."""
+    """Return the entry of a function that keeps the operand's type."""
     signature = f"{name}(x{attrs}) -> y"
     return op(
         signature, "elementwise", unary_same, aten=aten or name, onnx=onnx, pointwise=True, meaning=meaning
@@ -116,7 +116,7 @@ def _same(name: str, aten: str = "", onnx: str = "", meaning: str = "", attrs: s
 def _pair(
     name: str, infer: Infer, aten: str = "", onnx: str = "", commutative: bool = False, meaning: str = ""
 ) -> OpEntry:
-    """Two operands, either of them an immediate number."""
+    """Return the entry of an op with two operands, each a tensor or an immediate number."""
     return op(
         f"{name}(x#, other#) -> y",
         "elementwise",
@@ -137,7 +137,12 @@ ROWS: tuple[OpEntry, ...] = (
     _same("ceil", onnx="Ceil"),
     _same("floor", onnx="Floor"),
     _same("trunc"),
-    _same("round", onnx="Round", meaning="half to even; decimals as PyTorch's", attrs="; decimals: int = 0"),
+    _same(
+        "round",
+        onnx="Round",
+        meaning="rounds half to even; decimals as in PyTorch",
+        attrs="; decimals: int = 0",
+    ),
     _unary("acos", onnx="Acos"),
     _unary("acosh", onnx="Acosh"),
     _unary("asin", onnx="Asin"),
@@ -185,8 +190,12 @@ ROWS: tuple[OpEntry, ...] = (
         meaning="without rounding_mode integers give float32; ONNX's integer division is trunc",
     ),
     _pair("pow", _binary, aten="pow.Tensor_Tensor pow.Tensor_Scalar pow.Scalar", onnx="Pow"),
-    _pair("maximum", _binary, aten="maximum", onnx="Max", commutative=True, meaning="NaN if either is"),
-    _pair("minimum", _binary, aten="minimum", onnx="Min", commutative=True, meaning="NaN if either is"),
+    _pair(
+        "maximum", _binary, aten="maximum", onnx="Max", commutative=True, meaning="NaN if either operand is"
+    ),
+    _pair(
+        "minimum", _binary, aten="minimum", onnx="Min", commutative=True, meaning="NaN if either operand is"
+    ),
     _pair("fmod", _binary, onnx="Mod", meaning="the remainder has the sign of x"),
     _pair("remainder", _binary, onnx="Mod", meaning="the remainder has the sign of other"),
     _pair("atan2", _binary_float, aten="atan2"),
@@ -220,7 +229,7 @@ ROWS: tuple[OpEntry, ...] = (
         aten="clamp clamp.Tensor hardtanh",
         onnx="Clip",
         pointwise=True,
-        meaning="min(max(x, min), max): max wins where they cross; NaN stays",
+        meaning="min(max(x, min), max): max wins if min > max; NaN propagates",
     ),
     # between types
     op(
@@ -230,7 +239,7 @@ ROWS: tuple[OpEntry, ...] = (
         aten="_to_copy",
         onnx="Cast CastLike",
         pointwise=True,
-        meaning="saturate is about float8; round_mode is about float8_e8m0fnu",
+        meaning="saturate applies to float8; round_mode applies to float8_e8m0fnu",
     ),
     op(
         "bitcast(x; dtype: dtype) -> y",
@@ -238,6 +247,6 @@ ROWS: tuple[OpEntry, ...] = (
         _bitcast,
         onnx="BitCast",
         pointwise=True,
-        meaning="the same bits read as another type",
+        meaning="the same bits reinterpreted as another type",
     ),
 )

@@ -1,6 +1,6 @@
-"""Reading and writing at places that other tensors name; embedding, one-hot, and ops that search by value.
+"""Gather and scatter ops, embedding, one-hot, and searches by value.
 
-Indices may be negative (they count from the end) unless said otherwise. An index outside its dim is an error when it runs.
+Negative indices count from the end unless noted otherwise. An index out of range is an error at run time.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def _gather(c: OpCall) -> TensorSpec:
 
 def _index_select(c: OpCall) -> TensorSpec:
     x, index, dim = c.tensor(0), _index(c.tensor(1)), c["dim"]
-    if not x.rank:  # PyTorch lets a scalar stand for a vector of one
+    if not x.rank:  # PyTorch accepts a scalar as a vector of one element
         if index.shape not in ((), (1,)):
-            raise Mismatch("a scalar has one element to select", str(index))
+            raise Mismatch("a scalar has only one element to select", str(index))
         return like(x)
     return like(x, (*x.shape[:dim], *index.shape, *x.shape[dim + 1 :]))
 
@@ -59,7 +59,8 @@ def _gather_nd(c: OpCall) -> TensorSpec:
     depth = indices.shape[-1] if indices.rank else None
     if not isinstance(depth, int) or batch < 0 or batch >= indices.rank or batch + depth > x.rank:
         raise Mismatch(
-            "the last dim of indices must be known and reach into x", f"{indices} for {x}, batch_dims {batch}"
+            "the last dim of indices must be known and at most x's rank",
+            f"{indices} for {x}, batch_dims {batch}",
         )
     lead = tuple(
         same(a, b, "the batch dims") for a, b in zip(x.shape[:batch], indices.shape[:batch], strict=True)
@@ -86,20 +87,20 @@ def _scatter_nd(c: OpCall) -> TensorSpec:
     x, indices, updates = c.tensor(0), _index(c.tensor(1)), c.tensor(2)
     depth = indices.shape[-1] if indices.rank else None
     if not isinstance(depth, int) or depth > x.rank:
-        raise Mismatch("the last dim of indices must be known and reach into x", f"{indices} for {x}")
+        raise Mismatch("the last dim of indices must be known and at most x's rank", f"{indices} for {x}")
     want = (*indices.shape[:-1], *x.shape[depth:])
     if len(want) != updates.rank:
         raise Mismatch("updates must fit the indices", f"{updates}, wanted {text(want)}")
     for a, b in zip(updates.shape, want, strict=True):
-        same(a, b, "updates and what the indices name")
+        same(a, b, "the shape of updates and of the indexed elements")
     one_dtype(x, updates)
     return like(x)
 
 
 def _indexed(x: TensorSpec, indices: list[TensorSpec | None]) -> tuple[DimLike, ...]:
-    """NumPy's advanced indexing: indices broadcast together; where they stand side by side the result stays in place."""
+    """Infer NumPy's advanced indexing: indices broadcast together, and adjacent index dims are replaced in place."""
     if len(indices) > x.rank:
-        raise Mismatch("more indices than dims", f"{len(indices)} for {x}")
+        raise Mismatch("has more indices than dims", f"{len(indices)} for {x}")
     places = [i for i, index in enumerate(indices) if index is not None]
     if not places:
         return x.shape
@@ -118,7 +119,9 @@ def _index_put(c: OpCall) -> TensorSpec:
     x, values = c.tensor(0), c.tensor(1)
     shape = _indexed(x, c.rest(2))
     if broadcast(values.shape, shape) != shape:
-        raise Mismatch("values must broadcast to what the indices name", f"{values} to {text(shape)}")
+        raise Mismatch(
+            "values must broadcast to the shape of the indexed elements", f"{values} to {text(shape)}"
+        )
     one_dtype(x, values)
     return like(x)
 
@@ -129,7 +132,7 @@ def _index_copy(c: OpCall) -> TensorSpec:
         raise Mismatch("index must have rank 1 and source x's rank", f"{index}, {source}")
     for i, (a, b) in enumerate(zip(source.shape, x.shape, strict=True)):
         want = (index.shape[0] if index.rank else 1) if i == dim else b
-        same(a, want, f"dim {i} of source and what the index names")
+        same(a, want, f"dim {i} of source and of the indexed elements")
     one_dtype(x, source)
     return like(x)
 
@@ -151,7 +154,7 @@ def _tensor_scatter(c: OpCall) -> TensorSpec:
 
 
 def _place_one_hot(attrs: dict[str, Any], operands: Sequence[Operand]) -> None:
-    """``dim`` counts in the result, which has one more."""
+    """Wrap ``dim`` to the rank of the result, which has one more dim."""
     indices = operands[0]
     if isinstance(indices, TensorSpec) and attrs["dim"] < 0:
         attrs["dim"] += indices.rank + 1
@@ -213,7 +216,7 @@ def _nms(c: OpCall) -> TensorSpec:
 
 
 _D = "data_movement"
-_COUNT = "how many elements are found is known only when it runs"
+_COUNT = "the number of selected elements is only known at run time"
 
 ROWS: tuple[OpEntry, ...] = (
     op(
@@ -258,7 +261,7 @@ ROWS: tuple[OpEntry, ...] = (
         _D,
         _tensor_scatter,
         onnx="TensorScatter",
-        meaning="update written into past along dim, for batch i from starts[i] on",
+        meaning="writes update into past along dim, from starts[i] for batch i",
     ),
     op(
         "one_hot(indices, values; depth: dim, dim: int = -1) -> y",

@@ -1,4 +1,4 @@
-"""Products of matrices and vectors, plain, batched, by equation, fused."""
+"""Matrix and vector products: plain, batched, einsum, fused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ._shapes import broadcast, like, same, text
 __all__ = ["ACTIVATIONS", "ROWS", "einsum_terms", "matmul_shape"]
 
 ACTIVATIONS = "none|relu|relu6|gelu|gelu_tanh|silu|sigmoid|tanh|hardswish|leaky_relu"
-"""What a fused op may apply to its result."""
+"""Activations that a fused op may apply to its result."""
 
 
 def _rank(spec: TensorSpec, rank: int, who: str) -> TensorSpec:
@@ -31,7 +31,7 @@ def one_dtype(*specs: TensorSpec | None) -> DType:
 def matmul_shape(a: TensorSpec, b: TensorSpec) -> tuple[DimLike, ...]:
     """Return the shape of NumPy's matmul: vectors are rows on the left and columns on the right, batches broadcast."""
     if not a.rank or not b.rank:
-        raise Mismatch("a scalar has no matrix product", f"{a} and {b}")
+        raise Mismatch("a scalar cannot be an operand of a matrix product", f"{a} and {b}")
     same(a.shape[-1], b.shape[-2] if b.rank > 1 else b.shape[0], "the inner dims")
     batch = broadcast(a.shape[:-2], b.shape[:-2])
     return (*batch, *(a.shape[-2:-1] if a.rank > 1 else ()), *(b.shape[-1:] if b.rank > 1 else ()))
@@ -101,7 +101,7 @@ def einsum_terms(equation: str, ranks: list[int]) -> tuple[list[list[str]], list
             a for a in set(every) if every.count(a) == 1 and a[0] != "."
         )
     if len(set(result)) != len(result) or not set(result) <= {label for axis in labels for label in axis}:
-        raise Mismatch("the result names an axis twice, or one that no operand has", repr(equation))
+        raise Mismatch("the result has an axis twice, or one that no operand has", repr(equation))
     return labels, result
 
 

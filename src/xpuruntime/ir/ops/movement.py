@@ -1,4 +1,4 @@
-"""Data movement: elements keep their value and change their place. Every result is dense; views are a matter of passes."""
+"""Data movement. Every result is dense; passes decide which results are views."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def _same(c: OpCall) -> TensorSpec:
 
 
 def _place_view(attrs: dict[str, Any], operands: Sequence[Operand]) -> None:
-    """Return a view's one -1, from the number of elements."""
+    """Resolve the -1 of a view from the number of elements."""
     size, x = attrs["size"], operands[0]
     if not isinstance(x, TensorSpec) or -1 not in size:
         return
     if size.count(-1) > 1:
-        raise Mismatch("one dim at most may be -1", text(size))
+        raise Mismatch("at most one dim may be -1", text(size))
     total, known = numel(x), product(d for d in size if d != -1)
     if known == 0 or (isinstance(total, int) and isinstance(known, int) and total % known):
         raise Mismatch("the -1 cannot be resolved", f"{text(size)} for {x}")
@@ -31,7 +31,7 @@ def _place_view(attrs: dict[str, Any], operands: Sequence[Operand]) -> None:
 
 
 def _place_expand(attrs: dict[str, Any], operands: Sequence[Operand]) -> None:
-    """Return a -1 keeps the dim of the operand."""
+    """Replace each -1 by the operand's dim."""
     size, x = attrs["size"], operands[0]
     if isinstance(x, TensorSpec):
         lead = len(size) - x.rank
@@ -43,10 +43,10 @@ def _place_expand(attrs: dict[str, Any], operands: Sequence[Operand]) -> None:
 def _view(c: OpCall) -> TensorSpec:
     x, size = c.tensor(), c["size"]
     if any(isinstance(d, int) and d < 0 for d in size):
-        raise Mismatch("size must be all known; the builder resolves one -1", text(size))
+        raise Mismatch("all sizes must be known (GraphBuilder resolves one -1)", text(size))
     have, want = numel(x), product(size)
     if isinstance(have, int) and isinstance(want, int) and have != want:
-        raise Mismatch("the number of elements must stay", f"{have} in {x} and {want} in {text(size)}")
+        raise Mismatch("the number of elements must not change", f"{have} in {x} and {want} in {text(size)}")
     return like(x, size)
 
 
@@ -57,7 +57,7 @@ def _permute(c: OpCall) -> TensorSpec:
 def _expand(c: OpCall) -> TensorSpec:
     x, size = c.tensor(), tuple(c["size"])
     if len(size) < x.rank or any(isinstance(d, int) and d < 0 for d in size):
-        raise Mismatch("size must be all known and have at least x's rank", f"{text(size)} for {x}")
+        raise Mismatch("all sizes must be known, at least as many as x's rank", f"{text(size)} for {x}")
     for d, want in zip(x.shape, size[len(size) - x.rank :], strict=True):
         if d != 1:
             same(d, want, "a dim that is not 1 and its size")
@@ -87,7 +87,7 @@ def _cat(c: OpCall) -> TensorSpec:
     shape = list(first.shape)
     for spec in specs:
         if spec.rank != first.rank or not spec.rank:
-            raise Mismatch("operands must have one rank above 0", f"{first} and {spec}")
+            raise Mismatch("operands must have the same rank, at least 1", f"{first} and {spec}")
         total = total + spec.shape[dim]
         for i, d in enumerate(spec.shape):
             if i != dim:
@@ -99,7 +99,7 @@ def _cat(c: OpCall) -> TensorSpec:
 def _split(c: OpCall) -> list[TensorSpec]:
     x, dim, sizes = c.tensor(), c["dim"], c["sizes"]
     if not sizes or any(isinstance(s, int) and s < 0 for s in sizes):
-        raise Mismatch("sizes must be at least one, none negative", text(sizes))
+        raise Mismatch("needs at least one size, none negative", text(sizes))
     total: DimLike = 0
     for size in sizes:
         total = total + size
@@ -110,9 +110,9 @@ def _split(c: OpCall) -> list[TensorSpec]:
 def slice_length(
     d: DimLike, start: DimLike, end: DimLike | None, step: int
 ) -> tuple[DimLike, DimLike, DimLike]:
-    """Start, end and length of a slice with step > 0, wrapped and clamped to the dim as Python's are. ``end`` None: to the end.
+    """Return start, end and length of a slice with step > 0, wrapped and clamped as in Python. ``end`` None: to the end.
 
-    With symbols, what cannot be compared is taken as it stands (it must lie within the dim when it runs).
+    Symbolic bounds that cannot be compared are used unchanged (they must be within the dim at run time).
     """
     if step < 1:
         raise Mismatch("step must be positive", step, "Flip the dim first.")
@@ -186,14 +186,14 @@ def _pad(c: OpCall) -> TensorSpec:
                 raise Mismatch("reflection must be smaller than the dim", f"{amount} of {d}")
         out = d + begin + end
         if isinstance(out, int) and out < 0:
-            raise Mismatch("pads take more than there is", f"{begin} and {end} of {d}")
+            raise Mismatch("pads crop more than the dim has", f"{begin} and {end} of {d}")
         shape.append(out)
     return like(x, shape)
 
 
 def _as_strided(c: OpCall) -> TensorSpec:
     if len(c["size"]) != len(c["stride"]):
-        raise Mismatch("size and stride must be alike in length", f"{text(c['size'])}, {text(c['stride'])}")
+        raise Mismatch("size and stride must have the same length", f"{text(c['size'])}, {text(c['stride'])}")
     return like(c.tensor(), c["size"])
 
 
@@ -218,7 +218,7 @@ def _matrix(c: OpCall) -> TensorSpec:
 
 
 def _blocks(c: OpCall) -> TensorSpec:
-    """depth_to_space multiplies space by the block, space_to_depth divides it."""
+    """Infer depth_to_space (which multiplies space by the block) or space_to_depth (which divides it)."""
     x, b = c.tensor(), c["block_size"]
     if x.rank < 3 or b < 1:
         raise Mismatch("x must be [..., C, H, W] and block_size positive", f"{x}, {b}")
@@ -260,7 +260,7 @@ ROWS: tuple[OpEntry, ...] = (
         place=_place_view,
         aten="view _unsafe_view reshape",
         onnx="Reshape Flatten",
-        meaning="the same elements in row-major order under another shape",
+        meaning="the same elements in row-major order, in another shape",
         view="reshape",
     ),
     op(

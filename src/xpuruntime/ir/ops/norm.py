@@ -1,4 +1,4 @@
-"""Normalisations by statistics of the data. Statistics come out in the operand's dtype, scaled values too."""
+"""Normalizations. Statistics and results have the operand's dtype."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["ROWS"]
 
 def _float(x: TensorSpec) -> TensorSpec:
     if not (x.dtype.is_float or x.dtype.is_complex):
-        raise Mismatch("normalises floats", x.dtype.value)
+        raise Mismatch("needs floats", x.dtype.value)
     return x
 
 
 def _trailing(c: OpCall, x: TensorSpec, positions: Sequence[int]) -> tuple[DimLike, ...]:
-    """Return the dims before the normalised ones; checks normalized_shape, weight and bias."""
+    """Return the dims before the normalized ones, after checking normalized_shape, weight and bias."""
     shape = c["normalized_shape"]
     n = len(shape)
     if not n or n > x.rank:
@@ -123,7 +123,7 @@ ROWS: tuple[OpEntry, ...] = (
         _batch_norm,
         aten="_native_batch_norm_legit_no_training",
         onnx="BatchNormalization",
-        meaning="by given statistics",
+        meaning="with the given statistics",
     ),
     op(
         "batch_norm_train(x, weight?, bias?, running_mean?, running_var?; momentum: float = 0.1, eps: float = 1e-05)"
@@ -131,13 +131,13 @@ ROWS: tuple[OpEntry, ...] = (
         "norm",
         _batch_norm_train,
         aten="_native_batch_norm_legit _native_batch_norm_legit.no_stats _native_batch_norm_legit_functional",
-        meaning="by the batch's own statistics; new_* are the running ones after the step (unbiased variance)",
+        meaning="with the batch's statistics; new_* are the running statistics after the step (unbiased variance)",
     ),
     op(
         "local_response_norm(x; size: int, alpha: float = 0.0001, beta: float = 0.75, k: float = 1.0) -> y",
         "norm",
         _lrn,
         onnx="LRN",
-        meaning="ONNX's LRN: alpha is divided by size, the window reaches (size-1)//2 back and size//2 on",
+        meaning="ONNX's LRN: alpha is divided by size; the window covers (size-1)//2 channels before and size//2 after",
     ),
 )

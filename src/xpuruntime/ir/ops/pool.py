@@ -1,4 +1,4 @@
-"""Pooling: a window slides over space and is reduced. ``padding`` as in conv; layout [N, C, spatial] or [C, spatial]."""
+"""Pooling over sliding windows. ``padding`` is as in conv; the layout is [N, C, spatial] or [C, spatial]."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Between floating point and integers with a scale, and products of quantized values (ONNX semantics)."""
+"""Quantization, and products of quantized values, with ONNX semantics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BLOCK = "axis: axis = 1, block_size: int = 0"
 
 
 def _scale(c: OpCall, x: TensorSpec) -> None:
-    """Return the scale is a scalar, one value per place along axis, or blocked along it."""
+    """Check that the scale is a scalar, one value per index along axis, or blocked along it."""
     scale, zero = c.tensor(1), c.optional(2)
     if zero is not None and zero.shape != scale.shape:
         raise Mismatch("scale and zero point must have one shape", f"{scale} and {zero}")
@@ -26,7 +26,7 @@ def _scale(c: OpCall, x: TensorSpec) -> None:
 
 
 def _place_axis(attrs: dict[str, Any], operands: Sequence[Operand]) -> None:
-    """With one scale for all the axis has no meaning and is 0 (ONNX's default may lie outside the rank)."""
+    """Set the unused axis of a scalar scale to 0 (ONNX's default may be outside the rank)."""
     scale = operands[1] if len(operands) > 1 else None
     if isinstance(scale, TensorSpec) and all(d == 1 for d in scale.shape) and not attrs["block_size"]:
         attrs["axis"] = 0
@@ -57,7 +57,7 @@ def _dynamic(c: OpCall) -> list[TensorSpec]:
 def _integer(*specs: TensorSpec) -> None:
     for spec in specs:
         if not spec.dtype.is_integer and not spec.dtype.value.startswith("float8"):
-            raise Mismatch("multiplies quantized values", spec.dtype.value)
+            raise Mismatch("needs quantized operands", spec.dtype.value)
 
 
 def _matmul_integer(c: OpCall) -> TensorSpec:
@@ -99,7 +99,7 @@ ROWS: tuple[OpEntry, ...] = (
         place=_place_axis,
         aten="quantize_per_tensor quantize_per_channel",
         onnx="QuantizeLinear",
-        meaning="saturate(round_half_even(x / scale) + zero_point); axis counts where scale has rank 1 or blocks",
+        meaning="saturate(round_half_even(x / scale) + zero_point); axis applies if scale has rank 1 or is blocked",
     ),
     op(
         f"dequantize_linear(x, scale, zero_point?; dtype: dtype? = none, {_BLOCK}) -> y",

@@ -1,4 +1,4 @@
-"""Reductions along axes, and running (cumulative) forms."""
+"""Reductions along axes, and cumulative ops."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _same(c: OpCall) -> TensorSpec:
 
 
 def _total(c: OpCall) -> TensorSpec:
-    """Integers and bool add up in int64, as PyTorch's do, unless dtype says otherwise."""
+    """Infer a sum or product: integers and bool use int64 unless dtype is set, as in PyTorch."""
     x = c.tensor()
     dtype = c["dtype"] or (DType.INT64 if category(x.dtype) < 2 else x.dtype)
     return TensorSpec(axes_without(x, c["dim"], c["keepdim"]), dtype)
@@ -44,7 +44,7 @@ def _bool(c: OpCall) -> TensorSpec:
 
 
 def _arg(c: OpCall) -> TensorSpec:
-    """``dim`` none counts over the flattened operand."""
+    """Infer argmax or argmin; without ``dim``, over the flattened operand."""
     x, dim = c.tensor(), c["dim"]
     axes = range(x.rank) if dim is None else (dim,)
     return TensorSpec(axes_without(x, tuple(axes), c["keepdim"]), DType.INT64)
@@ -119,7 +119,7 @@ ROWS: tuple[OpEntry, ...] = (
         _arg,
         aten="argmax",
         onnx="ArgMax",
-        meaning="dim none: over the flattened operand; last: of equal ones the last",
+        meaning="dim none: over the flattened operand; last: the last of equal elements",
     ),
     op(
         "argmin(x; dim: axis? = none, keepdim: bool = false, last: bool = false) -> y",

@@ -1,4 +1,4 @@
-"""Sampling an image at other places: interpolation by scale or size (ONNX's Resize covers PyTorch's upsample), grids."""
+"""Resampling: resizing by scale or size (ONNX's Resize covers PyTorch's upsample), and sampling at a grid."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ROWS: tuple[OpEntry, ...] = (
         _resize,
         aten="upsample_nearest2d.vec upsample_bilinear2d.vec",
         onnx="Resize Upsample",
-        meaning="size of every dim; scales (one per dim, else size / x's) enter the coordinates; words are ONNX's",
+        meaning="size of every dim; coordinates use scales (one per dim; default size / x's); modes have ONNX's names",
     ),
     op(
         "grid_sample(x, grid; mode: linear|nearest|cubic = linear, padding_mode: zeros|border|reflection = zeros,"

@@ -1,4 +1,4 @@
-"""Fourier transforms. ATen's work on complex tensors; ONNX's on pairs of reals in the last dim."""
+"""Fourier transforms. ATen's ops use complex tensors, ONNX's use pairs of reals in the last dim."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _c2c(c: OpCall) -> TensorSpec:
 
 
 def _dft(c: OpCall) -> TensorSpec:
-    """Length ``length`` along dim (default: the dim). Onesided inverse gives reals of that length, forward half of it."""
+    """Infer a DFT of ``length`` along dim (default: the dim). A onesided inverse gives reals of that length, a forward one half of it."""
     x, dim = c.tensor(), c["dim"]
     if x.rank < 2 or x.shape[-1] not in (1, 2) or dim == x.rank - 1:
         raise Mismatch("the last dim of x must be 1 (real) or 2 (complex) and not dim", f"{x}, dim {dim}")
