@@ -138,7 +138,7 @@ BROKEN = [
     (plan(binary=-1), "call 0 (k/a): calls 'f', which its binary does not have"),
     (plan(batch=0), "has a batch of 0 calls"),
     (plan(batch=2**31), "has a batch of 2147483648 calls"),
-    (plan(calls=(replace(CALLS[0], outputs=("q", "q2")),), buffers=(*BUFFERS, *(replace(buffer(n, "scratch"), root="nowhere") for n in ("q", "q2")))), "buffer 'q' lies in 'nowhere'"),
+    (plan(calls=(replace(CALLS[0], outputs=("q", "q2")),), buffers=(*BUFFERS, *(replace(buffer(n, "scratch"), root="nowhere") for n in ("q", "q2")))), "buffer 'q' is in 'nowhere'"),
     (plan(arena_bytes=-1), "an arena of -1 bytes"),
     (plan(arena_bytes=128), "buffer 'b' at 128 with 64 bytes is outside the arena of 128 bytes"),
     (plan(buffers=(*BUFFERS, BUFFERS[0])), "duplicate buffer 'x'"),

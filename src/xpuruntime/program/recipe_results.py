@@ -258,11 +258,11 @@ def constant(_: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
     """Return the shape of one value, after checking that the dtype can represent it."""
     dtype, value = DType(a["dtype"]), a["value"]
     if dtype.is_integer and type(value) is not int:
-        fail(f"{value!r} is not a {dtype.value}")
+        fail(f"{value!r} is not representable in {dtype.value}")
     if dtype.is_integer:
         bits = dtype.bits - dtype.is_signed
         if not (-(1 << bits) if dtype.is_signed else 0) <= value < 1 << bits:
-            fail(f"{value!r} is not a {dtype.value}")
+            fail(f"{value!r} is not representable in {dtype.value}")
     if dtype is DType.BOOL and type(value) is not bool:
-        fail(f"{value!r} is not a bool")
+        fail(f"{value!r} is not representable in bool")
     return tuple(a["shape"]), dtype
