@@ -72,10 +72,10 @@ def test_evaluate_one_node() -> None:
         ({"x": X, "z": X}, "[graph 'mlp'] has no such input; got 'z'. Its inputs are x."),
         (
             {"x": X.astype(np.float64)},
-            "[input 'x'] has another type; got float64[2, 4]. Give float32[n, 4].",
+            "[input 'x'] has another type; got float64[2, 4]. Pass float32[n, 4].",
         ),
-        ({"x": X[0]}, "[input 'x'] has another type; got float32[4]. Give float32[n, 4]."),
-        ({"x": X[:, :3]}, "[input 'x'] has another shape; got [2, 3]. Give float32[n, 4]."),
+        ({"x": X[0]}, "[input 'x'] has another type; got float32[4]. Pass float32[n, 4]."),
+        ({"x": X[:, :3]}, "[input 'x'] has another shape; got [2, 3]. Pass float32[n, 4]."),
     ],
 )
 def test_feeds_that_do_not_fit(feeds: dict[str, Any], message: str) -> None:
