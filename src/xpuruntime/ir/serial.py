@@ -181,7 +181,7 @@ class _JsonReader:
         if type(data) is not dict or data.get("format") != FORMAT:
             raise _Bad(f"is not a graph (format {FORMAT!r} is missing)")
         if data.get("version") != VERSION or type(data["version"]) is not int:
-            raise _Bad(f"has format version {str(data.get('version'))[:20]!r}, this release reads {VERSION}")
+            raise _Bad(f"has format version {str(data.get('version'))[:20]!r}; this release reads {VERSION}")
         lists = ("inputs", "weights", "states", "nodes", "outputs")
         _fields(data, "the graph", ("format", "version", "name", *lists, "metadata"))
         for key in lists:

@@ -189,7 +189,7 @@ def bind(
         have = d.substitute(symbols) if isinstance(d, Dim) else d
         if isinstance(have, int) and have != size:
             known = f" ({d} = {have})" if isinstance(d, Dim) else ""
-            raise error(who, "has another shape", got=list(shape), do=f"Give {spec}{known}.")
+            raise error(who, "has another shape", got=list(shape), do=f"Pass {spec}{known}.")
 
 
 def _as_dim(symbol: str) -> Dim:
