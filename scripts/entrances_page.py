@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from xpuruntime.policies.entrances import ENTRANCES, SESSION, Use
+from xpuruntime.policies.entrances import ENTRANCES, SESSION, FieldUse
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "policy-support.md"
 _TABLE = re.compile(r"(?<=a test compares\. -->\n)(TABLE|(?:\|.*\n)+)")
@@ -21,7 +21,7 @@ COLUMNS = {
 }
 
 
-def cell(use: Use) -> str:
+def cell(use: FieldUse) -> str:
     """Return what a field does, and what is an error."""
     if use.takes is None:
         return use.does

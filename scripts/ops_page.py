@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from pathlib import Path
 
-from xpuruntime.ir import OPS, Op
+from xpuruntime.ir import OPS, OpEntry
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "ops.md"
 HEAD = """# Ops
@@ -22,7 +22,7 @@ Marks: **pointwise**, **commutative**, **random**; **view** (the result may shar
 
 def page() -> str:
     """The whole page."""
-    families: dict[str, list[Op]] = defaultdict(list)
+    families: dict[str, list[OpEntry]] = defaultdict(list)
     for row in OPS.values():
         families[row.family].append(row)
     parts = [HEAD.format(count=len(OPS))]
@@ -32,7 +32,7 @@ def page() -> str:
     return "".join(parts)
 
 
-def _line(row: Op) -> str:
+def _line(row: OpEntry) -> str:
     marks = [w for w in ("pointwise", "commutative", "random") if getattr(row, w)]
     marks += ["view"] if row.view else []
     marks += ["engines only"] if row.data_dependent else []

@@ -35,7 +35,7 @@ def test_spellings(text: str, device: DeviceId) -> None:
 )
 def test_a_word_that_names_no_device(text: str) -> None:
     with pytest.raises(
-        DeviceUnavailable, match=r"\[device\] no such device; got .*Name one of cpu, cuda, gpu, npu"
+        DeviceUnavailable, match=r"\[device\] no such device; got .*Use one of cpu, cuda, gpu, npu"
     ) as caught:
         DeviceId.parse(text)
     assert caught.value.got == repr(text)

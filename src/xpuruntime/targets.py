@@ -19,11 +19,11 @@ __all__ = [
 DEVICE_KINDS: dict[str, str] = {
     "cpu": "the host processor",
     "cuda": "an NVIDIA GPU",
-    "gpu": "any GPU that the chosen engine reaches, whoever made it",
+    "gpu": "any GPU that the chosen engine supports, of any vendor",
     "npu": "a neural processing unit, through its vendor's engine",
     "metal": "an Apple GPU",
     "webgpu": "a GPU through WebGPU",
-    "auto": "let the engine's own device choice decide",
+    "auto": "the device that the engine chooses itself",
 }
 
 _DEVICE = re.compile(r"([a-z]+)(?::(\d{1,4}))?")
@@ -38,7 +38,7 @@ class DeviceId:
 
     @classmethod
     def parse(cls, text: str | DeviceId) -> DeviceId:
-        """``"cuda:1"`` -> DeviceId("cuda", 1). Raises DeviceUnavailable for an unknown kind or a bad index."""
+        """Parse a name such as ``"cuda:1"``. Raises DeviceUnavailable for an unknown kind or a bad index."""
         if isinstance(text, DeviceId):
             return text
         match = _DEVICE.fullmatch(str(text).strip().lower())
@@ -50,7 +50,7 @@ class DeviceId:
                 "no such device",
                 got=repr(text),
                 do=(f"Did you mean {near[0]!r}? " if near else "")
-                + f"Name one of {', '.join(DEVICE_KINDS)}, with :INDEX for the second and further ones.",
+                + f"Use one of {', '.join(DEVICE_KINDS)}; add :INDEX for any but the first one.",
             )
         return cls(match[1], int(match[2] or 0))
 
@@ -64,7 +64,7 @@ class DeviceId:
 
 @dataclass(frozen=True, slots=True)
 class TargetConfig:
-    """Hardware parameters of generated code. The first word of ``name`` is the kind of device: ``cuda_gpu``, ``cpu_wide``.
+    """Hardware parameters for code generation. ``name`` begins with the kind of device: ``cuda_gpu``, ``cpu_wide``.
 
     ``channel_alignment_bytes`` is in bytes, ``channel_tile`` and ``matmul_tile`` in elements, ``max_threadgroup_*`` in threads,
     ``max_dispatches_per_batch`` in kernel launches per submission.

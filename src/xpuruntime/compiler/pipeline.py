@@ -21,7 +21,7 @@ from ..codegen.target import CodegenTarget
 from ..codegen.toolchains import TextRefused
 from ..decisions import Decision, Reason
 from ..errors import BuildError, FormatError, IrError, PolicyError, StrictError, XpuError
-from ..faults import Subject, contained, foreign, part
+from ..faults import FaultSubject, contained, foreign, part
 from ..ir import Graph, specialize, verify
 from ..ir.bounds import bounds_of, outside, span
 from ..kernels import offers
@@ -94,7 +94,7 @@ def compile(  # noqa: A001  - the specification's name
     Raises BuildError, KernelUnavailable (with its decision), PolicyError, IrError for a symbol without a value; InternalError, with the folder
     of a reproduction, where our own code fails.
     """
-    subject = Subject()
+    subject = FaultSubject()
     with contained("compile", subject):
         return _compile(model, target, policy, shapes, passes, phase, weights, watch, times, subject)
 
@@ -109,7 +109,7 @@ def _compile(
     weights: Mapping[str, Any] | None,
     watch: Callable[[str, Graph], None] | None,
     times: KernelTimes | Mapping[str, Any] | str | PathLike[str] | None,
-    subject: Subject,
+    subject: FaultSubject,
 ) -> CompiledProgram:
     """Implement ``compile``. ``subject`` records what a reproduction needs."""
     begun = time.perf_counter()
@@ -231,7 +231,7 @@ def _assembled(code: Code, plans: Sequence[ExecutionPlan]) -> list[Binary]:
         raise
 
 
-def _take(subject: Subject, graph: Graph) -> None:
+def _take(subject: FaultSubject, graph: Graph) -> None:
     """Attribute later faults to this graph. A hand-made graph may be invalid itself; then its verification error is raised."""
 
     def excuse() -> XpuError | None:
@@ -287,7 +287,7 @@ def _entries(
     model: Model | Mapping[str, Graph],
     shapes: Mapping[str, int] | Sequence[Mapping[str, int]],
     resolved: Resolved,
-    subject: Subject,
+    subject: FaultSubject,
 ) -> tuple[dict[str, Graph], dict[str, dict[str, int]]]:
     """Return static graphs by entry-point name, and the sizes of their symbols."""
     if isinstance(model, Mapping) and model and all(isinstance(g, Graph) for g in model.values()):

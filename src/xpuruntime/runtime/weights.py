@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ..checkpoints import Source
+from ..checkpoints import WeightSource
 from ..errors import InputError
 from ..program.program import CompiledProgram, WeightRef, WeightTransformRecipe
 from ..program.recipe_check import weights_of
@@ -102,7 +102,7 @@ class _Arrays(Mapping[str, NDArray[Any]]):
         self._who = f"weights of program {program.name!r}"
         read = {name for recipe in program.recipes for name in weights_of(recipe)}
         needed = [w for w in program.weights if w.name in read]
-        self._source = Source(self._who, source, needed, program.facts.get("aliases"))
+        self._source = WeightSource(self._who, source, needed, program.facts.get("aliases"))
         self._from_files = source is None or self._source.folder is not None
         self._files = TensorFiles(self._source.folder or program.folder or ".")
 

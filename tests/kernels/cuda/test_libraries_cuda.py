@@ -1,4 +1,4 @@
-"""What NVIDIA's libraries are asked for: sizes, lines and epilogues as options; what they cannot do is a second stage of ours."""
+"""What NVIDIA's libraries are requested: sizes, lines and epilogues as options; what they cannot do is a second stage of ours."""
 
 from __future__ import annotations
 
