@@ -27,6 +27,12 @@ def test_help_imports_no_vendor_and_no_numpy() -> None:
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
+def test_the_package_runs_as_a_module() -> None:
+    command = [sys.executable, "-m", "xpuruntime", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.startswith("xpu ")
+
+
 @ort
 def test_json_is_alone_on_stdout_even_when_c_code_prints_there(tmp_path: Path, model: Path) -> None:
     """A library that is preloaded into the verb's process writes to stdout behind Python's back, as vendors do."""

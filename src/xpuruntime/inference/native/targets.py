@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...codegen.cpp import cpu_target
+from ...codegen.isa import own_level
 from ...codegen.sm import LEVELS, sm_level
 from ...decisions import Reason, Support
 from ...errors import DeviceUnavailable
@@ -16,7 +16,8 @@ __all__ = ["device_facts", "own_target", "reaches", "target_of"]
 def device_facts() -> tuple[DeviceFact, ...]:
     """The host processor, then every CUDA device that its driver shows."""
     facts = cpu()
-    host = {"target": cpu_target().name, "cores": facts.usable_cores}
+    level = own_level()
+    host = {"target": f"cpu:{level.name}" if level else _cpu_target(), "cores": facts.usable_cores}
     return (
         DeviceFact(DeviceId("cpu"), facts.model, Support.yes(), host),
         *(DeviceFact(DeviceId("cuda", d.index), d.name, _drives(d), _described(d)) for d in cuda().devices),
@@ -59,11 +60,18 @@ def target_of(device: DeviceId) -> str:
             f"device {device}", "native programs cannot run there", got=support.reason, do=support.do
         )
     if device.kind != "cuda":
-        return cpu_target().name
+        return _cpu_target()
     found = next(d for d in cuda().devices if d.index == device.index)
     level = sm_level(found.compute_capability)
     assert level is not None  # as reaches says
     return f"cuda:{level.name}"
+
+
+def _cpu_target() -> str:
+    """Return the target of this machine's processor. Raise DeviceUnavailable."""
+    from ...codegen.cpp import cpu_target  # in a function: a list of devices needs no code generator
+
+    return cpu_target().name
 
 
 def own_target(device: DeviceId) -> str:

@@ -1,4 +1,4 @@
-"""What a comparison says: pairs of contenders, output by output, the answer in words, and remarks on its worth."""
+"""The report of a comparison: each engine against its reference, output by output, the answer in words, and notes."""
 
 from __future__ import annotations
 
@@ -12,18 +12,25 @@ from ..decisions import Candidate
 from ..errors import RunError
 from ..numerics import Comparison, compare
 from ..protocols import Array
-from .contenders import Field
+from .engine_sessions import EngineSessions
 
-__all__ = ["CompareReport", "Pair", "Progress", "run_all", "vacuous", "worst"]
+__all__ = [
+    "CompareReport",
+    "PairComparison",
+    "Progress",
+    "non_finite_outputs",
+    "run_engines",
+    "worst_comparisons",
+]
 
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """One contender against its reference: per output the worst comparison over all samples.
+class PairComparison:
+    """An engine or a model against its reference: for each output, the worst comparison over all samples.
 
-    ``tolerance`` is the base; each output carries its own, which is wider where the model amplifies rounding.
+    ``tolerance`` is the base. Each output has its own tolerance, which is larger where the model amplifies rounding.
     """
 
     actual: str
@@ -33,16 +40,16 @@ class Pair:
 
     @property
     def ok(self) -> bool:
-        """True when every output agrees within the tolerance."""
+        """True if every output agrees within its tolerance."""
         return all(c.ok for c in self.outputs)
 
     @property
     def first_difference(self) -> Comparison | None:
-        """The first output, in the model's order, that differs."""
+        """First output that differs, in the model's order."""
         return next((c for c in self.outputs if not c.ok), None)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         first = self.first_difference
         return {
             "actual": self.actual,
@@ -56,7 +63,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class CompareReport:
-    """What was compared, with what, and how it came out. ``ok`` is the answer."""
+    """The models, inputs, engines and results of a comparison. ``ok`` is the answer."""
 
     model: str
     reference_model: str | None
@@ -64,17 +71,17 @@ class CompareReport:
     samples: int
     engines: tuple[dict[str, Any], ...]
     rejected: tuple[Candidate, ...]
-    pairs: tuple[Pair, ...]
+    pairs: tuple[PairComparison, ...]
     notes: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
-        """True when every pair agrees."""
+        """True if every pair agrees."""
         return all(p.ok for p in self.pairs)
 
     @property
     def sentence(self) -> str:
-        """The answer in words; a difference is named by output and pair."""
+        """Answer in words; of a difference, the pair and the first output."""
         for pair in self.pairs:
             first = pair.first_difference
             if first is not None:
@@ -83,7 +90,7 @@ class CompareReport:
         return f"{', '.join(names)} agree"
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return {
             "ok": self.ok,
             "answer": self.sentence,
@@ -98,32 +105,32 @@ class CompareReport:
         }
 
 
-def run_all(
-    field: Field, feeds: Sequence[dict[str, Array]], named: bool, progress: Progress
+def run_engines(
+    sessions: EngineSessions, feeds: Sequence[dict[str, Array]], named: bool, progress: Progress
 ) -> dict[str, list[list[Array]]]:
-    """Outputs by engine, then by sample. An engine that fails while running is dropped, or raises if it was named."""
-    found: dict[str, list[list[Array]]] = {}
-    for contender in tuple(field.contenders):
-        progress(f"{contender.name}: running {len(feeds)} samples")
+    """Return outputs by engine, then by sample. An engine that fails to run is dropped, or raises if the user named it."""
+    outputs: dict[str, list[list[Array]]] = {}
+    for engine in tuple(sessions.opened):
+        progress(f"{engine.name}: running {len(feeds)} samples")
         try:
-            found[contender.name] = [contender.outputs(sample) for sample in feeds]
+            outputs[engine.name] = [engine.outputs(sample) for sample in feeds]
         except RunError as error:
-            field.drop(contender, error, named)
-    return found
+            sessions.drop(engine, error, named)
+    return outputs
 
 
-def worst(
+def worst_comparisons(
     names: Sequence[str],
     actual: Sequence[Sequence[Array]],
     reference: Sequence[Sequence[Array]],
     limits: Mapping[str, float],
 ) -> tuple[Comparison, ...]:
-    """Per output the comparison of its worst sample; cosine and argmax agreement are the least over the samples."""
-    turns = [
+    """Return, for each output, the comparison of its worst sample; cosine and argmax agreement are minima over the samples."""
+    by_sample = [
         [compare(n, x, y, limits[n]) for n, x, y in zip(names, a, r, strict=True)]
         for a, r in zip(actual, reference, strict=True)
     ]
-    return tuple(_merge(of_one) for of_one in zip(*turns, strict=True))
+    return tuple(_merge(comparisons) for comparisons in zip(*by_sample, strict=True))
 
 
 def _merge(comparisons: Sequence[Comparison]) -> Comparison:
@@ -140,8 +147,10 @@ def _merge(comparisons: Sequence[Comparison]) -> Comparison:
     )
 
 
-def vacuous(names: Sequence[str], label: str, samples: Sequence[Sequence[Array]]) -> tuple[str, ...]:
-    """Outputs on which agreement means nothing, since the reference has no finite number there."""
+def non_finite_outputs(
+    names: Sequence[str], label: str, samples: Sequence[Sequence[Array]]
+) -> tuple[str, ...]:
+    """Return a note for each output without a finite number in the reference, since agreement there shows nothing."""
     empty = [
         name
         for name, *values in zip(names, *samples, strict=True)
@@ -151,5 +160,5 @@ def vacuous(names: Sequence[str], label: str, samples: Sequence[Sequence[Array]]
         )
     ]
     return tuple(
-        f"output {name!r} of {label} holds no finite number, so its agreement says nothing" for name in empty
+        f"output {name!r} of {label} holds no finite number, so its agreement shows nothing" for name in empty
     )

@@ -1,4 +1,4 @@
-"""The engines that take part in a comparison or a benchmark: one session each, and the reason for each that cannot."""
+"""One session per engine, for a comparison or a benchmark, and the reason of each engine that cannot take part."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from ..engines import lookup
 from ..errors import BuildError, EngineUnavailable, RunError, StrictError, UnavailableError
 from ..protocols import Array, ModelSource
 from ..types import DType
-from .setup import Setup
+from .session_options import SessionOptions
 
 if TYPE_CHECKING:
     from ..inference.session import InferenceSession
 
-__all__ = ["Contender", "Field", "field_of", "rejection"]
+__all__ = ["EngineSession", "EngineSessions", "open_engines", "rejection"]
 
 
 @dataclass(frozen=True, slots=True)
-class Contender:
-    """One engine with its open session; ``precision`` is what the plan says it computes in."""
+class EngineSession:
+    """An engine with its open session. ``precision`` is the one in the plan."""
 
     name: str
     session: InferenceSession
 
     @property
     def precision(self) -> DType:
-        """The precision of the session's region."""
+        """Precision of the session's region."""
         return DType(self.session.plan.regions[0].precision)
 
     def outputs(self, feeds: dict[str, Array]) -> list[Array]:
-        """Outputs in the model's order. Raises RunError, InputError."""
+        """Run the model and return its outputs in the model's order. Raise RunError, InputError."""
         return list(self.session.run(feeds).values())
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data: what the plan says of its region."""
+        """Return the plan's facts about the region as plain data."""
         region = self.session.plan.regions[0]
         return {
             "engine": self.name,
@@ -49,59 +49,59 @@ class Contender:
 
 
 @dataclass(slots=True)
-class Field:
-    """Who takes part and who cannot, in the order in which they were named."""
+class EngineSessions:
+    """The engines that take part and the rejected ones, in the order in which they were named."""
 
-    contenders: list[Contender]
+    opened: list[EngineSession]
     rejected: list[Candidate]
 
-    def drop(self, contender: Contender, error: RunError, named: bool) -> None:
-        """Take out a contender that failed while running; one that was named must run, so its error is raised again."""
+    def drop(self, engine: EngineSession, error: RunError, named: bool) -> None:
+        """Remove an engine that failed to run, or raise its error if the user named the engine."""
         if named:
             raise error
-        self.contenders.remove(contender)
+        self.opened.remove(engine)
         text = f"{error.what}: {error.got}" if error.got is not None else error.what
-        self.rejected.append(Candidate(contender.name, Reason.RUN_FAILED, text, error.do))
-        contender.session.close()
+        self.rejected.append(Candidate(engine.name, Reason.RUN_FAILED, text, error.do))
+        engine.session.close()
 
 
 @contextlib.contextmanager
-def field_of(
+def open_engines(
     model: ModelSource,
     engines: Sequence[str],
-    setup: Setup,
+    options: SessionOptions,
     *,
     named: bool,
     progress: Callable[[str], None] = lambda _: None,
-) -> Iterator[Field]:
-    """Open a session per engine and close them all at the end.
+) -> Iterator[EngineSessions]:
+    """Open a session per engine and close all of them at the end.
 
-    named: the engines were named one by one, so each must be had: the error is raised. Else its reason is kept.
-    Raises EngineUnavailable when none can be had.
+    named: the user named the engines, so that the error of each is raised. Otherwise it becomes a rejected candidate.
+    Raise EngineUnavailable if no engine can run the model.
     """
     with contextlib.ExitStack() as stack:
-        field = Field([], [])
+        sessions = EngineSessions([], [])
         for name in dict.fromkeys(_canonical(e, named) for e in engines):
             progress(f"{name}: building {model.name}")
             try:
-                session = stack.enter_context(setup.on(name).open(model))
+                session = stack.enter_context(options.on(name).open(model))
             except (UnavailableError, BuildError, StrictError) as error:
                 if named:
                     raise
-                field.rejected.append(rejection(name, error))
+                sessions.rejected.append(rejection(name, error))
             else:
-                field.contenders.append(Contender(name, session))
-        if not field.contenders:
-            decision = Decision("engine", model.name, None, tuple(field.rejected))
-            do = first_advice(field.rejected) or "Install an engine: pip install 'xpuruntime[onnxruntime]'"
+                sessions.opened.append(EngineSession(name, session))
+        if not sessions.opened:
+            decision = Decision("engine", model.name, None, tuple(sessions.rejected))
+            do = first_advice(sessions.rejected) or "Install an engine: pip install 'xpuruntime[onnxruntime]'"
             raise EngineUnavailable(
                 f"model {model.name!r}", "no engine can run it here", do=do, decision=decision
             )
-        yield field
+        yield sessions
 
 
 def _canonical(name: str, named: bool) -> str:
-    """An alias as the engine's own name. A third party's broken plugin keeps its name and fails when it is opened."""
+    """Return the engine's own name for an alias. A plug-in that cannot be imported keeps its name, and fails when it is opened."""
     try:
         return lookup(name).name
     except UnavailableError:
@@ -111,12 +111,12 @@ def _canonical(name: str, named: bool) -> str:
 
 
 def rejection(name: str, error: UnavailableError | BuildError | StrictError) -> Candidate:
-    """The reason that an engine cannot take part, from the error that it gave."""
+    """Return the rejected candidate for an engine's error."""
     decision: Decision | None = getattr(error, "decision", None)
     if decision is not None:
-        telling = next((c for c in decision.rejected if c.code is not Reason.NOT_REQUESTED), None)
-        if telling is not None:
-            return Candidate(name, telling.code, telling.reason, telling.do)
+        cause = next((c for c in decision.rejected if c.code is not Reason.NOT_REQUESTED), None)
+        if cause is not None:
+            return Candidate(name, cause.code, cause.reason, cause.do)
     code = Reason.BUILD_FAILED if isinstance(error, BuildError) else Reason.NOT_INSTALLED
     code = Reason.NOT_REQUESTED if isinstance(error, StrictError) else code
     text = error.what if error.got is None else f"{error.what}: {error.got}"

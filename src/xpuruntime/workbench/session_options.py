@@ -1,4 +1,4 @@
-"""Setup: what the user said about where a model runs, as one value that opens sessions."""
+"""The keywords of ``InferenceSession`` as one value, which opens sessions."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ..inference.session import InferenceSession
 
-__all__ = ["Setup"]
+__all__ = ["SessionOptions"]
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
-    """The keywords of ``InferenceSession`` as data. ``precision`` is demanded; ``fp16`` is taken where it can be had."""
+class SessionOptions:
+    """The keywords of ``InferenceSession``. ``precision`` is required; ``fp16`` is used where the engine supports it."""
 
     engine: str | None = None
     device: str | None = None
@@ -30,34 +30,34 @@ class Setup:
     compile_timeout_s: float | None = None
     run_timeout_s: float | None = None
 
-    def on(self, engine: str, **changes: Any) -> Setup:
-        """The same for one named engine."""
+    def on(self, engine: str, **changes: Any) -> SessionOptions:
+        """Return the same options for one engine."""
         return replace(self, engine=engine, **changes)
 
-    def with_device(self) -> Setup:
-        """The same on the cpu, where neither the user nor a policy nor the environment names a device. Raises PolicyError."""
+    def with_device(self) -> SessionOptions:
+        """Return the same options, with device cpu if neither the options nor a policy nor the environment names one. Raise PolicyError."""
         from ..policies import effective_policy
 
         named = self.device or effective_policy({}, self.policy).origin_of("execution.target") != "built-in"
         return self if named else replace(self, device="cpu")
 
     def open(self, model: Any) -> InferenceSession:
-        """A session on ``model`` (path, bytes, ModelProto or ModelSource). Raises what ``InferenceSession`` raises."""
+        """Open a session on ``model`` (path, bytes, ModelProto or ModelSource). Raise the errors of ``InferenceSession``."""
         from ..inference.session import InferenceSession
         from ..policies import ExecutionPolicy
 
-        said: dict[str, Any] = {}
+        execution: dict[str, Any] = {}
         for field in ("precision", "compile_timeout_s", "run_timeout_s"):
             if getattr(self, field) is not None:
-                said[field] = getattr(self, field)
+                execution[field] = getattr(self, field)
         if self.allow_fallback:
-            said["allow_fallback"] = list(self.allow_fallback)
+            execution["allow_fallback"] = list(self.allow_fallback)
         return InferenceSession(
             model,
             engine=self.engine,
             device=self.device,
             policy=self.policy,
-            exec_policy=ExecutionPolicy(**said) if said else None,
+            exec_policy=ExecutionPolicy(**execution) if execution else None,
             fp16=self.fp16,
             strict=self.strict,
             threads=self.threads,
@@ -65,10 +65,10 @@ class Setup:
         )
 
     def to_json(self) -> Mapping[str, Any]:
-        """What was said; what was left open is left out."""
-        said = {k: getattr(self, k) for k in self.__slots__}
+        """Return the options that are set as plain data."""
+        values = {k: getattr(self, k) for k in self.__slots__}
         return {
             k: str(v) if isinstance(v, os.PathLike) else v
-            for k, v in said.items()
+            for k, v in values.items()
             if v not in (None, False, ())
         }

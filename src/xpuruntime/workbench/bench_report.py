@@ -1,4 +1,4 @@
-"""What a benchmark found: contenders in their order, which differences are real, who was wrong or could not be had."""
+"""The report of a benchmark: engines ranked by median, significant differences, engines with wrong outputs, and rejected engines."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 from ..decisions import Candidate
 from .statistics import Ratio, Summary
 
-__all__ = ["NO_DIFFERENCE", "BenchReport", "Standing"]
+__all__ = ["NO_DIFFERENCE", "BenchReport", "RankedEngine"]
 
 NO_DIFFERENCE = "no difference can be shown"
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """One ranked contender. ``times_us``: every timed run, in microseconds, in the order of the rounds.
+class RankedEngine:
+    """A ranked engine. ``times_us`` holds every timed run in microseconds, in the order of the rounds.
 
-    ratio:   its time over the best one's, paired by round; None for the best itself.
-    verdict: ``fastest``, ``slower``, ``no difference can be shown`` or, alone in the field, ``only one``.
+    ratio:   its time over that of the fastest engine, paired by round; None for the fastest itself.
+    verdict: ``fastest``, ``slower``, ``no difference can be shown``, or ``only one`` if no other engine is ranked.
     """
 
     facts: Mapping[str, Any]
@@ -30,11 +30,11 @@ class Standing:
 
     @property
     def name(self) -> str:
-        """The engine."""
+        """Name of the engine."""
         return str(self.facts["engine"])
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; times in microseconds."""
+        """Return plain data, with times in microseconds."""
         return {
             **self.facts,
             "unit": "us",
@@ -46,10 +46,10 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class BenchReport:
-    """Who is how fast. ``ranked`` is ordered by median; ``ok`` is False when an output was wrong.
+    """The result of a benchmark. ``ranked`` is ordered by median; ``ok`` is False if an output is wrong.
 
-    confidence: of each ratio's interval, so that all pairs together reach 95% (Bonferroni).
-    controls:   by engine, the ratio of two sessions of it; ``floor`` is the relative bias taken from them.
+    confidence: confidence of each ratio's interval, such that all pairs together reach 95% (Bonferroni).
+    controls:   for each engine, the ratio of two sessions of it; ``floor`` is the relative bias derived from them.
     """
 
     model: str
@@ -59,7 +59,7 @@ class BenchReport:
     rounds: int
     seconds: float
     judged_by: str
-    ranked: tuple[Standing, ...]
+    ranked: tuple[RankedEngine, ...]
     wrong: Mapping[str, str]
     rejected: tuple[Candidate, ...]
     confidence: float
@@ -68,31 +68,31 @@ class BenchReport:
 
     @property
     def ok(self) -> bool:
-        """True when no contender gave a wrong output."""
+        """True if no engine has a wrong output."""
         return not self.wrong
 
     @property
     def sentence(self) -> str:
-        """The answer in words."""
-        off = "; ".join(f"{name}: {text}" for name, text in self.wrong.items())
+        """Answer in words."""
+        differences = "; ".join(f"{name}: {text}" for name, text in self.wrong.items())
         if self.judged_by == "nobody":
-            return f"not ranked, since no reference could judge who is right. {off}"
+            return f"not ranked: no reference shows which outputs are right. {differences}"
         if not self.ranked:
-            return f"not ranked, since no engine gave right outputs{f'. {off}' if off else ''}"
+            return f"not ranked: no engine has right outputs{f'. {differences}' if differences else ''}"
         best, *others = self.ranked
         if not others:
             return f"{best.name}: median {best.summary.median:.1f} us; nothing to compare with"
-        told = [s for s in others if s.verdict == "slower"]
-        parts = [_slower(best, s) for s in told]
+        slower = [e for e in others if e.verdict == "slower"]
+        parts = [_slower(best, e) for e in slower]
         parts += [
-            f"{NO_DIFFERENCE} between {best.name} and {s.name}{_few(self.rounds)}"
-            for s in others
-            if s not in told
+            f"{NO_DIFFERENCE} between {best.name} and {e.name}{_few(self.rounds)}"
+            for e in others
+            if e not in slower
         ]
         return "; ".join(parts)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return {
             "ok": self.ok,
             "answer": self.sentence,
@@ -112,7 +112,7 @@ class BenchReport:
         }
 
 
-def _slower(best: Standing, other: Standing) -> str:
+def _slower(best: RankedEngine, other: RankedEngine) -> str:
     assert other.ratio is not None
     low, high = other.ratio.interval.low, other.ratio.interval.high
     return f"{best.name} is {other.ratio.value:.2f} times as fast as {other.name} ({low:.2f} to {high:.2f})"
