@@ -1,5 +1,5 @@
-// runtime/wrong_kernel.cpp
-#include "wrong_kernel.h"
+// runtime/fault_injection.cpp: deliberate errors in the outputs of kernels.
+#include "fault_injection.h"
 
 #include <algorithm>
 #include <cmath>
@@ -15,24 +15,24 @@ size_t element_bytes(const std::string& dtype) {
     return static_cast<size_t>(std::max(bits, 8)) / 8;
 }
 
-// Far from every other element, so that no rounding explains it.
+// Change the element by more than any rounding error could.
 template <typename T>
 void move_element(T* values, size_t count) {
-    T most = 0;
+    T largest = 0;
     for (size_t i = 0; i < count; ++i)
-        if (std::isfinite(values[i])) most = std::max(most, std::abs(values[i]));
-    values[count / 2] += 2 * most + 1;
+        if (std::isfinite(values[i])) largest = std::max(largest, std::abs(values[i]));
+    values[count / 2] += 2 * largest + 1;
 }
 
-class WrongKernel final : public LibraryKernel {
+class FaultInjectingKernel final : public LibraryKernel {
   public:
-    WrongKernel(Fault fault, const KernelCall& call, KernelFunction function,
-                std::unique_ptr<LibraryKernel> library)
+    FaultInjectingKernel(Fault fault, const KernelCall& call, KernelFunction function,
+                         std::unique_ptr<LibraryKernel> library)
         : fault_(fault), call_(call), function_(function), library_(std::move(library)) {
         const ArgumentSpec& spec = call.specs[static_cast<size_t>(call.inputs)];
         dtype_ = spec.dtype;
         size_ = element_bytes(spec.dtype);
-        std::vector<std::pair<int64_t, int64_t>> dims;  // stride and extent, outermost first
+        std::vector<std::pair<int64_t, int64_t>> dims;  // (stride, extent), outermost first
         for (size_t d = 0; d < spec.shape.size(); ++d) {
             count_ *= static_cast<size_t>(spec.shape[d]);
             if (spec.shape[d] > 1) dims.emplace_back(spec.strides[d], spec.shape[d]);
@@ -44,7 +44,7 @@ class WrongKernel final : public LibraryKernel {
 
     Status execute(void* const* args, void* scratch) const override {
         if (library_) {
-            if (Status status = library_->execute(args, scratch); !status.ok()) return status;
+            XPURT_TRY(library_->execute(args, scratch));
         } else {
             function_(args, call_.params.data(), 0, call_.tasks, scratch);
         }
@@ -86,23 +86,24 @@ class WrongKernel final : public LibraryKernel {
 
 }  // namespace
 
-Fault fault_of(const KernelCall& call) {
+Fault fault_for(const KernelCall& call) {
     const char* const text = std::getenv("XPU_TEST_WRONG_KERNEL");
     const size_t outputs = call.args.size() - static_cast<size_t>(call.inputs);
     if (text == nullptr || outputs == 0 || call.specs.size() != call.args.size()) return Fault::none;
-    const std::string asked = text;
-    const size_t colon = asked.rfind(':');
+    const std::string request = text;
+    const size_t colon = request.rfind(':');
     if (colon == std::string::npos) return Fault::none;
-    const std::string who = asked.substr(0, colon), fault = asked.substr(colon + 1);
-    if (who != call.kernel && who != call.kernel + "@" + std::to_string(call.position)) return Fault::none;
+    const std::string target = request.substr(0, colon), fault = request.substr(colon + 1);
+    if (target != call.kernel && target != call.kernel + "@" + std::to_string(call.position))
+        return Fault::none;
     if (fault == "element") return Fault::element;
     if (fault == "tile") return Fault::tile;
     return fault == "stride" ? Fault::stride : Fault::none;
 }
 
-std::unique_ptr<LibraryKernel> made_wrong(Fault fault, const KernelCall& call, KernelFunction function,
-                                          std::unique_ptr<LibraryKernel> library) {
-    return std::make_unique<WrongKernel>(fault, call, function, std::move(library));
+std::unique_ptr<LibraryKernel> inject_fault(Fault fault, const KernelCall& call, KernelFunction function,
+                                            std::unique_ptr<LibraryKernel> library) {
+    return std::make_unique<FaultInjectingKernel>(fault, call, function, std::move(library));
 }
 
 }  // namespace xpurt

@@ -1,5 +1,5 @@
-// cuda/libraries/vendor.h: what the libraries' files share: options of a call, dtypes, tables, the file's
-// maker.
+// cuda/libraries/vendor_library.h: code shared by cuBLAS, cuBLASLt and cuDNN: options of a call, dtypes,
+// function tables, and the factories.
 #pragma once
 
 #include <memory>
@@ -8,35 +8,36 @@
 #include <utility>
 
 #include "backends/cuda/stream.h"
+#include "base/owned_handle.h"
 #include "runtime/operands.h"
 #include "xpurt/library.h"
 
 namespace xpurt::cuda {
 
-// Made once, at the first look for a library.
+// The factories of the libraries; called once, by the registry.
 std::unique_ptr<StreamLibrary> make_cublas();
 std::unique_ptr<StreamLibrary> make_cublaslt();
 std::unique_ptr<StreamLibrary> make_cudnn();
 std::unique_ptr<StreamLibrary> make_host_stream_library();
 
-// A library's functions, looked up at the first use; null, and the reason, while the library cannot be had.
+// The functions of a library, looked up on first use; null, with the reason, if the library cannot be loaded.
 template <class Functions>
-const Functions* functions_of(Library& library, Status* why) {
+const Functions* load_api(Library& library, Status* reason) {
     static std::mutex mutex;
     static Functions* filled = nullptr;  // never freed: kernels may outlive every static object
     const std::lock_guard<std::mutex> lock(mutex);
     if (filled != nullptr) return filled;
-    // Whoever knows where to look has looked already, and what he found is the answer.
+    // If the library has been opened with a search of its own, use that result.
     Status status = library.info().status;
     if (status.code == Code::not_loaded) status = library.open({});
     if (!status.ok()) {
-        if (why != nullptr) *why = std::move(status);
+        if (reason != nullptr) *reason = std::move(status);
         return nullptr;
     }
     return filled = new Functions(library);
 }
 
-inline int64_t number(const KernelCall& call, const char* name, int64_t otherwise = 0) {
+inline int64_t int_option(const KernelCall& call, const char* name, int64_t otherwise = 0) {
     return option<int64_t>(call, name, otherwise);
 }
 
@@ -51,55 +52,35 @@ inline int64_t bytes_of_type(const std::string& dtype) {
     return dtype == "float64" ? 8 : dtype == "float32" ? 4 : 2;
 }
 
-inline bool aligned(const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; }
+inline bool is_aligned_16(const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; }
 
-// A library's object that is given back with its owner.
-class Owned {
-  public:
-    using Free = int (*)(void*);
-    explicit Owned(Free free = nullptr) : free_(free) {}
-    Owned(Owned&& other) noexcept : object_(std::exchange(other.object_, nullptr)), free_(other.free_) {}
-    Owned& operator=(Owned&& other) noexcept {
-        std::swap(object_, other.object_);
-        std::swap(free_, other.free_);
-        return *this;
-    }
-    ~Owned() {
-        if (object_ != nullptr && free_ != nullptr) free_(object_);
-    }
-    void* get() const noexcept { return object_; }
-    void** out() noexcept { return &object_; }
+using VendorHandle = OwnedHandle<ResultCode>;
 
-  private:
-    void* object_ = nullptr;
-    Free free_ = nullptr;
-};
-
-// One product as both of NVIDIA's libraries for it take it. They count columns first, so y[m, n] = a[m, k]
-// b[k, n] is asked for as the product of b and a, each transposed.
+// The options of a matrix product for cuBLAS and cuBLASLt. Both are column-major, so y[m, n] = a[m, k] b[k,
+// n] is computed as the product of b and a, each transposed.
 struct Gemm {
     int64_t m, n, k, batch;
-    int64_t a_line, b_line, y_line, r_line;  // elements between lines of memory
-    int64_t a_step, b_step, y_step, r_step;  // between matrices of a batch
-    bool a_transposed, b_transposed;         // a's lines are its columns; b's lines are its columns
+    int64_t a_line, b_line, y_line, r_line;  // leading dimensions, in elements
+    int64_t a_step, b_step, y_step, r_step;  // strides between the matrices of a batch
+    bool a_transposed, b_transposed;         // a is stored as [k, m]; b is stored as [n, k]
     bool bias, residual;
     double alpha;
     std::string in, out, act;
 
     static Gemm of(const KernelCall& call) {
         return {
-            number(call, "m"),
-            number(call, "n"),
-            number(call, "k"),
-            number(call, "batch", 1),
-            number(call, "a_line"),
-            number(call, "b_line"),
-            number(call, "y_line"),
-            number(call, "r_line"),
-            number(call, "a_step"),
-            number(call, "b_step"),
-            number(call, "y_step"),
-            number(call, "r_step"),
+            int_option(call, "m"),
+            int_option(call, "n"),
+            int_option(call, "k"),
+            int_option(call, "batch", 1),
+            int_option(call, "a_line"),
+            int_option(call, "b_line"),
+            int_option(call, "y_line"),
+            int_option(call, "r_line"),
+            int_option(call, "a_step"),
+            int_option(call, "b_step"),
+            int_option(call, "y_step"),
+            int_option(call, "r_step"),
             option(call, "a_transposed", false),
             option(call, "b_transposed", false),
             option(call, "bias", false),
@@ -110,15 +91,17 @@ struct Gemm {
             option<std::string>(call, "act", "none"),
         };
     }
-    // Its sizes are the library's, and its matrices lie inside the call's buffers: a, b, then bias and
-    // residual where there are any, then y.
+    // Check that the sizes fit the libraries' types and that the matrices are inside the call's buffers: a,
+    // b, then bias and residual if present, then y.
     Status check(const KernelCall& call) const {
-        constexpr int64_t most = 2147483647;  // sizes are handed over in 32 bits
-        if (Status status = check_arguments(call, 3U + bias + residual); !status.ok()) return status;
+        constexpr int64_t max_size = 2147483647;  // sizes are passed as 32-bit integers
+        XPURT_TRY(check_arguments(call, 3U + bias + residual));
         for (const int64_t size : {m, n, k, batch})
-            if (size < 1 || size > most) return inconsistent(call, "a size is not between 1 and 2^31 - 1");
+            if (size < 1 || size > max_size)
+                return inconsistent(call, "a size is not between 1 and 2^31 - 1");
         for (const int64_t line : {a_line, b_line, y_line, r_line})
-            if (line < 0 || line > most) return inconsistent(call, "a line is not between 0 and 2^31 - 1");
+            if (line < 0 || line > max_size)
+                return inconsistent(call, "a line is not between 0 and 2^31 - 1");
         const size_t last = call.specs.size() - 1;
         const auto matrix = [&](const char* name, size_t argument, const std::string& dtype, int64_t rows,
                                 int64_t columns, int64_t line, int64_t step) {
@@ -134,7 +117,7 @@ struct Gemm {
         return status;
     }
     bool wide() const { return in == "float64"; }
-    // CUBLAS_COMPUTE_64F or CUBLAS_COMPUTE_32F, which does not take TF32 by itself.
+    // CUBLAS_COMPUTE_64F or CUBLAS_COMPUTE_32F; the latter does not use TF32 on its own.
     int compute() const { return wide() ? 70 : 68; }
 };
 
