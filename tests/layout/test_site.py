@@ -31,7 +31,7 @@ def entries(nav: list[Any]) -> Iterator[str]:
 
 def slug(title: str) -> str:
     """Return the file name of a title."""
-    return re.sub(r"[^a-z0-9]+", "-", title.lower().replace("i/o", "io")).strip("-")
+    return re.sub(r"[^a-z0-9]+", "-", title.lower().replace("i/o", "io").replace("c++", "cpp")).strip("-")
 
 
 def test_every_page_is_in_the_menu_once() -> None:

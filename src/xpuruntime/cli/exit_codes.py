@@ -1,4 +1,4 @@
-"""The exit codes of ``xpu``: one table, documented in docs/reference/command-line.md and tested against it."""
+"""The table of exit codes. docs/reference/command-line.md repeats it, and a test compares both."""
 
 from __future__ import annotations
 
