@@ -65,7 +65,9 @@ def pinned() -> None:
 
     assert compiled(policy=pin(3))[0] == "conv/cudnn[engine=3]"
     assert compiled(policy=pin(10))[0] == "conv/cudnn[engine=10]"
-    with pytest.raises(KernelUnavailable, match="cuDNN offers no engine 99 for this convolution. Available: 10"):
+    with pytest.raises(
+        KernelUnavailable, match="cuDNN offers no engine 99 for this convolution. Available: 10"
+    ):
         compiled(policy=pin(99))
 
 

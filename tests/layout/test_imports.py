@@ -227,7 +227,9 @@ def test_every_part_has_a_row() -> None:
 
 def test_nobody_imports_the_command_line() -> None:
     for module, found in all_imports():
-        assert part_of(module) in ("cli", "__main__") or not found.imported.startswith("xpuruntime.cli"), str(found)
+        assert part_of(module) in ("cli", "__main__") or not found.imported.startswith("xpuruntime.cli"), str(
+            found
+        )
 
 
 def lazy_tables() -> dict[str, set[str]]:
