@@ -23,6 +23,17 @@ struct CollectedLog {
     const LogSink previous;
 };
 
+// Allocate a block and let its release fail with `result`, then free the memory that the failure left behind.
+void fail_to_free(CudaBackend& on, int result) {
+    auto block = on.block(64, {}).value;
+    const uint64_t address = block->address();
+    fail("cuMemFreeAsync", result);
+    block.reset();
+    fail("cuMemFreeAsync", 0);
+    REQUIRE(control<int (*)(uint64_t, void*)>("cuMemFreeAsync")(address, nullptr) == 0);
+    REQUIRE(on.synchronize(nullptr).ok());
+}
+
 }  // namespace
 
 TEST_CASE("each failure is logged once, and success is not logged") {
@@ -51,10 +62,7 @@ TEST_CASE("an owned handle is destroyed once, and its failure is logged") {
 TEST_CASE("a device's failure to free memory is logged with the call and the error") {
     const CollectedLog log;
     const auto on = backend();
-    auto block = on->block(64, {}).value;
-    fail("cuMemFreeAsync", 400);
-    block.reset();
-    fail("cuMemFreeAsync", 0);
+    fail_to_free(*on, 400);
     REQUIRE(lines.size() == 1);
     CHECK(lines[0] == "cuMemFreeAsync returned CUDA_ERROR_UNKNOWN (simulated)");
 }
@@ -62,11 +70,6 @@ TEST_CASE("a device's failure to free memory is logged with the call and the err
 TEST_CASE("failures after the driver's shutdown or on a lost context are not logged") {
     const CollectedLog log;
     const auto on = backend();
-    for (const int result : {4, 700, 719}) {
-        auto block = on->block(64, {}).value;
-        fail("cuMemFreeAsync", result);
-        block.reset();
-    }
-    fail("cuMemFreeAsync", 0);
+    for (const int result : {4, 700, 719}) fail_to_free(*on, result);
     CHECK(lines.empty());
 }

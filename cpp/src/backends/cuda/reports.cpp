@@ -147,9 +147,9 @@ void ReportWatchList::add(ReportWatch& watch, CUevent done) {
 
 void ReportWatchList::remove(ReportWatch& watch) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    items_.erase(
-        std::remove_if(items_.begin(), items_.end(), [&](const WatchItem& item) { return item.watch == &watch; }),
-        items_.end());
+    items_.erase(std::remove_if(items_.begin(), items_.end(),
+                                [&](const WatchItem& item) { return item.watch == &watch; }),
+                 items_.end());
 }
 
 Status ReportWatchList::check() {
