@@ -28,7 +28,7 @@ import torch
 from machine import facts, keep
 
 from xpuruntime.codegen.cpp import cpu_target
-from xpuruntime.kernels.conv import KERNELS
+from xpuruntime.kernels.cpu.conv.generated import KERNELS
 from xpuruntime.testing import models
 from xpuruntime.testing.one_kernel import Prepared, Weight, build_kernel, channels_last, prepare
 

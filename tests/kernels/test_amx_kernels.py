@@ -17,7 +17,7 @@ from xpuruntime.codegen.cpp import CppTarget, cpu_target
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.errors import XpuError
 from xpuruntime.ir import Graph, GraphBuilder
-from xpuruntime.kernels.conv import Generated
+from xpuruntime.kernels.cpu.conv.generated import Generated
 from xpuruntime.runtime import Executor
 from xpuruntime.testing.native import check
 from xpuruntime.testing.one_kernel import Weight, channels_last, check_kernel

@@ -11,9 +11,11 @@ import pytest
 
 from xpuruntime.codegen.cpp import cpu_target
 from xpuruntime.ir import GraphBuilder
-from xpuruntime.kernels.conv import Generated
-from xpuruntime.kernels.conv_plain import Deformed, Depthwise, Naive
+from xpuruntime.kernels.cpu.conv.depthwise import Depthwise
+from xpuruntime.kernels.cpu.conv.generated import Generated
+from xpuruntime.kernels.cpu.tasks import LoopedTasks
 from xpuruntime.kernels.kernel import NodeCall, Operand
+from xpuruntime.kernels.portable.windows.conv import Deformed, Naive
 from xpuruntime.testing.one_kernel import Weight, channels_last, check_kernel
 from xpuruntime.testing.under_test import named
 from xpuruntime.types import DType, TensorSpec
@@ -318,7 +320,7 @@ def test_naive(dtype):
         "o": 9,
         "size": (5, 6),
         "padding": [1, 1],
-        "kernel_row": Naive(),
+        "kernel_row": LoopedTasks(Naive()),
         "dtype": dtype,
         "x": x,
     }
@@ -369,4 +371,6 @@ def test_deformed(options, dtype):
     layouts = {0: channels_last(x.shape), 2: channels_last(offset.shape)}
     for bias, scale in ((draw(5, 6, dtype=dtype), mask), (None, None)):
         operands = [x, w, offset, bias, scale]
-        check_kernel(Deformed(), "deform_convolution", operands, layouts=layouts, split=2, **attrs)
+        check_kernel(
+            LoopedTasks(Deformed()), "deform_convolution", operands, layouts=layouts, split=2, **attrs
+        )

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from xpuruntime.kernels import indexing, places
+from xpuruntime.kernels.cpu import movement
+from xpuruntime.kernels.cpu.tasks import LoopedTasks
+from xpuruntime.kernels.portable import rearrange
 from xpuruntime.testing.kernel_cases import check_cases
 from xpuruntime.testing.kernel_inputs import EVERY, LEVELS, Cases, channels_last, levels
 
-KERNELS = (*indexing.KERNELS, *places.KERNELS)
+KERNELS = (*movement.KERNELS, *(LoopedTasks(k) for k in rearrange.KERNELS))
 
 
 def reads_and_writes(dtype: str, index: str) -> Cases:

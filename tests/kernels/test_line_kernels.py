@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xpuruntime.kernels import distance, rnn, scan, signal, sort
+from xpuruntime.kernels.cpu import rnn
+from xpuruntime.kernels.cpu.tasks import LoopedTasks
+from xpuruntime.kernels.portable.lines import distance, scan, signal, sort
 from xpuruntime.testing.kernel_cases import check_cases
 from xpuruntime.testing.kernel_inputs import EVERY, FLOATS, Cases, channels_last, levels
 
-KERNELS = (*scan.KERNELS, *sort.KERNELS, *distance.KERNELS, *rnn.KERNELS, *signal.KERNELS)
+PORTABLE = (*scan.KERNELS, *sort.KERNELS, *distance.KERNELS, *signal.KERNELS)
+KERNELS = (*rnn.KERNELS, *(LoopedTasks(k) for k in PORTABLE))
 
 
 @pytest.mark.parametrize("target", levels())

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from xpuruntime.kernels.movement import KERNELS
+from xpuruntime.kernels.cpu.movement import KERNELS
 from xpuruntime.targets import CPU_WIDE
 from xpuruntime.testing.kernel_cases import check_cases
 from xpuruntime.testing.kernel_inputs import LEVELS, Cases, channels_last

@@ -8,8 +8,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from xpuruntime.kernels.pool import Generated
-from xpuruntime.kernels.pool_places import Places, Regions
+from xpuruntime.kernels.cpu.pool import Generated
+from xpuruntime.kernels.cpu.tasks import LoopedTasks
+from xpuruntime.kernels.portable.windows.pool_regions import Places, Regions
 from xpuruntime.testing.one_kernel import channels_last, check_kernel
 
 LEVELS = ("cpu:x86-64-v2", "cpu:x86-64-v3", "cpu:x86-64-v4", "cpu:x86-64-v4+bf16")
@@ -149,7 +150,7 @@ def test_unpool(over, dtype):
     for last in (True, False):
         out = {0: channels_last((2, 3, 5, 6))} if last else {}
         check_kernel(
-            Places(), "max_unpool", [x, at], out_layouts=out, layouts=layouts(x, 2, last), output_size=[5, 6],
+            LoopedTasks(Places()), "max_unpool", [x, at], out_layouts=out, layouts=layouts(x, 2, last), output_size=[5, 6],
             indices_over=over,
         )  # fmt: skip
 
@@ -162,7 +163,12 @@ def test_regions(options):
     rois = np.array([[0.5, 1, 6, 7.5], [2, 2, 3, 3], [-3, -2, 12, 11], [4, 4, 4, 4]], np.float32)
     images = np.array([0, 1, 1, 0], np.int64)
     check_kernel(
-        Regions(), "roi_align", [x, rois, images], layouts=layouts(x, 2, True), output_size=[3, 2], **options
+        LoopedTasks(Regions()),
+        "roi_align",
+        [x, rois, images],
+        layouts=layouts(x, 2, True),
+        output_size=[3, 2],
+        **options,
     )
     whole = np.concatenate([images[:, None].astype(np.float32), rois], 1)
-    check_kernel(Regions(), "max_roi_pool", [x, whole], output_size=[3, 2], spatial_scale=0.7)
+    check_kernel(LoopedTasks(Regions()), "max_roi_pool", [x, whole], output_size=[3, 2], spatial_scale=0.7)

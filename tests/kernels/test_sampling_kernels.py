@@ -5,12 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from xpuruntime.kernels import creation, narrow, quant, resize
+from xpuruntime.kernels.cpu import movement
+from xpuruntime.kernels.cpu.tasks import LoopedTasks
+from xpuruntime.kernels.portable import creation, narrow, quant
+from xpuruntime.kernels.portable.windows import resize
 from xpuruntime.testing.kernel_cases import check_cases
 from xpuruntime.testing.kernel_inputs import EVERY, FLOATS, Cases, channels_last, levels
 from xpuruntime.types import DType
 
-KERNELS = (*resize.KERNELS, *creation.KERNELS, *quant.KERNELS, *narrow.KERNELS)
+PORTABLE = (*resize.KERNELS, *creation.KERNELS, *quant.KERNELS, *narrow.KERNELS)
+KERNELS = (*movement.KERNELS, *(LoopedTasks(k) for k in PORTABLE))
 WORDS = "half_pixel half_pixel_symmetric pytorch_half_pixel align_corners asymmetric tf_half_pixel_for_nn"
 EIGHT = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu")
 

@@ -46,7 +46,7 @@ class CppTarget(CodegenTarget):
         return "gemm_block", "gemm.h"
 
     def fused_kernel(self, kernel_type: str) -> tuple[str, str]:
-        """The function at the heart of a kernel of several ops, and its part; rows are written by ``kernels/rows.py`` around it."""
+        """The function at the heart of a kernel of several ops, and its part; rows are written by ``kernels/cpu/rows/loops.py`` around it."""
         function, part = _FUSED.get(kernel_type, (kernel_type, kernel_type))
         return function, f"{part}.h"
 

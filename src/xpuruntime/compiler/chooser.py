@@ -6,7 +6,7 @@ a tenth of a millisecond (all of ResNet-50's candidates 5 ms, of BERT's 35 ms, b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
@@ -18,7 +18,7 @@ from ..ir import Graph, Node
 from ..ir.family import source_names
 from ..kernels.catalogue import answer, failed
 from ..kernels.kernel import Kernel, Lowered, NodeCall
-from ..kernels.user import UserKernel
+from ..kernels.user.kernel import UserKernel
 from ..policies import KernelPolicy, Offer, choose
 from ..policies.pins import parted
 from ..printable import logger
@@ -34,7 +34,6 @@ OffersOf: TypeAlias = Callable[[NodeCall, CodegenTarget], Sequence[tuple[Kernel,
 _log = logger("xpuruntime.compiler")
 
 Rows: TypeAlias = dict[str, tuple[Kernel, Support]]
-Pin: TypeAlias = Callable[[str, Mapping[str, int]], Kernel]
 
 
 class Chosen(NamedTuple):
@@ -137,10 +136,9 @@ class Chooser:
         """Beside the rows of a call, those with pins that the policy names: candidates of their own, which nothing else takes."""
         more: Rows = {}
         for name, (plain, values) in self._pinned.items():
-            pin: Pin | None = getattr(rows[plain][0], "pinned", None) if plain in rows else None
-            if pin is not None:
-                made = pin(name, values)
-                more[name] = made, answer(made, call, self.target)
+            pinned = rows[plain][0].pinned(name, values) if plain in rows else None
+            if pinned is not None:
+                more[name] = pinned, answer(pinned, call, self.target)
         return rows | more
 
     def decided(self) -> list[Decision]:
@@ -180,8 +178,8 @@ def _offer(
         time_us=time_us,
         workspace_bytes=0 if lowered is None else workspace_of(lowered),
         deterministic=None if lowered is None else lowered.deterministic,
-        on_request=getattr(kernel, "on_request", False),
-        asks=getattr(kernel, "asks", "changes results"),
+        on_request=kernel.on_request,
+        asks=kernel.asks,
     )
 
 

@@ -14,7 +14,7 @@ from ..decisions import Reason, Support
 from ..ir import OPS
 from ..program.program import KernelParam
 from ..types import DType, TensorSpec
-from .kernel import Lowered, NodeCall, Operand, Stage, operand_ref
+from .kernel import Kernel, Lowered, NodeCall, Operand, Stage, operand_ref
 
 __all__ = ["KERNELS", "Ported"]
 
@@ -22,7 +22,7 @@ _PRODUCTS = {"mm": False, "matmul": False, "bmm": False, "linear": True}
 """Matrix products, and whether their right side comes transposed."""
 
 
-class Ported:
+class Ported(Kernel):
     """One of the guide's methods as a row of the catalogue; any target that is not ours may be asked."""
 
     def __init__(self, method: str, ops: tuple[str, ...]) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from xpuruntime.ir import GraphBuilder
-from xpuruntime.kernels.cuda.recurrent import cut_for
+from xpuruntime.kernels.cuda.rnn import cut_for
 from xpuruntime.testing.cuda_host import cuda_host
 from xpuruntime.testing.native import check
 

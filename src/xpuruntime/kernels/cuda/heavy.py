@@ -8,7 +8,7 @@ from ...codegen.cuda import CudaTarget
 from ...codegen.target import CodegenTarget
 from ...types import DType, TensorSpec
 from ..kernel import NodeCall
-from ..product import C_TYPES, sizes
+from ..spec.product import C_TYPES, sizes
 from .launch import Argument
 
 __all__ = [

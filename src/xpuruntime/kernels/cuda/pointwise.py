@@ -15,9 +15,9 @@ from ...codegen.nest import Nest, indented, nest, offset_text
 from ...codegen.plans import CONSTANT, Operation, Plan
 from ...codegen.target import CodegenTarget
 from ...types import DType
-from ..elementwise import in_place_of, signature, stem_of
-from ..elementwise import statement as plain_statement
 from ..kernel import Lowered, NodeCall, Stage, operand_ref
+from ..portable.text import statement as plain_statement
+from ..spec.elementwise import in_place_of, signature, stem_of
 from .launch import Argument, Launch, blocks_for, cuda_stage
 
 __all__ = ["arguments_of", "index_type", "lower_pointwise", "pack_of", "statement", "value_lines"]
