@@ -48,7 +48,7 @@ Write = Callable[[Site], str]
 
 def real(function: str) -> Write:
     """A function of a real number; whole ones become float32."""
-    return lambda s: f"{function}({s.real()})"
+    return lambda s: f"{s.function(function)}({s.real()})"
 
 
 def own(function: str) -> Write:
@@ -273,7 +273,7 @@ def prelu(s: Site) -> str:
 
 def silu_mul(s: Site) -> str:
     """Silu of the first times the second."""
-    return f"silu({s.real(0)}) * {s.real(1)}"
+    return f"{s.function('silu')}({s.real(0)}) * {s.real(1)}"
 
 
 def gelu(s: Site) -> str:

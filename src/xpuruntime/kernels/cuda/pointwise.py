@@ -69,12 +69,12 @@ def arguments_of(call: NodeCall, read: Sequence[int]) -> list[Argument]:
 
 def statement(plan: Plan, operation: Operation) -> tuple[str, frozenset[str]]:
     """The line that computes an operation, and the parts of the prelude that it needs."""
-    line, needed = plain_statement(plan, operation)
-    if operation.op in _NARROW and operation.dtype in (DType.BFLOAT16, DType.FLOAT16):
-        for name in _NARROW[operation.op]:
-            line = line.replace(f" = {name}(", f" = {name}_narrow<{STORAGE[operation.dtype]}>(")
-        needed |= {"narrow"}
-    return line, needed
+    if operation.op not in _NARROW or operation.dtype not in (DType.BFLOAT16, DType.FLOAT16):
+        return plain_statement(plan, operation)
+    kind = STORAGE[operation.dtype]
+    functions = {name: f"{name}_narrow<{kind}>" for name in _NARROW[operation.op]}
+    line, parts = plain_statement(plan, operation, functions=functions)
+    return line, parts | {"narrow"}
 
 
 def value_lines(plan: Plan, operations: Sequence[Operation], parts: set[str]) -> list[str]:

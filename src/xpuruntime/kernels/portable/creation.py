@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from ...codegen.boxes import Place, bits_type, element_bytes
-from ...codegen.points import address, number, storage, unravel
+from ...codegen.boxes import bits_type, element_bytes
+from ...codegen.points import address, number, offset, storage, unravel
 from ...decisions import Reason, Support
 from ...ir.attributes import Const
 from ...types import DType
@@ -28,12 +28,11 @@ def _table(call: NodeCall) -> TaskText:
     bits = np.ascontiguousarray(values).reshape(-1).view(f"u{unit}").tolist()
     kind = bits_type(spec.dtype)
     text = ", ".join(f"{b}u" if unit < 8 else f"{b}ull" for b in bits) or "0"
-    body = [*unravel(y.shape), f"(({kind} *)out0)[{_index(y)}] = values[task];"]
+    body = [
+        *unravel(y.shape),
+        f"(({kind} *)out0)[{offset(y, [f'i{d}' for d in range(len(y.shape))])}] = values[task];",
+    ]
     return TaskText(body, math.prod(y.shape), [f"static const {kind} values[] = {{{text}}};"])
-
-
-def _index(y: Place) -> str:
-    return address(y, [f"i{d}" for d in range(len(y.shape))]).partition(" + ")[2] or "0"
 
 
 def _arange(call: NodeCall) -> TaskText:

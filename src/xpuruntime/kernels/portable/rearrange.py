@@ -25,10 +25,9 @@ def _triangle(call: NodeCall) -> TaskText:
     body = [
         *unravel(y.shape[:-1]),
         f"for (int64_t i{n - 1} = 0; i{n - 1} < {y.shape[-1]}; ++i{n - 1})",
-        f"  *({address(y, at)}) = {keep} ? *({address(x, at)}) : {{}};",
+        f"  *({address(y, at)}) = {keep} ? *({address(x, at)}) : {_zero(call)};",
     ]
-    zero = body[-1].replace(": {}", f": {_zero(call)}")
-    return TaskText([*body[:-1], zero], math.prod(y.shape[:-1]), per=y.shape[-1])
+    return TaskText(body, math.prod(y.shape[:-1]), per=y.shape[-1])
 
 
 def _zero(call: NodeCall) -> str:

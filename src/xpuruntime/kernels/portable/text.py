@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ...codegen.expr import expression
 from ...codegen.expr_terms import compute_type, constant
@@ -62,17 +62,23 @@ def query_place(strides: Sequence[int], index: str, queries: int) -> str:
     return f"({index}) / {queries} * {strides[1]} + ({index}) % {queries} * {strides[2]}"
 
 
-def statement(plan_: Plan, operation: Operation) -> tuple[str, frozenset[str]]:
-    """The line that computes an operation, and the parts of the prelude that it needs."""
-    kind = compute_type(operation.dtype)
+def statement(
+    plan: Plan, operation: Operation, *, declare: bool = True, functions: Mapping[str, str] | None = None
+) -> tuple[str, frozenset[str]]:
+    """Return the line that computes an operation, and the parts of the prelude that it needs.
+
+    declare:   the line declares the value; otherwise it assigns to a variable that exists.
+    functions: names to use instead of functions of the prelude.
+    """
+    name = f"const {compute_type(operation.dtype)} {operation.name}" if declare else operation.name
     if operation.op == CONSTANT:
         value = operation.operands[0]
         assert isinstance(value, bool | int | float)
         text = constant(value, operation.dtype)
-        return f"const {kind} {operation.name} = {text};", frozenset()
-    terms = [plan_.term(o) for o in operation.operands]
-    made = expression(operation.op, terms, operation.attrs, operation.dtype)
-    return f"const {kind} {operation.name} = {made.text};  // {operation.op}", made.parts
+        return f"{name} = {text};", frozenset()
+    terms = [plan.term(o) for o in operation.operands]
+    written = expression(operation.op, terms, operation.attrs, operation.dtype, functions or {})
+    return f"{name} = {written.text};  // {operation.op}", written.parts
 
 
 def shape_text(shape: ConvShape) -> str:

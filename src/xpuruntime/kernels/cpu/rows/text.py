@@ -70,7 +70,8 @@ class RowText:
         needs, values = self.needs, self.values
         still = [e for e in self.plan.inputs if e.name not in needs.moving]
         lines = [f"{values.type(n)} {n}_of[U];" for n in self._row_names()] if self.rows.across else []
-        loads = [f"const {compute_type(e.dtype)} {e.name} = {values.still(e)};" for e in still]
+        declared = "" if self.rows.across else "const {} "
+        loads = [f"{declared.format(compute_type(e.dtype))}{e.name} = {values.still(e)};" for e in still]
         lines += self._each([*loads, *values.row_level(0)])
         ready: set[str] = set()
         for at, names in enumerate(needs.wanted[:-1]):
@@ -92,11 +93,9 @@ class RowText:
         text = "\n".join(lines)
         used = set(re.findall(r"[a-z]+[0-9_]+", text))
         names = [n for n in self._row_names() if n in used]
-        for name in names:  # what the lines declare stands in its array already
-            text = text.replace(f"const {self.values.type(name)} {name} = ", f"{name} = ")
         index = ["const int64_t c = from + u * N;"] if re.search(r"\bc\b", text) else []
         aliases = [f"auto &{name} = {name}_of[u];" for name in names]
-        body = indented([*index, *aliases, *text.split("\n")])
+        body = indented([*index, *aliases, *lines])
         return ["repeat<U>([&](int u) __attribute__((always_inline)) {", *body, "});"]
 
     # ── passes ──

@@ -102,11 +102,11 @@ class RowValues:
         return f"gather<N>({base} + {index} * {step}, {step}, n...)" if step else f"broadcast<N>({base})"
 
     def row_level(self, at: int) -> list[str]:
-        """Operations of the row as a whole that can be computed after so many passes."""
-        return [self._statement(o) for o in self.needs.row_level(at)]
+        """Return operations of the row as a whole that can be computed after so many passes. Across, arrays hold their values."""
+        return [self._statement(o, declare=not self.rows.across) for o in self.needs.row_level(at)]
 
-    def _statement(self, o: Operation) -> str:
-        line, needed = statement(self.plan, o)
+    def _statement(self, o: Operation, *, declare: bool = True) -> str:
+        line, needed = statement(self.plan, o, declare=declare)
         self.parts |= needed
         return line
 

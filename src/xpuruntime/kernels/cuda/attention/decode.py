@@ -237,7 +237,8 @@ def _stage(call: NodeCall, s: AttentionShape, cut: Cut, tasks: int, added: Added
         f"    __device__ __forceinline__ bool sees(int r, int key) const {{ return {f'key <= token(r) + {s.offset}' if s.causal else 'true'}; }}",
         "    __device__ __forceinline__ float logit(float score, int batch, int kv_head, int r, int key) const {",
         f"        const int head = kv_head * {s.group} + {row} / {s.queries}, query = token(r);",
-        *logit_text(s, "score", LOG2E if s.softcap else 1),
+        # Without a softcap, scores are to base 2 already, so the mask must be too.
+        *(logit_text(s, "score", LOG2E) if s.softcap else logit_text(s, "score", 1, LOG2E)),
         "    }",
         "    __device__ __forceinline__ void keep(int batch, int kv_head, int r, int at, float value) const {",
         f"        if (first + r >= {all_rows}) return;",
@@ -246,8 +247,6 @@ def _stage(call: NodeCall, s: AttentionShape, cut: Cut, tasks: int, added: Added
         *added.members,
         "};",
     ]
-    if not s.softcap:  # scores are to base 2 already, so what is added must be too
-        struct = [line.replace("(float)load<1>(", f"{LOG2E!r}f * (float)load<1>(") for line in struct]
     meet = cut.splits > 1 and not cut.cluster
     body = [
         f"const int task = blockIdx.x / {cut.splits}, block = task % {cut.row_blocks};",

@@ -94,8 +94,8 @@ def place_text(name: str, steps: tuple[int, ...]) -> str:
     )
 
 
-def logit_text(s: AttentionShape, score: str, unit: float) -> list[str]:
-    """The body of ``logit``: from ``score`` to a logit times ``unit``; -inf where the mask hides."""
+def logit_text(s: AttentionShape, score: str, unit: float, mask_unit: float = 1) -> list[str]:
+    """The body of ``logit``: from ``score`` to a logit times ``unit``; -inf where the mask hides. ``mask_unit``: factor of the mask alone."""
     lines = [f"        float x = {score};"]
     if s.softcap:
         lines.append(f"        x = tanhf(x * {1 / s.softcap!r}f) * {s.softcap!r}f;")
@@ -107,7 +107,8 @@ def logit_text(s: AttentionShape, score: str, unit: float) -> list[str]:
             lines.append(f"        if (!load<1>({at})) x = TENSOR_HIDDEN;")
         else:
             times = f" * {unit!r}f" if unit != 1 else ""
-            lines.append(f"        x += (float)load<1>({at}){times};")
+            factor = f"{mask_unit!r}f * " if mask_unit != 1 else ""
+            lines.append(f"        x += {factor}(float)load<1>({at}){times};")
     return [*lines, "        return x;"]
 
 

@@ -17,13 +17,15 @@ def move_lines(share: MoveShare, kind: str, first: int) -> list[str]:
     return _turned(share, block) if share.unit is not None else _Text(share, kind).lines(block)
 
 
-def _split(number: str, lengths: Sequence[int], kind: str, prefix: str) -> list[str]:
-    """Lines that take a row-major number apart; dims of one place get none."""
+def _split(number: str, lengths: Sequence[int], kind: str, prefix: str, width: int = 1) -> list[str]:
+    """Lines that take a row-major number apart; ``width``: elements of an item of the innermost dim."""
     lines, below = list[str](), 1
     for i in reversed(range(len(lengths))):
         text = number if below == 1 else f"{number} / {below}"
         if i:
             text += f" % {lengths[i]}"
+        if width > 1 and below == 1:
+            text = f"{text if text == number else f'({text})'} * {width}"
         lines.insert(0, f"const {kind} {prefix}{i} = {text};")
         below *= lengths[i]
     return lines
@@ -42,10 +44,7 @@ class _Text:
         count = math.prod(lengths)
         wide = f"({kind}){block}" if kind == "int64_t" else block
         lines = [f"const {kind} t = {wide} * {share.threads} + threadIdx.x;"]
-        body = _split("t", lengths, kind, "i")
-        if share.width > 1:
-            name, _, value = body[-1].removesuffix(";").partition(" = ")
-            body[-1] = f"{name} = {value if value == 't' else f'({value})'} * {share.width};"
+        body = _split("t", lengths, kind, "i", share.width)
         names = [f"i{d}" for d in range(len(shared))]
         if not share.rising:
             body += self._loops(names)
