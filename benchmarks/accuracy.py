@@ -2,7 +2,7 @@
 
     python benchmarks/accuracy.py [--models vit ...] [--precisions float32 ...] [--count 20] [--size full] [--keep]
 
-Each seeded network (``xpuruntime.testing.models``) answers the same inputs: PyTorch in float64, PyTorch in the precision, native in the precision. Errors are
+Each seeded network (``xpuruntime.testing.conformance.seeded.networks``) answers the same inputs: PyTorch in float64, PyTorch in the precision, native in the precision. Errors are
 max|d| / max|ref| over all inputs. `--keep` writes benchmarks/results/accuracy.json; rows of an earlier run that were not measured again stay in it.
 `tests/native/test_native_models.py` holds the same to its bounds.
 """
@@ -44,7 +44,7 @@ def main() -> int:
 def _judge(name: str, folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
     import torch
 
-    from xpuruntime.testing import models
+    from xpuruntime.testing.conformance.seeded import networks as models
 
     feeds = models.inputs(name, options.count, size=options.size, seed=3)
     path = models.export_onnx(name, folder / f"{name}.onnx", size=options.size)

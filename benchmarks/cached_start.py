@@ -71,9 +71,10 @@ def start(model: str, engine: str, store: str, shapes: str, threads: str) -> dic
 
 def ours(model: str, engine: str, store: str, shapes: Mapping[str, int], threads: int) -> dict[str, Any]:
     """A session."""
+    from support.onnx_models import small_classifier
+
     import xpuruntime as xrt
-    from xpuruntime.inference.recipe import sample_feeds
-    from xpuruntime.testing.onnx_models import small_classifier
+    from xpuruntime.inference.execution.seeded_inputs import sample_feeds
 
     # What every process pays once: the vendor's library, Python's modules.
     off = xrt.ExecutionPolicy(caching=False)
@@ -98,7 +99,7 @@ def vendor(model: str, engine: str, store: str, shapes: Mapping[str, int], threa
 
     from xpuruntime.frontends.fix_shapes import fix_shapes
     from xpuruntime.frontends.model_file import open_model
-    from xpuruntime.inference.recipe import sample_feeds
+    from xpuruntime.inference.execution.seeded_inputs import sample_feeds
 
     inputs = fix_shapes(open_model(model), shapes).inputs if shapes else open_model(model).inputs
     feeds = sample_feeds(inputs)
@@ -177,7 +178,7 @@ def pair(model: str, engine: str, threads: int) -> list[dict[str, Any]]:
 def shapes_of(model: str) -> dict[str, int]:
     """One for every dim that the model leaves open, so that there is something to compile and to keep on every engine."""
     from xpuruntime.frontends.model_file import open_model
-    from xpuruntime.inference.recipe import sample_symbols
+    from xpuruntime.inference.execution.seeded_inputs import sample_symbols
 
     return sample_symbols(open_model(model).inputs)
 

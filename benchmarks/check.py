@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent / "tests"))  # for `support`
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ def hostile_text() -> float:
 
 def crashers() -> float:
     """Files that once crashed a reader or stopped it; the slowest."""
-    from xpuruntime.testing import fuzz_targets
+    from support import fuzz_targets
 
     files = sorted((HERE.parent / "tests" / "fuzz" / "crashers").glob("*/*"))
     return max(

@@ -3,7 +3,7 @@
     python benchmarks/cpu_models.py [--models resnet50 ...] [--threads 1 2] [--precisions float32 bfloat16] [--rounds 7] [--keep]
 
 Peers: ONNX Runtime, OpenVINO (precision pinned to the asked one), torch eager and torch.compile (channels-last where the model is
-convolutional and that is faster). Models are seeded (``xpuruntime.testing.models``) and have the size of their papers. Every engine
+convolutional and that is faster). Models are seeded (``xpuruntime.testing.conformance.seeded.networks``) and have the size of their papers. Every engine
 answers the same input first and is compared with PyTorch in float64; one that is wrong is reported and has no ratio. Then the processes run in turn,
 round after round, while the others sleep; a ratio is a peer's median over ours, so over 1 means that we are faster.
 """
@@ -69,7 +69,7 @@ def _prepare(name: str, folder: Path) -> np.ndarray[Any, Any]:
     """Export the model and its inputs; gives PyTorch's answer in float64."""
     import torch
 
-    from xpuruntime.testing import models
+    from xpuruntime.testing.conformance.seeded import networks as models
 
     module, _ = models.build(name, "full")
     feeds = models.inputs(name, 1, size="full", seed=7)

@@ -3,7 +3,7 @@
     python benchmarks/dispatch.py [--json] [--keep]
 
 Tiny tensors, so that hardly anything is computed: microseconds of one whole call, the least of many short bursts in turns. ``launch`` is the same kernel
-by an executor that is handed addresses; a call of an op over that has the bound of 4 us. On a GPU: scripts/gpu/dispatch.py.
+by an executor that is handed addresses; a call of an op over that has the bound of 4 us. On a GPU: benchmarks/cuda/dispatch.py.
 """
 
 from __future__ import annotations

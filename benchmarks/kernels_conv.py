@@ -26,11 +26,11 @@ import ml_dtypes
 import numpy as np
 import torch
 from machine import facts, keep
+from support.one_kernel import Prepared, Weight, build_kernel, channels_last, prepare
 
 from xpuruntime.codegen.cpp import cpu_target
 from xpuruntime.kernels.cpu.conv.generated import KERNELS
-from xpuruntime.testing import models
-from xpuruntime.testing.one_kernel import Prepared, Weight, build_kernel, channels_last, prepare
+from xpuruntime.testing.conformance.seeded import networks as models
 
 NETS = ("resnet50", "mobilenet_v2", "efficientnet_b0", "densenet121")
 NOTHING = ((1, 1, 1, 1), (1, 1, 1, 1), (1, 1), (0, 0), (1, 1), 1)  # a convolution that is all call

@@ -13,6 +13,8 @@ from typing import Any
 from xpuruntime.plugins import package_version
 from xpuruntime.runtime.device import cpu
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))  # for `support`
+
 RESULTS = Path(__file__).parent / "results"
 QUIET = 0.1  # share of the processors that others may use while times that will be kept are taken
 

@@ -23,8 +23,8 @@ from machine import facts, keep
 from seeded import SEEDED, seeded_onnx
 
 import xpuruntime as xrt
-from xpuruntime.inference import auto
-from xpuruntime.inference.recipe import sample_feeds
+from xpuruntime.inference.execution.seeded_inputs import sample_feeds
+from xpuruntime.inference.selection import auto
 from xpuruntime.numerics import compare_all
 from xpuruntime.workbench.statistics import paired_ratio
 

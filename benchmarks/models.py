@@ -18,7 +18,7 @@ from machine import facts, keep
 
 from xpuruntime.workbench.bench import bench
 from xpuruntime.workbench.inputs import Inputs
-from xpuruntime.workbench.setup import Setup
+from xpuruntime.workbench.session_options import SessionOptions
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from examples.zoo import MODELS
@@ -42,9 +42,9 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "inputs.npz")
             np.savez(file, **feeds)
-            setup = Setup(device="cpu", threads=arguments.threads)
+            options = SessionOptions(device="cpu", threads=arguments.threads)
             report = bench(
-                path, ENGINES, setup=setup, inputs=Inputs(files=(str(file),)), seconds=arguments.seconds
+                path, ENGINES, options=options, inputs=Inputs(files=(str(file),)), seconds=arguments.seconds
             )
         print(f"{name}: {report.sentence}")
         ok &= report.ok

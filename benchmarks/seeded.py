@@ -28,8 +28,8 @@ def seeded_onnx(name: str) -> Path:
 
 
 def _exported(name: str) -> Path:
-    """A network of ``xpuruntime.testing.models``."""
-    from xpuruntime.testing import models
+    """A network of ``xpuruntime.testing.conformance.seeded.networks``."""
+    from xpuruntime.testing.conformance.seeded import networks as models
 
     return models.export_onnx(name, _FOLDER / f"{name}.onnx", size="full")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 import xpuruntime as xrt
-from xpuruntime.inference.recipe import sample_feeds
+from xpuruntime.inference.execution.seeded_inputs import sample_feeds
 
 
 def main(model: str | None = None, engine: str = "auto") -> None:

@@ -21,6 +21,7 @@ import traceback
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT / "tests"))  # for `support`
 BUILD = ROOT / "build" / "fuzz"
 # Named here too: what is imported before atheris instruments it would not guide.
 TARGETS = ("onnx", "ir-text", "ir-json", "policy", "program", "gguf", "config", "safetensors", "npz")
@@ -31,6 +32,8 @@ def guided(target: str, seconds: int) -> None:
     import atheris
 
     with atheris.instrument_imports(include=["xpuruntime"]):
+        from support import fuzz_targets
+
         import xpuruntime.frontends.onnx
         import xpuruntime.frontends.onnx_writer
         import xpuruntime.ir
@@ -40,7 +43,6 @@ def guided(target: str, seconds: int) -> None:
         import xpuruntime.program.file
         import xpuruntime.runtime.recipes
         import xpuruntime.workbench.inputs  # noqa: F401
-        from xpuruntime.testing import fuzz_targets
     for seed in fuzz_targets.seeds(target):  # imports everything that a target needs, instrumented
         fuzz_targets.run(target, seed)
 
@@ -71,7 +73,7 @@ def guided(target: str, seconds: int) -> None:
 
 def unguided(target: str, seconds: int) -> int:
     """The same mutations without coverage."""
-    from xpuruntime.testing import fuzz_targets
+    from support import fuzz_targets
 
     def hang(*_: object) -> None:
         raise TimeoutError(f"over {fuzz_targets.LIMIT_S} s")
@@ -118,7 +120,7 @@ def flipped(data: bytes, draw: random.Random) -> bytes:
 
 def corpus(target: str) -> Path:
     """Where inputs of a target are kept; filled with its seeds and with crashers of old."""
-    from xpuruntime.testing import fuzz_targets
+    from support import fuzz_targets
 
     folder = BUILD / "corpus" / target
     folder.mkdir(parents=True, exist_ok=True)

@@ -32,7 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
     ``XPU_TEST_DEVICE=cuda:0 pytest tests/native tests/kernels``: native tests on that device; ``XPU_TEST_TARGET`` is its code, where it does not say."""
     where = os.environ.get("XPU_TEST_DEVICE", "")
     if where:
-        from xpuruntime.testing.under_test import name_device
+        from support.device_under_test import name_device
 
         name_device(where, os.environ.get("XPU_TEST_TARGET") or None)
     highest = os.environ.get("XPU_TEST_LEVEL", "")
@@ -123,7 +123,7 @@ def bare_python(tmp_path: Path) -> Callable[[str], str]:
 @pytest.fixture(scope="session")
 def onnx_file() -> Callable[..., Path]:
     """A seeded model's ONNX file, kept below build/ until what makes it changes."""
-    from xpuruntime.testing import models
+    from xpuruntime.testing.conformance.seeded import networks as models
 
     folder = Path(__file__).resolve().parents[1] / "build" / "models"
 

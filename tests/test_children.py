@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
+from support.onnx_models import small_classifier
 
 from xpuruntime import children
-from xpuruntime.testing.onnx_models import small_classifier
 
 HOSTILE = ("numpy.py", "onnx.py", "ziglang.py", "pickle.py", "xpuruntime.py", "ml_dtypes.py", "openvino.py")
 
@@ -99,7 +99,7 @@ def test_the_package_starts_children_in_one_place() -> None:
         for path in root.rglob("*.py")
         if "testing" not in path.parts and any(word in path.read_text() for word in starts)
     }
-    assert found == {"children.py", "inference/timeouts.py", "llm/template.py"}
+    assert found == {"children.py", "inference/execution/timeouts.py", "llm/template.py"}
 
 
 SLOW_COMPILER = """#!/bin/sh

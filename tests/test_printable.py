@@ -128,7 +128,7 @@ def test_the_command_line(model: Path, verb: tuple[str, ...]) -> None:
 
 def test_an_ascii_terminal_gets_escapes(tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
-    from xpuruntime.testing.onnx_models import small_classifier
+    from support.onnx_models import small_classifier
 
     onnx.save(small_classifier(), path := tmp_path / "modèle→.onnx")
     environment = os.environ | {
@@ -155,8 +155,8 @@ def test_tables_and_progress_take_text_as_text(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     monkeypatch.setattr(sys, "stderr", terminal := io.StringIO())
     terminal.isatty = lambda: True  # type: ignore[method-assign]
-    console.table("t", ("a",), [(EVIL,)])
-    console.say(EVIL)
+    console.print_table("t", ("a",), [(EVIL,)])
+    console.print_line(EVIL)
     with console.progress("reading [/red][bold]m.onnx") as now:
         now("[/nothing]")
     shown = sys.stdout.getvalue()  # type: ignore[attr-defined]

@@ -1,5 +1,5 @@
 // The CUDA backend over a simulated driver: whose queues run when somebody waits, and whose memory is the
-// host's. Order, graphs, copies, failures. The real driver: scripts/gpu/cuda.sh.
+// host's. Order, graphs, copies, failures. The real driver: scripts/test-gpu.
 #include <atomic>
 #include <thread>
 #include <vector>

@@ -10,14 +10,14 @@ import numpy as np
 
 import xpuruntime as xrt
 from examples.zoo import DATA, MODELS, ZooModel, read_page
-from xpuruntime.inference.conditioning import MARGIN, WIDEST, sensitivity, widened
+from xpuruntime.inference.self_check.conditioning import MARGIN, WIDEST, sensitivity, widened
 from xpuruntime.numerics import compare, compare_all, tolerance_for
 from xpuruntime.runtime.device import cpu
 from xpuruntime.workbench.bench import bench
-from xpuruntime.workbench.compare import Pair
-from xpuruntime.workbench.contenders import Contender, field_of
+from xpuruntime.workbench.compare import PairComparison
+from xpuruntime.workbench.engine_sessions import EngineSession, open_engines
 from xpuruntime.workbench.inputs import Inputs, save_outputs
-from xpuruntime.workbench.setup import Setup
+from xpuruntime.workbench.session_options import SessionOptions
 
 from .reference import exact_outputs
 from .story import Asked, Chapter, Reading, Story
@@ -42,25 +42,25 @@ def play(
 ) -> Story:
     """Run everything. ``named``: whether each engine must be had. Raises ZooError, and what sessions raise."""
     start = time.perf_counter()
-    setup = Setup(device=device, cache_dir=out / "store", threads=cpu().usable_cores)
+    options = SessionOptions(device=device, cache_dir=out / "store", threads=cpu().usable_cores)
     chapters = []
     for model in MODELS.values():
         say(f"{model.title}: building {model.name}.onnx, once")
         path = model.onnx_path(zoo)
-        chapters.append(_chapter(model, path, engines, named, setup, out, seconds, control, say))
+        chapters.append(_chapter(model, path, engines, named, options, out, seconds, control, say))
     present = {
         engine: receipt.plan.regions[0].engine_version
         for chapter in chapters
         for engine, receipt in chapter.receipts.items()
     }
     say("reading the invoice and its scan")
-    readings = _readings(chapters, present, setup)
+    readings = _readings(chapters, present, options)
     classifier = chapters[0].path
     say("asking for what cannot be had, and for the fastest")
     return Story(
         engines=present,
         machine=cpu().model,
-        threads=setup.threads or 1,
+        threads=options.threads or 1,
         chapters=tuple(chapters),
         readings=readings,
         unavailable=_ask(classifier, out, device="npu"),
@@ -74,7 +74,7 @@ def _chapter(
     path: Path,
     engines: Sequence[str],
     named: bool,
-    setup: Setup,
+    options: SessionOptions,
     out: Path,
     seconds: float,
     control: bool,
@@ -84,10 +84,10 @@ def _chapter(
     feeds = [model.inputs(sample) for sample in samples]
     raw: dict[str, list[Outputs]] = {}
     receipts = {}
-    with field_of(
-        path, engines, setup, named=named, progress=lambda text: say(f"{model.title}: {text}")
+    with open_engines(
+        path, engines, options, named=named, progress=lambda text: say(f"{model.title}: {text}")
     ) as field:
-        for contender in tuple(field.contenders):
+        for contender in tuple(field.opened):
             say(f"{model.title}: {len(samples)} inputs on {contender.name}")
             try:
                 raw[contender.name] = [contender.session.run(feed) for feed in feeds]
@@ -96,7 +96,7 @@ def _chapter(
                 continue
             receipts[contender.name] = contender.session.receipt()
         say(f"{model.title}: in float64, to judge them by")
-        pairs, reasons = _pairs([c for c in field.contenders if c.name in raw], raw, path, feeds)
+        pairs, reasons = _pairs([c for c in field.opened if c.name in raw], raw, path, feeds)
         refused = tuple(field.rejected)
     said = tuple(
         (sample, {engine: model.interpret(outputs[k], sample) for engine, outputs in raw.items()})
@@ -108,7 +108,7 @@ def _chapter(
     speed = bench(
         path,
         tuple(raw),
-        setup=setup,
+        options=options,
         inputs=Inputs(files=(str(inputs),)),
         seconds=seconds,
         control=control,
@@ -118,8 +118,8 @@ def _chapter(
 
 
 def _pairs(
-    contenders: Sequence[Contender], raw: dict[str, list[Outputs]], path: Path, feeds: Sequence[Outputs]
-) -> tuple[tuple[Pair, ...], dict[str, str]]:
+    contenders: Sequence[EngineSession], raw: dict[str, list[Outputs]], path: Path, feeds: Sequence[Outputs]
+) -> tuple[tuple[PairComparison, ...], dict[str, str]]:
     """Every engine against float64, on the sample on which the engines differ most, and by output the reason of its tolerance.
 
     The tolerance of an output is that of the engine's precision, or more where the model amplifies rounding: ``MARGIN`` times what float32
@@ -142,7 +142,7 @@ def _pairs(
             )
         outputs = raw[contender.name][sample].items()
         each = tuple(compare(name, array, exact.outputs[name], limits[name]) for name, array in outputs)
-        pairs.append(Pair(contender.name, "float64", base, each))
+        pairs.append(PairComparison(contender.name, "float64", base, each))
     return tuple(pairs), reasons
 
 
@@ -157,7 +157,7 @@ def _reason(limit: float, base: float, rounding: float, moved: float, precision:
     return f"{MARGIN:g} times the shift by the inputs' last bits"
 
 
-def _sensitivity(contender: Contender, feeds: Outputs, outputs: Outputs) -> dict[str, float]:
+def _sensitivity(contender: EngineSession, feeds: Outputs, outputs: Outputs) -> dict[str, float]:
     return sensitivity(contender.outputs, list(outputs), feeds, list(outputs.values()))
 
 
@@ -174,7 +174,9 @@ def _spread(outputs: Sequence[Outputs]) -> float:
     )
 
 
-def _readings(chapters: Sequence[Chapter], engines: Sequence[str], setup: Setup) -> tuple[Reading, ...]:
+def _readings(
+    chapters: Sequence[Chapter], engines: Sequence[str], options: SessionOptions
+) -> tuple[Reading, ...]:
     """Both pages on each engine that has both models."""
     from examples.zoo.ppocr_rec import symbols
 
@@ -183,7 +185,7 @@ def _readings(chapters: Sequence[Chapter], engines: Sequence[str], setup: Setup)
     texts: dict[str, dict[str, str]] = {name: {} for name, _, _ in PAGES}
     for engine in engines:
         if engine in detector.receipts and engine in recogniser.receipts:
-            on = setup.on(engine)
+            on = options.on(engine)
             with on.open(detector.path) as detect, on.open(recogniser.path) as recognise:
                 for name, file, _ in PAGES:
                     texts[name][engine] = read_page(DATA / file, detect.run, recognise.run, symbols()).text

@@ -12,7 +12,7 @@ from xpuruntime.decisions import Candidate, Decision, Reason
 from xpuruntime.numerics import Comparison
 from xpuruntime.profiler.receipt import Receipt
 from xpuruntime.workbench.bench import BenchReport
-from xpuruntime.workbench.compare import Pair
+from xpuruntime.workbench.compare import PairComparison
 
 # An engine that is here and fails on a model is a fault of the run; one that is not here is merely told.
 FAILURES = frozenset({Reason.BUILD_FAILED, Reason.RUN_FAILED})
@@ -34,7 +34,7 @@ class Chapter:
     path: Path
     said: tuple[tuple[Sample, Mapping[str, Answer]], ...]
     receipts: Mapping[str, Receipt]
-    pairs: tuple[Pair, ...]
+    pairs: tuple[PairComparison, ...]
     bench: BenchReport
     refused: tuple[Candidate, ...] = ()
     reasons: Mapping[str, str] = field(default_factory=dict)
@@ -70,11 +70,11 @@ class Chapter:
         ]
         return [*pairs, *slipped]
 
-    def reason(self, pair: Pair, output: Comparison) -> str:
+    def reason(self, pair: PairComparison, output: Comparison) -> str:
         """Why the tolerance of an output is as it is."""
         return self.reasons.get(f"{pair.actual} {output.name}", "")
 
-    def _off(self, pair: Pair, output: Comparison) -> str:
+    def _off(self, pair: PairComparison, output: Comparison) -> str:
         why = self.reason(pair, output)
         text = f"{self.model.name}: {pair.actual} is off from {pair.reference} in output {output.name!r}: {output.reason}"
         return f"{text} (the tolerance: {why})" if why else text

@@ -1,6 +1,6 @@
-"""xpuruntime: run a model on whichever engine you choose, know exactly what ran, and pin it in a file.
+"""xpuruntime: run a model on the engine of your choice, see exactly what ran, and pin it in a file.
 
-Importing this package opens no library, reads no device and imports no vendor: public names load on first use.
+Importing this package opens no library, reads no device and imports no vendor's package. Public names load on first use.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-# Public name -> module that defines it. `__all__` and `dir()` follow this table.
+# Public name -> module that defines it. `__all__` and `dir()` are derived from this table.
 _PUBLIC: dict[str, str] = {
     # running
     "InferenceSession": "inference.session",
@@ -28,7 +28,7 @@ _PUBLIC: dict[str, str] = {
     "CompiledProgram": "program.program",
     "CpuBackend": "runtime.backends",
     "CudaBackend": "runtime.backends",
-    "DAGExecutor": "inference.partitioned",
+    "DAGExecutor": "inference.partitioned.dag_executor",
     "Device": "runtime.device",
     "DeviceBuffer": "runtime.buffer",
     "Executor": "runtime.executor",
@@ -40,7 +40,7 @@ _PUBLIC: dict[str, str] = {
     "is_op_supported": "compiler.partition",
     "load_weights": "runtime.weights",
     "partition": "compiler.partition",
-    # porting: the seams of compiler and runtime
+    # porting: interfaces of compiler and runtime
     "Backend": "protocols",
     "BufferAllocation": "program.program",
     "CodegenTarget": "codegen.target",
@@ -48,7 +48,7 @@ _PUBLIC: dict[str, str] = {
     "ExecutionPlan": "program.program",
     "KernelCall": "program.program",
     "WeightTransformRecipe": "program.program",
-    # kernels of users
+    # user kernels
     "Launch": "kernels.user.kernel",
     "Tasks": "kernels.user.kernel",
     "kernel": "inference.user_kernels",
@@ -76,6 +76,7 @@ _PUBLIC: dict[str, str] = {
     # errors
     "XpuError": "errors",
     "ModelError": "errors",
+    "IrError": "errors",
     "InputError": "errors",
     "PolicyError": "errors",
     "UnavailableError": "errors",
@@ -85,13 +86,20 @@ _PUBLIC: dict[str, str] = {
     "KernelUnavailable": "errors",
     "StrictError": "errors",
     "BuildError": "errors",
+    "BuildTimeout": "errors",
     "InternalError": "errors",
+    "KernelRefused": "errors",
+    "PluginError": "errors",
+    "WrongResult": "errors",
     "RunError": "errors",
+    "OutOfMemory": "errors",
+    "RunCancelled": "errors",
+    "RunTimeout": "errors",
     "StoreError": "errors",
     "FormatError": "errors",
 }
 
-_MODULES = frozenset({"ops"})  # names of modules
+_MODULES = frozenset({"ops"})  # public names that are modules
 
 __all__ = ["__version__", *_PUBLIC]
 
@@ -106,24 +114,32 @@ if TYPE_CHECKING:
     from .decisions import Reason as Reason
     from .decisions import Support as Support
     from .errors import BuildError as BuildError
+    from .errors import BuildTimeout as BuildTimeout
     from .errors import DeviceUnavailable as DeviceUnavailable
     from .errors import EngineUnavailable as EngineUnavailable
     from .errors import FormatError as FormatError
     from .errors import InputError as InputError
     from .errors import InternalError as InternalError
+    from .errors import IrError as IrError
+    from .errors import KernelRefused as KernelRefused
     from .errors import KernelUnavailable as KernelUnavailable
     from .errors import ModelError as ModelError
+    from .errors import OutOfMemory as OutOfMemory
+    from .errors import PluginError as PluginError
     from .errors import PolicyError as PolicyError
     from .errors import PrecisionUnavailable as PrecisionUnavailable
+    from .errors import RunCancelled as RunCancelled
     from .errors import RunError as RunError
+    from .errors import RunTimeout as RunTimeout
     from .errors import StoreError as StoreError
     from .errors import StrictError as StrictError
     from .errors import UnavailableError as UnavailableError
+    from .errors import WrongResult as WrongResult
     from .errors import XpuError as XpuError
     from .frontends.onnx import load_onnx as load_onnx
     from .frontends.torch import extract_ir as extract_ir
     from .inference import ops as ops
-    from .inference.partitioned import DAGExecutor as DAGExecutor
+    from .inference.partitioned.dag_executor import DAGExecutor as DAGExecutor
     from .inference.session import InferenceSession as InferenceSession
     from .inference.user_kernels import kernel as kernel
     from .inference.user_kernels import register_kernel as register_kernel

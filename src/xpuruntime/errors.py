@@ -1,30 +1,30 @@
-"""Every error that xpuruntime raises on purpose.
+"""The errors of xpuruntime.
 
-    XpuError                      base: says who, what, got, do
-    ├── ModelError                the model file is not usable
-    ├── IrError                   a graph breaks a law of the IR: types, names, attributes
-    ├── InputError                an array handed to run() does not fit the model
-    ├── PolicyError               a policy (file, keyword or environment) is not usable
-    ├── UnavailableError          what was asked for cannot be had; carries the Decision
+    XpuError                      base class: who, what, got, do
+    ├── ModelError                invalid model file
+    ├── IrError                   invalid graph: types, names, attributes
+    ├── InputError                an array given to run() does not fit the model
+    ├── PolicyError               invalid policy: file, keyword or environment
+    ├── UnavailableError          something requested is not available; carries the Decision
     │   ├── EngineUnavailable
     │   ├── DeviceUnavailable
     │   ├── PrecisionUnavailable
     │   └── KernelUnavailable
-    ├── StrictError               strict=True and the evidence does not confirm the plan
-    ├── BuildError                an engine could not turn the model into an artifact
-    │   ├── InternalError         our own code failed; names the folder of a reproduction
-    │   ├── WrongResult           its outputs disagree with an independent reference (``self_check``)
-    │   ├── PluginError           the code of a plug-in failed, and the text names its package; a RunError too
-    │   ├── KernelRefused         libraries decline calls of a program that is loaded; carries which, and why
-    │   └── BuildTimeout          it took longer than compile_timeout_s and was stopped; a TimeoutError too
-    ├── RunError                  an engine failed while running
-    │   ├── OutOfMemory           a device has no memory of the size that a run asks for; a MemoryError too
-    │   ├── RunTimeout            it took longer than run_timeout_s and was stopped; a TimeoutError too
-    │   └── RunCancelled          somebody cancelled it
+    ├── StrictError               strict=True, and the run does not confirm the plan
+    ├── BuildError                an engine failed to build an artifact from the model
+    │   ├── InternalError         a bug in xpuruntime; names the folder of a reproduction
+    │   ├── WrongResult           outputs differ from an independent reference (``self_check``)
+    │   ├── PluginError           the code of a plug-in failed; the text names its package; also a RunError
+    │   ├── KernelRefused         libraries refuse calls of a loaded program; carries the calls and the reasons
+    │   └── BuildTimeout          longer than compile_timeout_s; also a TimeoutError
+    ├── RunError                  an engine failed to run
+    │   ├── OutOfMemory           a device has too little memory for a run; also a MemoryError
+    │   ├── RunTimeout            longer than run_timeout_s; also a TimeoutError
+    │   └── RunCancelled          cancelled by ``cancel`` or ``close``
     ├── StoreError                the store on disk cannot be read or written
-    └── FormatError               a file of ours (plan, program, store entry) is damaged or newer
+    └── FormatError               a file of xpuruntime (plan, program, store entry) is damaged or newer
 
-Each class names the exit code that the command line gives for it (docs/command-line.md lists them).
+Each class has the exit code of the command line (docs/command-line.md lists them).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from .decisions import Decision
 
 RefusedCall: TypeAlias = tuple[str, tuple[str, ...], str]
-"""A kernel's name, the nodes of the model that it should compute, and why not."""
+"""A kernel's name, the nodes of the model that it computes, and the reason of the refusal."""
 
 __all__ = [
     "BuildError",
@@ -67,15 +67,15 @@ __all__ = [
 
 
 class XpuError(Exception):
-    """An error that tells its reader what to do.
+    """Base class of all errors. The text says what is wrong and what to do.
 
     Parameters
     ----------
-    who:  the part that speaks and its subject: ``session("model.onnx")``, ``policy p.yaml:12``.
-    what: what went wrong, as one clause.
-    got:  the offending value, as it was met.
-    do:   the next step for the reader, as an imperative.
-    decision: the choice that failed, with every rejected candidate, where there was one.
+    who:  the component and its subject: ``session("model.onnx")``, ``policy p.yaml:12``.
+    what: what is wrong, as one clause.
+    got:  the invalid value.
+    do:   the next step for the user, as an imperative.
+    decision: the choice that failed, with every rejected candidate; None if the error is not that of a choice.
     """
 
     exit_code = 70
@@ -87,14 +87,14 @@ class XpuError(Exception):
         super().__init__(who, what)
 
     def __str__(self) -> str:
-        said = f"[{self.who}] {self.what}"
+        sentence = f"[{self.who}] {self.what}"
         if self.got is not None:
-            said += f"; got {self.got}"
-        said += "." if not said.endswith((".", "!", "?")) else ""
-        return text(f"{said} {self.do}" if self.do else said, "    ")
+            sentence += f"; got {self.got}"
+        sentence += "." if not sentence.endswith((".", "!", "?")) else ""
+        return text(f"{sentence} {self.do}" if self.do else sentence, "    ")
 
     def to_json(self) -> dict[str, object]:
-        """The error as plain data, for ``--json``."""
+        """Return the error as plain data, for ``--json``."""
         data: dict[str, object] = {
             "error": type(self).__name__,
             "who": self.who,
@@ -109,68 +109,68 @@ class XpuError(Exception):
 
 
 class ModelError(XpuError):
-    """Not a model, truncated, corrupted, or its external data is missing or unsafe."""
+    """A file that is no model, truncated or corrupted, or whose external data is missing or unsafe."""
 
     exit_code = 3
 
 
 class IrError(XpuError):
-    """An op is used against its row in the op table, or a graph is not well formed."""
+    """An op that contradicts its entry in the op table, or a malformed graph."""
 
     exit_code = 3
 
 
 class InputError(XpuError):
-    """Wrong name, dtype, rank, shape or byte order of an input."""
+    """An input with a wrong name, dtype, rank, shape or byte order."""
 
     exit_code = 4
 
 
 class PolicyError(XpuError):
-    """Unknown key, kernel or engine, or a value of the wrong kind, in a policy."""
+    """An unknown key, kernel or engine in a policy, or a value of a wrong type."""
 
     exit_code = 5
 
 
 class UnavailableError(XpuError):
-    """Something named explicitly cannot be had. ``decision`` holds every candidate and its reason."""
+    """A requested engine, device, precision or kernel that is not available. ``decision`` holds every candidate and its reason."""
 
     exit_code = 6
 
 
 class EngineUnavailable(UnavailableError):
-    """The engine is not installed, not supported in this version, or refuses this model."""
+    """An engine that is not installed, has an unsupported version, or does not support the model."""
 
 
 class DeviceUnavailable(UnavailableError):
-    """No engine reaches the device on this machine."""
+    """A device that no engine can use on this machine."""
 
 
 class PrecisionUnavailable(UnavailableError):
-    """The engine cannot compute in the precision on this device."""
+    """A precision that the engine does not support on the device."""
 
 
 class KernelUnavailable(UnavailableError):
-    """A policy forces a kernel that cannot be used here."""
+    """A kernel that a policy requires and that cannot be used here."""
 
 
 class StrictError(XpuError):
-    """Under ``strict=True``: something ran differently from what the plan says."""
+    """A run under ``strict=True`` that differs from the plan."""
 
     exit_code = 7
 
 
 class BuildError(XpuError):
-    """A vendor refused to compile the model; its own text is in ``got``."""
+    """An engine's failure to compile the model; ``got`` holds the vendor's text."""
 
     exit_code = 8
 
 
 class InternalError(BuildError):
-    """Our own code failed. The model and the request may be right.
+    """A bug in xpuruntime. The model and the request may be valid.
 
-    parts:  what failed, from the outside in: ``pass fuse_conv``, ``kernel matmul/tiled`` ...
-    folder: where a reproduction is stored; ``""`` where none could be written.
+    parts:  what failed, outermost first: ``pass fuse_conv``, ``kernel matmul/tiled`` ...
+    folder: folder of the reproduction; ``""`` if none could be written.
     """
 
     exit_code = 70
@@ -190,13 +190,14 @@ class InternalError(BuildError):
         self.parts, self.folder = parts, folder
 
     def to_json(self) -> dict[str, object]:
+        """Return the error as plain data, with its parts and the folder of the reproduction."""
         return {**super().to_json(), "parts": list(self.parts), "reproduction": self.folder or None}
 
 
 class KernelRefused(BuildError):
-    """A library does not compute calls of a program on this machine: it has no algorithm, or not the one that is pinned.
+    """Calls of a program that a library refuses on this machine: it has no algorithm, or not the pinned one.
 
-    calls: of each, the kernel, the nodes of the model and the library's reason.
+    calls: for each, the kernel, the nodes of the model and the library's reason.
     """
 
     def __init__(
@@ -207,42 +208,42 @@ class KernelRefused(BuildError):
 
 
 class BuildTimeout(BuildError, TimeoutError):
-    """Building took longer than ``compile_timeout_s``; whatever was at it has been ended."""
+    """A build that took longer than ``compile_timeout_s`` and was stopped."""
 
 
 class WrongResult(BuildError):
-    """A program was compiled and its outputs disagree with an independent reference, so it is not used (``self_check``)."""
+    """A compiled program whose outputs differ from an independent reference (``self_check``); it is not used."""
 
 
 class RunError(XpuError):
-    """A vendor failed while running; its own text is in ``got``."""
+    """An engine's failure to run; ``got`` holds the vendor's text."""
 
     exit_code = 8
 
 
 class OutOfMemory(RunError, MemoryError):
-    """A device has no memory of the size asked for; what is loaded goes on working."""
+    """An allocation that exceeds a device's memory. Loaded programs keep working."""
 
 
 class PluginError(BuildError, RunError):
-    """The code of a plug-in failed: an engine or a backend of another package, which the text names."""
+    """A failure in the code of a plug-in (an engine or a backend of another package); the text names the package."""
 
 
 class RunTimeout(RunError, TimeoutError):
-    """A run took longer than ``run_timeout_s`` and was ended; the session goes on."""
+    """A run that took longer than ``run_timeout_s`` and was stopped. The session stays usable."""
 
 
 class RunCancelled(RunError):
-    """A run was ended by ``cancel`` or ``close``."""
+    """A run that was cancelled by ``cancel`` or ``close``."""
 
 
 class StoreError(XpuError):
-    """The store's folder cannot be read, written or locked, or the disk is full."""
+    """A store folder that cannot be read, written or locked, or a full disk."""
 
     exit_code = 9
 
 
 class FormatError(XpuError):
-    """A file that xpuruntime wrote is truncated, corrupted, or from a newer version."""
+    """A file of xpuruntime that is truncated, corrupted, or written by a newer version."""
 
     exit_code = 9

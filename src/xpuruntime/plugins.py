@@ -33,6 +33,7 @@ class EnginePlugin:
     formats:  model formats it reads: ``onnx``, ``openvino-ir``.
     entry:    dotted string of a module that has the functions of ``protocols.Engine``.
     compiles_in_build: ``build`` is what takes long; False where an artifact is empty and loading compiles.
+    devices:  dotted string of a module with ``devices`` and ``version`` alone, which imports less than ``entry``; "": ``entry`` itself.
     chooses_kernels: its kernels are ours to choose, so a KernelPolicy enters its requests; a vendor's are the vendor's.
     """
 
@@ -47,6 +48,7 @@ class EnginePlugin:
     entry: str
     chooses_kernels: bool = False
     compiles_in_build: bool = True
+    devices: str = ""
 
     def installed(self) -> Support:
         """Whether the vendor's package is there in a supported version; imports nothing."""
@@ -74,15 +76,22 @@ class EnginePlugin:
         """The engine's module (``protocols.Engine``). Imports it, and so may import the vendor. Raises EngineUnavailable where another
         package's names no module.
         """
+        return self._load(self.entry)
+
+    def load_devices(self) -> Any:
+        """Return a module with the functions ``devices`` and ``version`` of the engine. Raise EngineUnavailable as ``load``."""
+        return self._load(self.devices or self.entry)
+
+    def _load(self, dotted: str) -> Any:
         try:
-            return load_dotted(self.entry)
+            return load_dotted(dotted)
         except (ImportError, AttributeError) as error:
-            if self.entry.partition(".")[0] == __package__:
+            if dotted.partition(".")[0] == __package__:
                 raise
             do = "Repair or uninstall the package that brings the entry point."
             who = f"engine {self.name!r}"
             raise EngineUnavailable(
-                who, f"its module {self.entry!r} cannot be imported", got=error, do=do
+                who, f"its module {dotted!r} cannot be imported", got=error, do=do
             ) from error
 
 

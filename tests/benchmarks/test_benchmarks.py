@@ -76,5 +76,5 @@ def test_each_bound_of_bench_check_is_held_or_exceeded(
 def test_a_kept_result_names_its_machine_and_command(path: Path) -> None:
     machine = json.loads(path.read_text(encoding="utf-8"))["machine"]
     assert machine.get("cpu") or machine.get("gpu")
-    assert machine["command"].startswith(("python ", "scripts/gpu/", "xpu "))
+    assert machine["command"].startswith(("python ", "scripts/test-gpu ", "xpu "))
     assert machine["versions"]["xpuruntime"]

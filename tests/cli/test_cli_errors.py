@@ -58,7 +58,7 @@ BAD = [
     (["run", "{m}", "--shape", "batch=x"], ExitCode.USAGE, "write NAME=SIZE"),
     (["run", "{m}", "--image-mean", "a"], ExitCode.USAGE, "write 1 or 3 numbers"),
     (["run", "{m}", "--image-std", "0"], ExitCode.USAGE, "must not be zero"),
-    (["run", "{m}", "--image-layout", "chwn"], ExitCode.USAGE, "is nchw or nhwc"),
+    (["run", "{m}", "--image-layout", "chwn"], ExitCode.USAGE, "must be nchw or nhwc"),
     (["run", "{m}", "--image-size", "0x4"], ExitCode.USAGE, "HEIGHTxWIDTH"),
     (["run", "{m}", "--threads", "0"], ExitCode.USAGE, "--threads"),
     (["run"], ExitCode.USAGE, "MODEL"),
@@ -67,7 +67,7 @@ BAD = [
     (
         ["compare", "{m}", "--reference", "{m}", "--against", "openvino"],
         ExitCode.USAGE,
-        "--against has no meaning",
+        "--reference and --against exclude each other",
     ),
     (
         ["compare", "{m}", "--engines", "onnxruntime,openwino"],

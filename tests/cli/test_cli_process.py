@@ -12,8 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-
-from xpuruntime.testing.onnx_models import small_classifier
+from support.onnx_models import small_classifier
 
 ort = pytest.mark.skipif(not importlib.util.find_spec("onnxruntime"), reason="needs onnxruntime")
 
@@ -26,6 +25,12 @@ def test_help_imports_no_vendor_and_no_numpy() -> None:
         "assert not heavy, heavy\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_the_package_runs_as_a_module() -> None:
+    command = [sys.executable, "-m", "xpuruntime", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.startswith("xpu ")
 
 
 @ort

@@ -16,8 +16,8 @@ from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.compiler.resolve import resolve_target
 from xpuruntime.errors import BuildError, DeviceUnavailable
 from xpuruntime.kernels.catalogue import kernels_of
-from xpuruntime.testing.cuda_host import cuda_host
-from xpuruntime.testing.native_batch import Batch, batch_of
+from xpuruntime.testing.conformance.native_batch import Batch, batch_of
+from xpuruntime.testing.emulation.cuda_host import cuda_host
 
 
 def has_nvrtc() -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.native import check
 
 import xpuruntime as xrt
 from xpuruntime import ir
@@ -17,7 +18,6 @@ from xpuruntime.errors import FormatError, KernelUnavailable
 from xpuruntime.kernels import offers
 from xpuruntime.kernels.kernel import NodeCall, Operand
 from xpuruntime.policies import KernelPolicy, Rule
-from xpuruntime.testing.native import check
 from xpuruntime.types import TensorSpec
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.native import check
 
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.ir import Graph, GraphBuilder
-from xpuruntime.testing.native import check
 
 
 def dense_block(layers: int, dtype: str = "float32") -> Graph:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+from support.native import check
 
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.ir import GraphBuilder
 from xpuruntime.runtime import Executor
-from xpuruntime.testing.native import check
 from xpuruntime.types import DType
 
 

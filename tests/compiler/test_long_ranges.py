@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.native import check
 
 import xpuruntime as xrt
 from xpuruntime.errors import InternalError, XpuError
 from xpuruntime.ir import Graph, GraphBuilder
-from xpuruntime.testing.native import check
 
 
 def graph_of(tail: Any, length: int, dtype: str = "float32") -> Graph:

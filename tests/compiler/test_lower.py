@@ -7,10 +7,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from support.native import check, compile_native
 
 from xpuruntime import ir
 from xpuruntime.compiler.weights import KnownValues
-from xpuruntime.testing.native import check, compile_native
 from xpuruntime.types import DType
 
 PASSES = ["none", "all"]

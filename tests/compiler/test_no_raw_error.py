@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.graphs import LAYERS, STEPS, SYMBOLS, graphs
 
 import xpuruntime as xrt
 from xpuruntime import ir
@@ -17,8 +18,7 @@ from xpuruntime.codegen.cpp import cpu_target
 from xpuruntime.compiler.resolve import resolve_target
 from xpuruntime.errors import InternalError, XpuError
 from xpuruntime.policies.vocabulary import KERNELS, PRECISIONS
-from xpuruntime.testing.graphs import LAYERS, STEPS, SYMBOLS, graphs
-from xpuruntime.testing.native_batch import batch_of
+from xpuruntime.testing.conformance.native_batch import batch_of
 
 relaxed = settings(suppress_health_check=list(HealthCheck), deadline=None, max_examples=60)
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.native import check
 
 import xpuruntime as xrt
 from xpuruntime import ir
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.errors import IrError
 from xpuruntime.runtime import Executor
-from xpuruntime.testing.native import check
 
 LEVELS = ["cpu:x86-64-v2", "cpu:x86-64-v3"]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.native import check, compile_native
 
 import xpuruntime as xrt
 from xpuruntime import ir
@@ -15,8 +16,7 @@ from xpuruntime.codegen.isa import LEVELS
 from xpuruntime.program.program import CompiledProgram
 from xpuruntime.runtime.device import cuda
 from xpuruntime.targets import CUDA_GPU, TARGETS, TargetConfig
-from xpuruntime.testing.cuda_host import cuda_host
-from xpuruntime.testing.native import check, compile_native
+from xpuruntime.testing.emulation.cuda_host import cuda_host
 
 # A value of each field that differs from the own one of every CPU level.
 OTHER = {

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.native import check
 
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.compiler import views
 from xpuruntime.ir import Graph, GraphBuilder
-from xpuruntime.testing.native import check
 from xpuruntime.types import Layout
 
 

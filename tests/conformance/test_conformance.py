@@ -16,12 +16,12 @@ from xpuruntime.kernels.catalogue import kernels as catalogue
 from xpuruntime.testing import conformance as kit
 from xpuruntime.testing.conformance import conformance, kernels, nodes, ops, subject
 from xpuruntime.testing.conformance.finding import Finding
+from xpuruntime.testing.conformance.onnx_backend.native import judge_natively
+from xpuruntime.testing.conformance.onnx_backend.suite import cases, differs
+from xpuruntime.testing.conformance.opinfo import BRIDGES
+from xpuruntime.testing.conformance.opinfo.native import judge_samples
 from xpuruntime.testing.conformance.vendor import excused
-from xpuruntime.testing.cuda_host import cuda_host
-from xpuruntime.testing.onnx_native import judge_natively
-from xpuruntime.testing.onnx_suite import cases, differs
-from xpuruntime.testing.opinfo import BRIDGES
-from xpuruntime.testing.opinfo_native import judge_samples
+from xpuruntime.testing.emulation.cuda_host import cuda_host
 
 ONLY_BY_PASSES = {"fused"}
 """Ops that networks meet, and no call of a single node."""

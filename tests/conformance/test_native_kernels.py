@@ -1,6 +1,6 @@
 """PyTorch's own samples of its ops on the native engine: what a kernel claims must be right, in every dtype that it claims.
 
-`make conformance` takes more of them; `python -m xpuruntime.testing.opinfo_native` prints what is refused, and why.
+`make conformance` takes more of them; `python -m xpuruntime.testing.conformance.opinfo.native` prints what is refused, and why.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is the judge")
 pytest.importorskip("expecttest", reason="PyTorch's OpInfo needs it")
 
-from xpuruntime.testing.opinfo import BRIDGES  # noqa: E402
-from xpuruntime.testing.opinfo_native import DTYPES, judge_samples  # noqa: E402
+from xpuruntime.testing.conformance.opinfo import BRIDGES  # noqa: E402
+from xpuruntime.testing.conformance.opinfo.native import DTYPES, judge_samples  # noqa: E402
 
 
 def held(names: tuple[str, ...], dtypes: tuple[str, ...], limit: int) -> Counter[str]:

@@ -30,7 +30,7 @@ def coverage(judged: str, *more: str) -> dict:
     command = [
         sys.executable,
         "-m",
-        "xpuruntime.testing.onnx_coverage",
+        "xpuruntime.testing.conformance.onnx_backend.coverage",
         judged,
         "--json",
         *more,
@@ -88,8 +88,8 @@ def test_the_node_suite_holds_natively(judged: str) -> None:
 
 def test_a_known_case_that_became_right_fails_the_run(tmp_path: Path) -> None:
     """The list is strict: an entry that is no longer needed is unexpected."""
-    from xpuruntime.testing.onnx_coverage import judge, load_known
-    from xpuruntime.testing.onnx_suite import cases
+    from xpuruntime.testing.conformance.onnx_backend.coverage import judge, load_known
+    from xpuruntime.testing.conformance.onnx_backend.suite import cases
 
     listed = tmp_path / "known.yaml"
     listed.write_text("interpreter: {noise: {atol: 1.0e-6, cases: [test_abs]}}\n", encoding="utf-8")
@@ -99,7 +99,7 @@ def test_a_known_case_that_became_right_fails_the_run(tmp_path: Path) -> None:
 
 
 def test_an_unknown_reason_is_refused(tmp_path: Path) -> None:
-    from xpuruntime.testing.onnx_coverage import load_known
+    from xpuruntime.testing.conformance.onnx_backend.coverage import load_known
 
     listed = tmp_path / "known.yaml"
     listed.write_text("session: {flaky: {cases: [test_abs]}}\n", encoding="utf-8")

@@ -11,8 +11,8 @@ onnx = pytest.importorskip("onnx")
 from examples.zoo import MODELS, ZooError  # noqa: E402
 from xpuruntime.frontends.onnx import import_onnx  # noqa: E402
 from xpuruntime.ir import interp, verify  # noqa: E402
-from xpuruntime.testing.onnx_suite import round_trip  # noqa: E402
-from xpuruntime.testing.onnx_vendors import ort_session  # noqa: E402
+from xpuruntime.testing.conformance.onnx_backend.suite import round_trip  # noqa: E402
+from xpuruntime.testing.conformance.onnx_backend.vendors import ort_session  # noqa: E402
 
 pytestmark = pytest.mark.zoo
 SMALL = ("magika", "minilm-l6")  # the interpreter is exact before fast

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("polygraphy")
 onnx = pytest.importorskip("onnx")
 
-from xpuruntime.testing.onnx_models import small_classifier  # noqa: E402
+from support.onnx_models import small_classifier  # noqa: E402
 
 HOOK = "xpuruntime.testing.polygraphy_runner:argument_groups"
 

@@ -20,26 +20,26 @@ from examples.demo.story import Asked, Chapter, Reading, Story, distance, score 
 from examples.zoo import CACHE, DATA, MODELS, Answer, Sample  # noqa: E402
 from xpuruntime.decisions import Candidate, Decision, Reason  # noqa: E402
 from xpuruntime.numerics import Comparison  # noqa: E402
-from xpuruntime.workbench.bench import BenchReport, Standing  # noqa: E402
-from xpuruntime.workbench.compare import Pair  # noqa: E402
-from xpuruntime.workbench.statistics import paired_ratio, summarise  # noqa: E402
+from xpuruntime.workbench.bench import BenchReport, RankedEngine  # noqa: E402
+from xpuruntime.workbench.compare import PairComparison  # noqa: E402
+from xpuruntime.workbench.statistics import paired_ratio, summarize  # noqa: E402
 
 CAT, DOG = Answer("cat", (("cat", 0.9), ("dog", 0.1))), Answer("dog", (("dog", 0.6),))
 SAMPLE = Sample("photo", "cat")
 
 
-def agreement(ok: bool, value: float = 1e-6, engine: str = "openvino") -> Pair:
+def agreement(ok: bool, value: float = 1e-6, engine: str = "openvino") -> PairComparison:
     reason = "" if ok else "max|d|/max|ref| 0.1 is over 5e-05"
     found = Comparison("logits", ok, 5e-5, value, value, 1.0, 1.0, 3, 10, reason)
-    return Pair(engine, "float64", 5e-5, (found,))
+    return PairComparison(engine, "float64", 5e-5, (found,))
 
 
 def speed(fast: Iterable[float], slow: Iterable[float], verdicts: tuple[str, str], **more) -> BenchReport:
     a, b = tuple(fast), tuple(slow)
     facts = {"version": "1", "device": "cpu", "precision": "float32", "threads": 2}
     ranked = (
-        Standing({"engine": "onnxruntime", **facts}, summarise(a), None, verdicts[0], a),
-        Standing({"engine": "openvino", **facts}, summarise(b), paired_ratio(b, a), verdicts[1], b),
+        RankedEngine({"engine": "onnxruntime", **facts}, summarize(a), None, verdicts[0], a),
+        RankedEngine({"engine": "openvino", **facts}, summarize(b), paired_ratio(b, a), verdicts[1], b),
     )
     base = BenchReport(
         "m", "a machine", "its sample", 2, len(a), 1.0, "each other", ranked, {}, (), 0.95, {}, 0.01

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.native import check
 
 import xpuruntime as xrt
 from xpuruntime import ir, registered
-from xpuruntime.testing.cuda_host import cuda_host
-from xpuruntime.testing.native import check
+from xpuruntime.testing.emulation.cuda_host import cuda_host
 
 SHAPE, COLS = (3, 5, 200), 200
 

@@ -10,11 +10,11 @@ import pytest
 onnx = pytest.importorskip("onnx")
 
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+from support.onnx_models import small_classifier  # noqa: E402
 
 from xpuruntime.errors import ModelError  # noqa: E402
 from xpuruntime.frontends.onnx import import_onnx, load_onnx  # noqa: E402
 from xpuruntime.ir import interp, parse, verify  # noqa: E402
-from xpuruntime.testing.onnx_models import small_classifier  # noqa: E402
 from xpuruntime.types import dim  # noqa: E402
 
 F, I64, B = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL

@@ -12,6 +12,7 @@ onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
 
 from onnx import TensorProto, helper  # noqa: E402
+from support.onnx_models import small_classifier  # noqa: E402
 
 from xpuruntime import ir  # noqa: E402
 from xpuruntime.errors import IrError  # noqa: E402
@@ -19,7 +20,6 @@ from xpuruntime.frontends.onnx import import_onnx, load_onnx  # noqa: E402
 from xpuruntime.frontends.onnx_forms import FORMS, NEEDS  # noqa: E402
 from xpuruntime.frontends.onnx_writer import to_onnx, write_onnx  # noqa: E402
 from xpuruntime.ir import interp  # noqa: E402
-from xpuruntime.testing.onnx_models import small_classifier  # noqa: E402
 
 R = np.random.default_rng(3)
 

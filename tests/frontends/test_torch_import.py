@@ -14,7 +14,7 @@ import xpuruntime as xrt
 from xpuruntime import ir
 from xpuruntime.errors import ModelError
 from xpuruntime.ir import interp
-from xpuruntime.testing import models
+from xpuruntime.testing.conformance.seeded import networks as models
 
 torch = pytest.importorskip("torch")
 

@@ -13,8 +13,8 @@ import pytest
 
 from xpuruntime.errors import ModelError
 from xpuruntime.ir import OPS, interp
-from xpuruntime.testing.opinfo import BRIDGES, LOOSE, disagreement, to_numpy
-from xpuruntime.testing.opinfo.modules import ModuleCall, module_calls, opinfo_names
+from xpuruntime.testing.conformance.opinfo import BRIDGES, LOOSE, disagreement, to_numpy
+from xpuruntime.testing.conformance.opinfo.modules import ModuleCall, module_calls, opinfo_names
 
 torch = pytest.importorskip("torch", reason="PyTorch is the judge")
 pytest.importorskip("expecttest", reason="PyTorch's OpInfo needs it")

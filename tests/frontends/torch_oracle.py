@@ -10,7 +10,7 @@ import torch
 from xpuruntime import ir
 from xpuruntime.frontends.torch import import_torch
 from xpuruntime.ir import interp
-from xpuruntime.testing.opinfo import to_numpy
+from xpuruntime.testing.conformance.opinfo import to_numpy
 
 nn = torch.nn
 

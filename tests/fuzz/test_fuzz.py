@@ -10,8 +10,9 @@ import pytest
 
 pytest.importorskip("onnx")
 
+from support import fuzz_targets
+
 from xpuruntime.errors import FormatError
-from xpuruntime.testing import fuzz_targets
 
 CRASHERS = Path(__file__).with_name("crashers")
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from xpuruntime.testing.onnx_models import small_classifier
+from support.onnx_models import small_classifier
 
 onnx = pytest.importorskip("onnx", reason="the tests build models with onnx")
 

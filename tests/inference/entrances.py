@@ -154,7 +154,7 @@ def checkpoint() -> Path:
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
     tokenizers = pytest.importorskip("tokenizers")
-    from xpuruntime.testing.decoders import reference
+    from xpuruntime.testing.conformance.seeded.decoders import reference
 
     folder = Path(tempfile.mkdtemp(prefix="xpu-entrances-"))
     alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())

@@ -9,8 +9,8 @@ import pytest
 
 from xpuruntime.engines import lookup
 from xpuruntime.frontends.model_file import open_model
-from xpuruntime.inference import attempt
 from xpuruntime.inference.native import engine as native
+from xpuruntime.inference.selection import candidate as attempt
 from xpuruntime.protocols import EngineRequest, ModelSource
 from xpuruntime.store import digest
 from xpuruntime.targets import DeviceId

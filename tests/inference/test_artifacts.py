@@ -9,9 +9,9 @@ import sys
 
 import numpy as np
 import pytest
+from support.onnx_models import small_classifier
 
 import xpuruntime as xrt
-from xpuruntime.testing.onnx_models import small_classifier
 
 pytest.importorskip("openvino", reason="the engine that has artifacts worth keeping")
 ASK = {"device": "cpu", "engine": "openvino"}

@@ -6,14 +6,14 @@ import time
 
 import numpy as np
 import pytest
+from support.onnx_models import build_model, small_classifier
 
 import xpuruntime as xrt
 from xpuruntime.decisions import Reason
 from xpuruntime.errors import RunError
 from xpuruntime.frontends.model_file import open_model
-from xpuruntime.inference.auto import Contender, measure
-from xpuruntime.inference.recipe import sample_feeds
-from xpuruntime.testing.onnx_models import build_model, small_classifier
+from xpuruntime.inference.execution.seeded_inputs import sample_feeds
+from xpuruntime.inference.selection.auto import Contender, measure
 from xpuruntime.types import DType
 
 onnx = pytest.importorskip("onnx", reason="the tests build models with onnx")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from xpuruntime.inference.conditioning import MARGIN, WIDEST, sensitivity, widened
+from xpuruntime.inference.self_check.conditioning import MARGIN, WIDEST, sensitivity, widened
 
 X = {"x": np.array([1.0, 2.0, -3.0], np.float32), "n": np.array([1, 2], np.int64)}
 ULP = 2.0**-23

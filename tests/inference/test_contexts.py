@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from xpuruntime.errors import PolicyError, RunCancelled, RunError, RunTimeout
-from xpuruntime.inference.contexts import DEADLINES, Contexts, contexts_limit
+from xpuruntime.inference.execution.contexts import DEADLINES, Contexts, contexts_limit
 
 
 class Engine:

@@ -7,7 +7,7 @@ import pytest
 
 import xpuruntime as xrt
 from xpuruntime.frontends.model_file import open_model
-from xpuruntime.inference.examples import digest_of, examples_of, measuring_feeds
+from xpuruntime.inference.execution.examples import digest_of, examples_of, measuring_feeds
 from xpuruntime.ir import GraphBuilder
 from xpuruntime.store import Store
 
@@ -73,7 +73,7 @@ def test_examples_by_name_and_by_order_are_one(model) -> None:
 
 def test_a_module_is_measured_on_what_it_was_traced_with() -> None:
     torch = pytest.importorskip("torch")
-    from xpuruntime.inference.modules import open_any
+    from xpuruntime.inference.models.modules import open_any
 
     class Scaled(torch.nn.Module):
         def forward(self, rows, by: float):

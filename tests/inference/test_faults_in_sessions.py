@@ -15,7 +15,7 @@ from xpuruntime.decisions import Reason
 from xpuruntime.errors import InternalError, ModelError
 from xpuruntime.fault_reports import report_folders, reports_into
 from xpuruntime.frontends import onnx_lower, torch_lower
-from xpuruntime.inference.timeouts import call_within
+from xpuruntime.inference.execution.timeouts import call_within
 from xpuruntime.passes import PASSES
 
 onnx = pytest.importorskip("onnx")

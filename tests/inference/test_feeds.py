@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xpuruntime.errors import InputError
-from xpuruntime.inference.feeds import Feeds
+from xpuruntime.inference.execution.inputs import Feeds
 from xpuruntime.types import DType, TensorSpec, dim
 
 SPECS = (

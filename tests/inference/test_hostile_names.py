@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.native import compile_native
+from support.onnx_models import small_classifier
 
 import xpuruntime as xrt
-from xpuruntime.inference import opened
-from xpuruntime.testing.native import compile_native
-from xpuruntime.testing.onnx_models import small_classifier
+from xpuruntime.inference.models import model_cache as opened
 
 onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper  # noqa: E402

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.onnx_models import small_classifier
 
 import xpuruntime as xrt
 from xpuruntime.decisions import Reason
 from xpuruntime.errors import KernelUnavailable
 from xpuruntime.frontends.model_file import open_model
-from xpuruntime.inference.node_facts import node_details
-from xpuruntime.testing.onnx_models import small_classifier
+from xpuruntime.inference.models.node_facts import node_details
 
 pytest.importorskip("onnxruntime", reason="an engine is needed")
 CPU = {"device": "cpu", "engine": "onnxruntime"}

@@ -10,12 +10,12 @@ import sys
 
 import numpy as np
 import pytest
+from support.onnx_models import build_model, small_classifier
 
 import xpuruntime as xrt
 from xpuruntime.frontends.fix_shapes import fix_shapes
 from xpuruntime.frontends.model_file import open_model
-from xpuruntime.inference import opened
-from xpuruntime.testing.onnx_models import build_model, small_classifier
+from xpuruntime.inference.models import model_cache as opened
 
 onnx = pytest.importorskip("onnx")
 
@@ -188,7 +188,7 @@ START = """
 import sys
 import numpy as np
 import xpuruntime as xrt
-import xpuruntime.inference.opened as opened
+import xpuruntime.inference.models.model_cache as opened
 opened._SETTLED_S = 0.0
 with xrt.InferenceSession(sys.argv[1], device="cpu", engine="openvino", cache_dir=sys.argv[2]) as sess:
     sess.run(input=np.zeros((1, 3, 8, 8), np.float32))

@@ -7,14 +7,14 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from support.native import check
 
 from xpuruntime.codegen.toolchains_nvrtc import nvrtc_toolchain
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.errors import BuildError
-from xpuruntime.inference.ops.lying import Facts, lying
 from xpuruntime.inference.ops.prepare import graph_of
+from xpuruntime.inference.ops.tensor_layout import Facts, lying
 from xpuruntime.ir import Graph
-from xpuruntime.testing.native import check
 from xpuruntime.types import DType
 
 CUDA = (2, 0)
@@ -74,7 +74,7 @@ def test_a_weight_that_lies_transposed_is_streamed_as_it_lies() -> None:
     "name", [n for n in CASES if n.partition(",")[0] in ("softmax", "layer_norm", "rms_norm", "silu_mul")]
 )
 def test_generated_texts_on_the_stand_in(name: str, dtype: DType) -> None:
-    from xpuruntime.testing.cuda_host import cuda_host
+    from xpuruntime.testing.emulation.cuda_host import cuda_host
 
     made = graph(name, dtype)
     random = np.random.default_rng(3)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xpuruntime.errors import InputError
-from xpuruntime.inference.recipe import sample_feeds
+from xpuruntime.inference.execution.seeded_inputs import sample_feeds
 from xpuruntime.types import DType, TensorSpec, dim
 
 NUMERIC = [d for d in DType if d is not DType.STRING]

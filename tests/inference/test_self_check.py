@@ -15,8 +15,8 @@ import xpuruntime as xrt
 from xpuruntime import ExecutionPolicy
 from xpuruntime.decisions import Reason
 from xpuruntime.errors import WrongResult
+from xpuruntime.inference.execution.seeded_inputs import sample_feeds
 from xpuruntime.inference.native.model import native_model
-from xpuruntime.inference.recipe import sample_feeds
 from xpuruntime.inference.self_check import check as checks
 from xpuruntime.inference.self_check.locate import first_wrong
 from xpuruntime.inference.self_check.record import KIND

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.onnx_models import small_classifier
 
 import xpuruntime as xrt
 from xpuruntime import registered
 from xpuruntime.errors import BuildError, PolicyError
-from xpuruntime.testing.onnx_models import small_classifier
 
 pytest.importorskip("onnx", reason="models are made with it")
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.onnx_models import small_classifier
 
 import xpuruntime as xrt
 from xpuruntime.decisions import Reason
 from xpuruntime.engines.onnxruntime import kernel_options as theirs
 from xpuruntime.engines.openvino import kernel_options as openvinos
-from xpuruntime.inference.vendor_kernels import met_by_options
+from xpuruntime.inference.selection.vendor_options import met_by_options
 from xpuruntime.policies.kinds import kernels_of
 from xpuruntime.targets import DeviceId
-from xpuruntime.testing.onnx_models import small_classifier
 
 pytest.importorskip("onnxruntime")
 

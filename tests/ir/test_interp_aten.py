@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from xpuruntime.ir import interp
-from xpuruntime.testing.opinfo import disagreement, to_numpy
+from xpuruntime.testing.conformance.opinfo import disagreement, to_numpy
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.graphs import SYMBOLS, arrays_for, graphs
 
 from xpuruntime import ir
 from xpuruntime.ir import interp
-from xpuruntime.testing.graphs import SYMBOLS, arrays_for, graphs
 from xpuruntime.types import DType
 
 

@@ -6,7 +6,15 @@ import pytest
 
 from xpuruntime import ir
 from xpuruntime.ir import interp
-from xpuruntime.testing.opinfo import BRIDGES, LOOSE, Unfit, calls, disagreement, graph_of, names_for
+from xpuruntime.testing.conformance.opinfo import (
+    BRIDGES,
+    LOOSE,
+    Unfit,
+    calls,
+    disagreement,
+    graph_of,
+    names_for,
+)
 
 torch = pytest.importorskip("torch", reason="PyTorch is the judge")
 pytest.importorskip("expecttest", reason="PyTorch's OpInfo needs it")

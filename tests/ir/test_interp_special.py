@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from xpuruntime.ir import interp
-from xpuruntime.testing.opinfo import TOLERANCE, disagreement, to_numpy
+from xpuruntime.testing.conformance.opinfo import TOLERANCE, disagreement, to_numpy
 from xpuruntime.types import DType
 
 torch = pytest.importorskip("torch")

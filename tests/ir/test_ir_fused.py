@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
+from support.graphs import arrays_for, graphs
 
 from xpuruntime import ir
 from xpuruntime.errors import FormatError, IrError
 from xpuruntime.ir import interp
-from xpuruntime.testing.graphs import arrays_for, graphs
 
 TEXT = """\
 graph "net" {

@@ -3,12 +3,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
+from support.graphs import arrays_for, graphs
 
 from xpuruntime import ir
 from xpuruntime.decisions import Reason, Support
 from xpuruntime.errors import IrError
 from xpuruntime.ir.match import Any, Match, Number, Op, find, match
-from xpuruntime.testing.graphs import arrays_for, graphs
 
 
 def layer(act: str = "relu", *, swap: bool = False, shared: bool = False, scale: float = 1.0) -> ir.Graph:

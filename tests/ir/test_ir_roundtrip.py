@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.graphs import graphs
 
 from xpuruntime import ir
 from xpuruntime.errors import FormatError, IrError
-from xpuruntime.testing.graphs import graphs
 
 everything = graphs(opaque=True, states=True, sources=True)
 slow_ok = settings(suppress_health_check=list(HealthCheck), deadline=None)

@@ -5,11 +5,11 @@ import contextlib
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from support.graphs import graphs
 
 from xpuruntime import ir
 from xpuruntime.errors import InputError, IrError
 from xpuruntime.ir.symbols import substitute
-from xpuruntime.testing.graphs import graphs
 from xpuruntime.types import TensorSpec
 
 HIDDEN: tuple[TensorSpec, ...] = ()

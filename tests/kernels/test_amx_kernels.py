@@ -11,6 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.emulated_amx import EmulatedTiles
+from support.native import check
+from support.one_kernel import Weight, channels_last, check_kernel
 
 from xpuruntime import _core
 from xpuruntime.codegen.cpp import CppTarget, cpu_target
@@ -19,9 +22,6 @@ from xpuruntime.errors import XpuError
 from xpuruntime.ir import Graph, GraphBuilder
 from xpuruntime.kernels.cpu.conv.generated import Generated
 from xpuruntime.runtime import Executor
-from xpuruntime.testing.native import check
-from xpuruntime.testing.one_kernel import Weight, channels_last, check_kernel
-from xpuruntime.testing.tiles import EmulatedTiles
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 LEVEL = "cpu:x86-64-v4+amx"

@@ -7,11 +7,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from support.native import check
 
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.errors import KernelUnavailable
 from xpuruntime.ir import GraphBuilder
-from xpuruntime.testing.native import check
 
 LEVELS = ("cpu", "cpu:x86-64-v4", "cpu:x86-64-v3", "cpu:x86-64-v2")
 KERNELS = ("flash", "naive")

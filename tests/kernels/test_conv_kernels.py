@@ -8,6 +8,8 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
+from support.device_under_test import named
+from support.one_kernel import Weight, channels_last, check_kernel
 
 from xpuruntime.codegen.cpp import cpu_target
 from xpuruntime.ir import GraphBuilder
@@ -16,8 +18,6 @@ from xpuruntime.kernels.cpu.conv.generated import Generated
 from xpuruntime.kernels.cpu.tasks import LoopedTasks
 from xpuruntime.kernels.kernel import NodeCall, Operand
 from xpuruntime.kernels.portable.windows.conv import Deformed, Naive
-from xpuruntime.testing.one_kernel import Weight, channels_last, check_kernel
-from xpuruntime.testing.under_test import named
 from xpuruntime.types import DType, TensorSpec
 
 LEVELS = ("cpu:x86-64-v2", "cpu:x86-64-v3", "cpu:x86-64-v4", "cpu:x86-64-v4+bf16")

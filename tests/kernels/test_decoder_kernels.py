@@ -7,10 +7,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from support.native import check, compile_native, run_native
 
 from xpuruntime.errors import KernelUnavailable, RunError
 from xpuruntime.ir import Graph, GraphBuilder, interp
-from xpuruntime.testing.native import check, compile_native, run_native
 
 LEVELS = ("cpu", "cpu:x86-64-v4", "cpu:x86-64-v3", "cpu:x86-64-v2")
 rng = np.random.default_rng(11)

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.device_under_test import named
+from support.native import check
 
 from xpuruntime import ir
 from xpuruntime.codegen.expr import POINTWISE, why_not
 from xpuruntime.codegen.expr_terms import COMPUTED
 from xpuruntime.errors import IrError
-from xpuruntime.testing.native import check
-from xpuruntime.testing.under_test import named
 from xpuruntime.types import DType, TensorSpec
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -120,8 +120,9 @@ def test_every_dtype(op: str) -> None:
 
 def check_each(graph: Any, feeds: dict[str, Any], **options: Any) -> None:
     """As ``check``; float16 and bfloat16 within one rounding."""
+    from support.native import run_native
+
     from xpuruntime.ir import interp
-    from xpuruntime.testing.native import run_native
 
     got = run_native(graph, feeds, passes="none", **options)
     want = interp.run(graph, feeds)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.kernel_cases import check_cases
+from support.kernel_inputs import EVERY, LEVELS, Cases, channels_last, levels
 
 from xpuruntime.kernels.cpu import movement
 from xpuruntime.kernels.cpu.tasks import LoopedTasks
 from xpuruntime.kernels.portable import rearrange
-from xpuruntime.testing.kernel_cases import check_cases
-from xpuruntime.testing.kernel_inputs import EVERY, LEVELS, Cases, channels_last, levels
 
 KERNELS = (*movement.KERNELS, *(LoopedTasks(k) for k in rearrange.KERNELS))
 

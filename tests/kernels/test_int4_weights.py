@@ -7,13 +7,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from support.native import compile_native, run_native
 
 from xpuruntime.errors import FormatError
 from xpuruntime.ir import GraphBuilder, interp
 from xpuruntime.program.program import RecipeStep, WeightTransformRecipe
 from xpuruntime.runtime.int4 import int4_groups
 from xpuruntime.runtime.recipes import run_recipe
-from xpuruntime.testing.native import compile_native, run_native
 from xpuruntime.types import DType, TensorSpec
 
 KERNELS = {32: "int4_weights", 64: "int4_weights_64", 128: "int4_weights_128"}

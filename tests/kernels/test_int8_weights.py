@@ -7,9 +7,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from support.native import compile_native, run_native
 
 from xpuruntime.ir import GraphBuilder, interp
-from xpuruntime.testing.native import compile_native, run_native
 
 
 def layer(rows: int, n: int, k: int, dtype: str) -> tuple[Any, dict[str, Any], dict[str, Any]]:

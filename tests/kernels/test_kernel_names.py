@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.native import check
 
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.ir import GraphBuilder
@@ -11,7 +12,6 @@ from xpuruntime.ir.infer import find_op
 from xpuruntime.kernels.catalogue import ROOMS, kernels
 from xpuruntime.policies import KernelPolicy, Rule
 from xpuruntime.policies.vocabulary import KERNELS
-from xpuruntime.testing.native import check
 
 
 @pytest.mark.parametrize("kind", ROOMS)

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.kernel_cases import check_cases
+from support.kernel_inputs import EVERY, FLOATS, Cases, channels_last, levels
 
 from xpuruntime.kernels.cpu import rnn
 from xpuruntime.kernels.cpu.tasks import LoopedTasks
 from xpuruntime.kernels.portable.lines import distance, scan, signal, sort
-from xpuruntime.testing.kernel_cases import check_cases
-from xpuruntime.testing.kernel_inputs import EVERY, FLOATS, Cases, channels_last, levels
 
 PORTABLE = (*scan.KERNELS, *sort.KERNELS, *distance.KERNELS, *signal.KERNELS)
 KERNELS = (*rnn.KERNELS, *(LoopedTasks(k) for k in PORTABLE))

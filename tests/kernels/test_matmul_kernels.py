@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.native import check
 
 from xpuruntime.codegen.cpp import CppTarget
 from xpuruntime.codegen.isa import LEVELS
@@ -17,7 +18,6 @@ from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.ir import GraphBuilder
 from xpuruntime.ir.ops.matmul import ACTIVATIONS
 from xpuruntime.kernels.portable.text import offset_text
-from xpuruntime.testing.native import check
 
 TARGETS = ("cpu", "cpu:x86-64-v4", "cpu:x86-64-v3", "cpu:x86-64-v2")
 DTYPES = (

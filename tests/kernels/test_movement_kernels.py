@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from support.kernel_cases import check_cases
+from support.kernel_inputs import LEVELS, Cases, channels_last
 
 from xpuruntime.kernels.cpu.movement import KERNELS
 from xpuruntime.targets import CPU_WIDE
-from xpuruntime.testing.kernel_cases import check_cases
-from xpuruntime.testing.kernel_inputs import LEVELS, Cases, channels_last
 
 SIZES = ("float32", "int8", "float16", "float64", "complex64", "complex128", "bool", "float8_e5m2")
 

@@ -8,6 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from support.native import check
 
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.decisions import Reason
@@ -17,7 +18,6 @@ from xpuruntime.ir.ops.matmul import ACTIVATIONS
 from xpuruntime.kernels.cpu import onednn
 from xpuruntime.policies import KernelPolicy
 from xpuruntime.runtime import Executor
-from xpuruntime.testing.native import check
 
 rng = np.random.default_rng(2)
 needs_library = pytest.mark.skipif(not onednn.installed(), reason="needs xpuruntime[onednn]")

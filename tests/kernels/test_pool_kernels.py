@@ -7,11 +7,11 @@ import itertools
 import ml_dtypes
 import numpy as np
 import pytest
+from support.one_kernel import channels_last, check_kernel
 
 from xpuruntime.kernels.cpu.pool import Generated
 from xpuruntime.kernels.cpu.tasks import LoopedTasks
 from xpuruntime.kernels.portable.windows.pool_regions import Places, Regions
-from xpuruntime.testing.one_kernel import channels_last, check_kernel
 
 LEVELS = ("cpu:x86-64-v2", "cpu:x86-64-v3", "cpu:x86-64-v4", "cpu:x86-64-v4+bf16")
 FLOATS = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16]

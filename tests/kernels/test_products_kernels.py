@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.native import check
 
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.ir import GraphBuilder
-from xpuruntime.testing.native import check
 
 rng = np.random.default_rng(5)
 

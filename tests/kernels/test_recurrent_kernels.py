@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.one_kernel import Weight, build_kernel, check_kernel
 
 from xpuruntime.codegen.cpp import cpu_target
 from xpuruntime.kernels.cpu.rnn import CpuRecurrent
-from xpuruntime.testing.one_kernel import Weight, build_kernel, check_kernel
 
 SIZES = [(3, 6, 19, 5), (1, 4, 16, 33), (19, 3, 5, 16)]  # samples, steps, inputs, units
 GATES = {"rnn": 1, "gru": 3, "lstm": 4}

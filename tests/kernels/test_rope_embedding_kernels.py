@@ -7,9 +7,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from support.native import check, run_native
 
 from xpuruntime.ir import GraphBuilder
-from xpuruntime.testing.native import check, run_native
 
 rng = np.random.default_rng(11)
 

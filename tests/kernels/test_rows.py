@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.native import check
 
 from xpuruntime import ir
-from xpuruntime.testing.native import check
 from xpuruntime.types import DType, TensorSpec
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.kernel_cases import check_cases
+from support.kernel_inputs import EVERY, FLOATS, Cases, channels_last, levels
 
 from xpuruntime.kernels.cpu import movement
 from xpuruntime.kernels.cpu.tasks import LoopedTasks
 from xpuruntime.kernels.portable import creation, narrow, quant
 from xpuruntime.kernels.portable.windows import resize
-from xpuruntime.testing.kernel_cases import check_cases
-from xpuruntime.testing.kernel_inputs import EVERY, FLOATS, Cases, channels_last, levels
 from xpuruntime.types import DType
 
 PORTABLE = (*resize.KERNELS, *creation.KERNELS, *quant.KERNELS, *narrow.KERNELS)

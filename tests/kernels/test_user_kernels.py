@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.native import check, compile_native, run_native
 
 import xpuruntime as xrt
 from xpuruntime import ir, registered
 from xpuruntime.decisions import Reason
 from xpuruntime.errors import BuildError, KernelUnavailable, PolicyError, RunError
-from xpuruntime.testing.native import check, compile_native, run_native
 from xpuruntime.workbench.program_report import kernel_sources
 
 ROWS = """

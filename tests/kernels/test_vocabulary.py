@@ -148,7 +148,7 @@ def test_a_precision_that_nothing_computes_in_is_refused(word: str) -> None:
 
 def test_every_precision_is_had_somewhere() -> None:
     own = {"model", *(p.value for p in native.PRECISIONS)}
-    of_models = {"int8", "int4"}  # what a quantized model computes in (inference/integers.py)
+    of_models = {"int8", "int4"}  # what a quantized model computes in (inference/selection/integers.py)
     assert set(PRECISIONS) == own | of_models
     assert not set(PRECISIONS) & set(PRECISIONS_NOT_IMPLEMENTED)
 

@@ -95,13 +95,14 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(page: str, text: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH",)}
+    paths = [str(ROOT / "tests"), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]  # for `support`
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in paths if p)}
     environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])
     environment["XPU_CACHE_DIR"] = str(folder / "cache")
     return subprocess.run(
         [sys.executable, "-W", "error::DeprecationWarning:__main__", "-c", driver(page, blocks(text))],
         cwd=folder,
-        env=environment | ({"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}),
+        env=environment,
         capture_output=True,
         text=True,
         timeout=300,

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import xpuruntime
+from xpuruntime import errors
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "xpuruntime"
 FILES = sorted(p for p in SOURCE.rglob("*.py"))
@@ -27,6 +28,10 @@ def test_every_public_name_of_the_package_is_there(name: str) -> None:
         assert value.__doc__, f"xpuruntime.{name} has no docstring"
         module = importlib.import_module(f"xpuruntime.{xpuruntime._PUBLIC[name]}")
         assert getattr(module, name) is value
+
+
+def test_every_error_is_public() -> None:
+    assert {n for n, module in xpuruntime._PUBLIC.items() if module == "errors"} == set(errors.__all__)
 
 
 OFFERED = {

@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from xpuruntime.llm import Generator
-from xpuruntime.testing.decoders import reference
+from xpuruntime.testing.conformance.seeded.decoders import reference
 
 
 @pytest.fixture(scope="session", params=["qwen2", "llama"])

@@ -10,7 +10,7 @@ from xpuruntime.ir import interp
 from xpuruntime.llm import Checkpoint, Generator, calibrated, decoder_graph, open_checkpoint
 from xpuruntime.llm.calibrate import _compensated, _factor
 from xpuruntime.runtime.int4 import int4_groups, int4_values
-from xpuruntime.testing.decoders import prompt, reference
+from xpuruntime.testing.conformance.seeded.decoders import prompt, reference
 
 
 def kept(w: np.ndarray) -> np.ndarray:

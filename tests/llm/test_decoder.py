@@ -12,7 +12,7 @@ import pytest
 from xpuruntime.ir import Const, Graph, interp
 from xpuruntime.ir.attributes import Attrs
 from xpuruntime.llm import DecoderConfig, Generator, decoder_graph, open_checkpoint
-from xpuruntime.testing.decoders import greedy, logits_of, prompt, reference
+from xpuruntime.testing.conformance.seeded.decoders import greedy, logits_of, prompt, reference
 from xpuruntime.types import DType
 
 LIMIT = 1e-4

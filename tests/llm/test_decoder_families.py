@@ -10,7 +10,7 @@ import pytest
 from xpuruntime.errors import ModelError
 from xpuruntime.ir import interp
 from xpuruntime.llm import DecoderConfig, Generator, decoder_graph, open_checkpoint
-from xpuruntime.testing.decoders import LLAMA3, greedy, logits_of, prompt, reference
+from xpuruntime.testing.conformance.seeded.decoders import LLAMA3, greedy, logits_of, prompt, reference
 
 LINEAR = {"rope_type": "linear", "rope_theta": 500.0, "factor": 4.0}
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -106,7 +106,7 @@ def test_a_mistral_without_a_window_is_read(tmp_path: Any) -> None:
     """transformers writes it so: ``"sliding_window": null``."""
     import transformers
 
-    from xpuruntime.testing.decoders import SIZES
+    from xpuruntime.testing.conformance.seeded.decoders import SIZES
 
     model = transformers.MistralForCausalLM(transformers.MistralConfig(**SIZES, sliding_window=None)).eval()
     tokens = tokens_for(model, 12)

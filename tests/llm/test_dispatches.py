@@ -16,7 +16,7 @@ from xpuruntime.llm.build import FUSIONS
 from xpuruntime.llm.dispatches import dispatch_table, written_out
 from xpuruntime.passes import run_passes
 from xpuruntime.passes.trace import dispatches
-from xpuruntime.testing.decoders import prompt, reference
+from xpuruntime.testing.conformance.seeded.decoders import prompt, reference
 
 LAYERS = 2
 

@@ -17,7 +17,7 @@ from xpuruntime.llm import DecoderConfig, Generator, Sampling, decoder_graph, op
 from xpuruntime.llm.sampling import pick, probabilities
 from xpuruntime.passes.trace import dispatches
 from xpuruntime.runtime.int4 import int4_groups, int4_values
-from xpuruntime.testing.decoders import greedy, prompt, reference
+from xpuruntime.testing.conformance.seeded.decoders import greedy, prompt, reference
 
 # ── in place, nothing per token ──
 
@@ -95,7 +95,7 @@ def test_weights_of_fewer_bits_are_the_rounded_model_in_little_memory(
     """
     import torch
 
-    from xpuruntime.testing.decoders import logits_of
+    from xpuruntime.testing.conformance.seeded.decoders import logits_of
 
     sizes = {"tie_word_embeddings": False, "hidden_size": 192, "intermediate_size": 256}
     model = reference("llama", **sizes)
@@ -193,7 +193,7 @@ def test_prompts_that_go_on_together_answer_as_alone(family: str) -> None:
 
 
 def test_logits_of_a_batch_are_those_of_each_text() -> None:
-    from xpuruntime.testing.decoders import logits_of
+    from xpuruntime.testing.conformance.seeded.decoders import logits_of
 
     model = reference("qwen2")
     texts = [prompt(n, seed=n) for n in (40, 3, 21, 12)]

@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from xpuruntime.llm import Generator  # noqa: E402
-from xpuruntime.testing.decoders import logits_of  # noqa: E402
+from xpuruntime.testing.conformance.seeded.decoders import logits_of  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

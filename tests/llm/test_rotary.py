@@ -7,7 +7,7 @@ import pytest
 
 from xpuruntime.llm import Generator, open_checkpoint
 from xpuruntime.llm.rotary import Rotary
-from xpuruntime.testing.decoders import logits_of, prompt, reference
+from xpuruntime.testing.conformance.seeded.decoders import logits_of, prompt, reference
 
 torch = pytest.importorskip("torch")
 

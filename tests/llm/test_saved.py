@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from xpuruntime.llm import Generator
-from xpuruntime.testing.decoders import greedy, prompt, reference
+from xpuruntime.testing.conformance.seeded.decoders import greedy, prompt, reference
 
 RUN = """
 import sys

@@ -14,7 +14,7 @@ from xpuruntime.cli.app import app
 from xpuruntime.errors import InputError, ModelError
 from xpuruntime.llm import Generator, open_checkpoint
 from xpuruntime.llm.text import Text, TextStream, open_text
-from xpuruntime.testing.decoders import greedy, prompt, reference
+from xpuruntime.testing.conformance.seeded.decoders import greedy, prompt, reference
 
 tokenizers = pytest.importorskip("tokenizers")
 

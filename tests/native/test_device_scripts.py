@@ -1,4 +1,4 @@
-"""What scripts/gpu proves on a device, on the host: several processes of many threads, memory that stays, and programs that a sanitizer watches."""
+"""What tests/gpu proves on a device, on the host: several processes of many threads, memory that stays, and programs that a sanitizer watches."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from support.native import check
 
 import xpuruntime as xrt
-from xpuruntime.testing.native import check
 
 
 def ran(repository: Path, tmp_path: Path, script: str, *arguments: str) -> dict[str, Any]:
     out = tmp_path / "result.json"
-    command = [sys.executable, str(repository / "scripts/gpu" / script), "--out", str(out), *arguments]
+    command = [sys.executable, str(repository / "tests/gpu" / script), "--out", str(out), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(out.read_text())
@@ -33,7 +33,7 @@ def test_two_processes_of_eight_threads_give_every_output_right(repository: Path
 def test_runs_take_no_more_memory_than_the_first(repository: Path, tmp_path: Path) -> None:
     found = ran(repository, tmp_path, "memory.py", "--device", "cpu", "--runs", "1500", "flat")
     assert found["failures"] == []
-    assert [row["show"] for row in found["shows"]] == [
+    assert [row["check"] for row in found["checks"]] == [
         "memory of the host grown over 1500 runs",
         "blocks of device memory that 1500 runs took for themselves",
     ]
@@ -41,7 +41,7 @@ def test_runs_take_no_more_memory_than_the_first(repository: Path, tmp_path: Pat
 
 @pytest.fixture(scope="module")
 def sanitize() -> ModuleType:
-    folder = Path(__file__).resolve().parents[2] / "scripts" / "gpu"
+    folder = Path(__file__).resolve().parents[2] / "tests" / "gpu"
     sys.path.insert(0, str(folder))
     try:
         spec = importlib.util.spec_from_file_location("sanitize", folder / "sanitize.py")
@@ -74,7 +74,7 @@ def test_a_machine_without_the_tool_says_so(
     found = json.loads(out.read_text())
     assert code == 0
     assert found["memcheck"] == {"outcome": "did not start", "why": "no compute-sanitizer on this machine"}
-    assert [(s["holds"], s["required"]) for s in found["shows"]] == [(False, False)]
+    assert [(s["holds"], s["required"]) for s in found["checks"]] == [(False, False)]
 
 
 TOOL = """#!{python}

@@ -21,8 +21,9 @@ pytest.importorskip("onnx")
 pytest.importorskip("onnxscript")
 pytest.importorskip("transformers")
 
-from xpuruntime.testing import models  # noqa: E402
-from xpuruntime.testing.under_test import named  # noqa: E402
+from support.device_under_test import named  # noqa: E402
+
+from xpuruntime.testing.conformance.seeded import networks as models  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 COUNT = 20

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.device_under_test import device_of
+from support.native import check, compile_native
 
 from xpuruntime import ir
 from xpuruntime.errors import RunError
 from xpuruntime.runtime import Executor
-from xpuruntime.testing.native import check, compile_native
-from xpuruntime.testing.under_test import device_of
 
 
 def gathering() -> ir.Graph:

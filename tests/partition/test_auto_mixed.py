@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.onnx_models import small_classifier
 
 import xpuruntime as xrt
 from xpuruntime.compiler.partition_cost import Costs
 from xpuruntime.decisions import Candidate, Decision, Reason
 from xpuruntime.frontends.model_file import open_model
-from xpuruntime.inference import auto, auto_mixed, mixed_search
-from xpuruntime.inference.attempt import Wanted, attempt
-from xpuruntime.inference.auto import Contender
-from xpuruntime.inference.measured import measured_costs, node_seconds
 from xpuruntime.inference.native.model import native_model
+from xpuruntime.inference.partitioned import auto_mixed, mixed_search
+from xpuruntime.inference.partitioned.node_costs import measured_costs, node_seconds
+from xpuruntime.inference.selection import auto
+from xpuruntime.inference.selection.auto import Contender
+from xpuruntime.inference.selection.candidate import Wanted, attempt
 from xpuruntime.protocols import EvidenceRow
 from xpuruntime.store import Store
 from xpuruntime.targets import DeviceId
-from xpuruntime.testing.onnx_models import small_classifier
 from xpuruntime.types import DType
 
 pytest.importorskip("onnxruntime")

@@ -16,8 +16,8 @@ from xpuruntime.compiler.partition import is_op_supported, partition
 from xpuruntime.compiler.partition_support import call_of
 from xpuruntime.decisions import Reason
 from xpuruntime.errors import EngineUnavailable, InputError, RunError
-from xpuruntime.inference import region_runners, regions
-from xpuruntime.inference.partitioned import DAGExecutor
+from xpuruntime.inference.partitioned import region_runners, regions
+from xpuruntime.inference.partitioned.dag_executor import DAGExecutor
 from xpuruntime.ir import Graph, GraphBuilder, interp
 from xpuruntime.runtime.dag_executor import Schedule, Step
 from xpuruntime.types import DType, dim

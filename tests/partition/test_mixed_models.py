@@ -11,7 +11,7 @@ import pytest
 from xpuruntime.compiler.partition import Costs, partition
 from xpuruntime.frontends.model_file import open_model
 from xpuruntime.frontends.onnx import import_onnx
-from xpuruntime.inference.partitioned import DAGExecutor
+from xpuruntime.inference.partitioned.dag_executor import DAGExecutor
 from xpuruntime.ir import GraphBuilder, interp
 from xpuruntime.types import DType
 

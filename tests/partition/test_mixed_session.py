@@ -12,7 +12,7 @@ import xpuruntime as xrt
 from xpuruntime.decisions import Reason
 from xpuruntime.errors import EngineUnavailable, KernelUnavailable, PolicyError, RunTimeout
 from xpuruntime.frontends.onnx_writer import to_onnx
-from xpuruntime.inference import region_runners
+from xpuruntime.inference.partitioned import region_runners
 
 ort = pytest.importorskip("onnxruntime")
 CPU = {"device": "cpu", "threads": 1}

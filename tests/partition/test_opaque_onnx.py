@@ -11,7 +11,7 @@ from xpuruntime.compiler.partition import partition
 from xpuruntime.compiler.partition_regions import cluster, hulls
 from xpuruntime.frontends.model_file import open_model
 from xpuruntime.frontends.onnx import import_onnx
-from xpuruntime.inference.partitioned import DAGExecutor
+from xpuruntime.inference.partitioned.dag_executor import DAGExecutor
 
 ort = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.graphs import arrays_for, graphs
 
 from xpuruntime.compiler.partition import PartitionPlan, is_op_supported, partition
-from xpuruntime.inference.partitioned import DAGExecutor
+from xpuruntime.inference.partitioned.dag_executor import DAGExecutor
 from xpuruntime.ir import Graph, interp
 from xpuruntime.numerics import compare, tolerance_for
-from xpuruntime.testing.graphs import arrays_for, graphs
 from xpuruntime.types import DType
 
 CASES, WHOLE = 300, 10_000

@@ -6,10 +6,10 @@ import textwrap
 from collections.abc import Callable
 
 import pytest
+from support.graph_equivalence import difference
 
 from xpuruntime import ir
 from xpuruntime.passes import find_passes
-from xpuruntime.testing.alike import difference
 
 
 def lines(graph: ir.Graph) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.graph_equivalence import difference
 
 from xpuruntime import ir
 from xpuruntime.passes import Context
 from xpuruntime.passes.decompose import EXPANSIONS, run
-from xpuruntime.testing.alike import difference
 from xpuruntime.types import DType
 
 F = ("float32", "float64", "bfloat16", "float16")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+from support.native import check, compile_native
 
 from xpuruntime import ir
-from xpuruntime.testing.native import check, compile_native
 
 
 def test_after_convolution(golden) -> None:

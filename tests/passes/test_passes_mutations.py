@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.graph_equivalence import difference
 
 from xpuruntime import ir
 from xpuruntime.passes import run_passes
-from xpuruntime.testing.alike import difference
 
 pytest.importorskip("torch")
 
 from xpuruntime.frontends.onnx import import_onnx
-from xpuruntime.testing import models
+from xpuruntime.testing.conformance.seeded import networks as models
 
 MODELS = Path(__file__).parents[2] / "build" / "models"
 

@@ -20,7 +20,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from xpuruntime.frontends.onnx import import_onnx
-from xpuruntime.testing import models
+from xpuruntime.testing.conformance.seeded import networks as models
 
 MODELS = Path(__file__).parents[2] / "build" / "models"
 

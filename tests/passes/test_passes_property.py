@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.graph_equivalence import difference
+from support.graphs import LAYERS, graphs
 
 from xpuruntime import ir
 from xpuruntime.decisions import Reason, Support
 from xpuruntime.passes import PASSES, Context, run_passes
-from xpuruntime.testing.alike import difference
-from xpuruntime.testing.graphs import LAYERS, graphs
 from xpuruntime.types import DType
 
 relaxed = settings(suppress_health_check=list(HealthCheck), deadline=None, max_examples=20)

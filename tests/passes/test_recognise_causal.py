@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from support.graph_equivalence import difference
 
 from xpuruntime import ir
 from xpuruntime.decisions import Reason, Support
 from xpuruntime.ir import Const, Graph, GraphBuilder, Node
 from xpuruntime.passes import Context, recognise_causal, run_passes
-from xpuruntime.testing.alike import difference
 from xpuruntime.types import DType
 
 LOWEST = float(np.finfo(np.float32).min)

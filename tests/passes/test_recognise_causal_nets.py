@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.graph_equivalence import difference
 
 from xpuruntime.ir import Graph, GraphBuilder
 from xpuruntime.passes import run_passes
-from xpuruntime.testing.alike import difference
 from xpuruntime.types import DType
 
 LOWEST = float(np.finfo(np.float32).min)

@@ -106,7 +106,7 @@ PROGRAM = """
 import numpy as np
 from xpuruntime import ir
 from xpuruntime.runtime import Executor
-from xpuruntime.testing.native import compile_native
+from support.native import compile_native
 
 b = ir.GraphBuilder("small")
 x = b.input("x", "float32[8]")

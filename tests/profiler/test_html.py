@@ -22,7 +22,7 @@ from xpuruntime.profiler import blocks, drawing, figures  # noqa: E402
 from xpuruntime.profiler.blocks import duration, number, size  # noqa: E402
 from xpuruntime.profiler.html import Badge, Section, html_report  # noqa: E402
 from xpuruntime.workbench.bench import bench  # noqa: E402
-from xpuruntime.workbench.compare import Pair  # noqa: E402
+from xpuruntime.workbench.compare import PairComparison  # noqa: E402
 from xpuruntime.workbench.doctor import smoke_model  # noqa: E402
 
 HOSTILE = "<script>alert('1')</script>"
@@ -92,7 +92,7 @@ def story(tmp_path_factory: pytest.TempPathFactory):
     with pytest.raises(xrt.EngineUnavailable) as refused:
         xrt.InferenceSession(data, engine="tensorrt", cache_dir=cache)
     values = list(outputs.values())
-    pair = Pair(
+    pair = PairComparison(
         "onnxruntime", "mine", 1e-5, compare_all(list(outputs), values, [v * 1.5 for v in values], 1e-5)
     )
     measured = bench(data, ["onnxruntime"], seconds=0.05, control=False)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.onnx_models import small_classifier
 
 import xpuruntime as xrt
 from xpuruntime.errors import StoreError, XpuError
 from xpuruntime.profiler import trace as module
-from xpuruntime.testing.onnx_models import small_classifier
 
 pytest.importorskip("onnxruntime", reason="an engine is needed")
 X = np.zeros((1, 3, 8, 8), np.float32)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.native import compile_native
 
 from xpuruntime import ir
 from xpuruntime.frontends.onnx import import_onnx
-from xpuruntime.testing.native import compile_native
 
 RUN = """
 import sys, builtins, importlib.abc

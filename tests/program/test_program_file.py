@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
+from support.random_programs import random_program, strategy
 
 from xpuruntime.errors import FormatError, InputError, StoreError
 from xpuruntime.program.program import CompiledProgram, EntryPoint, WeightRef, WeightTransformRecipe
 from xpuruntime.program.segment import Segment
 from xpuruntime.program.validate import problems
-from xpuruntime.testing.programs import random_program, strategy
 from xpuruntime.types import DType, TensorSpec
 
 SMALL = random_program(2)

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.random_programs import random_program
 
 from xpuruntime.errors import FormatError
 from xpuruntime.program.kinds import Bad, Reading
 from xpuruntime.program.schema import PROGRAM, program_schema
 from xpuruntime.program.segment import Segment
-from xpuruntime.testing.programs import random_program
 
 jsonschema = pytest.importorskip("jsonschema")
 COMMITTED = Path(__file__).parents[2] / "docs" / "schema" / "program.schema.json"

@@ -15,7 +15,7 @@ pytest.importorskip("openvino")
 from xpuruntime.frontends.onnx import import_onnx  # noqa: E402
 from xpuruntime.frontends.onnx_writer import to_onnx  # noqa: E402
 from xpuruntime.numerics import compare, tolerance_for  # noqa: E402
-from xpuruntime.testing import models  # noqa: E402
+from xpuruntime.testing.conformance.seeded import networks as models  # noqa: E402
 from xpuruntime.types import DType  # noqa: E402
 
 NAMES = list(models.MODELS)

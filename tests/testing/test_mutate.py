@@ -7,9 +7,10 @@ import pytest
 
 onnx = pytest.importorskip("onnx")
 
+from support import mutate  # noqa: E402
+from support.onnx_models import build_model, small_classifier  # noqa: E402
+
 from xpuruntime import ir  # noqa: E402
-from xpuruntime.testing import mutate  # noqa: E402
-from xpuruntime.testing.onnx_models import build_model, small_classifier  # noqa: E402
 
 
 def attention_graph(heads: int = 2) -> tuple[ir.Graph, dict[str, np.ndarray]]:

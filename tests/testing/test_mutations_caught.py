@@ -14,9 +14,11 @@ pytest.importorskip("onnxscript")
 pytest.importorskip("onnxruntime")
 pytest.importorskip("openvino")
 
+from support import mutate  # noqa: E402
+
 from xpuruntime.frontends.onnx import import_onnx  # noqa: E402
 from xpuruntime.numerics import compare_all, tolerance_for  # noqa: E402
-from xpuruntime.testing import models, mutate  # noqa: E402
+from xpuruntime.testing.conformance.seeded import networks as models  # noqa: E402
 from xpuruntime.types import DType  # noqa: E402
 
 NAMES = list(models.MODELS)

@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from xpuruntime.testing import models  # noqa: E402
+from xpuruntime.testing.conformance.seeded import networks as models  # noqa: E402
 
 NAMES = list(models.MODELS)
 pytestmark = pytest.mark.filterwarnings("ignore")

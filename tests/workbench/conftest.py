@@ -59,7 +59,7 @@ def net_path(tmp_path: Path, net: onnx.ModelProto) -> Path:
 
 
 def with_weight(model: onnx.ModelProto, name: str, change) -> onnx.ModelProto:
-    """A copy of the model with one initialiser replaced by ``change(array)``."""
+    """A copy of the model with one initializer replaced by ``change(array)``."""
     from onnx import numpy_helper
 
     other = onnx.ModelProto.FromString(model.SerializeToString())

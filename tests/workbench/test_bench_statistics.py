@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xpuruntime.workbench.statistics import BLOCKS, median_interval, paired_ratio, summarise
+from xpuruntime.workbench.statistics import BLOCKS, median_interval, paired_ratio, summarize
 
 positive = st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=200)
 
@@ -41,8 +41,8 @@ def test_the_interval_covers_the_true_median_as_often_as_it_says(draw: str) -> N
 
 @given(positive)
 def test_summary_is_ordered(values: list[float]) -> None:
-    s = summarise(values)
-    assert s.least <= s.median <= max(values)
+    s = summarize(values)
+    assert s.minimum <= s.median <= max(values)
     assert s.interval.low <= s.median <= s.interval.high
     assert s.p95 in values
     assert sum(v <= s.p95 for v in values) >= 0.95 * len(values)
@@ -113,5 +113,5 @@ def test_bias_and_floor() -> None:
 
 @pytest.mark.parametrize(("a", "b"), [([], []), ([1.0], [1.0, 2.0]), ([0.0], [1.0]), ([1.0], [-1.0])])
 def test_unpaired_values_are_refused(a: list[float], b: list[float]) -> None:
-    with pytest.raises(ValueError, match="equally long rows of positive values"):
+    with pytest.raises(ValueError, match="two sequences of positive values"):
         paired_ratio(a, b)

@@ -12,8 +12,8 @@ import pytest
 from xpuruntime.errors import StoreError
 from xpuruntime.workbench import bench as module
 from xpuruntime.workbench.bench import NO_DIFFERENCE, BenchReport, bench
-from xpuruntime.workbench.judge import judge
-from xpuruntime.workbench.setup import Setup
+from xpuruntime.workbench.output_check import check_outputs
+from xpuruntime.workbench.session_options import SessionOptions
 
 ENGINES = [e for e in ("onnxruntime", "openvino") if importlib.util.find_spec(e)]
 engines = pytest.mark.skipif(len(ENGINES) < 2, reason="needs onnxruntime and openvino")
@@ -57,7 +57,7 @@ def test_every_contender_runs_once_per_round() -> None:
 
 @engines
 def test_a_bench_on_engines(net) -> None:
-    report = bench(net, ENGINES, seconds=0.5, setup=Setup(device="cpu", threads=1))
+    report = bench(net, ENGINES, seconds=0.5, options=SessionOptions(device="cpu", threads=1))
     assert report.ok
     assert report.judged_by == "each other"
     assert {s.name for s in report.ranked} == set(ENGINES)
@@ -67,7 +67,7 @@ def test_a_bench_on_engines(net) -> None:
     assert best.summary.median <= other.summary.median
     assert other.ratio.value == pytest.approx(other.summary.median / best.summary.median, rel=0.5)
     assert set(report.controls) == set(ENGINES)
-    assert report.floor == max([module.LEAST_DIFFERENCE, *(c.bias for c in report.controls.values())])
+    assert report.floor == max([module.MIN_DIFFERENCE, *(c.bias for c in report.controls.values())])
     assert report.rounds == best.summary.count
     data = report.to_json()
     assert data["answer"] == report.sentence
@@ -88,19 +88,17 @@ def test_disagreement_is_settled_by_the_reference_and_the_wrong_one_is_not_ranke
 
 def test_a_report_without_a_judge_names_who_is_off_by_how_much_and_from_what() -> None:
     outputs = {"a": [np.array([1.0, 2.0])], "b": [np.array([1.0, 2.5])]}
-    verdict = judge(outputs, ["y"], {"y": 1e-6})
+    verdict = check_outputs(outputs, ["y"], {"y": 1e-6})
     report = BenchReport(
         "m", "a machine", "its sample", 1, 0, 1.0, verdict.by, (), verdict.wrong, (), 0.95, {}, 0.01
     )
     assert report.sentence == (
-        "not ranked, since no reference could judge who is right. "
+        "not ranked: no reference shows which outputs are right. "
         "a: output 'y' disagrees with b: max|d|/max|ref| 0.2 is over 1e-06; "
         "b: output 'y' disagrees with a: max|d|/max|ref| 0.25 is over 1e-06"
     )
     wrong = dataclasses.replace(report, judged_by="onnx.reference")
-    assert wrong.sentence.startswith(
-        "not ranked, since no engine gave right outputs. a: output 'y' disagrees"
-    )
+    assert wrong.sentence.startswith("not ranked: no engine has right outputs. a: output 'y' disagrees")
 
 
 @engines

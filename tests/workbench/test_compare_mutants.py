@@ -13,9 +13,10 @@ onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 pytest.importorskip("openvino")
 
+from support import mutate  # noqa: E402
+from support.onnx_models import build_model, small_classifier  # noqa: E402
+
 from xpuruntime.cli.app import app  # noqa: E402
-from xpuruntime.testing import mutate  # noqa: E402
-from xpuruntime.testing.onnx_models import build_model, small_classifier  # noqa: E402
 
 
 def attention(seed: int = 0) -> onnx.ModelProto:

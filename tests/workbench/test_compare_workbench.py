@@ -13,7 +13,7 @@ from xpuruntime.types import DType, TensorSpec
 from xpuruntime.workbench.compare import REFERENCE, compare_engines
 from xpuruntime.workbench.compare_models import compare_models
 from xpuruntime.workbench.inputs import Inputs
-from xpuruntime.workbench.setup import Setup
+from xpuruntime.workbench.session_options import SessionOptions
 
 onnx = pytest.importorskip("onnx")
 ENGINES = [e for e in ("onnxruntime", "openvino") if importlib.util.find_spec(e)]
@@ -73,7 +73,7 @@ def test_an_engine_that_was_named_must_be_there(net) -> None:
 
 def test_a_device_nobody_has(net) -> None:
     with pytest.raises(EngineUnavailable, match="no engine can run it here") as caught:
-        compare_engines(net, ENGINES, named=False, setup=Setup(device="npu"))
+        compare_engines(net, ENGINES, named=False, options=SessionOptions(device="npu"))
     assert [c.name for c in caught.value.decision.rejected] == ENGINES
 
 
@@ -103,7 +103,7 @@ def test_a_change_below_two_engines_rounding_is_seen_and_explained(net, change_w
     other = change_weight(net, "head", tiny)
     report = compare_models(net, other, ENGINES)
     assert not report.ok
-    assert any("expected of two exports of one model (then use --tolerance 5e-05)" in n for n in report.notes)
+    assert any("normal for two exports of one model (then use --tolerance 5e-05)" in n for n in report.notes)
     assert compare_models(net, other, ENGINES, tolerance=5e-5).ok
 
 
@@ -122,7 +122,7 @@ def test_a_dead_weight_is_named_even_though_no_output_shows_it(make_network, cha
     report = compare_models(model, change_weight(model, "head", moved), ENGINES[:1])
     assert report.ok
     assert report.notes[-1].startswith(
-        "the files' weights differ in head, and no output shows it on these inputs"
+        "the files' weights differ in head, but no output differs on these inputs"
     )
 
 
@@ -153,7 +153,7 @@ def test_models_with_other_inputs_are_refused(net, make_network) -> None:
         array = onnx.numpy_helper.to_array(tensor).astype(np.float64)
         tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
     other.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
-    with pytest.raises(InputError, match="the two models do not take the same inputs"):
+    with pytest.raises(InputError, match="the two models have different inputs"):
         compare_models(net, other, ENGINES[:1])
 
 
@@ -174,7 +174,7 @@ def test_inputs_of_the_user_are_used(net, tmp_path) -> None:
     assert report.samples == 1
     assert report.inputs == str(tmp_path / "x.npy")
     assert report.notes == (
-        "output 'scores' of onnxruntime holds no finite number, so its agreement says nothing",
+        "output 'scores' of onnxruntime holds no finite number, so its agreement shows nothing",
     )
 
 
@@ -182,7 +182,7 @@ def test_a_model_that_amplifies_rounding_gets_a_wider_tolerance_and_is_told() ->
     """x @ v @ w less what that is for the sample, to 4 digits: almost everything cancels, so the inputs' last bits count."""
     from onnx import TensorProto, helper, numpy_helper
 
-    from xpuruntime.inference.conditioning import WIDEST
+    from xpuruntime.inference.self_check.conditioning import WIDEST
 
     random = np.random.default_rng(5)
     x = Inputs().samples([TensorSpec((1, 64), DType.FLOAT32, "x")])[0]["x"]
@@ -204,5 +204,5 @@ def test_a_model_that_amplifies_rounding_gets_a_wider_tolerance_and_is_told() ->
     (y,) = report.pairs[0].outputs
     assert 5e-5 < y.tolerance <= WIDEST * 5e-5
     assert report.pairs[0].tolerance == 5e-5
-    assert report.notes[0].startswith("output 'y' moves by ")
+    assert report.notes[0].startswith("output 'y' changes by ")
     assert compare_engines(model, ENGINES, samples=1, tolerance=1e-6).pairs[0].outputs[0].tolerance == 1e-6

@@ -49,10 +49,10 @@ def test_arrays_that_fit_are_read(tmp_path: Path) -> None:
 def test_another_shape_is_refused_from_the_header(shape: str, tmp_path: Path) -> None:
     path = archive(tmp_path / "x.npz", x=header(shape))
     for prefix in ("", "x="):
-        with pytest.raises(InputError, match="has another shape"):
+        with pytest.raises(InputError, match="the array has another shape"):
             read(path, prefix)
     (tmp_path / "x.npy").write_bytes(header(shape))
-    with pytest.raises(InputError, match="has another shape"):
+    with pytest.raises(InputError, match="the array has another shape"):
         read(tmp_path / "x.npy")
 
 
@@ -93,7 +93,7 @@ from xpuruntime.types import TensorSpec
 from xpuruntime.workbench.inputs import Inputs
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try: Inputs(({str(path)!r},)).samples([TensorSpec.parse("float32[2, 3]", "x")])
-except InputError as error: print("has another shape" in str(error), (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) < 65536)
+except InputError as error: print("the array has another shape" in str(error), (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) < 65536)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout == "True True\n", done.stderr[-2000:]

@@ -56,14 +56,14 @@ def test_samples_differ_and_repeat() -> None:
         (("absent.npy",), r"no such file; got absent\.npy"),
         (("nam=x.npy",), "the model has no input of that name; got 'nam'"),
         (("x=x.npy", "x=x.npy"), "input 'x' is given twice"),
-        (("x.npy",), "the model has several inputs and the file names none"),
-        (("x=junk.npy",), "holds no array that can be read"),
-        (("x=empty.npy",), "holds no array that can be read"),
-        (("x=object.npy",), "holds no array that can be read"),
-        (("cut.npz",), "holds no array that can be read"),
+        (("x.npy",), "the model has several inputs, and the file is for none of them"),
+        (("x=junk.npy",), "holds no readable array"),
+        (("x=empty.npy",), "holds no readable array"),
+        (("x=object.npy",), "holds no readable array"),
+        (("cut.npz",), "holds no readable array"),
         (("other.npz",), "the model has no input of that name; got 'y'"),
         (("x=two.npz",), "the file holds several arrays"),
-        (("x=model.txt",), "is a file of a kind that holds no array"),
+        (("x=model.txt",), "is not an array or image file"),
         (("x=junk.png",), "is not an image that can be read|takes no image"),
     ],
 )
@@ -132,7 +132,11 @@ def test_grey_image_for_one_channel_without_batch(tmp_path: Path) -> None:
     ("spec", "recipe", "text"),
     [
         (X, ImageRecipe(), "takes no image"),
-        (TensorSpec((1, 3, 5, 3), DType.FLOAT32, "i"), ImageRecipe(), "does not say where the channels are"),
+        (
+            TensorSpec((1, 3, 5, 3), DType.FLOAT32, "i"),
+            ImageRecipe(),
+            "does not show which axis holds the channels",
+        ),
         (TensorSpec((1, 7, 5, 5), DType.FLOAT32, "i"), ImageRecipe(layout="nchw"), "has 7 channels as nchw"),
         (
             TensorSpec((1, 1, 4, 6), DType.FLOAT32, "i"),

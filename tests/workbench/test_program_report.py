@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from support.native import compile_native
+from support.random_programs import random_program
 
 from xpuruntime import ir
 from xpuruntime.errors import InputError
@@ -17,8 +19,6 @@ from xpuruntime.program.program import (
     ExecutionPlan,
     KernelCall,
 )
-from xpuruntime.testing.native import compile_native
-from xpuruntime.testing.programs import random_program
 from xpuruntime.types import DType, TensorSpec
 from xpuruntime.workbench.program_onnx import DOMAIN, program_to_onnx
 from xpuruntime.workbench.program_report import function_text, kernel_sources, peak_bytes, read_program

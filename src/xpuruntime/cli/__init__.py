@@ -1,4 +1,4 @@
-"""The command line ``xpu``: one file per verb. It asks the workbench and prints; nothing imports it."""
+"""The command line ``xpu``, one file per command. It calls the workbench and prints the results; no other package imports it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ def main() -> None:
     import os
     import sys
 
-    if (
-        sys.stderr is None
-    ):  # it was closed at the start: what is said there goes nowhere, and the verb still works
+    if sys.stderr is None:  # The process was started with stderr closed: discard messages, run the command.
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # a name may hold what the stream's encoding does not
+        if hasattr(stream, "reconfigure"):  # Names may contain characters outside the stream's encoding.
             stream.reconfigure(errors="backslashreplace")
     try:
         from .app import app
 
         app()
-    except KeyboardInterrupt:  # outside of a verb: while Python is still importing, or already leaving
+    except KeyboardInterrupt:  # Raised during imports or at exit, where no command handles it.
         sys.exit(130)

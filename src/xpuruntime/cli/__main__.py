@@ -1,4 +1,4 @@
-"""``python -m xpuruntime.cli`` is ``xpu``."""
+"""Entry point of ``python -m xpuruntime.cli``: the same as ``xpu``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``xpu``: the table of verbs. Verbs import the workbench when they run, so that ``xpu --help`` answers at once."""
+"""The application ``xpu`` and its table of commands. Commands import the workbench when they run, which keeps ``xpu --help`` fast."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CODES = "\n\n".join(f"{int(code):>3}  {meaning}" for code, meaning in MEANINGS.
 
 app = typer.Typer(
     name="xpu",
-    help="Run a model on whichever engine you choose, and know exactly what ran.",
+    help="Run a model on the engine of your choice and see exactly what ran.",
     epilog=f"Exit codes\n\n{_CODES}",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -34,13 +34,13 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for _verb in (devices, doctor, run, generate, compile_, inspect, explain, compare, bench, conformance):
-    app.command()(_verb)
+for _command in (devices, doctor, run, generate, compile_, inspect, explain, compare, bench, conformance):
+    app.command()(_command)
 app.add_typer(cache, name="cache")
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"xpu {__version__}")
         raise typer.Exit()
 
@@ -49,9 +49,7 @@ def _print_version(wanted: bool) -> None:
 def _root(
     version: Annotated[
         bool,
-        typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version and leave."
-        ),
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
-    """Run a model on whichever engine you choose, and know exactly what ran."""
+    """Run a model on the engine of your choice and see exactly what ran."""

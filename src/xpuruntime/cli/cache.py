@@ -1,4 +1,4 @@
-"""``xpu cache``: the store on disk. Lists, verifies, trims, clears it, and says where it is."""
+"""``xpu cache``: list, verify, trim and clear the store on disk, and print its folder."""
 
 from __future__ import annotations
 
@@ -8,29 +8,31 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import options
-from .answer import Answer, verb
-from .console import page, say, table
+from .command import CommandResult, command
+from .console import print_line, print_table, print_text
 from .exit_codes import ExitCode
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ..store import Entry, Store
 
 __all__ = ["cache"]
 
 cache = typer.Typer(
-    help="Look at and tidy the store of built artifacts and measured choices.",
+    help="List, verify and remove stored artifacts and measurements.",
     no_args_is_help=True,
     add_completion=False,
 )
 
 
-def _store(folder: options.CacheDir) -> Store:
+def _store(folder: Path | None) -> Store:
     from ..store import Store
 
     return Store(folder)
 
 
-def _size(count: int) -> str:
+def _size_text(count: int) -> str:
     value = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value < 1024 or unit == "GiB":
@@ -40,8 +42,8 @@ def _size(count: int) -> str:
 
 
 @cache.command(name="list")
-@verb
-def list_(cache_dir: options.CacheDir = None, as_json: options.AsJson = False) -> Answer:
+@command
+def list_(cache_dir: options.CacheDir = None, as_json: options.AsJson = False) -> CommandResult:
     """List the entries, most recently used first."""
     store = _store(cache_dir)
     entries = store.entries()
@@ -56,29 +58,29 @@ def list_(cache_dir: options.CacheDir = None, as_json: options.AsJson = False) -
 
     def show() -> None:
         if entries:
-            columns = ("kind", "key", "size", "used", "what")
-            table("", columns, [_row(e) for e in entries], right=("size",))
-        say(
-            f"{len(entries)} entries, {_size(total)} of {_size(store.limit)} in {store.root} (mode {store.mode})"
+            columns = ("kind", "key", "size", "last used", "content")
+            print_table("", columns, [_row(e) for e in entries], right=("size",))
+        print_line(
+            f"{len(entries)} entries, {_size_text(total)} of {_size_text(store.limit)} in {store.root} (mode {store.mode})"
         )
 
-    return Answer(document, show)
+    return CommandResult(document, show)
 
 
 def _row(entry: Entry) -> tuple[str, ...]:
     used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used))
-    known = (entry.ingredients.get(k) for k in ("engine", "device", "precision"))
+    values = (entry.ingredients.get(k) for k in ("engine", "device", "precision"))
     words = [
-        w if isinstance(w, str) else str(w.get("engine", "")) if isinstance(w, dict) else "" for w in known
+        v if isinstance(v, str) else str(v.get("engine", "")) if isinstance(v, dict) else "" for v in values
     ]
     model = str(entry.ingredients.get("model", ""))[:12]
-    return entry.kind, entry.key[:12], _size(entry.bytes_), used, " ".join(filter(None, [*words, model]))
+    return entry.kind, entry.key[:12], _size_text(entry.bytes_), used, " ".join(filter(None, [*words, model]))
 
 
 @cache.command()
-@verb
-def verify(cache_dir: options.CacheDir = None, as_json: options.AsJson = False) -> Answer:
-    """Read every entry wholly and check it; exit 1 when one is damaged. Removes nothing."""
+@command
+def verify(cache_dir: options.CacheDir = None, as_json: options.AsJson = False) -> CommandResult:
+    """Read and check every entry. Exit 1 if one is damaged; remove none."""
     store = _store(cache_dir)
     problems = store.verify()
     count = len(store.entries())
@@ -86,22 +88,25 @@ def verify(cache_dir: options.CacheDir = None, as_json: options.AsJson = False) 
 
     def show() -> None:
         for problem in problems:
-            page(str(problem))
-        say(f"{count} readable entries in {store.root}, {len(problems)} damaged")
+            print_text(str(problem))
+        print_line(f"{count} readable entries in {store.root}, {len(problems)} damaged")
 
-    return Answer(document, show, ExitCode.NO if problems else ExitCode.OK)
+    return CommandResult(document, show, ExitCode.NO if problems else ExitCode.OK)
 
 
 @cache.command()
-@verb
+@command
 def trim(
     to: Annotated[
-        str | None, typer.Option("--to", metavar="SIZE", help="Such as 512MiB; default XPU_CACHE_BYTES.")
+        str | None,
+        typer.Option(
+            "--to", metavar="SIZE", help="Largest remaining size, such as 512MiB. Default: XPU_CACHE_BYTES."
+        ),
     ] = None,
     cache_dir: options.CacheDir = None,
     as_json: options.AsJson = False,
-) -> Answer:
-    """Remove the least recently used entries until the store is within a size."""
+) -> CommandResult:
+    """Remove the least recently used entries until the store fits a size."""
     from ..env import parse_bytes
 
     try:
@@ -114,29 +119,30 @@ def trim(
 
 
 @cache.command()
-@verb
-def clear(cache_dir: options.CacheDir = None, as_json: options.AsJson = False) -> Answer:
-    """Remove every entry, damaged ones too."""
+@command
+def clear(cache_dir: options.CacheDir = None, as_json: options.AsJson = False) -> CommandResult:
+    """Remove every entry, damaged ones included."""
     return _remove(_store(cache_dir), 0)
 
 
-def _remove(store: Store, limit: int | None) -> Answer:
+def _remove(store: Store, limit: int | None) -> CommandResult:
     from ..errors import StoreError
 
     removed = store.trim(limit)
-    left = len(store.entries())
-    if limit == 0 and left:
-        do = "Check the folder's permissions, or remove it by hand."
-        raise StoreError(f"store {store.root}", "entries could not be removed", got=left, do=do)
-    document = {"root": str(store.root), "removed": [str(p) for p in removed], "entries": left}
-    return Answer(document, lambda: say(f"removed {len(removed)} entries, {left} left in {store.root}"))
+    remaining = len(store.entries())
+    if limit == 0 and remaining:
+        do = "Check the folder's permissions, or delete the folder."
+        raise StoreError(f"store {store.root}", "entries could not be removed", got=remaining, do=do)
+    document = {"root": str(store.root), "removed": [str(p) for p in removed], "entries": remaining}
+    return CommandResult(
+        document, lambda: print_line(f"removed {len(removed)} entries, {remaining} left in {store.root}")
+    )
 
 
 @cache.command()
-@verb
-def path(cache_dir: options.CacheDir = None, as_json: options.AsJson = False) -> Answer:
-    """Print the store's folder."""
+@command
+def path(cache_dir: options.CacheDir = None, as_json: options.AsJson = False) -> CommandResult:
+    """Print the folder of the store."""
     store = _store(cache_dir)
-    return Answer(
-        {"root": str(store.root), "mode": store.mode, "limit": store.limit}, lambda: say(str(store.root))
-    )
+    document = {"root": str(store.root), "mode": store.mode, "limit": store.limit}
+    return CommandResult(document, lambda: print_line(str(store.root)))

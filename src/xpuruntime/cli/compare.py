@@ -1,4 +1,4 @@
-"""``xpu compare``: do engines agree on a model, or a model with another one on the same engines? Exit 1: no."""
+"""``xpu compare``: compare the outputs of engines on one model, or of two models on each engine. Exit 1 if they differ."""
 
 from __future__ import annotations
 
@@ -7,125 +7,109 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import options
-from .answer import Answer, verb
-from .console import progress, say, sentences, table, warn
+from .command import CommandResult, command
+from .console import join_sentences, print_line, print_table, print_warning, progress
 from .exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from ..numerics import Comparison
-    from ..workbench.agreement import CompareReport
+    from ..workbench.compare_report import CompareReport
 
 __all__ = ["compare"]
 
 
-@verb
+@command
 def compare(
     model: options.Model,
-    engines: options.Engines = "all",
+    engines: options.EngineListFlags,
+    session: options.SessionFlags,
+    inputs: options.InputFlags,
+    run_timeout: options.RunTimeout = None,
     reference: Annotated[
-        str | None, typer.Option("--reference", metavar="OTHER", help="Another model, on the same engines.")
+        str | None,
+        typer.Option(
+            "--reference",
+            metavar="OTHER",
+            help="Compare with this model on each engine, not engine with engine.",
+        ),
     ] = None,
     against: Annotated[
         str | None,
         typer.Option(
-            "--against", metavar="ENGINE|reference", help="Who is right; default: the first engine."
+            "--against",
+            metavar="ENGINE|reference",
+            help="Engine to compare with, or the ONNX reference evaluator. Default: the first engine.",
         ),
     ] = None,
-    samples: Annotated[int, typer.Option("--samples", min=1, help="Seeded inputs to try.")] = 3,
-    tolerance: Annotated[
-        float | None,
-        typer.Option("--tolerance", min=0, help="Largest max|d|/max|ref|; default: by precision."),
-    ] = None,
+    samples: Annotated[int, typer.Option("--samples", min=1, help="Number of generated inputs.")] = 3,
+    tolerance: options.Tolerance = None,
     reference_seconds: Annotated[
         float,
-        typer.Option("--reference-seconds", min=1, help="Time bound of --against reference, per sample."),
+        typer.Option(
+            "--reference-seconds", min=1, help="Time limit of the reference evaluator for each sample."
+        ),
     ] = 60.0,
-    device: Annotated[
-        str | None,
-        typer.Option("--device", "-d", help="Device of every engine; default: the policy's, else cpu."),
-    ] = None,
-    policy: options.Policy = None,
-    precision: options.Precision = None,
-    threads: options.Threads = None,
-    cache_dir: options.CacheDir = None,
-    compile_timeout: options.CompileTimeout = None,
-    run_timeout: options.RunTimeout = None,
-    input: options.Input = None,  # noqa: A002
-    seed: options.Seed = None,
-    shape: options.Shape = None,
-    image_size: options.ImageSize = None,
-    image_mean: options.ImageMean = "0",
-    image_std: options.ImageStd = "1",
-    image_layout: options.ImageLayout = None,
-    image_range: options.ImageRange = "0,1",
     as_json: options.AsJson = False,
-) -> Answer:
-    """Run engines on the same inputs and compare their outputs; exit 1 names the first output that differs."""
+) -> CommandResult:
+    """Run engines on the same inputs and compare their outputs. The first output that differs is named."""
     if reference is not None and against is not None:
-        raise typer.BadParameter(
-            "--reference compares engine by engine, so --against has no meaning beside it"
-        )
+        raise typer.BadParameter("--reference and --against exclude each other")
     if tolerance is not None and not tolerance < float("inf"):
         raise typer.BadParameter(f"must be a finite number; got {tolerance}", param_hint="--tolerance")
-    setup = options.setup(
-        device=device,
-        policy=policy,
-        precision=precision,
-        threads=threads,
-        cache_dir=cache_dir,
-        compile_timeout_s=compile_timeout,
-        run_timeout_s=run_timeout,
+    session_options = options.session_options(
+        session, device=engines.device, run_timeout=run_timeout
     ).with_device()
-    recipe = options.image_recipe(image_size, image_mean, image_std, image_layout, image_range)
-    given = options.inputs(input, seed, shape, recipe)
-    names, named = options.engine_list(engines)
+    source = inputs.to_inputs()
+    names, named = options.engine_list(engines.engines)
     from ..workbench.compare import REFERENCE, compare_engines
     from ..workbench.compare_models import compare_models
 
-    with progress(f"comparing {model}") as now:
+    with progress(f"comparing {model}") as update:
         if reference is not None:
-            found = compare_models(
+            report = compare_models(
                 model,
                 reference,
                 names,
                 named=named,
-                setup=setup,
-                inputs=given,
+                options=session_options,
+                inputs=source,
                 samples=samples,
                 tolerance=tolerance,
-                progress=now,
+                progress=update,
             )
         else:
-            found = compare_engines(
+            report = compare_engines(
                 model,
                 names,
                 named=named,
-                setup=setup,
-                inputs=given,
+                options=session_options,
+                inputs=source,
                 samples=samples,
                 tolerance=tolerance,
                 against=REFERENCE if against in ("reference", REFERENCE) else against,
                 reference_seconds=reference_seconds,
-                progress=now,
+                progress=update,
             )
-    return Answer(found.to_json(), lambda: _show(found), ExitCode.OK if found.ok else ExitCode.NO)
+    return CommandResult(report.to_json(), lambda: _show(report), ExitCode.OK if report.ok else ExitCode.NO)
 
 
-def _show(found: CompareReport) -> None:
-    for e in found.engines:
+def _show(report: CompareReport) -> None:
+    for e in report.engines:
         threads = f", {e['threads']} threads" if e["threads"] else ""
-        say(f"{e['engine']} {e['version']} on {e['device']}, {e['precision']}{threads}")
-    for c in found.rejected:
-        say(f"not {c.name} ({c.code.value}): {sentences(c.reason, c.do)}")
-    say(f"inputs: {found.inputs}; samples: {found.samples}")
-    say()
+        print_line(f"{e['engine']} {e['version']} on {e['device']}, {e['precision']}{threads}")
+    for c in report.rejected:
+        print_line(f"not {c.name} ({c.code.value}): {join_sentences(c.reason, c.do)}")
+    print_line(f"inputs: {report.inputs}; samples: {report.samples}")
+    print_line()
     right = ("max|d|", "max|d|/max|ref|", "cosine", "argmax equal", "tolerance")
-    for pair in found.pairs:
+    for pair in report.pairs:
         rows = [_row(c) for c in pair.outputs]
-        table(f"{pair.actual} against {pair.reference}", ("output", *right, "verdict"), rows, right=right)
-    for text in found.notes:
-        warn(text)
-    say(found.sentence)
+        print_table(
+            f"{pair.actual} against {pair.reference}", ("output", *right, "verdict"), rows, right=right
+        )
+    for text in report.notes:
+        print_warning(text)
+    print_line(report.sentence)
 
 
 def _row(c: Comparison) -> tuple[str, ...]:

@@ -1,10 +1,11 @@
-"""``xpu conformance``: what works on a device, a backend of one's own, or an engine. Exit 1: something is wrong, or nothing is right."""
+"""``xpu conformance``: run conformance suites on a device, a backend or an engine. Exit 1 if a case is wrong or none is right."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,8 +13,8 @@ import typer
 
 from ..errors import InputError
 from . import options
-from .answer import Answer, verb
-from .console import progress, say, table
+from .command import CommandResult, command
+from .console import print_line, print_table, progress
 from .exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -21,13 +22,84 @@ if TYPE_CHECKING:
 
 __all__ = ["conformance"]
 
+_MODELS = "Suite models"
+_MOST_FAILURES = 50
+_MOST_CHARACTERS = 300
 
-@verb
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSuiteFlags:
+    """Options of the suite ``models`` alone."""
+
+    only: Annotated[
+        str,
+        typer.Option(
+            "--only",
+            metavar="A,B",
+            help="Networks to run. Default: one of every family.",
+            rich_help_panel=_MODELS,
+        ),
+    ] = ""
+    precision: Annotated[
+        str,
+        typer.Option("--precision", metavar="A,B", help="Precisions to run.", rich_help_panel=_MODELS),
+    ] = "float32,float16"
+    batch: Annotated[
+        str,
+        typer.Option(
+            "--batch",
+            metavar="A,B",
+            help="Batch sizes to run; open is a symbolic batch.",
+            rich_help_panel=_MODELS,
+        ),
+    ] = "2,1,open"
+    also: Annotated[
+        str,
+        typer.Option(
+            "--also",
+            metavar="A,B",
+            help="Further devices to run in the same processes.",
+            rich_help_panel=_MODELS,
+        ),
+    ] = ""
+    seconds: Annotated[
+        float,
+        typer.Option(
+            "--seconds",
+            min=0,
+            help="Start no network after this time; 0: no limit.",
+            rich_help_panel=_MODELS,
+        ),
+    ] = 0
+    each: Annotated[
+        float,
+        typer.Option("--each", min=1, help="Time limit of one case, in seconds.", rich_help_panel=_MODELS),
+    ] = 150
+    workers: Annotated[
+        int,
+        typer.Option(
+            "--workers", min=0, help="Number of processes; 0: one per core.", rich_help_panel=_MODELS
+        ),
+    ] = 0
+    results: Annotated[
+        str | None,
+        typer.Option(
+            "--results",
+            metavar="FILE",
+            help="JSON lines file of finished cases. A later run continues from it.",
+            rich_help_panel=_MODELS,
+        ),
+    ] = None
+
+
+@command
 def conformance(
+    networks: ModelSuiteFlags,
     where: Annotated[
         str,
         typer.Argument(
-            metavar="[WHERE]", help="cpu, cuda:0, cpu:LEVEL, an engine, or package.module:Backend."
+            metavar="[WHERE]",
+            help="A device (cpu, cuda:0), a CPU level (cpu:LEVEL), an engine, or package.module:Backend.",
         ),
     ] = "cpu",
     suite: Annotated[
@@ -36,124 +108,112 @@ def conformance(
             "--suite",
             "-s",
             metavar="A,B",
-            help="nodes, ops, kernels, networks, models; repeatable; default: all but models.",
+            help="Suites: nodes, ops, kernels, networks, models. Repeatable. Default: all but models.",
         ),
     ] = None,
     target: Annotated[
         str | None,
-        typer.Option("--target", metavar="TARGET", help="Of a backend of one's own: package.module:Target."),
+        typer.Option("--target", metavar="TARGET", help="Target of your own backend: package.module:Target."),
     ] = None,
     device: Annotated[
-        str | None, typer.Option("--device", "-d", help="Of a vendor's engine; default: cpu.")
-    ] = None,
-    sample: Annotated[int, typer.Option("--sample", min=0, help="Cases of each group; 0: the usual.")] = 0,
-    jobs: Annotated[
-        int, typer.Option("--jobs", min=0, help="Compilers at once; 0: a quarter of the cores.")
-    ] = 0,
-    only: Annotated[
-        str,
-        typer.Option("--only", metavar="A,B", help="Networks of the suite models; default: every family."),
-    ] = "",
-    precision: Annotated[
-        str, typer.Option("--precision", metavar="A,B", help="Of the suite models.")
-    ] = "float32,float16",
-    batch: Annotated[str, typer.Option("--batch", metavar="A,B", help="Of the suite models.")] = "2,1,open",
-    also: Annotated[
-        str,
-        typer.Option(
-            "--also", metavar="A,B", help="Further devices of the suite models, in the same processes."
-        ),
-    ] = "",
-    seconds: Annotated[
-        float, typer.Option("--seconds", min=0, help="Begin no network after that; 0: no limit.")
-    ] = 0,
-    each: Annotated[
-        float, typer.Option("--each", min=1, help="Seconds that one case of models may take.")
-    ] = 150,
-    workers: Annotated[
-        int, typer.Option("--workers", min=0, help="Processes of the suite models; 0: one for each core.")
-    ] = 0,
-    results: Annotated[
         str | None,
-        typer.Option("--results", metavar="FILE", help="JSON lines that the suite models goes on from."),
+        typer.Option("--device", "-d", help="Device of a vendor's engine. Default: cpu."),
     ] = None,
+    sample: Annotated[
+        int, typer.Option("--sample", min=0, help="Cases of each group; 0: the suite's own number.")
+    ] = 0,
+    jobs: Annotated[
+        int, typer.Option("--jobs", min=0, help="Parallel compilers; 0: a quarter of the cores.")
+    ] = 0,
     report: Annotated[
         Path | None,
-        typer.Option("--report", metavar="FILE", help="Write an HTML page of it (extra: report)."),
+        typer.Option("--report", metavar="FILE", help="Write an HTML report (extra: report)."),
     ] = None,
-    refused: Annotated[int, typer.Option("--refused", min=0, help="Reasons of refusals to show.")] = 8,
+    refused: Annotated[int, typer.Option("--refused", min=0, help="Number of refusal reasons to show.")] = 8,
     as_json: options.AsJson = False,
-) -> Answer:
-    """Run foreign and own suites on a device, a backend or an engine: right, wrong, or refused with the reason."""
-    if (here := str(Path.cwd())) not in sys.path:  # a backend that is being written lies where one stands
+) -> CommandResult:
+    """Run conformance suites on a device, a backend or an engine. Each case is right, wrong, or refused with a reason."""
+    if (
+        here := str(Path.cwd())
+    ) not in sys.path:  # A backend in development is imported from the current folder.
         sys.path.append(here)
-    from ..testing.conformance import conformance as judge
+    from ..testing.conformance import conformance as run_suites
     from ..testing.conformance.models import Options
 
     if report is not None:
-        if report.is_dir() or not os.access(report.absolute().parent, os.W_OK):  # told now, not after hours
-            raise InputError(
-                "xpu conformance --report",
-                "no file can be written there",
-                got=str(report),
-                do="Name a file in a folder that exists and that you may write.",
-            )
-        from ..profiler.drawing import require_report_extra
-
-        require_report_extra()
-    names = _words(*(suite or ()))
-    networks = Options(
-        devices=_words(also), precisions=_words(precision), batches=_words(batch), only=_words(only), seconds=seconds, each=each, workers=workers,
-        results=results, seed=where,
-    )  # fmt: skip
-    with progress(f"judging {where}") as now:
-        found = judge(
+        _check_report(report)
+    model_options = Options(
+        devices=_words(networks.also),
+        precisions=_words(networks.precision),
+        batches=_words(networks.batch),
+        only=_words(networks.only),
+        seconds=networks.seconds,
+        each=networks.each,
+        workers=networks.workers,
+        results=networks.results,
+        seed=where,
+    )
+    with progress(f"testing {where}") as update:
+        result = run_suites(
             where,
             target=target,
             device=device,
-            suites=names,
+            suites=_words(*(suite or ())),
             sample=sample,
             jobs=jobs,
-            networks_of=networks,
-            progress=now,
+            networks_of=model_options,
+            progress=update,
         )
     if report is not None:
         from ..testing.conformance.page import write_page
 
-        write_page(report, found)
-    return Answer(found.to_json(), lambda: _show(found, refused), ExitCode.OK if found.ok else ExitCode.NO)
+        write_page(report, result)
+    code = ExitCode.OK if result.ok else ExitCode.NO
+    return CommandResult(result.to_json(), lambda: _show(result, refused), code)
+
+
+def _check_report(path: Path) -> None:
+    """Raise an error if no report can be written there. The suites may run for hours, so this comes first."""
+    if path.is_dir() or not os.access(path.absolute().parent, os.W_OK):
+        raise InputError(
+            "xpu conformance --report",
+            "no file can be written there",
+            got=str(path),
+            do="Name a file in an existing folder that you may write to.",
+        )
+    from ..profiler.drawing import require_report_extra
+
+    require_report_extra()
 
 
 def _words(*texts: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(s.strip() for text in texts for s in text.split(",") if s.strip()))
 
 
-def _show(found: ConformanceReport, reasons: int) -> None:
+def _show(result: ConformanceReport, reasons: int) -> None:
     from ..testing.conformance.finding import FAILURES
 
-    facts = found.facts
-    say(
-        f"{facts['engine']} {facts['version']} on {facts['device']}: {facts.get('target', '')} {facts['machine']}".strip()
-    )
-    say()
+    facts = result.facts
+    title = f"{facts['engine']} {facts['version']} on {facts['device']}"
+    print_line(f"{title}: {facts.get('target', '')} {facts['machine']}".strip())
+    print_line()
     right = ("cases", "right", "failed", "refused", "excused", "seconds")
-    table("", ("suite", *right), [_row(s) for s in found.suites if not s.not_run], right=right)
-    for s in found.suites:
+    print_table("", ("suite", *right), [_row(s) for s in result.suites if not s.not_run], right=right)
+    for s in result.suites:
         if s.not_run:
-            say(f"{s.suite} did not run: {s.not_run}")
-    for s in found.suites:
+            print_line(f"{s.suite} did not run: {s.not_run}")
+    for s in result.suites:
         for reason, count in s.reasons[:reasons]:
-            say(f"{s.suite}: refused {count}: {reason}")
+            print_line(f"{s.suite}: refused {count}: {reason}")
         for f in [f for f in s.findings if f.outcome == "not run"]:
-            say(f"{s.suite}: {f.case} did not run: {f.why}")
-    for s in found.suites:
-        for f in [f for f in s.findings if f.outcome in FAILURES][:50]:
-            say(
-                f"{s.suite}: {f.outcome.upper()} {f.case}{' by ' + ', '.join(f.kernels) if f.kernels else ''}: {f.why[:300]}"
-            )
-    kinds = Counter(f.outcome for f in found.wrong)
+            print_line(f"{s.suite}: {f.case} did not run: {f.why}")
+    for s in result.suites:
+        for f in [f for f in s.findings if f.outcome in FAILURES][:_MOST_FAILURES]:
+            kernels = f" by {', '.join(f.kernels)}" if f.kernels else ""
+            print_line(f"{s.suite}: {f.outcome.upper()} {f.case}{kernels}: {f.why[:_MOST_CHARACTERS]}")
+    kinds = Counter(f.outcome for f in result.wrong)
     failed = ", ".join(f"{count} {outcome}" for outcome, count in kinds.items())
-    say("nothing is wrong" if found.ok else failed or "nothing is right")
+    print_line("nothing is wrong" if result.ok else failed or "nothing is right")
 
 
 def _row(s: SuiteReport) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Where text goes and what tables look like: results on stdout, everything else on stderr, progress only on a terminal."""
+"""Output of the commands: results on stdout, notes and warnings on stderr, a progress line on stderr if that is a terminal."""
 
 from __future__ import annotations
 
@@ -12,75 +12,84 @@ from .. import printable
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["note", "out", "page", "progress", "say", "sentences", "table", "warn"]
+__all__ = [
+    "join_sentences",
+    "print_line",
+    "print_note",
+    "print_table",
+    "print_text",
+    "print_warning",
+    "progress",
+    "result_console",
+]
 
-_PIPE_WIDTH = 200  # a pipe has no width; tables there are not squeezed
+_PIPE_WIDTH = 200  # A pipe reports no width.
 
 
-def out() -> Console:
-    """The console for results. In a pipe it has no colours and is wide."""
+def result_console() -> Console:
+    """Return the console for results. In a pipe it prints no colors and has a fixed width."""
     from rich.console import Console
 
-    class OwnConsole(Console):
+    class ResultConsole(Console):
         def on_broken_pipe(self) -> None:
-            """Called where the error is handled: pass it on, since ``verb`` knows the exit code (Rich would exit with 1)."""
+            """Raise the BrokenPipeError again: ``command`` knows the exit code, while Rich would exit with 1."""
             raise
 
-    console = OwnConsole(file=sys.stdout, highlight=False, soft_wrap=False)
+    console = ResultConsole(file=sys.stdout, highlight=False, soft_wrap=False)
     if not console.is_terminal:
         console.width = _PIPE_WIDTH
     return console
 
 
-def say(text: str = "") -> None:
-    """Print one plain line on stdout: no markup, no wrapping, no control characters."""
+def print_line(text: str = "") -> None:
+    """Print one line on stdout, without markup, wrapping or control characters."""
     sys.stdout.write(printable.line(text) + "\n")
 
 
-def page(text: str) -> None:
-    """Print lines that were made one by one, so that no name in them holds a line end."""
+def print_text(text: str) -> None:
+    """Print text of several lines on stdout. The caller escapes line ends in names."""
     sys.stdout.write(printable.text(text) + "\n")
 
 
-def sentences(*parts: str) -> str:
-    """Parts as sentences of one line: each ends with a full stop, empty ones are left out."""
+def join_sentences(*parts: str) -> str:
+    """Join parts into one line. A full stop is added to parts that end in none; empty parts are dropped."""
     return " ".join(p if p.endswith((".", "!", "?", ")")) else f"{p}." for p in parts if p)
 
 
-def note(text: str) -> None:
-    """A remark on stderr."""
+def print_note(text: str) -> None:
+    """Print a note on stderr."""
     sys.stderr.write(printable.text(text) + "\n")
 
 
-def warn(text: str) -> None:
-    """A warning on stderr, one line."""
+def print_warning(text: str) -> None:
+    """Print a warning on stderr as one line."""
     sys.stderr.write(f"warning: {printable.line(text)}\n")
 
 
-def table(
+def print_table(
     title: str, columns: Iterable[str], rows: Iterable[Iterable[object]], *, right: Iterable[str] = ()
 ) -> None:
-    """Print a table without frames; columns named in ``right`` are numbers. Cells are text, never markup."""
+    """Print a table without a frame. Columns in ``right`` are right-aligned. Cells are plain text, not markup."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    numbers = set(right)
+    right_aligned = set(right)
     grid = Table(
         title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False
     )
     for column in columns:
-        grid.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+        grid.add_column(column, justify="right" if column in right_aligned else "left", overflow="fold")
     for row in rows:
         grid.add_row(*(Text("" if cell is None else printable.line(cell)) for cell in row))
-    console = out()
+    console = result_console()
     console.print(grid)
     console.print()
 
 
 @contextlib.contextmanager
 def progress(text: str) -> Iterator[Callable[[str], None]]:
-    """A line on stderr that says what is being done, on a terminal only; the yielded function changes its text."""
+    """Show a progress line on stderr if that is a terminal. Yield a function that changes its text."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return
@@ -88,4 +97,4 @@ def progress(text: str) -> Iterator[Callable[[str], None]]:
     from rich.text import Text
 
     with Console(stderr=True).status(Text(printable.line(text))) as status:
-        yield lambda now: status.update(Text(printable.line(now)))
+        yield lambda line: status.update(Text(printable.line(line)))

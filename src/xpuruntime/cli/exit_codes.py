@@ -1,4 +1,4 @@
-"""The exit codes of ``xpu``: one table, documented in docs/command-line.md and tested against it."""
+"""The table of exit codes. docs/command-line.md repeats it, and a test compares both."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["MEANINGS", "ExitCode"]
 
 
 class ExitCode(enum.IntEnum):
-    """What a script may branch on. Errors carry theirs in ``XpuError.exit_code``."""
+    """The exit codes of ``xpu``. ``XpuError.exit_code`` is the code of an error."""
 
     OK = 0
     NO = 1
@@ -26,17 +26,17 @@ class ExitCode(enum.IntEnum):
 
 
 MEANINGS: dict[ExitCode, str] = {
-    ExitCode.OK: "it worked, or the answer is yes",
-    ExitCode.NO: "the answer is no: compare found a difference, bench or conformance a wrong output, doctor a problem, cache damage",
-    ExitCode.USAGE: "the command line itself is wrong: unknown verb or option, a value that cannot be read",
-    ExitCode.MODEL: "the model is not usable: missing, not a model, truncated, unsafe external data",
-    ExitCode.INPUT: "an input is not usable: wrong name, dtype, rank, shape, or a file that holds no array",
-    ExitCode.POLICY: "a policy is not usable: file, option or environment",
-    ExitCode.UNAVAILABLE: "what was named cannot be had: engine, device, precision or kernel; the decision says why",
-    ExitCode.STRICT: "--strict, and the evidence does not confirm the plan",
+    ExitCode.OK: "success, or the answer is yes",
+    ExitCode.NO: "the answer is no: compare found a difference, bench or conformance a wrong output, doctor a problem, cache a damaged entry",
+    ExitCode.USAGE: "invalid command line: unknown command or option, or a value that cannot be parsed",
+    ExitCode.MODEL: "invalid model: missing, not a model, truncated, unsafe external data",
+    ExitCode.INPUT: "invalid input: wrong name, dtype, rank or shape, or a file that holds no array",
+    ExitCode.POLICY: "invalid policy: file, option or environment",
+    ExitCode.UNAVAILABLE: "a named engine, device, precision or kernel is not available; the decision says why",
+    ExitCode.STRICT: "--strict: the run does not confirm the plan",
     ExitCode.FAILED: "an engine failed to build or to run the model",
-    ExitCode.FILE: "a file or folder cannot be read or written: the store, --output, stdout, a damaged file of ours",
-    ExitCode.INTERNAL: "a fault in xpuruntime itself; XPU_DEBUG=1 shows where",
+    ExitCode.FILE: "a file or folder cannot be read or written: the store, --output, stdout, or a damaged file of xpuruntime",
+    ExitCode.INTERNAL: "a bug in xpuruntime; XPU_DEBUG=1 shows the traceback",
     ExitCode.INTERRUPTED: "interrupted from the keyboard",
-    ExitCode.PIPE: "whoever read the output left early, as head does; nothing is said about it",
+    ExitCode.PIPE: "the reader of stdout closed it early, as head does; nothing is printed about it",
 }

@@ -1,4 +1,4 @@
-"""``xpu explain``: what would run, every rejected candidate, and why; exit 6 with the decision when nothing can be had."""
+"""``xpu explain``: show what would run, and the reason of every rejected candidate. Exit 6 if nothing can run the model."""
 
 from __future__ import annotations
 
@@ -10,50 +10,33 @@ import typer
 
 from ..errors import UnavailableError
 from . import options
-from .answer import Answer, verb
-from .console import page, progress
+from .command import CommandResult, command
+from .console import print_text, progress
 from .exit_codes import ExitCode
 
 __all__ = ["explain"]
 
 
-@verb
+@command
 def explain(
     model: options.Model,
-    engine: options.Engine = None,
-    device: options.Device = None,
-    policy: options.Policy = None,
-    fp16: options.Fp16 = False,
-    precision: options.Precision = None,
-    strict: options.Strict = None,
-    threads: options.Threads = None,
-    cache_dir: options.CacheDir = None,
-    compile_timeout: options.CompileTimeout = None,
-    allow_fallback: options.AllowFallback = None,
+    engine: options.EngineFlags,
+    session: options.SessionFlags,
     nodes: Annotated[bool, typer.Option("--nodes", help="List every node with its region.")] = False,
-    save: Annotated[Path | None, typer.Option("--save", metavar="PLAN.json", help="Write the plan.")] = None,
+    save: Annotated[
+        Path | None, typer.Option("--save", metavar="PLAN.json", help="Write the plan to a file.")
+    ] = None,
     as_json: options.AsJson = False,
-) -> Answer:
-    """Show what would run and why: the choice, every rejected candidate with its reason, the plan."""
-    setup = options.setup(
-        engine=engine,
-        device=device,
-        policy=policy,
-        fp16=fp16,
-        precision=precision,
-        strict=strict,
-        threads=threads,
-        cache_dir=cache_dir,
-        allow_fallback=allow_fallback,
-        compile_timeout_s=compile_timeout,
-    )
+) -> CommandResult:
+    """Show what would run and why: the chosen engine, every rejected candidate with its reason, and the plan."""
+    session_options = options.session_options(session, engine=engine)
     try:
-        with progress(f"planning {model}"), setup.open(_to_plan(model)) as session:
-            plan = session.plan
+        with progress(f"planning {model}"), session_options.open(_without_code(model)) as opened:
+            plan = opened.plan
     except UnavailableError as error:
         if error.decision is None:
             raise
-        return _refused(error)
+        return _unavailable(error)
     if save is not None:
         _save(save, plan.to_json())
     chosen = plan.decision("engine")
@@ -63,18 +46,18 @@ def explain(
         "plan": plan.to_json(),
         "error": None,
     }
-    return Answer(document, lambda: page(plan.explain(nodes=nodes)))
+    return CommandResult(document, lambda: print_text(plan.explain(nodes=nodes)))
 
 
-def _to_plan(model: str) -> Any:
-    """Return the model; a compiled program as one whose native code is not loaded."""
-    from ..inference.programs import is_program, open_program
+def _without_code(model: str) -> Any:
+    """Return the model. A compiled program is marked so that opening it loads none of its native code."""
+    from ..inference.models.programs import is_program, open_program
 
     return replace(open_program(model), plan_only=True) if is_program(model) else model
 
 
-def _refused(error: UnavailableError) -> Answer:
-    """Nothing can be had, and that is the explanation: the decision on stdout, the exit code of the error."""
+def _unavailable(error: UnavailableError) -> CommandResult:
+    """Return the decision of a failed selection as the result, with the error's exit code."""
     decision = error.decision
     assert decision is not None
     document = {
@@ -85,10 +68,10 @@ def _refused(error: UnavailableError) -> Answer:
     }
 
     def show() -> None:
-        page(decision.explain())
-        page(str(error))
+        print_text(decision.explain())
+        print_text(str(error))
 
-    return Answer(document, show, ExitCode(error.exit_code))
+    return CommandResult(document, show, ExitCode(error.exit_code))
 
 
 def _save(path: Path, plan: dict[str, Any]) -> None:

@@ -1,22 +1,22 @@
-"""``xpu inspect PROGRAM.npubin``: entry points, calls, memory, binaries, decisions; the text of a kernel; an ONNX graph for viewers."""
+"""``xpu inspect PROGRAM.npubin``: entry points, kernel calls, memory, binaries, decisions and source; the export for viewers."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .answer import Answer
-from .console import note, page, say, table
+from .command import CommandResult
+from .console import print_line, print_note, print_table, print_text
 
 if TYPE_CHECKING:
     from ..program.program import EntryPoint, ExecutionPlan
     from ..workbench.program_report import ProgramReport
 
-__all__ = ["answer", "many", "size_text"]
+__all__ = ["count_text", "describe", "size_text"]
 
 
-def answer(path: str, *, buffers: bool, source: str, export: Path | None, entry: str) -> Answer:
-    """What the verb says of a program."""
+def describe(path: str, *, buffers: bool, source: str, export: Path | None, entry: str) -> CommandResult:
+    """Return the description of a program, or the source of a kernel; write the export if there is one. Raise FormatError, InputError."""
     from ..workbench.program_report import kernel_sources, read_program
 
     report = read_program(path)
@@ -27,26 +27,28 @@ def answer(path: str, *, buffers: bool, source: str, export: Path | None, entry:
         write_program_onnx(report.program, export, entry)
     if source:
         texts = [{"target": t, "symbol": s, "text": c} for t, s, c in kernel_sources(report.program, source)]
-        return Answer({"program": report.program.name, "source": texts}, lambda: _show_source(texts))
+        return CommandResult({"program": report.program.name, "source": texts}, lambda: _show_source(texts))
     document = report.to_json()
     if entry:
         document["entries"] = [e for e in document["entries"] if e["name"] == entry]
     if export is not None:
         document["export"] = str(export)
-    return Answer(document, lambda: _show(report, buffers, export, entry))
+    return CommandResult(document, lambda: _show(report, buffers, export, entry))
 
 
 def _show_source(texts: list[dict[str, str]]) -> None:
     for text in texts:
-        say(f"// {text['symbol']} ({text['target']})")
-        page(text["text"])
+        print_line(f"// {text['symbol']} ({text['target']})")
+        print_text(text["text"])
 
 
 def _show(report: ProgramReport, buffers: bool, export: Path | None, entry: str) -> None:
     p = report.program
-    say(f"{p.name}: program of {many(len(p.entries), 'entry point')}, {size_text(report.size_bytes)}")
-    say(f"built from sha256 {p.digest}" if p.digest else "built from an unnamed source")
-    say()
+    print_line(
+        f"{p.name}: program of {count_text(len(p.entries), 'entry point')}, {size_text(report.size_bytes)}"
+    )
+    print_line(f"built from sha256 {p.digest}" if p.digest else "built from an unnamed source")
+    print_line()
     for point in p.entries:
         if not entry or point.name == entry:
             _show_entry(point, buffers)
@@ -54,28 +56,28 @@ def _show(report: ProgramReport, buffers: bool, export: Path | None, entry: str)
     rows = [
         (b.target, b.format, size_text(len(b.data)), len(b.symbols), ", ".join(b.requires) or "nothing", b.compiler) for b in p.binaries
     ]  # fmt: skip
-    table(
+    print_table(
         "Binaries",
-        ("target", "format", "size", "functions", "needs", "made by"),
+        ("target", "format", "size", "functions", "requires", "compiler"),
         rows,
         right=("size", "functions"),
     )
     if p.decisions:
-        say("Decisions")
+        print_line("Decisions")
         for decision in p.decisions:
             for line in decision.explain().splitlines():
-                say("  " + line)
+                print_line("  " + line)
     if export is not None:
-        note(f"wrote {export}")
+        print_note(f"wrote {export}")
 
 
 def _show_entry(point: EntryPoint, buffers: bool) -> None:
     symbols = ", ".join(f"{k}={v}" for k, v in point.symbols.items())
-    say(f"entry point {point.name}{f' ({symbols})' if symbols else ''}")
+    print_line(f"entry point {point.name}{f' ({symbols})' if symbols else ''}")
     rows = [("input", s.name, str(s)) for s in point.inputs] + [
         ("output", s.name, str(s)) for s in point.outputs
     ]
-    table("", ("", "name", "spec"), rows)
+    print_table("", ("", "name", "spec"), rows)
     for i, plan in enumerate(point.plans):
         _show_plan(plan, f"{point.name}, choice {i + 1} of {len(point.plans)}: {plan.target}", buffers)
 
@@ -87,58 +89,60 @@ def _show_plan(plan: ExecutionPlan, title: str, buffers: bool) -> None:
         (i, c.kernel, c.library or c.symbol, c.tasks, _count(c.flops), size_text(c.bytes), " ".join(c.ops), ", ".join(c.nodes))
         for i, c in enumerate(plan.calls)
     ]  # fmt: skip
-    columns = ("", "kernel", "function", "tasks", "flop", "moves", "ops", "nodes")
-    table(f"Calls of {title}", columns, calls, right=("", "tasks", "flop", "moves"))
+    columns = ("", "kernel", "function", "tasks", "flop", "memory", "ops", "nodes")
+    print_table(f"Calls of {title}", columns, calls, right=("", "tasks", "flop", "memory"))
     flops, moved = sum(c.flops for c in plan.calls), sum(c.bytes for c in plan.calls)
-    say(
-        f"{many(len(plan.calls), 'call')}, {_count(flops)} flop, {size_text(moved)} moved at least, {many(plan.batch, 'call')} per submission"
+    print_line(
+        f"{count_text(len(plan.calls), 'call')}, {_count(flops)} flop, at least {size_text(moved)} of memory traffic, {count_text(plan.batch, 'call')} per submission"
     )
     own = max((c.scratch_bytes for c in plan.calls), default=0)
-    say(
-        f"arena {size_text(plan.arena_bytes)} (peak of what lives {size_text(peak_bytes(plan))}), {size_text(own)} more per thread"
+    print_line(
+        f"arena {size_text(plan.arena_bytes)} (peak use {size_text(peak_bytes(plan))}), {size_text(own)} of scratch per thread"
     )
-    say()
+    print_line()
     if buffers:
         rows = [
             (b.name, b.kind.value, str(b.spec), b.size_bytes, "" if b.root == b.name else b.root, b.offset, f"{b.first} to {b.last}")
             for b in plan.buffers
         ]  # fmt: skip
-        names = ("name", "kind", "spec", "bytes", "lies in", "at", "calls")
-        table("Buffers", names, rows, right=("bytes", "at"))
+        names = ("name", "kind", "spec", "bytes", "inside", "offset", "calls")
+        print_table("Buffers", names, rows, right=("bytes", "offset"))
 
 
 def _show_weights(report: ProgramReport) -> None:
     p = report.program
-    of_model = sum(w.spec.size_bytes or 0 for w in p.weights)
-    made = sum(r.spec.size_bytes or 0 for r in p.recipes)
-    inside = sum(len(w.data) for w in p.weights if w.data is not None)
+    model_bytes = sum(w.spec.size_bytes or 0 for w in p.weights)
+    buffer_bytes = sum(r.spec.size_bytes or 0 for r in p.recipes)
+    embedded = sum(len(w.data) for w in p.weights if w.data is not None)
     files = ", ".join(sorted({w.file for w in p.weights if w.file}))
-    where = [f"{size_text(inside)} in this file"] if inside else []
-    where += [f"the rest in {files}"] if files and inside else [f"in {files}"] if files else []
+    where = [f"{size_text(embedded)} in this file"] if embedded else []
+    where += [f"the rest in {files}"] if files and embedded else [f"in {files}"] if files else []
     places = f" ({', '.join(where)})" if where else ""
-    say(f"{many(len(p.weights), 'weight')} of the model, {size_text(of_model)}{places}")
-    say(f"{many(len(p.recipes), 'weight buffer')} made of them, {size_text(made)}")
+    print_line(f"{count_text(len(p.weights), 'weight')} of the model, {size_text(model_bytes)}{places}")
+    print_line(f"{count_text(len(p.recipes), 'weight buffer')} prepared from them, {size_text(buffer_bytes)}")
     if p.states:
-        say(f"{many(len(p.states), 'state')}, {size_text(sum(s.spec.size_bytes or 0 for s in p.states))}")
-    say()
+        print_line(
+            f"{count_text(len(p.states), 'state')}, {size_text(sum(s.spec.size_bytes or 0 for s in p.states))}"
+        )
+    print_line()
 
 
-def many(count: int, word: str) -> str:
-    """``1 call``, ``2 calls``."""
+def count_text(count: int, word: str) -> str:
+    """Return a count with its noun: ``1 call``, ``2 calls``."""
     return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
 def size_text(count: int) -> str:
-    """Bytes for people: 4 significant digits, binary units."""
-    for unit, least in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if count >= least:
-            return f"{count / least:.4g} {unit}"
+    """Return a byte count with 4 significant digits and a binary unit."""
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= size:
+            return f"{count / size:.4g} {unit}"
     return f"{count} B"
 
 
 def _count(count: int) -> str:
-    """A count for people: ``1.2 G``."""
-    for unit, least in (("G", 10**9), ("M", 10**6), ("k", 10**3)):
-        if count >= least:
-            return f"{count / least:.4g} {unit}"
+    """Return a count with 4 significant digits and a decimal unit: ``1.2 G``."""
+    for unit, size in (("G", 10**9), ("M", 10**6), ("k", 10**3)):
+        if count >= size:
+            return f"{count / size:.4g} {unit}"
     return str(count)

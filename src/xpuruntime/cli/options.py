@@ -1,248 +1,365 @@
-"""The options that verbs share, each defined once, and the small languages in them (NAME=SIZE, 1,2,3)."""
+"""Options that several commands share. Each is defined once; a group of them is a dataclass, which ``command`` expands.
+
+The module also parses the values with a syntax of their own, such as ``NAME=SIZE`` and ``0.5,0.5,0.5``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from ..engines import ENGINES, lookup
+
 if TYPE_CHECKING:
     from ..workbench.inputs import ImageRecipe, Inputs
-    from ..workbench.setup import Setup
+    from ..workbench.session_options import SessionOptions
 
 __all__ = [
-    "AllowFallback",
+    "FILES_OF_FORMATS",
     "AsJson",
     "CacheDir",
-    "CompileTimeout",
     "Device",
-    "Engine",
-    "Engines",
-    "Fp16",
-    "ImageLayout",
-    "ImageMean",
-    "ImageRange",
-    "ImageSize",
-    "ImageStd",
-    "Input",
+    "EngineFlags",
+    "EngineListFlags",
+    "InputFlags",
     "Model",
-    "Output",
     "Policy",
     "Precision",
     "RunTimeout",
-    "Seed",
+    "SessionFlags",
     "Shape",
-    "Strict",
     "Threads",
+    "Tolerance",
+    "Verbose",
     "engine_list",
-    "image_recipe",
-    "inputs",
-    "numbers",
-    "setup",
-    "sizes",
+    "parse_numbers",
+    "parse_sizes",
+    "session_options",
 ]
 
-_RUN, _IN = "What runs it", "Inputs"
+_RUN, _IN = "Engine and session", "Inputs"
 
-Model: TypeAlias = Annotated[
-    str, typer.Argument(metavar="MODEL", help="An .onnx file or an OpenVINO .xml file.")
-]
-AsJson: TypeAlias = Annotated[
-    bool, typer.Option("--json", help="One JSON document on stdout, nothing else there.")
-]
-Output: TypeAlias = Annotated[
-    Path | None, typer.Option("--output", "-o", metavar="FILE.npz", help="Write the outputs.")
-]
+FILES_OF_FORMATS = {
+    "onnx": "an ONNX model (.onnx)",
+    "openvino-ir": "an OpenVINO model (.xml)",
+    "program": "a compiled program (.npubin)",
+}
+"""The model formats of engines that are files, as help texts name them."""
 
-Engine: TypeAlias = Annotated[
-    str | None, typer.Option("--engine", "-e", help="onnxruntime, openvino or auto.", rich_help_panel=_RUN)
-]
-Engines: TypeAlias = Annotated[
-    str, typer.Option("--engines", "-e", metavar="all|A,B", help="Engines to take.", rich_help_panel=_RUN)
+
+def _model_files() -> str:
+    """Return the kinds of model files that the built-in engines read, as one clause."""
+    formats = dict.fromkeys(f for name in ENGINES for f in lookup(name).formats)
+    *first, last = (FILES_OF_FORMATS[f] for f in formats if f in FILES_OF_FORMATS)
+    text = f"{', '.join(first)} or {last}."
+    return text[0].upper() + text[1:]
+
+
+# ── single options ──
+
+Model: TypeAlias = Annotated[str, typer.Argument(metavar="MODEL", help=_model_files())]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+Verbose: TypeAlias = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Show paths, full reasons and advice.")
 ]
 Device: TypeAlias = Annotated[
-    str | None, typer.Option("--device", "-d", help="cpu, cuda:0, gpu, npu, auto.", rich_help_panel=_RUN)
+    str | None,
+    typer.Option("--device", "-d", help="Device: cpu, cuda:0, gpu, npu or auto.", rich_help_panel=_RUN),
 ]
 Policy: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--policy", metavar="FILE", help="Policy file, YAML or JSON.", rich_help_panel=_RUN),
-]
-Fp16: TypeAlias = Annotated[
-    bool,
-    typer.Option(
-        "--fp16", help="float16 where the engine can; else the model's own, and said.", rich_help_panel=_RUN
-    ),
+    typer.Option("--policy", metavar="FILE", help="Policy file (YAML or JSON).", rich_help_panel=_RUN),
 ]
 Precision: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        "--precision", help="float32, float16, bfloat16, int8: had, or an error.", rich_help_panel=_RUN
-    ),
-]
-Strict: TypeAlias = Annotated[
-    bool | None,
-    typer.Option(
-        "--strict/--no-strict", help="Anything that deviates from the plan is an error.", rich_help_panel=_RUN
+        "--precision",
+        help="Required precision: float32, float16, bfloat16 or int8. Fail if the engine does not support it.",
+        rich_help_panel=_RUN,
     ),
 ]
 Threads: TypeAlias = Annotated[
     int | None,
-    typer.Option("--threads", min=1, help="CPU threads; default: all usable.", rich_help_panel=_RUN),
+    typer.Option(
+        "--threads", min=1, help="Number of CPU threads. Default: all usable cores.", rich_help_panel=_RUN
+    ),
 ]
 CacheDir: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--cache-dir", help="Folder of the store; default: XPU_CACHE_DIR.", rich_help_panel=_RUN),
-]
-AllowFallback: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--allow-fallback",
-        metavar="DEVICE",
-        help="May take over, in order; repeatable.",
-        rich_help_panel=_RUN,
-    ),
+    typer.Option("--cache-dir", help="Folder of the store. Default: XPU_CACHE_DIR.", rich_help_panel=_RUN),
 ]
 CompileTimeout: TypeAlias = Annotated[
     float | None,
     typer.Option(
         "--compile-timeout",
         metavar="SECONDS",
-        help="Longest time to compile; then it is ended, an error or the next fallback.",
+        help="Stop compiling after this time; then try the next fallback or fail.",
         rich_help_panel=_RUN,
     ),
 ]
 RunTimeout: TypeAlias = Annotated[
     float | None,
     typer.Option(
-        "--run-timeout",
-        metavar="SECONDS",
-        help="Longest time of one run; then it is ended, and an error.",
-        rich_help_panel=_RUN,
-    ),
-]
-
-Input: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--input",
-        "-i",
-        metavar="[NAME=]FILE",
-        help=".npy, .png, .jpg for one input; .npz for all; repeatable. Without: a seeded recipe.",
-        rich_help_panel=_IN,
-    ),
-]
-Seed: TypeAlias = Annotated[
-    int | None,
-    typer.Option(
-        "--seed", min=0, help="Seed of inputs that no file gives (0 without files).", rich_help_panel=_IN
+        "--run-timeout", metavar="SECONDS", help="Stop a run after this time and fail.", rich_help_panel=_RUN
     ),
 ]
 Shape: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
-        "--shape", metavar="NAME=SIZE", help="Size of a symbolic dim; repeatable.", rich_help_panel=_IN
+        "--shape", metavar="NAME=SIZE", help="Size of a symbolic dimension. Repeatable.", rich_help_panel=_IN
     ),
 ]
-ImageSize: TypeAlias = Annotated[
-    str | None,
-    typer.Option("--image-size", metavar="N|HxW", help="Default: the model's.", rich_help_panel=_IN),
-]
-ImageMean: TypeAlias = Annotated[
-    str,
+Tolerance: TypeAlias = Annotated[
+    float | None,
     typer.Option(
-        "--image-mean", metavar="M[,M,M]", help="Subtracted after --image-range.", rich_help_panel=_IN
-    ),
-]
-ImageStd: TypeAlias = Annotated[
-    str,
-    typer.Option("--image-std", metavar="S[,S,S]", help="Divided by, after the mean.", rich_help_panel=_IN),
-]
-ImageLayout: TypeAlias = Annotated[
-    str | None,
-    typer.Option("--image-layout", metavar="nchw|nhwc", help="Default: from the shape.", rich_help_panel=_IN),
-]
-ImageRange: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        "--image-range", metavar="LOW,HIGH", help="What bytes 0 and 255 become.", rich_help_panel=_IN
+        "--tolerance", min=0, help="Largest allowed max|d|/max|ref| of an output. Default: by precision."
     ),
 ]
 
 
-def sizes(given: Sequence[str] | None, option: str = "--shape") -> dict[str, int]:
-    """``["n=2", "seq=128"]`` -> {"n": 2, "seq": 128}. Raises typer.BadParameter."""
-    found: dict[str, int] = {}
-    for text in given or ():
+# ── groups of options ──
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFlags:
+    """The engine and the device of one session."""
+
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            "--engine",
+            "-e",
+            help=f"Engine: {', '.join(ENGINES)} or auto (the fastest one).",
+            rich_help_panel=_RUN,
+        ),
+    ] = None
+    device: Device = None
+    allow_fallback: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-fallback",
+            metavar="DEVICE",
+            help="Device to fall back to, tried in order. Repeatable.",
+            rich_help_panel=_RUN,
+        ),
+    ] = None
+    fp16: Annotated[
+        bool,
+        typer.Option(
+            "--fp16",
+            help="Use float16 where the engine supports it; otherwise warn.",
+            rich_help_panel=_RUN,
+        ),
+    ] = False
+    strict: Annotated[
+        bool | None,
+        typer.Option(
+            "--strict/--no-strict",
+            help="Fail if anything runs differently from the plan.",
+            rich_help_panel=_RUN,
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineListFlags:
+    """The engines that are compared, and the device of all of them."""
+
+    engines: Annotated[
+        str,
+        typer.Option(
+            "--engines",
+            "-e",
+            metavar="all|A,B",
+            help=f"Engines, separated by commas ({', '.join(ENGINES)}), or all.",
+            rich_help_panel=_RUN,
+        ),
+    ] = "all"
+    device: Annotated[
+        str | None,
+        typer.Option(
+            "--device",
+            "-d",
+            help="Device of every engine. Default: the policy's device, else cpu.",
+            rich_help_panel=_RUN,
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionFlags:
+    """Options of every session, whichever engine runs it."""
+
+    policy: Policy = None
+    precision: Precision = None
+    threads: Threads = None
+    cache_dir: CacheDir = None
+    compile_timeout: CompileTimeout = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputFlags:
+    """The inputs of a model: files, generated arrays, and how an image becomes a tensor."""
+
+    files: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input",
+            "-i",
+            metavar="[NAME=]FILE",
+            help="A .npy, .png or .jpg file for one input, or a .npz file for all. Repeatable. Default: generated inputs.",
+            rich_help_panel=_IN,
+        ),
+    ] = None
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            "--seed", min=0, help="Seed of generated inputs. Default without --input: 0.", rich_help_panel=_IN
+        ),
+    ] = None
+    shape: Shape = None
+    image_size: Annotated[
+        str | None,
+        typer.Option(
+            "--image-size",
+            metavar="N|HxW",
+            help="Resize images to this size. Default: the model's size.",
+            rich_help_panel=_IN,
+        ),
+    ] = None
+    image_mean: Annotated[
+        str,
+        typer.Option(
+            "--image-mean",
+            metavar="M[,M,M]",
+            help="Mean to subtract from pixels, after --image-range.",
+            rich_help_panel=_IN,
+        ),
+    ] = "0"
+    image_std: Annotated[
+        str,
+        typer.Option(
+            "--image-std",
+            metavar="S[,S,S]",
+            help="Standard deviation to divide by, after the mean.",
+            rich_help_panel=_IN,
+        ),
+    ] = "1"
+    image_layout: Annotated[
+        str | None,
+        typer.Option(
+            "--image-layout",
+            metavar="nchw|nhwc",
+            help="Axis order of images. Default: derived from the input's shape.",
+            rich_help_panel=_IN,
+        ),
+    ] = None
+    image_range: Annotated[
+        str,
+        typer.Option(
+            "--image-range",
+            metavar="LOW,HIGH",
+            help="Values of the bytes 0 and 255.",
+            rich_help_panel=_IN,
+        ),
+    ] = "0,1"
+
+    def to_inputs(self) -> Inputs:
+        """Return the inputs. Raise typer.BadParameter."""
+        from ..workbench.inputs import Inputs
+
+        return Inputs(tuple(self.files or ()), self.seed, parse_sizes(self.shape), self._image_recipe())
+
+    def _image_recipe(self) -> ImageRecipe:
+        from ..workbench.inputs import ImageRecipe
+
+        size: tuple[int, int] | None = None
+        if self.image_size is not None:
+            parts = self.image_size.lower().split("x")
+            if not (len(parts) in (1, 2) and all(p.isdecimal() and int(p) > 0 for p in parts)):
+                raise typer.BadParameter(
+                    f"write one number, or HEIGHTxWIDTH; got {self.image_size!r}", param_hint="--image-size"
+                )
+            size = (int(parts[0]), int(parts[-1]))
+        layout = None if self.image_layout is None else self.image_layout.lower()
+        if layout not in (None, "nchw", "nhwc"):
+            raise typer.BadParameter(
+                f"must be nchw or nhwc; got {self.image_layout!r}", param_hint="--image-layout"
+            )
+        std = parse_numbers(self.image_std, "--image-std", (1, 3))
+        if 0.0 in std:
+            raise typer.BadParameter("must not be zero", param_hint="--image-std")
+        low, high = parse_numbers(self.image_range, "--image-range", (2,))
+        mean = parse_numbers(self.image_mean, "--image-mean", (1, 3))
+        return ImageRecipe(size, mean, std, layout, (low, high))
+
+
+def session_options(
+    session: SessionFlags,
+    *,
+    engine: EngineFlags | None = None,
+    device: str | None = None,
+    run_timeout: float | None = None,
+) -> SessionOptions:
+    """Return the options of a session. ``device`` is used where no ``engine`` is given."""
+    from ..workbench.session_options import SessionOptions
+
+    one = engine or EngineFlags(device=device)
+    return SessionOptions(
+        engine=one.engine,
+        device=one.device,
+        policy=session.policy,
+        fp16=one.fp16,
+        precision=session.precision,
+        strict=one.strict,
+        threads=session.threads,
+        cache_dir=session.cache_dir,
+        allow_fallback=tuple(d for text in one.allow_fallback or () for d in text.split(",")),
+        compile_timeout_s=session.compile_timeout,
+        run_timeout_s=run_timeout,
+    )
+
+
+# ── values ──
+
+
+def parse_sizes(values: Sequence[str] | None, option: str = "--shape") -> dict[str, int]:
+    """Parse ``["n=2", "seq=128"]`` into ``{"n": 2, "seq": 128}``. Raise typer.BadParameter."""
+    sizes: dict[str, int] = {}
+    for text in values or ():
         name, equals, size = text.rpartition("=")
         if not (equals and name and size.isdecimal()):
             raise typer.BadParameter(f"write NAME=SIZE with a whole number; got {text!r}", param_hint=option)
-        if found.setdefault(name, int(size)) != int(size):
+        if sizes.setdefault(name, int(size)) != int(size):
             raise typer.BadParameter(f"{name!r} is given twice; got {text!r}", param_hint=option)
-    return found
+    return sizes
 
 
-def numbers(text: str, option: str, counts: Sequence[int]) -> tuple[float, ...]:
-    """``"0.5,0.5,0.5"`` -> floats, as many as one of ``counts``. Raises typer.BadParameter."""
+def parse_numbers(text: str, option: str, counts: Sequence[int]) -> tuple[float, ...]:
+    """Parse ``"0.5,0.5,0.5"`` into floats; their number must be one of ``counts``. Raise typer.BadParameter."""
     try:
         values = tuple(float(part) for part in text.split(","))
     except ValueError:
         values = ()
     if len(values) not in counts or not all(abs(v) < float("inf") for v in values):
-        wanted = " or ".join(map(str, counts))
+        allowed = " or ".join(map(str, counts))
         raise typer.BadParameter(
-            f"write {wanted} numbers with commas between; got {text!r}", param_hint=option
+            f"write {allowed} numbers separated by commas; got {text!r}", param_hint=option
         )
     return values
 
 
 def engine_list(text: str) -> tuple[tuple[str, ...], bool]:
-    """``"all"`` -> (every engine there is, False); ``"a,b"`` -> (("a", "b"), True): named ones must be had."""
+    """Parse ``--engines`` into names and whether the user named them. Named engines must be available. Raise typer.BadParameter."""
     if text.strip().lower() == "all":
         from ..engines import engine_names
 
         return engine_names(), False
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not names:
-        raise typer.BadParameter("name engines with commas between, or say all", param_hint="--engines")
+        raise typer.BadParameter("name engines separated by commas, or write all", param_hint="--engines")
     return names, True
-
-
-def setup(**given: Any) -> Setup:
-    """The options of "What runs it" as one value."""
-    from ..workbench.setup import Setup
-
-    fallback = tuple(d for text in given.pop("allow_fallback", None) or () for d in text.split(","))
-    return Setup(allow_fallback=fallback, **given)
-
-
-def image_recipe(size: str | None, mean: str, std: str, layout: str | None, scale: str) -> ImageRecipe:
-    """The --image options as one value. Raises typer.BadParameter."""
-    from ..workbench.inputs import ImageRecipe
-
-    height_width: tuple[int, int] | None = None
-    if size is not None:
-        parts = size.lower().split("x")
-        if not (len(parts) in (1, 2) and all(p.isdecimal() and int(p) > 0 for p in parts)):
-            raise typer.BadParameter(
-                f"write one number, or HEIGHTxWIDTH; got {size!r}", param_hint="--image-size"
-            )
-        height_width = (int(parts[0]), int(parts[-1]))
-    if layout is not None and layout.lower() not in ("nchw", "nhwc"):
-        raise typer.BadParameter(f"is nchw or nhwc; got {layout!r}", param_hint="--image-layout")
-    divisor = numbers(std, "--image-std", (1, 3))
-    if 0.0 in divisor:
-        raise typer.BadParameter("must not be zero", param_hint="--image-std")
-    low, high = numbers(scale, "--image-range", (2,))
-    means = numbers(mean, "--image-mean", (1, 3))
-    return ImageRecipe(height_width, means, divisor, None if layout is None else layout.lower(), (low, high))
-
-
-def inputs(
-    files: Sequence[str] | None, seed: int | None, shape: Sequence[str] | None, image: ImageRecipe
-) -> Inputs:
-    """The options of "Inputs" as one value. Raises typer.BadParameter."""
-    from ..workbench.inputs import Inputs
-
-    return Inputs(tuple(files or ()), seed, sizes(shape), image)

@@ -1,4 +1,4 @@
-"""``xpu run``: run a model once and show what came out; on request the receipt of what ran, and the outputs as a file."""
+"""``xpu run``: run a model once. Print its outputs and, if requested, a receipt; write outputs and a trace to files."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import options
-from .answer import Answer, verb
-from .console import note, page, progress, say, table
+from .command import CommandResult, command
+from .console import print_line, print_note, print_table, print_text, progress
 
 if TYPE_CHECKING:
     from ..workbench.outputs import OutputSummary
@@ -18,109 +18,92 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 
-@verb
+@command
 def run(
     model: options.Model,
-    engine: options.Engine = None,
-    device: options.Device = None,
-    policy: options.Policy = None,
-    fp16: options.Fp16 = False,
-    precision: options.Precision = None,
-    strict: options.Strict = None,
-    threads: options.Threads = None,
-    cache_dir: options.CacheDir = None,
-    compile_timeout: options.CompileTimeout = None,
+    engine: options.EngineFlags,
+    session: options.SessionFlags,
+    inputs: options.InputFlags,
     run_timeout: options.RunTimeout = None,
-    allow_fallback: options.AllowFallback = None,
-    input: options.Input = None,  # noqa: A002  (the option's name is the parameter's)
-    seed: options.Seed = None,
-    shape: options.Shape = None,
-    image_size: options.ImageSize = None,
-    image_mean: options.ImageMean = "0",
-    image_std: options.ImageStd = "1",
-    image_layout: options.ImageLayout = None,
-    image_range: options.ImageRange = "0,1",
-    output: options.Output = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE.npz", help="Write the outputs to a file.")
+    ] = None,
     top_k: Annotated[
-        int, typer.Option("--top-k", min=0, help="Largest K entries of each output's last axis.")
+        int,
+        typer.Option("--top-k", min=0, help="Show the K largest entries along the last axis of each output."),
     ] = 0,
-    receipt: Annotated[bool, typer.Option("--receipt", help="Show what ran, with times per step.")] = False,
+    receipt: Annotated[
+        bool, typer.Option("--receipt", help="Show what ran, with the time of each step.")
+    ] = False,
     trace: Annotated[
-        Path | None, typer.Option("--trace", help="Write the run as a Chrome trace: FILE.json.")
+        Path | None,
+        typer.Option("--trace", metavar="FILE.json", help="Write the run as a Chrome trace."),
     ] = None,
     as_json: options.AsJson = False,
-) -> Answer:
-    """Run a model once: outputs with small statistics, top-k, receipt, a file of outputs."""
-    setup = options.setup(
-        engine=engine,
-        device=device,
-        policy=policy,
-        fp16=fp16,
-        precision=precision,
-        strict=strict,
-        threads=threads,
-        cache_dir=cache_dir,
-        allow_fallback=allow_fallback,
-        compile_timeout_s=compile_timeout,
-        run_timeout_s=run_timeout,
-    )
-    recipe = options.image_recipe(image_size, image_mean, image_std, image_layout, image_range)
-    given = options.inputs(input, seed, shape, recipe)
+) -> CommandResult:
+    """Run a model once and show statistics of its outputs."""
+    session_options = options.session_options(session, engine=engine, run_timeout=run_timeout)
+    source = inputs.to_inputs()
     from ..profiler.trace import profile
     from ..workbench.inputs import save_outputs
-    from ..workbench.outputs import summarise_output
+    from ..workbench.outputs import summarize_output
 
-    with progress(f"opening {model}") as now, setup.open(model) as session:
-        feeds = given.samples(session.model.inputs)[0]
-        now(f"running {model}")
+    with progress(f"opening {model}") as update, session_options.open(model) as opened:
+        arrays = source.samples(opened.model.inputs)[0]
+        update(f"running {model}")
         with profile() as recorded:
-            outputs = session.run(feeds)
-        written = session.receipt() if receipt else None
-        plan, specs = session.plan, session.model.inputs
+            outputs = opened.run(arrays)
+        run_receipt = opened.receipt() if receipt else None
+        plan, specs = opened.plan, opened.model.inputs
     if trace is not None:
         recorded.save(trace)
-        note(f"wrote {trace}")
+        print_note(f"wrote {trace}")
     if output is not None:
         save_outputs(output, outputs)
-        note(f"wrote {output}")
-    found = [summarise_output(name, value, top_k) for name, value in outputs.items()]
+        print_note(f"wrote {output}")
+    summaries = [summarize_output(name, value, top_k) for name, value in outputs.items()]
     region = plan.regions[0]
-    source = given.describe(specs)
     document: dict[str, Any] = {
         "model": plan.model["name"],
         "engine": region.engine,
         "engine_version": region.engine_version,
         "device": region.device,
         "precision": region.precision,
-        "inputs": {"source": source, "specs": {n: f"{a.dtype}{list(a.shape)}" for n, a in feeds.items()}},
-        "outputs": [o.to_json() for o in found],
+        "inputs": {
+            "source": source.describe(specs),
+            "specs": {n: f"{a.dtype}{list(a.shape)}" for n, a in arrays.items()},
+        },
+        "outputs": [s.to_json() for s in summaries],
         "output_file": None if output is None else str(output),
         "warnings": list(plan.warnings),
-        "receipt": None if written is None else written.to_json(),
+        "receipt": None if run_receipt is None else run_receipt.to_json(),
     }
 
     def show() -> None:
-        _show(document, found)
-        if written is not None:
-            page(written.text())
+        _show(document, summaries)
+        if run_receipt is not None:
+            print_text(run_receipt.text())
 
-    return Answer(document, show)
+    return CommandResult(document, show)
 
 
-def _show(document: Mapping[str, Any], found: list[OutputSummary]) -> None:
+def _show(document: Mapping[str, Any], summaries: list[OutputSummary]) -> None:
     engine = f"{document['engine']} {document['engine_version']}".strip()
-    say(f"{document['model']} on {engine}, {document['device']}, {document['precision']}")
-    say(f"inputs: {document['inputs']['source']}")
-    say()
+    print_line(f"{document['model']} on {engine}, {document['device']}, {document['precision']}")
+    print_line(f"inputs: {document['inputs']['source']}")
+    print_line()
     numbers = ("min", "max", "mean", "not finite")
-    rows = [(o.name, o.spec, _short(o.least), _short(o.largest), _short(o.mean), o.not_finite) for o in found]
-    table("Outputs", ("name", "spec", *numbers), rows, right=numbers)
-    for o in found:
-        for k, row in enumerate(o.top):
+    rows = [
+        (s.name, s.spec, _short(s.minimum), _short(s.maximum), _short(s.mean), s.not_finite)
+        for s in summaries
+    ]
+    print_table("Outputs", ("name", "spec", *numbers), rows, right=numbers)
+    for s in summaries:
+        for k, row in enumerate(s.top):
             entries = ", ".join(f"{index} ({value:.6g})" for index, value in row)
-            say(f"{o.name}[{k}] largest: {entries}")
-        if o.texts:
-            say(f"{o.name}: {', '.join(map(repr, o.texts))}")
+            print_line(f"{s.name}[{k}] largest: {entries}")
+        if s.texts:
+            print_line(f"{s.name}: {', '.join(map(repr, s.texts))}")
 
 
 def _short(value: float | None) -> str:

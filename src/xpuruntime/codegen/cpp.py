@@ -15,7 +15,7 @@ from ..errors import BuildError, DeviceUnavailable
 from ..program.program import Binary
 from ..targets import TargetConfig
 from .binary_cache import is_self_contained
-from .isa import LEVELS, IsaLevel, best_level
+from .isa import LEVELS, IsaLevel, own_level
 from .target import CodegenTarget
 from .toolchains import FLAGS, cxx_toolchain
 
@@ -105,7 +105,7 @@ def cpu_target(text: str = "cpu") -> CppTarget:
         raise DeviceUnavailable(
             "target", "no such CPU target", got=repr(text), do=f"{hint}Name one of cpu, {_known()}."
         )
-    level = LEVELS[name] if name else _own_level()
+    level = LEVELS[name] if name else own_level()
     if level is None:
         raise DeviceUnavailable(
             "target",
@@ -118,14 +118,6 @@ def cpu_target(text: str = "cpu") -> CppTarget:
 
 def _known() -> str:
     return ", ".join(f"cpu:{name}" for name in LEVELS)
-
-
-def _own_level() -> IsaLevel | None:
-    from .. import _core  # facts of this machine; a level named in full needs none
-
-    facts = _core.cpu_facts()
-    refused = _core.missing_requirements(facts.flags)  # tiles, where the system grants them to no process
-    return best_level(facts.architecture, set(facts.flags).difference(refused))
 
 
 @functools.cache

@@ -20,6 +20,7 @@ from .binary_cache import is_self_contained
 from .cpp import ordered_parts, part_text
 from .sm import LEVELS, SmLevel, sm_level
 from .target import CodegenTarget
+from .wgmma import wgmma_part
 
 __all__ = ["CONFIG", "CudaTarget", "cuda_part", "cuda_target", "sized_target"]
 
@@ -108,7 +109,8 @@ OPTIONS: tuple[str, ...] = ("--disable-warnings",)
 
 _FUSED = {
     **dict.fromkeys(
-        ("softmax", "log_softmax", "rmsnorm", "layernorm", "rms_norm", "layer_norm"), ("joined", "reduce")
+        ("softmax", "log_softmax", "rmsnorm", "layernorm", "rms_norm", "layer_norm"),
+        ("block_reduce", "reduce"),
     ),
     "attention": ("flash_v2", "flash_v2"),
     "conv": ("implicit_gemm", "implicit_gemm"),
@@ -117,11 +119,16 @@ _FUSED = {
 # CUDA has these functions; the C++ prelude writes them out.
 _SAME = dict.fromkeys(("arith", "exp", "log", "trig", "inverse", "erf", "pow"), "math")
 
+# Parts whose text is generated.
+_GENERATED = {"wgmma": wgmma_part}
+
 
 @functools.cache
 def cuda_part(part: str) -> tuple[str, str]:
     """File name and text of a part: CUDA's own, else the C++ one. Raises BuildError for one that does not exist."""
     name = _SAME.get(part, part)
+    if name in _GENERATED:
+        return f"{name}.cuh", _GENERATED[name]()
     file = resources.files(__package__) / "templates" / "cuda" / f"{name}.cuh"
     if file.is_file():
         return f"{name}.cuh", file.read_text(encoding="utf-8")

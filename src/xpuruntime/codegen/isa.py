@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ..targets import CPU_NARROW, CPU_WIDE, TargetConfig
 
-__all__ = ["LEVELS", "IsaLevel", "best_level"]
+__all__ = ["LEVELS", "IsaLevel", "best_level", "own_level"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +76,13 @@ def best_level(architecture: str, features: Collection[str]) -> IsaLevel | None:
         if level.architecture == architecture and level.features <= have:
             return level
     return None
+
+
+def own_level() -> IsaLevel | None:
+    """Return the best level of this machine, or None if the machine is below all of them."""
+    from .. import _core
+
+    facts = _core.cpu_facts()
+    # Linux grants AMX tiles per process and may refuse them.
+    refused = _core.missing_requirements(facts.flags)
+    return best_level(facts.architecture, set(facts.flags).difference(refused))

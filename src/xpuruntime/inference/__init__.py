@@ -11,7 +11,7 @@ from ..lazy import lazy_names
 
 if TYPE_CHECKING:
     from . import ops
-    from .partitioned import DAGExecutor
+    from .partitioned.dag_executor import DAGExecutor
     from .session import InferenceSession
     from .user_kernels import kernel, register_kernel
 
@@ -20,7 +20,7 @@ __all__ = ["DAGExecutor", "InferenceSession", "kernel", "ops", "register_kernel"
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "DAGExecutor": "xpuruntime.inference.partitioned",
+        "DAGExecutor": "xpuruntime.inference.partitioned.dag_executor",
         "InferenceSession": "xpuruntime.inference.session",
         "kernel": "xpuruntime.inference.user_kernels",
         "ops": "xpuruntime.inference.ops",

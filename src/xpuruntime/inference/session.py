@@ -24,18 +24,18 @@ from ..protocols import Array, Evidence, ModelSource
 from ..store import Store
 from ..targets import DeviceId
 from ..types import TensorSpec
-from .ask import effective_ask, half
-from .binding import IOBinding
-from .contexts import Contexts, contexts_limit
-from .examples import examples_of, measuring_feeds
-from .feeds import Feeds, on_a_device
-from .futures import AsyncRuns
+from .execution.binding import IOBinding
+from .execution.contexts import Contexts, contexts_limit
+from .execution.examples import examples_of, measuring_feeds
+from .execution.futures import AsyncRuns
+from .execution.inputs import Feeds, on_a_device
 from .like_onnxruntime import NodeArg, no_options, node_args, pick, policy_of
-from .mixed import MixedExecutable
-from .modules import open_any
-from .node_facts import NodeDetail, node_details
-from .opened import fixed_known
-from .select import Selection, select
+from .models.model_cache import fixed_known
+from .models.modules import open_any
+from .models.node_facts import NodeDetail, node_details
+from .partitioned.mixed import MixedExecutable
+from .selection.request import effective_ask, half
+from .selection.select import Selection, select
 from .self_check import QUESTION, SelfCheck
 from .session_plan import REGION, detailed, first_plan
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 from ..decisions import Decision
 from ..program.plan import Plan, PlanNode, Region
 from ..protocols import ModelSource
-from .ask import Effective
-from .kernels import family_of_ref, kernel_decisions
-from .mixed import MixedExecutable
-from .node_facts import NodeDetail
-from .select import Selection
+from .models.node_facts import NodeDetail
+from .partitioned.mixed import MixedExecutable
+from .selection.request import Effective
+from .selection.select import Selection
+from .selection.vendor_policy import family_of_ref, kernel_decisions
 
 __all__ = ["REGION", "detailed", "first_plan"]
 

@@ -19,7 +19,7 @@ from ..registered import load_plugins, registered_kernels
 from ..runtime.demands import SETTLED
 from ..runtime.executor import Executor
 from ..types import DType, TensorSpec
-from .recipe import sample_feeds
+from .execution.seeded_inputs import sample_feeds
 
 __all__ = ["verify_kernel"]
 

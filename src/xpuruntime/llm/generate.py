@@ -21,7 +21,7 @@ import numpy as np
 
 from ..errors import InputError, PrecisionUnavailable
 from ..faults import contained, foreign
-from ..inference.native.places import own_target, reaches
+from ..inference.native.targets import own_target, reaches
 from ..policies import Resolved
 from ..policies.entrances import INSTEAD_OF_INT8, demanded
 from ..printable import logger

@@ -1,7 +1,7 @@
 """Devices, buffers, weights, and the executor that runs programs on them. Reads programs without the compiler's world.
 
-Importing this package loads no vendor library and reads no device; the functions do, when called. Profiling is offered here, too
-(``profile``, ``Trace``, ``Receipt``); it is defined in ``profiler`` and loads on first use.
+Most names load on first use. Importing this package loads no vendor library and reads no device; the functions do, when called.
+Profiling (``profile``, ``Trace``, ``Receipt``) is defined in ``profiler`` and offered here, too.
 """
 
 from __future__ import annotations
@@ -10,31 +10,31 @@ from typing import TYPE_CHECKING
 
 from ..lazy import lazy_names
 from ..protocols import Backend, DispatchStrategy
-from .backends import CpuBackend, CudaBackend, NullBackend, PythonBackend
-from .buffer import DeviceBuffer, NPUBuffer
-from .device import (
-    Cache,
-    CpuFacts,
-    CudaDevice,
-    CudaReport,
-    Device,
-    LibraryStatus,
-    Status,
-    cpu,
-    cuda,
-    cuda_devices,
-    libraries,
-)
-from .dispatch import LinearDispatch
-from .executor import Executor
-from .memory import MemoryPool, MemoryStatistics
-from .states import States
-from .stream import Event, Stream
-from .weights import Weights, load_weights
 
 if TYPE_CHECKING:
     from ..profiler.receipt import Receipt
     from ..profiler.trace import Profiler, Trace, profile
+    from .backends import CpuBackend, CudaBackend, NullBackend, PythonBackend
+    from .buffer import DeviceBuffer, NPUBuffer
+    from .device import (
+        Cache,
+        CpuFacts,
+        CudaDevice,
+        CudaReport,
+        Device,
+        LibraryStatus,
+        Status,
+        cpu,
+        cuda,
+        cuda_devices,
+        libraries,
+    )
+    from .dispatch import LinearDispatch
+    from .executor import Executor
+    from .memory import MemoryPool, MemoryStatistics
+    from .states import States
+    from .stream import Event, Stream
+    from .weights import Weights, load_weights
 
 __all__ = [
     "Backend",
@@ -74,9 +74,35 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "Cache": "xpuruntime.runtime.device",
+        "CpuBackend": "xpuruntime.runtime.backends",
+        "CpuFacts": "xpuruntime.runtime.device",
+        "CudaBackend": "xpuruntime.runtime.backends",
+        "CudaDevice": "xpuruntime.runtime.device",
+        "CudaReport": "xpuruntime.runtime.device",
+        "Device": "xpuruntime.runtime.device",
+        "DeviceBuffer": "xpuruntime.runtime.buffer",
+        "Event": "xpuruntime.runtime.stream",
+        "Executor": "xpuruntime.runtime.executor",
+        "LibraryStatus": "xpuruntime.runtime.device",
+        "LinearDispatch": "xpuruntime.runtime.dispatch",
+        "MemoryPool": "xpuruntime.runtime.memory",
+        "MemoryStatistics": "xpuruntime.runtime.memory",
+        "NPUBuffer": "xpuruntime.runtime.buffer",
+        "NullBackend": "xpuruntime.runtime.backends",
         "Profiler": "xpuruntime.profiler.trace",
+        "PythonBackend": "xpuruntime.runtime.backends",
         "Receipt": "xpuruntime.profiler.receipt",
+        "States": "xpuruntime.runtime.states",
+        "Status": "xpuruntime.runtime.device",
+        "Stream": "xpuruntime.runtime.stream",
         "Trace": "xpuruntime.profiler.trace",
+        "Weights": "xpuruntime.runtime.weights",
+        "cpu": "xpuruntime.runtime.device",
+        "cuda": "xpuruntime.runtime.device",
+        "cuda_devices": "xpuruntime.runtime.device",
+        "libraries": "xpuruntime.runtime.device",
+        "load_weights": "xpuruntime.runtime.weights",
         "profile": "xpuruntime.profiler.trace",
     },
 )

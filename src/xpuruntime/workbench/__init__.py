@@ -1,4 +1,4 @@
-"""The workbench: compare, bench, doctor and the like, as plain functions that return values with ``to_json()``.
+"""The functions behind the command line: compare, bench, doctor and others. They return values with ``to_json()``.
 
-The command line prints them; a notebook calls them. Nothing here prints, exits or reads ``sys.argv``.
+Notebooks can call them, too. Nothing here prints, exits or reads ``sys.argv``.
 """

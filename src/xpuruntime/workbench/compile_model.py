@@ -1,4 +1,4 @@
-"""From a model's file to a program's file, and what the passes do on the way: ``xpu compile`` and ``xpu inspect --passes``."""
+"""The functions behind ``xpu compile`` and ``xpu inspect --passes``: compile a model's file, and trace the passes."""
 
 from __future__ import annotations
 
@@ -32,16 +32,17 @@ def compile_model(
     embed: bool = True,
     dry_run: bool = False,
 ) -> ProgramReport:
-    """Compile an ONNX model, or a graph saved as JSON or text, and write the program; gives it back as a reader sees it.
+    """Compile an ONNX model, or a graph saved as JSON or text, write the program, and return its report.
 
-    output: the program's file; by default the model's name with ``.npubin`` in the current folder.
-    embed:  whether weights go into the program; otherwise it names the files that they lie in, and must lie beside the model.
-    dry_run: write nothing. Weights are then not needed.
-    Other parameters and errors as ``compile``; ModelError, too, for a model that cannot be read, or cannot be named from there.
+    output:  file of the program; default: the model's name with ``.npubin``, in the current folder.
+    embed:   store the weights in the program. Otherwise it refers to their files, and must be in the model's folder.
+    dry_run: write no file. Weights are not read then.
+    The other parameters and errors are those of ``compile``. Raise ModelError, too, if the model cannot be read, or if ``embed`` is
+    False and the folders differ.
     """
     source = Path(model)
     path = Path(output) if output is not None else Path(f"{source.stem}.npubin")
-    graph, weights = _opened(source)
+    graph, weights = _open_graph(source)
     program = compile_graph(
         graph, target=target, policy=policy, shapes=shapes, passes=passes, weights=weights
     )
@@ -54,12 +55,12 @@ def compile_model(
     ):
         raise ModelError(
             f"model {source.name!r}",
-            "lies in another folder than the program, which names its weights' files",
+            "is in another folder than the program, which refers to the files of the weights",
             got=str(path),
-            do="Write the program beside the model, or embed the weights.",
+            do="Write the program to the model's folder, or embed the weights.",
         )
-    inside = [w.name for w in program.weights if w.data is None and (embed or not w.file)]
-    program.save(path, {name: weights[name] for name in inside})
+    embedded = [w.name for w in program.weights if w.data is None and (embed or not w.file)]
+    program.save(path, {name: weights[name] for name in embedded})
     return read_program(path)
 
 
@@ -71,19 +72,19 @@ def trace_model(
     shapes: Mapping[str, int] | None = None,
     passes: Sequence[str] | str | int = 3,
 ) -> list[PassTrace]:
-    """What each pass makes of a model, as ``compile`` would run them for this target and policy. Symbolic dims may stay.
+    """Return what each pass changes in a model, for the target and policy of ``compile``. Dims may stay symbolic.
 
-    Raises ModelError, FormatError, PolicyError, DeviceUnavailable for an unknown target, IrError for an unknown pass.
+    Raise ModelError, FormatError, PolicyError, DeviceUnavailable for an unknown target, IrError for an unknown pass.
     """
-    graph, _ = _opened(Path(model))
+    graph, _ = _open_graph(Path(model))
     graph = specialize(graph, shapes or {})
     resolved = demanded("compile", {}, policy)
-    asked, _ = settled_precision("compile", [graph], resolved.policy, [])
-    demands = Demands(asked, targets_of(target, resolved, []), "inference")
+    precision, _ = settled_precision("compile", [graph], resolved.policy, [])
+    demands = Demands(precision, targets_of(target, resolved, []), "inference")
     return trace_passes(graph, passes, context=demands.context())
 
 
-def _opened(path: Path) -> tuple[Graph, Mapping[str, Array]]:
+def _open_graph(path: Path) -> tuple[Graph, Mapping[str, Array]]:
     if path.suffix.lower() in (".json", ".txt"):
         graph = Graph.load(path)
         return graph, open_weights(graph, path.parent)

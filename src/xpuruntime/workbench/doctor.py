@@ -1,7 +1,7 @@
-"""The doctor: versions, libraries, environment, store, and a smoke run of each engine, one line of truth each.
+"""The checks of ``xpu doctor``: versions, libraries, environment, store, and a small run on each engine.
 
-An extra that is not installed is no problem (``absent``); an installed engine that fails, a broken core, a store that cannot
-be written or damaged entries are (``fail``).
+An optional package that is not installed is ``absent``, which is no problem. An installed engine that fails, a broken core, a store
+that cannot be written, and damaged entries are ``fail``.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from ..errors import PolicyError, StoreError, XpuError
 from ..plugins import package_version
 from ..protocols import Array
 from ..store import Store
-from .devices import engine_report
-from .setup import Setup
+from .devices import engine_report, first_clause
+from .session_options import SessionOptions
 
-__all__ = ["Check", "Diagnosis", "examine", "smoke_model"]
+__all__ = ["Check", "Diagnosis", "diagnose", "smoke_model"]
 
 _PACKAGES = (
-    # distribution, what it brings
+    # distribution, extra or purpose
     ("numpy", "core"),
     ("ml_dtypes", "core"),
     ("pyyaml", "core"),
@@ -47,37 +47,41 @@ _PACKAGES = (
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line: ``status`` is pass, fail, absent (an optional part is not there) or info."""
+    """The result of one check. ``status`` is pass, fail, absent (an optional part is not installed) or info.
+
+    brief: the result without paths, for output that is not verbose; "" if it is the same.
+    """
 
     section: str
     name: str
     status: str
     text: str
     do: str = ""
+    brief: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
-        return {k: getattr(self, k) for k in self.__slots__}
+        """Return plain data."""
+        return {k: getattr(self, k) for k in self.__slots__ if k != "brief"}
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """All checks. ``healthy`` is False when one failed."""
+    """The results of all checks. ``healthy`` is False if one failed."""
 
     checks: tuple[Check, ...]
 
     @property
     def healthy(self) -> bool:
-        """True when nothing failed."""
+        """True if no check failed."""
         return all(c.status != "fail" for c in self.checks)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return {"healthy": self.healthy, "checks": [c.to_json() for c in self.checks]}
 
 
-def examine(cache_dir: Path | None = None, progress: Callable[[str], None] = lambda _: None) -> Diagnosis:
-    """Run every check. Raises nothing of ours: what fails is a Check."""
+def diagnose(cache_dir: Path | None = None, progress: Callable[[str], None] = lambda _: None) -> Diagnosis:
+    """Run every check. A failure is a Check, not an exception."""
     checks: list[Check] = []
     for part in (_versions, _core, _environment, lambda: _store(cache_dir), lambda: _engines(progress)):
         checks += part()
@@ -85,31 +89,33 @@ def examine(cache_dir: Path | None = None, progress: Callable[[str], None] = lam
 
 
 def _versions() -> Iterator[Check]:
-    yield Check("versions", "xpuruntime", "info", f"{__version__} in {Path(__file__).resolve().parents[1]}")
+    folder = Path(__file__).resolve().parents[1]
+    yield Check("versions", "xpuruntime", "info", f"{__version__} in {folder}", brief=__version__)
     supported = sys.version_info >= (3, 11)
     status, do = ("info", "") if supported else ("fail", "Use Python 3.11 or newer.")
-    yield Check("versions", "python", status, f"{platform.python_version()} at {sys.executable}", do)
+    version = platform.python_version()
+    yield Check("versions", "python", status, f"{version} at {sys.executable}", do, brief=version)
     yield Check("versions", "platform", "info", platform.platform())
-    for name, brings in _PACKAGES:
-        version = package_version(name)
-        if version is not None:
-            yield Check("versions", name, "info", version)
-        elif brings == "core":
+    for name, extra in _PACKAGES:
+        installed = package_version(name)
+        if installed is not None:
+            yield Check("versions", name, "info", installed)
+        elif extra == "core":
             yield Check(
-                "versions", name, "fail", "a core dependency is not installed", f"Run: pip install {name}"
+                "versions", name, "fail", "a required package is not installed", f"Run: pip install {name}"
             )
         else:
             yield Check(
                 "versions",
                 name,
                 "absent",
-                f"not installed ({brings})",
-                f"Run: pip install {_install(name, brings)}",
+                f"not installed ({extra})",
+                f"Run: pip install {_install(name, extra)}",
             )
 
 
-def _install(name: str, brings: str) -> str:
-    return f"'{brings}'" if brings.startswith("xpuruntime[") else name
+def _install(name: str, extra: str) -> str:
+    return f"'{extra}'" if extra.startswith("xpuruntime[") else name
 
 
 def _core() -> Iterator[Check]:
@@ -131,44 +137,49 @@ def _core() -> Iterator[Check]:
         "pass",
         f"{facts.model}, {facts.level or facts.architecture}, {facts.usable_cores} usable cores",
     )
-    found = libraries()
-    for library in found:
+    statuses = libraries()
+    for library in statuses:
         if library.loaded:
             text = f"{library.path} {library.version}".rstrip()
             if library.absent:
                 text += f"; without {', '.join(library.absent)}"
-            yield Check("core", library.title, "pass", text)
+            brief = f"version {library.version}" if library.version else "loaded"
+            yield Check("core", library.title, "pass", text, brief=brief)
         else:
-            yield Check("core", library.title, "absent", library.status.message, library.status.advice)
+            message = library.status.message
+            brief = first_clause(message.removeprefix(f"{library.title}: "))
+            yield Check("core", library.title, "absent", message, library.status.advice, brief)
     report = cuda()
     if report.devices:
         names = ", ".join(f"cuda:{d.index} {d.name}" for d in report.devices)
         yield Check("core", "CUDA devices", "pass", names)
     else:
-        said = any(x.name == "cuda" and not x.loaded for x in found)
-        text, do = ("none without the driver", "") if said else (report.status.message, report.status.advice)
+        no_driver = any(x.name == "cuda" and not x.loaded for x in statuses)
+        text, do = (
+            ("none without the driver", "") if no_driver else (report.status.message, report.status.advice)
+        )
         yield Check("core", "CUDA devices", "absent", text, do)
 
 
 def _environment() -> Iterator[Check]:
-    """Every variable of the table, its value and whether it can be read; misspelt XPU_ names are told, too."""
+    """Check the value of every variable in the table, and report unknown names that start with XPU_."""
     readers: dict[str, Callable[[str], object]] = {
         "XPU_CACHE_BYTES": env.get_bytes,
         "XPU_NUM_THREADS": env.get_int,
     }
     for name, variable in env.VARIABLES.items():
         value = os.environ.get(name, "").strip()
-        said = f"{value!r}" if value else f"unset ({variable.default or 'empty'})"
+        setting = f"{value!r}" if value else f"unset ({variable.default or 'empty'})"
         try:
             readers.get(name, env.get)(name)
         except PolicyError as error:
             yield Check("environment", name, "fail", f"{error.what}; got {error.got}", error.do)
             continue
-        yield Check("environment", name, "info", f"{said}: {variable.meaning}")
+        yield Check("environment", name, "info", f"{setting}: {variable.meaning}", brief=setting)
     for name in sorted(os.environ):
         if name.startswith("XPU_") and name not in env.VARIABLES:
             yield Check(
-                "environment", name, "info", "is read by nothing", "Check its spelling against this table."
+                "environment", name, "info", "unknown variable", "Check its spelling against this table."
             )
 
 
@@ -190,7 +201,7 @@ def _store(cache_dir: Path | None) -> Iterator[Check]:
         f"{len(entries)} entries, {size:.1f} MiB in {store.root} (mode {store.mode})",
     )
     if damaged:
-        do = "Run: xpu cache clear (or nothing: a damaged entry is built again when it is met)"
+        do = "Run: xpu cache clear. Otherwise a damaged entry is rebuilt when it is used."
         yield Check("store", "integrity", "fail", f"{len(damaged)} damaged entries, first: {damaged[0]}", do)
     else:
         yield Check("store", "integrity", "pass", "every entry matches its checksum")
@@ -199,22 +210,22 @@ def _store(cache_dir: Path | None) -> Iterator[Check]:
 
 def _writable(store: Store) -> Check:
     if store.mode != "rw":
-        return Check("store", "writing", "info", f"mode {store.mode}: nothing is written")
+        return Check("store", "writing", "info", f"mode {store.mode}: the store is not written")
     try:
         store.root.parent.mkdir(parents=True, exist_ok=True)
         store.root.mkdir(0o700, exist_ok=True)
         with tempfile.TemporaryFile(dir=store.root) as file:
             file.write(b"x")
     except OSError as error:
-        do = "Point XPU_CACHE_DIR at a writable folder, or set XPU_CACHE_MODE=ro or off."
+        do = "Set XPU_CACHE_DIR to a writable folder, or XPU_CACHE_MODE to ro or off."
         return Check("store", "writing", "fail", f"{store.root}: {error.strerror}", do)
     return Check("store", "writing", "pass", f"{store.root} can be written")
 
 
 def smoke_model() -> tuple[bytes, dict[str, Array], Array]:
-    """A tiny ONNX model, inputs for it, and what it must give, computed by NumPy: ``relu(x @ w + b)``.
+    """Return a tiny ONNX model, its inputs, and its expected output as NumPy computes it: ``relu(x @ w + b)``.
 
-    x float32[2, 3], w float32[3, 4]; result float32[2, 4]. Raises ImportError without the onnx package.
+    x float32[2, 3], w float32[3, 4]; result float32[2, 4]. Raise ImportError without the onnx package.
     """
     from onnx import TensorProto, checker, helper, numpy_helper
 
@@ -247,7 +258,7 @@ def _engines(progress: Callable[[str], None]) -> Iterator[Check]:
 def _smoke(name: str) -> Iterator[Check]:
     report = engine_report(name)
     if not report.installed:
-        # What is merely not there is an extra; an unsupported version or a plugin that cannot be imported is a problem.
+        # An unsupported version, or a plug-in that cannot be imported, is a problem; an engine that is not installed is not.
         status = (
             "absent" if report.installed.code in (Reason.NOT_INSTALLED, Reason.NOT_IMPLEMENTED) else "fail"
         )
@@ -268,31 +279,34 @@ def _smoke(name: str) -> Iterator[Check]:
 
 def _run_smoke(name: str, version: str, device: str) -> Check:
     title = f"{name} on {device}"
-    model, feeds, wanted = smoke_model()
+    model, feeds, expected = smoke_model()
     try:
         with tempfile.TemporaryDirectory(prefix="xpu-doctor-") as folder:
-            setup = Setup(engine=name, device=device, cache_dir=Path(folder))
-            with setup.open(model) as session:
-                got = session.run(feeds)["y"]
-                rows = session.receipt(times=False).evidence
+            options = SessionOptions(engine=name, device=device, cache_dir=Path(folder))
+            with options.open(model) as session:
+                output = session.run(feeds)["y"]
+                evidence = session.receipt(times=False).evidence
     except XpuError as error:
         return Check("engines", title, "fail", str(error).removesuffix(error.do or "").rstrip(), error.do)
     except (
         Exception
-    ) as error:  # a vendor's own exception that its engine let through: the doctor's very subject
+    ) as error:  # A vendor's exception that its engine does not handle is what this check looks for.
         return Check(
             "engines", title, "fail", f"{type(error).__name__}: {error}", "Report it with this text."
         )
-    worst = float(np.abs(got - wanted).max())
-    if worst > 1e-5 * float(np.abs(wanted).max()):
+    error_max = float(np.abs(output - expected).max())
+    if error_max > 1e-5 * float(np.abs(expected).max()):
         return Check(
             "engines",
             title,
             "fail",
-            f"{version}: wrong result, off by {worst:.3g}",
-            "Do not trust this engine here.",
+            f"{version}: wrong result, off by {error_max:.3g}",
+            "Do not use this engine on this machine.",
         )
-    steps = sum(len(e.rows) for e in rows.values())
+    steps = sum(len(e.rows) for e in evidence.values())
     return Check(
-        "engines", title, "pass", f"{version}: smoke model right within {worst:.1g}, {steps} steps ran"
+        "engines",
+        title,
+        "pass",
+        f"{version}: the smoke model is right within {error_max:.1g}; {steps} steps ran",
     )

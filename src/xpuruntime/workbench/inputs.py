@@ -1,9 +1,9 @@
-"""Inputs from files: arrays (.npy, .npz), images through one explicit preprocessing, and a seeded recipe for the rest.
+"""The inputs of a model: arrays from files (.npy, .npz), images with explicit preprocessing, and generated arrays.
 
-FILE.npz            every array in it, by the inputs' names
-NAME=FILE.npy       one input; the name may be left out where the model has one input
-NAME=FILE.png       one image: Pillow decodes it, ``ImageRecipe`` says how it becomes a tensor
-nothing             ``inference.recipe.sample_feeds``: the same seed gives the same arrays everywhere
+FILE.npz            all arrays of the file, by the inputs' names
+NAME=FILE.npy       one input; the name is optional if the model has one input
+NAME=FILE.png       one image; Pillow decodes it, ``ImageRecipe`` turns it into a tensor
+no file             ``inference.execution.seeded_inputs.sample_feeds``, where equal seeds give equal arrays on every machine
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError, StoreError
-from ..inference.recipe import sample_feeds
+from ..inference.execution.seeded_inputs import sample_feeds
 from ..protocols import Array
 from ..types import DType, TensorSpec
 
@@ -31,13 +31,13 @@ _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 @dataclass(frozen=True, slots=True)
 class ImageRecipe:
-    """How an image file becomes a tensor, in this order.
+    """The preprocessing of an image file, in this order.
 
-    1. decode, turn by its EXIF orientation, convert to grey, RGB or RGBA by the model's number of channels;
-    2. resize to ``size`` (height, width) with Pillow's bilinear filter, aspect ratio not kept; None: the model's size,
-       and the image's own where the model leaves it open;
+    1. decode, rotate by the EXIF orientation, convert to gray, RGB or RGBA by the model's number of channels;
+    2. resize to ``size`` (height, width) with Pillow's bilinear filter, ignoring the aspect ratio. Default: the model's size, or the
+       image's own if the model does not fix it;
     3. scale bytes 0..255 linearly to ``range``; subtract ``mean``; divide by ``std`` (one number, or one per channel);
-    4. put the axes in ``layout`` (None: told by which axis of the shape is 1 or 3, else 4), add the batch axis.
+    4. transpose to ``layout`` (default: by the axis of the shape that is 1 or 3, else 4), and add the batch axis.
 
     Integer inputs are rounded at the end.
     """
@@ -49,7 +49,7 @@ class ImageRecipe:
     range: tuple[float, float] = (0.0, 1.0)
 
     def tensor(self, path: Path, spec: TensorSpec) -> Array:
-        """The image for that input. Raises InputError: not an image, no image-shaped input, Pillow missing."""
+        """Return the image as the input's array. Raise InputError: not an image, not an image input, or Pillow is missing."""
         who = f"input {spec.name!r}"
         layout, channels, size = self._axes(who, spec)
         pixels = _decode(who, path, _MODES[channels], self.size or size)
@@ -68,12 +68,12 @@ class ImageRecipe:
         return np.ascontiguousarray(values[None] if spec.rank == 4 else values).astype(spec.dtype.numpy)
 
     def _axes(self, who: str, spec: TensorSpec) -> tuple[str, int, tuple[int, int] | None]:
-        """Layout, channels, and height and width where the model fixes them."""
+        """Return the layout, the number of channels, and height and width if the model fixes them."""
         shape = spec.shape[1:] if spec.rank == 4 else spec.shape
         if len(shape) != 3:
             do = "Give a .npy or .npz file instead."
             raise InputError(
-                who, "takes no image: it must have 3 dimensions, or 4 with the batch", got=spec, do=do
+                who, "takes no image: an image input has 3 dimensions, or 4 with the batch", got=spec, do=do
             )
         likely = [
             [w for w, axis in (("nchw", 0), ("nhwc", 2)) if shape[axis] in counts]
@@ -83,7 +83,10 @@ class ImageRecipe:
         layout = self.layout or (fits[0] if len(fits) == 1 else None)
         if layout is None:
             raise InputError(
-                who, "its shape does not say where the channels are", got=spec, do="Give --image-layout."
+                who,
+                "its shape does not show which axis holds the channels",
+                got=spec,
+                do="Give --image-layout.",
             )
         channels, *spatial = (
             (shape[0], shape[1], shape[2]) if layout == "nchw" else (shape[2], shape[0], shape[1])
@@ -91,7 +94,7 @@ class ImageRecipe:
         channels = channels if isinstance(channels, int) else 3
         if channels not in _MODES:
             raise InputError(
-                who, f"has {channels} channels as {layout}", got=spec, do="An image has 1, 3 or 4."
+                who, f"has {channels} channels as {layout}", got=spec, do="An image has 1, 3 or 4 channels."
             )
         fixed = (spatial[0], spatial[1])
         return (
@@ -113,15 +116,13 @@ def _decode(who: str, path: Path, mode: str, size: tuple[int, int] | None) -> Ar
                 upright = upright.resize((size[1], size[0]), Image.Resampling.BILINEAR)
             pixels: Array = np.asarray(upright)
     except (OSError, ValueError, Image.DecompressionBombError) as error:
-        raise InputError(
-            who, f"{path} is not an image that can be read", got=error, do="Check the file."
-        ) from error
+        raise InputError(who, f"{path} is not a readable image", got=error, do="Check the file.") from error
     return pixels[..., None] if pixels.ndim == 2 else pixels
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What the user gave: files (``[NAME=]FILE``), a seed for inputs without a file, sizes of symbolic dims, the image recipe."""
+    """The source of a model's inputs: files (``[NAME=]FILE``), a seed of generated inputs, sizes of symbolic dims, the image recipe."""
 
     files: tuple[str, ...] = ()
     seed: int | None = None
@@ -129,50 +130,50 @@ class Inputs:
     image: ImageRecipe = ImageRecipe()
 
     def samples(self, specs: Sequence[TensorSpec], count: int = 1) -> list[dict[str, Array]]:
-        """Feeds for a model with those inputs: from the files (then one sample), else ``count`` from the recipe.
+        """Return the arrays of each sample: one sample if files are given, else ``count`` generated ones.
 
-        Raises InputError: no such file, unreadable, an unknown name, or an input that no file gives while no seed is set.
+        Raise InputError: a file is missing or unreadable, a name is unknown, or an input has neither a file nor a seed.
         """
-        given = self._read(specs)
-        missing = [s.name for s in specs if s.name not in given]
-        if given and missing and self.seed is None:
-            do = "Give it too, or add --seed N to fill it from the seeded recipe."
+        arrays = self._read(specs)
+        missing = [s.name for s in specs if s.name not in arrays]
+        if arrays and missing and self.seed is None:
+            do = "Give a file for it, too, or add --seed N to generate it."
             raise InputError(
-                "inputs", f"no file gives input {missing[0]!r}", got=f"files for {sorted(given)}", do=do
+                "inputs", f"no file gives input {missing[0]!r}", got=f"files for {sorted(arrays)}", do=do
             )
         seed = self.seed or 0
-        turns = 1 if given and not missing else count
+        samples = 1 if arrays and not missing else count
         return (
             [
-                {**sample_feeds(specs, seed=seed + 1000 * k, symbols=self.symbols), **given}
-                for k in range(turns)
+                {**sample_feeds(specs, seed=seed + 1000 * k, symbols=self.symbols), **arrays}
+                for k in range(samples)
             ]
-            if missing or not given
-            else [given]
+            if missing or not arrays
+            else [arrays]
         )
 
     def describe(self, specs: Sequence[TensorSpec]) -> str:
-        """One clause for reports: where the inputs come from."""
-        recipe = f"seeded recipe, seed {self.seed or 0}"
+        """Return the source of the inputs as one clause."""
+        recipe = f"generated with seed {self.seed or 0}"
         if not self.files:
             return recipe
         text = ", ".join(self.files)
-        return text if self.seed is None else f"{text}; the rest from the {recipe}"
+        return text if self.seed is None else f"{text}; the rest {recipe}"
 
     def _read(self, specs: Sequence[TensorSpec]) -> dict[str, Array]:
         by_name = {s.name: s for s in specs}
-        found: dict[str, Array] = {}
+        arrays: dict[str, Array] = {}
         for text in self.files:
             name, path = _split(text, by_name)
             for key, value in _load(name, path, by_name, self.image).items():
-                if key in found:
+                if key in arrays:
                     raise InputError("inputs", f"input {key!r} is given twice", got=text, do="Give it once.")
-                found[key] = value
-        return found
+                arrays[key] = value
+        return arrays
 
 
 def _split(text: str, specs: Mapping[str, TensorSpec]) -> tuple[str, Path]:
-    """``NAME=FILE`` or ``FILE``. What stands before = is a name if the model has it or no file of the whole text exists."""
+    """Split ``NAME=FILE`` or ``FILE``. The text before = is a name if the model has that input, or if no file has the whole text as its name."""
     name, equals, file = text.partition("=")
     if equals and (name in specs or not Path(text).exists()):
         if name not in specs:
@@ -203,7 +204,10 @@ def _load(name: str, path: Path, specs: Mapping[str, TensorSpec], image: ImageRe
         if len(specs) != 1:
             do = f"Write NAME={path.name}; inputs are {', '.join(map(repr, specs))}."
             raise InputError(
-                "inputs", "the model has several inputs and the file names none", got=str(path), do=do
+                "inputs",
+                "the model has several inputs, and the file is for none of them",
+                got=str(path),
+                do=do,
             )
         name = next(iter(specs))
     spec = specs[name]
@@ -215,18 +219,18 @@ def _load(name: str, path: Path, specs: Mapping[str, TensorSpec], image: ImageRe
             _check_header(headers.get(name, next(iter(headers.values()))), spec)
             arrays = _arrays(path, name if name in headers else None)
         else:
-            arrays = dict.fromkeys(headers, np.empty(0))  # refused below, by their names
+            arrays = dict.fromkeys(headers, np.empty(0))  # Refused below.
         if len(arrays) != 1 and name not in arrays:
-            do = f"Call one of its arrays {name!r}, or give a .npy file."
+            do = f"Name one of its arrays {name!r}, or give a .npy file."
             raise InputError(f"input {name!r}", "the file holds several arrays", got=sorted(arrays), do=do)
         return {name: _typed(arrays.get(name, next(iter(arrays.values()))), spec)}
     do = f"Give .npy, .npz or an image ({', '.join(_IMAGES)})."
-    raise InputError(f"input {name!r}", "is a file of a kind that holds no array", got=path.name, do=do)
+    raise InputError(f"input {name!r}", "is not an array or image file", got=path.name, do=do)
 
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    """What an array in a file says of itself. stored: bytes of data that the file has for it."""
+    """The header of an array in a file. stored: bytes of the array's data in the file."""
 
     path: Path
     shape: tuple[int, ...]
@@ -235,8 +239,8 @@ class _Header:
 
 
 def _headers(path: Path) -> dict[str, _Header]:
-    """The headers of a file's arrays by name (of a .npy file: an empty one). Reads no data: a small file can hold gigabytes."""
-    found: dict[str, _Header] = {}
+    """Return the headers of a file's arrays by name (``""`` for a .npy file), without the data: a small file can hold gigabytes."""
+    headers: dict[str, _Header] = {}
     try:
         with path.open("rb") as file:
             if not zipfile.is_zipfile(file):
@@ -246,14 +250,12 @@ def _headers(path: Path) -> dict[str, _Header]:
                 for member in archive.infolist():
                     with archive.open(member) as array:
                         name = member.filename.removesuffix(".npy")
-                        found[name] = _header(path, array, member.file_size)
-    except (
-        Exception
-    ) as error:  # NumPy reads the header as Python, and raises what Python's own tokenizer does
+                        headers[name] = _header(path, array, member.file_size)
+    except Exception as error:  # NumPy parses the header as Python and raises any of the tokenizer's errors.
         raise _unreadable(path, error) from error
-    if not found:
+    if not headers:
         raise InputError("inputs", f"{path} is empty", got="no array", do="Write it with numpy.savez.")
-    return found
+    return headers
 
 
 def _header(path: Path, file: Any, size: int) -> _Header:
@@ -266,7 +268,7 @@ def _header(path: Path, file: Any, size: int) -> _Header:
 
 
 def _check_header(header: _Header, spec: TensorSpec) -> None:
-    """Before the data is read: the shape can be the input's, and the data is there. Raises InputError."""
+    """Check before the data is read that the shape fits and that the file has all data. Raise InputError."""
     if header.dtype.hasobject:
         raise _unreadable(header.path, "Object arrays cannot be loaded")
     fits = len(header.shape) == spec.rank and all(
@@ -274,21 +276,21 @@ def _check_header(header: _Header, spec: TensorSpec) -> None:
     )
     if not fits:
         do = f"It must be {spec}."
-        raise InputError(f"input {spec.name!r}", "has another shape", got=list(header.shape), do=do)
+        raise InputError(f"input {spec.name!r}", "the array has another shape", got=list(header.shape), do=do)
     if math.prod(header.shape) * header.dtype.itemsize != header.stored:
-        want = f"{list(header.shape)} of {header.dtype} in {header.stored} bytes"
-        raise _unreadable(header.path, want)
+        expected = f"{list(header.shape)} of {header.dtype} in {header.stored} bytes"
+        raise _unreadable(header.path, expected)
 
 
 def _unreadable(path: Path, error: object) -> InputError:
     do = "Write it with numpy.save or numpy.savez (no object arrays)."
-    return InputError("inputs", f"{path} holds no array that can be read", got=error, do=do)
+    return InputError("inputs", f"{path} holds no readable array", got=error, do=do)
 
 
 def _arrays(path: Path, only: str | None = None) -> dict[str, Array]:
-    """The arrays of a file by name; ``only``: that one alone."""
+    """Return the arrays of a file by name, or ``only`` one."""
     try:
-        with path.open("rb") as file:  # NumPy forgets to close a file that turns out not to be one of its own
+        with path.open("rb") as file:  # NumPy does not close a file of another format.
             loaded = np.load(file, allow_pickle=False)
             arrays = (
                 {"": loaded}
@@ -303,7 +305,7 @@ def _arrays(path: Path, only: str | None = None) -> dict[str, Array]:
 
 
 def _typed(array: Array, spec: TensorSpec) -> Array:
-    """NumPy's files do not know ml_dtypes: bfloat16 and the like come back as raw bytes, and texts as fixed-width ones."""
+    """Return an array in the input's dtype: NumPy's files hold ml_dtypes as raw bytes, and strings with a fixed width."""
     if array.dtype.kind == "V" and array.dtype.itemsize == spec.dtype.numpy.itemsize:
         return array.view(spec.dtype.numpy)
     if spec.dtype is DType.STRING and array.dtype.kind in "US":
@@ -312,12 +314,12 @@ def _typed(array: Array, spec: TensorSpec) -> Array:
 
 
 def save_outputs(path: Path, outputs: Mapping[str, Any]) -> None:
-    """Write outputs to ``.npz`` under their names. Types that NumPy's files do not know are widened to float32 (exact), texts
-    become fixed-width ones. Raises StoreError: wrong suffix, no such folder, no rights, disk full.
+    """Write outputs to a ``.npz`` file under their names. Types that NumPy's files lack become float32, which is exact; strings get a
+    fixed width. Raise StoreError: wrong suffix, no such folder, no permission, or a full disk.
     """
     who = f"--output {path}"
     if path.suffix != ".npz":
-        if not path.name.strip("."):  # ".", ".." and "/" have no name that a suffix could be put to
+        if not path.name.strip("."):  # ".", ".." and "/" have no file name.
             got, do = f"the folder {str(path)!r}", f"Write {path / 'outputs.npz'}."
         else:
             got, do = path.name, f"Write {path.with_suffix('.npz').name}."
@@ -325,10 +327,10 @@ def save_outputs(path: Path, outputs: Mapping[str, Any]) -> None:
     arrays = {name: _storable(np.asarray(value)) for name, value in outputs.items()}
     try:
         with path.open("wb") as file:
-            # savez takes arrays by keyword, so a model's output must not be called like savez's own parameters.
+            # numpy.savez takes arrays as keywords, which clash with its own parameters' names.
             _savez(file, arrays)
     except OSError as error:
-        do = "Name a file in a folder that exists and can be written."
+        do = "Name a file in an existing, writable folder."
         raise StoreError(who, "cannot be written", got=error.strerror or error, do=do) from error
 
 

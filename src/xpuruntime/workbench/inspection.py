@@ -1,4 +1,4 @@
-"""What a model file is: inputs, outputs, ops by family, parameters, and which engine takes it here, and why another does not."""
+"""The description of a model: inputs, outputs, ops by family, parameters, and which engines support it, with reasons."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ..targets import DeviceId
 from ..types import DType
 from .devices import support_json
 
-__all__ = ["EngineAnswer", "Inspection", "Parameters", "inspect_model"]
+__all__ = ["EngineSupport", "Inspection", "Parameters", "inspect_model"]
 
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """Constant tensors of the model: how many, elements and bytes in all, and elements by dtype."""
+    """The constant tensors of a model: their number, total elements and bytes, and elements by dtype."""
 
     tensors: int
     elements: int
@@ -31,7 +31,7 @@ class Parameters:
     by_dtype: Mapping[str, int]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return {
             "tensors": self.tensors,
             "elements": self.elements,
@@ -41,29 +41,29 @@ class Parameters:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineAnswer:
-    """Whether one engine takes the model on one device; it was asked, nothing was built."""
+class EngineSupport:
+    """An engine's support for the model on a device. Nothing is built to find out."""
 
     engine: str
     device: str
     support: Support
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return {"engine": self.engine, "device": self.device, **support_json(self.support)}
 
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """A model as ``xpu inspect`` shows it. ``parameters`` is None where the format keeps them out of reach."""
+    """The content of ``xpu inspect``. ``parameters`` is None for formats other than ONNX."""
 
     model: ModelSource
     families: Mapping[str, Mapping[str, int]]
     parameters: Parameters | None
-    engines: tuple[EngineAnswer, ...]
+    engines: tuple[EngineSupport, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         m = self.model
         return {
             "name": m.name,
@@ -81,7 +81,7 @@ class Inspection:
 
 
 def inspect_model(model: Any, device: str = "cpu") -> Inspection:
-    """Open a model and ask every engine about it on a device. Raises ModelError, DeviceUnavailable for a bad device name."""
+    """Open a model and ask every engine for its support on a device. Raise ModelError, or DeviceUnavailable for an invalid device name."""
     target = DeviceId.parse(device)
     source = open_model(model)
     ops: dict[str, Counter[str]] = {}
@@ -89,27 +89,27 @@ def inspect_model(model: Any, device: str = "cpu") -> Inspection:
         op = f"{node.domain}::{node.op}" if node.domain not in ("", "ai.onnx") else node.op
         ops.setdefault(family_of_onnx(node.op, node.domain), Counter())[op] += 1
     families = {f: dict(c.most_common()) for f, c in sorted(ops.items(), key=lambda item: -item[1].total())}
-    answers = tuple(_ask(name, source, target) for name in engine_names())
-    return Inspection(source, families, _parameters(source), answers)
+    engines = tuple(_engine_support(name, source, target) for name in engine_names())
+    return Inspection(source, families, _parameters(source), engines)
 
 
-def _ask(name: str, model: ModelSource, device: DeviceId) -> EngineAnswer:
+def _engine_support(name: str, model: ModelSource, device: DeviceId) -> EngineSupport:
     try:
         plugin = lookup(name)
     except UnavailableError as error:
-        return EngineAnswer(name, str(device), Support.no(Reason.NOT_INSTALLED, error.what, do=error.do))
+        return EngineSupport(name, str(device), Support.no(Reason.NOT_INSTALLED, error.what, do=error.do))
     installed = plugin.installed()
     if not installed:
-        return EngineAnswer(name, str(device), installed)
+        return EngineSupport(name, str(device), installed)
     if model.format not in plugin.formats:
-        text = f"reads {', '.join(plugin.formats)}, and the model is {model.format}"
-        return EngineAnswer(name, str(device), Support.no(Reason.FORMAT_UNSUPPORTED, text))
+        text = f"the engine reads {', '.join(plugin.formats)}, not {model.format}"
+        return EngineSupport(name, str(device), Support.no(Reason.FORMAT_UNSUPPORTED, text))
     engine: Engine = plugin.load()
-    return EngineAnswer(name, str(device), engine.supports(model, EngineRequest(device)))
+    return EngineSupport(name, str(device), engine.supports(model, EngineRequest(device)))
 
 
 def _parameters(model: ModelSource) -> Parameters | None:
-    """Count the initialisers and constants of an ONNX model, those of its subgraphs included; no weight is read."""
+    """Count the initializers and constants of an ONNX model and its subgraphs, without reading weights."""
     if model.format != "onnx":
         return None
     import onnx
@@ -129,25 +129,25 @@ def _parameters(model: ModelSource) -> Parameters | None:
 
 
 def _constants(graph: Any) -> list[tuple[tuple[int, ...], int]]:
-    found = [(tuple(t.dims), t.data_type) for t in graph.initializer]
+    constants = [(tuple(t.dims), t.data_type) for t in graph.initializer]
     for node in graph.node:
         for attribute in node.attribute:
             if node.op_type == "Constant" and attribute.name == "value":
-                found.append((tuple(attribute.t.dims), attribute.t.data_type))
+                constants.append((tuple(attribute.t.dims), attribute.t.data_type))
             for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                found += _constants(inner)
-    return found
+                constants += _constants(inner)
+    return constants
 
 
 def _dtype(onnx: Any, data_type: int) -> DType | None:
     name = onnx.TensorProto.DataType.Name(data_type).lower()
-    spelled = {
+    spellings = {
         "float": "float32",
         "double": "float64",
         "float8e4m3fn": "float8_e4m3fn",
         "float8e5m2": "float8_e5m2",
     }
     try:
-        return DType(spelled.get(name, name))
+        return DType(spellings.get(name, name))
     except ValueError:
         return None

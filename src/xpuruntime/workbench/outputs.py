@@ -1,4 +1,4 @@
-"""An output as a few numbers: enough to see whether it is alive, and which entries are the largest."""
+"""A summary of an output: minimum, maximum, mean, count of numbers that are not finite, and the largest entries."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ import numpy as np
 
 from ..types import DType
 
-__all__ = ["OutputSummary", "summarise_output"]
+__all__ = ["OutputSummary", "summarize_output"]
 
-_MAX_ROWS = 8  # rows that top-k shows
-_MAX_VALUES = 32  # an output of at most so many elements is given whole in JSON
-_MAX_TEXTS = 8
+_MAX_ROWS = 8  # rows of which top-k shows the largest entries
+_MAX_VALUES = 32  # elements of an output that JSON contains in full
+_MAX_TEXTS = 8  # elements of a string output that are shown
 
 
 @dataclass(frozen=True, slots=True)
 class OutputSummary:
-    """One output: dtype, shape, least, largest and mean of its finite numbers, count of the others.
+    """One output: dtype, shape, minimum, maximum and mean of its finite numbers, and the count of the others.
 
-    top:    for each of the first rows (last axis) the largest entries as (index, value), largest first.
-    values: all elements in C order where there are few; None otherwise.
+    top:    for each of the first rows (last axis), the largest entries as (index, value), largest first.
+    values: all elements in C order if there are at most 32; else None.
     """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
-    least: float | None
-    largest: float | None
+    minimum: float | None
+    maximum: float | None
     mean: float | None
     not_finite: int
     top: tuple[tuple[tuple[int, float], ...], ...] = ()
@@ -41,13 +41,13 @@ class OutputSummary:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return {
             "name": self.name,
             "dtype": self.dtype,
             "shape": list(self.shape),
-            "min": self.least,
-            "max": self.largest,
+            "min": self.minimum,
+            "max": self.maximum,
             "mean": self.mean,
             "not_finite": self.not_finite,
             "top": [[{"index": i, "value": v} for i, v in row] for row in self.top],
@@ -55,8 +55,8 @@ class OutputSummary:
         }
 
 
-def summarise_output(name: str, value: Any, top_k: int = 0) -> OutputSummary:
-    """Summarise one array; ``top_k`` 0 leaves the largest entries out. Complex numbers count by magnitude."""
+def summarize_output(name: str, value: Any, top_k: int = 0) -> OutputSummary:
+    """Return the summary of one array, with the ``top_k`` largest entries. Complex numbers are summarized by magnitude."""
     array = np.asarray(value)
     dtype = DType.of(array.dtype)
     few = tuple(array.ravel().tolist()) if array.size <= _MAX_VALUES else None
@@ -65,7 +65,7 @@ def summarise_output(name: str, value: Any, top_k: int = 0) -> OutputSummary:
         return OutputSummary(name, dtype.value, array.shape, None, None, None, 0, values=few, texts=texts)
     numbers = np.abs(array).astype(np.float64) if dtype.is_complex else array.astype(np.float64)
     finite = numbers[np.isfinite(numbers)]
-    least, largest, mean = (
+    minimum, maximum, mean = (
         (None, None, None) if not finite.size else (finite.min(), finite.max(), finite.mean())
     )
     top = _top(numbers, top_k) if top_k and array.ndim and array.size else ()
@@ -73,8 +73,8 @@ def summarise_output(name: str, value: Any, top_k: int = 0) -> OutputSummary:
         name,
         dtype.value,
         array.shape,
-        None if least is None else float(least),
-        None if largest is None else float(largest),
+        None if minimum is None else float(minimum),
+        None if maximum is None else float(maximum),
         None if mean is None else float(mean),
         int(numbers.size - finite.size),
         top,

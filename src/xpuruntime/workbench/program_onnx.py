@@ -1,7 +1,7 @@
-"""A program as an ONNX graph, for viewers: one node per kernel call, typed values, weights as nodes that tell their recipe.
+"""The export of a program as an ONNX graph for viewers: one node per kernel call, typed values, weights as nodes with their recipe.
 
-Memory becomes values: each time a buffer is written it is a new value; a buffer that lies in another one is read through a ``View``
-node. Nothing can run it: its ops are of the domain ``xpuruntime``.
+Each write of a buffer becomes a new value. A buffer inside another one is read through a ``View`` node. The ops are of the domain
+``xpuruntime``, which no engine runs.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _OPSET, _IR_VERSION = 17, 8
 
 
 def write_program_onnx(program: CompiledProgram, path: str | os.PathLike[str], entry: str = "") -> None:
-    """``program_to_onnx`` to a file, whole or not at all. Raises as it does, and StoreError."""
+    """Write ``program_to_onnx`` to a file atomically. Raise the same errors, and StoreError."""
     write_atomic(Path(path), program_to_onnx(program, entry).SerializeToString(deterministic=True))
 
 
 def program_to_onnx(program: CompiledProgram, entry: str = "") -> Any:
-    """An ``onnx.ModelProto`` of one entry point's first plan. Raises InputError for an unknown entry point, ModelError without onnx."""
+    """Return an ``onnx.ModelProto`` of an entry point's first plan. Raise InputError for an unknown entry point, ModelError without onnx."""
     try:
         import onnx
         from onnx import helper
@@ -39,30 +39,30 @@ def program_to_onnx(program: CompiledProgram, entry: str = "") -> Any:
             who, "writing ONNX needs the Python package 'onnx'", got=str(error), do=do
         ) from error
     point = program.entry(entry)
-    drawing = _Drawing(
+    graph_builder = _ProgramGraph(
         program, point.plans[0], {dtype: number for number, dtype in dtype_table(onnx).items()}
     )
-    states = [s.name for s in program.states if s.name in drawing.buffers]
-    inputs = [drawing.write(n) for n in (*point.input_buffers, *states)]
-    for call in drawing.plan.calls:
-        drawing.call(call)
-    outputs = [drawing.leave(n, inputs) for n in point.output_buffers]
-    outputs += [v for n in states if (v := drawing.read(n)) not in (*inputs, *outputs)]
-    inner = [n for n in drawing.specs if n not in inputs and n not in outputs]
+    states = [s.name for s in program.states if s.name in graph_builder.buffers]
+    inputs = [graph_builder.write(n) for n in (*point.input_buffers, *states)]
+    for call in graph_builder.plan.calls:
+        graph_builder.call(call)
+    outputs = [graph_builder.leave(n, inputs) for n in point.output_buffers]
+    outputs += [v for n in states if (v := graph_builder.read(n)) not in (*inputs, *outputs)]
+    inner = [n for n in graph_builder.specs if n not in inputs and n not in outputs]
     graph = helper.make_graph(
-        drawing.nodes,
+        graph_builder.nodes,
         f"{program.name}:{point.name}",
-        [drawing.info(n) for n in inputs],
-        [drawing.info(n) for n in outputs],
-        value_info=[drawing.info(n) for n in inner],
-        doc_string=f"target {drawing.plan.target}, {len(drawing.plan.calls)} calls, arena of {drawing.plan.arena_bytes} bytes",
+        [graph_builder.info(n) for n in inputs],
+        [graph_builder.info(n) for n in outputs],
+        value_info=[graph_builder.info(n) for n in inner],
+        doc_string=f"target {graph_builder.plan.target}, {len(graph_builder.plan.calls)} calls, arena of {graph_builder.plan.arena_bytes} bytes",
     )
     opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid(DOMAIN, 1)]
     return helper.make_model(graph, producer_name="xpuruntime", opset_imports=opsets, ir_version=_IR_VERSION)
 
 
-class _Drawing:
-    """Values as calls make them. ``content``: by root, what was written there and still shows, as (buffer, value)."""
+class _ProgramGraph:
+    """A graph builder. ``content`` maps a root buffer to the (buffer, value) pairs that were written there and are not overwritten."""
 
     def __init__(self, program: CompiledProgram, plan: ExecutionPlan, types: Mapping[DType, int]) -> None:
         self.plan, self.types = plan, types
@@ -74,7 +74,7 @@ class _Drawing:
         self.views: dict[tuple[str, ...], str] = {}
 
     def write(self, buffer: str) -> str:
-        """A new value that covers a buffer's memory."""
+        """Return a new value for a write of a buffer."""
         b = self.buffers[buffer]
         older = self.content.get(b.root, [])
         value = self._value(buffer)
@@ -82,17 +82,19 @@ class _Drawing:
         return value
 
     def read(self, buffer: str) -> str:
-        """The value that a buffer holds now: what was written as it, or a view of what was written there."""
+        """Return the current value of a buffer: the one written to it, or a view of the values written to its memory."""
         b = self.buffers[buffer]
         if b.kind is BufferKind.WEIGHT and b.root not in self.content:
             self._weight(b.root)
-        seen = [(o, v) for o, v in self.content.get(b.root, []) if _overlap(o, b)]
-        if len(seen) == 1 and _covers(b, seen[0][0]) and _covers(seen[0][0], b) and seen[0][0].spec == b.spec:
-            return seen[0][1]
-        return self._view(buffer, [v for _, v in seen])
+        visible = [(o, v) for o, v in self.content.get(b.root, []) if _overlap(o, b)]
+        if len(visible) == 1:
+            other, value = visible[0]
+            if _covers(b, other) and _covers(other, b) and other.spec == b.spec:
+                return value
+        return self._view(buffer, [v for _, v in visible])
 
     def leave(self, buffer: str, inputs: Sequence[str]) -> str:
-        """The value of an output, which may not be a graph's input itself."""
+        """Return the value of an output. ONNX does not allow a graph input there, so an input is read through a view."""
         value = self.read(buffer)
         return self._view(f"{buffer}.out", [value], self.buffers[buffer]) if value in inputs else value
 
@@ -113,7 +115,7 @@ class _Drawing:
         return value
 
     def call(self, call: KernelCall) -> None:
-        """One node."""
+        """Add the node of a kernel call."""
         inputs = [self.read(n) for n in call.inputs]
         outputs = [self.write(n) for n in call.outputs]
         facts: dict[str, Any] = {
@@ -140,12 +142,14 @@ class _Drawing:
     def _node(self, op: str, inputs: Sequence[str], outputs: Sequence[str], label: str, **facts: Any) -> None:
         from onnx import helper
 
-        kept = {k: v for k, v in facts.items() if v not in ("", [], None)}
+        attributes = {k: v for k, v in facts.items() if v not in ("", [], None)}
         name = f"{len(self.nodes)}: {label}"
-        self.nodes.append(helper.make_node(op, list(inputs), list(outputs), name=name, domain=DOMAIN, **kept))
+        self.nodes.append(
+            helper.make_node(op, list(inputs), list(outputs), name=name, domain=DOMAIN, **attributes)
+        )
 
     def info(self, value: str) -> Any:
-        """A value's type; its layout is the text beside it."""
+        """Return the ONNX type of a value, with its memory layout as the doc string."""
         from onnx import helper
 
         spec = self.specs[value]

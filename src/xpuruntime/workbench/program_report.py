@@ -1,4 +1,4 @@
-"""What a program file is: entry points, calls, memory, binaries and decisions as plain data; the text of its kernels."""
+"""The description of a program file: entry points, calls, memory, binaries and decisions as plain data, and kernel sources."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ProgramReport:
     program: CompiledProgram
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data. Sizes in bytes; shapes as lists."""
+        """Return plain data, with sizes in bytes."""
         p = self.program
         return {
             "program": p.name,
@@ -44,21 +44,21 @@ class ProgramReport:
 
 
 def read_program(path: str | os.PathLike[str]) -> ProgramReport:
-    """Open a program file. Raises FormatError."""
+    """Open a program file. Raise FormatError."""
     program = CompiledProgram.load(path)
     return ProgramReport(Path(path), Path(path).stat().st_size, program)
 
 
 def peak_bytes(plan: ExecutionPlan) -> int:
-    """Bytes of scratch that live at one time at most; the arena is larger where places do not fit together."""
+    """Return the peak of the scratch bytes that are live at one time. Fragmentation makes the arena larger."""
     roots = [b for b in plan.buffers if b.kind is BufferKind.SCRATCH and b.root == b.name]
     events = sorted(
         (at, change) for b in roots for at, change in ((b.first, b.size_bytes), (b.last + 1, -b.size_bytes))
     )
-    now = peak = 0
+    live = peak = 0
     for _, change in events:
-        now += change
-        peak = max(peak, now)
+        live += change
+        peak = max(peak, live)
     return peak
 
 
@@ -116,7 +116,7 @@ def _call(call: KernelCall) -> dict[str, Any]:
 
 
 def _weights(p: CompiledProgram) -> dict[str, Any]:
-    """Of the model, and of the buffers that kernels read; ``embedded`` counts the file's own."""
+    """Return counts and sizes of the model's weights, of those stored in the program, and of the buffers that kernels read."""
     return {
         "model": len(p.weights),
         "model_bytes": sum(w.spec.size_bytes or 0 for w in p.weights),
@@ -148,17 +148,17 @@ def _binary(b: Binary) -> dict[str, Any]:
 
 
 def kernel_sources(program: CompiledProgram, name: str) -> Iterator[tuple[str, str, str]]:
-    """(target, symbol, text) of each function that ``name`` means: a symbol or the beginning of one, a kernel of the catalogue
-    (``conv/generated``, ``conv``), or a node of the model. Raises InputError, with what there is, when it means none.
+    """Yield (target, symbol, text) of each function that ``name`` selects: a symbol or its prefix, a kernel of the catalogue
+    (``conv/generated``, ``conv``), or a node of the model. Raise InputError, with the kernels' names, if it selects none.
     """
-    found = 0
-    apart = {c.binary for e in program.entries for p in e.plans for c in p.calls}
+    selected = 0
+    own_binaries = {c.binary for e in program.entries for p in e.plans for c in p.calls}
     for i, binary in enumerate(program.binaries):
-        for symbol in _meant(program, i, binary, name):
-            found += 1
-            text = apart_text(binary.source) if i in apart else function_text(binary.source, symbol)
+        for symbol in _selected(program, i, binary, name):
+            selected += 1
+            text = call_text(binary.source) if i in own_binaries else function_text(binary.source, symbol)
             yield binary.target, symbol, text
-    if not found:
+    if not selected:
         calls = [c for e in program.entries for p in e.plans for c in p.calls if not c.library]
         kernels = ", ".join(sorted({c.kernel for c in calls})) or "none"
         do = f"Name a symbol, a node, or one of its kernels: {kernels}."
@@ -167,26 +167,26 @@ def kernel_sources(program: CompiledProgram, name: str) -> Iterator[tuple[str, s
         )
 
 
-def _meant(program: CompiledProgram, binary: int, code: Binary, name: str) -> list[str]:
+def _selected(program: CompiledProgram, binary: int, code: Binary, name: str) -> list[str]:
     if name in code.symbols:
         return [name]
     plans = [p for e in program.entries for p in e.plans]
     calls = [c for p in plans for c in p.calls if p.binary_of(c) == binary and not c.library]
     by_kernel = [c.symbol for c in calls if name in (c.kernel, c.kernel.partition("/")[0], *c.nodes)]
-    found = by_kernel or [s for s in code.symbols if s.startswith(name)]
-    return list(dict.fromkeys(found))
+    symbols = by_kernel or [s for s in code.symbols if s.startswith(name)]
+    return list(dict.fromkeys(symbols))
 
 
 def function_text(source: str, symbol: str) -> str:
-    """A function's definition with what stands right before it: its comment, and helpers whose names begin with its own.
+    """Return a function's definition, its comment, and the helpers before it whose names start with its own.
 
-    The whole source where no definition is found.
+    Return the whole source if there is no definition.
     """
     first = re.search(rf"\b{re.escape(symbol)}", source)
     for match in re.finditer(rf"\b{re.escape(symbol)}\s*\(", source):
         begin = source.find("{", match.end())
         if first is None or begin < 0 or ";" in source[match.end() : begin]:
-            continue  # a declaration or a call
+            continue  # This is a declaration or a call.
         lines = source[: source.rfind("\n", 0, first.start()) + 1].splitlines(keepends=True)
         while lines and lines[-1].lstrip().startswith(("//", "template", "*", "/*")):
             lines.pop()
@@ -194,8 +194,8 @@ def function_text(source: str, symbol: str) -> str:
     return source
 
 
-def apart_text(source: str) -> str:
-    """A text that was compiled apart, with the constants of its call; what stands before them is the prelude."""
+def call_text(source: str) -> str:
+    """Return the source of a binary that was compiled for one call, without its prelude: it starts with the call's constants."""
     begin = re.search(r"(?:^//[^\n]*\n)*^using (?:in|out)\d+_t =", source, re.MULTILINE)
     return source if begin is None else source[begin.start() :]
 
@@ -204,7 +204,7 @@ _SKIPPED = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\
 
 
 def _closing(source: str, begin: int) -> int:
-    """One past the brace that closes the one at ``begin``; braces in comments and literals do not count."""
+    """Return the position after the brace that closes the one at ``begin``, skipping comments and literals."""
     depth = 0
     for match in _SKIPPED.finditer(source, begin):
         depth += {"{": 1, "}": -1}.get(match[0], 0)

@@ -1,12 +1,12 @@
-"""What repeated timings allow one to say: medians with exact intervals, paired ratios, and when a difference is none.
+"""Statistics of repeated timings: medians with exact confidence intervals, and paired ratios.
 
-Timings are skewed and their tails belong to the machine, so everything rests on medians and ranks:
+Timings are skewed and their tails come from the machine, so all statistics use medians and ranks:
 
 * the interval of a median is the order-statistic interval (exact for any continuous distribution of independent values;
   W. J. Conover, Practical Nonparametric Statistics, section 3.2); no normality, no resampling, no seed;
-* two engines are compared by the ratio within each round of an alternation, so what slows the whole machine down cancels;
-* rounds next to each other resemble each other, so they are first gathered into at most ``BLOCKS`` blocks, each of which
-  counts once; otherwise thousands of rounds would make a spurious 0.1% look certain.
+* two engines are compared by the ratio within each round of an alternation, so that a slowdown of the whole machine cancels;
+* neighboring rounds are correlated, so they are first grouped into at most ``BLOCKS`` blocks, each of which counts once.
+  Otherwise thousands of rounds would make a spurious 0.1% significant.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BLOCKS", "Interval", "Ratio", "Summary", "median_interval", "paired_ratio", "summarise"]
+__all__ = ["BLOCKS", "Interval", "Ratio", "Summary", "median_interval", "paired_ratio", "summarize"]
 
 BLOCKS = 60
 CONFIDENCE = 0.95
@@ -27,36 +27,36 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """``low <= true median <= high`` at the stated confidence; (0, inf) where the values are too few to say anything."""
+    """A confidence interval of a median: ``low <= median <= high``. It is (0, inf) for too few values."""
 
     low: float
     high: float
     confidence: float
 
     def holds(self, value: float) -> bool:
-        """Whether the value lies inside, ends included."""
+        """Return True if the value is inside, ends included."""
         return self.low <= value <= self.high
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return {"low": self.low, "high": self.high, "confidence": self.confidence}
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Timings of one contender, in the unit of the values: count, least, median with its interval, 95th percentile (nearest rank)."""
+    """Count, minimum, median with its interval, and 95th percentile (nearest rank) of timings, in the unit of the values."""
 
     count: int
-    least: float
+    minimum: float
     median: float
     interval: Interval
     p95: float
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return {
             "count": self.count,
-            "min": self.least,
+            "min": self.minimum,
             "median": self.median,
             "median_interval": self.interval.to_json(),
             "p95": self.p95,
@@ -65,31 +65,31 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Median of ``a / b`` over paired blocks, with its interval. ``blocks`` is the number of values that it rests on."""
+    """The median of ``a / b`` over paired blocks, with its interval. ``blocks`` is the number of blocks."""
 
     value: float
     interval: Interval
     blocks: int
 
     def differs(self, floor: float = 0.0) -> bool:
-        """Whether the whole interval lies beyond 1 by more than ``floor`` (a relative bias that the harness itself shows)."""
+        """Return True if the whole interval differs from 1 by more than ``floor``, a relative bias of the measurement."""
         return self.interval.low > 1 + floor or self.interval.high < 1 / (1 + floor)
 
     @property
     def bias(self) -> float:
-        """How far from 1 a ratio that should be 1 may lie: 0 when the interval holds 1, else its farther end."""
+        """Largest deviation from 1 in the interval; 0 if the interval contains 1."""
         if self.interval.holds(1.0):
             return 0.0
         return max(self.interval.high, 1 / self.interval.low) - 1
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return {"value": self.value, "interval": self.interval.to_json(), "blocks": self.blocks}
 
 
 def _lower_rank(n: int, tail: float) -> int:
-    """Largest j with P(Binomial(n, 1/2) < j) <= tail: the rank (from 1) of the interval's lower end; 0 when there is none."""
-    start = max(0, int(n / 2 - 12 * math.sqrt(n)))  # what lies lower weighs less than 1e-60
+    """Return the largest j with P(Binomial(n, 1/2) < j) <= tail: the rank (from 1) of the interval's lower end; 0 if there is none."""
+    start = max(0, int(n / 2 - 12 * math.sqrt(n)))  # The probability below this is less than 1e-60.
     below, log_half = 0.0, math.log(2.0)
     for k in range(start, n // 2 + 1):
         below += math.exp(math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) - n * log_half)
@@ -99,9 +99,9 @@ def _lower_rank(n: int, tail: float) -> int:
 
 
 def median_interval(values: Sequence[float] | NDArray[Any], confidence: float = CONFIDENCE) -> Interval:
-    """The order-statistic interval of the median: at least ``confidence``. 95% needs six values, fewer give (0, inf).
+    """Return the order-statistic interval of the median, of at least ``confidence``. 95% needs six values; fewer give (0, inf).
 
-    Raises ValueError for no values or a confidence outside (0, 1).
+    Raise ValueError for no values or a confidence outside (0, 1).
     """
     ordered = np.sort(np.asarray(values, float))
     if ordered.size == 0 or not 0 < confidence < 1:
@@ -112,8 +112,8 @@ def median_interval(values: Sequence[float] | NDArray[Any], confidence: float = 
     return Interval(float(ordered[rank - 1]), float(ordered[ordered.size - rank]), confidence)
 
 
-def summarise(values: Sequence[float], confidence: float = CONFIDENCE) -> Summary:
-    """Count, least, median, its interval and p95 of positive values. Raises ValueError for none."""
+def summarize(values: Sequence[float], confidence: float = CONFIDENCE) -> Summary:
+    """Return the summary of positive values. Raise ValueError for none."""
     interval = median_interval(values, confidence)
     ordered = np.sort(np.asarray(values, float))
     p95 = float(ordered[math.ceil(0.95 * ordered.size) - 1])
@@ -121,13 +121,13 @@ def summarise(values: Sequence[float], confidence: float = CONFIDENCE) -> Summar
 
 
 def paired_ratio(a: Sequence[float], b: Sequence[float], confidence: float = CONFIDENCE) -> Ratio:
-    """How many times ``b`` is ``a``, from values taken in pairs: the median over blocks of the blocks' median ratios.
+    """Return the ratio ``a / b`` of paired values: the median over blocks of each block's median ratio.
 
-    Raises ValueError when the two have not the same length, or none, or hold values that are not positive.
+    Raise ValueError if the lengths differ or are zero, or if a value is not positive.
     """
     x, y = np.asarray(a, float), np.asarray(b, float)
     if x.shape != y.shape or not x.size or not (x > 0).all() or not (y > 0).all():
-        raise ValueError("needs two equally long rows of positive values")
+        raise ValueError("needs two sequences of positive values, of the same length")
     logs = np.log(x) - np.log(y)
     blocks = np.exp([float(np.median(part)) for part in np.array_split(logs, min(BLOCKS, logs.size))])
     return Ratio(float(np.median(blocks)), median_interval(blocks, confidence), len(blocks))

@@ -1,4 +1,4 @@
-"""Which constants of two ONNX models differ: what outputs on a few inputs may fail to show."""
+"""The initializers that differ between two ONNX models. Outputs on a few inputs may not show such a difference."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ __all__ = ["changed_weights"]
 
 
 def changed_weights(model: ModelSource, other: ModelSource) -> tuple[str, ...]:
-    """Names of initialisers that both models have and whose type, shape or bytes differ, in the first model's order.
+    """Return the names of initializers that both models have and whose type, shape or bytes differ, in the first model's order.
 
-    Empty for other formats, for equal models, and for two exports that share no names.
+    The result is empty for other formats, for equal models, and for two exports that share no names.
     """
     if model.format != "onnx" or other.format != "onnx" or model.digest == other.digest:
         return ()
-    mine, theirs = _initialisers(model), _initialisers(other)
+    mine, theirs = _initializer_digests(model), _initializer_digests(other)
     return tuple(name for name, digest in mine.items() if theirs.get(name, digest) != digest)
 
 
-def _initialisers(model: ModelSource) -> dict[str, str]:
+def _initializer_digests(model: ModelSource) -> dict[str, str]:
     import onnx
     from onnx import numpy_helper
 

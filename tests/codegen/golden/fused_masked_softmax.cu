@@ -1,7 +1,7 @@
 // fused mul where softmax(float32[2, 12, 197, 197], bool[2, 1, 1, 197]) -> float32[2, 12, 197, 197]
 // launch: grid 591 1 1, block 32 8 1, shared 0
 extern "C" __global__ void __launch_bounds__(256) KERNEL(const float *in0, const bool *in1, float *out0) {
-    in_turn();
+    griddep_sync();
   constexpr int N = 1;
   const uint32_t row = blockIdx.x * 8 + threadIdx.y;
   auto *x1_row = in1 + row / 2364 * 197;
@@ -27,7 +27,7 @@ extern "C" __global__ void __launch_bounds__(256) KERNEL(const float *in0, const
       }
     }
   }
-  v2 = joined_lanes<32>(v2, top_of());
+  v2 = warp_reduce<32>(v2, top_of());
   vec<float, N> v5 = (vec<float, N>)(0);  // sum
   #pragma unroll
   for (int k = 0; k < 7; ++k) {
@@ -46,7 +46,7 @@ extern "C" __global__ void __launch_bounds__(256) KERNEL(const float *in0, const
       }
     }
   }
-  v5 = joined_lanes<32>(v5, sum_of());
+  v5 = warp_reduce<32>(v5, sum_of());
   const vec<float, N> v6 = reciprocal(v5);  // reciprocal
   #pragma unroll
   for (int k = 0; k < 7; ++k) {

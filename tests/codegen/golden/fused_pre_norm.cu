@@ -1,7 +1,7 @@
 // fused add rms_norm(bfloat16[4, 768], bfloat16[4, 768], bfloat16[768]) -> bfloat16[4, 768], bfloat16[4, 768]
 // launch: grid 4 1 1, block 64 1 1, shared 0
 extern "C" __global__ void __launch_bounds__(64) KERNEL(const bf16 *in0, const bf16 *in1, const bf16 *in2, bf16 *out0, bf16 *out1) {
-    in_turn();
+    griddep_sync();
   constexpr int N = 1;
   __shared__ uint64_t room[2];
   const uint32_t row = blockIdx.x;
@@ -30,7 +30,7 @@ extern "C" __global__ void __launch_bounds__(64) KERNEL(const bf16 *in0, const b
         }
       }
     }
-    v2 = joined_block<2>(v2, sum_of(), room);
+    v2 = block_reduce<2>(v2, sum_of(), room);
     const vec<float, N> v3 = v2 / number<N>(768.0f);  // div
     const vec<float, N> v4 = v3 + number<N>(1e-06f);  // add
     const vec<float, N> v5 = rsqrt(v4);  // rsqrt

@@ -1,7 +1,7 @@
 // stays: 65536 elements of bfloat16
 // launch: grid 128 1 1, block 256 1 1, shared 0
 extern "C" __global__ void __launch_bounds__(256) KERNEL(const uint16_t *in0, const uint16_t *in1, const uint16_t *in2, uint16_t *out0) {
-    in_turn();
+    griddep_sync();
   // what stays
   const uint32_t t = blockIdx.x * 256 + threadIdx.x;
   const uint32_t i0 = t * 2;
@@ -11,7 +11,7 @@ extern "C" __global__ void __launch_bounds__(256) KERNEL(const uint16_t *in0, co
 // index_copy: 512 elements of bfloat16
 // launch: grid 2 1 1, block 256 1 1, shared 0
 extern "C" __global__ void __launch_bounds__(256) KERNEL(const uint16_t *in0, const int64_t *in1, const uint16_t *in2, uint16_t *out0) {
-    in_turn();
+    griddep_sync();
   const uint32_t t = blockIdx.x * 256 + threadIdx.x;
   const bool rises = rising(in1, 4, 1);
   const uint32_t i0 = t / 128;

@@ -1,7 +1,7 @@
 // mean(float32[2, 24, 7, 7]{0,2,3,1}) -> float32[2, 24]
 // launch: grid 2 1 1, block 32 8 1, shared 0
 extern "C" __global__ void __launch_bounds__(256) KERNEL(const float *in0, float *out0) {
-    in_turn();
+    griddep_sync();
   constexpr int N = 1;
   __shared__ uint64_t room[256];
   const uint32_t row = blockIdx.x;
@@ -16,7 +16,7 @@ extern "C" __global__ void __launch_bounds__(256) KERNEL(const float *in0, float
     const vec<float, N> x0 = load<N>(x0_row + r * 24);
     v0 = sum_of()(v0, (vec<float, N>)(x0));
   }
-  v0 = joined_column<32, 8>(v0, sum_of(), room);
+  v0 = column_reduce<32, 8>(v0, sum_of(), room);
   const vec<float, N> v1 = v0 / number<N>(49.0f);  // div
   if (live && threadIdx.y == 0) {
     store<N>(y0_row, v1);

@@ -1,7 +1,7 @@
 // permute: 301056 elements of bfloat16
 // launch: grid 96 1 1, block 256 1 1, shared 0
 extern "C" __global__ void __launch_bounds__(256) KERNEL(const uint16_t *in0, uint16_t *out0) {
-    in_turn();
+    griddep_sync();
   const uint32_t b0 = blockIdx.x / 48;
   const uint32_t b1 = blockIdx.x / 4 % 12;
   const uint32_t b2 = blockIdx.x % 4;

@@ -4,7 +4,7 @@
 
 What other launches write stands there only after the first thread has waited for the launch's turn; before, there are NaNs.
 What it cannot show is speed, and whether the few instructions of ``tensor.cuh`` mean what the emulator takes them to mean; that is
-what ``scripts/gpu/heavy_kernels.py`` is for.
+what ``benchmarks/cuda/heavy_kernels.py`` is for.
 """
 
 from __future__ import annotations

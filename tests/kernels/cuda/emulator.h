@@ -69,7 +69,7 @@ static void turn() {
     for (const Late &l : late) memcpy(l.at, l.value, l.bytes);
     late.clear();
 }
-#define XPURT_TURN emulator::turn
+#define XPURT_GRIDDEP_WAIT emulator::turn
 
 static void yield() { swapcontext(&threads[current].context, &scheduler); }
 
@@ -231,20 +231,20 @@ struct F16 {
     static u32 pack(float low, float high) { return narrow(low) | narrow(high) << 16; }
 };
 
-#define TENSOR_SHARED(name) unsigned char *const name = emulator::shared
-static u32 place(const void *p) { return (u32)((const unsigned char *)p - emulator::shared); }
+#define DYNAMIC_SMEM(name) unsigned char *const name = emulator::shared
+static u32 smem_addr(const void *p) { return (u32)((const unsigned char *)p - emulator::shared); }
 
-static void copy16(u32 to, const void *from, bool there) {
+static void cp_async_16(u32 to, const void *from, bool there) {
     if (there && (uintptr_t)from % 16) emulator::wrong("a copy of 16 bytes from an odd address");
     emulator::threads[emulator::current].open.push_back({to, from, there});
 }
-static void copies_commit() {
+static void cp_async_commit() {
     emulator::Thread &t = emulator::threads[emulator::current];
     t.groups.push_back(t.open);
     t.open.clear();
 }
 template <int pending>
-static void copies_wait() {
+static void cp_async_wait() {
     emulator::Thread &t = emulator::threads[emulator::current];
     while ((int)t.groups.size() > pending) {
         for (const emulator::Copy &c : t.groups.front())
@@ -268,10 +268,10 @@ static void matrices(u32 (&r)[4], u32 from, bool transposed) {
     }
     emulator::meet_warp();
 }
-static void load_matrices(u32 (&r)[4], u32 from) { matrices(r, from, false); }
-static void load_matrices_transposed(u32 (&r)[4], u32 from) { matrices(r, from, true); }
+static void ldmatrix_x4(u32 (&r)[4], u32 from) { matrices(r, from, false); }
+static void ldmatrix_x4_trans(u32 (&r)[4], u32 from) { matrices(r, from, true); }
 
-static u32 turned(u32 pair) {
+static u32 movmatrix_trans(u32 pair) {
     emulator::Warp &w = emulator::warp();
     const int lane = emulator::current % 32;
     w.slot[lane][0] = pair;
@@ -283,7 +283,7 @@ static u32 turned(u32 pair) {
 }
 
 template <class T>
-static void multiply(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+static void mma_m16n8k16(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     emulator::Warp &w = emulator::warp();
     const int lane = emulator::current % 32;
     for (int i = 0; i < 4; ++i) w.slot[lane][i] = a[i];
@@ -303,7 +303,7 @@ static void multiply(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     emulator::meet_warp();
 }
 
-#define TENSOR_HIDDEN (-__builtin_inff())
+#define MASKED_SCORE (-__builtin_inff())
 static float exp2(float x) { return __builtin_exp2f(x); }
 
 struct Quad {
@@ -315,7 +315,7 @@ static Quad load16(const void *from) {
     memcpy(&q, from, 16);
     return q;
 }
-static Quad stream16(const void *from) { return load16(from); }
+static Quad ld_streaming_16(const void *from) { return load16(from); }
 
 }  // namespace tensor
 

@@ -9,14 +9,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 from emulated import call_of, judge, one_node
+from support.native import check
 
 from xpuruntime.codegen.cuda import cuda_target
 from xpuruntime.ir import GraphBuilder
-from xpuruntime.kernels.cuda.attention.decode import FlashDecode, cut_for
+from xpuruntime.kernels.cuda.attention.decode import FlashDecode, decode_tile_config
 from xpuruntime.kernels.cuda.attention.flash import FlashV2, Naive
 from xpuruntime.kernels.spec.attention import AttentionShape
-from xpuruntime.testing.cuda_host import cuda_host
-from xpuruntime.testing.native import check
+from xpuruntime.testing.emulation.cuda_host import cuda_host
 
 rng = np.random.default_rng(13)
 
@@ -72,7 +72,7 @@ def test_many_parts_of_a_task_are_joined_group_by_group(keys: int, dv: int, head
         mask=np.arange(keys).reshape(1, 1, 1, keys) < keys - 130,
     )
     graph, _, known = one_node("attention", [array((1, heads, 1, 32)), *[array((1, 1, keys, 32))] * 2])
-    cut = cut_for(AttentionShape.of(call_of(graph, known)), cuda_target("cuda:sm_90"))
+    cut = decode_tile_config(AttentionShape.of(call_of(graph, known)), cuda_target("cuda:sm_90"))
     assert cut.splits == math.ceil(keys / 64)
     assert cut.group < cut.splits
 

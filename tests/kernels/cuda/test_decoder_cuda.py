@@ -8,6 +8,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from support.native import compile_native
 
 import xpuruntime as xrt
 from xpuruntime import ir
@@ -17,8 +18,7 @@ from xpuruntime.llm.build import DECODE, build_program
 from xpuruntime.llm.config import DecoderConfig
 from xpuruntime.llm.decoder import decoder_graph
 from xpuruntime.runtime import Executor
-from xpuruntime.testing.cuda_host import cuda_host
-from xpuruntime.testing.native import compile_native
+from xpuruntime.testing.emulation.cuda_host import cuda_host
 from xpuruntime.types import DType
 
 rng = np.random.default_rng(2)

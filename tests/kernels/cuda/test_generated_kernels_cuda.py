@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.native import check, compile_native
 
 from xpuruntime import ir
 from xpuruntime.errors import RunError
 from xpuruntime.runtime import Executor
-from xpuruntime.testing.cuda_host import cuda_host
-from xpuruntime.testing.native import check, compile_native
+from xpuruntime.testing.emulation.cuda_host import cuda_host
 from xpuruntime.types import DType
 
 TARGET = cuda_host()

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xpuruntime.codegen.cuda import cuda_target
-from xpuruntime.kernels.cuda.matmul.gemv import Cut, Gemv, NormLinear, cut_for, gemv_stage
+from xpuruntime.kernels.cuda.matmul.gemv import Gemv, GemvTileConfig, NormLinear, gemv_stage, gemv_tile_config
 from xpuruntime.kernels.cuda.matmul.generated import TILES, Generated, tensor_stage
 from xpuruntime.kernels.cuda.matmul.text import matrices_of
 from xpuruntime.kernels.kernel import Lowered
@@ -58,7 +58,7 @@ def test_batches_epilogues_and_factors() -> None:
 
 @pytest.mark.parametrize("tile", TILES, ids=lambda t: f"{t.rows}x{t.columns}")
 def test_every_tile_gives_the_same(tile: Any) -> None:
-    class Cut:
+    class GemvTileConfig:
         name = "matmul/generated"
 
         def supports(self, call: Any, target: Any) -> Any:
@@ -70,7 +70,7 @@ def test_every_tile_gives_the_same(tile: Any) -> None:
             assert sides is not None
             return Lowered((tensor_stage(call, p, sides, target, tile),))
 
-    judge(Cut(), "linear", array((tile.rows + 3, 328)), array((tile.columns + 9, 328)))  # type: ignore[arg-type]
+    judge(GemvTileConfig(), "linear", array((tile.rows + 3, 328)), array((tile.columns + 9, 328)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int8", "uint32", "int64"])
@@ -97,10 +97,10 @@ def test_few_rows_stream_the_weight(m: int, n: int, k: int, dtype: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "cut", [Cut(4, 1, 8, 2, 2, 1), Cut(2, 5, 1, 1, 3, 1), Cut(1, 8, 1, 1, 5), Cut(8, 1, 4, 1), Cut(2, 1, 1, 3, 40, 2)], ids=str
+    "cut", [GemvTileConfig(4, 1, 8, 2, 2, 1), GemvTileConfig(2, 5, 1, 1, 3, 1), GemvTileConfig(1, 8, 1, 1, 5), GemvTileConfig(8, 1, 4, 1), GemvTileConfig(2, 1, 1, 3, 40, 2)], ids=str
 )  # fmt: skip
 @pytest.mark.parametrize("weights", ["1", ""], ids=["weight", "product"])
-def test_every_cut_of_a_streamed_weight_gives_the_same(cut: Cut, weights: str) -> None:
+def test_every_cut_of_a_streamed_weight_gives_the_same(cut: GemvTileConfig, weights: str) -> None:
     class Streamed:
         name = "matmul/gemv"
 
@@ -152,7 +152,7 @@ def test_a_decoder_s_products_are_cut_so_that_memory_is_busy() -> None:
         (1536, 8960, False),
         (151936, 1536, False),
     ):
-        cut = cut_for(1, n, k, DType.BFLOAT16, gated)
+        cut = gemv_tile_config(1, n, k, DType.BFLOAT16, gated)
         blocks = cut.blocks(-(-n * (1 + gated) // cut.columns))
         assert 132 <= blocks <= 9 * 132
         assert cut.per == 1 or n > 10**5
@@ -175,7 +175,7 @@ def test_loads_under_way_fit_into_the_registers_that_a_launch_allows(
     n: int, k: int, gated: bool, dtype: DType
 ) -> None:
     """Four registers a load; the rest of a thread takes 30. What does not fit is spilled, which made a token 41% slower where k is 3,072."""
-    cut = cut_for(1, n, k, dtype, gated)
+    cut = gemv_tile_config(1, n, k, dtype, gated)
     assert 4 * cut.columns * cut.ahead + 30 <= 65536 // (cut.least * cut.threads)
 
 

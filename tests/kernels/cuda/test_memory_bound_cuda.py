@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.native import check, compile_native
+from support.speed_graphs import speed_graphs
 
 from xpuruntime import ir
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.program.program import CompiledProgram
 from xpuruntime.runtime import Executor
-from xpuruntime.testing.cuda_host import cuda_host
-from xpuruntime.testing.native import check, compile_native
-from xpuruntime.testing.speed_graphs import speed_graphs
+from xpuruntime.testing.emulation.cuda_host import cuda_host
 from xpuruntime.types import DType
 
 TARGET = cuda_host()
@@ -58,7 +58,7 @@ def test_blocks_that_share_columns(shape: tuple[int, ...], dtype: str) -> None:
     dim = len(shape) - 2
     build: Callable[..., Any] = lambda b, x: (b.sum(x, dim=[dim]), b.amax(x, dim=[dim]))  # noqa: E731
     program = judged(build, values(shape, dtype), threads=2)
-    assert "arrives_last(counters + group" in text_of(program)
+    assert "is_last_block(counters + group" in text_of(program)
 
 
 def test_places_in_columns_that_blocks_share() -> None:
@@ -76,19 +76,19 @@ def test_places_in_columns_that_blocks_share() -> None:
         ),
         x,
     )
-    assert "arrives_last(counters + group" in text_of(program)
+    assert "is_last_block(counters + group" in text_of(program)
 
 
 def test_columns_of_which_there_are_enough() -> None:
     """Blocks stand alone; what is written at every element keeps them alone too."""
     program = judged(lambda b, x: b.sum(x, dim=[0]), values((300, 6000)))
     assert kernels_of(program) == ["reduce/generated"]
-    assert "joined_column<32, 32>" in text_of(program)
+    assert "column_reduce<32, 32>" in text_of(program)
     program = judged(lambda b, x: b.sum(x, dim=[0]), values((300, 6000), "bfloat16"))
     assert kernels_of(program) == ["reduce/generated"]
-    assert "joined_columns<32, 16>" in text_of(program)
+    assert "column_reduce_n<32, 16>" in text_of(program)
     program = judged(lambda b, x: b.softmax(x, dim=0), values((3000, 40)))
-    assert "arrives_last" not in text_of(program)
+    assert "is_last_block" not in text_of(program)
 
 
 def test_columns_of_a_thread() -> None:
@@ -99,15 +99,15 @@ def test_columns_of_a_thread() -> None:
 
     shapes = (700, 134), (700, 1), (1,)
     program = judged(build, *(values(s, "float16") for s in shapes))
-    assert "joined_columns" in text_of(program)
+    assert "column_reduce_n" in text_of(program)
     flat = values((1 + 700 * 64,), "bfloat16")
     judged(
         lambda b, x: b.sum(b.view(b.slice(x, dim=0, start=1, end=44801, step=1), size=[700, 64]), dim=[0]),
         flat,
     )
     program = judged(lambda b, x: b.sum(x, dim=[1]), values((5, 3000, 34), "bfloat16"))
-    assert "joined_columns<32" in text_of(program)
-    assert "arrives_last" in text_of(program)
+    assert "column_reduce_n<32" in text_of(program)
+    assert "is_last_block" in text_of(program)
 
 
 def test_equal_columns_give_equal_bits() -> None:

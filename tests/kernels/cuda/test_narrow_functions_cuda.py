@@ -15,12 +15,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from support.native import compile_native
 
 from xpuruntime import ir
 from xpuruntime.codegen.cuda import cuda_part
 from xpuruntime.runtime import Executor
-from xpuruntime.testing.cuda_host import CudaHost, cuda_host
-from xpuruntime.testing.native import compile_native
+from xpuruntime.testing.emulation.cuda_host import CudaHost, cuda_host
 from xpuruntime.types import DType
 
 Array = np.ndarray[Any, Any]

@@ -1,4 +1,4 @@
-"""Networks and node cases by CUDA kernels: the texts run on a CPU (testing/cuda_host), everything around them is the real thing."""
+"""Networks and node cases by CUDA kernels: the texts run on a CPU (testing/emulation), everything around them is the real thing."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("onnx")
 pytest.importorskip("transformers")
 
+from support.native import compile_native  # noqa: E402
+
 from xpuruntime.llm import Generator  # noqa: E402
 from xpuruntime.runtime import Executor  # noqa: E402
-from xpuruntime.testing import models  # noqa: E402
-from xpuruntime.testing.cuda_host import cuda_host  # noqa: E402
-from xpuruntime.testing.decoders import greedy, logits_of, prompt, reference  # noqa: E402
-from xpuruntime.testing.native import compile_native  # noqa: E402
-from xpuruntime.testing.onnx_coverage import known_cases  # noqa: E402
-from xpuruntime.testing.onnx_native import judge_natively  # noqa: E402
-from xpuruntime.testing.onnx_suite import cases  # noqa: E402
+from xpuruntime.testing.conformance.onnx_backend.coverage import known_cases  # noqa: E402
+from xpuruntime.testing.conformance.onnx_backend.native import judge_natively  # noqa: E402
+from xpuruntime.testing.conformance.onnx_backend.suite import cases  # noqa: E402
+from xpuruntime.testing.conformance.seeded import networks as models  # noqa: E402
+from xpuruntime.testing.conformance.seeded.decoders import greedy, logits_of, prompt, reference  # noqa: E402
+from xpuruntime.testing.emulation.cuda_host import cuda_host  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 MARKS = [pytest.mark.slow, pytest.mark.conformance]

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.native import check
 
 from xpuruntime.ir import GraphBuilder
-from xpuruntime.kernels.cuda.rnn import cut_for
-from xpuruntime.testing.cuda_host import cuda_host
-from xpuruntime.testing.native import check
+from xpuruntime.kernels.cuda.rnn import recurrent_tile_config
+from xpuruntime.testing.emulation.cuda_host import cuda_host
 
 GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 FORMS: dict[str, dict[str, Any]] = {
@@ -78,13 +78,13 @@ def test_a_gru_may_reset_before_or_after_the_product(before: bool) -> None:
 
 
 def test_samples_that_do_not_fill_a_block() -> None:
-    cut = cut_for(140, 2, 4 * 5, 5, 4)
+    cut = recurrent_tile_config(140, 2, 4 * 5, 5, 4)
     assert cut is not None
     assert cut.samples == 2
     layer("lstm", (2, 399, 3, 5))
-    assert cut_for(399, 1, 4 * 5, 5, 4).samples == 3  # type: ignore[union-attr]
+    assert recurrent_tile_config(399, 1, 4 * 5, 5, 4).samples == 3  # type: ignore[union-attr]
 
 
 def test_a_state_that_shared_memory_does_not_hold() -> None:
-    assert cut_for(1, 1, 4 * 2000, 2000, 4) is None
+    assert recurrent_tile_config(1, 1, 4 * 2000, 2000, 4) is None
     layer("rnn", (2, 1, 3, 3100), full=False, limit=1e-4)  # one thread adds 3100 products up in a row

@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from emulated import call_of, emulate
+from support.native import check, compile_native, run_native
 
 from xpuruntime.codegen.cuda import cuda_target
 from xpuruntime.codegen.toolchains_nvrtc import nvrtc_toolchain
@@ -19,8 +20,7 @@ from xpuruntime.kernels.cuda.attention import decode, decode_append
 from xpuruntime.kernels.cuda.attention.decode_append import RopeAttention
 from xpuruntime.kernels.kernel import NodeCall
 from xpuruntime.numerics import compare, tolerance_for
-from xpuruntime.testing.cuda_host import cuda_host
-from xpuruntime.testing.native import check, compile_native, run_native
+from xpuruntime.testing.emulation.cuda_host import cuda_host
 from xpuruntime.types import DType
 
 Feeds = dict[str, Any]
@@ -83,10 +83,12 @@ CASES: tuple[dict[str, Any], ...] = (
 )
 
 
-Way = Callable[[decode.Cut, int], decode.Cut]
+Way = Callable[[decode.DecodeTileConfig, int], decode.DecodeTileConfig]
 WAYS: dict[str, Way] = {
     "two tiles": lambda c, k: decode.clustered(c, k, most=2),
-    "two blocks of sixteen rows": lambda c, k: replace(decode.clustered(c, k, 2), narrow=False, per=1),
+    "two blocks of sixteen rows": lambda c, k: replace(
+        decode.clustered(c, k, 2), narrow=False, tiles_per_step=1
+    ),
     "in memory, narrow": lambda c, k: replace(c, narrow=c.rows <= 8),
 }
 
@@ -145,8 +147,12 @@ def test_a_cluster_has_all_keys_of_a_head() -> None:
 @pytest.mark.parametrize("case", [1, 4, 6])
 @pytest.mark.parametrize("way", list(WAYS))
 def test_other_cuts_compute_the_same(monkeypatch: pytest.MonkeyPatch, way: str, case: int) -> None:
-    """What scripts/gpu/decoder_cuts.py measures."""
-    monkeypatch.setattr(decode_append, "cut_of", lambda s, t: WAYS[way](decode.cut_for(s, t, 128), s.keys))
+    """What benchmarks/cuda/decoder_breakdown.py measures."""
+    monkeypatch.setattr(
+        decode_append,
+        "append_tile_config",
+        lambda s, t: WAYS[way](decode.decode_tile_config(s, t, 128), s.keys),
+    )
     graph, feeds, old = step(**CASES[case])
     judged(call_of(graph, {}), graph, feeds, old)
 

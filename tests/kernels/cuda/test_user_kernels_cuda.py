@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.native import check
 
 import xpuruntime as xrt
 from xpuruntime import ir, registered
 from xpuruntime.codegen.cubin import kernels_in
 from xpuruntime.errors import BuildError, KernelUnavailable
-from xpuruntime.testing.cuda_host import cuda_host
-from xpuruntime.testing.native import check
+from xpuruntime.testing.emulation.cuda_host import cuda_host
 
 ROWS = """
 constexpr int64_t COLS = in0_shape[1];

@@ -16,5 +16,6 @@ PLUGIN = EnginePlugin(
     versions=("0", "1000"),
     formats=("onnx", "graph", "program"),
     entry="xpuruntime.inference.native.engine",
+    devices="xpuruntime.inference.native.devices",
     chooses_kernels=True,
 )

@@ -9,9 +9,9 @@ from ...errors import BuildError
 from ...protocols import Artifact, EngineRequest, ModelSource
 from ...types import DType
 from . import options, providers
-from .providers import ort
+from .providers import version
 
-__all__ = ["CARRIERS", "build", "cpu_threads", "fingerprint", "supports", "version"]
+__all__ = ["CARRIERS", "build", "cpu_threads", "fingerprint", "supports"]
 
 # Domains whose ops a plain ONNX Runtime build holds.
 _DOMAINS = frozenset(
@@ -36,11 +36,6 @@ CARRIERS: dict[DType, str] = {
     DType.FLOAT8_E5M2: "uint8",
     DType.FLOAT8_E5M2FNUZ: "uint8",
 }
-
-
-def version() -> str:
-    """The vendor's version."""
-    return str(ort().__version__)
 
 
 def cpu_threads(request: EngineRequest) -> int:

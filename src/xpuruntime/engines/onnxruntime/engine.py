@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .build import build, fingerprint, supports, version
+from .build import build, fingerprint, supports
 from .kernel_options import kernel_options
-from .providers import devices
+from .providers import devices, version
 from .run import load, stoppable_load
 
 __all__ = [

@@ -51,7 +51,7 @@ def collect(
     model: ModelSource, session: Any, settings: options.Settings, told: Attribution | None
 ) -> Evidence:
     """The evidence of a session, with the twin's rows where there was one."""
-    from .build import version
+    from .providers import version
 
     placed: dict[str, str] = {}  # source node -> provider, as the running session assigned it
     rows = []

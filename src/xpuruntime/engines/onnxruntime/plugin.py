@@ -28,4 +28,5 @@ PLUGIN = EnginePlugin(
     formats=("onnx",),
     compiles_in_build=False,
     entry="xpuruntime.engines.onnxruntime.engine",
+    devices="xpuruntime.engines.onnxruntime.providers",
 )

@@ -22,7 +22,17 @@ from ...protocols import DeviceFact
 from ...targets import DeviceId
 from ...vendor_imports import vendor
 
-__all__ = ["BY_NAME_ONLY", "CPU", "PROVIDER_DEVICES", "available", "devices", "ort", "short", "usable"]
+__all__ = [
+    "BY_NAME_ONLY",
+    "CPU",
+    "PROVIDER_DEVICES",
+    "available",
+    "devices",
+    "ort",
+    "short",
+    "usable",
+    "version",
+]
 
 CPU = "CPUExecutionProvider"
 
@@ -74,6 +84,11 @@ def ort() -> Any:
     if hasattr(onnxruntime, "disable_telemetry_events"):
         onnxruntime.disable_telemetry_events()
     return onnxruntime
+
+
+def version() -> str:
+    """Return the version of the vendor's package."""
+    return str(ort().__version__)
 
 
 def available() -> tuple[str, ...]:

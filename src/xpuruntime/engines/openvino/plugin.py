@@ -16,4 +16,5 @@ PLUGIN = EnginePlugin(
     versions=("2024.6.0", "2027"),
     formats=("onnx", "openvino-ir"),
     entry="xpuruntime.engines.openvino.engine",
+    devices="xpuruntime.engines.openvino.devices",
 )

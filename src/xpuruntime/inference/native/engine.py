@@ -14,32 +14,23 @@ from ... import __version__
 from ...decisions import Reason, Support
 from ...errors import BuildError, FormatError, XpuError
 from ...program.program import CompiledProgram
-from ...protocols import Artifact, DeviceFact, EngineRequest, ModelSource
+from ...protocols import Artifact, EngineRequest, ModelSource
 from ...registered import registered_kernels
 from ...runtime.demands import broken_rule
 from ...types import DType
-from ..programs import buckets_of
+from ..models.programs import buckets_of
+from .devices import devices, version
 from .executable import NativeExecutable
+from .explained_program import PlannedProgram
+from .library_refusals import kernel_policy
 from .model import native_model
-from .places import device_facts, reaches, target_of
-from .planned import PlannedProgram
-from .refusals import kernel_policy
-from .sources import Compiled, Given
+from .program_source import Compiled, Given
+from .targets import reaches, target_of
 
 __all__ = ["build", "compiler_facts", "devices", "fingerprint", "load", "supports", "version"]
 
 _MOST_BUCKETS = 4096
 PRECISIONS = (DType.FLOAT64, DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
-
-
-def version() -> str:
-    """The package's own version."""
-    return __version__
-
-
-def devices() -> tuple[DeviceFact, ...]:
-    """The host processor and the CUDA devices."""
-    return device_facts()
 
 
 def supports(model: ModelSource, request: EngineRequest) -> Support:

@@ -26,10 +26,10 @@ from ...runtime.observed import Observed
 from ...runtime.states import States
 from ...runtime.weights import Weights, load_weights
 from ...types import DType
-from ..kept import KeptShapes
+from ..models.shape_cache import KeptShapes
 from .buckets import Buckets, Shapes
-from .refusals import sentence
-from .sources import Compiled, Programs
+from .library_refusals import sentence
+from .program_source import Compiled, Programs
 from .tensors import run_on_tensors
 
 __all__ = ["NativeExecutable", "times_of"]

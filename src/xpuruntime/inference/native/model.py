@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ...frontends.onnx import import_onnx
 from ...ir import Graph
 from ...protocols import Array, ModelSource
-from ..digests import kept_by_digest
+from ..models.digests import kept_by_digest
 
 __all__ = ["NativeModel", "native_model"]
 

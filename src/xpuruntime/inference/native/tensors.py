@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...runtime.executor import Executor
-from ..feeds import on_a_device
+from ..execution.inputs import on_a_device
 
 __all__ = ["run_on_tensors"]
 

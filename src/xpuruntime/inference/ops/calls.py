@@ -14,11 +14,11 @@ from ...errors import InputError, OutOfMemory, RunError
 from ...policies.context import current_policy
 from ...runtime.arrays import trust_arrays
 from ...runtime.buffer import host_array
-from .asked import asked_policy, known_policy
 from .explained import Explained, Wanted
-from .foreign import Elsewhere, from_host, readable
+from .foreign_tensors import Elsewhere, from_host, readable
+from .op_table import ROWS
+from .policy_scope import asked_policy, known_policy
 from .prepare import prepare
-from .rows import ROWS
 
 __all__ = ["CAPACITY", "call", "clear", "counters"]
 

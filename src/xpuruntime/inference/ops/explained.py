@@ -8,7 +8,7 @@ from typing import Any
 
 from ...decisions import Decision
 from ...errors import InputError
-from .rows import ROWS
+from .op_table import ROWS
 
 __all__ = ["Explained", "Wanted"]
 

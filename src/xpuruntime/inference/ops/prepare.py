@@ -20,10 +20,10 @@ from ...runtime.executor import Executor
 from ...store import Store, digest
 from ...targets import DeviceId
 from ...types import DType, TensorSpec
-from .asked import effective_demands
 from .explained import Explained
-from .lying import Facts, Lying, facts_of, lying
-from .rows import ROWS
+from .op_table import ROWS
+from .policy_scope import effective_demands
+from .tensor_layout import Facts, Lying, facts_of, lying
 
 __all__ = ["device_of", "graph_of", "held_demands", "prepare", "program_of"]
 
@@ -120,7 +120,7 @@ def program_of(graph: Graph, device: DeviceId, demands: Resolved) -> tuple[Compi
     from ...compiler import compile as compile_graph
     from ...kernels.user.kernel import named_digests
     from ..native.engine import compiler_facts
-    from ..native.places import own_target, target_of
+    from ..native.targets import own_target, target_of
 
     target = target_of(device)
     policy = demands.policy

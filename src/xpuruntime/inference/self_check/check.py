@@ -18,8 +18,8 @@ from ...profiler import trace
 from ...protocols import Array, ModelSource
 from ...store import Store
 from ...types import DType
-from ..conditioning import MARGIN, sensitivity, widened
 from ..native.model import native_model
+from .conditioning import MARGIN, sensitivity, widened
 from .locate import Located
 from .record import keep, recall
 from .references import EngineReference, Interpreter, Module, OutOfTime, Reference

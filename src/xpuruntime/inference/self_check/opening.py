@@ -17,10 +17,10 @@ from ...runtime.device import cpu
 from ...runtime.executor import Executor
 from ...store import Store
 from ...types import DType
-from ..examples import measuring_feeds
+from ..execution.examples import measuring_feeds
+from ..execution.seeded_inputs import sample_feeds
 from ..native.executable import NativeExecutable
 from ..native.model import native_model
-from ..recipe import sample_feeds
 from .check import SelfCheck, Subject, verdict_of
 from .locate import Located, first_tie, first_wrong
 from .verdict import Verdict

@@ -2,8 +2,8 @@
 
 The launch stands in the text too (``// launch: ...``), since shapes and strides are constants of the text: one text, one launch.
 Every launch may begin while the one before ends (programmatic dependent launch, compute capability 9.0 and later): a function's first
-statement, ``in_turn()``, lets the next launch come up and waits until the one before is done and its writes are seen. A body that reads
-weights before that calls ``wait_for_turn()`` itself (``early``).
+statement, ``griddep_sync()``, lets the next launch come up and waits until the one before is done and its writes are seen. A body that reads
+weights before that calls ``griddep_wait()`` itself (``early``).
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Blocks and threads of a call. ``least``: blocks of a multiprocessor that the compiler must leave registers for; ``cluster``: neighbouring
+    """Blocks and threads of a call. ``min_blocks_per_sm``: blocks of a multiprocessor that the compiler must leave registers for; ``cluster``: neighbouring
     blocks (along x) that run at once and reach each other's shared memory, on sm_90 and later.
     """
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     shared: int = 0
-    least: int = 0
+    min_blocks_per_sm: int = 0
     cluster: int = 1
 
     @classmethod
@@ -94,13 +94,13 @@ def cuda_stage(
     """
     kinds = {"i64": "int64_t", "f64": "double"}
     given = [a.text for a in arguments] + [f"{kinds[p.type]} {p.name}" for p in params]
-    least = f", {launch.least}" if launch.least else ""
+    min_blocks_per_sm = f", {launch.min_blocks_per_sm}" if launch.min_blocks_per_sm else ""
     lines = [
         f"// {about}",
         launch.text,
         *before,
-        f'extern "C" __global__ void __launch_bounds__({launch.threads}{least}) KERNEL({", ".join(given)}) {{',
-        f"    {'let_next_come' if early else 'in_turn'}();",
+        f'extern "C" __global__ void __launch_bounds__({launch.threads}{min_blocks_per_sm}) KERNEL({", ".join(given)}) {{',
+        f"    {'griddep_launch_dependents' if early else 'griddep_sync'}();",
         *indented(body or ["// no elements"]),
         "}",
         "",

@@ -24,7 +24,7 @@ from .launch import Launch, cuda_stage
 from .matmul.generated import simt_stage
 from .tasks import ThreadedTasks
 
-__all__ = ["KERNELS", "Cut", "Recurrent", "cut_for"]
+__all__ = ["KERNELS", "Recurrent", "RecurrentTileConfig", "recurrent_tile_config"]
 
 _THREADS = 512
 _SHARED = 48 * 1024
@@ -34,7 +34,7 @@ _SAMPLES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class RecurrentTileConfig:
     """Samples of a block, its threads, and threads that share a row of the weights."""
 
     samples: int
@@ -42,7 +42,9 @@ class Cut:
     lanes: int
 
 
-def cut_for(batch: int, directions: int, rows: int, hidden: int, size: int) -> Cut | None:
+def recurrent_tile_config(
+    batch: int, directions: int, rows: int, hidden: int, size: int
+) -> RecurrentTileConfig | None:
     """As many samples as leave every multiprocessor a block, and fit; None where one does not. size: bytes of an element of the state."""
     room = _SHARED // ((rows + 3 * hidden) * size)
     samples = min(_SAMPLES, room, max(1, batch * directions // FULL), batch)
@@ -50,7 +52,7 @@ def cut_for(batch: int, directions: int, rows: int, hidden: int, size: int) -> C
         return None
     lanes = next((n for n in (32, 16, 8) if hidden >= 8 * n), 4)
     threads = min(_THREADS, max(64, math.ceil(rows * lanes / 32) * 32))
-    return Cut(samples, threads, lanes)
+    return RecurrentTileConfig(samples, threads, lanes)
 
 
 class Recurrent(Kernel):
@@ -89,7 +91,7 @@ class _Layer:
     hidden: int
     gates: int
     directions: int
-    cut: Cut
+    config: RecurrentTileConfig
 
     @classmethod
     def of(cls, call: NodeCall) -> _Layer | None:
@@ -100,10 +102,10 @@ class _Layer:
         item = 8 if call.tensor(0).spec.dtype is DType.FLOAT64 else 4
         if call.optional(4) is not None or not batch * length * hidden * x[2]:
             return None
-        cut = cut_for(batch, directions, rows, hidden, item)
-        if cut is None:
+        config = recurrent_tile_config(batch, directions, rows, hidden, item)
+        if config is None:
             return None
-        return cls(call, batch, length, x[2], hidden, rows // hidden, directions, cut)
+        return cls(call, batch, length, x[2], hidden, rows // hidden, directions, config)
 
     @property
     def item(self) -> int:
@@ -139,8 +141,8 @@ class _Layer:
 
     def steps(self) -> Stage:
         """All steps."""
-        call, cut = self.call, self.cut
-        tiles = math.ceil(self.batch / cut.samples)
+        call, config = self.call, self.config
+        tiles = math.ceil(self.batch / config.samples)
         arguments = [argument(TensorSpec((1,), self._kind), "temp0", "inputs")]
         arguments += [
             argument(o.spec, f"in{i}", f"in{i}")
@@ -151,8 +153,8 @@ class _Layer:
         flops = 2 * self.length * self.batch * self.columns * self.hidden
         return cuda_stage(
             f"{call.op}_steps_{self.hidden}",
-            about(call, f"{cut.samples} samples a block, {cut.lanes} threads a row of the weights"),
-            arguments, self._body(tiles), Launch((self.directions * tiles, 1, 1), (cut.threads, 1, 1)),
+            about(call, f"{config.samples} samples a block, {config.lanes} threads a row of the weights"),
+            arguments, self._body(tiles), Launch((self.directions * tiles, 1, 1), (config.threads, 1, 1)),
             parts=frozenset({"recurrent_steps", "movement", "math"}), flops=flops,
             bytes=bytes_of([*(o.spec for o in call.tensors), *call.outputs]),
         )  # fmt: skip
@@ -166,10 +168,10 @@ class _Layer:
         return bool(self.call.attrs["batch_first"])
 
     def _body(self, tiles: int) -> list[str]:
-        call, s, h, rows = self.call, self.cut.samples, self.hidden, self.rows
+        call, s, h, rows = self.call, self.config.samples, self.hidden, self.rows
         kind = C_TYPES[self._kind]
         reset = call.op == "gru" and not call.attrs["linear_before_reset"]
-        product = f"recurrent_gates<{self.cut.lanes}, {self.cut.threads}, {s}, {h}, {rows}>"
+        product = f"recurrent_gates<{self.config.lanes}, {self.config.threads}, {s}, {h}, {rows}>"
         reverse = {"forward": "false", "reverse": "true", "bidirectional": "d == 1"}[call.attrs["direction"]]
         y = address(result(call), ["b", "t", "d", "u"] if self._first else ["t", "d", "b", "u"])
         lines = [
@@ -223,7 +225,7 @@ class _Layer:
         """A loop over the units of the block's samples; a unit's values are always the same thread's."""
         h, kind = self.hidden, C_TYPES[self._kind]
         lines = [
-            f"for (int i = threadIdx.x; i < {self.cut.samples * h}; i += {self.cut.threads}) {{",
+            f"for (int i = threadIdx.x; i < {self.config.samples * h}; i += {self.config.threads}) {{",
             f"    const int64_t sample = i / {h}, u = i % {h}, b = begin + sample;",
             f"    if (b >= {self.batch}) break;",
             f"    {kind} *const h = states + sample * {h}, *const next = h, *const c = cells + sample * {h};",
@@ -272,9 +274,9 @@ class _Layer:
 
     def _gru_gates(self, f: Sequence[str]) -> list[str]:
         """A GRU's first two gates."""
-        cut = "cut" if self.call.attrs["clip"] is not None else ""
+        config = "config" if self.call.attrs["clip"] is not None else ""
         places = [f"{k * self.hidden} + u" for k in range(2)]
-        return [f"gates[{at}] = {f[0]}({cut}(gates[{at}]));" for at in places]
+        return [f"gates[{at}] = {f[0]}({config}(gates[{at}]));" for at in places]
 
     def _last_gate(self, reset: bool) -> list[str]:
         """A GRU's last gate in two: what comes from the state is ``given``, and where its own part is a product first, r scales that."""

@@ -22,9 +22,9 @@ from ...program.program import CompiledProgram
 from ...protocols import Array
 from ...runtime import Executor
 from ...types import DType
-from ..native_batch import Batch, in_batches, why_refused
 from .calls import CALLS, Call
 from .finding import Finding
+from .native_batch import Batch, in_batches, why_refused
 from .subject import Subject
 from .vendor import by_session
 

@@ -30,7 +30,7 @@ DECODERS = ("qwen2", "llama")
 
 def findings(subject: Subject, sample: int, jobs: int) -> Iterator[Finding]:
     """A finding per network and precision, then per decoder; a vendor's engine is judged in float32."""
-    from ..models import MODELS
+    from .seeded.networks import MODELS
 
     for name in MODELS:
         for precision in PRECISIONS if subject.is_native else PRECISIONS[:1]:
@@ -62,7 +62,7 @@ def far(got: Array, want: Array) -> float:
 def _network(subject: Subject, name: str, precision: str, count: int) -> tuple[str, tuple[str, ...]]:
     import torch
 
-    from .. import models
+    from .seeded import networks as models
 
     count = count if precision == "float32" else max(count, USUAL)
     feeds = models.inputs(name, count, size="small", seed=3)
@@ -122,7 +122,7 @@ def _by_session(subject: Subject, name: str, examples: list[list[Array]]) -> Arr
     from pathlib import Path
 
     from ...inference.session import InferenceSession
-    from .. import models
+    from .seeded import networks as models
 
     with tempfile.TemporaryDirectory() as folder:
         path = models.export_onnx(name, Path(folder) / f"{name}.onnx")
@@ -133,7 +133,7 @@ def _by_session(subject: Subject, name: str, examples: list[list[Array]]) -> Arr
 
 def _decoder(subject: Subject, family: str) -> tuple[str, tuple[str, ...]]:
     from ...llm import Generator
-    from ..decoders import greedy, logits_of, prompt, reference
+    from .seeded.decoders import greedy, logits_of, prompt, reference
 
     model, tokens = reference(family), prompt(21)
     want = logits_of(model, tokens)

@@ -7,10 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from ..onnx_coverage import known_cases
-from ..onnx_native import judge_natively
-from ..onnx_suite import Case, Outcome, cases, differs, session
 from .finding import Finding
+from .onnx_backend.coverage import known_cases
+from .onnx_backend.native import judge_natively
+from .onnx_backend.suite import Case, Outcome, cases, differs, session
 from .subject import Subject
 from .vendor import excused
 

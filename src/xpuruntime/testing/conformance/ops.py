@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ..opinfo import LOOSE, Call, disagreement, graph_of
-from ..opinfo_native import DTYPES, drawn, judge_samples
 from .finding import Finding
+from .opinfo import LOOSE, Call, disagreement, graph_of
+from .opinfo.native import DTYPES, drawn, judge_samples
 from .subject import Subject
 from .vendor import by_session
 

@@ -8,8 +8,8 @@ from typing import Any
 from ...errors import XpuError
 from ...ir import Graph
 from ...protocols import Array
-from ..onnx_vendors import VENDORS, vendor_outputs
 from .finding import Finding
+from .onnx_backend.vendors import VENDORS, vendor_outputs
 from .subject import Subject
 
 __all__ = ["by_session", "excused"]

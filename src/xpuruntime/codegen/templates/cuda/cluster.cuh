@@ -1,9 +1,9 @@
 // needs: prelude
-// cluster: blocks of one cluster (sm_90 on) lie beside each other and send values into each other's shared memory.
+// cluster: distributed shared memory (sm_90 and later): the blocks of a cluster write into each other's shared memory.
 //
-// What is sent is counted by a barrier of the block it goes to, which waits for as many bytes as it knows to come: no fence, no second
-// way through the memory that all blocks share (PTX ISA, "st.async", "mbarrier"). A block sends only after all have begun, and ends after
-// it has got all that is sent to it.
+// st.async counts the bytes on an mbarrier of the receiving block, which waits for the number of bytes that it expects, so that no fence and no
+// round trip through global memory is needed (PTX ISA, "st.async", "mbarrier"). A block sends only after all blocks of the cluster have
+// started, and exits only after it has received everything sent to it.
 
 #if defined(__CUDACC_RTC__)
 #define XPURT_CLUSTERED (SM >= 90)
@@ -11,34 +11,34 @@
 #define XPURT_CLUSTERED 0
 #endif
 
-struct __align__(8) Arrival { uint64_t word; };
+struct __align__(8) ClusterBarrier { uint64_t word; };
 
-// By one thread: a barrier for one time.
-INLINE void cluster_expects(Arrival *arrival) {
+// Initialize a barrier for one use. One thread calls it.
+INLINE void cluster_barrier_init(ClusterBarrier *barrier_word) {
 #if XPURT_CLUSTERED
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"((uint32_t)__cvta_generic_to_shared(arrival)) : "memory");
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"((uint32_t)__cvta_generic_to_shared(barrier_word)) : "memory");
 #endif
 }
-// By all threads, and, some work later, the second half: all blocks have begun.
-INLINE void cluster_begin() {
+// Arrive at the cluster's start barrier. All threads call it; cluster_wait is the second half.
+INLINE void cluster_arrive() {
 #if XPURT_CLUSTERED
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     __syncwarp();
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 #endif
 }
-INLINE void cluster_begun() {
+INLINE void cluster_wait() {
 #if XPURT_CLUSTERED
     __syncwarp();
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
 }
 
-// Four and two values to where block `rank` has what this one has at `to` and `beside`: 24 bytes.
-INLINE void cluster_send(float *to, const float (&four)[4], float *beside, float a, float b, Arrival *arrival, unsigned rank) {
+// Send four and two values (24 bytes) to block `rank`, to the offsets that `to` and `beside` have in this block.
+INLINE void cluster_st_async(float *to, const float (&four)[4], float *beside, float a, float b, ClusterBarrier *barrier_word, unsigned rank) {
 #if XPURT_CLUSTERED
     uint32_t there, barrier;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(barrier) : "r"((uint32_t)__cvta_generic_to_shared(arrival)), "r"(rank));
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(barrier) : "r"((uint32_t)__cvta_generic_to_shared(barrier_word)), "r"(rank));
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"((uint32_t)__cvta_generic_to_shared(to)), "r"(rank));
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(there), "f"(four[0]),
                  "f"(four[1]), "f"(four[2]), "f"(four[3]), "r"(barrier)
@@ -54,10 +54,10 @@ INLINE void cluster_send(float *to, const float (&four)[4], float *beside, float
 #endif
 }
 
-// By all threads: all `bytes` are there.
-INLINE void cluster_got(Arrival *arrival, uint32_t bytes) {
+// Wait until `bytes` have arrived. All threads call it.
+INLINE void cluster_barrier_wait(ClusterBarrier *barrier_word, uint32_t bytes) {
 #if XPURT_CLUSTERED
-    const uint32_t barrier = (uint32_t)__cvta_generic_to_shared(arrival);
+    const uint32_t barrier = (uint32_t)__cvta_generic_to_shared(barrier_word);
     if (threadIdx.x == 0)
         asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
     uint32_t done;

@@ -1,27 +1,27 @@
-// needs: tiles arrive
-// decode_append.cuh: attention that turns its own queries by their positions and puts the new keys and values into the caches.
+// needs: tiles last_block
+// decode_append.cuh: the KV-cache append of flash_decode: rotary embedding of the queries and new keys, and the write of new keys and values.
 //
-// Every place of the caches belongs to the blocks of one split, so whoever needs a new row makes it: it waits in shared memory and replaces
-// what the block reads at its place. Of the blocks that share a split, those of the first rows write it to the cache; the others may read
-// old or new there and use neither.
+// Each cache position belongs to one split, and each block computes the new rows of its split into shared memory, where they replace what the
+// block loads at their positions. Of the blocks that share a split, those of the first rows write them to the cache; the others may load the
+// old or the new value and use neither.
 //
-// P: what flash_decode.cuh says, and NEW, HALF (pairs of a row that are turned: of element i and HALF + i), WIDE (eight pairs at a time
-//    may be read), TABLE (rows of the tables of cosines and sines, 0: a row for each position of the call), TILES (bytes of shared memory
-//    before the new rows), token(row), place_of(batch, t), spot_of(batch, t) (the row of the tables), placed(place) and spotted(spot)
-//    (checked), cosines_at(batch, t, spot), sines_at(...), key_of(batch, head, t), value_of(batch, head, t), keys_of(batch, head),
-//    values_of(batch, head), writes().
+// P: the members that flash_decode.cuh lists, and NEW_TOKENS, HALF (rotary pairs of a row: elements i and HALF + i), WIDE (vectors of eight pairs are
+//    allowed), TABLE (rows of the cosine and sine tables, 0: one row per position of the call), TILES (shared-memory offset of the new rows),
+//    token(row), place_of(batch, t) (cache position), spot_of(batch, t) (table row), placed(place) and spotted(spot) (bounds-checked),
+//    cosines_at(batch, t, spot), sines_at(...), key_of(batch, head, t), value_of(batch, head, t), keys_of(batch, head), values_of(batch, head),
+//    writes().
 namespace flash_decode {
 
 using tensor::u16;
 using tensor::u32;
 
-// One value of a row, or eight that lie at a multiple of 16 bytes.
+// One value of a row, or eight 16-byte aligned ones.
 template <int N> struct Few;
 template <> struct Few<1> { u16 at[1]; };
 template <> struct __align__(16) Few<8> { u16 at[8]; };
 template <int N> __device__ __forceinline__ Few<N> few(const u16 *from) { return *(const Few<N> *)from; }
-// What the launch before wrote: from the second-level cache, where it is.
-template <int N> __device__ __forceinline__ Few<N> fresh_few(const u16 *from) {
+// Load what the previous launch wrote: from L2.
+template <int N> __device__ __forceinline__ Few<N> ld_cg_few(const u16 *from) {
 #if defined(__CUDACC_RTC__)
     if constexpr (N == 8) return bitcast<Few<8>>(__ldcg((const uint4 *)from));
     else return {{__ldcg(from)}};
@@ -30,18 +30,18 @@ template <int N> __device__ __forceinline__ Few<N> fresh_few(const u16 *from) {
 #endif
 }
 
-template <class P, bool ANY> struct Appended {};
-template <class P> struct Appended<P, true> {
+template <class P, bool ANY> struct KvAppend {};
+template <class P> struct KvAppend<P, true> {
     typedef typename P::T T;
     static constexpr int W = P::WIDE && P::ALIGNED ? 8 : 1, CH = P::D / 8, PAIRS = P::HALF / W, UNITS = PAIRS + (P::D - 2 * P::HALF) / W,
                          THREADS = P::WARPS * 32;
     typedef Few<W> Part;
     struct Known {
-        int place[P::NEW], spot[P::NEW];
+        int place[P::NEW_TOKENS], spot[P::NEW_TOKENS];
     };
     long long place, spot;
     int first, last;
-    bool mine;
+    bool has_new_rows;
 
     __device__ __forceinline__ static Known &known() {
         __shared__ Known room;
@@ -50,34 +50,34 @@ template <class P> struct Appended<P, true> {
     __device__ __forceinline__ static void store(unsigned char *row, int chunk, int e, const Part &v) {
         *(Part *)(row + chunk * 16 + e % 8 * 2) = v;
     }
-    // What waits in shared memory for each new position: 0, its key; 1, its value; 2, its cosines, then its sines.
+    // Shared-memory rows of each new position: 0, its key; 1, its value; 2, its cosines, then its sines.
     __device__ __forceinline__ static unsigned char *row_at(unsigned char *shared, int which, int t) {
-        return shared + P::TILES + (which * P::NEW + t) * P::D * 2;
+        return shared + P::TILES + (which * P::NEW_TOKENS + t) * P::D * 2;
     }
 
-    // Reads go out whose values `prepare` takes. begin, end: keys of the block's split.
-    __device__ __forceinline__ void look(int batch, int begin, int end, const P &p) {
+    // Issue the loads whose values `prologue` uses. begin, end: the keys of the block's split.
+    __device__ __forceinline__ void load_positions(int batch, int begin, int end, const P &p) {
         first = begin, last = end;
-        if (threadIdx.x < P::NEW) {
+        if (threadIdx.x < P::NEW_TOKENS) {
             place = p.place_of(batch, threadIdx.x);
             if (P::TABLE > 0) spot = p.spot_of(batch, threadIdx.x);
         }
     }
 
-    // All that can be done before the launch's turn: where new rows go, their cosines and sines, and queries that there are not.
-    __device__ __forceinline__ void prepare(unsigned char *shared, int batch, const P &p) {
+    // Do the work that needs no griddep_wait: cache positions, cosines and sines, zeros of missing queries.
+    __device__ __forceinline__ void prologue(unsigned char *shared, int batch, const P &p) {
         Known &k = known();
-        if (threadIdx.x < P::NEW) {
+        if (threadIdx.x < P::NEW_TOKENS) {
             k.place[threadIdx.x] = p.placed(place);
             k.spot[threadIdx.x] = P::TABLE > 0 ? p.spotted(spot) : 0;
         }
         for (int i = P::rows * CH + threadIdx.x; i < 16 * CH; i += THREADS)
-            *(Few<8> *)(shared + tiles::swizzled<CH>(i / CH, i % CH) * 16) = Few<8>{};
+            *(Few<8> *)(shared + tiles::swizzle<CH>(i / CH, i % CH) * 16) = Few<8>{};
         __syncthreads();
-        mine = false;
+        has_new_rows = false;
 #pragma unroll
-        for (int t = 0; t < P::NEW; ++t) mine |= k.place[t] >= first && k.place[t] < last;
-        for (int i = threadIdx.x; i < P::NEW * 2 * PAIRS; i += THREADS) {
+        for (int t = 0; t < P::NEW_TOKENS; ++t) has_new_rows |= k.place[t] >= first && k.place[t] < last;
+        for (int i = threadIdx.x; i < P::NEW_TOKENS * 2 * PAIRS; i += THREADS) {
             const int t = i / (2 * PAIRS), u = i % (2 * PAIRS);
             const u16 *const from = u < PAIRS ? p.cosines_at(batch, t, k.spot[t]) : p.sines_at(batch, t, k.spot[t]) - P::HALF;
             *(Part *)(row_at(shared, 2, t) + u * W * 2) = few<W>(from + u * W);
@@ -85,12 +85,12 @@ template <class P> struct Appended<P, true> {
         __syncthreads();
     }
 
-    // Unit u of a row of position t: W pairs, turned, or W elements behind them; zeros beyond the row.
+    // Compute unit u of a row at position t: W rotated pairs, or W elements behind them; zeros beyond the row.
     template <class Put>
-    __device__ __forceinline__ static void turned(const u16 *x, unsigned char *shared, int t, int u, const Put &put) {
+    __device__ __forceinline__ static void rotate_pairs(const u16 *x, unsigned char *shared, int t, int u, const Put &put) {
         if (u < PAIRS) {
             const u16 *const angles = (const u16 *)row_at(shared, 2, t) + u * W;
-            const Part low = fresh_few<W>(x + u * W), high = fresh_few<W>(x + P::HALF + u * W), c = few<W>(angles), s = few<W>(angles + P::HALF);
+            const Part low = ld_cg_few<W>(x + u * W), high = ld_cg_few<W>(x + P::HALF + u * W), c = few<W>(angles), s = few<W>(angles + P::HALF);
             Part a, b;
 #pragma unroll
             for (int i = 0; i < W; ++i) {
@@ -102,56 +102,56 @@ template <class P> struct Appended<P, true> {
             put(P::HALF + u * W, b);
         } else {
             const int e = 2 * P::HALF + (u - PAIRS) * W;
-            put(e, e < P::d ? fresh_few<W>(x + e) : Part{});
+            put(e, e < P::d ? ld_cg_few<W>(x + e) : Part{});
         }
     }
 
-    __device__ __forceinline__ bool held(int at) const { return at >= first && at < last; }
-    // Whether new row t goes to the cache: of several for one place, the last does.
-    __device__ __forceinline__ bool kept(int t, const P &p) const {
-        bool kept = p.writes();
+    __device__ __forceinline__ bool in_split(int at) const { return at >= first && at < last; }
+    // Return whether this block writes new row t to the cache. Of several rows for one position the last wins.
+    __device__ __forceinline__ bool writes_cache(int t, const P &p) const {
+        bool last = p.writes();
 #pragma unroll
-        for (int other = 0; other < P::NEW; ++other) kept &= other <= t || known().place[other] != known().place[t];
-        return kept;
+        for (int other = 0; other < P::NEW_TOKENS; ++other) last &= other <= t || known().place[other] != known().place[t];
+        return last;
     }
 
-    // The queries' tile, and the new rows that this block's split has; they are there after the next barrier. Queries and keys are turned alike
-    // and at once; values have other warps.
-    __device__ __forceinline__ void turn(const u16 *q, unsigned char *shared, int batch, int head, const P &p) const {
-        constexpr int TURNED = (P::rows + P::NEW) * UNITS, BEHIND = (TURNED + 31) / 32 * 32, VALUES = P::D / W;
-        for (int i = threadIdx.x; i < BEHIND + P::NEW * VALUES; i += THREADS) {
-            const int r = i < TURNED ? i / UNITS : P::rows + (i - BEHIND) / VALUES;
-            const bool query = i < TURNED && r < P::rows;
+    // Write the queries' tile and the split's new rows to shared memory; the next barrier makes them visible. Queries and keys are rotated together;
+    // other warps copy the values.
+    __device__ __forceinline__ void rotate_and_append(const u16 *q, unsigned char *shared, int batch, int head, const P &p) const {
+        constexpr int ROTATED = (P::rows + P::NEW_TOKENS) * UNITS, ROTATED_PADDED = (ROTATED + 31) / 32 * 32, VALUES = P::D / W;
+        for (int i = threadIdx.x; i < ROTATED_PADDED + P::NEW_TOKENS * VALUES; i += THREADS) {
+            const int r = i < ROTATED ? i / UNITS : P::rows + (i - ROTATED_PADDED) / VALUES;
+            const bool query = i < ROTATED && r < P::rows;
             const int t = query ? p.token(r) : r - P::rows, at = query ? 0 : known().place[t < 0 ? 0 : t];
-            if ((i >= TURNED && i < BEHIND) || (!query && !held(at))) continue;
-            const bool keeps = !query && kept(t, p);
-            if (i < TURNED) {
+            if ((i >= ROTATED && i < ROTATED_PADDED) || (!query && !in_split(at))) continue;
+            const bool stores = !query && writes_cache(t, p);
+            if (i < ROTATED) {
                 unsigned char *const to = query ? shared : row_at(shared, 0, t);
                 u16 *const cache = p.keys_of(batch, head) + (long long)at * P::k_row;
-                turned(query ? q + p.q_at(r) : p.key_of(batch, head, t), shared, t, i % UNITS, [&](int e, const Part &v) {
-                    store(to, query ? tiles::swizzled<CH>(r, e / 8) : e / 8, e, v);
-                    if (keeps && e < P::d) *(Part *)(cache + e) = v;
+                rotate_pairs(query ? q + p.q_at(r) : p.key_of(batch, head, t), shared, t, i % UNITS, [&](int e, const Part &v) {
+                    store(to, query ? tiles::swizzle<CH>(r, e / 8) : e / 8, e, v);
+                    if (stores && e < P::d) *(Part *)(cache + e) = v;
                 });
             } else {
-                const int e = (i - BEHIND) % VALUES * W;
-                const Part v = e < P::dv ? fresh_few<W>(p.value_of(batch, head, t) + e) : Part{};
+                const int e = (i - ROTATED_PADDED) % VALUES * W;
+                const Part v = e < P::dv ? ld_cg_few<W>(p.value_of(batch, head, t) + e) : Part{};
                 store(row_at(shared, 1, t), e / 8, e, v);
-                if (keeps && e < P::dv) *(Part *)(p.values_of(batch, head) + (long long)at * P::v_row + e) = v;
+                if (stores && e < P::dv) *(Part *)(p.values_of(batch, head) + (long long)at * P::v_row + e) = v;
             }
         }
     }
 
-    // A warp's KEYS keys from key0 on and their values, which have landed: new rows in the place of old ones.
+    // Replace old rows by new ones in a warp's tile of KEYS keys from key0 on and in their values.
     template <int KEYS>
-    __device__ __forceinline__ void put(unsigned char *tile, unsigned char *shared, int key0, int end) const {
-        if (!mine) return;
+    __device__ __forceinline__ void patch_tile(unsigned char *tile, unsigned char *shared, int key0, int end) const {
+        if (!has_new_rows) return;
         const Known &k = known();
         const int lane = threadIdx.x % 32;
-        for (int t = 0; t < P::NEW; ++t) {
+        for (int t = 0; t < P::NEW_TOKENS; ++t) {
             const int r = k.place[t] - key0;
             if (r < 0 || r >= KEYS || k.place[t] >= end) continue;
             for (int i = lane; i < 2 * CH; i += 32)
-                *(Few<8> *)(tile + i / CH * KEYS * P::D * 2 + tiles::swizzled<CH>(r, i % CH) * 16) =
+                *(Few<8> *)(tile + i / CH * KEYS * P::D * 2 + tiles::swizzle<CH>(r, i % CH) * 16) =
                     *(const Few<8> *)(row_at(shared, i / CH, t) + i % CH * 16);
         }
         __syncwarp();

@@ -1,38 +1,36 @@
 // needs: decode_join decode_append decode_rows
-// flash_decode.cuh: attention of few queries over many keys, whose time is that of reading keys and values once.
-// The keys are split over blocks (Flash-Decoding, Dao et al., 2023), whose parts then become one (decode_join.cuh). All query heads that share a
-// key head are rows of one block, so tensor cores compute up to 16 of them at once; a warp has 16 or 32 keys of its own at a time and copies
-// STAGES ahead, so that no warp waits for another until the end. A block runs through most of this text once, and a text that nothing has run
-// lately is fetched: loops stay loops where that costs little.
+// flash_decode.cuh: bandwidth-bound attention of few queries over many keys.
+// The keys are split over blocks (Flash-Decoding, Dao et al., 2023), whose partial results decode_join.cuh combines. All query heads that share a
+// key head are rows of one block, so that one mma computes up to 16 of them. Each warp has its own pipeline of STAGES tiles of 16 or 32 keys, so
+// that no warp waits for another before the end. Loops are not unrolled where the instruction cache matters more: most code runs once per block.
 //
-// P: T, D (size of a head, padded to 32, 64 or 128), d, dv, rows (of queries and heads, up to 16), keys, SPLITS, SHARE (keys of a
-//    split), GROUP (splits whose parts are joined first), WARPS, STAGES, SLOTS (tiles of a warp that there is room for: STAGES, or all that
-//    its share has), PER (times 16: keys of a tile), STATES, INBOX, BOUNDS (where in shared memory the warps' states lie, 0 for the tiles'
-//    place, what a cluster's blocks give each other, and what the warps find of a mask), CLUSTER (a task's blocks are one cluster), NARROW
-//    (decode_rows.cuh), ADDS (a mask is all that changes a logit), ALIGNED, k_row, v_row; MASKED (there are logits to change), MASK_ROWS
-//    (rows whose masks differ), q_at(row), sees(row, key), scale() (of exponents to base 2), logit(score, batch, head, row, key),
-//    keep(batch, head, row, at, value).
-//    NEW (positions whose keys and values the launch itself puts into the caches, 0 for none) asks for what decode_append.cuh says. Such a
-//    launch reads the mask and old keys and values before its turn: the program is laid out so that they are there.
+// P: T, D (head size padded to 32, 64 or 128), d, dv, rows (queries times heads, up to 16), keys, SPLITS, KEYS_PER_SPLIT, GROUP (splits that are
+//    combined first), WARPS, STAGES, SMEM_TILES (tile buffers per warp: STAGES, or fewer for a short split), TILES_PER_STEP (tiles of 16 keys),
+//    STATES_OFFSET, CLUSTER_SMEM, BOUNDS_OFFSET (shared-memory offsets of the warps' states (0: they reuse the tiles), of the data exchanged in
+//    a cluster, and of the mask's bounds), CLUSTER (a task's blocks are one cluster), NARROW (decode_rows.cuh), ADDITIVE_MASK (the mask only
+//    adds to logits), ALIGNED, k_row, v_row, MASKED (logits change), MASK_ROWS (rows with different masks), q_at(row), sees(row, key), scale() (for
+//    base-2 exponents), logit(score, batch, head, row, key), keep(batch, head, row, at, value).
+//    NEW_TOKENS (positions that the launch itself appends to the KV cache, 0 for none) adds the members that decode_append.cuh lists. Such a launch
+//    reads the mask and the old keys and values before griddep_wait; compiler/turns.py holds that no earlier launch is still writing them.
 namespace flash_decode {
 
 using tensor::u16;
 using tensor::u32;
 
-// The keys of a split that a mask shows to any row: others are not read.
+// Narrow begin and end to the keys of a split that some row sees.
 template <class P>
-__device__ __forceinline__ void shown(int batch, int head, int &begin, int &end, int (*bounds)[2], const P &p) {
+__device__ __forceinline__ void visible_range(int batch, int head, int &begin, int &end, int (*bounds)[2], const P &p) {
     int first = end, last = begin;
     for (int key = begin + (int)threadIdx.x; key < end; key += P::WARPS * 32)
 #pragma unroll
         for (int r = 0; r < P::MASK_ROWS; ++r)
-            if (p.sees(r, key) && p.logit(0.0f, batch, head, r, key) != TENSOR_HIDDEN) {
+            if (p.sees(r, key) && p.logit(0.0f, batch, head, r, key) != MASKED_SCORE) {
                 first = key < first ? key : first;
                 last = key + 1 > last ? key + 1 : last;
             }
 #pragma unroll
-    for (int far = 16; far > 0; far /= 2) {
-        const int f = __shfl_xor_sync(0xffffffffu, first, far), l = __shfl_xor_sync(0xffffffffu, last, far);
+    for (int offset = 16; offset > 0; offset /= 2) {
+        const int f = __shfl_xor_sync(0xffffffffu, first, offset), l = __shfl_xor_sync(0xffffffffu, last, offset);
         first = f < first ? f : first;
         last = l > last ? l : last;
     }
@@ -47,48 +45,48 @@ __device__ __forceinline__ void shown(int batch, int head, int &begin, int &end,
     end = last;
 }
 
-// One part of a task, and its place among the others. Where there is but one, it is the result.
+// Compute one split of a task; with SPLITS == 1 its result is the output.
 template <class P>
-__device__ __forceinline__ void part(
-    const u16 *q, const u16 *k, const u16 *v, int batch, int head, const Parts<P> &parts, unsigned *counters, const P &p
+__device__ __forceinline__ void split_kernel(
+    const u16 *q, const u16 *k, const u16 *v, int batch, int head, const Partials<P> &partials, unsigned *counters, const P &p
 ) {
-    TENSOR_SHARED(shared);
-    constexpr int CH = P::D / 8, KEYS = P::PER * 16, TILE = KEYS * P::D * 2, STAGE = 2 * TILE, LOADS = KEYS * CH / 32;
-    constexpr bool MORE = P::SHARE > (P::STAGES - 1) * P::WARPS * KEYS;  // than is under way from the beginning
-    float *const states = (float *)(shared + P::STATES);
-    Inbox<P> *const inbox = (Inbox<P> *)(shared + P::INBOX);
+    DYNAMIC_SMEM(shared);
+    constexpr int CH = P::D / 8, KEYS = P::TILES_PER_STEP * 16, TILE = KEYS * P::D * 2, STAGE = 2 * TILE, LOADS = KEYS * CH / 32;
+    constexpr bool PIPELINED = P::KEYS_PER_SPLIT > (P::STAGES - 1) * P::WARPS * KEYS;  // more steps than the prologue loads
+    float *const states = (float *)(shared + P::STATES_OFFSET);
+    ClusterExchange<P> *const exchange = (ClusterExchange<P> *)(shared + P::CLUSTER_SMEM);
     if constexpr (P::CLUSTER) {
-        if (threadIdx.x == 0) cluster_expects(&inbox->all);
-        cluster_begin();
+        if (threadIdx.x == 0) cluster_barrier_init(&exchange->all);
+        cluster_arrive();
     }
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    int begin = blockIdx.x % P::SPLITS * P::SHARE, end = begin + P::SHARE < P::keys ? begin + P::SHARE : P::keys;
-    Appended<P, (P::NEW > 0)> added;
-    if constexpr (P::NEW > 0) added.look(batch, begin, end, p);
+    int begin = blockIdx.x % P::SPLITS * P::KEYS_PER_SPLIT, end = begin + P::KEYS_PER_SPLIT < P::keys ? begin + P::KEYS_PER_SPLIT : P::keys;
+    KvAppend<P, (P::NEW_TOKENS > 0)> added;
+    if constexpr (P::NEW_TOKENS > 0) added.load_positions(batch, begin, end, p);
     else {
-        wait_for_turn();
+        griddep_wait();
         for (int i = threadIdx.x; i < 16 * CH; i += P::WARPS * 32) {
             const int r = i / CH, c = i % CH;
-            tiles::fetch<P::ALIGNED>(shared + tiles::swizzled<CH>(r, c) * 16, q + p.q_at(r < P::rows ? r : 0), c * 8, P::d, r < P::rows);
+            tiles::load_chunk_async<P::ALIGNED>(shared + tiles::swizzle<CH>(r, c) * 16, q + p.q_at(r < P::rows ? r : 0), c * 8, P::d, r < P::rows);
         }
-        tensor::copies_commit();
+        tensor::cp_async_commit();
     }
-    if (P::MASKED) shown<P>(batch, head, begin, end, (int(*)[2])(shared + P::BOUNDS), p);
+    if (P::MASKED) visible_range<P>(batch, head, begin, end, (int(*)[2])(shared + P::BOUNDS_OFFSET), p);
     const int steps = end > begin ? ((end - begin + KEYS - 1) / KEYS - warp + P::WARPS - 1) / P::WARPS : 0;
 
-    unsigned char *const own = shared + 16 * P::D * 2 + warp * P::SLOTS * STAGE;
+    unsigned char *const own = shared + 16 * P::D * 2 + warp * P::SMEM_TILES * STAGE;
     const auto fetch = [&](int step) {
         const int key0 = begin + (step * P::WARPS + warp) * KEYS;
-        unsigned char *const to = own + step % P::SLOTS * STAGE;
+        unsigned char *const to = own + step % P::SMEM_TILES * STAGE;
         const int c = lane % CH;
         const u16 *from_k = k + (long long)(key0 + lane / CH) * P::k_row, *from_v = v + (long long)(key0 + lane / CH) * P::v_row;
 #pragma unroll 2
         for (int i = 0; i < LOADS; ++i) {
             const int r = lane / CH + i * (32 / CH);
-            unsigned char *const at = to + tiles::swizzled<CH>(r, c) * 16;
+            unsigned char *const at = to + tiles::swizzle<CH>(r, c) * 16;
             const bool there = key0 + r < end;
-            tiles::fetch<P::ALIGNED>(at, from_k, c * 8, P::d, there);
-            tiles::fetch<P::ALIGNED>(at + TILE, from_v, c * 8, P::dv, there);
+            tiles::load_chunk_async<P::ALIGNED>(at, from_k, c * 8, P::d, there);
+            tiles::load_chunk_async<P::ALIGNED>(at + TILE, from_v, c * 8, P::dv, there);
             from_k += 32 / CH * P::k_row;
             from_v += 32 / CH * P::v_row;
         }
@@ -96,40 +94,40 @@ __device__ __forceinline__ void part(
 #pragma unroll 1
     for (int s = 0; s < P::STAGES - 1; ++s) {
         if (s < steps) fetch(s);
-        tensor::copies_commit();
+        tensor::cp_async_commit();
     }
-    Rows<P, P::NARROW> sums;
-    sums.look(begin + warp * KEYS, end, batch, head, p);
-    if constexpr (P::NEW > 0) added.prepare(shared, batch, p);
-    if constexpr (P::CLUSTER) cluster_begun();
+    RowState<P, P::NARROW> sums;
+    sums.prefetch_mask(begin + warp * KEYS, end, batch, head, p);
+    if constexpr (P::NEW_TOKENS > 0) added.prologue(shared, batch, p);
+    if constexpr (P::CLUSTER) cluster_wait();
 
-    if constexpr (P::NEW > 0) {
-        wait_for_turn();
-        added.turn(q, shared, batch, head, p);
-    } else tensor::copies_wait<P::STAGES - 1>();
+    if constexpr (P::NEW_TOKENS > 0) {
+        griddep_wait();
+        added.rotate_and_append(q, shared, batch, head, p);
+    } else tensor::cp_async_wait<P::STAGES - 1>();
     __syncthreads();
-    sums.begin(tensor::place(shared));
-    const u32 tile = tensor::place(own);
+    sums.load_queries(tensor::smem_addr(shared));
+    const u32 tile = tensor::smem_addr(own);
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
-        tensor::copies_wait<P::STAGES - 2>();
-        __syncwarp();  // this tile is there for all lanes, and all are done with the one whose place the next copy takes
-        if constexpr (MORE)
+        tensor::cp_async_wait<P::STAGES - 2>();
+        __syncwarp();  // the tile has arrived for all lanes, and no lane reads the buffer that the next copy overwrites
+        if constexpr (PIPELINED)
             if (step + P::STAGES - 1 < steps) fetch(step + P::STAGES - 1);
-        tensor::copies_commit();
-        const int at = step % P::SLOTS * STAGE, key0 = begin + (step * P::WARPS + warp) * KEYS;
-        if constexpr (P::NEW > 0) added.template put<KEYS>(own + at, shared, key0, end);
+        tensor::cp_async_commit();
+        const int at = step % P::SMEM_TILES * STAGE, key0 = begin + (step * P::WARPS + warp) * KEYS;
+        if constexpr (P::NEW_TOKENS > 0) added.template patch_tile<KEYS>(own + at, shared, key0, end);
         sums.step(tile + at, tile + at + TILE, key0, end, batch, head, p);
     }
-    if constexpr (P::STATES == 0) {  // the states take the tiles' place
-        tensor::copies_wait<0>();
+    if constexpr (P::STATES_OFFSET == 0) {  // the states reuse the tiles' memory
+        tensor::cp_async_wait<0>();
         __syncthreads();
     }
-    sums.leave(states + warp * P::rows * (P::D + 4));
+    sums.store_state(states + warp * P::rows * (P::D + 4));
     __syncthreads();
-    merge_warps(states, inbox, parts, batch, head, p);
-    if constexpr (P::CLUSTER) joined_in_cluster(inbox, batch, head, p);
-    else if constexpr (P::SPLITS > 1) joined(parts, counters, batch, head, p);
+    merge_warps(states, exchange, partials, batch, head, p);
+    if constexpr (P::CLUSTER) reduce_in_cluster(exchange, batch, head, p);
+    else if constexpr (P::SPLITS > 1) combine(partials, counters, batch, head, p);
 }
 
 }  // namespace flash_decode

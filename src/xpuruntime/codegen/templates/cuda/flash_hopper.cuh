@@ -1,31 +1,31 @@
-// needs: tiles hopper sight
-// flash_hopper.cuh: flash_v2 for Hopper's products of a warpgroup: two warpgroups of 64 queries each, keys 128 at a time. While the products
-// of one block of keys run, the softmax of the next is computed (the overlap within a warpgroup of FlashAttention-3, Shah et al., 2024).
+// needs: tiles wgmma mask_scan
+// flash_hopper.cuh: flash_v2 with wgmma: two warpgroups of 64 queries each, 128 keys at a time. While the products of one block of keys run, the
+// softmax of the next is computed (intra-warpgroup overlap of FlashAttention-3, Shah et al., 2024).
 //
-// The struct P is flash_v2's; BM is 128, BN 128, WARPS 8, D 64 or 128. Where it LOOKS, the mask (flags(batch, head)) is looked through first, and
-// open(score) is a logit that the mask does not hide.
+// P is flash_v2's struct; BM is 128, BN 128, WARPS 8, D 64 or 128. If SCANS_MASK, the mask at flags(batch, head) is scanned first, and
+// unmasked_logit(score) is the logit of a key in a block without masked keys.
 namespace flash_hopper {
 
 using tensor::u16;
 using tensor::u32;
 using tensor::u64;
 
-// Rows of D values as D / 64 tiles, one after the other.
+// Copy rows of D values into D / 64 consecutive tiles.
 template <int ROWS, int D, int THREADS, bool ALIGNED>
 __device__ __forceinline__ void fetch(unsigned char *tile, const u16 *from, int stride, int width, int limit) {
     constexpr int CHUNKS = D / 8, STEP = THREADS / CHUNKS;
     static_assert(STEP % 8 == 0 && ROWS % STEP == 0, "rows of a thread are swizzled alike");
     const int r0 = threadIdx.x / CHUNKS, c = threadIdx.x % CHUNKS;
     from += (long long)r0 * stride;
-    tile += c / 8 * ROWS * 128 + tiles::swizzled<8>(r0, c % 8) * 16;
+    tile += c / 8 * ROWS * 128 + tiles::swizzle<8>(r0, c % 8) * 16;
 #pragma unroll
     for (int i = 0; i < ROWS / STEP; ++i)
-        tiles::fetch<ALIGNED>(tile + i * STEP * 128, from + (long long)(i * STEP) * stride, c * 8, width, r0 + i * STEP < limit);
+        tiles::load_chunk_async<ALIGNED>(tile + i * STEP * 128, from + (long long)(i * STEP) * stride, c * 8, width, r0 + i * STEP < limit);
 }
 
 template <class P>
 __device__ __forceinline__ void forward(const u16 *q, const u16 *k, const u16 *v, u16 *y, const P &p) {
-    TENSOR_SHARED(shared);
+    DYNAMIC_SMEM(shared);
     typedef typename P::T T;
     constexpr int BM = 128, BN = 128, THREADS = 256, D = P::D, SN = BN / 8, ON = D / 8;
     constexpr int Q_BYTES = BM * D * 2, KV_BYTES = BN * D * 2;
@@ -45,15 +45,15 @@ __device__ __forceinline__ void forward(const u16 *q, const u16 *k, const u16 *v
     int blocks = (seen + BN - 1) / BN;
     fetch<BM, D, THREADS, P::ALIGNED>(shared, q, P::q_row, P::d, P::queries - row0);
     const u16 *order = nullptr;
-    if constexpr (P::LOOKS) {
+    if constexpr (P::SCANS_MASK) {
         __shared__ u16 room[P::TILES + 1];
-        blocks = sight::blocks_seen<P, BM, BN, THREADS / 32>(p.flags(batch, head), row0, room);
+        blocks = mask_scan::visible_blocks<P, BM, BN, THREADS / 32>(p.flags(batch, head), row0, room);
         order = room;
     }
-    // The n-th block of keys that is seen: where it begins.
-    const auto key_of = [&](int n) { return (P::LOOKS ? order[n] & ~sight::OPEN : n) * BN; };
+    // The first key of the n-th visible block.
+    const auto key_of = [&](int n) { return (P::SCANS_MASK ? order[n] & ~mask_scan::ALL_VISIBLE : n) * BN; };
 
-    // Queries, then two blocks of keys, then two of values.
+    // Shared memory: the queries, two buffers of keys, two of values.
     unsigned char *const keys = shared + Q_BYTES, *const values = keys + 2 * KV_BYTES;
     const auto fetch_keys = [&](int block) {
         if (block >= blocks) return;
@@ -66,46 +66,46 @@ __device__ __forceinline__ void forward(const u16 *q, const u16 *k, const u16 *v
         fetch<BN, D, THREADS, P::ALIGNED>(values + block % 2 * KV_BYTES, v + (long long)at * P::v_row, P::v_row, P::dv, P::keys - at);
     };
     fetch_keys(0);
-    tensor::copies_commit();
+    tensor::cp_async_commit();
     fetch_values(0);
     fetch_keys(1);
-    tensor::copies_commit();
+    tensor::cp_async_commit();
 
-    float s[SN * 4], out[ON * 4], most[2] = {TENSOR_HIDDEN, TENSOR_HIDDEN}, total[2] = {0, 0}, shrink[2];
+    float s[SN * 4], out[ON * 4], row_max[2] = {MASKED_SCORE, MASKED_SCORE}, row_sum[2] = {0, 0}, rescale[2];
     u32 weights[BN / 16][4];
 #pragma unroll
     for (int i = 0; i < ON * 4; ++i) out[i] = 0;
 
-    const u64 query_tile = hopper::tile(tensor::place(shared) + group * 64 * 128, 0);
-    const u64 key_tile = hopper::tile(tensor::place(keys), 0), value_tile = hopper::tile(tensor::place(values), BN * 128);
+    const u64 query_tile = hopper::matrix_desc(tensor::smem_addr(shared) + group * 64 * 128, 0);
+    const u64 key_tile = hopper::matrix_desc(tensor::smem_addr(keys), 0), value_tile = hopper::matrix_desc(tensor::smem_addr(values), BN * 128);
 
-    // Scores of a block, left to run.
-    const auto score = [&](int block) {
+    // Issue the scores of a block.
+    const auto compute_scores = [&](int block) {
 #pragma unroll
         for (int kk = 0; kk < D / 16; ++kk) {
             const int at = kk % 4 * 32;
-            hopper::Product<T, SN * 4>::rows(s, hopper::moved(query_tile, kk / 4 * BM * 128 + at),
-                                            hopper::moved(key_tile, block % 2 * KV_BYTES + kk / 4 * BN * 128 + at), kk > 0);
+            hopper::Wgmma<T, SN * 4>::ss(s, hopper::advance_desc(query_tile, kk / 4 * BM * 128 + at),
+                                            hopper::advance_desc(key_tile, block % 2 * KV_BYTES + kk / 4 * BN * 128 + at), kk > 0);
         }
-        hopper::commit();
+        hopper::wgmma_commit();
     };
-    // Sums of weighted values, left to run.
-    const auto gather = [&](int block) {
+    // Issue the accumulation of weighted values.
+    const auto accumulate_values = [&](int block) {
 #pragma unroll
         for (int kk = 0; kk < BN / 16; ++kk)
-            hopper::Product<T, ON * 4>::across(out, weights[kk], hopper::moved(value_tile, block % 2 * KV_BYTES + kk * 16 * 128));
-        hopper::commit();
+            hopper::Wgmma<T, ON * 4>::rs(out, weights[kk], hopper::advance_desc(value_tile, block % 2 * KV_BYTES + kk * 16 * 128));
+        hopper::wgmma_commit();
     };
-    // From scores to weights (still in s), maxima and sums; `shrink` is what earlier sums are worth now.
-    const auto soften = [&](int block) {
+    // Turn scores into weights (in s) and update row maxima and sums; `rescale` is the factor of earlier sums.
+    const auto online_softmax = [&](int block) {
         const int key0 = key_of(block);
         const bool edge = key0 + BN > P::keys || (P::CAUSAL && key0 + BN - 1 > first + P::offset);
         bool open = false;
-        if constexpr (P::LOOKS) {
-            open = order[block] & sight::OPEN;
+        if constexpr (P::SCANS_MASK) {
+            open = order[block] & mask_scan::ALL_VISIBLE;
             if (open)
 #pragma unroll
-                for (int i = 0; i < SN * 4; ++i) s[i] = p.open(s[i]);
+                for (int i = 0; i < SN * 4; ++i) s[i] = p.unmasked_logit(s[i]);
         }
         if (!open && (!P::PLAIN || edge)) {
 #pragma unroll
@@ -116,28 +116,28 @@ __device__ __forceinline__ void forward(const u16 *q, const u16 *k, const u16 *v
                     const bool there = key < P::keys && (!P::CAUSAL || key <= row + P::offset);
                     float &x = s[j * 4 + e];
                     if (!P::PLAIN && there && row < P::queries) x = p.logit(x, batch, head, row, key);
-                    if (!there) x = TENSOR_HIDDEN;
+                    if (!there) x = MASKED_SCORE;
                 }
         }
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            float peak = most[half];
+            float new_max = row_max[half];
 #pragma unroll
-            for (int j = 0; j < SN; ++j) peak = fmaxf(peak, fmaxf(s[j * 4 + half * 2], s[j * 4 + half * 2 + 1]));
-            peak = fmaxf(peak, __shfl_xor_sync(0xffffffffu, peak, 1));
-            peak = fmaxf(peak, __shfl_xor_sync(0xffffffffu, peak, 2));
-            const float level = peak == TENSOR_HIDDEN ? 0 : peak * P::scale();
-            shrink[half] = tensor::exp2(most[half] * P::scale() - level);
-            most[half] = peak;
+            for (int j = 0; j < SN; ++j) new_max = fmaxf(new_max, fmaxf(s[j * 4 + half * 2], s[j * 4 + half * 2 + 1]));
+            new_max = fmaxf(new_max, __shfl_xor_sync(0xffffffffu, new_max, 1));
+            new_max = fmaxf(new_max, __shfl_xor_sync(0xffffffffu, new_max, 2));
+            const float shift = new_max == MASKED_SCORE ? 0 : new_max * P::scale();
+            rescale[half] = tensor::exp2(row_max[half] * P::scale() - shift);
+            row_max[half] = new_max;
             float sum = 0;
 #pragma unroll
             for (int j = 0; j < SN; ++j)
 #pragma unroll
                 for (int e = half * 2; e < half * 2 + 2; ++e) {
-                    s[j * 4 + e] = tensor::exp2(s[j * 4 + e] * P::scale() - level);
+                    s[j * 4 + e] = tensor::exp2(s[j * 4 + e] * P::scale() - shift);
                     sum += s[j * 4 + e];
                 }
-            total[half] = total[half] * shrink[half] + sum;
+            row_sum[half] = row_sum[half] * rescale[half] + sum;
         }
     };
     const auto pack = [&]() {
@@ -148,52 +148,52 @@ __device__ __forceinline__ void forward(const u16 *q, const u16 *k, const u16 *v
     };
 
     if (blocks) {
-        tensor::copies_wait<1>();
-        hopper::written();
+        tensor::cp_async_wait<1>();
+        hopper::fence_proxy_async();
         __syncthreads();
-        hopper::arrive();
-        score(0);
-        hopper::wait<0>();
-        hopper::landed(s);
-        soften(0);
+        hopper::wgmma_fence();
+        compute_scores(0);
+        hopper::wgmma_wait<0>();
+        hopper::reg_fence(s);
+        online_softmax(0);
         pack();
         for (int block = 0; block + 1 < blocks; ++block) {
-            tensor::copies_wait<0>();
-            hopper::written();
-            __syncthreads();  // this block's values and the next one's keys are there for all, and nobody reads what comes before
-            hopper::landed(s);
-            hopper::landed(out);
-            hopper::arrive();
-            score(block + 1);
-            gather(block);
+            tensor::cp_async_wait<0>();
+            hopper::fence_proxy_async();
+            __syncthreads();  // this block's values and the next one's keys have arrived, and no warp reads the buffers before them
+            hopper::reg_fence(s);
+            hopper::reg_fence(out);
+            hopper::wgmma_fence();
+            compute_scores(block + 1);
+            accumulate_values(block);
             fetch_keys(block + 2);
             fetch_values(block + 1);
-            tensor::copies_commit();
-            hopper::wait<1>();
-            hopper::landed(s);
-            soften(block + 1);
-            hopper::wait<0>();
-            hopper::landed(out);
+            tensor::cp_async_commit();
+            hopper::wgmma_wait<1>();
+            hopper::reg_fence(s);
+            online_softmax(block + 1);
+            hopper::wgmma_wait<0>();
+            hopper::reg_fence(out);
 #pragma unroll
             for (int j = 0; j < ON; ++j)
 #pragma unroll
-                for (int e = 0; e < 4; ++e) out[j * 4 + e] *= shrink[e / 2];
+                for (int e = 0; e < 4; ++e) out[j * 4 + e] *= rescale[e / 2];
             pack();
         }
-        tensor::copies_wait<0>();
-        hopper::written();
+        tensor::cp_async_wait<0>();
+        hopper::fence_proxy_async();
         __syncthreads();
-        hopper::landed(out);
-        hopper::arrive();
-        gather(blocks - 1);
-        hopper::wait<0>();
-        hopper::landed(out);
+        hopper::reg_fence(out);
+        hopper::wgmma_fence();
+        accumulate_values(blocks - 1);
+        hopper::wgmma_wait<0>();
+        hopper::reg_fence(out);
     }
-    tensor::copies_wait<0>();
+    tensor::cp_async_wait<0>();
 
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-        float sum = total[half];
+        float sum = row_sum[half];
         sum += __shfl_xor_sync(0xffffffffu, sum, 1);
         sum += __shfl_xor_sync(0xffffffffu, sum, 2);
         const float scale = sum == 0 ? 0 : 1 / sum;

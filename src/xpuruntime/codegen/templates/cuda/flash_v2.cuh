@@ -1,39 +1,39 @@
 // needs: tiles
-// flash_v2.cuh: attention in one pass over the keys, on tensor cores, with memory that grows with the sequence.
-// The algorithm is FlashAttention-2's (Dao, 2023): a block has BM queries, each warp 16 x MI of them; keys come BN at a time,
-// two blocks of them in shared memory; the softmax keeps a running maximum and sum, and is divided once at the end.
+// flash_v2.cuh: attention in one pass over the keys on tensor cores, in memory linear in the sequence length.
+// The algorithm is FlashAttention-2 (Dao, 2023): a block has BM queries, 16 * MI of them per warp; keys and values are double-buffered in shared
+// memory, BN at a time; the online softmax keeps a running row maximum and row sum, and divides once at the end.
 //
-// A struct P says all: T, D (size of a head, padded to 32, 64 or 128), d, dv (its true sizes), BM, BN, WARPS, queries, keys, group,
+// P: T, D (size of a head, padded to 32, 64 or 128), d, dv (its true sizes), BM, BN, WARPS, queries, keys, group,
 //   heads, CAUSAL, offset (query i sees keys up to i + offset), ALIGNED, PAIRS, strides q_row, k_row, v_row, y_row,
 //   PLAIN (no mask, no cap, scale > 0), scale (of exponents to base 2), q_at(batch, head), k_at, v_at, y_at, and
-//   hidden logits: logit(score, batch, head, query, key) where it is not PLAIN.
+//   and, where it is not PLAIN, logit(score, batch, head, query, key).
 namespace flash {
 
 using tensor::u16;
 using tensor::u32;
 
 
-// Rows of a tile; this thread's chunks stand below each other, so that all addresses are one and constants.
+// Copy rows into a tile. A thread's chunks are in one column, so that their addresses differ by constants.
 template <int ROWS, int CHUNKS, int THREADS, bool ALIGNED>
 __device__ __forceinline__ void fetch(unsigned char *tile, const u16 *from, int stride, int width, int limit) {
     constexpr int STEP = THREADS / CHUNKS;
     static_assert(STEP % 8 == 0 && ROWS % STEP == 0, "rows of a thread are swizzled alike");
     const int r0 = threadIdx.x / CHUNKS, c = threadIdx.x % CHUNKS;
     from += (long long)r0 * stride;
-    tile += tiles::swizzled<CHUNKS>(r0, c) * 16;
+    tile += tiles::swizzle<CHUNKS>(r0, c) * 16;
 #pragma unroll
     for (int i = 0; i < ROWS / STEP; ++i)
-        tiles::fetch<ALIGNED>(tile + i * STEP * CHUNKS * 16, from + (long long)(i * STEP) * stride, c * 8, width, r0 + i * STEP < limit);
+        tiles::load_chunk_async<ALIGNED>(tile + i * STEP * CHUNKS * 16, from + (long long)(i * STEP) * stride, c * 8, width, r0 + i * STEP < limit);
 }
 
 template <class P>
 __device__ __forceinline__ void forward(const u16 *q, const u16 *k, const u16 *v, u16 *y, const P &p) {
-    TENSOR_SHARED(shared);
+    DYNAMIC_SMEM(shared);
     typedef typename P::T T;
     constexpr int THREADS = P::WARPS * 32, MI = P::BM / P::WARPS / 16, CH = P::D / 8, SN = P::BN / 8, ON = P::D / 8;
     constexpr int Q_BYTES = P::BM * P::D * 2, KV_BYTES = P::BN * P::D * 2;
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
-    // Blocks with most keys first, so that the last ones to run are short.
+    // Launch the blocks with the most keys first, to shorten the tail.
     const int tile = gridDim.y - 1 - blockIdx.y, head = blockIdx.x % P::heads, batch = blockIdx.x / P::heads;
     const int row0 = tile * P::BM, first = row0 + warp * 16 * MI;
     q += P::q_at(batch, head) + (long long)row0 * P::q_row;
@@ -53,28 +53,28 @@ __device__ __forceinline__ void forward(const u16 *q, const u16 *k, const u16 *v
         const int at = block * P::BN;
         fetch<P::BN, CH, THREADS, P::ALIGNED>(to, k + (long long)at * P::k_row, P::k_row, P::d, P::keys - at);
         fetch<P::BN, CH, THREADS, P::ALIGNED>(to + KV_BYTES, v + (long long)at * P::v_row, P::v_row, P::dv, P::keys - at);
-        tensor::copies_commit();
+        tensor::cp_async_commit();
     };
     fetch<P::BM, CH, THREADS, P::ALIGNED>(shared, q, P::q_row, P::d, P::queries - row0);
     if (blocks) fetch_keys(0);
 
-    float out[MI][ON][4], most[MI][2], total[MI][2];
+    float out[MI][ON][4], row_max[MI][2], row_sum[MI][2];
 #pragma unroll
     for (int i = 0; i < MI; ++i) {
 #pragma unroll
         for (int j = 0; j < ON; ++j)
 #pragma unroll
             for (int e = 0; e < 4; ++e) out[i][j][e] = 0;
-        most[i][0] = most[i][1] = TENSOR_HIDDEN;
-        total[i][0] = total[i][1] = 0;
+        row_max[i][0] = row_max[i][1] = MASKED_SCORE;
+        row_sum[i][0] = row_sum[i][1] = 0;
     }
-    const u32 base = tensor::place(shared), kv = base + Q_BYTES;
-    const u32 queries = tiles::moved<CH>(tiles::rows_place<CH>(base, lane), warp * 16 * MI, 0);
-    const u32 keys0 = tiles::columns_place<CH>(kv, lane), values0 = tiles::rows_place<CH>(kv + KV_BYTES, lane);
+    const u32 base = tensor::smem_addr(shared), kv = base + Q_BYTES;
+    const u32 queries = tiles::tile_addr<CH>(tiles::ldmatrix_rows_addr<CH>(base, lane), warp * 16 * MI, 0);
+    const u32 keys0 = tiles::ldmatrix_columns_addr<CH>(kv, lane), values0 = tiles::ldmatrix_rows_addr<CH>(kv + KV_BYTES, lane);
 
     for (int block = 0; block < blocks; ++block) {
-        tensor::copies_wait<0>();
-        __syncthreads();  // these keys are there for all, and nobody reads those of the block before
+        tensor::cp_async_wait<0>();
+        __syncthreads();  // the keys have arrived for all warps, and no warp reads the previous buffer any more
         if (block + 1 < blocks) fetch_keys(block + 1);
         const u32 keys = keys0 + block % 2 * 2 * KV_BYTES, values = values0 + block % 2 * 2 * KV_BYTES;
 
@@ -89,14 +89,14 @@ __device__ __forceinline__ void forward(const u16 *q, const u16 *k, const u16 *v
         for (int kk = 0; kk < P::D / 16; ++kk) {
             u32 fq[MI][4], fk[4];
 #pragma unroll
-            for (int i = 0; i < MI; ++i) tiles::rows16<CH>(fq[i], queries, i * 16, kk * 2);
+            for (int i = 0; i < MI; ++i) tiles::load_a_16x16<CH>(fq[i], queries, i * 16, kk * 2);
 #pragma unroll
             for (int j = 0; j < SN / 2; ++j) {
-                tiles::columns16<CH>(fk, keys, j * 16, kk * 2);
+                tiles::load_b_16x16<CH>(fk, keys, j * 16, kk * 2);
 #pragma unroll
                 for (int i = 0; i < MI; ++i) {
-                    tensor::multiply<T>(s[i][2 * j], fq[i], fk[0], fk[1]);
-                    tensor::multiply<T>(s[i][2 * j + 1], fq[i], fk[2], fk[3]);
+                    tensor::mma_m16n8k16<T>(s[i][2 * j], fq[i], fk[0], fk[1]);
+                    tensor::mma_m16n8k16<T>(s[i][2 * j + 1], fq[i], fk[2], fk[3]);
                 }
             }
         }
@@ -113,37 +113,37 @@ __device__ __forceinline__ void forward(const u16 *q, const u16 *k, const u16 *v
                         const int row = first + i * 16 + e / 2 * 8 + lane / 4, key = key0 + j * 8 + lane % 4 * 2 + e % 2;
                         const bool there = key < P::keys && (!P::CAUSAL || key <= row + P::offset);
                         if (!P::PLAIN && there && row < P::queries) s[i][j][e] = p.logit(s[i][j][e], batch, head, row, key);
-                        if (!there) s[i][j][e] = TENSOR_HIDDEN;
+                        if (!there) s[i][j][e] = MASKED_SCORE;
                     }
         }
 
-        // The softmax of this block: rescale what there is to the new maximum.
+        // Online softmax: rescale the accumulators to the new maximum.
         u32 weights[MI][SN][2];
 #pragma unroll
         for (int i = 0; i < MI; ++i)
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                float peak = most[i][half];
+                float new_max = row_max[i][half];
 #pragma unroll
-                for (int j = 0; j < SN; ++j) peak = fmaxf(peak, fmaxf(s[i][j][half * 2], s[i][j][half * 2 + 1]));
-                peak = fmaxf(peak, __shfl_xor_sync(0xffffffffu, peak, 1));
-                peak = fmaxf(peak, __shfl_xor_sync(0xffffffffu, peak, 2));
-                const float level = peak == TENSOR_HIDDEN ? 0 : peak * P::scale();
-                const float shrink = tensor::exp2(most[i][half] * P::scale() - level);
-                most[i][half] = peak;
+                for (int j = 0; j < SN; ++j) new_max = fmaxf(new_max, fmaxf(s[i][j][half * 2], s[i][j][half * 2 + 1]));
+                new_max = fmaxf(new_max, __shfl_xor_sync(0xffffffffu, new_max, 1));
+                new_max = fmaxf(new_max, __shfl_xor_sync(0xffffffffu, new_max, 2));
+                const float shift = new_max == MASKED_SCORE ? 0 : new_max * P::scale();
+                const float rescale = tensor::exp2(row_max[i][half] * P::scale() - shift);
+                row_max[i][half] = new_max;
                 float sum = 0;
 #pragma unroll
                 for (int j = 0; j < SN; ++j) {
-                    const float a = tensor::exp2(s[i][j][half * 2] * P::scale() - level);
-                    const float b = tensor::exp2(s[i][j][half * 2 + 1] * P::scale() - level);
+                    const float a = tensor::exp2(s[i][j][half * 2] * P::scale() - shift);
+                    const float b = tensor::exp2(s[i][j][half * 2 + 1] * P::scale() - shift);
                     sum += a + b;
                     weights[i][j][half] = T::pack(a, b);
                 }
-                total[i][half] = total[i][half] * shrink + sum;
+                row_sum[i][half] = row_sum[i][half] * rescale + sum;
 #pragma unroll
                 for (int j = 0; j < ON; ++j) {
-                    out[i][j][half * 2] *= shrink;
-                    out[i][j][half * 2 + 1] *= shrink;
+                    out[i][j][half * 2] *= rescale;
+                    out[i][j][half * 2 + 1] *= rescale;
                 }
             }
 
@@ -152,23 +152,23 @@ __device__ __forceinline__ void forward(const u16 *q, const u16 *k, const u16 *v
             u32 fv[4];
 #pragma unroll
             for (int j = 0; j < ON / 2; ++j) {
-                tiles::across16<CH>(fv, values, kk * 16, j * 2);
+                tiles::load_b_trans_16x16<CH>(fv, values, kk * 16, j * 2);
 #pragma unroll
                 for (int i = 0; i < MI; ++i) {
                     const u32 fp[4] = {weights[i][2 * kk][0], weights[i][2 * kk][1], weights[i][2 * kk + 1][0], weights[i][2 * kk + 1][1]};
-                    tensor::multiply<T>(out[i][2 * j], fp, fv[0], fv[1]);
-                    tensor::multiply<T>(out[i][2 * j + 1], fp, fv[2], fv[3]);
+                    tensor::mma_m16n8k16<T>(out[i][2 * j], fp, fv[0], fv[1]);
+                    tensor::mma_m16n8k16<T>(out[i][2 * j + 1], fp, fv[2], fv[3]);
                 }
             }
         }
     }
-    tensor::copies_wait<0>();
+    tensor::cp_async_wait<0>();
 
 #pragma unroll
     for (int i = 0; i < MI; ++i)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            float sum = total[i][half];
+            float sum = row_sum[i][half];
             sum += __shfl_xor_sync(0xffffffffu, sum, 1);
             sum += __shfl_xor_sync(0xffffffffu, sum, 2);
             const float scale = sum == 0 ? 0 : 1 / sum;

@@ -1,13 +1,14 @@
 // needs: tiles
-// gemm.cuh: products of 16-bit floats on tensor cores. A block computes BM x BN of y; tiles of 64 k come in STAGES copies ahead.
+// gemm.cuh: matrix products of 16-bit floats on tensor cores. A block computes a BM x BN tile of y; tiles of 64 k are loaded by cp.async in a
+// pipeline of STAGES.
 //
-// A struct P says all: T (tensor::Bf16, tensor::F16), BM, BN, STAGES, WARPS_M, WARPS_N,
+// P: T (tensor::Bf16, tensor::F16), BM, BN, STAGES, WARPS_M, WARPS_N,
 // m, n, k, TILES_N;
-//   B_ROWS    b is [k, n] with n side by side; else [n, k] with k side by side, row after row `ldb` elements
-//   B_ALIGNED rows of b start at 16 bytes and are in eights
+//   B_ROWS    b is [k, n] with n contiguous; else [n, k] with k contiguous; rows are `ldb` elements apart
+//   B_ALIGNED rows of b are 16-byte aligned and multiples of eight elements
 //   PAIRS     two results may be stored at once
-// `a` finds rows of the left side (Rows below; convolutions have their own); `finish.line(row)` is a row of y, and
-// `finish.value(row, column, sum)` what stands there: alpha, bias, residual, activation.
+// `a` locates the rows of A (Rows below; convolutions have their own). `finish` is the epilogue: `line(row)` is a row of y,
+// `value(row, column, sum)` applies alpha, bias, residual and activation.
 namespace gemm {
 
 using tensor::u16;
@@ -26,11 +27,11 @@ struct Rows {
     };
     __device__ __forceinline__ Row row(int r) const { return Row{base + (r < LIMIT ? r : 0) * ld, r < LIMIT}; }
     __device__ __forceinline__ void fetch(const Row &r, int at, unsigned char *to) const {
-        tiles::fetch<ALIGNED>(to, r.at, at, k, r.there);
+        tiles::load_chunk_async<ALIGNED>(to, r.at, at, k, r.there);
     }
 };
 
-// Tiles are taken in bands of eight rows of tiles, so that blocks that run together share what they read.
+// Rasterize tiles in bands of eight tile rows, so that concurrent blocks share operands in L2.
 __device__ __forceinline__ void tile_of(int block, int tiles_m, int tiles_n, int &tm, int &tn) {
     constexpr int BAND = 8;
     const int band = block / (BAND * tiles_n), first = band * BAND;
@@ -42,7 +43,7 @@ __device__ __forceinline__ void tile_of(int block, int tiles_m, int tiles_n, int
 
 template <class P, class A, class Finish>
 __device__ __forceinline__ void run(const A &a, const u16 *b, long long ldb, const Finish &finish) {
-    TENSOR_SHARED(shared);
+    DYNAMIC_SMEM(shared);
     typedef typename P::T T;
     constexpr int THREADS = P::WARPS_M * P::WARPS_N * 32, WM = P::BM / P::WARPS_M, WN = P::BN / P::WARPS_N;
     constexpr int MI = WM / 16, NI = WN / 8;
@@ -56,9 +57,9 @@ __device__ __forceinline__ void run(const A &a, const u16 *b, long long ldb, con
     int tm, tn;
     tile_of(blockIdx.x, (P::m + P::BM - 1) / P::BM, P::TILES_N, tm, tn);
     const int row0 = tm * P::BM, col0 = tn * P::BN;
-    const u32 base = tensor::place(shared);
+    const u32 base = tensor::smem_addr(shared);
 
-    // This thread's rows of A, found once.
+    // This thread's rows of A, computed once.
     const int a_chunk = thread % CHUNKS, a_row = thread / CHUNKS;
     typename A::Row rows[A_LOADS];
 #pragma unroll
@@ -71,7 +72,7 @@ __device__ __forceinline__ void run(const A &a, const u16 *b, long long ldb, con
 #pragma unroll
         for (int i = 0; i < A_LOADS; ++i) {
             const int r = a_row + i * (THREADS / CHUNKS);
-            a.fetch(rows[i], k0 + a_chunk * 8, to_a + tiles::swizzled<CHUNKS>(r, a_chunk) * 16);
+            a.fetch(rows[i], k0 + a_chunk * 8, to_a + tiles::swizzle<CHUNKS>(r, a_chunk) * 16);
         }
 #pragma unroll
         for (int i = 0; i < B_LOADS; ++i) {
@@ -79,7 +80,7 @@ __device__ __forceinline__ void run(const A &a, const u16 *b, long long ldb, con
             // [k, n]: r is a k, the chunk eight columns. [n, k]: r is a column, the chunk eight of k.
             constexpr int LINES = P::B_ROWS ? P::k : P::n, WIDTH = P::B_ROWS ? P::n : P::k;
             const int line = P::B_ROWS ? k0 + r : col0 + r, at = (P::B_ROWS ? col0 : k0) + b_chunk * 8;
-            tiles::fetch<P::B_ALIGNED>(to_b + tiles::swizzled<B_WIDE>(r, b_chunk) * 16,
+            tiles::load_chunk_async<P::B_ALIGNED>(to_b + tiles::swizzle<B_WIDE>(r, b_chunk) * 16,
                                        b + (line < LINES ? line : 0) * ldb, at, WIDTH, line < LINES);
         }
     };
@@ -95,37 +96,37 @@ __device__ __forceinline__ void run(const A &a, const u16 *b, long long ldb, con
 #pragma unroll
     for (int s = 0; s < P::STAGES - 1; ++s) {
         if (s < STEPS) fetch(s, s);
-        tensor::copies_commit();
+        tensor::cp_async_commit();
     }
     const int wm = warp / P::WARPS_N * WM, wn = warp % P::WARPS_N * WN;
-    const u32 a_place = tiles::moved<CHUNKS>(tiles::rows_place<CHUNKS>(base, lane), wm, 0);
-    const u32 b_place = P::B_ROWS ? tiles::moved<B_WIDE>(tiles::rows_place<B_WIDE>(base + A_BYTES, lane), 0, wn / 8)
-                                  : tiles::moved<B_WIDE>(tiles::columns_place<B_WIDE>(base + A_BYTES, lane), wn, 0);
+    const u32 a_place = tiles::tile_addr<CHUNKS>(tiles::ldmatrix_rows_addr<CHUNKS>(base, lane), wm, 0);
+    const u32 b_place = P::B_ROWS ? tiles::tile_addr<B_WIDE>(tiles::ldmatrix_rows_addr<B_WIDE>(base + A_BYTES, lane), 0, wn / 8)
+                                  : tiles::tile_addr<B_WIDE>(tiles::ldmatrix_columns_addr<B_WIDE>(base + A_BYTES, lane), wn, 0);
     int stage = 0;
     for (int step = 0; step < STEPS; ++step) {
-        tensor::copies_wait<P::STAGES - 2>();
-        __syncthreads();  // the tile is there for all, and all are done with the one whose place the next copy takes
+        tensor::cp_async_wait<P::STAGES - 2>();
+        __syncthreads();  // the tile has arrived for all warps, and no warp reads the buffer that the next copy overwrites
         const int next = step + P::STAGES - 1;
         if (next < STEPS) fetch(next, stage == 0 ? P::STAGES - 1 : stage - 1);
-        tensor::copies_commit();
+        tensor::cp_async_commit();
         const u32 tile_a = a_place + stage * STAGE, tile_b = b_place + stage * STAGE;
 #pragma unroll
         for (int kk = 0; kk < BK / 16; ++kk) {
             u32 fa[MI][4], fb[NI / 2][4];
 #pragma unroll
-            for (int i = 0; i < MI; ++i) tiles::rows16<CHUNKS>(fa[i], tile_a, i * 16, kk * 2);
+            for (int i = 0; i < MI; ++i) tiles::load_a_16x16<CHUNKS>(fa[i], tile_a, i * 16, kk * 2);
 #pragma unroll
             for (int j = 0; j < NI / 2; ++j) {
                 if (P::B_ROWS)
-                    tiles::across16<B_WIDE>(fb[j], tile_b, kk * 16, j * 2);
+                    tiles::load_b_trans_16x16<B_WIDE>(fb[j], tile_b, kk * 16, j * 2);
                 else
-                    tiles::columns16<B_WIDE>(fb[j], tile_b, j * 16, kk * 2);
+                    tiles::load_b_16x16<B_WIDE>(fb[j], tile_b, j * 16, kk * 2);
             }
 #pragma unroll
             for (int i = 0; i < MI; ++i)
 #pragma unroll
                 for (int j = 0; j < NI; ++j)
-                    tensor::multiply<T>(sums[i][j], fa[i], fb[j / 2][j % 2 * 2], fb[j / 2][j % 2 * 2 + 1]);
+                    tensor::mma_m16n8k16<T>(sums[i][j], fa[i], fb[j / 2][j % 2 * 2], fb[j / 2][j % 2 * 2 + 1]);
         }
         stage = stage + 1 == P::STAGES ? 0 : stage + 1;
     }

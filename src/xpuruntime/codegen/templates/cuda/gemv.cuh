@@ -1,20 +1,20 @@
 // needs: tensor
-// gemv.cuh: few rows times a weight [n, k]: the time is that of reading the weight, once, 16 bytes a thread, many loads under way.
+// gemv.cuh: few rows times a weight [n, k], bound by the bandwidth of reading the weight once, in 16-byte loads with several in flight per thread.
 //
-// A group of SPLIT warps computes PER items of columns that lie side by side, one after the other. The weight is known before the launch
-// (EARLY), so its first loads go out before the launch before this one is done, and those of an item while the one before is summed.
+// A group of SPLIT warps computes ITEMS_PER_GROUP items of consecutive columns. Weights do not change (PREFETCH_WEIGHTS), so that the first loads are
+// issued before griddep_wait, and an item's loads during the sums of the item before it.
 //
-// A struct P says all: S (storage), A (what sums are kept in), n, k, m (rows of x), x_row and w_row (elements between rows), COLUMNS (rows
-// of the weight that a group reads at a time: columns of y, or, GATED, halves of pairs of them: those of the gate and as many, n rows
-// on, of what it lets through), SPLIT (warps that share a row's k), GROUPS (times SPLIT: warps of a block; 1 where SPLIT is not 1), AHEAD
-// (steps whose loads are under way), PER, NORM (x is over the root of its mean square, eps() added, and scaled), STAGED (its rows
-// wait in shared memory), ALIGNED, EARLY. `finish.terms(row, column)` reads what a result adds, `finish.keep(...)` writes one.
+// P: S (storage), A (accumulator), n, k, m (rows of x), x_row and w_row (elements between rows), COLUMNS (rows of the weight that a group reads at
+// a time: columns of y; if GATED, half of them are gate columns and half the columns, n rows further on, that the gate multiplies), SPLIT
+// (warps that share a row's k), GROUPS (groups per block; 1 if SPLIT is not 1), STAGES (steps with loads in flight), ITEMS_PER_GROUP, NORM (x
+// is RMS-normalized with eps() and scaled), STAGED (its rows are kept in shared memory), ALIGNED, PREFETCH_WEIGHTS. `finish.terms(row, column)`
+// loads what a result adds, `finish.keep(...)` writes one.
 namespace gemv {
 
 using tensor::Quad;
 using tensor::u32;
 
-// What 16 bytes hold, as what sums are kept in.
+// The elements of 16 bytes, converted to the accumulator type.
 template <class S> struct Chunk;
 template <> struct Chunk<float> {
     static constexpr int size = 4;
@@ -40,10 +40,10 @@ template <class T> struct Halves {
 template <> struct Chunk<bf16> : Halves<tensor::Bf16> {};
 template <> struct Chunk<f16> : Halves<tensor::F16> {};
 
-// Elements `at` on of a row of k; zeros past its end.
+// Load the chunk at element `at` of a row of k elements; zeros past its end.
 template <bool ALIGNED, bool ONCE, class S>
 __device__ __forceinline__ Quad read(const S *row, int at, int k) {
-    if (ALIGNED && at < k) return ONCE ? tensor::stream16(row + at) : tensor::load16(row + at);
+    if (ALIGNED && at < k) return ONCE ? tensor::ld_streaming_16(row + at) : tensor::load16(row + at);
     Quad q = {{0, 0, 0, 0}};
     if (ALIGNED) return q;
     struct Bits { uints<S> at[Chunk<S>::size]; } bits = {};
@@ -55,9 +55,9 @@ __device__ __forceinline__ Quad read(const S *row, int at, int k) {
 
 constexpr int power_above(int n) { return n <= 1 ? 1 : 2 * power_above((n + 1) / 2); }
 
-// N sums of 32 lanes, N a power of two up to 32: the lanes from v * 32 / N on, so many of them, get that of value v.
+// Sum N values over 32 lanes (N a power of two up to 32): lanes v * 32 / N to (v + 1) * 32 / N - 1 return the sum of value v.
 template <int N, int MASK = 16, class A>
-__device__ __forceinline__ A spread(const A (&v)[N]) {
+__device__ __forceinline__ A transpose_reduce(const A (&v)[N]) {
     if constexpr (N == 1) {
         A sum = v[0];
 #pragma unroll
@@ -69,12 +69,12 @@ __device__ __forceinline__ A spread(const A (&v)[N]) {
 #pragma unroll
         for (int i = 0; i < N / 2; ++i)
             half[i] = (upper ? v[N / 2 + i] : v[i]) + __shfl_xor_sync(0xffffffffu, upper ? v[i] : v[N / 2 + i], MASK);
-        return spread<N / 2, MASK / 2>(half);
+        return transpose_reduce<N / 2, MASK / 2>(half);
     }
 }
 
-__device__ __forceinline__ double over_root(double x) { return 1 / sqrt(x); }
-__device__ __forceinline__ float over_root(float x) {
+__device__ __forceinline__ double reciprocal_sqrt(double x) { return 1 / sqrt(x); }
+__device__ __forceinline__ float reciprocal_sqrt(float x) {
 #if defined(__CUDACC_RTC__)
     return rsqrtf(x);  // within 2 ulp (CUDA C++ Programming Guide, "Mathematical Functions")
 #else
@@ -84,15 +84,15 @@ __device__ __forceinline__ float over_root(float x) {
 
 // Sizes that follow from P.
 template <class P> struct Sizes {
-    static constexpr int E = Chunk<typename P::S>::size, STEP = P::SPLIT * 32 * E, C = P::COLUMNS, OWN = P::GATED ? C / 2 : C,
-                         TURNS = (P::k + P::AHEAD * STEP - 1) / (P::AHEAD * STEP), WARPS = P::SPLIT * P::GROUPS, THREADS = WARPS * 32,
-                         ITEMS = (P::n + OWN - 1) / OWN, ROWS = power_above(P::m), VALUES = C * ROWS, EACH = 32 / VALUES,
+    static constexpr int E = Chunk<typename P::S>::size, STEP = P::SPLIT * 32 * E, C = P::COLUMNS, RESULT_COLUMNS = P::GATED ? C / 2 : C,
+                         ROUNDS = (P::k + P::STAGES * STEP - 1) / (P::STAGES * STEP), WARPS = P::SPLIT * P::GROUPS, THREADS = WARPS * 32,
+                         ITEMS = (P::n + RESULT_COLUMNS - 1) / RESULT_COLUMNS, ROWS = power_above(P::m), VALUES = C * ROWS, EACH = 32 / VALUES,
                          CHUNKS = (P::k + E - 1) / E, PIECE = 16 / sizeof(typename P::A), PIECES = E / PIECE;
-    static constexpr bool WHOLE = P::k > 0 && P::k == TURNS * P::AHEAD * STEP;
-    static_assert(VALUES <= 32 && P::n >= OWN && (P::GROUPS == 1 || P::SPLIT == 1), "");
+    static constexpr bool WHOLE = P::k > 0 && P::k == ROUNDS * P::STAGES * STEP;
+    static_assert(VALUES <= 32 && P::n >= RESULT_COLUMNS && (P::GROUPS == 1 || P::SPLIT == 1), "");
 };
 
-// The rows of x as a product reads them. STAGED: chunk by chunk in pieces of 16 bytes, equal pieces of neighbours side by side.
+// The rows of x. STAGED: in shared memory by 16-byte pieces, so that neighboring lanes read contiguous pieces without bank conflicts.
 template <class P> struct Rows {
     typedef typename P::S S;
     typedef typename P::A A;
@@ -121,19 +121,19 @@ template <class P> struct Rows {
             if constexpr (P::NORM) scaled(a, read<P::ALIGNED, false>(scale, at, P::k));
         }
     }
-    // Each warp's part of a row's squares goes to `parts`, staged rows to shared memory; before, where EARLY, the launch's turn is waited for.
+    // Write each warp's sum of squares to `parts` and staged rows to shared memory. Calls griddep_wait if PREFETCH_WEIGHTS.
     __device__ __forceinline__ void norm(A (*parts)[Z::WARPS]) const {
-        constexpr int MINE = (Z::CHUNKS + Z::THREADS - 1) / Z::THREADS;
-        constexpr bool HELD = MINE <= 2;  // the scale's share of a thread fits in registers
-        Quad by[HELD ? MINE : 1];
-        if constexpr (HELD)
+        constexpr int CHUNKS_PER_THREAD = (Z::CHUNKS + Z::THREADS - 1) / Z::THREADS;
+        constexpr bool SCALE_IN_REGS = CHUNKS_PER_THREAD <= 2;  // a thread's part of the scale fits in registers
+        Quad by[SCALE_IN_REGS ? CHUNKS_PER_THREAD : 1];
+        if constexpr (SCALE_IN_REGS)
 #pragma unroll
-            for (int i = 0; i < MINE; ++i) by[i] = read<P::ALIGNED, false>(scale, (i * Z::THREADS + (int)threadIdx.x) * Z::E, P::k);
-        if (P::EARLY) wait_for_turn();
+            for (int i = 0; i < CHUNKS_PER_THREAD; ++i) by[i] = read<P::ALIGNED, false>(scale, (i * Z::THREADS + (int)threadIdx.x) * Z::E, P::k);
+        if (P::PREFETCH_WEIGHTS) griddep_wait();
         for (int row = 0; row < P::m; ++row) {
             A squares = 0;
 #pragma unroll
-            for (int i = 0; i < MINE; ++i) {
+            for (int i = 0; i < CHUNKS_PER_THREAD; ++i) {
                 const int chunk = i * Z::THREADS + (int)threadIdx.x;
                 if (chunk >= Z::CHUNKS) break;
                 A a[Z::E];
@@ -141,7 +141,7 @@ template <class P> struct Rows {
 #pragma unroll
                 for (int e = 0; e < Z::E; ++e) squares += a[e] * a[e];
                 if constexpr (P::STAGED) {
-                    scaled(a, HELD ? by[HELD ? i : 0] : read<P::ALIGNED, false>(scale, chunk * Z::E, P::k));
+                    scaled(a, SCALE_IN_REGS ? by[SCALE_IN_REGS ? i : 0] : read<P::ALIGNED, false>(scale, chunk * Z::E, P::k));
 #pragma unroll
                     for (int e = 0; e < Z::E; ++e) piece(row, chunk, e / Z::PIECE)[e % Z::PIECE] = a[e];
                 }
@@ -157,11 +157,11 @@ template <class P> struct Rows {
         A sum = 0;
 #pragma unroll
         for (int i = 0; i < Z::WARPS; ++i) sum += parts[i];
-        return over_root(sum / (A)P::k + P::eps());
+        return reciprocal_sqrt(sum / (A)P::k + P::eps());
     }
 };
 
-// What a block shares. Both ways through a kernel, that for any address and that for 16-byte ones, have one.
+// What a block shares. Both ways gate a kernel, that for any address and that for 16-byte ones, have one.
 template <class A, int STAGED, int ROWS, int WARPS, int SPLIT, int VALUES> struct Shared {
     A staged[STAGED], squares[ROWS][WARPS], parts[SPLIT > 1 ? 2 : 1][SPLIT][VALUES];
 };
@@ -175,35 +175,35 @@ __device__ __forceinline__ void run(const typename P::S *x, const typename P::S 
     typedef typename P::S S;
     typedef typename P::A A;
     typedef Sizes<P> Z;
-    constexpr int E = Z::E, C = Z::C, OWN = Z::OWN;
+    constexpr int E = Z::E, C = Z::C, RESULT_COLUMNS = Z::RESULT_COLUMNS;
     auto &shared = shared_of<Shared<A, P::STAGED ? P::m * Z::CHUNKS * E : 4, P::NORM ? P::m : 1, Z::WARPS, P::SPLIT, Z::VALUES>>();
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, part = warp % P::SPLIT;
     const int first = (part * 32 + lane) * E;
-    int item = ((int)blockIdx.x * P::GROUPS + warp / P::SPLIT) * P::PER;
-    const int end = item + P::PER < Z::ITEMS ? item + P::PER : Z::ITEMS;
+    int item = ((int)blockIdx.x * P::GROUPS + warp / P::SPLIT) * P::ITEMS_PER_GROUP;
+    const int end = item + P::ITEMS_PER_GROUP < Z::ITEMS ? item + P::ITEMS_PER_GROUP : Z::ITEMS;
 
-    // The last item begins where its columns end with the weight's: some are then computed twice, and alike.
-    const auto column_of = [&](int i) { return i * OWN < P::n - OWN ? i * OWN : P::n - OWN; };
+    // The last item is aligned to the end of the weight: some columns are computed twice, with equal results.
+    const auto column_of = [&](int i) { return i * RESULT_COLUMNS < P::n - RESULT_COLUMNS ? i * RESULT_COLUMNS : P::n - RESULT_COLUMNS; };
     const auto row_of = [&](int i, int c) {
-        return w + ((long long)column_of(i) + (c < OWN ? c : P::n + c - OWN)) * P::w_row;
+        return w + ((long long)column_of(i) + (c < RESULT_COLUMNS ? c : P::n + c - RESULT_COLUMNS)) * P::w_row;
     };
-    const auto fetch = [&](int i, int turn, int s, int c) {
-        return read<P::ALIGNED, true>(row_of(i, c), first + (turn * P::AHEAD + s) * Z::STEP, Z::WHOLE ? (1 << 30) : P::k);
+    const auto fetch = [&](int i, int round, int s, int c) {
+        return read<P::ALIGNED, true>(row_of(i, c), first + (round * P::STAGES + s) * Z::STEP, Z::WHOLE ? (1 << 30) : P::k);
     };
 
-    if (!P::EARLY) wait_for_turn();
-    Quad loaded[P::AHEAD][C];
+    if (!P::PREFETCH_WEIGHTS) griddep_wait();
+    Quad loaded[P::STAGES][C];
     if (item < end) {
 #pragma unroll
-        for (int s = 0; s < P::AHEAD; ++s)
+        for (int s = 0; s < P::STAGES; ++s)
 #pragma unroll
             for (int c = 0; c < C; ++c) loaded[s][c] = fetch(item, 0, s, c);
     }
     const Rows<P> rows = {x, scale, shared.staged};
     if constexpr (P::NORM) rows.norm(shared.squares);
-    else if (P::EARLY) wait_for_turn();
+    else if (P::PREFETCH_WEIGHTS) griddep_wait();
 
-    // Which result is this thread's: its lanes', or, of warps that share, one a thread of the first.
+    // The result that this thread writes.
     const int value = P::SPLIT == 1 ? lane / Z::EACH : (int)threadIdx.x, row = value % Z::ROWS;
     const bool writes = row < P::m && value < (P::GATED ? Z::VALUES / 2 : Z::VALUES) && (P::SPLIT > 1 || lane % Z::EACH == 0);
 
@@ -220,15 +220,15 @@ __device__ __forceinline__ void run(const typename P::S *x, const typename P::S 
 #pragma unroll
         for (int i = 0; i < Z::VALUES; ++i) sums[i] = 0;
 #pragma unroll 1
-        for (int turn = 0; turn < Z::TURNS; ++turn) {
-            const bool last = turn + 1 == Z::TURNS, more = !last || item + 1 < end;
-            const int next = last ? item + 1 : item, next_turn = last ? 0 : turn + 1;
+        for (int round = 0; round < Z::ROUNDS; ++round) {
+            const bool last = round + 1 == Z::ROUNDS, more = !last || item + 1 < end;
+            const int next = last ? item + 1 : item, next_round = last ? 0 : round + 1;
 #pragma unroll
-            for (int s = 0; s < P::AHEAD; ++s) {
+            for (int s = 0; s < P::STAGES; ++s) {
 #pragma unroll
                 for (int r = 0; r < P::m; ++r) {
                     A a[E];
-                    rows.open(a, r, first + (turn * P::AHEAD + s) * Z::STEP);
+                    rows.open(a, r, first + (round * P::STAGES + s) * Z::STEP);
 #pragma unroll
                     for (int c = 0; c < C; ++c) {
                         A b[E];
@@ -237,14 +237,14 @@ __device__ __forceinline__ void run(const typename P::S *x, const typename P::S 
                         for (int e = 0; e < E; ++e) sums[c * Z::ROWS + r] += a[e] * b[e];
                     }
                 }
-                if (more)  // into the registers that were just read
+                if (more)  // refill the registers just consumed
 #pragma unroll
-                    for (int c = 0; c < C; ++c) loaded[s][c] = fetch(next, next_turn, s, c);
+                    for (int c = 0; c < C; ++c) loaded[s][c] = fetch(next, next_round, s, c);
             }
         }
-        A sum = spread(sums), through = 0;
+        A sum = transpose_reduce(sums), gate = 0;
         if constexpr (P::SPLIT > 1) {
-            const int room = item & 1;  // one is read while the other is written
+            const int room = item & 1;  // double-buffered between items
             if (lane % Z::EACH == 0) shared.parts[room][part][lane / Z::EACH] = sum;
             __syncthreads();
             sum = 0;
@@ -252,11 +252,11 @@ __device__ __forceinline__ void run(const typename P::S *x, const typename P::S 
 #pragma unroll
                 for (int i = 0; i < P::SPLIT; ++i) {
                     sum += shared.parts[room][i][value];
-                    if (P::GATED) through += shared.parts[room][i][value + Z::VALUES / 2];
+                    if (P::GATED) gate += shared.parts[room][i][value + Z::VALUES / 2];
                 }
-        } else if constexpr (P::GATED) through = __shfl_xor_sync(0xffffffffu, sum, 16);
+        } else if constexpr (P::GATED) gate = __shfl_xor_sync(0xffffffffu, sum, 16);
         if (writes) {
-            finish.keep(row, column, sum * factor, through * factor, terms);
+            finish.keep(row, column, sum * factor, gate * factor, terms);
         }
     }
 }

@@ -1,14 +1,14 @@
 // needs: gemm simt
-// implicit_gemm.cuh: a convolution as a product of pixels with filters: row r is an output pixel, k a place of the kernel and a channel,
-// channels innermost, and nothing is copied before: rows of the left side are gathered while tiles are fetched.
+// implicit_gemm.cuh: convolution as an implicit matrix product: row r is an output pixel, k a filter tap and a channel with channels innermost.
+// The im2col matrix is never stored: its rows are gathered while tiles are loaded.
 //
-// S says all: channels (of a group), taps, size, out, kernel, stride, dilation, begin (space of three dims: SD, SH, SW ...), pixels,
+// S: channels (of a group), taps, size, out, kernel, stride, dilation, begin (space of three dims: SD, SH, SW ...), pixels,
 // strides x_n, x_c, x_d, x_h, x_w in elements.
 namespace conv {
 
 using tensor::u16;
 
-// Where an output pixel begins in its image.
+// The first input pixel of an output pixel's window.
 struct Corner {
     long long image;
     int d, h, w;
@@ -21,7 +21,7 @@ __device__ __forceinline__ Corner corner(int row) {
     return Corner{n * (long long)S::x_n, d * S::stride_d - S::begin_d, h * S::stride_h - S::begin_h, w * S::stride_w - S::begin_w,
                   row < S::pixels};
 }
-// The element under k of a pixel's window, and whether the window lies inside there.
+// Compute the offset of element k of a pixel's window; return false in the padding.
 template <class S>
 __device__ __forceinline__ bool find(const Corner &at, int k, long long &place) {
     const int tap = k / S::channels, c = k % S::channels;
@@ -32,7 +32,7 @@ __device__ __forceinline__ bool find(const Corner &at, int k, long long &place) 
            (unsigned)w < (unsigned)S::size_w;
 }
 
-// The left side for tensor cores: channels side by side. ALIGNED: they come in eights, from 16-byte addresses.
+// The A operand for tensor cores, with contiguous channels. ALIGNED: multiples of eight channels at 16-byte addresses.
 template <class S, bool ALIGNED>
 struct Pixels {
     const u16 *x;
@@ -42,17 +42,17 @@ struct Pixels {
         long long place;
         if (ALIGNED) {
             const bool there = find<S>(r, k, place);
-            tensor::copy16(tensor::place(to), x + place, there);
+            tensor::cp_async_16(tensor::smem_addr(to), x + place, there);
             return;
         }
         u16 values[8];
 #pragma unroll
         for (int i = 0; i < 8; ++i) values[i] = find<S>(r, k + i, place) ? x[place] : (u16)0;
-        tiles::gather(to, values, 8);
+        tiles::copy_scalar(to, values, 8);
     }
 };
 
-// The left side in plain arithmetic.
+// The A operand for FMA kernels.
 template <class S, class C, class T>
 struct Window {
     const T *x;

@@ -1,7 +1,7 @@
-// prelude: types, loads and stores of every dtype, conversions, selection: the C++ prelude's words for a thread of a GPU.
+// prelude: types, loads and stores of every dtype, conversions and selection, under the names of the C++ prelude.
 //
-// There is no header. A value is one scalar (N is 1 wherever a text says N). Storage types (bf16, f16, bool) differ from what is
-// computed with: bf16 and f16 compute in float. Texts of the C++ parts serve here as they are.
+// No header is included. A value is one scalar: N is 1 in every template that takes N lanes. The storage types bf16 and f16 compute in float.
+// The C++ parts compile against this prelude without change.
 
 #if defined(__CUDACC_RTC__)
 typedef signed char int8_t;
@@ -31,25 +31,25 @@ struct f16 { uint16_t bits; };
 #define __builtin_constant_p(x) false
 #endif
 
-// Programmatic dependent launch. From `let_next_come` on the next launch may take its place beside this one; after `wait_for_turn` the launch
-// before is done and its writes are seen. In between a kernel may read only what no launch writes: weights. Every thread waits, even one
-// that reads nothing, so that whoever is done has seen everything before it done.
-INLINE void let_next_come() {
+// Programmatic dependent launch (PTX ISA, "griddepcontrol"). After `griddep_launch_dependents` the next launch may start. After `griddep_wait`
+// the previous launch is complete and its writes are visible. Between the two a kernel may read only memory that no launch writes: weights.
+// Every thread waits, even one that reads nothing, so that completion of a launch implies completion of all launches before it.
+INLINE void griddep_launch_dependents() {
 #if defined(__CUDACC_RTC__) && SM >= 90
     asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
-INLINE void wait_for_turn() {
+INLINE void griddep_wait() {
 #if defined(__CUDACC_RTC__) && SM >= 90
     asm volatile("griddepcontrol.wait;" ::: "memory");
-#elif defined(XPURT_TURN)  // a stand-in that watches the order
-    XPURT_TURN();
+#elif defined(XPURT_GRIDDEP_WAIT)  // an emulator that checks the order
+    XPURT_GRIDDEP_WAIT();
 #endif
 }
 
-INLINE void in_turn() {
-    let_next_come();
-    wait_for_turn();
+INLINE void griddep_sync() {
+    griddep_launch_dependents();
+    griddep_wait();
 }
 
 // ── scalars where the C++ prelude has vectors ──
@@ -88,7 +88,7 @@ template <class To, class From> INLINE To bitcast(From v) {
     __builtin_memcpy(&to, &v, sizeof to);
     return to;
 }
-struct yes { static constexpr bool value = true; };  // which of two ways a text is compiled for
+struct yes { static constexpr bool value = true; };  // compile-time flags for generic lambdas
 struct no { static constexpr bool value = false; };
 template <class V> INLINE V splat(V x) { return x; }
 template <class T, class V> INLINE T raw(V v) { return (T)v; }
@@ -169,9 +169,9 @@ template <int N, class S> INLINE loaded<S> gather(const S *p, int64_t stride, in
 template <int N, class S> INLINE void scatter(S *p, int64_t stride, loaded<S> v, int64_t n = 1) { store<1>(p, v); }
 template <int N, class S> INLINE loaded<S> broadcast(const S *p) { return load<1>(p); }
 
-// ── several elements of one thread ──
+// ── vectorized access: several elements per thread ──
 
-// N elements that lie side by side, as bits. `whole`: they may move in pieces as wide as they are, up to 16 bytes.
+// N contiguous elements, as bits. `whole`: they are aligned for one vector access of up to 16 bytes.
 template <class S, int N> struct alignas(sizeof(S) * N < 16 ? sizeof(S) * N : 16) pack { typename bits_of_<S>::type at[N]; };
 template <int N, class S> INLINE pack<S, N> fetch(const S *p, bool whole, int n = N) {
     if (whole && n >= N) return *(const pack<S, N> *)p;
@@ -190,7 +190,7 @@ template <int N, class S> INLINE void put(S *p, const pack<S, N> &r, bool whole,
     for (int i = 0; i < N; ++i)
         if (i < n) ((typename bits_of_<S>::type *)p)[i] = r.at[i];
 }
-// The same as values; what is narrow goes two at a time.
+// The same elements as compute values; 16-bit types convert in pairs.
 template <class S, int N> struct unpacked { loaded<S> at[N]; };
 template <class S, int N> INLINE unpacked<S, N> decoded(const pack<S, N> &r) {
     unpacked<S, N> v;
@@ -265,6 +265,6 @@ template <class To> INLINE loaded<To> convert_bool(bool m) {
     else return (loaded<To>)(m ? 1 : 0);
 }
 
-// ── whom a thread works for ──
+// ── thread index ──
 
-INLINE int64_t thread_number() { return (int64_t)blockIdx.x * blockDim.x + threadIdx.x; }
+INLINE int64_t global_thread_id() { return (int64_t)blockIdx.x * blockDim.x + threadIdx.x; }

@@ -1,8 +1,8 @@
 // needs: recurrent reduce
-// recurrent_steps: the state's part of a step of a recurrent layer, by all threads of a block.
+// recurrent_steps: the recurrent product of one step of an RNN, by all threads of a block.
 
-// gates[s * STRIDE + row] = rows of r by the state of each of the block's samples. LANES threads share a row, so that its reads lie side by
-// side; a row is read once for all samples. r: [rows, H]; state: [S, H] in shared memory.
+// gates[s * STRIDE + row] = r[row] . state[s]. LANES threads share a row, so that its loads are coalesced; a row is read once for all
+// samples. r: [rows, H]; state: [S, H] in shared memory.
 template <int LANES, int THREADS, int S, int H, int STRIDE, class A, class T> INLINE void recurrent_gates(A *gates, const T *r, const A *state, int rows) {
     const int lane = threadIdx.x % LANES;
     for (int first = 0; first < rows; first += THREADS / LANES) {
@@ -18,8 +18,8 @@ template <int LANES, int THREADS, int S, int H, int STRIDE, class A, class T> IN
             }
         }
 #pragma unroll
-        for (int s = 0; s < S; ++s) {  // every lane of a warp, whether its row is there or not
-            const A sum = joined_lanes<LANES>(sums[s], sum_of());
+        for (int s = 0; s < S; ++s) {  // all lanes take part in the shuffle, also those without a row
+            const A sum = warp_reduce<LANES>(sums[s], sum_of());
             if (lane == 0 && row < rows) gates[s * STRIDE + row] = sum;
         }
     }

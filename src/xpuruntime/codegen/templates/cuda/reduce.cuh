@@ -1,32 +1,32 @@
 // needs: math
-// reduce: how two accumulators become one, and how those of a row's threads do: always in the same order, so equal inputs give equal bits.
+// reduce: warp, block and column reductions in a fixed order, so that equal inputs give equal bits.
 
 struct sum_of { template <class V> INLINE_MEMBER V operator()(V a, V b) const { return (V)(a + b); } };
 struct prod_of { template <class V> INLINE_MEMBER V operator()(V a, V b) const { return (V)(a * b); } };
 struct amax_of { template <class V> INLINE_MEMBER V operator()(V a, V b) const { return maximum(a, b); } };
 struct amin_of { template <class V> INLINE_MEMBER V operator()(V a, V b) const { return minimum(a, b); } };
-struct top_of { template <class V> INLINE_MEMBER V operator()(V a, V b) const { return larger(a, b); } };  // NaN may get lost
+struct top_of { template <class V> INLINE_MEMBER V operator()(V a, V b) const { return larger(a, b); } };  // does not propagate NaN
 struct any_of { template <class V> INLINE_MEMBER V operator()(V a, V b) const { return (V)(a | b); } };
 struct all_of { template <class V> INLINE_MEMBER V operator()(V a, V b) const { return (V)(a & b); } };
 
-template <class V> INLINE V exchanged(V v, int mask) {  // another lane's value, in whole words
+template <class V> INLINE V shfl_xor(V v, int mask) {  // butterfly exchange, in 32-bit words
     if constexpr (sizeof(V) == 8) return bitcast<V>(__shfl_xor_sync(0xffffffffu, bitcast<uint64_t>(v), mask));
     else if constexpr (sizeof(V) == 4) return bitcast<V>(__shfl_xor_sync(0xffffffffu, bitcast<uint32_t>(v), mask));
     else return (V)__shfl_xor_sync(0xffffffffu, (int32_t)v, mask);
 }
 
-// SIZE threads side by side work on one row, SIZE up to 32 within a warp. Every one of them gets the result.
-template <int SIZE, class V, class F> INLINE V joined_lanes(V v, F f) {
+// All-reduce over SIZE consecutive lanes (up to 32) that share a row.
+template <int SIZE, class V, class F> INLINE V warp_reduce(V v, F f) {
 #pragma unroll
-    for (int mask = SIZE < 32 ? SIZE / 2 : 16; mask > 0; mask /= 2) v = f(v, exchanged(v, mask));
+    for (int mask = SIZE < 32 ? SIZE / 2 : 16; mask > 0; mask /= 2) v = f(v, shfl_xor(v, mask));
     return v;
 }
-// All threads of a block work on one row: WARPS warps. `room` has a place per warp.
-template <int WARPS, class V, class F> INLINE V joined_block(V v, F f, void *room) {
-    v = joined_lanes<32>(v, f);
+// All-reduce over the WARPS warps of a block. `room` has one entry per warp.
+template <int WARPS, class V, class F> INLINE V block_reduce(V v, F f, void *room) {
+    v = warp_reduce<32>(v, f);
     if constexpr (WARPS > 1) {
         V *const parts = (V *)room;
-        __syncthreads();  // the room may still be read
+        __syncthreads();  // earlier readers of room are done
         if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = v;
         __syncthreads();
         v = parts[0];
@@ -34,8 +34,8 @@ template <int WARPS, class V, class F> INLINE V joined_block(V v, F f, void *roo
     }
     return v;
 }
-// X rows side by side, Y threads above each other work on one of them. `room` has a place per thread.
-template <int X, int Y, class V, class F> INLINE V joined_column(V v, F f, void *room) {
+// Reduce over the Y threads of each of X columns. `room` has one entry per thread.
+template <int X, int Y, class V, class F> INLINE V column_reduce(V v, F f, void *room) {
     if constexpr (Y > 1) {
         V *const parts = (V *)room;
         __syncthreads();
@@ -53,8 +53,8 @@ template <int X, int Y, class V, class F> INLINE V joined_column(V v, F f, void 
     }
     return v;
 }
-// The same of W rows side by side of every thread. `room` has a place per row.
-template <int X, int Y, int W, class V, class F> INLINE void joined_columns(V (&v)[W], F f, void *room) {
+// The same for W values per thread. `room` has one entry per value.
+template <int X, int Y, int W, class V, class F> INLINE void column_reduce_n(V (&v)[W], F f, void *room) {
     if constexpr (Y > 1) {
         V *const parts = (V *)room + threadIdx.y * X + threadIdx.x;
         __syncthreads();

@@ -1,7 +1,7 @@
-// simt.cuh: products of any dtype in plain arithmetic; a thread sums TM x TN results, tiles of k wait in shared memory.
+// simt.cuh: matrix products of any dtype by FMA; a thread accumulates TM x TN results, tiles of k are staged in shared memory.
 //
-// P: C (what sums are kept in), TM, TN (4 or 8), m, n, k, A_ALONG_K, B_ALONG_K (k is what lies side by side).
-// a(row, k) and b(k, column) read values inside the matrices; finish.keep(row, column, sum) writes one.
+// P: C (accumulator), TM, TN (4 or 8), m, n, k, A_ALONG_K, B_ALONG_K (k is the contiguous dimension, for coalesced loads).
+// a(row, k) and b(k, column) read elements inside the matrices; finish.keep(row, column, sum) writes one.
 namespace simt {
 
 constexpr int BK = 16, THREADS = 256;

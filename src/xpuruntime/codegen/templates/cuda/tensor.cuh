@@ -1,12 +1,12 @@
-// tensor.cuh: what of the machine tiled kernels use: tensor cores, copies to shared memory that do not wait, 16-byte loads.
-// The only file of templates with such instructions: tests put plain C++ with the same names in its place and run kernels on a CPU.
+// tensor.cuh: wrappers for the instructions of tiled kernels: mma, ldmatrix, cp.async, 16-byte loads.
+// Only this file and hopper.cuh contain such instructions, so that tests can replace both with plain C++ and run kernels on a CPU.
 namespace tensor {
 
 typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
-// Storage types of 16 bits as tags: how they become floats and back (one rounding, to nearest even).
+// Tags of the 16-bit storage types: conversion to float and back (rounded once, to nearest even).
 struct Bf16 {
     static __device__ __forceinline__ float wide(u16 x) { return __uint_as_float((u32)x << 16); }
     static __device__ __forceinline__ float low(u32 pair) { return __uint_as_float(pair << 16); }
@@ -32,36 +32,36 @@ struct F16 {
     }
 };
 
-// The block's dynamic shared memory, 1024-byte aligned, and a place in it as the instructions below take it.
-#define TENSOR_SHARED(name) extern __shared__ __align__(1024) unsigned char name[]
-__device__ __forceinline__ u32 place(const void *shared) { return (u32)__cvta_generic_to_shared(shared); }
+// The block's dynamic shared memory, 1024-byte aligned, and the 32-bit shared-space address that the instructions below take.
+#define DYNAMIC_SMEM(name) extern __shared__ __align__(1024) unsigned char name[]
+__device__ __forceinline__ u32 smem_addr(const void *shared) { return (u32)__cvta_generic_to_shared(shared); }
 
-// 16 bytes from global to shared memory, later; zeros where `there` is false (then nothing is read).
-__device__ __forceinline__ void copy16(u32 to, const void *from, bool there) {
+// Copy 16 bytes from global to shared memory asynchronously; write zeros and read nothing if `there` is false.
+__device__ __forceinline__ void cp_async_16(u32 to, const void *from, bool there) {
     const int bytes = there ? 16 : 0;
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
-__device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Returns when all but the `pending` youngest groups of this thread's copies have landed.
+__device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Wait until at most the `pending` most recent groups of this thread's copies are outstanding.
 template <int pending>
-__device__ __forceinline__ void copies_wait() {
+__device__ __forceinline__ void cp_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
-// Four 8x8 matrices of 16-bit values; lane i gives the address of row i % 8 of matrix i / 8.
-__device__ __forceinline__ void load_matrices(u32 (&r)[4], u32 from) {
+// Load four 8x8 matrices of 16-bit values; lane i passes the address of row i % 8 of matrix i / 8.
+__device__ __forceinline__ void ldmatrix_x4(u32 (&r)[4], u32 from) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(from));
 }
-__device__ __forceinline__ void load_matrices_transposed(u32 (&r)[4], u32 from) {
+__device__ __forceinline__ void ldmatrix_x4_trans(u32 (&r)[4], u32 from) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(from));
 }
 
-// An 8x8 matrix of 16-bit values whose rows the lanes hold, four lanes and two values each: its columns.
-__device__ __forceinline__ u32 turned(u32 pair) {
+// Transpose an 8x8 matrix of 16-bit values held by a warp, two values per lane.
+__device__ __forceinline__ u32 movmatrix_trans(u32 pair) {
     u32 r;
     asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(r) : "r"(pair));
     return r;
@@ -69,36 +69,36 @@ __device__ __forceinline__ u32 turned(u32 pair) {
 
 // d[16x8] += a[16x16] b[16x8], sums in float.
 template <class T>
-__device__ __forceinline__ void multiply(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1);
+__device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1);
 template <>
-__device__ __forceinline__ void multiply<Bf16>(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+__device__ __forceinline__ void mma_m16n8k16<Bf16>(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9},"
                  " {%0, %1, %2, %3};"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 template <>
-__device__ __forceinline__ void multiply<F16>(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+__device__ __forceinline__ void mma_m16n8k16<F16>(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9},"
                  " {%0, %1, %2, %3};"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-#define TENSOR_HIDDEN __int_as_float((int)0xff800000)  // minus infinity: the logit of what is not seen
+#define MASKED_SCORE __int_as_float((int)0xff800000)  // minus infinity: the logit of a masked key
 
-// 2 to the x; -inf gives 0. Two ulp.
+// 2**x within 2 ulp; -inf gives 0.
 __device__ __forceinline__ float exp2(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 
-// 16 bytes that nobody reads again soon: past the first-level cache.
+// A 16-byte load that bypasses L1, for data that is read once.
 struct Quad {
     u32 x[4];
 };
-__device__ __forceinline__ Quad stream16(const void *from) {
+__device__ __forceinline__ Quad ld_streaming_16(const void *from) {
     Quad q;
     asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(q.x[0]), "=r"(q.x[1]), "=r"(q.x[2]), "=r"(q.x[3])

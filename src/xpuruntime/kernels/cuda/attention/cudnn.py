@@ -84,7 +84,7 @@ class Cudnn(Kernel):
 
 
 def _faster(s: AttentionShape, target: CodegenTarget) -> bool:
-    """Whether it is faster than ours, by 51 sizes on an H200 (``benchmarks/results/cuda_attention_sizes.json``, ``scripts/gpu/attention_sizes.py``).
+    """Whether it is faster than ours, by 51 sizes on an H200 (``benchmarks/results/cuda_attention_sizes.json``, ``benchmarks/cuda/attention_sizes.py``).
 
     Heads of 64 and 128, as many keys as queries, bfloat16 and float16; ours over the library's time, where it leads and where it does not:
 

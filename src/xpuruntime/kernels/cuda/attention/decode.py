@@ -20,45 +20,56 @@ from ..launch import Argument, Launch, cuda_stage
 from .flash import LOG2E, arguments_of, logit_text, padded_size, place_text, supported_halves
 
 __all__ = [
-    "CLUSTER", "CLUSTERS_FROM", "KERNELS", "ROWS", "WARPS", "Added", "Cut", "FlashDecode", "clustered", "cut_for", "few_queries", "lowered_by",
+    "CLUSTER",
+    "CLUSTERS_FROM",
+    "KERNELS",
+    "ROWS",
+    "WARPS",
+    "DecodeTileConfig",
+    "FlashDecode",
+    "FusedWork",
+    "clustered",
+    "decode_tile_config",
+    "few_queries",
+    "lower_decode",
 ]  # fmt: skip
 
 ROWS = 16
 """Rows (queries times heads of a group) of a block: those of one tensor-core product."""
 
-_MOST_ROWS = 64
+_MAX_ROWS = 64
 WARPS = 4
 CLUSTER, CLUSTERS_FROM = 8, 90
 """Most blocks of a cluster that every device with clusters takes, and the first compute capability that has them."""
-_LEAST_SHARE = 64
+_MIN_KEYS_PER_SPLIT = 64
 """Keys that are worth a block: 16 for each warp."""
-_JOINED = 24
+_MAX_COMBINED = 24
 """Parts that one block joins. The 128 parts of 32,768 keys are 400 KB for each key head, which one multiprocessor reads slower than all others the keys."""
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class DecodeTileConfig:
     """Tile that holds a head, rows of a block, blocks of rows, splits of the keys and keys of each, tiles in shared memory.
 
     warps: of a block. cluster: a task's blocks are one cluster, which joins their parts in shared memory. narrow: rows are the right side of
-    products, up to eight of them; per: tiles of 16 keys that a warp then has at once.
+    products, up to eight of them; tiles_per_step: tiles of 16 keys that a warp then has at once.
     """
 
     d: int
     rows: int
     row_blocks: int
     splits: int
-    share: int
+    keys_per_split: int
     stages: int
     warps: int = WARPS
     cluster: bool = False
     narrow: bool = False
-    per: int = 1
+    tiles_per_step: int = 1
 
     @property
     def group(self) -> int:
         """Splits whose parts one block joins: all, or, where that is more than a block has under way at once, about as many as there are groups."""
-        return self.splits if self.splits <= _JOINED else math.ceil(math.sqrt(self.splits))
+        return self.splits if self.splits <= _MAX_COMBINED else math.ceil(math.sqrt(self.splits))
 
     @property
     def counters(self) -> int:
@@ -73,7 +84,7 @@ class Cut:
     @property
     def tiles(self) -> int:
         """Bytes of shared memory: the queries' tile, and each warp's tiles of keys and values."""
-        return 16 * self.d * 2 * (1 + 2 * self.warps * self.slots * self.per)
+        return 16 * self.d * 2 * (1 + 2 * self.warps * self.slots * self.tiles_per_step)
 
     @property
     def states(self) -> int:
@@ -81,7 +92,7 @@ class Cut:
         return self.tiles if self.cluster else 0
 
     @property
-    def inbox(self) -> int:
+    def cluster_smem(self) -> int:
         """Where begins what a cluster's blocks give each other."""
         return max(self.tiles, self.states + self.warps * self.rows * (self.d + 4) * 4)
 
@@ -89,7 +100,7 @@ class Cut:
     def bounds(self) -> int:
         """Where begins what the warps find of a mask."""
         each = math.ceil(self.rows * self.d / 4 / self.splits)
-        return self.inbox + (math.ceil((self.splits * each * 24 + 8) / 16) * 16 if self.cluster else 0)
+        return self.cluster_smem + (math.ceil((self.splits * each * 24 + 8) / 16) * 16 if self.cluster else 0)
 
     @property
     def shared(self) -> int:
@@ -99,10 +110,12 @@ class Cut:
     @property
     def slots(self) -> int:
         """Tiles of keys that a warp has room for."""
-        return min(self.stages, math.ceil(self.share / (16 * self.warps * self.per)))
+        return min(self.stages, math.ceil(self.keys_per_split / (16 * self.warps * self.tiles_per_step)))
 
 
-def cut_for(s: AttentionShape, target: CodegenTarget, least: int = _LEAST_SHARE) -> Cut:
+def decode_tile_config(
+    s: AttentionShape, target: CodegenTarget, least: int = _MIN_KEYS_PER_SPLIT
+) -> DecodeTileConfig:
     """Splits enough that every multiprocessor has two blocks, and none smaller than ``least`` keys."""
     d = padded_size(max(s.d, s.dv))
     all_rows = s.group * s.queries
@@ -112,21 +125,32 @@ def cut_for(s: AttentionShape, target: CodegenTarget, least: int = _LEAST_SHARE)
     step = WARPS * 16
     wanted = max(1, 2 * multiprocessors(target) // tasks)
     splits = max(1, min(wanted, math.ceil(s.keys / least)))
-    share = max(step, math.ceil(s.keys / splits / step) * step)
-    splits = max(1, math.ceil(s.keys / share))
-    stages = 3 if 2 * Cut(d, rows, row_blocks, splits, share, 3).shared <= shared_limit(target) else 2
-    return Cut(d, rows, row_blocks, splits, share, stages)
+    keys_per_split = max(step, math.ceil(s.keys / splits / step) * step)
+    splits = max(1, math.ceil(s.keys / keys_per_split))
+    stages = (
+        3
+        if 2 * DecodeTileConfig(d, rows, row_blocks, splits, keys_per_split, 3).shared <= shared_limit(target)
+        else 2
+    )
+    return DecodeTileConfig(d, rows, row_blocks, splits, keys_per_split, stages)
 
 
-def clustered(cut: Cut, keys: int, splits: int = CLUSTER, most: int = 8) -> Cut:
+def clustered(config: DecodeTileConfig, keys: int, splits: int = CLUSTER, most: int = 8) -> DecodeTileConfig:
     """A task's blocks as one cluster of up to ``splits``, of up to ``most`` warps each; of up to eight rows a warp has two tiles of keys at once."""
-    share = math.ceil(keys / splits / 16) * 16
-    splits, tiles = math.ceil(keys / share), share // 16
-    narrow = cut.rows <= 8
-    per = 2 if narrow and tiles > most else 1
-    warps = math.ceil(tiles / per / math.ceil(tiles / per / most))
+    keys_per_split = math.ceil(keys / splits / 16) * 16
+    splits, tiles = math.ceil(keys / keys_per_split), keys_per_split // 16
+    narrow = config.rows <= 8
+    tiles_per_step = 2 if narrow and tiles > most else 1
+    warps = math.ceil(tiles / tiles_per_step / math.ceil(tiles / tiles_per_step / most))
     return replace(
-        cut, splits=splits, share=share, warps=warps, cluster=splits > 1, stages=3, narrow=narrow, per=per
+        config,
+        splits=splits,
+        keys_per_split=keys_per_split,
+        warps=warps,
+        cluster=splits > 1,
+        stages=3,
+        narrow=narrow,
+        tiles_per_step=tiles_per_step,
     )
 
 
@@ -145,11 +169,11 @@ class FlashDecode(Kernel):
         s = AttentionShape.of(call)
         if s.empty:
             return Lowered(())
-        return lowered_by(call, s, cut_for(s, target))
+        return lower_decode(call, s, decode_tile_config(s, target))
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
+class FusedWork:
     """What a launch does beside attention (``decode_append.py``): operands, results, members of the kernel's struct, bytes of shared memory.
 
     rows: operands that may be read in 16 bytes, if their addresses allow it.
@@ -171,21 +195,23 @@ def few_queries(call: NodeCall) -> Support:
     if not found:
         return found
     s = AttentionShape.of(call)
-    if not 0 < s.group * s.queries <= _MOST_ROWS:
+    if not 0 < s.group * s.queries <= _MAX_ROWS:
         return Support.no(
             Reason.SHAPE_UNSUPPORTED,
-            f"for up to {_MOST_ROWS} queries of a key head, and there are {s.group * s.queries}",
+            f"for up to {_MAX_ROWS} queries of a key head, and there are {s.group * s.queries}",
         )
     return found
 
 
-def lowered_by(call: NodeCall, s: AttentionShape, cut: Cut, added: Added | None = None) -> Lowered:
-    """The one stage of a cut, and where its parts meet."""
-    tasks = s.batch * s.kv_heads * cut.row_blocks
-    stage = _stage(call, s, cut, tasks, added or Added())
-    if cut.splits == 1 or cut.cluster:
+def lower_decode(
+    call: NodeCall, s: AttentionShape, config: DecodeTileConfig, added: FusedWork | None = None
+) -> Lowered:
+    """The one stage of a config, and where its parts meet."""
+    tasks = s.batch * s.kv_heads * config.row_blocks
+    stage = _stage(call, s, config, tasks, added or FusedWork())
+    if config.splits == 1 or config.cluster:
         return Lowered((stage,))
-    return Lowered((stage,), temps=(tasks * cut.part_bytes(s.dv),), counters=tasks * cut.counters * 4)
+    return Lowered((stage,), temps=(tasks * config.part_bytes(s.dv),), counters=tasks * config.counters * 4)
 
 
 def _row_text(steps: tuple[int, ...], queries: int, row: str) -> str:
@@ -196,7 +222,9 @@ def _row_text(steps: tuple[int, ...], queries: int, row: str) -> str:
     )
 
 
-def _stage(call: NodeCall, s: AttentionShape, cut: Cut, tasks: int, added: Added) -> Stage:
+def _stage(
+    call: NodeCall, s: AttentionShape, config: DecodeTileConfig, tasks: int, added: FusedWork
+) -> Stage:
     dtype = call.outputs[0].dtype
     q, *given, y = arguments_of(call)
     if added.results:  # the caches, which are keys and values
@@ -206,8 +234,8 @@ def _stage(call: NodeCall, s: AttentionShape, cut: Cut, tasks: int, added: Added
     all_rows = s.group * s.queries
     same_mask = s.mask and not s.mask[1] and not s.mask[2] and not s.causal
     numbers = {
-        "D": cut.d, "d": s.d, "dv": s.dv, "rows": cut.rows, "keys": s.keys, "SPLITS": cut.splits, "SHARE": cut.share, "GROUP": cut.group,
-        "WARPS": cut.warps, "STAGES": cut.stages, "SLOTS": cut.slots, "PER": cut.per, "STATES": cut.states, "INBOX": cut.inbox, "BOUNDS": cut.bounds, "k_row": s.k[2], "v_row": s.v[2], "MASK_ROWS": 1 if same_mask else cut.rows, "NEW": 0, **added.numbers,
+        "D": config.d, "d": s.d, "dv": s.dv, "rows": config.rows, "keys": s.keys, "SPLITS": config.splits, "KEYS_PER_SPLIT": config.keys_per_split, "GROUP": config.group,
+        "WARPS": config.warps, "STAGES": config.stages, "SMEM_TILES": config.slots, "TILES_PER_STEP": config.tiles_per_step, "STATES_OFFSET": config.states, "CLUSTER_SMEM": config.cluster_smem, "BOUNDS_OFFSET": config.bounds, "k_row": s.k[2], "v_row": s.v[2], "MASK_ROWS": 1 if same_mask else config.rows, "NEW_TOKENS": 0, **added.numbers,
     }  # fmt: skip
     special = bool(s.mask) or bool(s.softcap)
     scale = s.scale if s.softcap else s.scale * LOG2E
@@ -224,9 +252,9 @@ def _stage(call: NodeCall, s: AttentionShape, cut: Cut, tasks: int, added: Added
             {
                 "MASKED": c_bool(special),
                 "ALIGNED": c_bool(aligned),
-                "CLUSTER": c_bool(cut.cluster),
-                "NARROW": c_bool(cut.narrow),
-                "ADDS": c_bool(not s.softcap),
+                "CLUSTER": c_bool(config.cluster),
+                "NARROW": c_bool(config.narrow),
+                "ADDITIVE_MASK": c_bool(not s.softcap),
                 **added.flags,
             },
         ),
@@ -247,17 +275,17 @@ def _stage(call: NodeCall, s: AttentionShape, cut: Cut, tasks: int, added: Added
         *added.members,
         "};",
     ]
-    meet = cut.splits > 1 and not cut.cluster
+    meet = config.splits > 1 and not config.cluster
     body = [
-        f"const int task = blockIdx.x / {cut.splits}, block = task % {cut.row_blocks};",
-        f"const int head = task / {cut.row_blocks} % {s.kv_heads}, batch = task / {cut.row_blocks * s.kv_heads};",
+        f"const int task = blockIdx.x / {config.splits}, block = task % {config.row_blocks};",
+        f"const int head = task / {config.row_blocks} % {s.kv_heads}, batch = task / {config.row_blocks * s.kv_heads};",
         f"const auto *q0 = (const tensor::u16 *)q + (batch * {s.q[0]}ll + head * {s.q[1] * s.group}ll);",
         "const auto *k0 = (const tensor::u16 *)k + KERNEL_decode::key_at(batch, head);",
         "const auto *v0 = (const tensor::u16 *)v + KERNEL_decode::value_at(batch, head);",
-        f"flash_decode::Four *const to = {f'(flash_decode::Four *)parts + task * {cut.part_bytes(s.dv) // 16}ll' if meet else 'nullptr'};",
-        f"uint32_t *const counted = {f'counters + task * {cut.counters}' if meet else 'nullptr'};",
+        f"flash_decode::Four *const to = {f'(flash_decode::Four *)parts + task * {config.part_bytes(s.dv) // 16}ll' if meet else 'nullptr'};",
+        f"uint32_t *const counted = {f'counters + task * {config.counters}' if meet else 'nullptr'};",
     ]
-    values = f"{{{', '.join(a.name for a in held)}, block * {cut.rows}}}"
+    values = f"{{{', '.join(a.name for a in held)}, block * {config.rows}}}"
     if aligned:
         constructor = ", ".join([*(a.text for a in held), "int first"])
         inner = ", ".join([*(a.name for a in held), "first"])
@@ -267,12 +295,14 @@ def _stage(call: NodeCall, s: AttentionShape, cut: Cut, tasks: int, added: Added
         )
         body += [
             f"if (({' | '.join(f'(uint64_t){n}' for n in ('q', 'k', 'v', *added.rows))}) % 16 == 0)",
-            f"    flash_decode::part(q0, k0, v0, batch, head, {{to}}, counted, KERNEL_decode{values});",
+            f"    flash_decode::split_kernel(q0, k0, v0, batch, head, {{to}}, counted, KERNEL_decode{values});",
             "else",
-            f"    flash_decode::part(q0, k0, v0, batch, head, {{to}}, counted, KERNEL_anywhere{values});",
+            f"    flash_decode::split_kernel(q0, k0, v0, batch, head, {{to}}, counted, KERNEL_anywhere{values});",
         ]
     else:
-        body.append(f"flash_decode::part(q0, k0, v0, batch, head, {{to}}, counted, KERNEL_decode{values});")
+        body.append(
+            f"flash_decode::split_kernel(q0, k0, v0, batch, head, {{to}}, counted, KERNEL_decode{values});"
+        )
     shared = list(added.results)
     if meet:
         shared += [
@@ -281,8 +311,8 @@ def _stage(call: NodeCall, s: AttentionShape, cut: Cut, tasks: int, added: Added
         ]
     return cuda_stage(
         f"decode_{s.batch}x{s.kv_heads * s.group}x{s.queries}x{s.keys}x{s.d}",
-        about(call, f"{cut.rows} rows a block, keys in {cut.splits} parts of {cut.share}"), [q, *given, y, *shared], body,
-        Launch((tasks * cut.splits, 1, 1), (cut.warps * 32, 1, 1), cut.shared + added.shared, cluster=cut.splits if cut.cluster else 1), before=struct, parts=added.parts | {"flash_decode"}, early=True, flops=s.flops,
+        about(call, f"{config.rows} rows a block, keys in {config.splits} parts of {config.keys_per_split}"), [q, *given, y, *shared], body,
+        Launch((tasks * config.splits, 1, 1), (config.warps * 32, 1, 1), config.shared + added.shared, cluster=config.splits if config.cluster else 1), before=struct, parts=added.parts | {"flash_decode"}, early=True, flops=s.flops,
         bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
     )  # fmt: skip
 

@@ -19,13 +19,22 @@ from ...spec.product import sizes, strides_in
 from ...spec.rope import PLACES, POSITIONS, stays
 from ..heavy import argument, c_bool, in_chunks, shared_limit
 from ..movement.moves import cuda_moves_stage
-from .decode import CLUSTER, CLUSTERS_FROM, Added, Cut, clustered, cut_for, few_queries, lowered_by
+from .decode import (
+    CLUSTER,
+    CLUSTERS_FROM,
+    DecodeTileConfig,
+    FusedWork,
+    clustered,
+    decode_tile_config,
+    few_queries,
+    lower_decode,
+)
 
-__all__ = ["KERNELS", "MOST_NEW", "cut_of"]
+__all__ = ["KERNELS", "MAX_NEW_TOKENS", "append_tile_config"]
 
-MOST_NEW = 8
+MAX_NEW_TOKENS = 8
 """New positions of a launch: more of them are worth a launch of their own."""
-_LEAST_SHARE = 128
+_MIN_KEYS_PER_SPLIT = 128
 """Keys of a block: what it reads is there when its turn comes, so fewer parts to join are worth more than fewer keys of each."""
 _MOST_SHARE = 256
 """Keys of a block of a cluster."""
@@ -44,9 +53,9 @@ class RopeAttention(Kernel):
         if not found:
             return found
         new = sizes(call.tensor(1).spec)[2]
-        if new > MOST_NEW:
+        if new > MAX_NEW_TOKENS:
             return Support.no(
-                Reason.SHAPE_UNSUPPORTED, f"for up to {MOST_NEW} new positions, and there are {new}"
+                Reason.SHAPE_UNSUPPORTED, f"for up to {MAX_NEW_TOKENS} new positions, and there are {new}"
             )
         specs = [call.tensor(i).spec for i in range(7)]
         if any(s.physical.strides[-1] != 1 and sizes(s)[-1] != 1 for s in specs):
@@ -60,8 +69,8 @@ class RopeAttention(Kernel):
         kept, in_place = stays(call, target, cuda_moves_stage), {1: 5, 2: 6}
         if s.empty:
             return Lowered(tuple(kept), in_place=in_place)
-        cut = cut_of(s, target)
-        made = lowered_by(attention, s, cut, _added(call, s, cut.shared, cut.d))
+        config = append_tile_config(s, target)
+        made = lower_decode(attention, s, config, _added(call, s, config.shared, config.d))
         (stage,) = made.stages
         given = [call.tensor(i).spec for i in (0, 1, 2)] + [call.outputs[i] for i in (0, 1, 2)]
         early = [
@@ -79,17 +88,17 @@ class RopeAttention(Kernel):
         return replace(made, stages=(*kept, stage), in_place=in_place)
 
 
-def cut_of(s: AttentionShape, target: CodegenTarget) -> Cut:
-    """How a launch is cut: where a few blocks have all keys of a key head under way at once, they are a cluster."""
-    cut = cut_for(s, target, _LEAST_SHARE)
+def append_tile_config(s: AttentionShape, target: CodegenTarget) -> DecodeTileConfig:
+    """How a launch is config: where a few blocks have all keys of a key head under way at once, they are a cluster."""
+    config = decode_tile_config(s, target, _MIN_KEYS_PER_SPLIT)
     if (
         not isinstance(target, CudaTarget)
         or target.sm.number < CLUSTERS_FROM
         or s.keys > CLUSTER * _MOST_SHARE
     ):
-        return cut
-    made = clustered(cut, s.keys, min(CLUSTER, cut.splits))
-    return made if made.shared + _added_bytes(s, made.d) <= shared_limit(target) else cut
+        return config
+    made = clustered(config, s.keys, min(CLUSTER, config.splits))
+    return made if made.shared + _added_bytes(s, made.d) <= shared_limit(target) else config
 
 
 def _added_bytes(s: AttentionShape, d: int) -> int:
@@ -107,7 +116,7 @@ def _attention_of(call: NodeCall) -> NodeCall:
     return NodeCall(call.node, tuple(inputs), call.outputs[:1])
 
 
-def _added(call: NodeCall, s: AttentionShape, tiles: int, d: int) -> Added:
+def _added(call: NodeCall, s: AttentionShape, tiles: int, d: int) -> FusedWork:
     names = {
         1: "new_k",
         2: "new_v",
@@ -126,7 +135,7 @@ def _added(call: NodeCall, s: AttentionShape, tiles: int, d: int) -> Added:
 
     def listed(name: str) -> str:
         b, t = strides_in(operands[name], (s.batch, s.queries))
-        return f"(int64_t)fresh({name} + (batch * {b}ll + t * {t}ll))"
+        return f"(int64_t)ld_cg({name} + (batch * {b}ll + t * {t}ll))"
 
     def row_of(name: str) -> str:
         b, h, t, _ = strides[name]
@@ -153,10 +162,10 @@ def _added(call: NodeCall, s: AttentionShape, tiles: int, d: int) -> Added:
         f"{head} bool writes() const {{ return first == 0; }}",
     ]
     dtype = call.outputs[0].dtype
-    return Added(
+    return FusedWork(
         operands=[argument(spec, f"in{i}", n) for i, n in names.items() if (spec := operands.get(n)) is not None],
         results=[argument(call.outputs[i], f"out{i}", n, written=True) for i, n in ((1, "k"), (2, "v"))],
-        numbers={"NEW": s.queries, "HALF": half, "TABLE": sizes(table)[0] if indexed else 0, "TILES": tiles},
+        numbers={"NEW_TOKENS": s.queries, "HALF": half, "TABLE": sizes(table)[0] if indexed else 0, "TILES": tiles},
         flags={"WIDE": c_bool(in_chunks(dtype, half, *rows))},
         members=members,
         rows=("new_k", "new_v", "cosines", "sines"),

@@ -104,7 +104,7 @@ def logit_text(s: AttentionShape, score: str, unit: float, mask_unit: float = 1)
     if s.mask:
         at = f"mask + (batch * {s.mask[0]}ll + head * {s.mask[1]}ll + query * {s.mask[2]}ll + key * {s.mask[3]}ll)"
         if s.mask_type == "bool":
-            lines.append(f"        if (!load<1>({at})) x = TENSOR_HIDDEN;")
+            lines.append(f"        if (!load<1>({at})) x = MASKED_SCORE;")
         else:
             times = f" * {unit!r}f" if unit != 1 else ""
             factor = f"{mask_unit!r}f * " if mask_unit != 1 else ""
@@ -160,7 +160,7 @@ class FlashV2(Kernel):
 
 
 HOPPER_BLOCK = Block(128, 128, 8)
-_MOST_TILES = 4096
+_MAX_TILES = 4096
 """Blocks of keys whose order shared memory has room for."""
 
 
@@ -172,20 +172,20 @@ def wants_hopper(s: AttentionShape, target: CodegenTarget) -> bool:
     return s.queries > 64 and padded_size(max(s.d, s.dv)) >= 64 and 2 * blocks >= multiprocessors(target)
 
 
-def looks_first(s: AttentionShape) -> bool:
+def scans_mask(s: AttentionShape) -> bool:
     """Whether a mask is looked through for keys that nobody sees: flags, a query's side by side in pieces of 16 bytes, and keys of several blocks."""
     tiles = math.ceil(s.keys / HOPPER_BLOCK.keys)
     pieces = s.mask and s.mask[3] == 1 and s.mask[2] and not any(size % 16 for size in (*s.mask[:3], s.keys))
-    return bool(pieces) and s.mask_type == "bool" and not s.causal and 1 < tiles <= _MOST_TILES
+    return bool(pieces) and s.mask_type == "bool" and not s.causal and 1 < tiles <= _MAX_TILES
 
 
-def _sight_text(s: AttentionShape) -> list[str]:
+def _mask_scan_text(s: AttentionShape) -> list[str]:
     """Where a head's flags lie, and a logit without them."""
     return [
         "    __device__ __forceinline__ const unsigned char *flags(int batch, int head) const {",
         f"        return (const unsigned char *)mask + (batch * {s.mask[0]}ll + head * {s.mask[1]}ll);",
         "    }",
-        "    __device__ __forceinline__ float open(float score) const {",
+        "    __device__ __forceinline__ float unmasked_logit(float score) const {",
         *logit_text(replace(s, mask=()), f"score * {s.scale!r}f", 1),
         "    }",
     ]
@@ -214,15 +214,15 @@ def flash_stage(
         "D": d, "d": s.d, "dv": s.dv, "BM": b.queries, "BN": b.keys, "WARPS": b.warps, "queries": s.queries, "keys": s.keys,
         "group": s.group, "heads": heads, "offset": s.offset, "q_row": s.q[2], "k_row": s.k[2], "v_row": s.v[2], "y_row": s.y[2],
     }  # fmt: skip
-    looks = special and looks_first(s)
+    scans = special and scans_mask(s)
     flags = {
         "CAUSAL": s.causal,
         "PLAIN": plain,
         "ALIGNED": aligned,
         "PAIRS": aligned and pairs,
-        "LOOKS": looks,
+        "SCANS_MASK": scans,
     }
-    if looks:
+    if scans:
         numbers |= {"TILES": math.ceil(s.keys / b.keys), "mask_row": s.mask[2]}
     mask = [a for a in arguments if a.name == "mask"]
     struct = [
@@ -236,7 +236,7 @@ def flash_stage(
         "    __device__ __forceinline__ float logit(float score, int batch, int head, int query, int key) const {",
         *logit_text(s, f"score * {s.scale!r}f", 1),
         "    }",
-        *(_sight_text(s) if looks else []),
+        *(_mask_scan_text(s) if scans else []),
         "};",
     ]
     fields = f"{{{', '.join(a.name for a in mask)}}}"
@@ -262,7 +262,7 @@ def flash_stage(
     return cuda_stage(
         f"attention_{s.batch}x{heads}x{s.queries}x{s.keys}x{s.d}",
         about(call, f"{b.queries} queries a block, {b.keys} keys at a time"), arguments, body,
-        Launch((s.batch * heads, tiles, 1), (b.warps * 32, 1, 1), b.shared(d), least=1 if special or 2 * b.shared(d) > shared_limit(target) else 2),
+        Launch((s.batch * heads, tiles, 1), (b.warps * 32, 1, 1), b.shared(d), min_blocks_per_sm=1 if special or 2 * b.shared(d) > shared_limit(target) else 2),
         before=struct, parts=frozenset({part}), flops=int(s.flops * seen),
         bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
     )  # fmt: skip
@@ -296,13 +296,13 @@ class Naive(Kernel):
         if s.mask:
             at = f"mask + (batch * {s.mask[0]}ll + head * {s.mask[1]}ll + query * {s.mask[2]}ll + key * {s.mask[3]}ll)"
             mask = (
-                f"if (!load<1>({at})) score = (T)TENSOR_HIDDEN;"
+                f"if (!load<1>({at})) score = (T)MASKED_SCORE;"
                 if s.mask_type == "bool"
                 else f"score += (T)load<1>({at});"
             )
         body = [
             f"typedef {t} T;",
-            "TENSOR_SHARED(shared);",
+            "DYNAMIC_SMEM(shared);",
             "T *const scores = (T *)shared;",
             f"const int query = blockIdx.x % {s.queries};",
             f"const int head = blockIdx.x / {s.queries} % {heads}, batch = blockIdx.x / {s.queries * heads};",
@@ -315,21 +315,21 @@ class Naive(Kernel):
             f"    score *= (T){s.scale!r};",
             *([f"    score = tanh(score / (T){s.softcap!r}) * (T){s.softcap!r};"] if s.softcap else []),
             *([f"    {mask}"] if mask else []),
-            *([f"    if (key > query + {s.offset}) score = (T)TENSOR_HIDDEN;"] if s.causal else []),
+            *([f"    if (key > query + {s.offset}) score = (T)MASKED_SCORE;"] if s.causal else []),
             "    scores[key] = score;",
             "}",
             "__syncthreads();",
             f"for (int e = threadIdx.x; e < {s.dv}; e += 128) {{",
-            "    T most = (T)TENSOR_HIDDEN, total = 0, sum = 0;",
-            f"    for (int key = 0; key < {s.keys}; ++key) most = scores[key] > most ? scores[key] : most;",
-            "    if (most == (T)TENSOR_HIDDEN) most = 0;",
+            "    T row_max = (T)MASKED_SCORE, row_sum = 0, sum = 0;",
+            f"    for (int key = 0; key < {s.keys}; ++key) row_max = scores[key] > row_max ? scores[key] : row_max;",
+            "    if (row_max == (T)MASKED_SCORE) row_max = 0;",
             f"    for (int key = 0; key < {s.keys}; ++key) {{",
-            "        const T weight = exp(scores[key] - most);",
-            "        total += weight;",
+            "        const T weight = exp(scores[key] - row_max);",
+            "        row_sum += weight;",
             f"        sum += weight * (T)load<1>(vh + (key * {s.v[2]}ll + e * {s.v[3]}ll));",
             "    }",
             f"    auto *const to = y + (batch * {s.y[0]}ll + head * {s.y[1]}ll + query * {s.y[2]}ll + e * {s.y[3]}ll);",
-            f"    store<1>(to, (typename storage_<{s.storage}>::compute)(total == 0 ? (T)0 : sum / total));",
+            f"    store<1>(to, (typename storage_<{s.storage}>::compute)(row_sum == 0 ? (T)0 : sum / row_sum));",
             "}",
         ]
         stage = cuda_stage(

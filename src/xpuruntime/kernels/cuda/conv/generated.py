@@ -131,7 +131,7 @@ def tensor_stage(
         (t.blocks(s.pixels, s.filters), 1, s.groups),
         (t.threads, 1, 1),
         t.shared,
-        least=2 if 2 * t.shared <= shared_limit(target) else 1,
+        min_blocks_per_sm=2 if 2 * t.shared <= shared_limit(target) else 1,
     )
     return cuda_stage(
         stem_of("conv", s), about(call, f"tensor cores, {t.rows} pixels x {t.columns} filters a block"), arguments, body, launch,
@@ -171,7 +171,7 @@ def _plain_stage(call: NodeCall, s: ConvShape, line: int) -> Stage:
     blocks = math.ceil(s.pixels / (16 * rows)) * math.ceil(s.filters / (16 * columns))
     return cuda_stage(
         stem_of("conv", s), about(call, f"{16 * rows} pixels x {16 * columns} filters a block"), arguments, body,
-        Launch((blocks, 1, s.groups), (256, 1, 1), least=2 if wide else 0), before=before, parts=parts_of(act_of(call), "implicit_gemm"),
+        Launch((blocks, 1, s.groups), (256, 1, 1), min_blocks_per_sm=2 if wide else 0), before=before, parts=parts_of(act_of(call), "implicit_gemm"),
         flops=s.flops(2), bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
     )  # fmt: skip
 

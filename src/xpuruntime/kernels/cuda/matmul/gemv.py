@@ -2,7 +2,7 @@
 
 All of the time is that of reading the weight once. Warps own columns, lanes stride along k in 16-byte reads; the first weights of a launch
 are read before the one before it is done. Blocks have one item of columns each, up to eight blocks a multiprocessor: on an H200 that took
-17 us less a layer of Qwen2.5-1.5B than two blocks that stay and go through their items (``scripts/gpu/decoder_cuts.py``).
+17 us less a layer of Qwen2.5-1.5B than two persistent blocks that loop over their items (``benchmarks/cuda/decoder_breakdown.py``).
 ``norm_linear`` has an RMS norm before the product: the sums of a row's squares are made with its staging, the factor is applied to finished
 sums. Gated, a group of warps has rows of both halves.
 """
@@ -26,39 +26,39 @@ from ..heavy import FULL, about, argument, bytes_of, c_bool, constants, in_chunk
 from ..launch import Argument, Launch, cuda_stage
 from .text import arguments_of, matrices_of, parts_of, place_text, supported
 
-__all__ = ["KERNELS", "ROWS", "Cut", "Gemv", "NormLinear", "cut_for", "gemv_stage"]
+__all__ = ["KERNELS", "ROWS", "Gemv", "GemvTileConfig", "NormLinear", "gemv_stage", "gemv_tile_config"]
 
 ROWS = 4
 """Up to so many rows a weight is streamed at memory's speed; beyond, products in plain arithmetic take longer than that."""
 
-MOST_ROWS = 16
+MAX_ROWS = 16
 """Up to so many rows ``norm_linear`` takes."""
 
 _DTYPES = (DType.BFLOAT16, DType.FLOAT16, DType.FLOAT32)
 _WARPS = 8
-_BLOCKS = 8 * FULL
-"""Blocks of a launch beyond which each goes through several items."""
+_MAX_BLOCKS = 8 * FULL
+"""Blocks of a launch beyond which a group computes several items."""
 _SHORT = 16
-"""Steps up to which a warp goes through a whole row alone."""
+"""Steps up to which one warp reads a whole row."""
 _LOADS = 12
 """16-byte loads of a thread that are under way."""
-_HELD = 8
+_LOADS_IN_REGS = 8
 """Loads under way that the 64 registers of a thread hold where a multiprocessor has four blocks; more are spilled."""
 _STAGED = 32 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class GemvTileConfig:
     """Rows of the weight that a group of warps reads at a time, warps of a group (which share k), groups of a block (1 where a group has several
-    warps), steps of reads under way, items of columns of a group, and blocks of a multiprocessor at least, which bounds a thread's registers.
+    warps), steps of reads under way, items of columns of a group, and blocks of a multiprocessor at min_blocks_per_sm, which bounds a thread's registers.
     """
 
     columns: int
     split: int
     groups: int
-    ahead: int
-    per: int = 1
-    least: int = 4
+    stages: int
+    items_per_group: int = 1
+    min_blocks_per_sm: int = 4
 
     @property
     def threads(self) -> int:
@@ -67,10 +67,10 @@ class Cut:
 
     def blocks(self, items: int) -> int:
         """Blocks that have so many items."""
-        return math.ceil(items / (self.per * self.groups))
+        return math.ceil(items / (self.items_per_group * self.groups))
 
 
-def cut_for(m: int, n: int, k: int, dtype: DType, gated: bool = False) -> Cut:
+def gemv_tile_config(m: int, n: int, k: int, dtype: DType, gated: bool = False) -> GemvTileConfig:
     """Long rows are shared by the warps of a block, others go a warp each; n counts results, of which a gated one takes two rows."""
     steps = max(1, math.ceil(k * dtype.bits / 8 / 512))
     few = n * (1 + gated) <= 3 * FULL * _WARPS
@@ -86,13 +86,15 @@ def cut_for(m: int, n: int, k: int, dtype: DType, gated: bool = False) -> Cut:
         choices = range(min(_WARPS, steps), min(3, steps - 1), -1)
         split = min(choices, key=lambda s: (math.ceil(steps / s) * s - steps, -s))
     each, most = math.ceil(steps / split), max(1, _LOADS // columns)
-    ahead = min(
+    stages = min(
         range(min(each, math.ceil(most / 2)), min(each, most) + 1),
         key=lambda a: (math.ceil(each / a) * a - each, -a),
     )
     groups = _WARPS if split == 1 else 1
-    least = 3 if columns > 2 or columns * ahead > _HELD else 4
-    return Cut(columns, split, groups, ahead, max(1, items // (_BLOCKS * groups)), least)
+    min_blocks_per_sm = 3 if columns > 2 or columns * stages > _LOADS_IN_REGS else 4
+    return GemvTileConfig(
+        columns, split, groups, stages, max(1, items // (_MAX_BLOCKS * groups)), min_blocks_per_sm
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +166,7 @@ class Gemv(Kernel):
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
         """One stage."""
         p = product_of(call).flat()
-        return Lowered((gemv_stage(call, cut_for(p.m, p.n, p.k, call.outputs[0].dtype)),))
+        return Lowered((gemv_stage(call, gemv_tile_config(p.m, p.n, p.k, call.outputs[0].dtype)),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +182,8 @@ class NormLinear(Kernel):
         if refused is not None:
             return refused
         m = Layer.of(call).m
-        if m > MOST_ROWS:
-            return Support.no(Reason.SHAPE_UNSUPPORTED, f"for up to {MOST_ROWS} rows, and there are {m}")
+        if m > MAX_ROWS:
+            return Support.no(Reason.SHAPE_UNSUPPORTED, f"for up to {MAX_ROWS} rows, and there are {m}")
         return Support.yes()
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
@@ -189,9 +191,9 @@ class NormLinear(Kernel):
         layer = Layer.of(call)
         if not layer.m * layer.n:
             return Lowered(())
-        cut = cut_for(layer.m, layer.n, layer.k, layer.dtype, layer.halves == 2)
+        config = gemv_tile_config(layer.m, layer.n, layer.k, layer.dtype, layer.halves == 2)
         return Lowered(
-            (gemv_stage(call, cut),), accumulates="float64" if layer.sums == "double" else "float32"
+            (gemv_stage(call, config),), accumulates="float64" if layer.sums == "double" else "float32"
         )
 
 
@@ -230,19 +232,19 @@ def _of_layer(call: NodeCall) -> _Streamed:
     )  # fmt: skip
 
 
-def gemv_stage(call: NodeCall, cut: Cut) -> Stage:
-    """The stage of a cut."""
+def gemv_stage(call: NodeCall, config: GemvTileConfig) -> Stage:
+    """The stage of a config."""
     s = _of_layer(call) if call.op == "norm_linear" else _of_product(call)
     known = s.known and (s.scale is None or call.tensor(4).is_weight)
     numbers: Mapping[str, object] = {
-        "m": s.m, "n": s.n, "k": s.k, "x_row": s.x_row, "w_row": s.w_row, "COLUMNS": cut.columns, "SPLIT": cut.split,
-        "GROUPS": cut.groups, "AHEAD": cut.ahead, "PER": cut.per,
+        "m": s.m, "n": s.n, "k": s.k, "x_row": s.x_row, "w_row": s.w_row, "COLUMNS": config.columns, "SPLIT": config.split,
+        "GROUPS": config.groups, "STAGES": config.stages, "ITEMS_PER_GROUP": config.items_per_group,
     }  # fmt: skip
     flags = {
         "GATED": s.gated,
         "NORM": s.scale is not None,
         "STAGED": s.staged,
-        "EARLY": known,
+        "PREFETCH_WEIGHTS": known,
         "ALIGNED": s.aligned,
     }
     before = [
@@ -263,17 +265,17 @@ def gemv_stage(call: NodeCall, cut: Cut) -> Stage:
         ]
     else:
         body.append(f"gemv::run<KERNEL_gemv>(a, b, {scale}, finish);")
-    own = cut.columns // (1 + s.gated)
+    own = config.columns // (1 + s.gated)
     rows = s.n * (1 + s.gated)
     launch = Launch(
-        (cut.blocks(math.ceil(s.n / own)), 1, 1),
-        (cut.threads, 1, 1),
-        least=cut.least if s.m == 1 and s.sums == "float" else 0,
+        (config.blocks(math.ceil(s.n / own)), 1, 1),
+        (config.threads, 1, 1),
+        min_blocks_per_sm=config.min_blocks_per_sm if s.m == 1 and s.sums == "float" else 0,
     )
     stem = f"{'norm_' if s.scale else ''}gemv_{s.m}x{rows}x{s.k}"
     return cuda_stage(
         f"{stem}_{s.act}" if s.gated else stem,
-        about(call, f"{cut.columns} rows of the weight at a time, by {cut.split} warp{'s' if cut.split > 1 else ''}"), s.arguments,
+        about(call, f"{config.columns} rows of the weight at a time, by {config.split} warp{'s' if config.split > 1 else ''}"), s.arguments,
         body, launch, before=before, parts=parts_of(s.act, "gemv"), early=True, flops=2 * s.m * rows * s.k,
         bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
     )  # fmt: skip
@@ -290,18 +292,18 @@ def _finish_text(s: _Streamed) -> list[str]:
     lines += [
         f"    struct Terms {{{fields} }};",
         f"{head} Terms terms(int row, int column) const {{ return {{{reads}}}; }}",
-        f"{head} void keep(int row, int column, {kind} sum, {kind} through, const Terms &terms) const {{",
+        f"{head} void keep(int row, int column, {kind} sum, {kind} gate, const Terms &terms) const {{",
         f"        {kind} x = sum;",
     ]
     if s.alpha != 1:
         lines.append(f"        x = x * ({kind}){s.alpha!r};")
     for i, (_, _, factor, other) in enumerate(s.terms):
-        to = "through" if other else "x"
+        to = "gate" if other else "x"
         lines.append(f"        {to} = {to} + {'' if factor == 1 else f'({kind}){factor!r} * '}terms.t{i};")
     if s.act != "none":
         lines.append(f"        x = {ACTIVATIONS[s.act][0]};")
     if s.gated:
-        lines.append("        x = x * through;")
+        lines.append("        x = x * gate;")
     return [
         *lines,
         f"        store<1>(y + ({s.place}), (typename storage_<{y.ctype}>::compute)x);",

@@ -141,7 +141,7 @@ def tensor_stage(
         (t.blocks(p.m, p.n), 1, p.batches),
         (t.threads, 1, 1),
         t.shared,
-        least=2 if t.shared * 2 <= shared_limit(target) else 1,
+        min_blocks_per_sm=2 if t.shared * 2 <= shared_limit(target) else 1,
     )
     return cuda_stage(
         f"matmul_{p.m}x{p.n}x{p.k}", about(call, f"tensor cores, {t.rows}x{t.columns} a block"), arguments, body, launch,
@@ -186,7 +186,7 @@ def simt_stage(call: NodeCall, p: Product) -> Stage:
     ]
     return cuda_stage(
         f"matmul_{p.m}x{p.n}x{p.k}", about(call, f"{16 * each}x{16 * each} a block"), arguments, body,
-        Launch((blocks, 1, p.batches), (256, 1, 1), least=2 if sums == "float" else 0), before=before, parts=parts_of(p.act, "simt", "tensor"),
+        Launch((blocks, 1, p.batches), (256, 1, 1), min_blocks_per_sm=2 if sums == "float" else 0), before=before, parts=parts_of(p.act, "simt", "tensor"),
         flops=2 * p.batches * p.m * p.n * p.k, bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
     )  # fmt: skip
 

@@ -79,7 +79,7 @@ class ColumnText(RowText):
         return ["#pragma unroll", f"for (int u = 0; u < {self.share.width}; ++u) {{", *indented(body), "}"]
 
     def _joined(self, name: str, op: str) -> str:
-        return f"joined_columns<{self.share.x}, {self.share.y}>({name}_of, {op}_of(), room);"
+        return f"column_reduce_n<{self.share.x}, {self.share.y}>({name}_of, {op}_of(), room);"
 
     def _lines(self) -> list[str]:
         """The loop along the rows, an element of each at a time."""
@@ -110,7 +110,7 @@ class ColumnText(RowText):
             at = f"{o.name}_parts + s * {self.share.kept.elements} + u"
             one = [
                 f"{kind} all = ({kind})({neutral_of(o)});",
-                f"for (int s = threadIdx.y; s < {parts}; s += {self.share.y}) all = {o.op}_of()(all, ({kind})fresh({at}));",
+                f"for (int s = threadIdx.y; s < {parts}; s += {self.share.y}) all = {o.op}_of()(all, ({kind})ld_cg({at}));",
                 f"{o.name}_of[u] = all;",
             ]
             lines += [*self._each(one), self._joined(o.name, o.op)]

@@ -135,7 +135,7 @@ def _stage(share: RowShare, stem: str) -> Stage:
             Argument("temp0", "parts", "char", True),
             Argument("counters", "counters", "uint32_t", True),
         ]
-        parts.add("arrive")
+        parts.add("last_block")
     return cuda_stage(
         stem,
         signature(call),

@@ -23,7 +23,7 @@ __all__ = ["SLOT", "divisible", "joined_parts", "one_pass", "partial_of", "share
 SLOT = 8
 """Bytes of a partial result."""
 _WORDS = frozenset({"float", "double", "int32_t", "uint32_t", "int64_t", "uint64_t"})
-"""What ``fresh`` reads."""
+"""What ``ld_cg`` reads."""
 
 
 def _word(dtype: DType) -> str:
@@ -87,7 +87,7 @@ def shared_parts(writer: RowText, each: Callable[[list[str]], list[str]]) -> lis
         f"if ({one}) {{",
         *indented(each(stores)),
         "}",
-        f"if (!arrives_last(counters + {counter}, {share.parts})) return;",
+        f"if (!is_last_block(counters + {counter}, {share.parts})) return;",
     ]
 
 
@@ -97,15 +97,15 @@ def joined_parts(writer: RowText) -> list[str]:
     made = partial_of(writer.plan)
     if share.across:
         step, lane, lanes = share.kept.elements, "threadIdx.y", share.y
-        join = f"joined_column<{share.x}, {share.y}>"
+        join = f"column_reduce<{share.x}, {share.y}>"
     else:
         step, lane, lanes = 1, "threadIdx.x", share.x
-        join = f"joined_block<{share.x // 32}>"
+        join = f"block_reduce<{share.x // 32}>"
     lines = shared_parts(writer, lambda stores: stores)
     for at in range(len(writer.needs.wanted) - 1):
         for o in (o for o in made if writer.needs.passes[o.name] == at + 1):
             kind, operand = compute_type(o.dtype), str(o.operands[0])
-            body = [f"const {kind} mine = fresh({o.name}_parts + {_times('s', step)});"]
+            body = [f"const {kind} mine = ld_cg({o.name}_parts + {_times('s', step)});"]
             term = "mine"
             if at:  # a place: the formula again, over the parts' extremes and places
                 body, term = _again(writer, made[0], o, operand, step), operand
@@ -132,5 +132,5 @@ def _again(writer: RowText, first: Operation, place: Operation, operand: str, st
             lines.append(writer.statement(writer.needs.operations[name]))
             continue
         part = place.name if entry.operand == POSITION else first.name
-        lines.append(f"const {compute_type(entry.dtype)} {name} = fresh({part}_parts + {_times('s', step)});")
+        lines.append(f"const {compute_type(entry.dtype)} {name} = ld_cg({part}_parts + {_times('s', step)});")
     return lines

@@ -140,12 +140,12 @@ class RowText:
             if share.across:
                 if share.y > 1:
                     after.append(
-                        f"{o.name} = joined_column<{share.x}, {share.y}>({o.name}, {o.op}_of(), room);"
+                        f"{o.name} = column_reduce<{share.x}, {share.y}>({o.name}, {o.op}_of(), room);"
                     )
             elif share.x > 32:
-                after.append(f"{o.name} = joined_block<{share.x // 32}>({o.name}, {o.op}_of(), room);")
+                after.append(f"{o.name} = block_reduce<{share.x // 32}>({o.name}, {o.op}_of(), room);")
             elif share.x > 1:
-                after.append(f"{o.name} = joined_lanes<{share.x}>({o.name}, {o.op}_of());")
+                after.append(f"{o.name} = warp_reduce<{share.x}>({o.name}, {o.op}_of());")
         return [*lines, *self._loop(names, ready, steps, writes=False), *after]
 
     def step(self, o: Operation, have: str) -> str:

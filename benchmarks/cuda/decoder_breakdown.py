@@ -1,0 +1,197 @@
+"""Where the time of one token goes on CUDA, and what other cuts of its products give: what the constants of ``kernels/cuda/matmul/gemv.py`` are chosen by.
+
+    python benchmarks/cuda/decoder_breakdown.py --out benchmarks/results/cuda_decoder_breakdown.json [--layers 8] [--size full] [PART ...]
+
+Parts: ``timeline`` (every launch of a token as CUPTI saw it: how long it ran, and how long after it the next one was done), ``cuts`` (a token's time
+with other cuts, one product after another, each beginning from the best so far) and ``attention`` (a token's time, and attention's launches on the
+timeline, with other cuts of attention). The sizes are those of Qwen2.5-1.5B, by default in eight layers, which
+are more than a second-level cache holds. Needs torch and transformers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, replace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import paths  # noqa: F401
+import torch
+from decoders import in_bfloat16, qwen, sizes_of, token_of
+from gpu_report import Report, arguments, run_parts
+from models import milliseconds, prepare
+
+from xpuruntime.kernels.cuda.attention import decode, decode_append
+from xpuruntime.kernels.cuda.matmul import gemv
+from xpuruntime.kernels.cuda.matmul.gemv import GemvTileConfig
+from xpuruntime.llm import Generator
+
+CONTEXT = 1024
+FIELDS = "columns, warps that share a row, blocks, steps of loads under way, blocks of a multiprocessor"
+Choice = tuple[int, int, int, int, int]
+CHOICES: dict[str, tuple[tuple[int, int, bool], tuple[Choice, ...]]] = {
+    "gate and up": ((8960, 1536, True), ((2, 1, 1120, 3, 4), (2, 1, 560, 3, 4), (4, 1, 560, 3, 3), (2, 1, 1120, 6, 3), (2, 3, 8960, 2, 12), (4, 3, 4480, 2, 10))),
+    "down": ((1536, 8960, False), ((2, 7, 768, 5, 4), (1, 5, 1536, 7, 6), (2, 7, 384, 5, 4), (4, 7, 384, 5, 2), (2, 5, 768, 7, 3), (4, 7, 384, 3, 3))),
+    "queries, keys, values": ((2048, 1536, False), ((1, 1, 256, 6, 4), (2, 3, 1024, 2, 8), (2, 6, 1024, 1, 8))),
+    "output": ((1536, 1536, False), ((1, 1, 192, 6, 4), (2, 3, 768, 2, 8), (1, 3, 1536, 2, 12))),
+    "logits": ((151936, 1536, False), ((2, 1, 1187, 3, 4), (2, 1, 2374, 3, 4), (2, 1, 9496, 3, 4), (4, 1, 4748, 3, 3), (1, 1, 18992, 6, 4))),
+}  # fmt: skip
+"""Product -> (results, inner dim, gated), the ways to cut it that are tried, as ``FIELDS`` has them."""
+
+
+def cut_of(n: int, gated: bool, choice: Choice) -> GemvTileConfig:
+    """The cut of a choice."""
+    columns, split, blocks, ahead, least = choice
+    groups = 8 if split == 1 else 1
+    items = -(-n // (columns // (1 + gated)))
+    return GemvTileConfig(columns, split, groups, ahead, max(1, round(items / (blocks * groups))), least)
+
+
+def opened(
+    asked: argparse.Namespace, model: Any, chosen: dict[tuple[int, int, bool], GemvTileConfig]
+) -> Generator:
+    """A generator whose products are cut so; others as ever."""
+    usual = gemv.gemv_tile_config
+
+    def cut(m: int, n: int, k: int, dtype: Any, gated: bool = False) -> GemvTileConfig:
+        return (
+            chosen.get((n, k, gated), usual(m, n, k, dtype, gated))
+            if m == 1
+            else usual(m, n, k, dtype, gated)
+        )
+
+    with mock.patch.object(gemv, "gemv_tile_config", cut):
+        return Generator(model, capacity=CONTEXT + 64, dtype="bfloat16", buckets=(64,), device=asked.device)
+
+
+def made(asked: argparse.Namespace) -> Any:
+    """The model, on the host."""
+    return in_bfloat16(qwen(sizes_of(asked), asked.device, num_hidden_layers=asked.layers)).cpu()
+
+
+def token_us(
+    asked: argparse.Namespace, model: Any, chosen: dict[tuple[int, int, bool], GemvTileConfig]
+) -> float:
+    """Microseconds of a token at a context of 1,024."""
+    with opened(asked, model, chosen) as ours:
+        return milliseconds(token_of(ours, CONTEXT, asked.device), asked.device, 0.15) * 1e3
+
+
+def cuts(report: Report, asked: argparse.Namespace) -> Any:
+    """A token's time with other cuts of its products."""
+    model = made(asked)
+    chosen: dict[tuple[int, int, bool], GemvTileConfig] = {}
+    found: dict[str, Any] = {"layers": asked.layers, "fields": FIELDS, "as it is": token_us(asked, model, {})}
+    print(f"   as it is: {found['as it is']:.1f} us", flush=True)
+    for product, (key, choices) in CHOICES.items():
+        times: dict[Choice, float] = {}
+        for choice in choices:
+            times[choice] = token_us(asked, model, {**chosen, key: cut_of(key[0], key[2], choice)})
+            print(f"   {product} {choice}: {times[choice]:.1f} us", flush=True)
+        best = min(times, key=times.__getitem__)
+        chosen[key] = cut_of(key[0], key[2], best)
+        found[product] = {"us": {str(c): round(t, 1) for c, t in times.items()}, "best": best}
+    found["best"] = token_us(asked, model, chosen)
+    print(
+        f"   best of all: {found['best']:.1f} us with { {k: astuple(c) for k, c in chosen.items()} }",
+        flush=True,
+    )
+    return found
+
+
+def observed(ours: Generator, context: int = CONTEXT, batch: int = 1, length: int = 1) -> dict[str, Any]:
+    """Every launch of a token of ``batch`` texts, or of ``length`` of them: microseconds that it ran, and those from the end of the one before to its
+    own end, by kernel.
+    """
+    executor = ours.decode if length == 1 else ours.prefill[length]
+    places = np.broadcast_to(np.arange(length) + (context if length == 1 else 0), (batch, length)).copy()
+    step = [np.full((batch, length), 5), places, np.arange(1, batch + 1) * length - 1]
+    for _ in range(3):
+        executor.run_arrays(step)
+    seen = sorted(
+        (s for calls in executor.observe(step).calls.values() for s in calls), key=lambda s: s.start_us
+    )
+    rows: dict[str, list[tuple[float, float]]] = {}
+    end = 0.0
+    for s in seen:
+        turn = s.start_us + s.time_us - end
+        end = max(end, s.start_us + s.time_us)
+        rows.setdefault(
+            f"{s.name.rpartition('_')[0]} {s.grid[0]} of {s.block[0]}, {s.registers} registers", []
+        ).append((s.time_us, turn))
+    found: dict[str, Any] = {"launches": len(seen), "us": round(end, 1), "kernels": {}}
+    for name, times in rows.items():
+        ran, turns = (statistics.median(t) for t in zip(*times, strict=True))
+        found["kernels"][name] = {"launches": len(times), "ran_us": round(ran, 2), "turn_us": round(turns, 2)}
+    return found
+
+
+def timeline(report: Report, asked: argparse.Namespace) -> Any:
+    """Where a token's time goes."""
+    with opened(asked, made(asked), {}) as ours:
+        found = {"layers": asked.layers, **observed(ours)}
+    told(found)
+    return found
+
+
+def told(found: dict[str, Any]) -> None:
+    """Print what was observed."""
+    for name, times in found["kernels"].items():
+        print(
+            f"   {times['launches']:3} x {times['turn_us']:7.2f} us (ran {times['ran_us']:7.2f})  {name}",
+            flush=True,
+        )
+    print(f"   {found['launches']} launches in {found['us']:.1f} us", flush=True)
+
+
+WAYS: dict[str, Callable[[decode.DecodeTileConfig, int], decode.DecodeTileConfig]] = {
+    "parts in memory": lambda cut, keys: cut,
+    "clusters, a tile at a time": lambda cut, keys: replace(decode.clustered(cut, keys), tiles_per_step=1),
+    "clusters, two tiles": lambda cut, keys: decode.clustered(cut, keys),
+    "clusters of 4, two tiles": lambda cut, keys: decode.clustered(cut, keys, 4),
+}
+"""Cuts of attention, from the one by which parts meet in memory: blocks of a cluster, tiles of 16 keys that a warp has at once."""
+
+
+def attention(report: Report, asked: argparse.Namespace) -> Any:
+    """A token's time with other cuts of attention."""
+    model, found = made(asked), {}
+    for way, cut in WAYS.items():
+        with (
+            mock.patch.object(
+                decode_append,
+                "append_tile_config",
+                lambda s, t, cut=cut: cut(decode.decode_tile_config(s, t, 128), s.keys),
+            ),
+            opened(asked, model, {}) as ours,
+        ):
+            us = milliseconds(token_of(ours, CONTEXT, asked.device), asked.device, 0.1) * 1e3
+            name, times = next((n, t) for n, t in observed(ours)["kernels"].items() if "rope" in n)
+        found[way] = {"token_us": round(us, 1), "kernel": name, **times}
+        print(
+            f"   {way}: {us:.1f} us, {times['turn_us']} us a layer (ran {times['ran_us']}) {name}", flush=True
+        )
+    return {"layers": asked.layers, "ways": found}
+
+
+PARTS = {"timeline": timeline, "cuts": cuts, "attention": attention}
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """1 when a part fails."""
+    parser = arguments(__doc__, tuple(PARTS))
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--size", default="full", choices=("full", "small"))
+    parser.add_argument("--layers", type=int, default=8)
+    return run_parts(
+        __doc__, PARTS, packages=("torch", "transformers"), given=given, parser=parser,
+        gpu=lambda: torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none", before=prepare,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())

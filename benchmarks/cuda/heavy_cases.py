@@ -1,0 +1,279 @@
+"""Cases of heavy CUDA kernels: matrix products, streamed weights, attention, decoding; what PyTorch says, and PyTorch's own ways beside them.
+
+``odd_cases`` are about right answers, ``timed_cases`` are the shapes whose speed we state, ``tuned_cases`` other cuts of the same shapes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from heavy_launch import node, random, target
+
+from xpuruntime.kernels.cpu.attention.flash import AttentionShape
+from xpuruntime.kernels.cuda.attention import decode
+from xpuruntime.kernels.cuda.attention import flash as attention
+from xpuruntime.kernels.cuda.matmul import gemv
+from xpuruntime.kernels.cuda.matmul import generated as matmul
+from xpuruntime.kernels.cuda.matmul import text as product_text
+from xpuruntime.kernels.kernel import Lowered, NodeCall, Stage
+from xpuruntime.kernels.spec.matmul import product_of
+
+__all__ = ["Case", "odd_cases", "timed_cases", "tuned_cases"]
+
+
+@dataclass
+class Case:
+    """A kernel's stages over operands; ``reference`` of float64 tensors; ``peer`` torch's way, timed beside."""
+
+    name: str
+    lowered: Lowered
+    operands: list[Any]
+    out: tuple[int, ...]
+    dtype: str
+    reference: Callable[..., Any]
+    peers: dict[str, Callable[..., Any]] = field(default_factory=dict)
+    flops: int = 0
+    bytes: int = 0
+    time: bool = False
+    tolerance: float | None = None
+
+
+def product(
+    row: Any, op: str, shapes: Sequence[Any], dtype: str, lower: Any = None, time: bool = False, **attrs: Any
+) -> Case:
+    """A matrix product."""
+    xs = [None if s is None else random(s, dtype) for s in shapes]
+    if dtype in ("bfloat16", "float16", "float32"):
+        xs[1] = xs[1] * (shapes[1][-1] ** -0.5)
+    call = node(op, xs, (1,) if "linear" in op else (), **attrs)
+    said = row.supports(call, target())
+    assert said, said.reason
+    lowered = row.lower(call, target()) if lower is None else Lowered((lower(call),))
+
+    def reference(a: Any, b: Any, bias: Any = None, residual: Any = None) -> Any:
+        y = a @ (b.T if "linear" in op else b)
+        y = y if bias is None else y + bias
+        y = y if residual is None else y + residual
+        act = attrs.get("act", "none")
+        if act == "gelu_tanh":
+            return torch.nn.functional.gelu(y, approximate="tanh")
+        return y if act == "none" else getattr(torch.nn.functional, act)(y)
+
+    def peer(a: Any, b: Any, bias: Any = None, residual: Any = None) -> Any:
+        if "linear" in op:
+            return torch.nn.functional.linear(a, b, bias)
+        return torch.matmul(a, b)
+
+    p = product_of(call)
+    peers = {"torch": peer} if time else {}
+    return Case(f"{row.name} {op} {[list(s) for s in shapes if s]} {dtype}", lowered, xs, tuple(call.outputs[0].shape), dtype, reference, peers,
+                2 * p.batches * p.m * p.n * p.k, sum(x.nbytes for x in xs if x is not None), time)  # fmt: skip
+
+
+def attend(
+    row: Any,
+    q: Sequence[int],
+    k: Sequence[int],
+    dv: int,
+    dtype: str,
+    mask: Any = None,
+    lower: Any = None,
+    time: bool = False,
+    **attrs: Any,
+) -> Case:
+    """Attention; torch's SDPA on float64 judges."""
+    xs = [random(q, dtype), random(k, dtype), random((*k[:3], dv), dtype), *([] if mask is None else [mask])]
+    call = node("attention", xs, **attrs)
+    said = row.supports(call, target())
+    assert said, said.reason
+    s = AttentionShape.of(call)
+    lowered = row.lower(call, target()) if lower is None else Lowered((lower(call, s),))
+    group = q[1] // k[1]
+
+    def reference(q: Any, k: Any, v: Any, mask: Any = None) -> Any:
+        scores = q @ k.repeat_interleave(group, 1).transpose(-1, -2) * s.scale
+        if mask is not None:
+            scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype is torch.bool else scores + mask
+        if s.causal:
+            i = torch.arange(s.queries, device="cuda")[:, None]
+            scores = scores.masked_fill(torch.arange(s.keys, device="cuda")[None] > i + s.offset, -torch.inf)
+        return torch.softmax(scores, -1).nan_to_num(0) @ v.repeat_interleave(group, 1)
+
+    def sdpa(backend: Any) -> Callable[..., Any]:
+        def work(q: Any, k: Any, v: Any, mask: Any = None) -> Any:
+            with torch.nn.attention.sdpa_kernel(backend):
+                return torch.nn.functional.scaled_dot_product_attention(
+                    q, k, v, mask, is_causal=s.causal and s.queries > 1, enable_gqa=group > 1
+                )
+
+        return work
+
+    kinds = torch.nn.attention.SDPBackend
+    peers = {}
+    if time:
+        names = (
+            ("CUDNN_ATTENTION", "FLASH_ATTENTION")
+            if mask is None
+            else ("EFFICIENT_ATTENTION", "CUDNN_ATTENTION")
+        )
+        peers = {n: sdpa(getattr(kinds, n)) for n in names}
+    flops = s.flops // 2 if s.causal and s.queries == s.keys else s.flops
+    return Case(f"{row.name} {list(q)} {list(k)} dv {dv} {dtype}{' causal' if s.causal else ''}{'' if mask is None else ' mask'}", lowered, xs,
+                tuple(call.outputs[0].shape), dtype, reference, peers, flops, sum(x.nbytes for x in xs[:3]), time)  # fmt: skip
+
+
+def renamed(what: str, case: Case) -> Case:
+    """The same under a longer name."""
+    case.name += " " + what
+    return case
+
+
+def named(what: str, case: Case) -> Case:
+    """The same under a longer name, without the peers."""
+    case.name += " " + what
+    case.peers = {}
+    return case
+
+
+def odd_cases() -> Iterator[Callable[[], Case]]:
+    """Right answers: odd shapes, every dtype, masks, epilogues."""
+    made, few = matmul.Generated(), gemv.Gemv()
+    for dtype in ("bfloat16", "float16", "float32"):
+        yield lambda d=dtype: product(made, "mm", [(65, 80), (80, 72)], d)
+        yield lambda d=dtype: product(made, "mm", [(33, 37), (37, 41)], d)
+        yield lambda d=dtype: product(made, "bmm", [(3, 130, 200), (3, 200, 136)], d)
+        yield lambda d=dtype: product(
+            made, "fused_linear", [(2, 133, 264), (520, 264), (520,), (2, 133, 520)], d, act="gelu"
+        )
+        yield lambda d=dtype: product(made, "fused_linear", [(1000, 512), (776, 512), (776,)], d, act="silu")
+        yield lambda d=dtype: product(
+            few, "fused_linear", [(1, 1000), (333, 1000), (333,), (1, 333)], d, act="relu"
+        )
+        yield lambda d=dtype: product(few, "linear", [(3, 264), (130, 264)], d)
+        yield lambda d=dtype: product(few, "linear", [(2, 77), (50, 77)], d)
+    yield lambda: product(made, "mm", [(65, 80), (80, 72)], "float64")
+    flash, dec = attention.FlashV2(), decode.FlashDecode()
+    mask = torch.rand((1, 1, 33, 90), device="cuda") < 0.5
+    for dtype in ("bfloat16", "float16"):
+        yield lambda d=dtype: attend(flash, (2, 4, 130, 64), (2, 2, 150, 64), 64, d)
+        yield lambda d=dtype: attend(flash, (2, 4, 1000, 128), (2, 4, 1000, 128), 128, d, causal=True)
+        yield lambda d=dtype: attend(flash, (8, 32, 515, 128), (8, 8, 515, 128), 128, d, causal=True)
+        yield lambda d=dtype: attend(
+            flash, (2, 2, 33, 40), (2, 1, 90, 40), 24, d, causal=True, causal_offset=57
+        )
+        yield lambda d=dtype: attend(flash, (1, 2, 33, 20), (1, 1, 90, 20), 20, d, mask=mask)
+        yield lambda d=dtype: attend(dec, (2, 12, 1, 128), (2, 2, 1100, 128), 128, d)
+        yield lambda d=dtype: attend(
+            dec, (1, 4, 3, 40), (1, 2, 300, 40), 24, d, causal=True, causal_offset=297
+        )
+        yield lambda d=dtype: attend(
+            dec,
+            (1, 4, 1, 64),
+            (1, 2, 3000, 64),
+            64,
+            d,
+            mask=torch.arange(3000, device="cuda").reshape(1, 1, 1, -1) < 999,
+        )
+    if target().sm.wgmma:
+
+        def hopper(call: NodeCall, s: AttentionShape) -> Stage:
+            return attention.flash_stage(call, s, target(), hopper=True)
+
+        for dtype in ("bfloat16", "float16"):
+            for q, k, dv, attrs in (
+                ((1, 1, 128, 64), (1, 1, 128, 64), 64, {}),
+                ((1, 2, 128, 128), (1, 2, 384, 128), 128, {}),
+                ((2, 4, 300, 128), (2, 2, 515, 128), 128, {}),
+                ((2, 4, 700, 64), (2, 2, 700, 64), 64, {"causal": True}),
+                ((2, 4, 1000, 128), (2, 2, 1000, 128), 128, {"causal": True}),
+                ((1, 2, 133, 80), (1, 1, 300, 80), 72, {"causal": True, "causal_offset": 167}),
+                ((1, 2, 133, 100), (1, 1, 300, 100), 100, {"causal": True, "causal_offset": -40}),
+                ((1, 2, 150, 36), (1, 1, 90, 36), 36, {"mask": torch.rand((1, 1, 150, 90), device="cuda") < 0.5}),
+            ):  # fmt: skip
+                yield lambda d=dtype, q=q, k=k, dv=dv, attrs=attrs: renamed(
+                    "hopper", attend(flash, q, k, dv, d, lower=hopper, **attrs)
+                )
+    yield lambda: attend(attention.Naive(), (1, 2, 33, 20), (1, 1, 90, 20), 20, "float32", mask=mask)
+    yield lambda: attend(attention.Naive(), (1, 2, 33, 20), (1, 1, 90, 20), 20, "float64", causal=True)
+
+
+def timed_cases() -> Iterator[Callable[[], Case]]:
+    """The shapes whose speed we state."""
+    made, few = matmul.Generated(), gemv.Gemv()
+    flash, dec = attention.FlashV2(), decode.FlashDecode()
+    yield lambda: attend(
+        flash, (4, 16, 4096, 128), (4, 16, 4096, 128), 128, "bfloat16", causal=True, time=True
+    )
+    yield lambda: attend(flash, (4, 16, 4096, 128), (4, 16, 4096, 128), 128, "bfloat16", time=True)
+    yield lambda: attend(flash, (4, 16, 4096, 64), (4, 16, 4096, 64), 64, "bfloat16", causal=True, time=True)
+    yield lambda: attend(
+        flash, (1, 12, 1024, 128), (1, 2, 1024, 128), 128, "bfloat16", causal=True, time=True
+    )
+    for size in (64, 128):
+        yield lambda size=size: named("mma.sync", attend(
+            flash, (4, 16, 4096, size), (4, 16, 4096, size), size, "bfloat16", causal=True, time=True,
+            lower=lambda call, s: attention.flash_stage(call, s, target(), hopper=False)))  # fmt: skip
+    yield lambda: attend(dec, (1, 12, 1, 128), (1, 2, 1024, 128), 128, "bfloat16", time=True)
+    yield lambda: attend(dec, (1, 12, 1, 128), (1, 2, 4096, 128), 128, "bfloat16", time=True,
+                         mask=torch.arange(4096, device="cuda").reshape(1, 1, 1, -1) < 1100)  # fmt: skip
+    yield lambda: attend(dec, (1, 12, 1, 128), (1, 2, 32768, 128), 128, "bfloat16", time=True)
+    yield lambda: attend(dec, (32, 12, 1, 128), (32, 2, 4096, 128), 128, "bfloat16", time=True)
+    for n, k in ((17920, 1536), (1536, 8960), (2048, 1536), (1536, 1536), (151936, 1536), (8192, 8192)):
+        yield lambda n=n, k=k: product(few, "linear", [(1, k), (n, k)], "bfloat16", time=True)
+    yield lambda: product(few, "linear", [(4, 1536), (17920, 1536)], "bfloat16", time=True)
+    yield lambda: product(few, "linear", [(1, 4096), (4096, 4096)], "float32", time=True)
+    for m, n, k in (
+        (4096, 4096, 4096),
+        (8192, 8192, 8192),
+        (1024, 8960, 1536),
+        (1024, 1536, 8960),
+        (64, 4096, 4096),
+    ):
+        yield lambda m=m, n=n, k=k: product(made, "linear", [(m, k), (n, k)], "bfloat16", time=True)
+    yield lambda: product(made, "mm", [(4096, 4096), (4096, 4096)], "bfloat16", time=True)
+    yield lambda: product(made, "mm", [(4096, 4096), (4096, 4096)], "float32", time=True)
+
+
+def tuned_cases() -> Iterator[Callable[[], Case]]:
+    """Other cuts of the same shapes, to choose from."""
+    flash, few, made = attention.FlashV2(), gemv.Gemv(), matmul.Generated()
+    for block in (
+        attention.Block(128, 64, 4),
+        attention.Block(128, 32, 4),
+        attention.Block(128, 64, 8),
+        attention.Block(64, 64, 4),
+    ):
+        yield lambda b=block: named(
+            f"{b}", attend(flash, (4, 16, 4096, 128), (4, 16, 4096, 128), 128, "bfloat16", causal=True, time=True,
+                           lower=lambda call, s: attention.flash_stage(call, s, target(), b)))  # fmt: skip
+    for n, k in ((17920, 1536), (1536, 8960), (1536, 1536), (151936, 1536)):
+        for c, split, ahead, per, far in itertools.product(
+            (1, 2, 4), (1, 4, 7), (2, 3, 5, 6), (1, 2, 4, 6), (0, 1)
+        ):
+            turns = -(-k // (256 * split))
+            blocks = -(-n // (c * per * (8 if split == 1 else 1)))
+            if c * ahead > 12 or turns % ahead or not 132 <= blocks <= 800 or (far and per == 1):
+                continue
+            cut = gemv.GemvTileConfig(c, split, 8 if split == 1 else 1, ahead, per, far)
+            yield lambda n=n, k=k, cut=cut: named(
+                f"{cut}", product(few, "linear", [(1, k), (n, k)], "bfloat16", time=True,
+                                  lower=lambda call: gemv.gemv_stage(call, cut)))  # fmt: skip
+    for tile in (
+        *matmul.TILES[:2],
+        matmul.Tile(128, 256, 2, 4, 4),
+        matmul.Tile(128, 128, 2, 2, 4),
+        matmul.Tile(128, 128, 2, 4, 3),
+    ):
+
+        def lower(call: NodeCall, t: Any = tile) -> Stage:
+            p = product_of(call).flat()
+            sides = product_text.matrices_of(p, call.outputs[0].dtype)
+            return matmul.tensor_stage(call, p, sides, target(), t)
+
+        yield lambda t=tile, lower=lower: named(
+            f"{t}", product(made, "linear", [(4096, 4096), (4096, 4096)], "bfloat16", time=True, lower=lower)
+        )

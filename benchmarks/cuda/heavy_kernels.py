@@ -1,0 +1,149 @@
+"""Heavy CUDA kernels on a GPU, each against torch: right to the tolerance of its dtype, and timed beside torch's own in the same run.
+
+    python benchmarks/cuda/heavy_kernels.py [--out FILE] [--only WORD] [--tune] [PART ...]
+
+Needs torch with CUDA and CuPy (which loads the CUBINs), and the package installed. Times are medians of replays of a captured CUDA graph; inputs that
+fit the second-level cache are rotated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import paths  # noqa: F401
+import torch
+from gpu_report import Report, arguments, run_parts
+from heavy_cases import Case, odd_cases, timed_cases, tuned_cases
+from heavy_launch import Loaded, target, timed
+
+TOLERANCE = {"float32": 2e-5, "float64": 1e-12, "bfloat16": 8e-3, "float16": 1e-3, "int8": 0, "int32": 0}
+"""Largest max|d| / max|ref|: one rounding of the result in 16 bits."""
+CACHE = 60 << 20
+CAUSAL = "attention/flash_v2 [4, 16, 4096, 128] [4, 16, 4096, 128] dv 128 bfloat16 causal"
+"""Shape of attention in the acceptance check."""
+
+
+def judge(case: Case, loaded: Loaded) -> dict[str, Any]:
+    """Compare, then time."""
+    y = torch.full(
+        case.out,
+        float("nan") if getattr(torch, case.dtype).is_floating_point else 77,
+        dtype=getattr(torch, case.dtype),
+        device="cuda",
+    )
+    loaded.run(case.operands, y)
+    torch.cuda.synchronize()
+    found: dict[str, Any] = {"case": case.name}
+    wide = [x if x is None or x.dtype is torch.bool else x.double() for x in case.operands]
+    if case.flops < 3e11:
+        want = case.reference(*wide)
+        error = (y.double() - want).abs().max() / want.abs().max()
+        found["error"] = float(error)
+        limit = TOLERANCE[case.dtype] if case.tolerance is None else case.tolerance
+        found["ok"] = bool(error <= limit) and not bool(y.isnan().any())
+        again = torch.empty_like(y)
+        loaded.run(case.operands, again)
+        found["same bits again"] = bool(torch.equal(y, again))
+        del want
+    del wide
+    if case.time:
+        sets = max(1, min(16, -(-3 * CACHE // max(case.bytes, 1)))) if case.bytes < 3 * CACHE else 1
+        inputs = [case.operands, *([x.clone() for x in case.operands] for _ in range(sets - 1))]
+        times = {"ours": timed(lambda i: loaded.run(inputs[i], y), sets)}
+        for name, peer in case.peers.items():
+            try:
+                times[name] = timed(lambda i, p=peer: p(*inputs[i]), sets)
+            except RuntimeError as error:
+                found[name] = str(error).splitlines()[0][:120]
+        found["ms"] = {n: round(t, 5) for n, t in times.items()}
+        found["tflops"] = {n: round(case.flops / t / 1e9, 1) for n, t in times.items()}
+        found["gb_per_s"] = {n: round(case.bytes / t / 1e6, 1) for n, t in times.items()}
+    return found
+
+
+def every(
+    report: Report, asked: argparse.Namespace, makers: Callable[[], Iterator[Callable[[], Case]]]
+) -> list[dict[str, Any]]:
+    """Judge cases, compiled by several threads while earlier ones run; none begins after ``--limit`` seconds."""
+    begin, rows = time.time(), list[dict[str, Any]]()
+    cases = [c for c in (m() for m in makers()) if asked.only in c.name]
+    with ThreadPoolExecutor(16) as pool:
+        built = [pool.submit(Loaded.build, c.lowered) for c in cases]
+        for case, future in zip(cases, built, strict=True):
+            if time.time() - begin > asked.limit:
+                rows.append({"case": case.name, "skipped": "out of time"})
+                continue
+            try:
+                row = judge(case, future.result())
+            except Exception as error:
+                said = f"{type(error).__name__}: {str(error)[:300]}"
+                row = {"case": case.name, "ok": False, "failed": said}
+            rows.append(row)
+            print(json.dumps(row), flush=True)
+            if not row.get("ok", True):
+                report.check(False, f"{case.name}: {row.get('failed', row.get('error'))}")
+            case.operands.clear()
+    return rows
+
+
+def right(report: Report, asked: argparse.Namespace) -> Any:
+    """Odd shapes, every dtype, masks, epilogues: right, and the same bits again."""
+    return every(report, asked, odd_cases)
+
+
+def speed(report: Report, asked: argparse.Namespace) -> Any:
+    """The shapes whose speed we state, beside torch's own kernels."""
+    rows = every(report, asked, timed_cases)
+    reached = next((r["tflops"]["ours"] for r in rows if r["case"] == CAUSAL and "tflops" in r), None)
+    if not asked.only:
+        report.bound("flash_v2 on b4 h16 s4096 d128, causal, bfloat16", reached, at_least=250, unit="TFLOP/s")
+    return rows
+
+
+def tuned(report: Report, asked: argparse.Namespace) -> Any:
+    """Other cuts of the same shapes, with --tune."""
+    return every(report, asked, tuned_cases) if asked.tune else "not asked for"
+
+
+def bandwidth(report: Report, asked: argparse.Namespace) -> Any:
+    """What this device's memory reaches."""
+    big = torch.zeros(1 << 30, dtype=torch.int32, device="cuda")
+    other = torch.empty_like(big)
+    return {
+        "target": target().name,
+        "read_gb_per_s": round(big.nbytes / timed(lambda i: big.max(), 1) / 1e6),
+        "copy_gb_per_s": round(2 * big.nbytes / timed(lambda i: other.copy_(big), 1) / 1e6),
+    }
+
+
+PARTS = {"right": right, "speed": speed, "tuned": tuned, "bandwidth": bandwidth}
+
+
+def prepare(asked: argparse.Namespace) -> None:
+    """Full float32, seeded."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.manual_seed(3)
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """1 when a result is wrong."""
+    parser = arguments(__doc__, tuple(PARTS))
+    parser.add_argument("--only", default="", help="cases whose name has this word")
+    parser.add_argument("--tune", action="store_true", help="other cuts, too")
+    parser.add_argument(
+        "--limit", type=float, default=150, help="seconds of a part after which no further case begins"
+    )
+    return run_parts(
+        __doc__, PARTS, gpu=lambda: torch.cuda.get_device_name(0), packages=("torch", "cupy-cuda13x"), given=given,
+        parser=parser, before=prepare,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())

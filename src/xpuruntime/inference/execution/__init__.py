@@ -1,0 +1,1 @@
+"""One run of a session: inputs, bindings, contexts, futures, time limits."""

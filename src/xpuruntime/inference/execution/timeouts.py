@@ -1,0 +1,149 @@
+"""Work that really ends when its time is up: a function called in a process of its own, which is killed with all of its children.
+
+No compiler can be interrupted from within, so what must be stoppable runs in a fresh interpreter (no fork: vendors' threads would not
+survive one). That costs its start, about a second, only where a limit is set; the limit counts from when the work itself begins.
+
+The child leads a process group and writes its temporary files to a folder of its own. It ends with its group when its parent does, however
+that ends: it watches a pipe that the kernel closes then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from ...children import environment, python, scratch
+from ...errors import BuildError, BuildTimeout
+from ...fault_reports import report_folders, reports_into
+from ...plugins import load_dotted
+from ...protocols import Artifact, EngineRequest, ModelSource
+
+__all__ = ["build_within", "call_within"]
+
+_START_S = 120.0  # longest time for the interpreter to start and to read what it is handed
+_MAIN = "from xpuruntime.inference.execution.timeouts import _child; _child()"
+
+
+def build_within(entry: str, model: ModelSource, request: EngineRequest, seconds: float) -> Artifact:
+    """``build`` of the engine whose module is ``entry``. Raises BuildTimeout, and what it raises."""
+    artifact: Artifact = call_within(f"{entry}:build", (model, request), seconds, f"build of {model.name!r}")
+    return artifact
+
+
+def call_within(function: str, arguments: tuple[Any, ...], seconds: float, who: str) -> Any:
+    """``function`` (``module:name``) of picklable arguments, called in a child; what it gives.
+
+    Raises BuildTimeout after ``seconds``, BuildError when the child dies or the arguments cannot be sent, and what the function raises.
+    """
+    try:
+        work = pickle.dumps((function, arguments, report_folders()), protocol=pickle.HIGHEST_PROTOCOL)
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        do = "Drop compile_timeout_s, or give the model as a file."
+        raise BuildError(who, "cannot be sent to a process that can be stopped", got=error, do=do) from error
+    with scratch("xpu-build-") as folder, _started(folder) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        sending = threading.Thread(target=_send, args=(child.stdin, work), daemon=True)
+        sending.start()
+        if not _line_within(child, _START_S):
+            raise BuildError(
+                who, "its process did not start", got=_said(folder), do="Drop compile_timeout_s."
+            )
+        try:
+            child.wait(seconds)
+        except subprocess.TimeoutExpired:
+            do = "Allow more time, or name another engine or device; allow_fallback='cpu' goes on with another one."
+            raise BuildTimeout(
+                who, "took longer than compile_timeout_s and was ended", got=f"{seconds} s", do=do
+            ) from None
+        try:
+            fine, value = pickle.loads((folder / "result").read_bytes())
+        except (OSError, EOFError, pickle.UnpicklingError) as error:
+            got = f"exit code {child.returncode}: {_said(folder)}"
+            raise BuildError(who, "its process died", got=got, do="Choose another engine.") from error
+    if fine:
+        return value
+    raise value
+
+
+@contextlib.contextmanager
+def _started(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A child that waits for its work. When this is left, its whole group is gone."""
+    # What a killed compiler leaves behind is removed with the folder.
+    env = environment(TMPDIR=str(folder), _BUILD_FOLDER_OF_XPURUNTIME=str(folder))
+    with (folder / "stderr").open("wb") as log:
+        child = subprocess.Popen(
+            python("-c", _MAIN),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=env,
+            start_new_session=True,
+        )
+    try:
+        yield child
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        for pipe in (child.stdin, child.stdout):
+            with contextlib.suppress(OSError):
+                pipe.close()  # type: ignore[union-attr]
+
+
+def _send(pipe: IO[bytes], work: bytes) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        pipe.write(len(work).to_bytes(8, "little") + work)
+        pipe.flush()  # and stays open: its end would end the child
+
+
+def _line_within(child: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Whether the child said that it begins."""
+    import select
+
+    assert child.stdout is not None
+    ready, _, _ = select.select([child.stdout], [], [], seconds)
+    return bool(ready) and bool(child.stdout.readline())
+
+
+def _said(folder: Path) -> str:
+    text = (folder / "stderr").read_text(errors="replace").split()
+    return " ".join(text)[-500:] or "nothing said"
+
+
+def _child() -> None:
+    """The whole life of the child."""
+    folder = Path(os.environ.pop("_BUILD_FOLDER_OF_XPURUNTIME"))
+    begin = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # a compiler may print
+    size = int.from_bytes(sys.stdin.buffer.read(8), "little")
+    work = sys.stdin.buffer.read(size)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    outcome: tuple[bool, Any]
+    try:
+        function, arguments, reports = pickle.loads(work)
+        call = load_dotted(function)
+        begin.write(b"begins\n")
+        begin.flush()
+        with reports_into(*reports):
+            outcome = True, call(*arguments)
+    except Exception as error:
+        outcome = False, error
+        begin.write(b"failed\n")
+        begin.flush()
+    (folder / "result").write_bytes(pickle.dumps(outcome, protocol=pickle.HIGHEST_PROTOCOL))
+    sys.stderr.flush()
+    os._exit(0)  # a vendor's threads need no good-bye
+
+
+def _end_with_parent() -> None:
+    os.read(0, 1)  # comes back when the other end is closed
+    os.killpg(0, signal.SIGKILL)

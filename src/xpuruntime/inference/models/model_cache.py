@@ -1,0 +1,172 @@
+"""What was learned of a model file when it was first opened, kept so that a second start reads neither the file nor the onnx package.
+
+A record holds the ``ModelSource`` but for the file's content, under the file's identity: path, device and inode, size, and both of its times to
+the nanosecond, of every file that the model's digest covers. Any change of a file gives it a new time of status change, which no program can set
+back, so a record never speaks of other content. A file that changed less than two seconds ago is not recorded: a further change might fall into
+the same tick of its file system's clock.
+
+A model with fixed dims (``static_shape``) is written anew from the original; its record says what that gives, and it is written only when somebody
+wants its bytes.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ... import __version__
+from ...errors import StoreError
+from ...frontends.fix_shapes import fix_shapes
+from ...frontends.model_file import open_model
+from ...plugins import package_version
+from ...printable import logger
+from ...protocols import ModelSource, NodeRef, Products
+from ...store import Store, digest
+from ...types import DType, TensorSpec
+
+__all__ = ["KIND", "fixed_known", "open_known"]
+
+KIND = "model"
+_FORMAT = 2
+_SETTLED_S = 2.0
+_log = logger("xpuruntime.session")
+
+
+def open_known(model: Any, store: Store) -> ModelSource:
+    """``open_model``; for a path, what the store knows of the file while the file is the same. Raises ModelError."""
+    if not isinstance(model, str | os.PathLike) or store.mode == "off":
+        return open_model(model)
+    path = Path(os.fspath(model))
+    began = time.time()
+    identity = _identity(path)
+    if identity is None:
+        return open_model(model)
+    key = {"file": [str(path.absolute()), *identity], **_readers()}
+    known = store.recall(KIND, digest(key), lambda payload: _of_file(json.loads(payload), path))
+    if known is not None and all(_identity(f) == i for f, i in known[1].items()):
+        return known[0]
+    source = open_model(model)
+    further = {f.relative_to(path.parent).as_posix(): _identity(f) for f in source.files[1:]}
+    seen = [identity, *further.values()]
+    whole = source.path == path and _identity(path) == identity and None not in seen
+    if whole and all(began - max(i[3], i[4]) / 1e9 > _SETTLED_S for i in seen if i):
+        _keep(store, key, source, further)
+    return source
+
+
+def fixed_known(model: ModelSource, sizes: Mapping[str, int | Sequence[int]], store: Store) -> ModelSource:
+    """``fix_shapes``; where the store knows what that gives, its bytes are made when they are asked for. Raises as ``fix_shapes``."""
+    if model.format != "onnx" or store.mode == "off":
+        return fix_shapes(model, sizes)
+    asked = {n: s if isinstance(s, int) else list(s) for n, s in sizes.items()}
+    key = {"fixed": asked, "of": model.digest, **_readers()}
+    known: _Deferred | None = store.recall(
+        KIND,
+        digest(key),
+        lambda payload: _source(
+            json.loads(payload)["source"], _Deferred, name=model.name, path=None, data=None
+        ),
+    )
+    if known is not None:
+        known.postpone(lambda: fix_shapes(model, sizes).data or b"")
+        return known
+    source = fix_shapes(model, sizes)
+    if source is not model:
+        _keep(store, key, source, {})
+    return source
+
+
+class _Deferred(ModelSource):
+    """A model whose bytes are made when they are first read. Pickled and copied with them."""
+
+    __slots__ = ("_make",)
+    _make: Callable[[], bytes]
+
+    def postpone(self, make: Callable[[], bytes]) -> None:
+        """Leave ``data`` unset until then."""
+        object.__setattr__(self, "_make", make)
+        object.__delattr__(self, "data")
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "data":
+            raise AttributeError(name)
+        data = self._make()
+        object.__setattr__(self, "data", data)
+        return data
+
+
+@functools.cache
+def _readers() -> dict[str, Any]:
+    """Whoever reads and checks a model: another one may find something else in it."""
+    packages = {p: package_version(p) for p in ("onnx", "openvino")}
+    return {"format": _FORMAT, "xpuruntime": __version__, **packages}
+
+
+def _identity(path: Path) -> list[int] | None:
+    try:
+        s = path.stat()
+    except (OSError, ValueError):
+        return None
+    return [s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns]
+
+
+def _of_file(record: Mapping[str, Any], path: Path) -> tuple[ModelSource, dict[Path, list[int]]]:
+    """Return what a record says of a file, and the identities of the further files that it speaks of. Raise anything."""
+    further = {path.parent / str(n): list(i) for n, i in record["further"].items()}
+    known = _source(
+        record["source"], ModelSource, name=path.stem, path=path, data=None, files=(path, *further)
+    )
+    return known, further
+
+
+def _keep(store: Store, key: Mapping[str, Any], model: ModelSource, further: Mapping[str, Any]) -> None:
+    """Keep a record, where it can be read back: a dim's name may be longer than a spec's text can be."""
+    known = _plain(model)
+    try:
+        _source(known | {"nodes": []}, ModelSource, name="", path=None, data=None)
+        store.put(KIND, key, json.dumps({"source": known, "further": further}).encode())
+    except ValueError as error:
+        _log.debug("model %s: the next start reads it again; %s", model.name, error)
+    except StoreError as error:  # a full disk must not stop a model that is already open
+        _log.debug("%s The next start reads the model again.", error)
+
+
+def _plain(model: ModelSource) -> dict[str, Any]:
+    """A ModelSource without its name, its place and its content, as plain data."""
+    return {
+        "format": model.format,
+        "digest": model.digest,
+        "inputs": [[s.name, str(s)] for s in model.inputs],
+        "outputs": [[s.name, str(s)] for s in model.outputs],
+        "nodes": [[n.name, n.op, n.domain, n.inputs, n.outputs] for n in model.nodes],
+        "precision": model.precision.value,
+        "opsets": dict(model.opsets),
+        "quantized": None if model.quantized is None else model.quantized.value,
+        "products": [model.products.integer, model.products.qdq, model.products.floats],
+        "functions": sorted(map(list, model.functions)),
+    }
+
+
+def _source(known: Mapping[str, Any], kind: type[Any], **place: Any) -> Any:
+    """The inverse of ``_plain``."""
+    return kind(
+        format=known["format"],
+        digest=known["digest"],
+        inputs=tuple(TensorSpec.parse(text, name) for name, text in known["inputs"]),
+        outputs=tuple(TensorSpec.parse(text, name) for name, text in known["outputs"]),
+        nodes=tuple(
+            NodeRef(n, op, domain, tuple(reads), tuple(makes))
+            for n, op, domain, reads, makes in known["nodes"]
+        ),
+        precision=DType(known["precision"]),
+        opsets=known["opsets"],
+        quantized=None if known["quantized"] is None else DType(known["quantized"]),
+        products=Products(*known["products"]),
+        functions=frozenset((domain, name) for domain, name in known["functions"]),
+        **place,
+    )

@@ -1,0 +1,133 @@
+"""PyTorch modules as models of a session: the graph as it is for our own compiler, written as ONNX for engines that read that."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from ...errors import InputError, ModelError
+from ...frontends.model_file import open_model
+from ...ir import Graph, Node
+from ...protocols import Array, ModelSource, NodeRef
+from ...store import Store
+from ...types import DType
+from .digests import kept_by_digest
+from .model_cache import open_known
+from .programs import is_program, open_program
+
+__all__ = ["as_onnx", "open_any"]
+
+
+def open_any(model: Any, example_inputs: Any, dynamic_shapes: Any, store: Store) -> ModelSource:
+    """``open_model``, for an ``nn.Module`` (traced with example inputs) and a ``torch.export.ExportedProgram`` too; files by what the store knows of
+    them. Raises ModelError, InputError.
+    """
+    if is_program(model):
+        return open_program(model)
+    if not _is_torch(model):
+        if dynamic_shapes is not None:
+            raise InputError(
+                "session",
+                "dynamic_shapes are for PyTorch modules",
+                got=type(model).__name__,
+                do="Leave them out.",
+            )
+        return open_known(model, store)
+    from ...frontends.torch import import_torch
+
+    if example_inputs is None and not hasattr(model, "graph_signature"):
+        raise InputError(
+            f"session({type(model).__name__})",
+            "needs example inputs to trace a PyTorch module",
+            do="Give example_inputs=(tensor, ...), or an ExportedProgram.",
+        )
+    graph, weights = import_torch(model, example_inputs, dynamic_shapes=dynamic_shapes)
+    return _source(graph, weights)
+
+
+def _is_torch(model: object) -> bool:
+    """Without importing torch: whoever has a module has imported it."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return False
+    export = getattr(torch, "export", None)
+    return isinstance(model, torch.nn.Module) or (
+        export is not None and isinstance(model, export.ExportedProgram)
+    )
+
+
+def _source(graph: Graph, weights: Mapping[str, Array]) -> ModelSource:
+    return ModelSource(
+        name=graph.name,
+        format="graph",
+        path=None,
+        data=None,
+        digest=_digest(graph, weights),
+        inputs=graph.input_specs,
+        outputs=graph.output_specs,
+        nodes=_nodes(graph),
+        precision=_precision(graph),
+        graph=(graph, weights),
+    )
+
+
+def _digest(graph: Graph, weights: Mapping[str, Array]) -> str:
+    """sha256 of the graph without the places in source files that it came from, and of every weight's bytes."""
+    bare = graph.replace(nodes=tuple(Node(n.op, n.inputs, n.attrs, n.outputs) for n in graph.nodes))
+    found = hashlib.sha256(bare.digest.encode())
+    for weight in graph.weights:
+        found.update(weight.name.encode() + weights[weight.name].tobytes())
+    return found.hexdigest()
+
+
+def _nodes(graph: Graph) -> tuple[NodeRef, ...]:
+    """The nodes of the exported program, each once."""
+    refs: dict[str, NodeRef] = {}
+    for node in graph.nodes:
+        outputs = tuple(v.name for v in node.outputs)
+        for source in node.sources:
+            name = source.name or node.name
+            refs.setdefault(name, NodeRef(name, source.op or node.op, "aten", node.values, outputs))
+    return tuple(refs.values())
+
+
+def _precision(graph: Graph) -> DType:
+    """The float type of most weight elements; else of the widest border; else float32."""
+    counts: Counter[DType] = Counter()
+    for weight in graph.weights:
+        if weight.spec.dtype.is_float:
+            counts[weight.spec.dtype] += weight.spec.size_bytes or 0
+    borders = [s.dtype for s in (*graph.input_specs, *graph.output_specs) if s.dtype.is_float]
+    return (
+        counts.most_common(1)[0][0] if counts else max(borders, key=lambda d: d.bits, default=DType.FLOAT32)
+    )
+
+
+def as_onnx(model: ModelSource) -> ModelSource:
+    """A model from PyTorch as ONNX; any other as it is. Raises ModelError where ONNX has no form for it."""
+    if model.format == "program":
+        raise ModelError(
+            f"model {model.name!r}",
+            "is a compiled program, which has no other form",
+            got=f"program {model.name!r}",
+            do="Use engine='native', or open the model that it was compiled from.",
+        )
+    return model if model.format != "graph" else _written(model)
+
+
+@kept_by_digest
+def _written(model: ModelSource) -> ModelSource:
+    from ...frontends.onnx_writer import to_onnx
+
+    graph, weights = model.graph
+    if graph.states:
+        raise ModelError(
+            f"model {model.name!r}",
+            "keeps state from run to run, which ONNX cannot say",
+            got=", ".join(s.name for s in graph.states),
+            do="Use engine='native'.",
+        )
+    return open_model(to_onnx(graph, weights), name=model.name)

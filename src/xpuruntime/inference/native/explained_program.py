@@ -1,0 +1,52 @@
+"""A compiled program that is explained and never run: none of its native code is loaded, for loading alone executes constructors."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from ... import __version__
+from ...decisions import Decision
+from ...errors import RunError
+from ...program.program import CompiledProgram
+from ...protocols import Array, EngineRequest, Evidence, ModelSource
+from ...runtime.buffer import backend_of
+from ...runtime.choice import choose_plan
+from ...runtime.device import Device
+from ..models.programs import buckets_of
+
+__all__ = ["PlannedProgram"]
+
+
+class PlannedProgram:
+    """What a plan needs to know of a program: its inputs, outputs and decisions, and that this machine has what its binaries require.
+
+    Raises UnavailableError where no alternative of an entry point runs here.
+    """
+
+    def __init__(self, model: ModelSource, request: EngineRequest) -> None:
+        program: CompiledProgram = model.graph
+        self.inputs, self.outputs = model.inputs, model.outputs
+        self.decisions: tuple[Decision, ...] = program.decisions
+        self._who = f"native, program {model.name}"
+        backend = backend_of(Device(request.device))
+        for name in buckets_of(program):
+            choose_plan(program, program.entry(name), backend)
+
+    def run(self, feeds: dict[str, Array]) -> NoReturn:
+        """Raise RunError."""
+        raise RunError(self._who, "is explained, not run", do="Open it as a session.")
+
+    def context(self) -> Any:
+        """Raise RunError."""
+        self.run({})
+
+    def evidence(self, feeds: dict[str, Array] | None = None) -> Evidence:
+        """Nothing has run."""
+        return Evidence("native", __version__, (), "session")
+
+    def fallbacks(self) -> tuple[str, ...]:
+        """Nothing has run."""
+        return ()
+
+    def close(self) -> None:
+        """There is nothing to free."""

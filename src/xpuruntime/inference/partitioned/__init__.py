@@ -1,0 +1,1 @@
+"""One model on several engines and devices."""

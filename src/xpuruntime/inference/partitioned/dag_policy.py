@@ -1,0 +1,113 @@
+"""What a policy demands of a DAGExecutor: what partition settled is kept, the rest reaches the engines of the regions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ... import env
+from ...compiler.partition import PartitionPlan
+from ...errors import DeviceUnavailable, PolicyError
+from ...policies import ExecutionPolicy, Policy, Resolved, effective_policy
+from ...policies.entrances import PARTITIONED, possible, refuse
+from ...printable import logger
+from ...runtime.backends.base import RuntimeBackend
+from ...runtime.backends.cpu import CpuBackend
+from ...runtime.buffer import backend_of
+from ...targets import DeviceId
+from ..selection.candidate import Wanted
+from ..selection.vendor_policy import limits
+
+__all__ = ["backend_for", "native_demands", "settled_demands", "wanted_by"]
+
+_log = logger("xpuruntime.session")
+
+
+def settled_demands(plan: PartitionPlan, policy: Any) -> Resolved:
+    """The demands of the argument, the plan, ``with_policy`` and the environment. Raises PolicyError, UnavailableError."""
+    given = plan.demands.policy
+    found = effective_policy({}, policy, given, builtin=False)
+    possible("DAGExecutor", found)
+    fallback = {DeviceId.parse(d) for d in found.policy.execution.allow_fallback or ()}
+    fell = []
+    for field in PARTITIONED:
+        value = getattr(found.policy.execution, field)
+        if value == getattr(given.execution, field) or _satisfies(plan, field, value):
+            continue
+        if field in ("target", "precision") and {DeviceId.parse(r.device) for r in plan.regions} <= fallback:
+            fell.append(f"{field} {value}")
+            continue
+        raise refuse("DAGExecutor", field, found, "partition settled it", "Give the policy to partition.")
+    if fell:
+        _log.warning("DAGExecutor: %s cannot be had; the plan's own is used", ", ".join(fell))
+    engines = {e for r in plan.regions for e in (r.engine, *(a.partition(" on ")[0] for a in r.alternatives))}
+    known = {r for layer in given.kernel.layers for r in layer.rules}
+    for layer in found.policy.kernel.layers:
+        for rule in layer.rules:
+            if rule not in known and (rule.use or (limits(rule) and engines != {"native"})):
+                text = f"use {rule.use!r}" if rule.use else rule.label()
+                verb = "forces a kernel" if rule.use else "limits kernels"
+                raise PolicyError(
+                    "DAGExecutor",
+                    f"cannot honor kernel.rules: partition places the nodes for which a rule {verb}",
+                    got=f"{text} ({layer.origin})" if layer.origin else text,
+                    do="Give the policy to partition.",
+                )
+    return found
+
+
+def _satisfies(plan: PartitionPlan, field: str, value: Any) -> bool:
+    """Return whether a plan is already as a field says."""
+    regions = plan.regions
+    match field:
+        case "target":
+            return value == "auto" or all(DeviceId.parse(r.device) == DeviceId.parse(value) for r in regions)
+        case "engine":
+            return all(r.engine == value for r in regions)
+        case "precision":
+            return value == "model" or all(r.precision == value for r in regions)
+        case "static_shape":
+            return not (value and plan.graph.symbols)
+        case _:
+            return False
+
+
+def backend_for(demands: Resolved, backend: Any) -> RuntimeBackend:
+    """The argument, else the backend of the policy's device, else the host. Raises DeviceUnavailable where the two are different devices."""
+    named = demands.policy.execution.target
+    device = DeviceId("cpu") if named in (None, "auto") else DeviceId.parse(named)
+    fallback = demands.policy.execution.allow_fallback
+    if backend is None:
+        try:
+            return backend_of(str(device)) if device.kind == "cuda" else CpuBackend()
+        except DeviceUnavailable:
+            if not fallback:
+                raise
+            return CpuBackend()  # partition said so
+    found = backend_of(backend)
+    other = named not in (None, "auto") and device.kind in ("cpu", "cuda") and found.kind != device.kind
+    if other and not (fallback and found.kind == "cpu"):
+        why = f"the backend drives {found.kind}"
+        raise refuse("DAGExecutor", "target", demands, why, "Hand in a backend of that device, or drop one.")
+    return found
+
+
+def native_demands(demands: Resolved) -> Resolved:
+    """What the compiler of native regions is asked for."""
+    execution = demands.policy.execution
+    asked = ExecutionPolicy(optimization_level=execution.optimization_level, strict=execution.strict)
+    return Resolved(Policy(kernel=demands.policy.kernel, execution=asked), demands.origins)
+
+
+def wanted_by(demands: Resolved) -> Wanted:
+    """How the engines of the other regions are asked."""
+    execution = demands.policy.execution
+    level = execution.optimization_level
+    options = {e: execution.options_for(e) for e in execution.engine_options or {}}
+    return Wanted(
+        "native",
+        DeviceId("cpu"),
+        threads=env.get_int("XPU_NUM_THREADS"),
+        caching=execution.caching is not False,
+        optimization=3 if level is None else level,
+        region_options=tuple((e, tuple(sorted(o.items()))) for e, o in sorted(options.items())),
+    )

@@ -1,0 +1,53 @@
+"""Weights of a graph by the graph's names, wherever they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ...checkpoints import Source
+from ...errors import InputError
+from ...ir import Graph, Weight, open_weights
+from ...protocols import Array
+from ...runtime.buffer import host_array
+from ...types import DType, TensorSpec
+
+__all__ = ["WeightArrays"]
+
+
+class WeightArrays(Mapping[str, Array]):
+    """Arrays by name from a mapping, a checkpoint, or a folder (None: the working one) that holds the graph's own files."""
+
+    def __init__(self, who: str, graph: Graph, source: Any) -> None:
+        self._who, self._refs = who, {w.name: w for w in graph.weights}
+        self._source = Source(who, source, graph.weights, graph.metadata.get("aliases"))
+        from_files = source is None or self._source.folder is not None
+        self._files = open_weights(graph, self._source.folder or ".") if from_files else None
+
+    def __getitem__(self, name: str) -> Array:
+        ref = self._refs[name]
+        given = self._source.find(ref)
+        if given is not None:
+            return host_array(given)
+        if ref.data:
+            return ref.array()
+        if self._files is not None and ref.file:
+            return self._files[name]
+        got = f"{len(self._source.arrays)} arrays, none called {name!r}"
+        raise InputError(
+            self._who, f"lacks the weight {name!r}", got=got, do=f"Hand in {ref.spec} by that name."
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._refs)
+
+    def __len__(self) -> int:
+        return len(self._refs)
+
+    def check(self, weight: Weight) -> None:
+        """Raises InputError for another type than the graph's."""
+        array = self[weight.name]
+        got = TensorSpec(tuple(array.shape), DType.of(array.dtype))
+        if got.dtype is not weight.spec.dtype or (weight.spec.is_static and got.shape != weight.spec.shape):
+            do = "Give the weights of the model that was partitioned."
+            raise InputError(self._who, f"weight {weight.name!r} must be {weight.spec}", got=got, do=do)

@@ -1,0 +1,1 @@
+"""Choosing an engine and a device for a model."""

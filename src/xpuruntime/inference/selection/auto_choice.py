@@ -1,0 +1,121 @@
+"""The engine ``auto``: the choice that was recorded for this model and machine, else the measured one, which is recorded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from ... import env
+from ...decisions import Candidate, Decision, Reason, Support
+from ...errors import InputError, StoreError
+from ...printable import logger
+from ...protocols import ModelSource
+from ...runtime.device import cpu
+from ...store import Store, digest
+from ..execution.examples import digest_of, measuring_feeds
+from .auto import Contender, measure
+from .candidate import Loaded, Wanted, attempt, find
+from .request import Ask
+
+__all__ = ["measured_choice"]
+
+_log = logger("xpuruntime.session")
+
+
+def measured_choice(
+    model: ModelSource, ask: Ask, candidates: Sequence[Wanted], store: Store
+) -> tuple[Loaded | None, Decision, list[str]]:
+    """The recorded choice, else the measured one, else the first that loads."""
+    ingredients = _record_key(model, ask, candidates)
+    recorded = _recorded(model, ask, candidates, store, ingredients)
+    if recorded is not None:
+        return *recorded, []
+    outcomes = [attempt(model, wanted, store) for wanted in candidates]
+    loaded = [o for o in outcomes if isinstance(o, Loaded)]
+    refused = tuple(o for o in outcomes if isinstance(o, Candidate))
+    if not loaded:
+        return None, Decision("engine", model.name, None, refused), []
+    if len(loaded) == 1:
+        head = Candidate(
+            loaded[0].wanted.name, Reason.ONLY_ONE, "the only one that can be had", facts=loaded[0].facts
+        )
+        return loaded[0], Decision("engine", model.name, head, refused), []
+    contenders = [Contender(o.wanted.name, o.executable, o.precision) for o in loaded]
+    try:
+        feeds, told = measuring_feeds(model, ask.examples)
+        decision, warnings = measure(model, contenders, feeds, env.get_seconds("XPU_AUTO_SECONDS"), told)
+    except (InputError, ValueError) as error:
+        decision, warnings = (
+            Decision("engine", model.name, None),
+            (f"no inputs could be made to measure with: {error}",),
+        )
+    if decision.chosen is None:
+        decision = _unmeasured(model, loaded, decision)
+    decision = Decision("engine", model.name, decision.chosen, (*decision.rejected, *refused))
+    if decision.chosen and decision.chosen.code is Reason.FASTEST and ask.caching:
+        _record(store, ingredients, decision)
+    best = next(o for o in loaded if decision.chosen and o.wanted.name == decision.chosen.name)
+    for other in loaded:
+        if other is not best:
+            other.executable.close()
+    return best, decision, list(warnings)
+
+
+def _unmeasured(model: ModelSource, loaded: Sequence[Loaded], failed: Decision) -> Decision:
+    """No candidate ran on the seeded inputs (a model may need inputs of a special kind): the built-in order decides."""
+    why = failed.rejected[0].reason if failed.rejected else "no inputs could be made"
+    text = f"first in the built-in order; measuring was not possible: {why}"
+    head = Candidate(loaded[0].wanted.name, Reason.DEFAULT, text, facts=loaded[0].facts)
+    rest = [
+        Candidate(
+            o.wanted.name, Reason.LOWER_PREFERENCE, f"loads too, stands after {head.name}", facts=o.facts
+        )
+        for o in loaded[1:]
+    ]
+    return Decision("engine", model.name, head, tuple(rest))
+
+
+def _record_key(model: ModelSource, ask: Ask, candidates: Sequence[Wanted]) -> dict[str, Any]:
+    """Everything that a measured choice depends on: model, candidates with their versions, options, processor, threads."""
+    versions = {}
+    for name in dict.fromkeys(w.engine for w in candidates):
+        plugin = find(name)
+        versions[name] = None if isinstance(plugin, Support) else plugin.version()
+    return {
+        "model": model.digest,
+        "candidates": [w.name for w in candidates],
+        "versions": versions,
+        "precision": ask.precision,
+        "permit": ask.permit,
+        "threads": ask.threads,
+        "options": {k: dict(v) for k, v in ask.options.items()},
+        "optimization": ask.optimization,
+        "kernels": ask.kernels,
+        "processor": cpu().model,
+        "inputs": digest_of(ask.examples),
+    }
+
+
+def _record(store: Store, ingredients: dict[str, Any], decision: Decision) -> None:
+    try:
+        store.put("auto", ingredients, json.dumps(decision.to_json()).encode())
+    except StoreError as error:  # a full disk must not stop a model that is already loaded
+        _log.warning("%s The model runs; the next start measures again.", error)
+
+
+def _recorded(
+    model: ModelSource, ask: Ask, candidates: Sequence[Wanted], store: Store, ingredients: dict[str, Any]
+) -> tuple[Loaded, Decision] | None:
+    if not ask.caching:
+        return None
+    past = store.recall("auto", digest(ingredients), lambda payload: Decision.from_json(json.loads(payload)))
+    if past is None or past.chosen is None:
+        return None
+    wanted = next((w for w in candidates if w.name == past.chosen.name), None)
+    outcome = attempt(model, wanted, store) if wanted else None
+    if not isinstance(outcome, Loaded):
+        return None
+    text = f"measured before: {past.chosen.reason}"
+    head = Candidate(past.chosen.name, Reason.RECORDED, text, facts={**past.chosen.facts, **outcome.facts})
+    return outcome, Decision("engine", model.name, head, past.rejected)

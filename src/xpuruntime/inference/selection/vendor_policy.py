@@ -1,0 +1,148 @@
+"""What a KernelPolicy means for a region that a vendor engine owns.
+
+Inside a black box no kernel is ours to choose: where the vendor has an option for a demand it is set (``vendor_kernels``); else ``prefer`` (which is
+what plain keywords mean) is recorded as not applicable, and ``use`` is honoured or an error. One decision stands for all nodes that get the same answer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+
+from ...decisions import Candidate, Decision, Reason, Support
+from ...families import family_of_aten, family_of_onnx
+from ...ir import OPS
+from ...policies import KernelPolicy, NodeFacts, Offer, Rule, choose, load_policy
+from ...policies.choose import vendor_keeps_to
+from ...policies.vocabulary import LIBRARY_KERNELS
+from ...program.plan import PlanNode, Region
+from ...protocols import ModelSource, NodeRef
+from ...targets import DeviceId
+from ...types import DType
+from ..models.node_facts import NodeDetail, node_details
+from ..models.programs import DOMAIN as PROGRAM_OPS
+
+__all__ = ["family_of_ref", "kernel_decisions", "limits", "vendor_refused"]
+
+
+def kernel_decisions(
+    policy: KernelPolicy,
+    nodes: Sequence[PlanNode],
+    details: Mapping[str, NodeDetail],
+    region: Region,
+    met: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> tuple[Decision, ...]:
+    """The decisions that the policy causes in a vendor's region. Raises KernelUnavailable for a ``use`` that matches and no option meets.
+
+    met: by op family the kernel that the vendor's options bring about, and the options (``vendor_kernels``).
+    """
+    if not policy.layers:
+        return ()
+    own = Offer(f"{region.engine}'s own", Support.yes(), workspace_bytes=None)
+    groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[Decision]] = {}
+    precision = DType.of(region.precision)
+    all_facts = [_facts(n.name, n.family, details.get(n.name), precision, region.device) for n in nodes]
+    by_option: Counter[str] = Counter()
+    for facts in all_facts:
+        if facts.family in met:
+            by_option[facts.family] += 1
+            continue
+        _, decision = choose(policy, facts, (own,))
+        if decision.rejected:
+            key = (decision.question, tuple((c.name, c.reason) for c in decision.rejected))
+            groups.setdefault(key, []).append(decision)
+    made = [_grouped(group, region) for group in groups.values()]
+    options = [_by_option(family, count, met[family], region) for family, count in by_option.items()]
+    return (*made, *options, *_undecided(policy, all_facts, region))
+
+
+def vendor_refused(
+    model: ModelSource, kernels: str, engine: str, device: DeviceId, met: Iterable[str] = ()
+) -> Support:
+    """Return whether a vendor engine can be held to the rules of a KernelPolicy (as JSON text) for a whole model.
+
+    met: op families whose kernel the vendor's options bring about.
+    """
+    policy = load_policy(json.loads(kernels)).kernel if kernels else KernelPolicy()
+    if not any(limits(rule) for layer in policy.layers for rule in layer.rules):
+        return Support.yes()
+    details = node_details(model)
+    for node in model.nodes:
+        family = family_of_ref(node)
+        if family in met:
+            continue
+        facts = _facts(node.name, family, details.get(node.name), model.precision, str(device))
+        if not (answer := vendor_keeps_to(policy, facts, engine)):
+            return answer
+    return Support.yes()
+
+
+def limits(rule: Rule) -> bool:
+    """Return whether a rule demands what no vendor engine can be held to."""
+    return bool(
+        rule.deterministic or rule.workspace_bytes is not None or LIBRARY_KERNELS.intersection(rule.forbid)
+    )
+
+
+def family_of_ref(node: NodeRef) -> str:
+    """Return the policy's word for a node of the model."""
+    if node.domain == PROGRAM_OPS:
+        return OPS[node.op].family if node.op in OPS else "other"
+    if node.domain == "aten":
+        return family_of_aten(node.op.removeprefix("aten."))
+    return family_of_onnx(node.op, node.domain)
+
+
+def _facts(name: str, family: str, detail: NodeDetail | None, precision: DType, device: str) -> NodeFacts:
+    spec = detail.spec if detail else None
+    return NodeFacts(
+        node=name,
+        family=family,
+        sources=(name,),
+        dtype=spec.dtype if spec else precision,
+        dims=detail.dims.get(family, {}) if detail else {},
+        device=device,
+    )
+
+
+def _grouped(group: Sequence[Decision], region: Region) -> Decision:
+    first = group[0]
+    subject = first.subject if len(group) == 1 else f"{len(group)} nodes of {region.id}"
+    text = f"{region.engine} owns the region and chooses its kernels itself"
+    chosen = first.chosen and Candidate(first.chosen.name, Reason.ONLY_ONE, text)
+    rejected = tuple(
+        Candidate(c.name, Reason.NOT_APPLICABLE, f"{text}; {c.reason}", c.do) for c in first.rejected
+    )
+    return Decision(first.question, subject, chosen, rejected)
+
+
+def _by_option(family: str, count: int, met: Sequence[str], region: Region) -> Decision:
+    """A demand that the vendor has an option for."""
+    kernel, option = met
+    text = f"{region.engine} is told so by its option {option}"
+    return Decision(
+        f"{family} kernel", f"{count} nodes of {region.id}", Candidate(kernel, Reason.REQUESTED, text)
+    )
+
+
+def _undecided(policy: KernelPolicy, nodes: Sequence[NodeFacts], region: Region) -> list[Decision]:
+    """Rules that decide nothing here, since no node matches or their condition on shapes cannot be read: what they wish is
+    not lost without a word.
+    """
+    made = []
+    for rule in (rule for layer in policy.layers for rule in layer.rules):
+        unread = [facts.node for facts in nodes if rule.undecided(facts)]
+        if unread:
+            text = f"its condition on shapes cannot be read for {len(unread)} nodes before they run: {', '.join(unread[:3])}"
+        elif any(rule.matches(facts) for facts in nodes):
+            continue
+        else:
+            text = f"it matches none of the {len(nodes)} nodes of {region.id}"
+        no = Candidate(
+            rule.use or ", ".join(rule.prefer or rule.forbid) or "limits", Reason.NOT_APPLICABLE, text
+        )
+        own = Candidate(f"{region.engine}'s own", Reason.ONLY_ONE, f"{region.engine} owns the region")
+        made.append(Decision(f"kernel rule ({rule.label()})", region.id, own, (no,)))
+    return made

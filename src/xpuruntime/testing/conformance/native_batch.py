@@ -1,0 +1,129 @@
+"""Many tiny programs in one compiler run: judges compile hundreds of graphs of a node or two.
+
+A ``Batch`` is a target that gathers the functions of many programs and assembles them as one unit. A unit that does not compile is
+assembled again program by program, so that one defect is one verdict. ``in_batches`` is how judges use it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from itertools import islice
+from typing import TypeVar
+
+from ...codegen.target import CodegenTarget
+from ...compiler.resolve import resolve_target
+from ...errors import BuildError, KernelRefused, KernelUnavailable, XpuError
+from ...program.program import Binary, CompiledProgram
+
+__all__ = ["Batch", "batch_of", "in_batches", "why_refused"]
+
+_Item = TypeVar("_Item")
+_Made = TypeVar("_Made")
+
+
+class Batch(CodegenTarget):
+    """What gathering adds to a target: ``done`` assembles the functions and hands each program its code."""
+
+    functions: dict[str, str]
+    parts: frozenset[str]
+
+    def assemble(self, functions: Mapping[str, str], parts: frozenset[str]) -> Binary:
+        """A binary without data, which ``done`` replaces. Symbols are digests of their texts, so equal ones are one."""
+        self.functions |= functions
+        self.parts |= parts
+        source = "\n".join(functions.values())
+        return Binary(self.name, "text", (), tuple(functions), b"", source, ",".join(sorted(parts)))
+
+    def text(self) -> str:
+        """The translation unit of all that was gathered, for targets that write one."""
+        source: Callable[..., str] = getattr(self, "source")  # noqa: B009  - the target's own
+        return source(self.functions, self.parts)
+
+    def done(self, programs: Sequence[CompiledProgram]) -> list[CompiledProgram | BuildError]:
+        """The programs with their code, or why theirs cannot be compiled."""
+        if not self.functions:
+            return list(programs)
+        try:
+            whole = super().assemble(self.functions, self.parts)
+        except BuildError:
+            try:
+                super().assemble({}, self.parts)
+            except BuildError as error:  # what they share is broken
+                return [error for _ in programs]
+            return [self._alone(program) for program in programs]
+        return [replace(p, binaries=(whole,)) if p.binaries else p for p in programs]
+
+    def _alone(self, program: CompiledProgram) -> CompiledProgram | BuildError:
+        if not program.binaries:
+            return program
+        asked = program.binaries[0]
+        own = {symbol: self.functions[symbol] for symbol in asked.symbols}
+        try:
+            return replace(
+                program, binaries=(super().assemble(own, frozenset(filter(None, asked.compiler.split(",")))),)
+            )
+        except BuildError as error:
+            return error
+
+
+def batch_of(target: CodegenTarget) -> Batch:
+    """A target that is this one, and gathers."""
+    kind = type(f"Batch{type(target).__name__}", (Batch, type(target)), {})
+    made: Batch = object.__new__(kind)
+    made.__dict__.update(target.__dict__)
+    made.functions, made.parts = {}, frozenset()
+    return made
+
+
+def in_batches(
+    items: Iterable[_Item],
+    prepare: Callable[[_Item, Batch], _Made],
+    programs_of: Callable[[_Made], Sequence[CompiledProgram]],
+    target: str | CodegenTarget,
+    *,
+    size: int,
+    jobs: int = 1,
+) -> Iterator[tuple[_Item, _Made, list[CompiledProgram | BuildError]]]:
+    """Each item with what was prepared of it and its programs with their code, in order.
+
+    size: items whose functions are compiled together. jobs: batches that are compiled at once, while earlier ones are judged.
+    """
+    where, remaining = resolve_target(target), iter(items)
+    waiting: deque[tuple[Sequence[_Item], Sequence[_Made], Future[list[CompiledProgram | BuildError]]]] = (
+        deque()
+    )
+    with ThreadPoolExecutor(jobs) as pool:
+
+        def start() -> bool:
+            some = list(islice(remaining, size))
+            if some:
+                gathered = batch_of(where)
+                made = [prepare(item, gathered) for item in some]
+                programs = [p for m in made for p in programs_of(m)]
+                waiting.append((some, made, pool.submit(gathered.done, programs)))
+            return bool(some)
+
+        while len(waiting) < jobs and start():
+            pass
+        while waiting:
+            some, made, future = waiting.popleft()
+            start()
+            built = iter(future.result())
+            for item, m in zip(some, made, strict=True):
+                yield item, m, [next(built) for _ in programs_of(m)]
+
+
+def why_refused(error: XpuError) -> str:
+    """What a table of refusals counts: the op and its first kernel's reason; what a library says; other errors by what they say."""
+    if isinstance(error, KernelRefused) and error.calls:
+        return f"the library declines: {error.calls[0][2]}"[:120]
+    if not isinstance(error, KernelUnavailable):
+        return f"{type(error).__name__}: {error.what}"[:120]
+    op = error.who.partition(" %")[0]
+    rejected = [c.reason for c in (error.decision.rejected if error.decision else ()) if c.reason]
+    if not rejected:
+        return f"{op}: no kernel lists it"[:120]
+    return (rejected[0] if op.startswith("node ") else f"{op}: {rejected[0]}")[:120]

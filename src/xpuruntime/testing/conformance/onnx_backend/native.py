@@ -1,0 +1,149 @@
+"""The onnx package's node cases on the native engine: each compiled to kernels of ours, run, compared as the suite compares.
+
+    verdicts = judge_natively(cases("node"), passes="all")
+
+Hundreds of tiny programs share their code, see ``native_batch``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ....codegen.target import CodegenTarget
+from ....compiler import compile as compile_graph
+from ....errors import BuildError, KernelRefused, XpuError
+from ....ir import Graph, bind
+from ....program.program import CompiledProgram
+from ....protocols import Array
+from ....runtime import Executor
+from ..native_batch import Batch, in_batches, why_refused
+from .suite import Case, Outcome, Verdict, differs, lowered
+
+__all__ = ["Judged", "judge_natively"]
+
+_LEVELS = {"none": 0, "all": None}  # None: all that the target takes
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A verdict, the kernels that ran (empty: everything was known at compile time), and a short reason of a refusal.
+
+    loosened: it is right by the tolerance of the list of known cases only.
+    """
+
+    verdict: Verdict
+    kernels: tuple[str, ...] = ()
+    reason: str = ""
+    loosened: bool = False
+
+
+@dataclass
+class _Job:
+    case: Case
+    feeds: dict[str, Any]
+    expected: list[Any]
+    weights: Mapping[str, Array]
+    names: list[str]
+    bound: tuple[str, ...]
+    program: CompiledProgram = field(repr=False)
+
+
+def judge_natively(
+    cases: Iterable[Case],
+    *,
+    passes: str = "all",
+    target: str | CodegenTarget = "cpu",
+    device: Any = "cpu",
+    batch: int = 150,
+    jobs: int = 1,
+    threads: int = 1,
+    looser: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Iterator[Judged]:
+    """A judgement per case, in order. ``passes``: ``none`` or ``all``; ``device``: a device or backend that runs the target's programs;
+    ``batch``: cases whose kernels are compiled together, ``jobs`` batches at once; ``looser``: case to the ``ulps`` or ``atol`` that
+    it may differ by.
+    """
+    known = looser or {}
+
+    def prepare(case: Case, gathering: Batch) -> list[_Job] | Judged:
+        return _compiled(case, gathering, _LEVELS[passes])
+
+    for case, made, built in in_batches(cases, prepare, _programs, target, size=batch, jobs=jobs):
+        yield (
+            made if isinstance(made, Judged) else _run(made, built, device, threads, known.get(case.name, {}))
+        )
+
+
+def _programs(made: list[_Job] | Judged) -> list[CompiledProgram]:
+    return [] if isinstance(made, Judged) else [job.program for job in made]
+
+
+def _compiled(case: Case, target: Batch, level: int | None) -> list[_Job] | Judged:
+    """A program for every data set of a case, or what is said of the case instead."""
+    jobs = []
+    for inputs, expected in case.data():
+        feeds = dict(zip(case.inputs, inputs, strict=False))
+        bound: tuple[str, ...] = ()
+        try:
+            found = lowered(case, feeds)
+            bound = found.bound
+            if found.opaque:
+                return Judged(
+                    Verdict(case.name, case.kind, Outcome.OPAQUE, found.opaque, bound),
+                    reason=f"opaque {found.opaque}"[:90],
+                )
+            program = _program(found.graph, feeds, target, level)
+        except XpuError as error:
+            verdict = Verdict(case.name, case.kind, Outcome.REFUSED, str(error), bound)
+            return Judged(verdict, reason=why_refused(error))
+        except Exception as error:  # a defect of the compiler is a wrong answer to the judge, not its end
+            verdict = Verdict(case.name, case.kind, Outcome.WRONG, f"{type(error).__name__}: {error}", bound)
+            return Judged(verdict, reason="the compiler failed")
+        names = [o.name for o in found.graph.outputs]
+        jobs.append(_Job(case, feeds, expected, found.weights, names, bound, program))
+    return jobs
+
+
+def _program(graph: Graph, feeds: Mapping[str, Any], target: Batch, level: int | None) -> CompiledProgram:
+    import numpy as np
+
+    symbols = bind(graph.input_specs, {s.name: np.shape(feeds[s.name]) for s in graph.input_specs})
+    return compile_graph(graph, target=target, shapes={k: int(v) for k, v in symbols.items()}, passes=level)
+
+
+def _run(
+    jobs: Sequence[_Job],
+    programs: Sequence[CompiledProgram | BuildError],
+    device: Any,
+    threads: int,
+    entry: Mapping[str, Any],
+) -> Judged:
+    case, ran, bound, loosened = jobs[0].case, dict[str, None](), dict[str, None](), False
+    for job, program in zip(jobs, programs, strict=True):
+        bound |= dict.fromkeys(job.bound)
+        if isinstance(program, BuildError):
+            verdict = Verdict(case.name, case.kind, Outcome.WRONG, f"does not compile: {program}", job.bound)
+            return Judged(verdict, reason="generated code does not compile")
+        ran |= dict.fromkeys(c.kernel for e in program.entries for c in e.plans[0].calls)
+        try:
+            with Executor(program, device, threads=threads) as executor:
+                executor.bind(job.weights)
+                made = executor.run_arrays([job.feeds[s.name] for s in program.input_specs])
+        except KernelRefused as error:  # nobody asked the libraries of a target that is named in full
+            verdict = Verdict(case.name, case.kind, Outcome.REFUSED, str(error), job.bound)
+            return Judged(verdict, tuple(ran), why_refused(error))
+        except XpuError as error:
+            return Judged(Verdict(case.name, case.kind, Outcome.WRONG, str(error), job.bound), tuple(ran))
+        wrong = differs(case, job.expected, made)
+        if wrong and entry:
+            loosened = True
+            wrong = differs(
+                replace(case, atol=entry.get("atol", case.atol)), job.expected, made, entry.get("ulps", 0)
+            )
+        if wrong:
+            return Judged(Verdict(case.name, case.kind, Outcome.WRONG, wrong, job.bound), tuple(ran))
+    return Judged(
+        Verdict(case.name, case.kind, Outcome.RIGHT, bound=tuple(bound)), tuple(ran), loosened=loosened
+    )

@@ -1,0 +1,1 @@
+"""CUDA kernels on a processor, for machines without a GPU."""

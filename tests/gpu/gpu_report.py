@@ -1,0 +1,194 @@
+"""What the scripts of this folder share: arguments, parts that fail one by one, rows for the table of checks, and what a measurement ran on.
+
+    PARTS = {"speed": speed, "memory": memory}              # name -> function(report, asked), which gives back what is written under the name
+
+    if __name__ == "__main__":
+        sys.exit(run_parts(__doc__, PARTS, gpu=lambda: torch.cuda.get_device_name(0), packages=("torch",)))
+
+Every script then takes ``--out FILE.json``, ``--dry-run`` (says what it would do, touches no device) and names of parts. The file is written after each
+part, so that a run that is cut off keeps what it has. ``tests/gpu/stages.py`` runs them all. Needs nothing but what the script that asks has loaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import platform
+import statistics
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Report", "arguments", "machine", "queued_us", "run_parts", "write"]
+
+Part = Callable[["Report", argparse.Namespace], Any]
+
+
+def machine(gpu: str, *packages: str) -> dict[str, Any]:
+    """As the files under benchmarks/results have it; packages that are not installed are left out."""
+    versions = {"python": platform.python_version()}
+    for package in ("xpuruntime", *packages):
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            if package == "xpuruntime":  # used from the source tree
+                versions[package] = _own()
+    return {
+        "gpu": gpu,
+        "versions": versions,
+        "command": " ".join(["python", *sys.argv]),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+    }
+
+
+def _own() -> str:
+    lines = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8").splitlines()
+    return next(x.split('"')[1] for x in lines if x.startswith("version = "))
+
+
+class Report:
+    """What a run found: ``failures`` (texts of checks that did not hold) and ``checks`` (figures with the limits that were set for them)."""
+
+    def __init__(self) -> None:
+        self.failures: list[str] = []
+        self.checks: list[dict[str, Any]] = []
+
+    def check(self, ok: Any, what: str) -> bool:
+        """Note a failure and go on: one visit to the machine says everything."""
+        print("  ok  " if ok else "  FAIL", what, flush=True)
+        if not ok:
+            self.failures.append(what)
+        return bool(ok)
+
+    def bound(
+        self, what: str, figure: Any, *, at_most: float | None = None, at_least: float | None = None, unit: str = "", required: bool = True
+    ) -> bool:  # fmt: skip
+        """A figure and its limit; without a limit ``figure`` is whether it holds. ``required``: missing it fails the run; a target that need
+        not be reached yet is only told.
+        """
+        if at_most is not None or at_least is not None:
+            number = math.nan if figure is None else float(figure)
+            holds = (at_most is None or number <= at_most) and (at_least is None or number >= at_least)
+        else:
+            holds = bool(figure)
+        limit = (
+            f"at most {at_most:g}"
+            if at_most is not None
+            else f"at least {at_least:g}"
+            if at_least is not None
+            else "yes"
+        )
+        row = {
+            "check": what,
+            "figure": figure,
+            "limit": limit,
+            "unit": unit,
+            "holds": holds,
+            "required": required,
+        }
+        self.checks.append(row)
+        told = f"{figure:.4g}" if isinstance(figure, float) else str(figure)
+        print(
+            "  ok  " if holds else "  FAIL" if required else "  not yet",
+            f"{what}: {told} {unit} ({limit})",
+            flush=True,
+        )
+        if required and not holds:
+            self.failures.append(f"{what}: {told} {unit}, {limit} was asked")
+        return holds
+
+
+def arguments(doc: str | None, parts: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """The options that every script has."""
+    parser = argparse.ArgumentParser(description=str(doc).split("\n", 1)[0])
+    if parts:
+        parser.add_argument(
+            "parts", nargs="*", metavar="PART", help=f"of {', '.join(parts)}; all without one"
+        )
+    parser.add_argument("--out", type=Path, metavar="FILE.json", help="where the result is written")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done, and touch no device")
+    return parser
+
+
+def called_us(work: Callable[[], Any], times: int, first: int = 20) -> float:
+    """Median microseconds of a call, by the host's clock, after ``first`` that are not counted."""
+    spent = []
+    for i in range(first + times):
+        begun = time.perf_counter()
+        work()
+        if i >= first:
+            spent.append(time.perf_counter() - begun)
+    return statistics.median(spent) * 1e6
+
+
+def queued_us(work: Callable[[], Any], each: int = 20, rounds: int = 9) -> float:
+    """Median microseconds of one of ``each`` queued in a row on PyTorch's stream, after a few that warm up."""
+    import torch
+
+    for _ in range(5):
+        work()
+    found = []
+    for _ in range(rounds):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        for _ in range(each):
+            work()
+        end.record()
+        end.synchronize()
+        found.append(begin.elapsed_time(end) / each * 1e3)
+    return statistics.median(found)
+
+
+def write(path: Path | None, document: Mapping[str, Any]) -> None:
+    """One JSON document; nothing without a path."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(document, indent=1, default=str) + "\n", encoding="utf-8")
+
+
+def run_parts(
+    doc: str | None,
+    parts: Mapping[str, Part],
+    *,
+    gpu: Callable[[], str],
+    packages: Sequence[str] = (),
+    given: Sequence[str] | None = None,
+    parser: argparse.ArgumentParser | None = None,
+    before: Callable[[argparse.Namespace], None] | None = None,
+) -> int:
+    """Run the parts asked for, one after another; a part that raises is a failure, and the next one runs. 1 when anything failed.
+
+    given:  the command line, ``sys.argv`` by default. parser: ``arguments(doc, parts)`` with more options. before: called once, before the first part.
+    """
+    asked = (parser or arguments(doc, tuple(parts))).parse_args(given)
+    unknown = [p for p in asked.parts if p not in parts]
+    if unknown:
+        raise SystemExit(f"no part {', '.join(unknown)}: there are {', '.join(parts)}")
+    chosen = list(asked.parts or parts)
+    if asked.dry_run:
+        for name in chosen:
+            print(f"  {name}: {str(parts[name].__doc__ or name).splitlines()[0]}")
+        return 0
+    if before is not None:
+        before(asked)
+    report, seconds = Report(), dict[str, float]()
+    found: dict[str, Any] = {"machine": machine(gpu(), *packages)}
+    for name in chosen:
+        print(f"-- {name}", flush=True)
+        started = time.perf_counter()
+        try:
+            found[name] = parts[name](report, asked)
+        except Exception as error:
+            traceback.print_exc()
+            found[name] = {"error": f"{type(error).__name__}: {error}"[:2000]}
+            report.check(False, f"{name}: {type(error).__name__}: {str(error)[:500]}")
+        seconds[name] = round(time.perf_counter() - started, 1)
+        print(f"   {seconds[name]} s", flush=True)
+        write(asked.out, found | {"checks": report.checks, "failures": report.failures, "seconds": seconds})
+    print(f"{len(report.failures)} failures")
+    return 1 if report.failures else 0

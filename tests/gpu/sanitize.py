@@ -1,0 +1,226 @@
+"""NVIDIA's compute-sanitizer over programs of our kernels: memcheck, racecheck, synccheck and initcheck, where the tool starts.
+
+    python tests/gpu/sanitize.py --out benchmarks/results/cuda_sanitizer.json [--seconds 120] [TOOL ...]
+
+The tool is looked for on PATH, in toolkits, and in the package nvidia-cuda-sanitizer-api. Where there is none, or it does not start in this container, that is
+what the result says. ``python tests/gpu/sanitize.py --inside`` is what runs under it: one program after another, each compared with the interpreter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gpu_report import Report, arguments, run_parts
+from small_net import compiled, feeds, right, weights
+from support.native import check
+
+import xpuruntime as xrt
+from xpuruntime import ir
+from xpuruntime.runtime import Executor
+
+TOOLS: Mapping[str, tuple[str, ...]] = {
+    "memcheck": ("--leak-check", "no", "--report-api-errors", "no"),
+    "racecheck": (),
+    "synccheck": (),
+    "initcheck": (),
+}
+"""The sanitizer's tools and what each is told."""
+_PLACES = ("/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer", "/opt/cuda/bin")
+_WRONG = 86
+_SUMMARY = re.compile(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard", re.IGNORECASE)
+
+
+def tool() -> str:
+    """compute-sanitizer's path; empty where there is none."""
+    packages = [
+        str(f) for p in sys.path for f in Path(p or ".").glob("nvidia/**/compute-sanitizer") if f.is_file()
+    ]
+    found = shutil.which("compute-sanitizer", path=os.pathsep.join([os.environ.get("PATH", ""), *_PLACES]))
+    return found or next(iter(packages), "")
+
+
+def graphs() -> Iterator[tuple[str, ir.Graph, dict[str, Any]]]:
+    """A program of each kind of kernel, of odd sizes, small enough for a tool that slows kernels down a hundred times."""
+    random = np.random.default_rng(0)
+
+    def one(name: str, op: str, *shapes: tuple[int, ...], dtype: str = "float32", **attrs: Any) -> Any:
+        b = ir.GraphBuilder(name.replace(" ", "_"))
+        kind = xrt.DType.of(dtype).numpy
+        given = {f"x{i}": random.standard_normal(s).astype(kind) for i, s in enumerate(shapes)}
+        names = [b.input(n, f"{dtype}{list(v.shape)}") for n, v in given.items()]
+        made = b.call(op, *names, **attrs)
+        b.output("y", made if isinstance(made, str) else made[0])
+        return f"{name} {dtype}", b.build(), given
+
+    for dtype in ("float32", "bfloat16"):
+        yield one("add", "add", (3, 5, 257), (257,), dtype=dtype)
+        yield one("softmax", "softmax", (7, 1025), dtype=dtype, dim=1)
+        yield one("softmax across", "softmax", (33, 19, 5), dtype=dtype, dim=1)
+        yield one(
+            "layer norm",
+            "layer_norm",
+            (9, 771),
+            (771,),
+            (771,),
+            dtype=dtype,
+            normalized_shape=(771,),
+            eps=1e-5,
+        )
+        yield one("rms norm", "rms_norm", (1, 1536), (1536,), dtype=dtype, normalized_shape=(1536,))
+        yield one("sum all", "sum", (61, 1031), dtype=dtype)
+        yield one("sum columns", "sum", (517, 33), dtype=dtype, dim=(0,))
+        yield one("argmax", "argmax", (5, 3001), dtype=dtype, dim=1)
+        yield one("transpose", "permute", (67, 129), dtype=dtype, dims=(1, 0))
+        yield one("heads", "permute", (2, 17, 3, 40), dtype=dtype, dims=(0, 2, 1, 3))
+        yield one("product", "matmul", (67, 129), (129, 70), dtype=dtype)
+        yield one("products", "matmul", (3, 20, 65), (3, 65, 24), dtype=dtype)
+        yield one("vector", "linear", (1, 1536), (333, 1536), dtype=dtype)
+        yield one("few rows", "linear", (5, 264), (130, 264), dtype=dtype)
+        yield one(
+            "attention",
+            "attention",
+            (1, 4, 70, 64),
+            (1, 2, 70, 64),
+            (1, 2, 70, 64),
+            dtype=dtype,
+            causal=True,
+        )
+        yield one("decode", "attention", (1, 4, 1, 64), (1, 2, 1030, 64), (1, 2, 1030, 64), dtype=dtype)
+        yield one(
+            "convolution", "convolution", (2, 5, 13, 11), (7, 5, 3, 3), dtype=dtype, stride=(2, 1), padding=(1, 1), dilation=(1, 1), groups=1,
+        )  # fmt: skip
+        yield one(
+            "max pool",
+            "max_pool",
+            (2, 3, 13, 11),
+            dtype=dtype,
+            kernel_size=(3, 3),
+            stride=(2, 2),
+            padding=(1, 1),
+            dilation=(1, 1),
+        )
+
+
+def inside() -> int:
+    """Each program beside the interpreter, then the small network thrice, so that its graph is captured and replayed. How many were wrong or refused."""
+    wrong = 0
+    for name, graph, given in graphs():
+        try:
+            check(graph, given, target="cuda")
+        except AssertionError as error:
+            wrong += 1
+            print(f"WRONG {name}: {str(error).splitlines()[0]}", flush=True)
+        except Exception as error:
+            wrong += 1
+            print(f"FAILED {name}: {type(error).__name__}: {str(error)[:300]}", flush=True)
+        else:
+            print(f"right {name}", flush=True)
+    executor = Executor(compiled("cuda"), "cuda:0")
+    executor.bind(weights())
+    outputs = [executor.run_arrays([feeds(i)["x"]])[0] for i in range(3)]
+    network = all(right(i, y) for i, y in enumerate(outputs))
+    print("right network" if network else "WRONG network", flush=True)
+    return wrong + (not network) + sum(map(decoded, ("float32", "bfloat16")))
+
+
+def decoded(dtype: str) -> bool:
+    """Whether a decoder's prompt and the tokens after it are wrong; where there is no transformers, nothing is run."""
+    if importlib.util.find_spec("transformers") is None:
+        print(f"no transformers: decoder {dtype} not run", flush=True)
+        return False
+    from xpuruntime.llm import Generator
+    from xpuruntime.testing.conformance.seeded.decoders import logits_of, prompt, reference
+
+    model = reference("qwen2", hidden_size=256, head_dim=64, num_attention_heads=4)
+    tokens = prompt(20)
+    want = logits_of(model, tokens)
+    with Generator(model, capacity=256, buckets=(16,), dtype=dtype, device="cuda:0") as ours:
+        rows = [np.array(ours.read(tokens[:13])[0], np.float64)]
+        rows += [np.array(ours.steps.step([t], [13 + i])[0], np.float64) for i, t in enumerate(tokens[13:])]
+    far = float(np.abs(np.array(rows) - want[12:]).max() / np.abs(want).max())
+    wrong = not far <= (1e-4 if dtype == "float32" else 0.15)
+    print(f"{'WRONG' if wrong else 'right'} decoder {dtype}: {far:.2g} from float32", flush=True)
+    return wrong
+
+
+def under(name: str, report: Report, asked: argparse.Namespace) -> Any:
+    """One tool over all programs."""
+    found = tool()
+    if not found:
+        report.bound(f"compute-sanitizer {name}", False, required=False)
+        return {"outcome": "did not start", "why": "no compute-sanitizer on this machine"}
+    log = Path(f"/tmp/sanitizer-{os.getpid()}-{name}.log")
+    command = [found, "--tool", name, *TOOLS[name], "--error-exitcode", str(_WRONG), "--log-file", str(log)]
+    command += [sys.executable, __file__, "--inside"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=asked.seconds, check=False)
+        code, said, late = done.returncode, done.stdout + done.stderr, False
+    except subprocess.TimeoutExpired as error:
+        code, late = -1, True
+        said = "".join(
+            t.decode(errors="replace") if isinstance(t, bytes) else t or ""
+            for t in (error.stdout, error.stderr)
+        )
+    told = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    log.unlink(missing_ok=True)
+    summary = [int(a or b) for a, b in _SUMMARY.findall(told)]
+    programs = [line for line in said.splitlines() if line.startswith(("right ", "WRONG ", "FAILED "))]
+    row = {
+        "tool": found,
+        "command": " ".join(command),
+        "programs": programs,
+        "errors": summary[-1] if summary else None,
+        "exit_code": code,
+        "log": told[-4000:],
+    }
+    if not programs or (not summary and not late):
+        report.bound(f"compute-sanitizer {name}", False, required=False)
+        return row | {"outcome": "did not start", "why": (told or said)[-1500:]}
+    clean = not sum(summary) and all(line.startswith("right ") for line in programs)
+    # The other two complain of what is no fault too: initcheck of padding that is read and not used.
+    asked_for = name in ("memcheck", "racecheck")
+    report.bound(f"compute-sanitizer {name}: programs without a complaint", clean, required=asked_for)
+    return row | {
+        "outcome": "ran out of time, without a complaint so far"
+        if late and clean
+        else "clean"
+        if clean
+        else "complaints"
+    }
+
+
+PARTS = {name: functools.partial(under, name) for name in TOOLS}
+for _part in PARTS.values():
+    _part.__doc__ = under.__doc__
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """1 when a tool complains or a program is wrong; a tool that does not start is told."""
+    parser = arguments(__doc__, tuple(PARTS))
+    parser.add_argument(
+        "--inside", action="store_true", help="run the programs in this process, without the tool"
+    )
+    parser.add_argument("--seconds", type=int, default=120, help="of each tool")
+    if parser.parse_args(given).inside:
+        return inside()
+    return run_parts(__doc__, PARTS, gpu=name_of, given=given, parser=parser)
+
+
+def name_of() -> str:
+    """The device's own name."""
+    return str(xrt.Device("cuda:0").backend.name)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,309 @@
+"""All that is proven and measured on a machine with an NVIDIA GPU, step by step; one table at the end says which checks hold.
+
+    scripts/test-gpu 1|2|3|4|5|6|7|8 [--results FOLDER]   a stage: build, then its steps, in under ten minutes
+    scripts/test-gpu --only kernels,models              those steps
+    python tests/gpu/stages.py --dry-run                   the plan, every script and argument of it tried without a device
+
+A step that fails or takes too long does not stop the next. Each writes its own file; ``stages-STAGE.json`` beside them has the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(HERE))
+
+from gpu_report import machine, write  # noqa: E402
+
+SHORTEST = 20.0
+"""Seconds below which a step does not begin."""
+WORKERS = 12
+"""Processes of a test run, and compilers of a suite."""
+PYTHON, PYTEST, SHELL = "python", "pytest", "shell"
+FILE = "{out}"
+"""Stands for the step's result file in a command."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing to run.
+
+    stage:   1 to 8; 0 for what runs only when it is named. seconds: after which it is ended.
+    command: of ``python`` a script of this folder and its arguments (``--out`` is added), of ``pytest`` its arguments, of ``shell`` a command line.
+    result:  file name of what it writes. check: the check that the step's success itself is (others are rows of its file).
+    """
+
+    name: str
+    stage: int
+    kind: str
+    command: tuple[str, ...]
+    seconds: int
+    result: str = ""
+    check: str = ""
+
+
+XPU = "python -m xpuruntime.cli"
+STEPS: tuple[Step, ...] = (
+    # 1: the core, the backend, sessions
+    Step("core-cpp", 1, SHELL, ("ctest --test-dir $XPU_GPU_FOLDER/cpp --output-on-failure -j 8",), 180, check="the C++ tests on this machine"),
+    Step("backend", 1, PYTHON, ("tests/gpu/cuda_backend.py",), 180, "cuda_backend.json", "the CUDA backend on the real driver"),
+    Step("sessions", 1, PYTHON, ("tests/gpu/cuda_sessions.py",), 150, "cuda_sessions.json", "sessions and saved programs on the device"),
+    Step("spec-examples", 1, PYTHON, ("tests/gpu/spec_examples.py",), 60, "cuda_spec_examples.json", "the CUDA snippets of the porting guide, names mapped only"),
+    # 2: kernels
+    Step("kernels", 2, PYTHON, ("benchmarks/cuda/heavy_kernels.py",), 200, "cuda_kernels.json", "heavy kernels right beside PyTorch, flash_v2's rate"),
+    Step("libraries", 2, PYTHON, ("benchmarks/cuda/libraries.py", "--limit", "65"), 150, "cuda_libraries.json", "library kernels and attention right beside PyTorch"),
+    Step("bandwidth", 2, PYTHON, ("benchmarks/cuda/bandwidth.py",), 100, "cuda_bandwidth.json", "elementwise at 88% and rows at 80% of the copy rate"),
+    Step("evidence", 2, PYTHON, ("tests/gpu/evidence.py",), 150, "cuda_evidence.json", "receipts: kernels that CUPTI saw, pinned algorithms, refusals, reports of kernels"),
+    # 3: whole models
+    Step("models", 3, PYTHON, ("benchmarks/cuda/models.py", "--compile"), 300, "cuda_models.json", "ResNets: right beside PyTorch, and how fast"),
+    Step("decoders", 3, PYTHON, ("benchmarks/cuda/decoders.py", "--compile"), 390, "cuda_decoders.json", "Qwen2.5-1.5B's sizes: near float64 through 64 forced steps, and how fast"),
+    # 4: suites
+    Step("conformance", 4, SHELL, (f"{XPU} conformance cuda:0 --suite nodes,kernels --jobs {WORKERS} --json > {FILE}",), 200, "cuda_conformance.json", "xpu conformance cuda: node cases, every kernel by name"),
+    Step("conformance-networks", 4, SHELL, (f"{XPU} conformance cuda:0 --suite networks --jobs {WORKERS} --json > {FILE}",), 300, "cuda_conformance_networks.json", "xpu conformance cuda: networks and decoders"),
+    # 5: users' kernels, several processes, memory
+    Step("user-kernels", 5, PYTHON, ("tests/gpu/user_kernels.py",), 150, "cuda_user_kernels.json", "kernels of users: CUDA C++, Triton, Python functions"),
+    Step("processes", 5, PYTHON, ("tests/gpu/processes.py",), 150, "cuda_processes.json", "two processes of eight threads: every output right"),
+    Step("memory", 5, PYTHON, ("tests/gpu/memory.py",), 150, "cuda_memory.json", "out of memory on purpose; memory flat over 10,000 runs"),
+    Step("dispatch", 5, PYTHON, ("benchmarks/cuda/dispatch.py",), 120, "cuda_dispatch.json", "single ops on PyTorch's tensors, what a call and a run add to their launches"),
+    # 6: the sanitizer
+    Step("sanitizer", 6, PYTHON, ("tests/gpu/sanitize.py", "--seconds", "125"), 530, "cuda_sanitizer.json", "compute-sanitizer over programs of every kind of kernel"),
+    # 7: the native tests
+    Step("native-tests", 7, PYTEST, ("tests/native", "tests/kernels", "--ignore=tests/kernels/cuda"), 530, "cuda_native_tests.json", "the native test suite on the device"),
+    # 8: PyTorch's samples
+    Step("conformance-ops", 8, SHELL, (f"{XPU} conformance cuda:0 --suite ops --jobs {WORKERS} --json > {FILE}",), 420, "cuda_conformance_ops.json", "xpu conformance cuda: PyTorch's samples of its ops"),
+    # by name only
+    Step("decoder-breakdown", 0, PYTHON, ("benchmarks/cuda/decoder_breakdown.py",), 300, "cuda_decoder_breakdown.json", "where a token's time goes, and with other cuts of its products"),
+    Step("decoder-sizes", 0, PYTHON, ("benchmarks/cuda/decoder_sizes.py",), 400, "cuda_decoder_sizes.json", "language models of other sizes: right beside PyTorch, and how fast a token is"),
+    Step("attention-sizes", 0, PYTHON, ("benchmarks/cuda/attention_sizes.py",), 90, "cuda_attention_sizes.json", "cuDNN's attention and ours right, and which is faster at which sizes"),
+    Step("depthwise", 0, PYTHON, ("benchmarks/cuda/depthwise.py",), 120, "cuda_depthwise.json", "depthwise convolutions right, and beside cuDNN and PyTorch"),
+    Step("third-party", 0, PYTHON, ("benchmarks/cuda/third_party.py",), 400, "cuda_third_party.json", "models of other families: right beside PyTorch, and how fast"),
+    Step("core-python", 0, PYTEST, ("tests/cpp", "tests/runtime", "tests/profiler"), 240, "core_python.json", "the core's Python tests"),
+    Step("cpu-tests", 0, SHELL, ("python -m pytest -q -p no:cacheprovider tests/compiler tests/kernels tests/codegen tests/runtime",), 540, check="the native engine's tests on this processor"),
+    Step("cpu-kernels", 0, SHELL, ("cd benchmarks && python kernels.py --dtype float32 bfloat16 --threads 1 2 --json " + FILE,), 540, "kernels_xeon.json", "our kernels beside oneDNN on this processor"),
+)  # fmt: skip
+"""In order of what a stage should know first."""
+STAGES = tuple(sorted({s.stage for s in STEPS} - {0}))
+
+
+def chosen(stage: int, only: Sequence[str]) -> list[Step]:
+    """The steps of a stage, or the named ones. Raises SystemExit for an unknown name."""
+    known = {s.name: s for s in STEPS}
+    missing = [n for n in only if n not in known]
+    if missing:
+        raise SystemExit(f"no step {', '.join(missing)}: there are {', '.join(known)}")
+    return [known[n] for n in only] if only else [s for s in STEPS if s.stage == stage]
+
+
+def line_of(step: Step, out: Path) -> list[str]:
+    """The command as a process takes it."""
+    if step.kind == PYTHON:
+        return [sys.executable, str(ROOT / step.command[0]), *step.command[1:], "--out", str(out)]
+    if step.kind == PYTEST:
+        return [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-v",
+            "--tb=short",
+            *(["-n", str(WORKERS), "--dist", "worksteal"] if importlib.util.find_spec("xdist") else []),
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:benchmark",  # pytest-benchmark, where it is installed, warns under xdist; nothing where it is not
+            f"--junitxml={out.with_suffix('.xml')}",
+            *step.command,
+        ]
+    return ["bash", "-c", step.command[0].replace(FILE, str(out)).replace("python ", f"{sys.executable} ")]
+
+
+def run(step: Step, results: Path, left: float) -> dict[str, Any]:
+    """What became of a step: ``holds``, ``does not hold``, ``out of time`` or ``not run``, and the rows of its file."""
+    out = results / (step.result or f"{step.name}.json")
+    limit = min(step.seconds, left)
+    row: dict[str, Any] = {"step": step.name, "check": step.check, "limit_s": round(limit), "rows": []}
+    if limit < SHORTEST:
+        return row | {"outcome": "not run", "seconds": 0.0}
+    print(f"\n== {step.name} (at most {limit:.0f} s): {step.check}", flush=True)
+    environment = os.environ | ({"XPU_TEST_DEVICE": "cuda:0"} if "tests/native" in step.command else {})
+    if step.kind != PYTHON:  # workers whose PyTorch has a thread for every core wait for each other
+        environment |= {"OMP_NUM_THREADS": str(max(2, (os.cpu_count() or 1) // WORKERS))}
+    out.unlink(missing_ok=True)
+    started = time.perf_counter()
+    # A group of its own, so that what it started ends with it.
+    process = subprocess.Popen(line_of(step, out), cwd=ROOT, env=environment, start_new_session=True)
+    try:
+        code = process.wait(limit)
+        outcome = "holds" if code == 0 else "does not hold"
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, 9)
+        process.wait()
+        outcome = "out of time"
+    if step.kind == PYTEST:
+        counted(out)
+    if step.kind == SHELL:
+        stamp(out, step)
+    return row | {
+        "outcome": outcome,
+        "seconds": round(time.perf_counter() - started, 1),
+        "rows": rows_of(out),
+    }
+
+
+def counted(out: Path) -> None:
+    """The counts of a test run, as JSON."""
+    report = out.with_suffix(".xml")
+    if not report.is_file():
+        return
+    suite = next(ET.parse(report).getroot().iter("testsuite"))
+    count = {k: int(suite.get(k, 0)) for k in ("tests", "failures", "errors", "skipped")}
+    failed = [
+        f"{c.get('classname')}.{c.get('name')}"
+        for c in suite.iter("testcase")
+        if c.find("failure") is not None or c.find("error") is not None
+    ]
+    write(out, {"machine": machine(gpu_name()), **count, "failed": failed})
+    report.unlink()
+
+
+def stamp(out: Path, step: Step) -> None:
+    """Say what a command's own document was made on."""
+    found = read(out)
+    if found and "machine" not in found:
+        write(out, {"machine": machine(gpu_name()) | {"command": step.command[0]}, **found})
+
+
+def read(out: Path) -> dict[str, Any]:
+    """A result file's document; empty where there is none."""
+    try:
+        found = json.loads(out.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def rows_of(out: Path) -> list[dict[str, Any]]:
+    """The ``checks`` of a result file."""
+    return list(read(out).get("checks", ()))
+
+
+def gpu_name() -> str:
+    """The first GPU, by the driver's own tool."""
+    asked = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(
+            asked, capture_output=True, text=True, timeout=20, check=True
+        ).stdout.splitlines()[0]
+    return "none"
+
+
+def table(done: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield a line per check: outcome, figure, limit, name."""
+    yield f"{'':14}  {'figure':>12}  {'limit':<18}  check"
+    for step in done:
+        yield f"{step['outcome']:14}  {step['seconds']:>10.1f} s  {'':18}  {step['check'] or step['step']}"
+        for row in step["rows"]:
+            word = "holds" if row["holds"] else "does not hold" if row.get("required", True) else "not yet"
+            figure = row["figure"]
+            told = f"{figure:.4g}" if isinstance(figure, float) else str(figure)
+            yield f"{word:14}  {told + ' ' + row['unit']:>12}  {row['limit']:<18}    {row['check']}"
+
+
+def dry_run(steps: Sequence[Step]) -> list[str]:
+    """Print the plan and try every script with its arguments; gives what is wrong with it."""
+    wrong = []
+    for step in steps:
+        print(
+            f"{step.stage or '-'}  {step.name:22} {step.seconds:4} s  {' '.join(line_of(step, Path(step.result or '-'))[1:])}"
+        )
+        if step.kind == PYTEST:
+            wrong += [
+                f"{step.name}: {p} is not there"
+                for p in step.command
+                if "/" in p and "=" not in p and not (ROOT / p).exists()
+            ]
+        if step.kind == SHELL:
+            done = subprocess.run(
+                ["bash", "-n", "-c", step.command[0]], capture_output=True, text=True, check=False
+            )
+            wrong += [f"{step.name}: {done.stderr}"] if done.returncode else []
+        if step.kind == PYTHON:
+            said = _tried(step)
+            wrong += [f"{step.name}: {said}"] if said else []
+    return wrong
+
+
+def _tried(step: Step) -> str:
+    """What is wrong with a script: it does not import here, or refuses its arguments."""
+    path, said = ROOT / step.command[0], io.StringIO()
+    if not path.is_file():
+        return f"there is no {path.name}"
+    spec = importlib.util.spec_from_file_location(f"gpu_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    before = list(sys.path)
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            code = module.main([*step.command[1:], "--out", os.devnull, "--dry-run"])
+    except SystemExit as error:
+        return f"refuses its arguments: {error} {said.getvalue()[-300:]}"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        sys.path[:] = before  # some scripts take their folder out
+    return "" if code == 0 else f"a dry run gives {code}: {said.getvalue()[-300:]}"
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """1 when a step did not hold."""
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n", 1)[0])
+    parser.add_argument(
+        "stage", nargs="?", type=int, choices=STAGES, help="which stage; all of them with --dry-run alone"
+    )
+    parser.add_argument(
+        "--results", type=Path, default=ROOT / "benchmarks" / "results", help="folder of the files"
+    )
+    parser.add_argument("--only", default="", metavar="A,B", help="these steps instead of a stage's")
+    parser.add_argument(
+        "--seconds", type=float, default=540.0, help="after which no further step begins or goes on"
+    )
+    parser.add_argument("--dry-run", action="store_true")
+    asked = parser.parse_args(given)
+    only = [n for n in asked.only.split(",") if n]
+    if asked.dry_run:
+        wrong = dry_run(chosen(asked.stage, only) if asked.stage or only else STEPS)
+        print("\n".join(["", *wrong]) if wrong else "every script and argument is there")
+        return 1 if wrong else 0
+    if not asked.stage and not only:
+        parser.error(f"name a stage ({', '.join(map(str, STAGES))}) or steps with --only")
+    begun, done = time.perf_counter(), list[dict[str, Any]]()
+    asked.results.mkdir(parents=True, exist_ok=True)
+    name = f"stages-{asked.stage or 'some'}.json"
+    for step in chosen(asked.stage, only):
+        done.append(run(step, asked.results.resolve(), asked.seconds - (time.perf_counter() - begun)))
+        write(asked.results / name, {"machine": machine(gpu_name()), "steps": done})
+    print("\n" + "\n".join(table(done)))
+    return 0 if all(s["outcome"] == "holds" for s in done) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""The scripts for machines with a GPU, as far as they go without one: imports, arguments, the plan, the table of checks."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+pytest.importorskip("torch")
+
+FOLDER = Path(__file__).resolve().parent
+
+
+@pytest.fixture
+def stages(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return importlib.import_module("stages")
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return importlib.import_module("gpu_report")
+
+
+def test_every_step_has_its_script_and_takes_its_arguments(
+    stages: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert stages.main(["--dry-run"]) == 0, capsys.readouterr().out
+    plan = capsys.readouterr().out
+    assert all(step.name in plan for step in stages.STEPS)
+
+
+def test_tests_run_without_a_plugin_that_warns_beside_xdist(stages: ModuleType, tmp_path: Path) -> None:
+    """pytest-benchmark, which images of vendors bring; turning off what is not installed is nothing to pytest."""
+    (step,) = [s for s in stages.STEPS if s.name == "native-tests"]
+    line = stages.line_of(step, tmp_path / "out.json")
+    assert "no:benchmark" in line[line.index("-p") :]
+
+
+def test_a_stage_is_under_ten_minutes(stages: ModuleType) -> None:
+    for stage in stages.STAGES:
+        assert sum(s.seconds for s in stages.STEPS if s.stage == stage) <= 700, (
+            "limits are longest times, not usual ones"
+        )
+    names = [s.name for s in stages.STEPS]
+    results = [s.result for s in stages.STEPS if s.result]
+    assert len(set(names)) == len(names)
+    assert len(set(results)) == len(results)
+
+
+def test_a_dry_run_sees_what_is_wrong(stages: ModuleType) -> None:
+    step = stages.Step
+    assert stages.dry_run([step("none", 1, stages.PYTHON, ("tests/gpu/no_such.py",), 9)]) == [
+        "none: there is no no_such.py"
+    ]
+    (said,) = stages.dry_run(
+        [step("arguments", 1, stages.PYTHON, ("tests/gpu/cuda_backend.py", "--no-such"), 9)]
+    )
+    assert "refuses its arguments" in said
+    (said,) = stages.dry_run([step("part", 1, stages.PYTHON, ("tests/gpu/cuda_backend.py", "no_part"), 9)])
+    assert "no part no_part" in said
+    assert stages.dry_run([step("tests", 1, stages.PYTEST, ("tests/no_such",), 9)])
+    assert stages.dry_run([step("shell", 1, stages.SHELL, ("if then",), 9)])
+
+
+def test_a_step_that_fails_or_hangs_does_not_stop_the_next(
+    stages: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = '{"checks": [{"check": "speed", "figure": 2.5, "limit": "at most 2", "unit": "ms", "holds": false, "required": true}]}'
+    step, shell = stages.Step, stages.SHELL
+    steps = (
+        step("good", 1, shell, ("true",), 60, check="something"),
+        step("bad", 1, shell, (f"echo '{row}' > {stages.FILE}; exit 3",), 60, "bad.json"),
+        step("slow", 1, shell, ("sleep 60 & sleep 60",), 21),
+        step("late", 1, shell, ("true",), 60),
+    )
+    monkeypatch.setattr(stages, "STEPS", steps)
+    monkeypatch.setattr(stages, "SHORTEST", 0.5)
+    assert stages.main(["1", "--results", str(tmp_path), "--seconds", "6"]) == 1
+    found = json.loads((tmp_path / "stages-1.json").read_text())["steps"]
+    assert [s["outcome"] for s in found] == ["holds", "does not hold", "out of time", "not run"]
+    told = capsys.readouterr().out
+    assert "does not hold" in told
+    assert "2.5 ms" in told
+    assert json.loads((tmp_path / "bad.json").read_text())["machine"]["command"].startswith("echo")
+
+
+def test_parts_go_on_after_a_failure_and_rows_have_limits(machine: ModuleType, tmp_path: Path) -> None:
+    def fails(report: object, asked: object) -> None:
+        raise ValueError("broken")
+
+    def measures(report: object, asked: object) -> dict[str, int]:
+        report.bound("fast", 0.4, at_most=0.5, unit="ms")
+        report.bound("faster", 0.4, at_most=0.3, unit="ms", required=False)
+        report.bound("share", None, at_least=0.8)
+        return {"rows": 1}
+
+    out = tmp_path / "out.json"
+    parts = {"fails": fails, "measures": measures}
+    assert machine.run_parts("A test.", parts, gpu=lambda: "none", given=["--out", str(out)]) == 1
+    found = json.loads(out.read_text())
+    assert found["fails"]["error"] == "ValueError: broken"
+    assert found["measures"] == {"rows": 1}
+    assert [r["holds"] for r in found["checks"]] == [True, False, False]
+    assert found["failures"] == ["fails: ValueError: broken", "share: None , at least 0.8 was asked"]
+    assert machine.run_parts("A test.", parts, gpu=sys.exit, given=["--dry-run"]) == 0, "no device is touched"
+    with pytest.raises(SystemExit, match="no part other"):
+        machine.run_parts("A test.", parts, gpu=lambda: "none", given=["other"])

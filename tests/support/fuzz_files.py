@@ -1,0 +1,240 @@
+"""Fuzz targets of the files next to a model: GGUF, ``config.json``, safetensors and arrays. Mutations depend on their seed alone."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import random
+import struct
+import tempfile
+import zipfile
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from xpuruntime.types import TensorSpec
+
+from .program_mutants import change_json
+
+__all__ = ["FILE_MUTATORS", "FILE_TARGETS", "file_seeds"]
+
+_CONFIG: Mapping[str, Any] = {
+    "model_type": "llama", "vocab_size": 8, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1,
+    "intermediate_size": 16, "rms_norm_eps": 1e-6, "max_position_embeddings": 64, "rope_theta": 10000.0, "eos_token_id": [1, 2],
+    "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                     "original_max_position_embeddings": 32},
+    "head_dim": 4, "tie_word_embeddings": True, "torch_dtype": "bfloat16", "hidden_act": "silu",
+}  # fmt: skip
+_SPECS = (TensorSpec.parse("float32[2, 3]", "x"), TensorSpec.parse("int64[n]", "n"))
+
+
+# ── targets ──
+
+
+def _in_a_file(name: str, data: bytes, read: Callable[[Path], object]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / name
+        path.write_bytes(data)
+        read(path)
+
+
+def _gguf(data: bytes) -> None:
+    """The header's check; and, where the package is installed, the reader and each of its arrays."""
+    from xpuruntime.llm.gguf_check import check_gguf
+
+    def read(path: Path) -> None:
+        check_gguf(path, "model")
+        if find_spec("gguf") is not None:
+            from xpuruntime.llm import open_checkpoint
+
+            checkpoint = open_checkpoint(path)
+            for name in checkpoint.arrays:
+                if checkpoint.arrays[name].shape != checkpoint.specs[name].shape:
+                    raise AssertionError(f"{name} has another shape than its spec")
+
+    _in_a_file("m.gguf", data, read)
+
+
+def _config(data: bytes) -> None:
+    from xpuruntime.llm.checkpoint import read_config
+
+    _in_a_file("config.json", data, lambda path: read_config(path).shapes())
+
+
+def _safetensors(data: bytes) -> None:
+    from xpuruntime.checkpoints import read_checkpoint
+
+    _in_a_file("m.safetensors", data, lambda path: [a.sum() for a in read_checkpoint(path).values()])
+
+
+def _npz(data: bytes) -> None:
+    """The files of ``xpu run --input``."""
+    from xpuruntime.workbench.inputs import Inputs
+
+    _in_a_file("x.npz", data, lambda path: Inputs((str(path),), seed=0).samples(_SPECS))
+
+
+FILE_TARGETS: Mapping[str, Callable[[bytes], None]] = MappingProxyType(
+    {"gguf": _gguf, "config": _config, "safetensors": _safetensors, "npz": _npz}
+)
+
+
+# ── seeds ──
+
+
+def file_seeds(target: str) -> list[bytes]:
+    """Small valid inputs of one of these targets."""
+    if target == "gguf":
+        return [_gguf_of("llama"), _gguf_of("qwen2")]
+    if target == "config":
+        plain = {k: v for k, v in _CONFIG.items() if k not in ("rope_scaling", "head_dim")}
+        return [json.dumps(c).encode() for c in (_CONFIG, {**plain, "model_type": "qwen2"})]
+    if target == "safetensors":
+        facts = {"w": ("F32", [2, 2], [0, 16]), "b": ("BF16", [0], [16, 16]), "i": ("I8", [3], [16, 19])}
+        header = {k: dict(zip(("dtype", "shape", "data_offsets"), f, strict=True)) for k, f in facts.items()}
+        return [_safetensors_of(h, bytes(19)) for h in (header, {"__metadata__": {"a": "b"}, **header})]
+    arrays: dict[str, Any] = {"x": np.ones((2, 3), np.float32), "n": np.arange(4)}
+    made = []
+    for save in (np.savez, np.savez_compressed):
+        file = io.BytesIO()
+        save(file, **arrays)
+        made.append(file.getvalue())
+    return made
+
+
+def _string(text: str) -> bytes:
+    return struct.pack("<Q", len(text)) + text.encode()
+
+
+def _gguf_of(family: str) -> bytes:
+    """A decoder of one layer, with a tokenizer."""
+    words = {"block_count": 1, "context_length": 64, "embedding_length": 8, "feed_forward_length": 16, "attention.head_count": 2,
+             "attention.head_count_kv": 1, "attention.key_length": 4}  # fmt: skip
+    texts = {"general.architecture": family, "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "smollm"}
+    layer = {"attn_norm": (8,), "attn_q": (8, 8), "attn_k": (8, 4), "attn_v": (8, 4), "attn_output": (8, 8), "ffn_norm": (8,),
+             "ffn_gate": (8, 16), "ffn_up": (8, 16), "ffn_down": (16, 8)}  # fmt: skip
+    tensors = {"token_embd.weight": (8, 8), "output_norm.weight": (8,)}
+    tensors |= {f"blk.0.{name}.weight": shape for name, shape in layer.items()}
+    if family == "qwen2":
+        tensors |= {f"blk.0.{n}.bias": (d,) for n, d in {"attn_q": 8, "attn_k": 4, "attn_v": 4}.items()}
+    pairs = [_string(f"{family}.{k}") + struct.pack("<II", 4, v) for k, v in words.items()]
+    pairs += [_string(k) + struct.pack("<I", 8) + _string(v) for k, v in texts.items()]
+    tokens = b"".join(_string(t) for t in "abcdefgh")
+    pairs.append(_string("tokenizer.ggml.tokens") + struct.pack("<IIQ", 9, 8, 8) + tokens)
+    pairs.append(_string("tokenizer.ggml.token_type") + struct.pack("<IIQ8i", 9, 5, 8, *[1] * 7, 3))
+    pairs.append(_string("tokenizer.ggml.merges") + struct.pack("<IIQ", 9, 8, 0))
+    pairs.append(_string("tokenizer.ggml.eos_token_id") + struct.pack("<II", 4, 7))
+    made = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(pairs)) + b"".join(pairs)
+    offset = 0
+    for name, shape in tensors.items():
+        made += _string(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, 0, offset)
+        offset += -(-4 * int(np.prod(shape)) // 32) * 32
+    return made + bytes(-len(made) % 32) + bytes(offset)
+
+
+def _safetensors_of(header: Any, data: bytes) -> bytes:
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+# ── mutations ──
+
+
+_NUMBERS = (
+    0,
+    1,
+    2,
+    3,
+    7,
+    8,
+    9,
+    16,
+    31,
+    32,
+    255,
+    2**16,
+    2**31 - 1,
+    2**31,
+    2**32 - 1,
+    2**40,
+    2**62,
+    2**63,
+    2**64 - 1,
+)
+
+
+def _mutate_gguf(data: bytes, seed: int) -> bytes:
+    """Numbers of the header replaced by others, at any place, and a file that is cut or goes on."""
+    draw, made = random.Random(seed), bytearray(data)
+    for _ in range(draw.randint(1, 4)):
+        at, size = draw.randrange(max(len(made) - 8, 1)), draw.choice((1, 4, 8))
+        made[at : at + size] = (draw.choice(_NUMBERS) & ((1 << 8 * size) - 1)).to_bytes(size, "little")
+    if draw.random() < 0.1:
+        del made[draw.randrange(len(made)) :]
+    return bytes(made)
+
+
+def _mutate_config(data: bytes, seed: int) -> bytes:
+    draw = random.Random(seed)
+    config = _json(data)
+    for _ in range(draw.randint(1, 3)):
+        change_json(config, draw)
+    return data if config is None else json.dumps(config).encode()
+
+
+def _mutate_safetensors(data: bytes, seed: int) -> bytes:
+    draw, length = random.Random(seed), int.from_bytes(data[:8], "little")
+    header = _json(data[8 : 8 + length])
+    for _ in range(draw.randint(1, 3)):
+        change_json(header, draw)
+    return data if header is None else _safetensors_of(header, data[8 + length :])
+
+
+def _json(data: bytes) -> Any:
+    try:
+        return copy.deepcopy(json.loads(data))
+    except (ValueError, RecursionError):
+        return None
+
+
+_TEXTS = (b"'<f4'", b"'|O'", b"'>i8'", b"'<U9'", b"'<f'", b"'|V0'", b"[('a', '<f4')]", b"(2, 3)", b"(-2, 3)", b"(4,)", b"(99999999999, 3)",
+          b"()", b"(2.5,)", b"True", b"None", b"[" * 20, b"{'a': 1}", b"x" * 5)  # fmt: skip
+
+
+def _mutate_npz(data: bytes, seed: int) -> bytes:
+    """An archive whose arrays say something else of themselves, or bytes of the archive changed."""
+    draw = random.Random(seed)
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            members = {m.filename: archive.read(m) for m in archive.infolist()}
+    except Exception:  # of a damaged archive
+        members = {}
+    made = bytearray(data)
+    if members and draw.random() < 0.7:
+        name = draw.choice(sorted(members))
+        array = bytearray(members[name])
+        at = draw.randrange(min(len(array), 80) + 1)
+        text = draw.choice(_TEXTS) if draw.random() < 0.7 else draw.randbytes(4)
+        array[at : at + (len(text) if draw.random() < 0.5 else draw.randrange(9))] = text
+        members[name] = bytes(array)
+        file = io.BytesIO()
+        with zipfile.ZipFile(file, "w", draw.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))) as archive:
+            for key, content in members.items():
+                archive.writestr(draw.choice((key, key, key, f"y{key}", f"{key}x")), content)
+        return file.getvalue()
+    for _ in range(draw.randint(1, 4)):
+        at = draw.randrange(len(made))
+        made[at : at + draw.choice((1, 2, 4))] = draw.choice(_NUMBERS).to_bytes(8, "little")[
+            : draw.choice((1, 2, 4))
+        ]
+    return bytes(made)
+
+
+FILE_MUTATORS: Mapping[str, Callable[[bytes, int], bytes]] = MappingProxyType(
+    {"gguf": _mutate_gguf, "config": _mutate_config, "safetensors": _mutate_safetensors, "npz": _mutate_npz}
+)

@@ -1,0 +1,233 @@
+"""What is fuzzed: readers of files that strangers write. Each takes bytes; anything raised but an XpuError is a crash.
+
+``MUTATORS`` change a file field by field, since random bytes are seldom a ModelProto and never a program with right digests. Mutations
+depend on their seed alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from xpuruntime.errors import XpuError
+
+from .fuzz_files import FILE_MUTATORS, FILE_TARGETS, file_seeds
+from .program_mutants import mutate_program
+
+__all__ = ["LIMIT_S", "MUTATORS", "TARGETS", "mutate_onnx", "run", "seeds"]
+
+LIMIT_S = 5
+"""A target that takes longer hangs."""
+
+
+def _onnx(data: bytes) -> None:
+    """The frontend, the laws of the IR on what it makes, and the writer."""
+    from xpuruntime.frontends.onnx import import_onnx
+    from xpuruntime.frontends.onnx_writer import to_onnx
+    from xpuruntime.ir import verify
+
+    graph, weights = import_onnx(data)
+    verify(graph)
+    to_onnx(graph, weights)
+
+
+def _ir_text(data: bytes) -> None:
+    from xpuruntime import ir
+
+    graph = ir.parse(data.decode("utf-8", "replace"))
+    if ir.parse(str(graph)) != graph:
+        raise AssertionError("text that was read prints as another graph")
+
+
+def _ir_json(data: bytes) -> None:
+    from xpuruntime import ir
+
+    try:
+        plain = json.loads(data)
+    except (ValueError, RecursionError):
+        return  # the file's reader refuses what is no JSON before a graph is looked for
+    graph = ir.from_json(plain)
+    if ir.from_json(graph.to_json()) != graph:
+        raise AssertionError("JSON that was read is written as another graph")
+
+
+def _policy(data: bytes) -> None:
+    from xpuruntime.policies.load import load_policy
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "p.yaml"
+        path.write_bytes(data)
+        load_policy(path)
+
+
+def _program(data: bytes) -> None:
+    """The reader; and what it lets through stays inside its buffers, makes its weights, and is written as it was read."""
+    from xpuruntime.program.program import CompiledProgram
+
+    program = CompiledProgram.from_bytes(data)
+    if CompiledProgram.from_bytes(program.to_bytes()) != program:
+        raise AssertionError("a program that was read is written as another one")
+    for entry in program.entries:
+        for plan in entry.plans:
+            _inside(plan)
+    _make_weights(program)
+
+
+def _inside(plan: Any) -> None:
+    """Each argument of each call lies in its memory, reckoned anew from the words of the contract."""
+    size = {b.name: b.size_bytes for b in plan.buffers if b.root == b.name}
+    for call in plan.calls:
+        for name in (*call.inputs, *call.outputs):
+            b = plan.buffer(name)
+            memory = plan.arena_bytes if b.kind == "scratch" else size[b.root]
+            if not 0 <= b.offset <= b.offset + (b.spec.size_bytes or 0) <= memory:
+                raise AssertionError(f"{name} lies outside its memory")
+
+
+def _make_weights(program: Any) -> None:
+    """Run the recipes over zeros, where they are small."""
+    import numpy as np
+
+    from xpuruntime.runtime.recipes import recipe_bytes, run_recipe
+
+    for recipe in program.recipes:
+        arrays = {w.name: w.spec for w in program.weights}
+        if recipe_bytes(recipe) + sum(s.size_bytes for s in arrays.values()) < 1 << 16:
+            made = run_recipe(recipe, {n: np.zeros(s.shape, s.dtype.numpy) for n, s in arrays.items()})
+            if made.nbytes != recipe_bytes(recipe):
+                raise AssertionError(f"recipe {recipe.name} makes {made.nbytes} bytes")
+
+
+TARGETS: Mapping[str, Callable[[bytes], None]] = MappingProxyType(
+    {
+        "onnx": _onnx,
+        "ir-text": _ir_text,
+        "ir-json": _ir_json,
+        "policy": _policy,
+        "program": _program,
+        **FILE_TARGETS,
+    }
+)
+
+
+def run(target: str, data: bytes) -> None:
+    """Feed one input. Raises whatever is not an XpuError."""
+    try:
+        TARGETS[target](data)
+    except XpuError:
+        return
+
+
+def seeds(target: str) -> list[bytes]:
+    """Small valid inputs to start from."""
+    if target in FILE_TARGETS:
+        return file_seeds(target)
+    if target == "policy":
+        builtin = Path(__file__).parents[1] / "policies" / "builtin"
+        return [p.read_bytes() for p in sorted(builtin.glob("*.yaml"))] + [
+            b"xpuruntime-policy: 1\nkernel:\n  rules:\n    - family: matmul\n      prefer: [cublasLt]\n",
+            b"engine: onnxruntime\nallow_fallback: [cpu]\nstrict: true\n",
+        ]
+    if target == "program":
+        from .random_programs import random_program
+
+        return [random_program(seed).to_bytes() for seed in range(12)]
+    from xpuruntime.testing.conformance.onnx_backend.suite import cases
+
+    names = ("test_add", "test_reshape_reordered_all_dims", "test_conv_with_strides_padding", "test_if", "test_loop11", "test_lstm_defaults",
+             "test_slice", "test_softmax_axis_0", "test_layer_normalization_2d_axis1_expanded", "test_resize_upsample_scales_nearest")  # fmt: skip
+    models = [c.model for c in cases("node") if c.name in names]
+    from .onnx_models import small_classifier
+
+    models.append(small_classifier())
+    if target == "onnx":
+        return [m.SerializeToString() for m in models]
+    from xpuruntime.frontends.onnx import load_onnx
+
+    graphs = [load_onnx(m) for m in models]
+    return [(str(g) if target == "ir-text" else json.dumps(g.to_json())).encode() for g in graphs]
+
+
+# ── models, field by field ──
+
+
+def mutate_onnx(data: bytes, seed: int) -> bytes:
+    """A model with a few fields changed, dropped, doubled or taken from elsewhere in it; other bytes stay as they are."""
+    import onnx
+
+    try:
+        model = onnx.ModelProto.FromString(data)
+    except Exception:  # DecodeError of whichever protobuf implementation is installed
+        return data
+    draw = random.Random(seed)
+    for _ in range(draw.randint(1, 4)):
+        with contextlib.suppress(ValueError):  # a number that the field's type does not hold
+            _change(model, draw)
+    made: bytes = model.SerializeToString()
+    return made
+
+
+def _change(message: Any, draw: random.Random) -> None:
+    """Walk down to a random field and change it."""
+    for _ in range(12):
+        fields = message.ListFields()
+        if not fields:
+            return
+        descriptor, value = draw.choice(fields)
+        many = not isinstance(value, int | float | str | bytes) and hasattr(value, "append")
+        if many and draw.random() < 0.25:
+            _change_list(value, draw)
+            return
+        inner = value[draw.randrange(len(value))] if many and len(value) else value
+        if hasattr(inner, "ListFields"):
+            message = inner
+            continue
+        if many:
+            value[draw.randrange(len(value))] = _other(inner, draw)
+        else:
+            setattr(message, descriptor.name, _other(inner, draw))
+        return
+
+
+def _change_list(items: Any, draw: random.Random) -> None:
+    at = draw.randrange(len(items)) if len(items) else 0
+    kind = draw.randrange(3)
+    if kind == 0 and len(items):
+        del items[at]
+    elif kind == 1 and len(items):
+        items.append(items[at])
+    elif len(items):
+        items.append(items[at]) if not hasattr(items[at], "CopyFrom") else items.add().CopyFrom(items[at])
+
+
+_NUMBERS = (0, 1, -1, 2, 3, 7, 13, 16, 64, 127, 2**31 - 1, -(2**31), 2**31, 2**62, -(2**63), 2**63 - 1)
+
+
+def _other(value: Any, draw: random.Random) -> Any:
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        number = draw.choice(_NUMBERS) if draw.random() < 0.6 else value + draw.randint(-3, 3)
+        return number if -(2**31) <= number < 2**31 or abs(value) > 2**31 or draw.random() < 0.3 else 1
+    if isinstance(value, float):
+        return draw.choice((0.0, -1.0, 1e30, -1e-30, float("nan"), float("inf"), 0.5))
+    if isinstance(value, str):
+        return draw.choice(
+            ("", value[::-1], value + "x", "x", "Loop", "If", "Add", "ai.onnx", "NOTSET", "a/b\0", "...")
+        )
+    spot = draw.randrange(len(value) + 1)
+    return draw.choice(
+        (b"", value[:spot], value + b"\xff", value[:spot] + bytes([draw.randrange(256)]) + value[spot + 1 :])
+    )
+
+
+MUTATORS: Mapping[str, Callable[[bytes, int], bytes]] = MappingProxyType(
+    {"onnx": mutate_onnx, "program": mutate_program, **FILE_MUTATORS}
+)
+"""Bytes and a seed to other bytes, for targets whose files have structure."""

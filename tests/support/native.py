@@ -1,0 +1,145 @@
+"""Judging the native engine: compile a graph, run it, compare with the interpreter.
+
+    check(graph, {"x": x})                                 all passes, this machine's best instruction set
+    check(graph, feeds, passes="none", target="cpu:x86-64-v3", kernels={"conv": "naive"}, split=7)
+
+``split`` spreads every call over that many threads, however small: results may not depend on how work is spread. Where a device was named
+(``device_under_test``), it stands for every processor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import replace
+from typing import Any
+from unittest import SkipTest
+
+import numpy as np
+
+from xpuruntime.codegen.target import CodegenTarget
+from xpuruntime.compiler import compile as compile_graph
+from xpuruntime.errors import KernelUnavailable
+from xpuruntime.ir import Graph, bind, interp
+from xpuruntime.kernels.catalogue import kernels as catalogue
+from xpuruntime.numerics import compare, tolerance_for
+from xpuruntime.policies import KernelPolicy
+from xpuruntime.program.program import CompiledProgram
+from xpuruntime.program.validate import validate
+from xpuruntime.protocols import Array
+from xpuruntime.runtime import Executor
+from xpuruntime.testing.conformance.native_batch import why_refused
+from xpuruntime.types import DType
+
+from .device_under_test import device_of, named, target_of
+
+__all__ = ["check", "compile_native", "run_native"]
+
+_PASSES: Mapping[str, int] = {"none": 0, "all": 3}
+
+
+def compile_native(
+    graph: Graph,
+    feeds: Mapping[str, Array],
+    *,
+    passes: str | int | Sequence[str] = "all",
+    target: str | CodegenTarget = "cpu",
+    kernels: Mapping[str, str] | None = None,
+    policy: Any = None,
+) -> CompiledProgram:
+    """The program of a graph for the shapes of the feeds, held to every rule of programs. ``kernels``: preferred kernel by op family."""
+    shapes = bind(graph.input_specs, {n: np.shape(a) for n, a in feeds.items()})
+    chosen = _PASSES[passes] if isinstance(passes, str) else passes
+    preferences: dict[str, Any] = dict(kernels or {})
+    demands = policy if policy is not None else KernelPolicy(**preferences)
+    sizes = {k: int(v) for k, v in shapes.items()}
+    _only_where_it_is(kernels)
+    try:
+        program = compile_graph(graph, target=target_of(target), policy=demands, shapes=sizes, passes=chosen)
+    except KernelUnavailable as error:
+        if named() is None:
+            raise
+        raise SkipTest(f"no kernel there: {why_refused(error)}") from error
+    validate(program, f"program {program.name!r}", "The compiler broke a rule of programs.")
+    return program
+
+
+def _only_where_it_is(kernels: Mapping[str, str] | None) -> None:
+    """Skip what is about a kernel that the named device has none of. Raises SkipTest."""
+    there = named()
+    if there is None or there.target is None:
+        return
+    words = {k.name.partition("/")[2] for k in catalogue(there.target.kind)}
+    for word in (kernels or {}).values():
+        if word not in words:
+            raise SkipTest(f"{there.name} has no kernel {word}")
+
+
+def run_native(
+    graph: Graph,
+    feeds: Mapping[str, Array],
+    *,
+    weights: Mapping[str, Array] | None = None,
+    states: MutableMapping[str, Array] | None = None,
+    threads: int = 1,
+    split: int | None = None,
+    **options: Any,
+) -> dict[str, Array]:
+    """Outputs by name. ``states`` as in ``interp.run``: read before, updated after. Other options as ``compile_native``."""
+    program = compile_native(graph, feeds, **options)
+    if split is not None:
+        program, threads = _spread(program), split
+    executor = Executor(program, device_of(program), threads=threads)
+    try:
+        executor.bind(dict(weights or {}))
+        for name in executor.states:
+            if states is not None and name in states:
+                executor.states.write(name, states[name])
+        outputs = executor.run_arrays([np.asarray(feeds[s.name], order="C") for s in program.input_specs])
+        if states is not None:
+            states.update({name: executor.states[name].to_numpy() for name in executor.states})
+        return dict(zip([s.name for s in program.output_specs], outputs, strict=True))
+    finally:
+        executor.close()
+
+
+def check(
+    graph: Graph,
+    feeds: Mapping[str, Array],
+    *,
+    weights: Mapping[str, Array] | None = None,
+    states: Mapping[str, Array] | None = None,
+    tolerance: float | None = None,
+    **options: Any,
+) -> dict[str, Array]:
+    """Run natively and compare every output, and every state, with the interpreter; gives the outputs.
+
+    tolerance: largest max|d|/max|ref|; by default 1e-5 in float32, 1e-12 in float64, that of ``numerics`` in lower precisions, and
+               equality for integers. Raises AssertionError.
+    """
+    ours, theirs = dict(states or {}), dict(states or {})
+    got = run_native(graph, feeds, weights=weights, states=ours, **options)
+    want = interp.run(graph, feeds, weights=weights, states=theirs)
+    pairs = [(n, got[n], want[n]) for n in want] + [(n, ours[n], theirs[n]) for n in theirs]
+    for name, a, b in pairs:
+        dtype = DType.of(b.dtype)
+        assert a.dtype == b.dtype, f"{name}: {a.dtype}, wanted {b.dtype}"
+        limit = _LIMITS.get(dtype, tolerance_for(dtype)) if tolerance is None else tolerance
+        verdict = compare(name, a, b, limit)
+        assert verdict.ok, (
+            f"{verdict.reason} (max|d|/max|ref| {verdict.max_rel:.3g}, limit {limit:.3g})\n{graph}"
+        )
+    return got
+
+
+_LIMITS: Mapping[DType, float] = {DType.FLOAT64: 1e-12, DType.FLOAT32: 1e-5}
+
+
+def _spread(program: CompiledProgram) -> CompiledProgram:
+    """The program with no call too small to be shared out."""
+    entries = tuple(
+        replace(
+            e, plans=tuple(replace(p, calls=tuple(replace(c, grain=1) for c in p.calls)) for p in e.plans)
+        )
+        for e in program.entries
+    )
+    return replace(program, entries=entries)
