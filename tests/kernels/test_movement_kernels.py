@@ -131,6 +131,6 @@ def test_what_cannot_move_says_why() -> None:
     c.add("pad", c.array(2, 3, dtype="complex128"), pads=[1, 0, 0, 0], value=1)
     c.add("as_strided", np.arange(6, dtype=np.float32), size=[4], stride=[2], offset=0)
     assert [reason for _, reason in check_cases(c)] == [
-        "complex128 is padded with zeros only",
-        "as_strided reads within dense operands only",
+        "complex128 can only be padded with zeros",
+        "as_strided needs a dense operand and indices within it",
     ]

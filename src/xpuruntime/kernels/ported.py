@@ -29,7 +29,7 @@ class Ported(Kernel):
         self.name, self.ops = f"{method}/ported", ops
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Yes where the target names a kernel and every value is dense."""
+        """Return yes where the target names a kernel and every value is dense."""
         specs = [*(o.spec for o in call.tensors), *call.outputs]
         for spec in specs:
             if not spec.is_static or not spec.is_dense:
@@ -43,7 +43,7 @@ class Ported(Kernel):
         return Support.yes()
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """One stage: the target's file, called for every element of the results."""
+        """Return one stage: the target's file, called for every element of the results."""
         entry, file = self._kernel(call, target)
         tensors = [i for i, o in enumerate(call.inputs) if isinstance(o, Operand)]
         places = {i: n for n, i in enumerate(tensors)}
@@ -94,7 +94,7 @@ def _shape(spec: TensorSpec) -> tuple[int, ...]:
 
 
 def _plain(value: Any) -> Any:
-    """An attribute as JSON has it."""
+    """Return an attribute as JSON has it."""
     if isinstance(value, DType):
         return value.value
     if isinstance(value, list | tuple):

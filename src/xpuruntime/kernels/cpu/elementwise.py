@@ -30,7 +30,7 @@ def lanes_for(target: CodegenTarget, dtypes: Sequence[DType]) -> int:
 
 
 def declared(names: Sequence[tuple[str, DType]], outputs: int) -> list[str]:
-    """Lines that give the arguments their types; the last ``outputs`` are written."""
+    """Return lines that give the arguments their types; the last ``outputs`` are written."""
     lines = []
     for at, (name, dtype) in enumerate(names):
         const = "" if at >= len(names) - outputs else "const "
@@ -53,7 +53,7 @@ class _Loops:
 def lower_pointwise(
     call: NodeCall, made: Plan, outputs: Sequence[tuple[int, ...]], target: CodegenTarget
 ) -> Lowered:
-    """A plan without reductions: one stage. ``outputs``: strides along the space."""
+    """Return a plan without reductions: one stage. ``outputs``: strides along the space."""
     strides = {i.name: i.strides for i in made.inputs} | {f"y{i}": s for i, s in enumerate(outputs)}
     order = sorted(range(len(made.space)), key=lambda d: -outputs[0][d])
     loops = nest(made.space, strides, order)
@@ -64,7 +64,7 @@ def lower_pointwise(
 
 
 def _levels(loops: _Loops) -> set[str]:
-    """Names that change along the inner loop."""
+    """Return names that change along the inner loop."""
     moving = {i.name for i in loops.plan.inputs if loops.nest.strides[i.name][-1] != 0}
     for operation in loops.plan.operations:
         if any(o in moving for o in operation.operands if isinstance(o, str)):
@@ -146,7 +146,7 @@ def _text(loops: _Loops, head: list[str], rows: list[str], outside: list[str], i
 
 
 def function_text(call: NodeCall, lanes: int, head: Sequence[str], body: Sequence[str]) -> str:
-    """The whole function: what it computes, its lanes, its arguments, its body."""
+    """Return the whole function: what it computes, its lanes, its arguments, its body."""
     lines = [
         f"// {signature(call)}",
         'extern "C" void KERNEL(void *const *args, const void *, int64_t begin, int64_t end, void *scratch) {',

@@ -31,7 +31,7 @@ _CONV = ("convolution", "fused_convolution")
 
 @functools.cache
 def installed() -> bool:
-    """Whether the library's package is here, or a path in the environment names it. Loads nothing."""
+    """Return whether the library's package is here, or a path in the environment names it. Loads nothing."""
     if env.get_path("XPU_LIBONEDNN") is not None or (Path(sys.prefix) / "lib" / "libdnnl.so.3").exists():
         return True
     try:
@@ -50,7 +50,7 @@ class OneDnn(Kernel):
     ops: tuple[str, ...]
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """float32 and bfloat16; weights dense; the library installed."""
+        """Return yes for float32 and bfloat16; weights dense; the library installed."""
         refused = _refused(call, target)
         if refused is not None:
             return refused
@@ -61,7 +61,7 @@ class OneDnn(Kernel):
         return Support.yes()
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """One call of the library, which divides its work by itself."""
+        """Return one call of the library, which divides its work by itself."""
         options = _conv_options(call) if self.word == "convolution" else _matmul_options(call)
         present = [i for i in range(len(call.inputs)) if call.optional(i) is not None]
         flops = _flops(call)
@@ -117,7 +117,7 @@ def _matmul_refused(call: NodeCall) -> Support | None:
 def _conv_refused(call: NodeCall) -> Support | None:
     x, weight = call.tensor(0).spec, call.tensor(1).spec
     if call.attrs["transposed"]:
-        return Support.no(Reason.NOT_IMPLEMENTED, "transposed convolutions by oneDNN")
+        return Support.no(Reason.NOT_IMPLEMENTED, "transposed convolutions are not supported")
     if not 3 <= x.rank <= 5:
         return Support.no(Reason.SHAPE_UNSUPPORTED, f"convolves 1 to 3 dims, not {x.rank - 2}")
     if not weight.is_dense:

@@ -17,13 +17,13 @@ from ..spec.conv_shape import C_TYPES
 from ..spec.pool import OPS, pool_shape, supported
 from .abi import function, isa_of
 
-__all__ = ["KERNELS", "Generated"]  # fmt: skip
+__all__ = ["KERNELS", "CpuPool"]  # fmt: skip
 
 _GRAIN_BYTES = 1 << 16
 """Operands that are worth a thread of their own: they take some microseconds to read."""
 
 
-class Generated(Kernel):
+class CpuPool(Kernel):
     """Windows that are clipped to the input, vectors over channels where these lie side by side."""
 
     name: str = "pool/generated"
@@ -34,7 +34,7 @@ class Generated(Kernel):
         return supported(call)
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """One stage."""
+        """Return one stage."""
         double = call.outputs[0].dtype is DType.FLOAT64
         return Lowered(
             (_stage(call, target),),
@@ -80,4 +80,4 @@ def _stage(call: NodeCall, target: CodegenTarget) -> Stage:
     )
 
 
-KERNELS: tuple[Kernel, ...] = (Generated(),)
+KERNELS: tuple[Kernel, ...] = (CpuPool(),)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...codegen.target import CodegenTarget
 from ...decisions import Support
 from ..kernel import Kernel, Lowered, NodeCall
-from ..portable.rnn import Recurrent, activation_names
+from ..portable.rnn import PortableRecurrent, activation_names
 from .rnn_packed import lower_packed
 from .tasks import LoopedTasks
 
@@ -15,11 +15,11 @@ __all__ = ["KERNELS", "CpuRecurrent"]
 class CpuRecurrent(Kernel):
     """RNN, GRU and LSTM."""
 
-    name = Recurrent.name
-    ops = Recurrent.ops
+    name = PortableRecurrent.name
+    ops = PortableRecurrent.ops
 
     def __init__(self) -> None:
-        self._plain = LoopedTasks(Recurrent())
+        self._plain = LoopedTasks(PortableRecurrent())
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
         """Return yes for floats, dense values and ONNX's activations."""

@@ -35,7 +35,7 @@ _MOST_ROWS, _MOST_SAMPLES = 4, 8
 
 
 def lower_packed(call: NodeCall, names: Sequence[str], target: CodegenTarget) -> Lowered | None:
-    """The two stages; None where this is not for the node."""
+    """Return the two stages; None where this is not for the node."""
     isa = isa_of(target)
     if not isa.vector_bytes or not _fits(call, names):
         return None
@@ -111,7 +111,7 @@ def _interleaved(cut: tuple[int, ...], size: int, dtype: DType, *, panels: bool)
 
 
 def _given(call: NodeCall, target: CodegenTarget, columns: int, cut: tuple[int, ...]) -> Lowered:
-    """The product of all inputs with the weights of all gates, plus biases, into ``temp0``."""
+    """Return the product of all inputs with the weights of all gates, plus biases, into ``temp0``."""
     x, dtype = call.tensor(0), call.tensor(0).spec.dtype
     rows, size = math.prod(sizes(x.spec)[:2]), sizes(x.spec)[2]
     weight = Operand("w", TensorSpec((columns, size), dtype), True)
@@ -133,7 +133,7 @@ def _given(call: NodeCall, target: CodegenTarget, columns: int, cut: tuple[int, 
 
 
 def _split_biases(cut: tuple[int, ...]) -> list[RecipeStep]:
-    """The steps to both biases [directions, 2, gates, blocks, lanes]."""
+    """Return the steps to both biases [directions, 2, gates, blocks, lanes]."""
     d, g, h, blocks, lanes = cut
     return [
         RecipeStep("reshape", ("%in",), {"shape": [d, 2, g, h]}),
@@ -143,7 +143,7 @@ def _split_biases(cut: tuple[int, ...]) -> list[RecipeStep]:
 
 
 def _biases(call: NodeCall, cut: tuple[int, ...], dtype: DType) -> Packed:
-    """The sum of both biases in the columns' order; of a GRU's last gate only the input's."""
+    """Return the sum of both biases in the columns' order; of a GRU's last gate only the input's."""
     d, g, _, blocks, lanes = cut
     steps = _split_biases(cut)
     if call.op == "gru":
@@ -163,7 +163,7 @@ def _biases(call: NodeCall, cut: tuple[int, ...], dtype: DType) -> Packed:
 
 
 def _last_bias(call: NodeCall, cut: tuple[int, ...]) -> Packed:
-    """The state's bias of the last gate, [directions, blocks, lanes]."""
+    """Return the state's bias of the last gate, [directions, blocks, lanes]."""
     d, g, _, blocks, lanes = cut
     steps = (
         *_split_biases(cut),
@@ -175,7 +175,7 @@ def _last_bias(call: NodeCall, cut: tuple[int, ...]) -> Packed:
 
 
 def _text(call: NodeCall, names: Sequence[str], numbers: tuple[int, ...]) -> tuple[str, tuple[str, ...]]:
-    """The function of the steps, and its arguments."""
+    """Return the function of the steps, and its arguments."""
     batch, length, directions, blocks, samples, rows, unroll = numbers
     kind = storage(call.tensor(0).spec.dtype)
     hidden, first = call.attrs["hidden_size"], call.attrs["batch_first"]

@@ -30,7 +30,7 @@ class CpuRopeAppend(RopeAppend):
         super().__init__(moves_stage)
 
     def turns(self, call: NodeCall, target: CodegenTarget) -> Stage:
-        """The stage that turns and writes."""
+        """Return the stage that turns and writes."""
         q, k = call.tensor(0).spec, call.tensor(1).spec
         (batch, heads, length, d), kv = sizes(q), sizes(k)[1]
         inputs = [0, 1, 2, 3, 4, PLACES, *([POSITIONS] if call.optional(POSITIONS) else [])]

@@ -62,7 +62,7 @@ class Recurrent(Kernel):
     ops: tuple[str, ...] = ("rnn", "gru", "lstm")
 
     def __init__(self) -> None:
-        self._other = ThreadedTasks(rnn.Recurrent())
+        self._other = ThreadedTasks(rnn.PortableRecurrent())
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
         """What the CPU's kernel computes."""

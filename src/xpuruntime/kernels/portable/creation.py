@@ -57,7 +57,7 @@ def _eye(call: NodeCall) -> TaskText:
 
 
 def _one_hot(call: NodeCall) -> TaskText:
-    """A place counts from the end where it is negative; one outside gives all off."""
+    """Return a place counts from the end where it is negative; one outside gives all off."""
     at, values, y = whole(call, 0), whole(call, 1), result(call)
     dim, depth = call.attrs["dim"], y.shape[call.attrs["dim"]]
     names = [f"i{d}" for d in range(len(y.shape))]
@@ -92,7 +92,7 @@ def _draws(call: NodeCall) -> Support | None:
         return computes(dtypes=NUMBERS | {DType.BOOL})(call)
     return Support.no(
         Reason.NOT_IMPLEMENTED,
-        f"{call.op} draws at random; no generated kernel has a generator",
+        f"{call.op} draws random numbers; generated kernels have no random number generator",
         do="Draw outside the model, or run it on another engine.",
     )
 

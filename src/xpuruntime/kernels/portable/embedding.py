@@ -73,10 +73,10 @@ def _bag_why_not(call: NodeCall) -> Support | None:
     return first(
         computes(0, 3, dtypes=FLOATS)(call),
         computes(1, 2, dtypes=INTEGERS)(call),
-        Support.no(Reason.SHAPE_UNSUPPORTED, "indices in bags have one dim")
+        Support.no(Reason.SHAPE_UNSUPPORTED, "embedding_bag takes indices and offsets of one dim")
         if call.tensor(1).spec.rank != 1 or call.tensor(2).spec.rank != 1
         else None,
-        Support.no(Reason.NOT_IMPLEMENTED, "the indices of maxima")
+        Support.no(Reason.NOT_IMPLEMENTED, "indices of maxima are not implemented")
         if call.attrs["mode"] == "max" and len(call.outputs) > 3
         else None,
     )

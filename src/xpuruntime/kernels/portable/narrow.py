@@ -24,18 +24,18 @@ EIGHT_BITS = frozenset(d for d in DType if d.value.startswith("float8"))
 
 
 def values_table(dtype: DType, name: str) -> str:
-    """The value of every code, as a table in C."""
+    """Return the value of every code, as a table in C."""
     values = np.arange(256, dtype=np.uint8).view(dtype.numpy).astype(np.float64).tolist()
     return f"static const double {name}[] = {{{', '.join(number(v) for v in values)}}};"
 
 
 def decoded(dtype: DType, where: str, name: str) -> str:
-    """The value at an address as a double: of a float8 by its table, else by the prelude."""
+    """Return the value at an address as a double: of a float8 by its table, else by the prelude."""
     return f"{name}[*({where})]" if dtype in EIGHT_BITS else f"(double)load<1>({where})"
 
 
 def encoder(dtype: DType, saturate: bool, round_mode: str | None = None) -> list[str]:
-    """Lines that define ``encode``: a double to the code of a float8."""
+    """Return lines that define ``encode``: a double to the code of a float8."""
     if dtype is DType.FLOAT8_E8M0FNU:
         return _exponent(round_mode or "up", saturate)
     every = np.arange(256, dtype=np.uint8).view(dtype.numpy).astype(np.float64)

@@ -14,7 +14,7 @@ __all__ = ["KERNELS"]
 
 
 def _across_channels(call: NodeCall) -> TaskText:
-    """One element a task: its value over a power of the squares of the channels around it."""
+    """Return one element a task: its value over a power of the squares of the channels around it."""
     x, y = whole(call, 0), result(call)
     kind = compute_type(call.tensor(0).spec.dtype, "1")
     size, alpha, beta, k = (call.attrs[a] for a in ("size", "alpha", "beta", "k"))

@@ -52,7 +52,7 @@ def _einsum(call: NodeCall) -> TaskText:
 
 
 def _quantized(call: NodeCall, positions: Sequence[int | None]) -> tuple[list[str], int, dict[str, str]]:
-    """Lines that sum one element's products of (x - zero) exactly in int64, the number of tasks, and the element's places.
+    """Return lines that sum one element's products of (x - zero) exactly in int64, the number of tasks, and the element's places.
 
     positions: of x, other, x's zero points and other's.
     """
@@ -67,7 +67,7 @@ def _quantized(call: NodeCall, positions: Sequence[int | None]) -> tuple[list[st
     m, n = a_shape[-2] if rows else 1, b_shape[-1] if columns else 1
 
     def over(shape: Sequence[int], steps: Sequence[int]) -> list[int]:
-        """Strides over the batch."""
+        """Return strides over the batch."""
         own = [0 if d == 1 else s for d, s in zip(shape, steps, strict=True)]
         return [0] * (lead - len(own)) + own
 
@@ -97,7 +97,7 @@ def _quantized(call: NodeCall, positions: Sequence[int | None]) -> tuple[list[st
 
 
 def _spread(call: NodeCall, position: int | None, side: str, whole: Sequence[int], rows: bool) -> str:
-    """The place of a scale or zero point for an element: a vector counts rows (of x) or columns; other shapes broadcast."""
+    """Return the place of a scale or zero point for an element: a vector counts rows (of x) or columns; other shapes broadcast."""
     assert position is not None
     spec = call.tensor(position).spec
     shape, steps = sizes(spec), spec.physical.strides
@@ -108,7 +108,7 @@ def _spread(call: NodeCall, position: int | None, side: str, whole: Sequence[int
 
 
 def _matmul_integer(call: NodeCall) -> TaskText:
-    """Sums modulo 2^32."""
+    """Return sums modulo 2^32."""
     lines, tasks, _ = _quantized(call, (0, 1, 2, 3))
     return TaskText([*lines, "out0[task] = (int32_t)sum;"], tasks, per=max(1, sizes(call.tensor(0).spec)[-1]))
 
@@ -139,7 +139,7 @@ def _qlinear_matmul(call: NodeCall) -> TaskText:
 
 
 def _whole(call: NodeCall) -> tuple[int, ...]:
-    """The result's dims with a row and a column dim, whichever vectors the operands are."""
+    """Return the result's dims with a row and a column dim, whichever vectors the operands are."""
     a, b, y = sizes(call.tensor(0).spec), sizes(call.tensor(3).spec), list(sizes(call.outputs[0]))
     if len(b) == 1:
         y.append(1)
@@ -151,7 +151,7 @@ def _whole(call: NodeCall) -> tuple[int, ...]:
 def _dense_result(call: NodeCall) -> Support | None:
     if call.outputs[0].is_dense:
         return None
-    return Support.no(Reason.SHAPE_UNSUPPORTED, "writes dense results only")
+    return Support.no(Reason.SHAPE_UNSUPPORTED, "the result must be dense")
 
 
 def _qlinear_why_not(call: NodeCall) -> Support | None:

@@ -18,7 +18,7 @@ __all__ = ["KERNELS"]
 
 
 def _spread(call: NodeCall, position: int, shape: tuple[int, ...], axis: int, block: int = 0) -> str:
-    """The address of a scale (or zero point): one value, one per place along axis, or one per block of it."""
+    """Return the address of a scale (or zero point): one value, one per place along axis, or one per block of it."""
     scale = whole(call, position)
     names = [f"i{d}" for d in range(len(shape))]
     if block:
@@ -36,7 +36,7 @@ def _broadcast(box: Place, shape: tuple[int, ...]) -> Place:
 
 
 def _zero(call: NodeCall, axis: int, block: int, shape: tuple[int, ...]) -> str:
-    """The zero point as a double; empty without one."""
+    """Return the zero point as a double; empty without one."""
     zero = call.optional(2)
     return "" if zero is None else decoded(zero.spec.dtype, _spread(call, 2, shape, axis, block), "values")
 

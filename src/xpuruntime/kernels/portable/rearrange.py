@@ -39,7 +39,7 @@ def _zero(call: NodeCall) -> str:
 
 
 def _reverse_sequence(call: NodeCall) -> TaskText:
-    """The first lengths[b] steps of sample b backwards."""
+    """Return the first lengths[b] steps of sample b backwards."""
     x, lengths, y = whole(call, 0), whole(call, 1), result(call)
     time, batch = call.attrs["time_dim"], call.attrs["batch_dim"]
     at = _names(len(y.shape))
@@ -77,7 +77,7 @@ def _masked_scatter(call: NodeCall) -> TaskText:
 
 
 def _tensor_scatter(call: NodeCall) -> TaskText:
-    """Each place of the cache asks which step of the update lands on it; of several that go round the last."""
+    """Return each place of the cache asks which step of the update lands on it; of several that go round the last."""
     past, update, y, dim = whole(call, 0), whole(call, 1), result(call), call.attrs["dim"]
     at, size, length = _names(len(y.shape)), y.shape[dim], update.shape[dim]
     start = f"(int64_t)*({address(whole(call, 2), ['i0'])})" if call.optional(2) else "0"
@@ -134,7 +134,7 @@ def _im2col(call: NodeCall) -> TaskText:
 
 
 def _col2im(call: NodeCall) -> TaskText:
-    """Each element of the image adds up what meets it, tap by tap."""
+    """Return each element of the image adds up what meets it, tap by tap."""
     w, x, y = _windows(call), whole(call, 0), result(call)
     n, first = w.n, len(y.shape) - w.n
     names = _names(len(y.shape))

@@ -16,7 +16,7 @@ from .tasks import PortableKernel, TaskEnvironment, TaskStage, TaskText, result,
 
 __all__ = [
     "DEFAULT_ACTIVATIONS",
-    "Recurrent",
+    "PortableRecurrent",
     "activation_lines",
     "activation_names",
     "cell_lines",
@@ -81,7 +81,7 @@ def clip_lines(call: NodeCall, kind: str) -> list[str]:
 
 
 def cell_lines(call: NodeCall, f: Sequence[str], hidden: int) -> list[str]:
-    """One step for unit u, from ``gates`` (x and h by the weights, biases added) to ``next[u]`` and ``c[u]``."""
+    """Return one step for unit u, from ``gates`` (x and h by the weights, biases added) to ``next[u]`` and ``c[u]``."""
     cut = "cut" if call.attrs["clip"] is not None else ""
     h = hidden
     if call.op == "rnn":
@@ -194,22 +194,22 @@ def _text(call: NodeCall, vector_bytes: int) -> TaskText:
     )  # fmt: skip
 
 
-class Recurrent(PortableKernel):
+class PortableRecurrent(PortableKernel):
     """RNN, GRU and LSTM."""
 
     name = "rnn/generated"
     ops: tuple[str, ...] = ("rnn", "gru", "lstm")
 
     def supports(self, call: NodeCall) -> Support:
-        """Floats, dense values, ONNX's activations."""
+        """Return yes for floats, dense values, ONNX's activations."""
         for i, operand in enumerate(call.inputs):
             if isinstance(operand, Operand) and operand.spec.dtype not in (INTEGERS if i == 4 else FLOATS):
                 return refuse(operand.spec.dtype, call.op)
         if not all(s.is_dense for s in (*call.outputs, *(t.spec for t in call.tensors))):
-            return Support.no(Reason.SHAPE_UNSUPPORTED, "recurrent layers take dense values")
+            return Support.no(Reason.SHAPE_UNSUPPORTED, "operands and results must be dense")
         unknown = [n for n in activation_names(call) if n.lower() not in _ACTIVATIONS]
         if unknown:
-            return Support.no(Reason.NOT_IMPLEMENTED, f"no such activation: {unknown[0]}")
+            return Support.no(Reason.NOT_IMPLEMENTED, f"unknown activation: {unknown[0]}")
         return Support.yes()
 
     def task_stage(self, call: NodeCall, environment: TaskEnvironment) -> TaskStage:

@@ -15,7 +15,7 @@ __all__ = ["named_by", "row_of", "table_lines", "table_row"]
 
 
 def table_row(call: NodeCall, position: int, rows: Sequence[int]) -> str:
-    """Where the row of a table of angles begins: by the sample and place of x's row, or by what ``positions`` holds there."""
+    """Return where the row of a table of angles begins: by the sample and place of x's row, or by what ``positions`` holds there."""
     table = call.tensor(position).spec
     steps, positions = table.physical.strides, call.optional(3)
     names = [f"i{d}" for d in range(len(rows))]
@@ -33,14 +33,14 @@ def named_by(call: NodeCall, position: int) -> str:
 
 
 def row_of(call: NodeCall, name: str, spec: TensorSpec, row: str = "t") -> str:
-    """Where the row of this task's batch, head and position begins."""
+    """Return where the row of this task's batch, head and position begins."""
     steps = spec.physical.strides
     place = Place(name, sizes(spec)[:3], tuple(steps[:3]))
     return address(place, ["b", "h", row])
 
 
 def table_lines(call: NodeCall) -> list[str]:
-    """Where the row of the tables lies that this task reads."""
+    """Return where the row of the tables lies that this task reads."""
     kind = C_TYPES[call.outputs[0].dtype]
     rows, steps = sizes(call.tensor(3).spec), [call.tensor(i).spec.physical.strides for i in (3, 4)]
     if call.optional(POSITIONS) is not None:

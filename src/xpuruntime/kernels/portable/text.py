@@ -33,7 +33,7 @@ ACTIVATIONS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 def offset_text(index: str, shape: Sequence[int], strides: Sequence[int]) -> str:
-    """The C expression of the place of row-major ``index`` over ``shape`` in memory with these strides; "0" when nothing moves."""
+    """Return the C expression of the place of row-major ``index`` over ``shape`` in memory with these strides; "0" when nothing moves."""
     dims: list[list[int]] = []  # [extent, stride], neighbours that lie in a row joined
     for extent, stride in zip(shape, strides, strict=True):
         if extent == 1:
@@ -56,7 +56,7 @@ def offset_text(index: str, shape: Sequence[int], strides: Sequence[int]) -> str
 
 
 def query_place(strides: Sequence[int], index: str, queries: int) -> str:
-    """The place of query ``index`` of a group: heads outside, positions inside."""
+    """Return the place of query ``index`` of a group: heads outside, positions inside."""
     if strides[1] == strides[2] * queries:
         return f"({index}) * {strides[2]}"
     return f"({index}) / {queries} * {strides[1]} + ({index}) % {queries} * {strides[2]}"

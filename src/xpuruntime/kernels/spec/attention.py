@@ -83,20 +83,20 @@ def supported(call: NodeCall) -> Support:
     """Floats, with a mask of bools or floats."""
     dtype = call.outputs[0].dtype
     if dtype not in C_TYPES or not dtype.is_float:
-        return Support.no(Reason.DTYPE_UNSUPPORTED, f"no attention in {dtype.value}")
+        return Support.no(Reason.DTYPE_UNSUPPORTED, f"attention in {dtype.value} is not supported")
     mask = call.optional(3)
     if mask is not None and mask.spec.dtype is not DType.BOOL and not (
         mask.spec.dtype in C_TYPES and mask.spec.dtype.is_float
     ):  # fmt: skip
-        return Support.no(Reason.DTYPE_UNSUPPORTED, f"a mask is bool or float, not {mask.spec.dtype.value}")
+        return Support.no(Reason.DTYPE_UNSUPPORTED, f"the mask must be bool or float, not {mask.spec.dtype.value}")
     return Support.yes()
 
 
 def arguments(call: NodeCall) -> tuple[str, ...]:
-    """Queries, keys, values, and the mask where there is one."""
+    """Return queries, keys, values, and the mask where there is one."""
     return ("in0", "in1", "in2", *(("in3",) if call.optional(3) else ()))
 
 
 def moved_bytes(call: NodeCall) -> int:
-    """Operands once, the result once."""
+    """Return operands once, the result once."""
     return sum(s.size_bytes or 0 for s in (*(o.spec for o in call.tensors), call.outputs[0]))

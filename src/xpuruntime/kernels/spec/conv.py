@@ -19,7 +19,7 @@ GRAIN_FLOPS = 1 << 21
 
 
 def strides_of_weight(shape: ConvShape, weight: TensorSpec) -> tuple[int, ...]:
-    """Strides of filter, channel, the kernel's three dims, and from group to group."""
+    """Return strides of filter, channel, the kernel's three dims, and from group to group."""
     steps = weight.physical.strides
     space = (0,) * (5 - len(steps)) + steps[2:]
     if shape.transposed:
@@ -28,12 +28,12 @@ def strides_of_weight(shape: ConvShape, weight: TensorSpec) -> tuple[int, ...]:
 
 
 def supported(call: NodeCall, dtypes: Sequence[DType]) -> Support:
-    """Whether the dtype is one of these, and the space has at most three dims."""
+    """Return whether the dtype is one of these, and the space has at most three dims."""
     spec = call.tensor(0).spec
     if spec.dtype not in dtypes:
-        return Support.no(Reason.DTYPE_UNSUPPORTED, f"it does not compute in {spec.dtype.value}")
+        return Support.no(Reason.DTYPE_UNSUPPORTED, f"{spec.dtype.value} is not supported")
     if spec.rank > 5:
-        return Support.no(Reason.SHAPE_UNSUPPORTED, f"{spec.rank - 2} space dims; it has at most 3")
+        return Support.no(Reason.SHAPE_UNSUPPORTED, f"{spec.rank - 2} spatial dims; at most 3 are supported")
     return Support.yes()
 
 
@@ -44,5 +44,5 @@ def stem_of(word: str, shape: ConvShape) -> str:
 
 
 def act_of(call: NodeCall) -> str:
-    """The activation, ``none`` for a plain convolution."""
+    """Return the activation, ``none`` for a plain convolution."""
     return str(call.attrs["act"]) if call.op == "fused_convolution" else "none"

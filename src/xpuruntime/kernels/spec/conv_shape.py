@@ -26,12 +26,12 @@ TASKS = 16
 
 
 def sizes(spec: TensorSpec) -> tuple[int, ...]:
-    """A static shape as integers."""
+    """Return a static shape as integers."""
     return tuple(int(d) for d in spec.shape if isinstance(d, int))
 
 
 def strides_of(spec: TensorSpec, rank: int) -> tuple[int, ...]:
-    """Strides over n, c, d, h, w of a value whose last ``rank`` dims are space; a missing batch, missing dims and dims of
+    """Return strides over n, c, d, h, w of a value whose last ``rank`` dims are space; a missing batch, missing dims and dims of
     extent 1 have stride 0.
     """
     steps = tuple(0 if d == 1 else s for d, s in zip(sizes(spec), spec.physical.strides, strict=True))
@@ -61,7 +61,7 @@ class ConvShape:
 
     @classmethod
     def of(cls, call: NodeCall) -> ConvShape:
-        """Of a convolution."""
+        """Return the shape of a convolution."""
         x, weight, y = call.tensor(0).spec, call.tensor(1).spec, call.outputs[0]
         residual = call.optional(3) if call.op == "fused_convolution" else None
         groups, transposed = call.attrs["groups"], bool(call.attrs.get("transposed", False))
@@ -76,7 +76,7 @@ class ConvShape:
 
     @classmethod
     def window(cls, x: TensorSpec, y: TensorSpec, kernel: Sequence[int], call: NodeCall) -> ConvShape:
-        """Of a window that slides over each channel: stride, padding and dilation are the node's attributes."""
+        """Return the shape of a window that slides over each channel: stride, padding and dilation are the node's attributes."""
         n = len(kernel)
         stride, dilation, begin = (
             call.attrs["stride"],
@@ -92,7 +92,7 @@ class ConvShape:
 
     @classmethod
     def adaptive(cls, x: TensorSpec, y: TensorSpec, n: int) -> ConvShape:
-        """Of windows of nearly equal size, as many as the result has places."""
+        """Return the shape of windows of nearly equal size, as many as the result has places."""
         lead = sizes(x)[: x.rank - n]
         size, out = _space(sizes(x)[-n:]), _space(sizes(y)[-n:])
         kernel = tuple(-(-a // b) if b else 1 for a, b in zip(size, out, strict=True))
@@ -113,7 +113,7 @@ class ConvShape:
         return self.images * math.prod(self.out)
 
     def cut(self, rows: int, channels: int, unit: int) -> tuple[int, int, int]:
-        """Rows of output pixels and channels of a task (whole units of channels where they are split), and tasks: channels are split
+        """Return rows of output pixels and channels of a task (whole units of channels where they are split), and tasks: channels are split
         where rows are few.
         """
         rows, all_rows = max(rows, 1), self.images * math.prod(self.out[:2])
@@ -127,7 +127,7 @@ class ConvShape:
         return rows, each, max(row_tasks * -(-channels // each), 1)
 
     def flops(self, per_tap: int) -> int:
-        """Arithmetic operations; taps that meet padding count."""
+        """Return arithmetic operations; taps that meet padding count."""
         inputs = self.images * math.prod(self.size) if self.transposed else self.pixels
         return per_tap * inputs * self.groups * self.filters * self.taps * self.channels
 
@@ -137,7 +137,7 @@ class ConvShape:
         return sum(s.size_bytes or 0 for s in specs)
 
     def about(self, call: NodeCall) -> str:
-        """A comment: the op, and what it maps to what; no name of a node, since equal texts become one function."""
+        """Return a comment: the op, and what it maps to what; no name of a node, since equal texts become one function."""
         ins = ", ".join(str(t.spec) for t in call.tensors)
         return f"{call.op}: {ins} -> {call.outputs[0]}"
 
@@ -147,12 +147,12 @@ def _space(values: Sequence[int], fill: int = 1) -> tuple[int, ...]:
 
 
 def _channel_step(spec: TensorSpec, strides: tuple[int, ...], rank: int) -> tuple[int, ...]:
-    """A single channel keeps its true stride, so that rows of channels are seen as rows."""
+    """Return a single channel keeps its true stride, so that rows of channels are seen as rows."""
     return (strides[0], spec.physical.strides[spec.rank - rank - 1], *strides[2:])
 
 
 def _broadcast(spec: TensorSpec, rank: int) -> tuple[int, ...]:
-    """Strides of what broadcasts to [n, c, space]."""
+    """Return strides of what broadcasts to [n, c, space]."""
     missing = rank + 2 - spec.rank
     steps = (0,) * missing + tuple(
         0 if d == 1 else s for d, s in zip(sizes(spec), spec.physical.strides, strict=True)

@@ -39,7 +39,7 @@ class _Axes:
 
 
 def equation_product(call: NodeCall) -> Product | None:
-    """The matrix product that an equation of two operands is, None when it is none."""
+    """Return the matrix product that an equation of two operands is, None when it is none."""
     if len(call.tensors) != 2 or not call.outputs[0].is_dense:
         return None
     axes = _Axes(call)

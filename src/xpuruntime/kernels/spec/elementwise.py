@@ -18,7 +18,7 @@ __all__ = ["Elementwise", "in_place_of", "operand_specs", "signature", "stem_of"
 
 
 def operand_specs(call: NodeCall) -> list[TensorSpec | Const | bool | int | float | None]:
-    """Operands as the body reads them: a tensor's spec, a constant of one element, a number, or None."""
+    """Return operands as the body reads them: a tensor's spec, a constant of one element, a number, or None."""
     return [
         (o.const if o.const is not None and o.const.size == 1 else o.spec) if isinstance(o, Operand) else o
         for o in call.inputs
@@ -45,7 +45,7 @@ class Elementwise(Kernel):
         self._write = write
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Yes for bool, whole integers and floats of 16 to 64 bits."""
+        """Return yes for bool, whole integers and floats of 16 to 64 bits."""
         try:
             plan(call.node, operand_specs(call), shape_of(call.outputs[0]))
         except Unfit as why:
@@ -53,13 +53,13 @@ class Elementwise(Kernel):
         return Support.yes()
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """One stage over all elements."""
+        """Return one stage over all elements."""
         made = plan(call.node, operand_specs(call), shape_of(call.outputs[0]))
         return self._write(call, made, [o.physical.strides for o in call.outputs], target)
 
 
 def in_place_of(call: NodeCall, made: Plan, outputs: Sequence[tuple[int, ...]]) -> dict[int, int]:
-    """Results that may lie where an operand lay: as many bytes, and every element is read at its own index only."""
+    """Return results that may lie where an operand lay: as many bytes, and every element is read at its own index only."""
     found: dict[int, int] = {}
     for at, spec in enumerate(call.outputs):
         for entry in made.inputs:

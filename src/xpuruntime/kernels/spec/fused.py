@@ -10,7 +10,7 @@ from ..kernel import Kernel, Lowered, NodeCall
 from .elementwise import operand_specs, stem_of
 from .reduce import strides_along
 from .row_plan import Output
-from .writer import PlanWriter
+from .writer import LoopWriter
 
 __all__ = ["Fused"]
 
@@ -21,11 +21,11 @@ class Fused(Kernel):
     name = "elementwise/generated"
     ops = ("fused",)
 
-    def __init__(self, writer: PlanWriter) -> None:
+    def __init__(self, writer: LoopWriter) -> None:
         self._writer = writer
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Yes for bodies whose values lie along one space, with reductions over one set of its dims at most."""
+        """Return yes for bodies whose values lie along one space, with reductions over one set of its dims at most."""
         try:
             _plan(call)
         except Unfit as why:
@@ -33,7 +33,7 @@ class Fused(Kernel):
         return Support.yes()
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """One stage."""
+        """Return one stage."""
         made, outputs = _plan(call)
         if any(o.reduces for o in made.operations):
             return self._writer.rows(call, made, outputs, target, stem_of(call))
@@ -50,8 +50,8 @@ def _plan(call: NodeCall) -> tuple[Plan, list[Output]]:
         outputs.append(Output(value, spec, strides))
         missing = [d for d, e in enumerate(made.space) if e != 1 and not strides[d] and d not in made.reduced]
         if missing and all(made.space):
-            raise Unfit("results of several shapes do not come out of one loop nest")
+            raise Unfit("results of several shapes do not fit one loop nest")
         along = [d for d in made.reduced if strides[d]]
         if along and len(along) != sum(1 for d in made.reduced if made.space[d] != 1):
-            raise Unfit("a result that lies along some of the reduced dims")
+            raise Unfit("a result that keeps only some of the reduced dims")
     return made, outputs

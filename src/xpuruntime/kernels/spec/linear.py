@@ -12,14 +12,14 @@ from ...types import DType
 from ..kernel import NodeCall, Operand
 from .product import C_TYPES, accumulator, sizes
 
-__all__ = ["Layer", "why_not"]
+__all__ = ["LinearLayer", "why_not"]
 
 
 _FLOATS = frozenset({DType.FLOAT64, DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16})
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class LinearLayer:
     """A node as a product of m rows: n outputs of k inputs; ``halves`` is 2 where it is gated, and B then has twice as many columns."""
 
     m: int
@@ -35,7 +35,7 @@ class Layer:
 
     @classmethod
     def of(cls, call: NodeCall) -> Self:
-        """Of ``linear``, ``fused_linear`` or ``norm_linear``."""
+        """Return the shape of ``linear``, ``fused_linear`` or ``norm_linear``."""
         x, weight = call.tensor(0).spec, call.tensor(1).spec
         (rows, k), halves = sizes(weight), 2 if call.attrs.get("gated") else 1
         act, eps = str(call.attrs.get("act", "none")), float(call.attrs.get("eps", 0.0))
@@ -61,11 +61,11 @@ class Layer:
         return [(name, at) for name, at, operand in given if operand is not None]
 
     def panels(self, columns: int) -> int:
-        """Panels of B, of one half."""
+        """Return panels of B, of one half."""
         return math.ceil(self.n / columns)
 
     def even(self, columns: int) -> tuple[tuple[RecipeStep, ...], int]:
-        """Steps that give each half of the outputs whole panels, where it has not, and how many outputs there are then."""
+        """Return steps that give each half of the outputs whole panels, where it has not, and how many outputs there are then."""
         whole = self.panels(columns) * columns
         if self.halves == 1 or whole == self.n:
             return (), self.n * self.halves
@@ -80,13 +80,13 @@ def why_not(call: NodeCall) -> Support | None:
     """What no layer here takes: other dtypes, weights that are not known at load, values that do not lie in rows."""
     dtype, weight = call.outputs[0].dtype, call.tensor(1)
     if dtype not in _FLOATS:
-        return Support.no(Reason.DTYPE_UNSUPPORTED, f"no {call.op} in {dtype.value}")
+        return Support.no(Reason.DTYPE_UNSUPPORTED, f"{call.op} in {dtype.value} is not supported")
     if not weight.is_weight or not weight.spec.is_dense:
-        return Support.no(Reason.SHAPE_UNSUPPORTED, "packs weights at load, and the right side is none")
+        return Support.no(Reason.SHAPE_UNSUPPORTED, "the right-hand side must be a weight, which is packed at load")
     lying = [call.outputs[0], *(o.spec for o in call.tensors)]
     if not all(s.is_dense for s in lying):
-        return Support.no(Reason.SHAPE_UNSUPPORTED, "reads and writes dense rows only")
+        return Support.no(Reason.SHAPE_UNSUPPORTED, "operands and result must be dense")
     residual = call.optional(3)
     if residual is not None and residual.spec.shape != call.outputs[0].shape:
-        return Support.no(Reason.SHAPE_UNSUPPORTED, "adds residuals of the result's shape only")
+        return Support.no(Reason.SHAPE_UNSUPPORTED, "the residual must have the result's shape")
     return None

@@ -17,7 +17,7 @@ from ...types import DType, TensorSpec
 from ..kernel import Kernel, Lowered, NodeCall
 from .elementwise import operand_specs
 from .row_plan import Output
-from .writer import PlanWriter
+from .writer import LoopWriter
 
 __all__ = ["OPS", "ChannelNorm"]
 
@@ -30,11 +30,11 @@ class ChannelNorm(Kernel):
     name = "norm/generated"
     ops = ("group_norm", "instance_norm", "batch_norm", "batch_norm_train")
 
-    def __init__(self, writer: PlanWriter) -> None:
+    def __init__(self, writer: LoopWriter) -> None:
         self._writer = writer
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Yes for floats of 16 to 64 bits."""
+        """Return yes for floats of 16 to 64 bits."""
         try:
             self._plan(call)
         except Unfit as why:
@@ -42,7 +42,7 @@ class ChannelNorm(Kernel):
         return Support.yes()
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """One stage."""
+        """Return one stage."""
         made, outputs = self._plan(call)
         if call.op == "batch_norm":
             return self._writer.pointwise(call, made, [o.strides for o in outputs], target)
@@ -58,12 +58,12 @@ class ChannelNorm(Kernel):
         body = Body(space, operand_specs(call))
 
         def split(spec: TensorSpec) -> tuple[int, ...]:
-            """Strides of a value like x along the space."""
+            """Return strides of a value like x along the space."""
             own = spec.physical.strides
             return (own[0], own[1] * space[2], *own[1:])
 
         def channel(position: int) -> str | None:
-            """An operand with one value a channel."""
+            """Return an operand with one value a channel."""
             found = call.optional(position)
             if found is None:
                 return None

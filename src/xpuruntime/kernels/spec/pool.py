@@ -26,7 +26,7 @@ def _space_dims(call: NodeCall) -> int:
 
 
 def pool_shape(call: NodeCall) -> ConvShape:
-    """The windows' sizes and the operands' strides."""
+    """Return the windows' sizes and the operands' strides."""
     x, y = call.tensor(0).spec, call.outputs[0]
     if call.op not in ADAPTIVE_OPS:
         return ConvShape.window(x, y, call.attrs["kernel_size"], call)
@@ -34,7 +34,7 @@ def pool_shape(call: NodeCall) -> ConvShape:
 
 
 def window_ends(call: NodeCall, shape: ConvShape) -> tuple[list[int], list[int]]:
-    """Where the input ends, less what negative padding crops, and where what counts in an average's divisor does."""
+    """Return where the input ends, less what negative padding crops, and where what counts in an average's divisor does."""
     ends: tuple[int, ...] = (0, 0, 0)
     if call.op not in ADAPTIVE_OPS:
         ends = (*(0,) * (3 - shape.rank), *pads(call.attrs["padding"], shape.rank)[1])
@@ -59,7 +59,7 @@ def supported(call: NodeCall) -> Support:
         return Support.no(Reason.DTYPE_UNSUPPORTED, f"{call.op} of {spec.dtype.value}")
     space = _space_dims(call)
     if space > 3:
-        return Support.no(Reason.SHAPE_UNSUPPORTED, f"{space} space dims; it has at most 3")
+        return Support.no(Reason.SHAPE_UNSUPPORTED, f"{space} spatial dims; at most 3 are supported")
     if call.op == "lp_pool" and not call.attrs["p"] > 0:
-        return Support.no(Reason.SHAPE_UNSUPPORTED, f"a norm of power {call.attrs['p']}")
+        return Support.no(Reason.SHAPE_UNSUPPORTED, f"p must be positive, got {call.attrs['p']}")
     return Support.yes()

@@ -22,19 +22,19 @@ C_TYPES: dict[DType, str] = {
 
 
 def accumulator(dtype: DType) -> str:
-    """The C type of sums: float for what is narrower, integers modulo 2^32 or 2^64."""
+    """Return the C type of sums: float for what is narrower, integers modulo 2^32 or 2^64."""
     if dtype.is_float:
         return "double" if dtype is DType.FLOAT64 else "float"
     return "uint64_t" if dtype.bits == 64 else "uint32_t"
 
 
 def sizes(spec: TensorSpec) -> tuple[int, ...]:
-    """A static shape as integers."""
+    """Return a static shape as integers."""
     return tuple(int(d) for d in spec.shape if isinstance(d, int))
 
 
 def strides_in(spec: TensorSpec, shape: Sequence[int]) -> tuple[int, ...]:
-    """Strides in memory of a value that broadcasts to ``shape``: 0 along dims that it lacks or that are 1 in it."""
+    """Return strides in memory of a value that broadcasts to ``shape``: 0 along dims that it lacks or that are 1 in it."""
     own, steps = sizes(spec), spec.physical.strides
     lead = len(shape) - len(own)
     return (0,) * lead + tuple(0 if d == 1 else s for d, s in zip(own, steps, strict=True))
@@ -84,7 +84,7 @@ class Product:
         return math.prod(self.batch)
 
     def flat(self) -> Product:
-        """The same with the batch as rows, where B is one matrix for all of the batch and A's rows lie evenly."""
+        """Return the same with the batch as rows, where B is one matrix for all of the batch and A's rows lie evenly."""
         lead = len(self.batch)
         if not lead or any(self.b_strides[:lead]) or len(self.rows) != 1:
             return self
@@ -98,7 +98,7 @@ class Product:
 
 
 def even_stride(shape: Sequence[int], strides: Sequence[int]) -> int | None:
-    """The one stride between neighbours of all these dims together, None when there is none."""
+    """Return the one stride between neighbours of all these dims together, None when there is none."""
     step, extent = 0, 1
     for d, s in zip(reversed(shape), reversed(strides), strict=True):
         if d == 1:

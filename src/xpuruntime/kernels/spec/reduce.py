@@ -11,13 +11,13 @@ from ...types import TensorSpec
 from ..kernel import Kernel, Lowered, NodeCall
 from .elementwise import operand_specs
 from .row_plan import Output
-from .writer import PlanWriter
+from .writer import LoopWriter
 
 __all__ = ["OPS", "SOFTMAX_OPS", "RowKernel", "strides_along"]
 
 
 def strides_along(spec: TensorSpec, space: tuple[int, ...], dims: tuple[int | None, ...]) -> tuple[int, ...]:
-    """A result's strides along the space, from the dims along which its own lie."""
+    """Return a result's strides along the space, from the dims along which its own lie."""
     strides = [0] * len(space)
     for d, stride in zip(dims, spec.physical.strides, strict=True):
         if d is not None and space[d] != 1:
@@ -28,11 +28,11 @@ def strides_along(spec: TensorSpec, space: tuple[int, ...], dims: tuple[int | No
 class RowKernel(Kernel):
     """A row of the catalogue for ops that have a formula (codegen/formulas)."""
 
-    def __init__(self, name: str, ops: tuple[str, ...], writer: PlanWriter) -> None:
+    def __init__(self, name: str, ops: tuple[str, ...], writer: LoopWriter) -> None:
         self.name, self.ops, self._writer = name, ops, writer
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Yes for whole integers and floats of 16 to 64 bits."""
+        """Return yes for whole integers and floats of 16 to 64 bits."""
         try:
             self._plan(call)
         except Unfit as why:
@@ -40,7 +40,7 @@ class RowKernel(Kernel):
         return Support.yes()
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """One stage; rows are its tasks."""
+        """Return one stage; rows are its tasks."""
         made = self._plan(call)
         return self._writer.rows(call, made, self._outputs(call, made), target, call.op)
 

@@ -14,11 +14,11 @@ from .product import sizes
 from .support import FLOATS, INTEGERS, first, refuse
 from .writer import MovesWriter
 
-__all__ = ["PLACES", "POSITIONS", "RopeAppend", "over_rows", "stays", "why_not"]
+__all__ = ["PLACES", "POSITIONS", "RopeAppend", "cache_copies", "over_rows", "why_not"]
 
 
 def over_rows(shape: Sequence[int], steps: Sequence[int], rank: int) -> tuple[int, ...]:
-    """Strides of [length] or [batch, length] over x's dims before the last; heads stand between the two."""
+    """Return strides of [length] or [batch, length] over x's dims before the last; heads stand between the two."""
     kept = [0 if d == 1 else s for d, s in zip(shape, steps, strict=True)]
     if len(kept) == 2 and rank == 3:
         kept.insert(1, 0)
@@ -26,7 +26,7 @@ def over_rows(shape: Sequence[int], steps: Sequence[int], rank: int) -> tuple[in
 
 
 def why_not(call: NodeCall) -> Support | None:
-    """No, for what is neither floats nor (positions) whole numbers."""
+    """Return no for what is neither floats nor (positions) whole numbers."""
 
     def kinds(*positions: int, among: frozenset[DType]) -> Support | None:
         wrong = [call.tensor(p).spec.dtype for p in positions if call.optional(p) is not None]
@@ -39,14 +39,16 @@ def why_not(call: NodeCall) -> Support | None:
 _KEYS, _VALUES, PLACES, POSITIONS = 5, 6, 7, 8
 
 
-def stays(call: NodeCall, target: CodegenTarget, write_moves: MovesWriter) -> list[Stage]:
-    """The stages that carry both caches over; they fall away where these are updated in place."""
+def cache_copies(call: NodeCall, target: CodegenTarget, write_moves: MovesWriter) -> list[Stage]:
+    """Return the stages that carry both caches over; they fall away where these are updated in place."""
     made = []
     for operand, result in ((_KEYS, 1), (_VALUES, 2)):
         to = Place.of(f"out{result}", call.outputs[result])
         move = Move(to, Place.of(f"in{operand}", call.tensor(operand).spec))
         args = (f"in{operand}", f"out{result}")
-        made.append(write_moves("stays", [move], args, call.outputs[result].dtype, target, copies=True))
+        made.append(
+            write_moves("stays", [move], args, call.outputs[result].dtype, target, copies=True)
+        )
     return made
 
 
@@ -64,18 +66,18 @@ class RopeAppend(Kernel):
         """Return the stage that rotates and writes."""
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Floats whose last dim lies in a row."""
+        """Return yes for floats whose last dim lies in a row."""
         dtype = call.outputs[0].dtype
         if dtype not in FLOATS:
-            return Support.no(Reason.DTYPE_UNSUPPORTED, f"no rope_append in {dtype.value}")
+            return Support.no(Reason.DTYPE_UNSUPPORTED, f"rope_append in {dtype.value} is not supported")
         specs = [*(call.tensor(i).spec for i in range(7)), *call.outputs]
         if any(s.physical.strides[-1] != 1 and sizes(s)[-1] != 1 for s in specs):
-            return Support.no(Reason.SHAPE_UNSUPPORTED, "reads and writes rows that lie together")
+            return Support.no(Reason.SHAPE_UNSUPPORTED, "the last dim must be contiguous")
         return Support.yes()
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """Three stages; the two that keep caches as they are fall away where these are updated in place."""
-        stages = stays(call, target, self._write_moves)
+        """Return three stages; the two that keep caches as they are fall away where these are updated in place."""
+        stages = cache_copies(call, target, self._write_moves)
         if all(sizes(call.outputs[0])):
             stages.append(self.turns(call, target))
         return Lowered(tuple(stages), in_place={1: _KEYS, 2: _VALUES})

@@ -26,12 +26,12 @@ class Output:
 
 
 def inner_step(space: Nest, name: str) -> int:
-    """How far a value moves on with the innermost dim."""
+    """Return how far a value moves on with the innermost dim."""
     return space.strides[name][-1]
 
 
 def row_nests(plan: Plan, outputs: Sequence[Output]) -> tuple[Nest, Nest, bool]:
-    """The dims that stay and those that are reduced, in the order of what is read, results as ``y0``, ``y1`` ...; and whether rows lie beside
+    """Return the dims that stay and those that are reduced, in the order of what is read, results as ``y0``, ``y1`` ...; and whether rows lie beside
     each other in memory (across) rather than their elements.
     """
     strides = {i.name: i.strides for i in plan.inputs} | {f"y{i}": o.strides for i, o in enumerate(outputs)}
@@ -72,12 +72,12 @@ class RowNeeds:
         return [o for o in self.plan.operations if o.reduces and self.passes[o.name] == at + 1]
 
     def row_level(self, at: int) -> list[Operation]:
-        """Operations of the row as a whole that can be computed after so many passes."""
+        """Return operations of the row as a whole that can be computed after so many passes."""
         still = [o for o in self.plan.operations if not o.reduces and o.name not in self.moving]
         return [o for o in still if self.passes[o.name] == at]
 
     def closure(self, names: Sequence[str], stop: set[str]) -> list[str]:
-        """The moving values that these need, in order; what waits already (``stop``) is not gone behind."""
+        """Return the moving values that these need, in order; what waits already (``stop``) is not gone behind."""
         seen: set[str] = set()
 
         def visit(name: str) -> None:

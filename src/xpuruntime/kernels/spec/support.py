@@ -22,12 +22,12 @@ NUMBERS = FLOATS | INTEGERS
 
 
 def refuse(dtype: DType, what: str) -> Support:
-    """No, for a dtype."""
+    """Return no for a dtype."""
     return Support.no(Reason.DTYPE_UNSUPPORTED, f"{what} of {dtype.value}")
 
 
 def computes(*positions: int, dtypes: frozenset[DType] = FLOATS) -> Callable[[NodeCall], Support | None]:
-    """A ``why_not``: operands at positions (none: every tensor) must have one of the dtypes."""
+    """Return a ``why_not``: operands at positions (none: every tensor) must have one of the dtypes."""
 
     def why_not(call: NodeCall) -> Support | None:
         tensors = [call.optional(p) for p in positions] if positions else list(call.tensors)
@@ -38,5 +38,5 @@ def computes(*positions: int, dtypes: frozenset[DType] = FLOATS) -> Callable[[No
 
 
 def first(*answers: Support | None) -> Support | None:
-    """The first no."""
+    """Return the first no."""
     return next((a for a in answers if a is not None), None)

@@ -13,14 +13,14 @@ from ...types import DType
 from ..kernel import Lowered, NodeCall, Stage
 from .row_plan import Output
 
-__all__ = ["MovesWriter", "PlanWriter", "PointwiseWriter"]
+__all__ = ["LoopWriter", "MovesWriter", "PointwiseWriter"]
 
 PointwiseWriter: TypeAlias = Callable[[NodeCall, Plan, Sequence[tuple[int, ...]], CodegenTarget], Lowered]
 """Writes a plan without reductions; the third argument has the results' strides along the plan's space."""
 
 
 @dataclass(frozen=True, slots=True)
-class PlanWriter:
+class LoopWriter:
     """Writers of plans without reductions and of plans with them (the last argument of ``rows`` is the kernel's name)."""
 
     pointwise: PointwiseWriter

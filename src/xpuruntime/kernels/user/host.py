@@ -33,7 +33,7 @@ class HostBody:
         return f"its attribute {odd[0]} is nothing that a Python function is handed" if odd else ""
 
     def lower(self, kernel: UserKernel, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """One call; how operands and attributes are handed over stands in ``options``."""
+        """Return one call; how operands and attributes are handed over stands in ``options``."""
         place = iter(range(len(call.tensors)))
         operands = [{"buffer": next(place)} if isinstance(i, Operand) else i for i in call.inputs]
         how = {"operands": operands, "attrs": plain_attrs(call), "results": len(call.outputs)}

@@ -98,11 +98,11 @@ class Body(Protocol):
         ...
 
     def refuses(self, call: NodeCall, target: CodegenTarget) -> str:
-        """Why this kind of code cannot have the node at all; empty where it can."""
+        """Return why this kind of code cannot have the node at all; empty where it can."""
         ...
 
     def lower(self, kernel: UserKernel, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """The node as stages."""
+        """Return the node as stages."""
         ...
 
 
@@ -127,7 +127,7 @@ class UserKernel(Kernel):
     asks: str = "is a user's kernel"
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Static, dense, not empty, of its dtypes, and what the user's own ``supports`` says."""
+        """Return yes for static, dense, not empty, of its dtypes, and what the user's own ``supports`` says."""
         for spec in specs_of(call):
             if not spec.is_static or not spec.is_dense:
                 return Support.no(
@@ -163,7 +163,7 @@ class UserKernel(Kernel):
         )
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """The node as its code; nothing is compiled yet."""
+        """Return the node as its code; nothing is compiled yet."""
         return self.body.lower(self, call, target)
 
 
@@ -186,7 +186,7 @@ def named_digests(policy: KernelPolicy) -> dict[str, str]:
 
 
 def checked(name: str, ops: str | Sequence[str], kind: str) -> tuple[str, tuple[str, ...]]:
-    """The full name (``family/word``) and the ops of a kernel that somebody registers. Raises KernelUnavailable."""
+    """Return the full name (``family/word``) and the ops of a kernel that somebody registers. Raises KernelUnavailable."""
     listed = (ops,) if isinstance(ops, str) else tuple(ops)
     who = f"kernel {name!r}"
     for op in listed:
@@ -233,7 +233,7 @@ def specs_of(call: NodeCall) -> list[TensorSpec]:
 
 
 def extent(spec: TensorSpec) -> tuple[int, ...]:
-    """A static shape."""
+    """Return a static shape."""
     return tuple(int(d) for d in spec.shape if isinstance(d, int))
 
 

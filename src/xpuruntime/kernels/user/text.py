@@ -110,7 +110,7 @@ class TextBody:
         return Lowered((stage,), accumulates=kernel.accumulates, deterministic=bool(kernel.deterministic))
 
     def _own(self) -> list[str]:
-        """The user's lines under their own numbers."""
+        """Return the user's lines under their own numbers."""
         return [f'#line 1 "{self.file}"', self.text, f'#line 1 "{_CALLED}"']
 
 
@@ -151,7 +151,7 @@ class TextUnit:
         return Built(binary, self.symbol)
 
     def _complaint(self, error: BuildError) -> BuildError:
-        """The compiler's words, with the user's line that they are about."""
+        """Return the compiler's words, with the user's line that they are about."""
         log, file = str(error.got or ""), self.body.file
         found = re.search(rf"{re.escape(file)}[:(](\d+)", log)
         if found is None and (
@@ -252,7 +252,7 @@ def _constants(call: NodeCall, more: OfCall | None) -> list[str]:
 
 
 def _constant(name: str, value: object) -> list[str]:
-    """A constant's line; none for None and for what C++ has no literal of. Texts are for the preprocessor: ``#define NAME text``."""
+    """Return a constant's line; none for None and for what C++ has no literal of. Texts are for the preprocessor: ``#define NAME text``."""
     if isinstance(value, str):
         return [f"#define {name} {value}"]
     if isinstance(value, bool | int | float):
@@ -272,7 +272,7 @@ def _literal(value: bool | int | float) -> str:
 
 
 def _wrapper(symbol: str, entry: str, call: NodeCall, params: Sequence[str], scratch: bool) -> list[str]:
-    """The CPU's ABI around the user's function."""
+    """Return the CPU's ABI around the user's function."""
     args = [
         f"({'' if written else 'const '}{name}_t *)args[{i}]"
         for i, (name, _, written) in enumerate(arguments_of(call))

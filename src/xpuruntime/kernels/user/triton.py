@@ -44,7 +44,7 @@ _SCALARS = {"i64": "i64", "f64": "fp64"}
 
 
 def is_triton(function: object) -> bool:
-    """Whether it is a function of ``triton.jit``; imports nothing."""
+    """Return whether it is a function of ``triton.jit``; imports nothing."""
     return type(function).__module__.partition(".")[0] == "triton" and hasattr(function, "arg_names")
 
 
@@ -190,6 +190,6 @@ class TritonUnit:
 
 
 def _parameters(ptx: str, name: str) -> int:
-    """How many parameters a kernel has, by its PTX."""
+    """Return how many parameters a kernel has, by its PTX."""
     found = re.search(rf"\.entry\s+{re.escape(name)}\s*\(([^)]*)\)", ptx)
     return 0 if found is None else found[1].count(".param")

@@ -40,11 +40,11 @@ class FlashAttention(Kernel):
     ops = ("attention",)
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Floats in any layout; masks of bools or floats."""
+        """Return yes for floats in any layout; masks of bools or floats."""
         return supported(call)
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """One stage, or two where the keys are split."""
+        """Return one stage, or two where the keys are split."""
         s = AttentionShape.of(call)
         if s.empty:
             return Lowered(())
@@ -122,11 +122,11 @@ class NaiveAttention(Kernel):
     ops = ("attention",)
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Floats in any layout; masks of bools or floats."""
+        """Return yes for floats in any layout; masks of bools or floats."""
         return supported(call)
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """One stage; a thread holds one row of scores and one of results."""
+        """Return one stage; a thread holds one row of scores and one of results."""
         s = AttentionShape.of(call)
         if s.empty:
             return Lowered(())

@@ -56,7 +56,7 @@ class FlashText:
         return [*lines, f"    static constexpr T cap() {{ return (T){s.softcap!r}; }}", "};"]
 
     def _tasks(self, args: str) -> list[str]:
-        """The loop over tasks: which batch, key head, block of queries (and part of the keys) it is."""
+        """Return the loop over tasks: which batch, key head, block of queries (and part of the keys) it is."""
         return [
             'extern "C" void KERNEL(void *const *args, const void *, int64_t begin, int64_t end, void *scratch) {',
             "    typedef KERNEL_attention P;",
@@ -166,7 +166,7 @@ class FlashText:
         )
 
     def part(self) -> str:
-        """The first of two stages: a part of the keys."""
+        """Return the first of two stages: a part of the keys."""
         at = 4 if self.s.mask else 3
         args = f"{self._operands()}\n    P::T *parts = (P::T *)args[{at}];"
         keep = [] if self.few else [f"        attention_keep(state, P::dv, parts + task * {self.kept});"]
@@ -184,7 +184,7 @@ class FlashText:
         )
 
     def join(self) -> str:
-        """The second: parts become one result."""
+        """Return the second: parts become one result."""
         args = "    P::T *parts = (P::T *)args[0];\n    P::S *y = (P::S *)args[1];"
         if self.few:
             join = [

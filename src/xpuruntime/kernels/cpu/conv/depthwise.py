@@ -14,29 +14,29 @@ from ...spec.conv_shape import C_TYPES, ConvShape
 from ..abi import function, isa_of
 from ..matmul.gemm_tiling import registers
 
-__all__ = ["Depthwise"]
+__all__ = ["CpuDepthwise"]
 
 
-class Depthwise(Kernel):
+class CpuDepthwise(Kernel):
     """Each channel on its own, with one filter or several."""
 
     name: str = "conv/depthwise"
     ops: tuple[str, ...] = OPS
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Floats, one channel a group, not transposed, filters that are known."""
+        """Return yes for floats, one channel a group, not transposed, filters that are known."""
         answer = supported(call, FLOATS)
         if not answer.ok:
             return answer
         shape = ConvShape.of(call)
         if shape.channels != 1 or shape.groups == 1 or shape.transposed:
-            return Support.no(Reason.SHAPE_UNSUPPORTED, "it convolves channels that do not mix, forwards")
+            return Support.no(Reason.SHAPE_UNSUPPORTED, "only non-transposed depthwise convolutions are supported")
         if not call.tensor(1).is_weight:
-            return Support.no(Reason.SHAPE_UNSUPPORTED, "its filters must be known when weights are loaded")
+            return Support.no(Reason.SHAPE_UNSUPPORTED, "the filters must be weights")
         return Support.yes()
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """One stage."""
+        """Return one stage."""
         shape, dtype = ConvShape.of(call), call.outputs[0].dtype
         sums = DType.FLOAT64 if dtype is DType.FLOAT64 else DType.FLOAT32
         lanes = isa_of(target).lanes(sums.bits // 8)
@@ -76,7 +76,7 @@ _MOST_TAPS, _MOST_STRIDE, _MOST_PIXELS = 7, 2, 8
 
 
 def _block(call: NodeCall, shape: ConvShape, registers: int) -> tuple[int, int] | None:
-    """Vectors of channels and pixels of a block of ``run_rows``; None where its rows of taps or its channels are not what that wants.
+    """Return vectors of channels and pixels of a block of ``run_rows``; None where its rows of taps or its channels are not what that wants.
 
     Sums and a row of filters stay in registers; of the pixels' counts that fit, the one that reads and multiplies least over a row.
     """

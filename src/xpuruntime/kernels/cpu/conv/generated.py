@@ -15,16 +15,16 @@ from ....program.program import RecipeStep
 from ....types import DType, TensorSpec
 from ...kernel import Kernel, Lowered, NodeCall, Operand, Packed, Stage
 from ...portable.text import braces, shape_text
-from ...portable.windows.conv import Deformed, Naive, operands
+from ...portable.windows.conv import DeformedConv, NaiveConv, operands
 from ...spec.conv import FLOATS, GRAIN_FLOPS, OPS, act_of, stem_of, strides_of_weight, supported
 from ...spec.conv_shape import C_TYPES, ConvShape, sizes
 from ..abi import function
 from ..matmul.gemm import lower_product
 from ..tasks import LoopedTasks
-from .depthwise import Depthwise
+from .depthwise import CpuDepthwise
 from .phases import Phase, phases, repeated_bias
 from .pointwise import pixels_apart, pointwise
-from .tiling import Tiling, tiling
+from .tiling import ConvTiling, tiling
 
 __all__ = ["KERNELS"]
 
@@ -39,7 +39,7 @@ _DTYPES = {
 
 
 def _filters(shape: ConvShape, dtype: DType, weight: TensorSpec) -> list[RecipeStep]:
-    """Steps from a node's filters to [groups, filters, channels, taps], but for the last reshape."""
+    """Return steps from a node's filters to [groups, filters, channels, taps], but for the last reshape."""
     steps = [] if weight.dtype is dtype else [RecipeStep("cast", ("%in",), {"dtype": dtype.value})]
     if shape.transposed:  # [in, out / groups, taps] counts groups along its inputs
         counted = [shape.groups, shape.channels, shape.filters, shape.taps]
@@ -52,7 +52,7 @@ def _last(steps: Sequence[RecipeStep]) -> str:
     return f"%{len(steps) - 1}" if steps else "%in"
 
 
-def _packed(shape: ConvShape, cut: Tiling, given: Sequence[RecipeStep]) -> Packed:
+def _packed(shape: ConvShape, cut: ConvTiling, given: Sequence[RecipeStep]) -> Packed:
     """What ``given`` makes, [groups, filters, channels, taps], as [group, tile, depth, filter of the tile]; pairs of the depth innermost
     for VDPBF16PS.
     """
@@ -73,18 +73,18 @@ def _packed(shape: ConvShape, cut: Tiling, given: Sequence[RecipeStep]) -> Packe
     return Packed(tuple(steps), TensorSpec((g, cut.tiles, cut.depth // word, tile, word), dtype))
 
 
-class Generated(Kernel):
+class GeneratedConv(Kernel):
     """Implicit GEMM for floats; every layout, the channels of one pixel side by side being the fast one."""
 
     name: str = "conv/generated"
     ops: tuple[str, ...] = OPS
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Floats of up to three space dims."""
+        """Return yes for floats of up to three space dims."""
         return supported(call, FLOATS)
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """One stage; one before it where weights are computed."""
+        """Return one stage; one before it where weights are computed."""
         shape = ConvShape.of(call)
         dtype = call.outputs[0].dtype
         product = pointwise(call, shape, target)
@@ -111,7 +111,7 @@ def _sums(dtype: DType) -> str:
 
 
 def _lower_phases(call: NodeCall, shape: ConvShape, split: Sequence[Phase], target: CodegenTarget) -> Lowered:
-    """A stage per phase, each with filters of its own; the first one's stand in the place of the node's."""
+    """Return a stage per phase, each with filters of its own; the first one's stand in the place of the node's."""
     dtype, weight = call.outputs[0].dtype, call.tensor(1).spec
     stages, weights, beside = [], dict[int, Packed](), dict[str, tuple[int, Packed]]()
     for at, phase in enumerate(split):
@@ -130,9 +130,9 @@ def _lower_phases(call: NodeCall, shape: ConvShape, split: Sequence[Phase], targ
 
 
 def _product_stage(
-    call: NodeCall, shape: ConvShape, cut: Tiling, filters: str, phase: Phase | None = None
+    call: NodeCall, shape: ConvShape, cut: ConvTiling, filters: str, phase: Phase | None = None
 ) -> Stage:
-    """The product of one convolution; of a transposed one's phase, the results of which lie apart."""
+    """Return the product of one convolution; of a transposed one's phase, the results of which lie apart."""
     args, c = operands(call, filters)
     if phase is not None:
         c["y"] += f" + {phase.y}" if phase.y else ""
@@ -167,11 +167,11 @@ def _product_stage(
     )
 
 
-def _parts(cut: Tiling) -> frozenset[str]:
+def _parts(cut: ConvTiling) -> frozenset[str]:
     return frozenset({"conv_amx" if cut.math == "Bf16Tiles" else "conv"})
 
 
-def _pack_stage(shape: ConvShape, weight: Operand, cut: Tiling, dtype: DType) -> Stage:
+def _pack_stage(shape: ConvShape, weight: Operand, cut: ConvTiling, dtype: DType) -> Stage:
     body = (
         f"  static const conv::Shape shape = {shape_text(shape)};\n"
         f"  static const conv::Blocks blocks = {cut.text()};\n"
@@ -190,4 +190,9 @@ def _pack_stage(shape: ConvShape, weight: Operand, cut: Tiling, dtype: DType) ->
     )
 
 
-KERNELS: tuple[Kernel, ...] = (Depthwise(), Generated(), LoopedTasks(Naive()), LoopedTasks(Deformed()))
+KERNELS: tuple[Kernel, ...] = (
+    CpuDepthwise(),
+    GeneratedConv(),
+    LoopedTasks(NaiveConv()),
+    LoopedTasks(DeformedConv()),
+)

@@ -52,7 +52,7 @@ class Phase:
     beside: int = 1
 
     def filters(self, transposed: ConvShape, dtype: DType, given: TensorSpec) -> list[RecipeStep]:
-        """Steps from the node's [in, out / groups, taps] to [groups, filters, channels, taps] of the phase."""
+        """Return steps from the node's [in, out / groups, taps] to [groups, filters, channels, taps] of the phase."""
         s, steps = transposed, list[RecipeStep]()
 
         def step(op: str, *inputs: str, **attrs: object) -> str:
@@ -87,7 +87,7 @@ class Phase:
 
 
 def phases(call: NodeCall, shape: ConvShape) -> tuple[Phase, ...] | None:
-    """The ordinary convolutions of a transposed one; None where a phase meets no tap, or dilation and stride mix."""
+    """Return the ordinary convolutions of a transposed one; None where a phase meets no tap, or dilation and stride mix."""
     if not shape.transposed or not shape.pixels or not shape.filters:
         return None
     dims = [_lines(shape, d) for d in range(3)]
@@ -101,7 +101,7 @@ def phases(call: NodeCall, shape: ConvShape) -> tuple[Phase, ...] | None:
 
 
 def repeated_bias(call: NodeCall, phase: Phase) -> Packed | None:
-    """The bias of each filter of a phase; None where the node's own serves."""
+    """Return the bias of each filter of a phase; None where the node's own serves."""
     bias = call.optional(2)
     if bias is None or phase.beside == 1:
         return None
@@ -115,7 +115,7 @@ def repeated_bias(call: NodeCall, phase: Phase) -> Packed | None:
 
 
 def _lines(shape: ConvShape, d: int) -> tuple[_Line, ...] | None:
-    """The phases of a dim that have output places."""
+    """Return the phases of a dim that have output places."""
     kernel, stride, dilation, begin = shape.kernel[d], shape.stride[d], shape.dilation[d], shape.begin[d]
     if stride == 1:
         return (_Line(0, 0, 1, kernel, (kernel - 1) * dilation - begin, dilation, shape.out[d]),)
@@ -134,7 +134,7 @@ def _lines(shape: ConvShape, d: int) -> tuple[_Line, ...] | None:
 
 
 def _side_by_side(call: NodeCall, shape: ConvShape, lines: Sequence[_Line]) -> bool:
-    """Whether all phases of a row meet the same places, and their results lie behind one another as filters do."""
+    """Return whether all phases of a row meet the same places, and their results lie behind one another as filters do."""
     same = len(lines) == shape.stride[2] > 1 and len({line.meets for line in lines}) == 1
     ordered = [line.first for line in lines] == [lines[0].first + i for i in range(len(lines))]
     bias = call.optional(2)

@@ -11,7 +11,7 @@ from ...spec.conv_shape import ConvShape, strides_of
 from ...spec.product import Product, Term, even_stride
 from ..abi import isa_of
 from ..matmul.gemm_tiling import by_tiles
-from .tiling import Tiling
+from .tiling import ConvTiling
 
 __all__ = ["pixels_apart", "pointwise"]
 
@@ -21,8 +21,8 @@ _LONGEST = 768
 """Bytes of a pixel that are one chunk of the depth (conv_tiling)."""
 
 
-def pixels_apart(shape: ConvShape, cut: Tiling, dtype: DType) -> int:
-    """Bytes from pixel to pixel where they may be read as they lie (``AS_IT_LIES`` of conv.h); 0 where they must be gathered."""
+def pixels_apart(shape: ConvShape, cut: ConvTiling, dtype: DType) -> int:
+    """Return bytes from pixel to pixel where they may be read as they lie (``AS_IT_LIES`` of conv.h); 0 where they must be gathered."""
     one = (1, 1, 1)
     if shape.kernel != one or shape.stride != one or shape.size != shape.out or any(shape.begin):
         return 0
@@ -37,7 +37,7 @@ def pixels_apart(shape: ConvShape, cut: Tiling, dtype: DType) -> int:
 
 
 def pointwise(call: NodeCall, shape: ConvShape, target: CodegenTarget) -> Product | None:
-    """The product that tiles compute; None where pixels are skipped or padded, channels lie apart, or tiles do not serve."""
+    """Return the product that tiles compute; None where pixels are skipped or padded, channels lie apart, or tiles do not serve."""
     one = (1, 1, 1)
     if (
         shape.kernel != one

@@ -10,7 +10,7 @@ from ....types import DType
 from ...spec.conv_shape import TASKS, ConvShape
 from ..abi import isa_of
 
-__all__ = ["Tiling", "tiling"]
+__all__ = ["ConvTiling", "tiling"]
 
 _CHUNK_BYTES = {"F32": 768, "F64": 768, "Bf16Pairs": 768, "Bf16Tiles": 1152}
 """Bytes of a gathered row (``CHUNK_BYTES`` of conv.h): 14 rows and a tile of 32 float32 filters take 36 KiB of the first cache."""
@@ -29,7 +29,7 @@ _TILE_COST = {1: 1.10, 2: 1.0, 3: 1.005, 4: 1.01}
 
 
 @dataclass(frozen=True, slots=True)
-class Tiling:
+class ConvTiling:
     """How a convolution is cut: ``pixels`` x ``vectors`` of sums in registers, tiles of ``tile`` filters, blocks of ``block`` pixels.
 
     lines: for few channels: how many lines of input a block meets (``block`` counts rows of pixels then), and elements of each.
@@ -74,8 +74,8 @@ class Tiling:
         return f"{{{self.depth}, {self.block}, {self.blocks}, {self.tiles}, {self.together}}}"
 
 
-def tiling(shape: ConvShape, dtype: DType, target: CodegenTarget) -> Tiling:
-    """The cheapest cut by a small model: padded products first, then enough tasks, then what the second-level cache holds.
+def tiling(shape: ConvShape, dtype: DType, target: CodegenTarget) -> ConvTiling:
+    """Return the cheapest cut by a small model: padded products first, then enough tasks, then what the second-level cache holds.
 
     ``channel_tile`` bounds the filters of a tile, ``max_threadgroup_3d_xy`` x ``_3d_z`` the pixels of a block.
     """
@@ -112,16 +112,16 @@ def tiling(shape: ConvShape, dtype: DType, target: CodegenTarget) -> Tiling:
     whole = -(-block // pixels) * pixels
     fits = max(1, _SUMS_BYTES // (whole * vectors * isa.vector_bytes))
     together = tiles if depth * row <= _CHUNK_BYTES[kind] else min(tiles, fits)
-    return Tiling(kind, lanes, pixels, vectors, depth, block, blocks, tiles, together)
+    return ConvTiling(kind, lanes, pixels, vectors, depth, block, blocks, tiles, together)
 
 
 def _fills_tiles(shape: ConvShape) -> bool:
-    """Whether a good part of a tile's rows, columns and depth is there."""
+    """Return whether a good part of a tile's rows, columns and depth is there."""
     return 4 * min(shape.pixels, shape.filters, shape.taps * shape.channels) >= _TILE
 
 
-def _tile_tiling(shape: ConvShape, most: int) -> Tiling:
-    """Blocks of up to ``most`` pixels in whole tiles, fewer where tasks would be few."""
+def _tile_tiling(shape: ConvShape, most: int) -> ConvTiling:
+    """Return blocks of up to ``most`` pixels in whole tiles, fewer where tasks would be few."""
     total, tiles = shape.pixels, -(-shape.filters // _TILE)
     blocks = -(-total // max(most, 1))
     while shape.groups * tiles * blocks < TASKS and -(-total // blocks) > 2 * _TILE:
@@ -130,11 +130,11 @@ def _tile_tiling(shape: ConvShape, most: int) -> Tiling:
     depth = -(-shape.taps * shape.channels // _TILE) * _TILE
     fits = max(1, _SUMS_BYTES // (-(-block // _TILE) * _TILE * _TILE * 4))
     together = tiles if depth * 2 <= _CHUNK_BYTES["Bf16Tiles"] else min(tiles, fits)
-    return Tiling("Bf16Tiles", 16, _TILE, 2, depth, block, -(-total // block), tiles, together)
+    return ConvTiling("Bf16Tiles", 16, _TILE, 2, depth, block, -(-total // block), tiles, together)
 
 
 def _by_lines(shape: ConvShape) -> bool:
-    """Whether lines of input serve better than gathered rows: few channels side by side, one plane, no gaps between taps."""
+    """Return whether lines of input serve better than gathered rows: few channels side by side, one plane, no gaps between taps."""
     plain = (
         shape.groups == 1
         and not shape.transposed
@@ -147,8 +147,8 @@ def _by_lines(shape: ConvShape) -> bool:
 
 def _line_tiling(
     shape: ConvShape, kind: str, lanes: int, vectors: int, most: int, tiles: int, rows: int
-) -> Tiling:
-    """Blocks of ``rows`` rows of pixels, fewer where tasks would be few; tiles of pixels never go beyond a row."""
+) -> ConvTiling:
+    """Return blocks of ``rows`` rows of pixels, fewer where tasks would be few; tiles of pixels never go beyond a row."""
     high, width = shape.out[1], max(shape.out[2], 1)
     rows = max(1, min(rows, high, shape.images * high * tiles // TASKS))
     pixels = min(range(most, max(1, most // 2) - 1, -1), key=lambda p: -(-width // p) * (p + 0.25))
@@ -157,4 +157,4 @@ def _line_tiling(
     length = -(-reach * shape.channels // 16) * 16
     blocks = max(1, shape.images * -(-high // rows))
     depth = shape.taps * shape.channels
-    return Tiling(kind, lanes, pixels, vectors, depth, rows, blocks, tiles, tiles, (count, length))
+    return ConvTiling(kind, lanes, pixels, vectors, depth, rows, blocks, tiles, tiles, (count, length))

@@ -19,13 +19,13 @@ class EinsumAsMatmul(Kernel):
     ops = ("einsum",)
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """One dtype, a batch of matrix products, and the result's last axis from the second operand."""
+        """Return yes for one dtype, a batch of matrix products, and the result's last axis from the second operand."""
         if call.outputs[0].dtype not in C_TYPES:
-            return Support.no(Reason.DTYPE_UNSUPPORTED, f"no product in {call.outputs[0].dtype.value}")
+            return Support.no(Reason.DTYPE_UNSUPPORTED, f"matrix products in {call.outputs[0].dtype.value} are not supported")
         if equation_product(call) is None:
             return Support.no(
                 Reason.SHAPE_UNSUPPORTED,
-                f"{call.attrs['equation']!r} is no batch of matrix products in this order",
+                f"{call.attrs['equation']!r} is not a batch of matrix products in this order",
             )
         return Support.yes()
 

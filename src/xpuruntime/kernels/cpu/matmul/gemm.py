@@ -19,12 +19,12 @@ from ...portable.text import ACTIVATIONS
 from ...spec.product import Product, accumulator, sizes
 from ..abi import isa_of
 from .gemm_text import product_source
-from .gemm_tiling import TILE, Tiling, tiling
+from .gemm_tiling import TILE, GemmTiling, tiling
 
 __all__ = ["after", "lower_product"]
 
 
-def _packed(p: Product, weight: Operand, t: Tiling) -> Packed:
+def _packed(p: Product, weight: Operand, t: GemmTiling) -> Packed:
     """[batch, k, n] -> [batch, panels, k, columns], or [batch, panels, k / 2, columns, 2]; zeros beyond."""
     columns = t.columns
     by_rows = p.b_strides[-1] != 1 and math.prod(sizes(weight.spec)) == p.n * p.k  # a linear's weight: [n, k]
@@ -48,7 +48,7 @@ def _packed(p: Product, weight: Operand, t: Tiling) -> Packed:
 def lower_product(
     call: NodeCall, product: Product, target: CodegenTarget, *, streamed: bool = False, stem: str = ""
 ) -> Lowered:
-    """The one stage of a product, with B packed where it is a weight; ``streamed``: few rows, B comes from memory."""
+    """Return the one stage of a product, with B packed where it is a weight; ``streamed``: few rows, B comes from memory."""
     p = product.flat()
     if not p.m * p.n * p.batches:
         return Lowered(())
@@ -96,7 +96,7 @@ def lower_product(
 
 
 def _quantized(packed: Packed) -> Packed:
-    """The same packing of a linear's weight in int8: each row of it, a column of B, by its own scale."""
+    """Return the same packing of a linear's weight in int8: each row of it, a column of B, by its own scale."""
     first = RecipeStep("quantize_int8", ("%in",), {"dim": 0})
     rest = [
         replace(s, inputs=tuple("%0" if i == "%in" else f"%{int(i[1:]) + 1}" for i in s.inputs))
@@ -109,7 +109,7 @@ _ACCUMULATES = {"float": "float32", "double": "float64", "uint32_t": "int32", "u
 
 
 def after(first: Sequence[RecipeStep], packed: Packed) -> Packed:
-    """The same packing of what the steps make of the operand."""
+    """Return the same packing of what the steps make of the operand."""
     if not first:
         return packed
     own = [

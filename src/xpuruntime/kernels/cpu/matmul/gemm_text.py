@@ -9,13 +9,13 @@ from ....types import DType
 from ...kernel import NodeCall, Operand
 from ...portable.text import ACTIVATIONS, offset_text
 from ...spec.product import C_TYPES, Product, accumulator, even_stride
-from .gemm_tiling import L2_WHOLE, TILE, Tiling
+from .gemm_tiling import L2_WHOLE, TILE, GemmTiling
 
 __all__ = ["product_source"]
 
 
-def product_source(call: NodeCall, p: Product, t: Tiling, dtype: DType, packed: bool) -> str:
-    """The text of the function; shapes and strides stand in it as numbers."""
+def product_source(call: NodeCall, p: Product, t: GemmTiling, dtype: DType, packed: bool) -> str:
+    """Return the text of the function; shapes and strides stand in it as numbers."""
     s, acc, lead = C_TYPES[dtype], accumulator(dtype), len(p.batch)
     b = p.b_type or s
     panels, blocks = math.ceil(p.n / t.columns), math.ceil(p.m / t.task_rows)
@@ -72,7 +72,7 @@ def product_source(call: NodeCall, p: Product, t: Tiling, dtype: DType, packed: 
     return "\n".join(lines)
 
 
-def _of_tiles(p: Product, t: Tiling) -> list[str]:
+def _of_tiles(p: Product, t: GemmTiling) -> list[str]:
     """What ``gemm_block_tiles`` wants to know besides. Where B outgrows the second cache, its next block is fetched in equal parts
     while this one is multiplied.
     """
@@ -96,7 +96,7 @@ def _joined(*offsets: str) -> str:
     return " + ".join(kept) or "0"
 
 
-def _b_offset(p: Product, b: Operand, t: Tiling, panels: int, packed: bool) -> str:
+def _b_offset(p: Product, b: Operand, t: GemmTiling, panels: int, packed: bool) -> str:
     lead = len(p.batch)
     if not packed:
         return _joined(offset_text("batch", p.batch, p.b_strides[:lead]), f"col * {p.b_strides[-1]}")
@@ -107,7 +107,7 @@ def _b_offset(p: Product, b: Operand, t: Tiling, panels: int, packed: bool) -> s
 
 
 def _epilogue(p: Product, storage: str, acc: str) -> list[str]:
-    """The finished sums of one row: terms, activation, store; a register at a time."""
+    """Return the finished sums of one row: terms, activation, store; a register at a time."""
     lead = len(p.batch)
 
     def place(strides: Sequence[int]) -> str:
@@ -144,5 +144,5 @@ def _epilogue(p: Product, storage: str, acc: str) -> list[str]:
 
 
 def _number(value: float, acc: str) -> str:
-    """A literal of the sums' type; integers take the whole part."""
+    """Return a literal of the sums' type; integers take the whole part."""
     return f"({acc}){value!r}" if acc in ("float", "double") else f"({acc}){int(value)}ll"

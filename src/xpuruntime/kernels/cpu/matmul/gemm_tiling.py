@@ -9,7 +9,7 @@ from ....codegen.isa import IsaLevel
 from ....types import DType
 from ...spec.product import Product, accumulator
 
-__all__ = ["L2_WHOLE", "STREAMED_ROWS", "TILE", "Tiling", "by_tiles", "registers", "tiling"]
+__all__ = ["L2_WHOLE", "STREAMED_ROWS", "TILE", "GemmTiling", "by_tiles", "registers", "tiling"]
 
 _L2_SHARE = 384 * 1024
 """Bytes of B that a block of k may fill: most of the 512 KiB of second-level cache that the smallest current server core has."""
@@ -31,7 +31,7 @@ STREAMED_ROWS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Tiling:
+class GemmTiling:
     """Figures of the code: see ``gemm_block``."""
 
     rows: int
@@ -54,7 +54,7 @@ class Tiling:
         return TILE if self.tiles else 2 if self.pairs else 1
 
     def depth(self, k: int) -> int:
-        """Rows of a packed panel."""
+        """Return rows of a packed panel."""
         return math.ceil(k / self.word) * self.word
 
 
@@ -68,13 +68,13 @@ TILE = 32
 
 
 def by_tiles(p: Product, dtype: DType, streamed: bool, isa: IsaLevel) -> bool:
-    """Whether the tile registers multiply: bfloat16, A's rows along k, and more than memory's speed to win."""
+    """Return whether the tile registers multiply: bfloat16, A's rows along k, and more than memory's speed to win."""
     plain = dtype is DType.BFLOAT16 and not p.b_type and p.a_strides[-1] == 1
     return plain and not streamed and p.m > STREAMED_ROWS and "amx-bf16" in isa.features
 
 
-def _tile_tiling(p: Product, packed: bool) -> Tiling:
-    """Blocks of k whose panel stays in the first cache while the task's rows pass by it; one block where few do. Where A as a whole
+def _tile_tiling(p: Product, packed: bool) -> GemmTiling:
+    """Return blocks of k whose panel stays in the first cache while the task's rows pass by it; one block where few do. Where A as a whole
     outgrows the second cache, or all of B is small, all panels pass by a block of rows before the next: of A and of the result.
     """
     rows, row_bytes = math.ceil(p.m / TILE), 2 * TILE * max(p.k, 1)
@@ -88,10 +88,14 @@ def _tile_tiling(p: Product, packed: bool) -> Tiling:
     depth = max(1, math.ceil(p.k / TILE))
     if per_task > 1:
         depth = math.ceil(depth / math.ceil(depth * 2 * TILE * TILE / _L1_SHARE))
-    return Tiling(TILE, 2, TILE // 2, 1, depth * TILE, per_task * TILE, pairs=True, tiles=True, across=across)
+    return GemmTiling(
+        TILE, 2, TILE // 2, 1, depth * TILE, per_task * TILE, pairs=True, tiles=True, across=across
+    )
 
 
-def tiling(p: Product, dtype: DType, packed: bool, streamed: bool, isa: IsaLevel, matmul_tile: int) -> Tiling:
+def tiling(
+    p: Product, dtype: DType, packed: bool, streamed: bool, isa: IsaLevel, matmul_tile: int
+) -> GemmTiling:
     """R rows x NV vectors of sums, NV of B and one of A must fit the registers; columns beyond the matrix are work for nothing."""
     if by_tiles(p, dtype, streamed, isa):
         return _tile_tiling(p, packed)
@@ -118,4 +122,4 @@ def tiling(p: Product, dtype: DType, packed: bool, streamed: bool, isa: IsaLevel
     least = math.ceil((32 if packed else 96) / rows)
     blocks = max(1, min(math.ceil(64 / max(1, panels)), tiles // least, tiles))
     blocks = max(blocks, math.ceil(tiles * rows / 512))
-    return Tiling(rows, vectors, lanes, unroll, block, math.ceil(tiles / blocks) * rows, pairs)
+    return GemmTiling(rows, vectors, lanes, unroll, block, math.ceil(tiles / blocks) * rows, pairs)

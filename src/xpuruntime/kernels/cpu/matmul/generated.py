@@ -25,12 +25,12 @@ assert set(ACTIVATIONS) == set(ACTIVATION_NAMES.split("|"))
 def _supports(call: NodeCall) -> Support:
     dtype = call.outputs[0].dtype
     if dtype not in C_TYPES:
-        return Support.no(Reason.DTYPE_UNSUPPORTED, f"no product in {dtype.value}")
+        return Support.no(Reason.DTYPE_UNSUPPORTED, f"matrix products in {dtype.value} are not supported")
     if not call.outputs[0].is_dense:
-        return Support.no(Reason.SHAPE_UNSUPPORTED, "writes dense results only")
+        return Support.no(Reason.SHAPE_UNSUPPORTED, "the result must be dense")
     if not dtype.is_float and call.op == "fused_linear" and call.attrs["act"] != "none":
         return Support.no(
-            Reason.DTYPE_UNSUPPORTED, f"activations are computed in floats, not in {dtype.value}"
+            Reason.DTYPE_UNSUPPORTED, f"activations need a float dtype, not {dtype.value}"
         )
     for operand in call.tensors:
         if operand.is_weight and not operand.spec.is_dense:
@@ -43,13 +43,13 @@ def _always(call: NodeCall, target: CodegenTarget) -> Support:
 
 
 def _few_rows(call: NodeCall, target: CodegenTarget) -> Support:
-    """A weight times few rows: all of the time is that of reading the weight."""
+    """Return a weight times few rows: all of the time is that of reading the weight."""
     p = product_of(call).flat()
     if p.m > STREAMED_ROWS:
-        return Support.no(Reason.SHAPE_UNSUPPORTED, f"for up to {STREAMED_ROWS} rows, and there are {p.m}")
+        return Support.no(Reason.SHAPE_UNSUPPORTED, f"supports up to {STREAMED_ROWS} rows; got {p.m}")
     if not call.tensor(p.b).is_weight:
         return Support.no(
-            Reason.SHAPE_UNSUPPORTED, "streams a weight that was packed at load, and the right side is none"
+            Reason.SHAPE_UNSUPPORTED, "the right-hand side must be a weight, which is packed at load"
         )
     return Support.yes()
 
@@ -67,12 +67,12 @@ class MatmulKernel(Kernel):
     ops: tuple[str, ...] = OPS
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Products in one dtype with a dense result."""
+        """Return yes for products in one dtype with a dense result."""
         found = _supports(call)
         return self.check(call, target) if found else found
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """One stage of panels times blocks of rows."""
+        """Return one stage of panels times blocks of rows."""
         return lower_product(call, product_of(call), target, streamed=self.streamed)
 
 
@@ -87,17 +87,17 @@ class Int8Weights(Kernel):
     on_request = True
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Floats up to 32 bits, and a weight that is known when it is loaded."""
+        """Return yes for floats up to 32 bits, and a weight that is known when it is loaded."""
         found = _supports(call)
         if not found:
             return found
         if call.outputs[0].dtype not in (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16):
             return Support.no(
-                Reason.DTYPE_UNSUPPORTED, f"no int8 weights beside {call.outputs[0].dtype.value}"
+                Reason.DTYPE_UNSUPPORTED, f"int8 weights are not supported for {call.outputs[0].dtype.value}"
             )
         if not call.tensor(1).is_weight:
             return Support.no(
-                Reason.SHAPE_UNSUPPORTED, "quantizes weights at load, and the right side is none"
+                Reason.SHAPE_UNSUPPORTED, "the right-hand side must be a weight, which is quantized at load"
             )
         return Support.yes()
 

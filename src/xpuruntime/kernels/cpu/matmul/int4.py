@@ -40,19 +40,19 @@ class Int4Weights(Kernel):
     ops: tuple[str, ...] = ("linear", "fused_linear", "norm_linear")
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Dense floats up to 32 bits, and a weight that is known when it is loaded."""
+        """Return yes for dense floats up to 32 bits, and a weight that is known when it is loaded."""
         refused = why_not(call)
         if refused is not None:
             return refused
         dtype, layer = call.outputs[0].dtype, LayerText.of(call)
         if dtype is DType.FLOAT64:
-            return Support.no(Reason.DTYPE_UNSUPPORTED, "no int4 weights beside float64")
+            return Support.no(Reason.DTYPE_UNSUPPORTED, "int4 weights are not supported for float64")
         if layer.scale is not None and layer.m > _TASK_ROWS:
-            return Support.no(Reason.SHAPE_UNSUPPORTED, f"a norm before it for up to {_TASK_ROWS} rows")
+            return Support.no(Reason.SHAPE_UNSUPPORTED, f"an RMS norm before the product is supported for up to {_TASK_ROWS} rows")
         return Support.yes()
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """One stage; a task is a panel of B and a block of rows."""
+        """Return one stage; a task is a panel of B and a block of rows."""
         layer = LayerText.of(call)
         if not layer.m * layer.n:
             return Lowered(())
@@ -143,7 +143,7 @@ class Int4Weights(Kernel):
         return "\n".join(lines)
 
     def _product(self, layer: LayerText, columns: int, depth: int) -> list[str]:
-        """The panel of a task, after the gate's of a gated layer. In the epilogue ``r`` counts the result's rows."""
+        """Return the panel of a task, after the gate's of a gated layer. In the epilogue ``r`` counts the result's rows."""
         panels = layer.panels(columns)
         block = f"int4_block<KERNEL_product>(a, b + %s * {columns * self._bytes(depth)}, rows, tile, [&](const float *sums, int64_t %s) {{"
         lines = []
@@ -160,7 +160,7 @@ class Int4Weights(Kernel):
         return lines
 
     def _rows(self, layer: LayerText, depth: int) -> list[str]:
-        """The rows of a task in float, normed if they are, zeros beyond the inputs."""
+        """Return the rows of a task in float, normed if they are, zeros beyond the inputs."""
         k = layer.k
         lines = []
         if layer.scale is not None:

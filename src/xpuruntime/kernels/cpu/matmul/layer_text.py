@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...portable.text import ACTIVATIONS
-from ...spec.linear import Layer
+from ...spec.linear import LinearLayer
 
 __all__ = ["LayerText"]
 
 
 @dataclass(frozen=True, slots=True)
-class LayerText(Layer):
+class LayerText(LinearLayer):
     """A layer that writes its text."""
 
     def arguments(self, first: int) -> list[str]:
-        """Lines that name the operands; ``first``: the argument that the first of them is."""
+        """Return lines that name the operands; ``first``: the argument that the first of them is."""
         kind = self.storage
         return [
             f"const {kind} *{name} = (const {kind} *)args[{first + i}];"
@@ -55,7 +55,7 @@ class LayerText(Layer):
         return f"for (int64_t j = 0; j < {columns}; j += L) store<L>(gate + r * {columns} + j, load<L>(sums + j));"
 
     def normed(self, storage: str, to: str) -> str:
-        """The line that makes the normed rows."""
+        """Return the line that makes the normed rows."""
         t = self.sums
         return f"normed_rows<{t}, {self.storage}, {storage}>(x, {self.k}, norm, {self.m}, {self.k}, ({t}){self.eps!r}, {to});"
 
@@ -65,5 +65,5 @@ class LayerText(Layer):
         return frozenset({"decoder", *ACTIVATIONS[self.act][1]})
 
     def grain(self, panel_bytes: int) -> int:
-        """Tasks that are worth a thread: two microseconds of B at 20 GB/s."""
+        """Return tasks that are worth a thread: two microseconds of B at 20 GB/s."""
         return max(1, round(4e4 / max(panel_bytes, 1)))

@@ -23,14 +23,14 @@ from .gemm import _packed, _quantized, after
 from .gemm_tiling import tiling
 from .layer_text import LayerText
 
-__all__ = ["KERNELS", "NormLinear"]
+__all__ = ["KERNELS", "CpuNormLinear"]
 
 _ROWS = 16
 """Up to so many rows: normed rows are made again by every thread, and all rows pass over a panel while it is in cache."""
 
 
 @dataclass(frozen=True, slots=True)
-class NormLinear(Kernel):
+class CpuNormLinear(Kernel):
     """A row of the catalogue; ``int8``: with weights in int8, a scale per output."""
 
     name: str
@@ -39,19 +39,19 @@ class NormLinear(Kernel):
     ops: tuple[str, ...] = ("norm_linear",)
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Dense floats of few rows, and a weight."""
+        """Return yes for dense floats of few rows, and a weight."""
         refused = why_not(call)
         if refused is not None:
             return refused
         m = LayerText.of(call).m
         if m > _ROWS:
-            return Support.no(Reason.SHAPE_UNSUPPORTED, f"for up to {_ROWS} rows, and there are {m}")
+            return Support.no(Reason.SHAPE_UNSUPPORTED, f"supports up to {_ROWS} rows; got {m}")
         if self.int8 and call.outputs[0].dtype is DType.FLOAT64:
-            return Support.no(Reason.DTYPE_UNSUPPORTED, "no int8 weights beside float64")
+            return Support.no(Reason.DTYPE_UNSUPPORTED, "int8 weights are not supported for float64")
         return Support.yes()
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """One stage; a task is a panel of B and all rows."""
+        """Return one stage; a task is a panel of B and all rows."""
         layer = LayerText.of(call)
         if not layer.m * layer.n:
             return Lowered(())
@@ -155,7 +155,7 @@ def _scales(layer: LayerText) -> Packed:
 
 
 KERNELS: tuple[Any, ...] = (
-    NormLinear("matmul/gemv"),
-    NormLinear("matmul/generated"),
-    NormLinear("matmul/int8_weights", int8=True, on_request=True),
+    CpuNormLinear("matmul/gemv"),
+    CpuNormLinear("matmul/generated"),
+    CpuNormLinear("matmul/int8_weights", int8=True, on_request=True),
 )

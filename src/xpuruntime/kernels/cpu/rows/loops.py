@@ -19,9 +19,9 @@ from ....codegen.plans import CONSTANT, POSITION, Plan
 from ....codegen.target import CodegenTarget
 from ...kernel import Lowered, NodeCall, Stage, operand_ref
 from ...spec.row_plan import Output, row_nests
-from ...spec.writer import PlanWriter
+from ...spec.writer import LoopWriter
 from ..elementwise import declared, function_text, lanes_for, lower_pointwise
-from .text import RowText
+from .text import CpuRowText
 from .values import UNROLL, RowLoops
 
 __all__ = ["CPP", "Output", "lower_rows"]
@@ -30,7 +30,7 @@ __all__ = ["CPP", "Output", "lower_rows"]
 def lower_rows(
     call: NodeCall, plan: Plan, outputs: Sequence[Output], target: CodegenTarget, stem: str
 ) -> Lowered:
-    """The kernel of a plan with reductions."""
+    """Return the kernel of a plan with reductions."""
     return Lowered((_stage(_loops(call, plan, outputs, target), stem),))
 
 
@@ -45,7 +45,7 @@ def _stage(loops: RowLoops, stem: str) -> Stage:
     read = sorted({i.operand for i in loops.plan.inputs if i.operand != POSITION})
     arguments = [(f"x{at}", loops.call.tensor(at).spec.dtype) for at in read]
     arguments += [(f"y{i}", o.spec.dtype) for i, o in enumerate(loops.outputs)]
-    writer = RowText(loops)
+    writer = CpuRowText(loops)
     body = writer.body()
     if not loops.kept.elements:
         body = []
@@ -67,7 +67,7 @@ def _stage(loops: RowLoops, stem: str) -> Stage:
 
 
 def _tasks(kept: Nest, run: Nest, across: bool, least: int, lanes: int) -> Tasks:
-    """Rows a task; across, columns a task."""
+    """Return rows a task; across, columns a task."""
     each = max(run.elements, 1)
     if across:
         wide = UNROLL * lanes if kept.inner >= 4 * UNROLL * lanes else lanes
@@ -76,5 +76,5 @@ def _tasks(kept: Nest, run: Nest, across: bool, least: int, lanes: int) -> Tasks
     return cut(flat, max(1, math.ceil(least / each)), 1) if kept.elements else Tasks(1, 1, 1)
 
 
-CPP = PlanWriter(lower_pointwise, lower_rows)
+CPP = LoopWriter(lower_pointwise, lower_rows)
 """C++ for CPUs."""

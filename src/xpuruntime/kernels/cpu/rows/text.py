@@ -11,13 +11,13 @@ from ....codegen.plans import POSITION, Operation
 from ...spec.row_plan import neutral_of
 from .values import UNROLL, RowLoops, RowValues
 
-__all__ = ["RowText"]
+__all__ = ["CpuRowText"]
 
 _BLOCK = 8192
 """Elements after which partial sums of floats go on in double: the error of a sum stays that of a sum of this length."""
 
 
-class RowText:
+class CpuRowText:
     """Writes the body of one kernel. ``values``: the lines of its values, and what they use."""
 
     def __init__(self, rows: RowLoops) -> None:
@@ -26,7 +26,7 @@ class RowText:
         self.needs = self.values.needs
 
     def body(self) -> list[str]:
-        """The lines within the function."""
+        """Return the lines within the function."""
         rows = self.rows
         lines = self._bases(rows.kept.extents[:-1] if rows.across else rows.kept.extents, rows.across)
         inner = self._row()
@@ -53,7 +53,7 @@ class RowText:
         return [*self.values.kept, *task_loops(rows.kept, rows.tasks, block, f"times {rows.kept.inner} rows")]
 
     def _bases(self, extents: tuple[int, ...], across: bool) -> list[str]:
-        """Where each value of a row starts."""
+        """Return where each value of a row starts."""
         lines = []
         for name in (*self.needs.inputs, *self.needs.results):
             if name in self.needs.inputs and self.needs.inputs[name].operand == POSITION:
@@ -66,7 +66,7 @@ class RowText:
         return lines
 
     def _row(self) -> list[str]:
-        """One row (across: U vectors of rows): what stands still, the passes, and the results."""
+        """Return one row (across: U vectors of rows): what stands still, the passes, and the results."""
         needs, values = self.needs, self.values
         still = [e for e in self.plan.inputs if e.name not in needs.moving]
         lines = [f"{values.type(n)} {n}_of[U];" for n in self._row_names()] if self.rows.across else []
@@ -82,7 +82,7 @@ class RowText:
         return lines + self._each([values.store_row(y) for y in needs.results if y not in needs.full])
 
     def _row_names(self) -> list[str]:
-        """Values that are one a row."""
+        """Return values that are one a row."""
         names = [*self.needs.inputs, *self.needs.operations]
         return [n for n in names if n not in self.needs.moving]
 
@@ -101,7 +101,7 @@ class RowText:
     # ── passes ──
 
     def _pass(self, at: int, names: list[str], ready: set[str]) -> list[str]:
-        """One pass over the row: its reductions, from their first values to one value a row."""
+        """Return one pass over the row: its reductions, from their first values to one value a row."""
         made = self.needs.reductions(at)
         lines, first, steps, after = list[str](), list[str](), list[str](), list[str]()
         ends: dict[str, list[str]] = {"before": [], "after": []}
@@ -138,14 +138,14 @@ class RowText:
         return [*lines, *self._each(first), *self._loop(names, ready, steps, ends), *self._each(after)]
 
     def _long(self, o: Operation) -> bool:
-        """Whether a sum of floats is so long that partial sums matter."""
+        """Return whether a sum of floats is so long that partial sums matter."""
         limit = 256 if self.rows.across else _BLOCK
         return o.op == "sum" and o.dtype.is_float and self.rows.run.elements > limit
 
     def _loop(
         self, names: list[str], ready: set[str], steps: list[str], ends: Mapping[str, list[str]]
     ) -> list[str]:
-        """The loops over one row around ``steps``."""
+        """Return the loops over one row around ``steps``."""
         run, before, after = self.rows.run, ends.get("before", []), ends.get("after", [])
         bases = []
         moving = [n for n in (*self.needs.inputs, *self.needs.results) if any(run.strides[n])]
@@ -178,7 +178,7 @@ class RowText:
     def _vectors(
         self, inner: int, call: str, unrolled: bool, before: list[str], after: list[str]
     ) -> list[str]:
-        """The loop of vectors along a row, in blocks where partial results are taken out of it."""
+        """Return the loop of vectors along a row, in blocks where partial results are taken out of it."""
         high, lanes = str(inner), self.rows.lanes
         lines = ["int64_t i = 0;"]
         blocks = bool(before) and inner > _BLOCK

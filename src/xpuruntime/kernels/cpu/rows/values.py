@@ -88,7 +88,7 @@ class RowValues:
     # ── at one place ──
 
     def still(self, entry: Input) -> str:
-        """An operand of the row as a whole."""
+        """Return an operand of the row as a whole."""
         step = inner_step(self.rows.kept, entry.name) if self.rows.across else 0
         if entry.operand == POSITION:
             return f"number<N>(({element_type(entry.dtype)})0)"
@@ -111,7 +111,7 @@ class RowValues:
         return line
 
     def elements(self, names: Sequence[str], ready: set[str]) -> list[str]:
-        """Lines that compute moving values at one place, from operands and from what waits."""
+        """Return lines that compute moving values at one place, from operands and from what waits."""
         lines = []
         base = "c" if self.rows.across else "i"
         for name in self.needs.closure(names, stop=ready):
@@ -133,18 +133,18 @@ class RowValues:
         return lines
 
     def type(self, name: str) -> str:
-        """The C type that a value is computed with."""
+        """Return the C type that a value is computed with."""
         return compute_type(self.plan.spec(name)[0])
 
     def _place(self, name: str) -> str:
-        """Where a waiting value of the present place lies."""
+        """Return where a waiting value of the present place lies."""
         if self.rows.across:
             return f"{self.waiting[name]} + (r * U + u) * N"
         padded = _padded(self.rows.run.inner, self.rows.lanes)
         return f"{self.waiting[name]} + {f'r * {padded} + ' if self.rows.run.rows > 1 else ''}i"
 
     def store(self, y: str) -> str:
-        """A result with a value per element of the row."""
+        """Return a result with a value per element of the row."""
         space = self.rows.kept if self.rows.across else self.rows.run
         index, step, output = ("c" if self.rows.across else "i"), inner_step(space, y), self.needs.results[y]
         value = self.converted(output.value, output.spec.dtype)
@@ -153,7 +153,7 @@ class RowValues:
         return f"scatter<N>({y}_run + {index} * {step}, {step}, {value}, n...);"
 
     def store_row(self, y: str) -> str:
-        """A result of the row as a whole."""
+        """Return a result of the row as a whole."""
         output = self.needs.results[y]
         value = self.converted(output.value, output.spec.dtype)
         if not self.rows.across:
@@ -164,7 +164,7 @@ class RowValues:
         return f"scatter<N>({y}_row + c * {step}, {step}, {value}, n...);"
 
     def converted(self, name: str, want: DType) -> str:
-        """A value in another dtype; narrow floats are computed as float32, and rounded where they are stored."""
+        """Return a value in another dtype; narrow floats are computed as float32, and rounded where they are stored."""
         have = self.plan.spec(name)[0]
         if have is want or (have in _NARROW and want in _NARROW):
             return name

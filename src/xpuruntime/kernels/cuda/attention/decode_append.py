@@ -16,7 +16,7 @@ from ...kernel import Kernel, Lowered, NodeCall, Operand
 from ...spec.attention import AttentionShape
 from ...spec.movement.elements import STATUS
 from ...spec.product import sizes, strides_in
-from ...spec.rope import PLACES, POSITIONS, stays
+from ...spec.rope import PLACES, POSITIONS, cache_copies
 from ..heavy import argument, c_bool, in_chunks, shared_limit
 from ..movement.moves import cuda_moves_stage
 from .decode import (
@@ -66,7 +66,7 @@ class RopeAttention(Kernel):
         """One stage; two before it keep caches as they are where these are not updated in place."""
         attention = _attention_of(call)
         s = AttentionShape.of(attention)
-        kept, in_place = stays(call, target, cuda_moves_stage), {1: 5, 2: 6}
+        kept, in_place = cache_copies(call, target, cuda_moves_stage), {1: 5, 2: 6}
         if s.empty:
             return Lowered(tuple(kept), in_place=in_place)
         config = append_tile_config(s, target)

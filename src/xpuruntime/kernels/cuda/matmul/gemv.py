@@ -19,7 +19,7 @@ from ....decisions import Reason, Support
 from ....types import DType
 from ...kernel import Kernel, Lowered, NodeCall, Stage
 from ...portable.text import ACTIVATIONS
-from ...spec.linear import Layer, why_not
+from ...spec.linear import LinearLayer, why_not
 from ...spec.matmul import OPS, product_of
 from ...spec.product import C_TYPES, accumulator
 from ..heavy import FULL, about, argument, bytes_of, c_bool, constants, in_chunks
@@ -181,14 +181,14 @@ class NormLinear(Kernel):
         refused = why_not(call)
         if refused is not None:
             return refused
-        m = Layer.of(call).m
+        m = LinearLayer.of(call).m
         if m > MAX_ROWS:
             return Support.no(Reason.SHAPE_UNSUPPORTED, f"for up to {MAX_ROWS} rows, and there are {m}")
         return Support.yes()
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
         """One stage."""
-        layer = Layer.of(call)
+        layer = LinearLayer.of(call)
         if not layer.m * layer.n:
             return Lowered(())
         config = gemv_tile_config(layer.m, layer.n, layer.k, layer.dtype, layer.halves == 2)
@@ -212,7 +212,7 @@ def _of_product(call: NodeCall) -> _Streamed:
 
 
 def _of_layer(call: NodeCall) -> _Streamed:
-    layer = Layer.of(call)
+    layer = LinearLayer.of(call)
     n, gated = layer.n, layer.halves == 2
     given = {name: argument(call.tensor(at).spec, f"in{at}", name) for name, at in layer.operands}
     at = f"row * {n} + column"

@@ -21,7 +21,7 @@ from ....codegen.target import CodegenTarget
 from ...kernel import Lowered, NodeCall, Stage
 from ...spec.elementwise import signature
 from ...spec.row_plan import Output, inner_step, row_nests
-from ...spec.writer import PlanWriter
+from ...spec.writer import LoopWriter
 from ..heavy import FULL
 from ..launch import WARP, Argument, Launch, cuda_stage
 from ..pointwise import arguments_of, lower_pointwise
@@ -57,7 +57,7 @@ def lower_rows(
     return Lowered((stage,), temps=(size,), counters=share.groups * 4)
 
 
-CUDA = PlanWriter(lower_pointwise, lower_rows)
+CUDA = LoopWriter(lower_pointwise, lower_rows)
 """CUDA C++."""
 
 

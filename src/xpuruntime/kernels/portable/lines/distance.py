@@ -14,7 +14,7 @@ __all__ = ["KERNELS"]
 
 
 def _cdist(call: NodeCall) -> TaskText:
-    """The norm of a row of the first less a row of the second; NaN where a difference is NaN, for every norm."""
+    """Return the norm of a row of the first less a row of the second; NaN where a difference is NaN, for every norm."""
     a, b, y, p = whole(call, 0), whole(call, 1), result(call), call.attrs["p"]
     names = [f"i{d}" for d in range(len(y.shape))]
     *_, row, column = names

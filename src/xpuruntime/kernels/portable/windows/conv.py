@@ -10,24 +10,24 @@ from ...spec.conv_shape import C_TYPES, ConvShape, strides_of
 from ..tasks import PortableKernel, TaskEnvironment, TaskStage
 from ..text import braces, shape_text
 
-__all__ = ["KERNELS", "Deformed", "Naive", "operands"]
+__all__ = ["KERNELS", "DeformedConv", "NaiveConv", "operands"]
 
 
-class Naive(PortableKernel):
+class NaiveConv(PortableKernel):
     """The sum as it is written: whole numbers, and whatever the others refuse."""
 
     name: str = "conv/naive"
     ops: tuple[str, ...] = OPS
 
     def supports(self, call: NodeCall) -> Support:
-        """Every number; activations of floats only."""
+        """Return yes for every number; activations of floats only."""
         answer = supported(call, tuple(C_TYPES))
         if answer.ok and not call.outputs[0].dtype.is_float and act_of(call) != "none":
             return Support.no(Reason.DTYPE_UNSUPPORTED, f"{act_of(call)} of {call.outputs[0].dtype.value}")
         return answer
 
     def task_stage(self, call: NodeCall, environment: TaskEnvironment) -> TaskStage:
-        """One stage, a task per pixel."""
+        """Return one stage, a task per pixel."""
         shape, dtype = ConvShape.of(call), call.outputs[0].dtype
         kind = C_TYPES[dtype]
         sums = ("double" if dtype is DType.FLOAT64 else "float") if dtype.is_float else "uint64_t"
@@ -53,18 +53,18 @@ class Naive(PortableKernel):
         )
 
 
-class Deformed(PortableKernel):
+class DeformedConv(PortableKernel):
     """Convolution at places that are computed: a task interpolates all that a pixel meets, then sums."""
 
     name: str = "conv/deformed"
     ops: tuple[str, ...] = ("deform_convolution",)
 
     def supports(self, call: NodeCall) -> Support:
-        """Floats of up to three space dims."""
+        """Return yes for floats of up to three space dims."""
         return supported(call, FLOATS)
 
     def task_stage(self, call: NodeCall, environment: TaskEnvironment) -> TaskStage:
-        """One stage, a task per pixel."""
+        """Return one stage, a task per pixel."""
         shape, kind = ConvShape.of(call), C_TYPES[call.outputs[0].dtype]
         given = {at: call.optional(at) for at in range(5)}
         args = [operand_ref("in", at) for at, operand in given.items() if operand is not None]
@@ -101,7 +101,7 @@ class Deformed(PortableKernel):
 
 
 def operands(call: NodeCall, filters: str) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The stage's arguments in order, and the C text of x, filters, bias, residual and y."""
+    """Return the stage's arguments in order, and the C text of x, filters, bias, residual and y."""
     dtype = C_TYPES[call.outputs[0].dtype]
     args, texts = ["in0", filters], {"bias": "nullptr", "residual": "nullptr"}
     for at, name in ((2, "bias"), (3, "residual")):
@@ -112,4 +112,4 @@ def operands(call: NodeCall, filters: str) -> tuple[tuple[str, ...], dict[str, s
     return (*args, "out0"), texts
 
 
-KERNELS = (Naive(), Deformed())
+KERNELS = (NaiveConv(), DeformedConv())

@@ -9,32 +9,32 @@ from ....decisions import Reason, Support
 from ....types import DType
 from ...kernel import NodeCall
 from ...spec.conv_shape import C_TYPES, sizes, strides_of
-from ...spec.movement.elements import too_small
+from ...spec.movement.elements import why_not_movable
 from ..tasks import PortableKernel, TaskEnvironment, TaskStage
 from ..text import braces
 
-__all__ = ["KERNELS", "Places", "Regions"]
+__all__ = ["KERNELS", "MaxUnpool", "RegionPool"]
 
 _FLOATS = (DType.FLOAT32, DType.FLOAT64, DType.FLOAT16, DType.BFLOAT16)
 _BITS = {8: "uint8_t", 16: "uint16_t", 32: "uint32_t", 64: "uint64_t"}
 
 
-class Places(PortableKernel):
+class MaxUnpool(PortableKernel):
     """max_unpool: zeros, then every value at its place, in order; places outside the result are left out."""
 
     name: str = "pool/places"
     ops: tuple[str, ...] = ("max_unpool",)
 
     def supports(self, call: NodeCall) -> Support:
-        """Whatever has whole bytes, up to three space dims."""
+        """Return yes for whatever has whole bytes, up to three space dims."""
         spec = call.tensor(0).spec
-        refused = too_small(spec)
+        refused = why_not_movable(spec)
         if refused is not None or spec.dtype.bits > 64:
             return refused or Support.no(Reason.DTYPE_UNSUPPORTED, f"max_unpool of {spec.dtype.value}")
         if call.tensor(1).spec.dtype not in (DType.INT64, DType.INT32):
             return Support.no(Reason.DTYPE_UNSUPPORTED, f"places as {call.tensor(1).spec.dtype.value}")
         if len(call.attrs["output_size"]) > 3:
-            return Support.no(Reason.SHAPE_UNSUPPORTED, "more than 3 space dims")
+            return Support.no(Reason.SHAPE_UNSUPPORTED, "more than 3 spatial dims are not supported")
         return Support.yes()
 
     def task_stage(self, call: NodeCall, environment: TaskEnvironment) -> TaskStage:
@@ -64,14 +64,14 @@ class Places(PortableKernel):
         )
 
 
-class Regions(PortableKernel):
+class RegionPool(PortableKernel):
     """roi_align and max_roi_pool, one region and bin after another."""
 
     name: str = "pool/regions"
     ops: tuple[str, ...] = ("roi_align", "max_roi_pool")
 
     def supports(self, call: NodeCall) -> Support:
-        """Floats."""
+        """Return yes for floats."""
         spec = call.tensor(0).spec
         if spec.dtype not in _FLOATS or call.tensor(1).spec.dtype not in _FLOATS:
             return Support.no(Reason.DTYPE_UNSUPPORTED, f"{call.op} of {spec.dtype.value}")
@@ -114,4 +114,4 @@ class Regions(PortableKernel):
         )
 
 
-KERNELS = (Places(), Regions())
+KERNELS = (MaxUnpool(), RegionPool())

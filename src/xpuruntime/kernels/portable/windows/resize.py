@@ -72,7 +72,7 @@ def _axes(call: NodeCall) -> list[_Axis]:
 
 
 def _banded(matrix: Array) -> tuple[tuple[int, ...], tuple[tuple[float, ...], ...]]:
-    """The rows of a matrix as equally long runs that hold everything that is not zero."""
+    """Return the rows of a matrix as equally long runs that hold everything that is not zero."""
     used = [np.flatnonzero(row) for row in matrix]
     width = max((int(u[-1] - u[0]) + 1 for u in used if u.size), default=1)
     start = [min(int(u[0]) if u.size else 0, matrix.shape[1] - width) for u in used]
@@ -152,11 +152,11 @@ _MOST_TABLE = 65536
 def _resizable(call: NodeCall) -> Support | None:
     x = call.tensor(0).spec
     if 0 in x.shape and 0 not in call.outputs[0].shape:
-        return Support.no(Reason.SHAPE_UNSUPPORTED, "resizes nothing into something")
+        return Support.no(Reason.SHAPE_UNSUPPORTED, "cannot resize an empty tensor to a non-empty one")
     if call.attrs["mode"] != "nearest" and x.dtype not in NUMBERS - {DType.INT64, DType.UINT64}:
         return refuse(x.dtype, "interpolation")
     if sum(a.taps * len(a.start) for a in _axes(call)) > _MOST_TABLE:
-        return Support.no(Reason.SHAPE_UNSUPPORTED, f"its weights are more than {_MOST_TABLE} numbers")
+        return Support.no(Reason.SHAPE_UNSUPPORTED, f"the interpolation weights are more than {_MOST_TABLE} numbers")
     return None
 
 
@@ -212,7 +212,7 @@ def _grid_sample_alone(call: NodeCall) -> TaskText:
 
 
 def _reach(mode: str) -> tuple[int, int]:
-    """The first neighbour that counts, and the end of them."""
+    """Return the first neighbour that counts, and the end of them."""
     return {"nearest": (0, 1), "cubic": (-1, 3)}.get(mode, (0, 2))
 
 
@@ -222,7 +222,7 @@ def _taps(call: NodeCall) -> int:
 
 
 def _places(call: NodeCall, at: str, share: str, taps: str) -> list[str]:
-    """Lines that take the place ``task`` of the grid apart, and write the offsets and weights of the taps inside, and how many there are."""
+    """Return lines that take the place ``task`` of the grid apart, and write the offsets and weights of the taps inside, and how many there are."""
     x, grid, y, a = whole(call, 0), whole(call, 1), result(call), call.attrs
     n, mode, aligned = len(x.shape) - 2, a["mode"], "true" if a["align_corners"] else "false"
     pad = {"zeros": 0, "border": 1, "reflection": 2}[a["padding_mode"]]
@@ -280,7 +280,7 @@ def _theta(theta: object, names: Sequence[str]) -> str:
 
 def _grids(call: NodeCall) -> Support | None:
     if 0 in call.tensor(0).spec.shape[2:]:
-        return Support.no(Reason.SHAPE_UNSUPPORTED, "samples from nothing")
+        return Support.no(Reason.SHAPE_UNSUPPORTED, "cannot sample from an empty tensor")
     return first(computes()(call))
 
 

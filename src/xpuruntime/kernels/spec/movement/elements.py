@@ -8,7 +8,7 @@ from ....codegen.boxes import element_bytes
 from ....decisions import Reason, Support
 from ....types import DType, TensorSpec
 
-__all__ = ["STATUS", "bits_of", "static", "too_small"]
+__all__ = ["STATUS", "bits_of", "static", "why_not_movable"]
 
 
 STATUS = 64
@@ -16,22 +16,22 @@ STATUS = 64
 
 
 def static(spec: TensorSpec) -> tuple[int, ...]:
-    """The shape, all of it known."""
+    """Return the shape, all of it known."""
     return tuple(int(d) for d in spec.shape if isinstance(d, int))
 
 
-def too_small(*specs: TensorSpec) -> Support | None:
-    """Why elements cannot move: text, or less than a byte each. None when they can."""
+def why_not_movable(*specs: TensorSpec) -> Support | None:
+    """Return why elements cannot move: text, or less than a byte each. None when they can."""
     for spec in specs:
         if not element_bytes(spec.dtype):
             return Support.no(
-                Reason.DTYPE_UNSUPPORTED, f"{spec.dtype.value} elements have no bytes of their own to move"
+                Reason.DTYPE_UNSUPPORTED, f"{spec.dtype.value} elements do not have whole bytes"
             )
     return None
 
 
 def bits_of(value: object, dtype: DType) -> str:
-    """A number as a C literal of the bits that an element moves as."""
+    """Return a number as a C literal of the bits that an element moves as."""
     from ....ir.interp.numbers import to
 
     raw = np.ascontiguousarray(to(np.asarray(value), dtype)).reshape(1)

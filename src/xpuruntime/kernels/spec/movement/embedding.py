@@ -9,7 +9,7 @@ from ...kernel import Kernel, Lowered, NodeCall
 from ..product import sizes
 from ..support import INTEGERS, refuse
 from ..writer import MovesWriter
-from .elements import too_small
+from .elements import why_not_movable
 
 __all__ = ["Embedding"]
 
@@ -24,18 +24,18 @@ class Embedding(Kernel):
         self._write_moves = write_moves
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Every type that has bytes of its own."""
-        refused = too_small(call.outputs[0])
+        """Return yes for every type that has bytes of its own."""
+        refused = why_not_movable(call.outputs[0])
         if refused is not None:
             return refused
         if call.tensor(1).spec.dtype not in INTEGERS:
             return refuse(call.tensor(1).spec.dtype, "indices")
         if not sizes(call.tensor(0).spec)[0] and 0 not in sizes(call.outputs[0]):
-            return Support.no(Reason.SHAPE_UNSUPPORTED, "rows of a table that has none")
+            return Support.no(Reason.SHAPE_UNSUPPORTED, "the embedding table is empty")
         return Support.yes()
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """One stage: a row at a time."""
+        """Return one stage: a row at a time."""
         weight, index, y = call.tensor(0).spec, call.tensor(1).spec, call.outputs[0]
         table, places, to = Place.of("in0", weight), Place.of("in1", index), Place.of("out0", y)
         inner = to.shape[len(places.shape) :]  # the row: of complex128 with its two halves

@@ -9,7 +9,7 @@ from ....types import DType
 from ...kernel import Kernel, Lowered, NodeCall
 from ..support import refuse
 from ..writer import MovesWriter
-from .elements import bits_of, too_small
+from .elements import bits_of, why_not_movable
 
 __all__ = ["Fill"]
 
@@ -24,10 +24,10 @@ class Fill(Kernel):
         self._write_moves = write_moves
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Every type up to 8 bytes."""
+        """Return yes for every type up to 8 bytes."""
         if call.outputs[0].dtype is DType.COMPLEX128:
             return refuse(DType.COMPLEX128, "values")
-        refused = too_small(call.outputs[0])
+        refused = why_not_movable(call.outputs[0])
         return Support.yes() if refused is None else refused
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:

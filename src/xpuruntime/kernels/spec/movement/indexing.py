@@ -13,7 +13,7 @@ from ....decisions import Reason, Support
 from ....types import DType
 from ...kernel import Kernel, Lowered, NodeCall, Operand, operand_ref
 from ..writer import MovesWriter
-from .elements import too_small
+from .elements import why_not_movable
 from .indices import Plan, halves, indexed, lookup, place, result, vector
 from .scatters import computed, index_copy, index_put, scatter, scatter_nd
 
@@ -71,20 +71,20 @@ def _index(call: NodeCall) -> Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _IndexTemplate:
     plan: Callable[[NodeCall], Plan]
     writes: bool = False
 
 
-_ROWS = {
-    "gather": _Row(_gather),
-    "index_select": _Row(_index_select),
-    "gather_nd": _Row(_gather_nd),
-    "index": _Row(_index),
-    "scatter": _Row(scatter, True),
-    "scatter_nd": _Row(scatter_nd, True),
-    "index_put": _Row(index_put, True),
-    "index_copy": _Row(index_copy, True),
+_TEMPLATES = {
+    "gather": _IndexTemplate(_gather),
+    "index_select": _IndexTemplate(_index_select),
+    "gather_nd": _IndexTemplate(_gather_nd),
+    "index": _IndexTemplate(_index),
+    "scatter": _IndexTemplate(scatter, True),
+    "scatter_nd": _IndexTemplate(scatter_nd, True),
+    "index_put": _IndexTemplate(index_put, True),
+    "index_copy": _IndexTemplate(index_copy, True),
 }
 
 
@@ -92,34 +92,34 @@ class Indexing(Kernel):
     """Gathers and scatters."""
 
     name = "indexing/generated"
-    ops = tuple(_ROWS)
+    ops = tuple(_TEMPLATES)
 
     def __init__(self, write_moves: MovesWriter) -> None:
         self._write_moves = write_moves
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Every type that has bytes of its own; what is reduced must be computed in its own type."""
-        refused = too_small(*(t.spec for t in call.tensors))
+        """Return yes for every type that has bytes of its own; what is reduced must be computed in its own type."""
+        refused = why_not_movable(*(t.spec for t in call.tensors))
         if refused is not None:
             return refused
         dtype = call.outputs[0].dtype
         how = call.attrs.get("reduce", "none")
         how = "add" if call.op == "index_put" and call.attrs["accumulate"] else how
         if how == "mean":
-            return Support.no(Reason.NOT_IMPLEMENTED, "a scatter that takes means")
+            return Support.no(Reason.NOT_IMPLEMENTED, "scatter with reduce='mean' is not implemented")
         computes = dtype.is_integer or dtype in (DType.BOOL, DType.FLOAT32, DType.FLOAT64)
         if how != "none" and not computes:
             return Support.no(
-                Reason.DTYPE_UNSUPPORTED, f"{dtype.value} rounds after each addition; sums need a wider type"
+                Reason.DTYPE_UNSUPPORTED, f"{dtype.value} would round after each addition; reduce in a wider type"
             )
-        for moves in _ROWS[call.op].plan(call):
+        for moves in _TEMPLATES[call.op].plan(call):
             if any(x.size == 0 for m in moves if not m.empty for x in m.lookups):
-                return Support.no(Reason.SHAPE_UNSUPPORTED, "places named in a dim that has none")
+                return Support.no(Reason.SHAPE_UNSUPPORTED, "the indexed dim is empty")
         return Support.yes()
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """A stage per part of the plan; results of writing may lie in the operand's memory."""
-        row, dtype = _ROWS[call.op], call.outputs[0].dtype
+        """Return a stage per part of the plan; results of writing may lie in the operand's memory."""
+        row, dtype = _TEMPLATES[call.op], call.outputs[0].dtype
         positions = [i for i, v in enumerate(call.inputs) if isinstance(v, Operand)]
         args = (*(operand_ref("in", i) for i in positions), "out0")
         plan = [list(moves) for moves in row.plan(call)]

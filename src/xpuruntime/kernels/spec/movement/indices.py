@@ -16,19 +16,19 @@ Plan: TypeAlias = "tuple[list[Move], ...]"
 
 
 def place(call: NodeCall, position: int) -> Place:
-    """An operand as it lies."""
+    """Return an operand as it lies."""
     return Place.of(operand_ref("in", position), call.tensor(position).spec)
 
 
 def result(call: NodeCall) -> Place:
-    """The first result as it lies."""
+    """Return the first result as it lies."""
     return Place.of("out0", call.outputs[0])
 
 
 def lookup(
     call: NodeCall, position: int, box: Place, dim_step: int, size: int, writes: bool = False
 ) -> Lookup:
-    """An index operand whose box (a place in it, expanded to the move's dims) names places of a dim."""
+    """Return an index operand whose box (a place in it, expanded to the move's dims) names places of a dim."""
     return Lookup(
         operand_ref("in", position),
         call.tensor(position).spec.dtype,
@@ -41,12 +41,12 @@ def lookup(
 
 
 def halves(box: Place, spec: TensorSpec, dtype: DType) -> Place:
-    """An index's box beside values of complex128, whose halves are one more dim."""
+    """Return an index's box beside values of complex128, whose halves are one more dim."""
     return box.inserted(len(box.shape), 2, 0) if dtype is DType.COMPLEX128 else box
 
 
 def vector(box: Place) -> Place:
-    """A scalar as a vector of one; PyTorch lets it stand for one."""
+    """Return a scalar as a vector of one; PyTorch lets it stand for one."""
     return box if box.shape else box.inserted(0)
 
 

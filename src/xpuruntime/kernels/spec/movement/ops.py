@@ -13,7 +13,7 @@ from ...kernel import NodeCall, operand_ref
 from .elements import static
 from .pieces import Moves, Piece, operand_box, pad_moves, repeat_moves, result_box, roll_moves, runs
 
-__all__ = ["MOVEMENTS", "MoveRow", "Moves", "Piece", "runs", "strided_inside"]
+__all__ = ["MOVEMENTS", "MoveTemplate", "Moves", "Piece", "runs", "strided_inside"]
 
 
 def _clone(call: NodeCall) -> Moves:
@@ -121,7 +121,7 @@ def _as_strided(call: NodeCall) -> Moves:
 
 
 def strided_inside(call: NodeCall) -> bool:
-    """Whether all places of an ``as_strided`` lie within its operand."""
+    """Return whether all places of an ``as_strided`` lie within its operand."""
     size = [int(v) for v in call.attrs["size"]]
     if 0 in size:
         return True
@@ -175,7 +175,7 @@ def _space_to_depth(call: NodeCall) -> Moves:
 
 
 @dataclass(frozen=True, slots=True)
-class MoveRow:
+class MoveTemplate:
     """How an op moves. ``in_place``: what stays where it is may stay in the operand's memory."""
 
     moves: Callable[[NodeCall], Moves]
@@ -184,26 +184,26 @@ class MoveRow:
     in_place: bool = False
 
 
-MOVEMENTS: dict[str, MoveRow] = {
-    "clone": MoveRow(_clone),
-    "bitcast": MoveRow(_clone),
-    "view": MoveRow(_view),
-    "squeeze": MoveRow(_view),
-    "unsqueeze": MoveRow(_view),
-    "permute": MoveRow(_permute),
-    "expand": MoveRow(_expand),
-    "cat": MoveRow(_cat),
-    "split": MoveRow(_split),
-    "slice": MoveRow(_slice),
-    "select": MoveRow(_select),
-    "slice_scatter": MoveRow(_slice_scatter, in_place=True),
-    "select_scatter": MoveRow(_select_scatter, in_place=True),
-    "flip": MoveRow(_flip),
-    "roll": MoveRow(roll_moves),
-    "repeat": MoveRow(repeat_moves),
-    "pad": MoveRow(pad_moves),
-    "as_strided": MoveRow(_as_strided, dense=("in",)),
-    "diagonal": MoveRow(_diagonal),
-    "depth_to_space": MoveRow(_depth_to_space),
-    "space_to_depth": MoveRow(_space_to_depth),
+MOVEMENTS: dict[str, MoveTemplate] = {
+    "clone": MoveTemplate(_clone),
+    "bitcast": MoveTemplate(_clone),
+    "view": MoveTemplate(_view),
+    "squeeze": MoveTemplate(_view),
+    "unsqueeze": MoveTemplate(_view),
+    "permute": MoveTemplate(_permute),
+    "expand": MoveTemplate(_expand),
+    "cat": MoveTemplate(_cat),
+    "split": MoveTemplate(_split),
+    "slice": MoveTemplate(_slice),
+    "select": MoveTemplate(_select),
+    "slice_scatter": MoveTemplate(_slice_scatter, in_place=True),
+    "select_scatter": MoveTemplate(_select_scatter, in_place=True),
+    "flip": MoveTemplate(_flip),
+    "roll": MoveTemplate(roll_moves),
+    "repeat": MoveTemplate(repeat_moves),
+    "pad": MoveTemplate(pad_moves),
+    "as_strided": MoveTemplate(_as_strided, dense=("in",)),
+    "diagonal": MoveTemplate(_diagonal),
+    "depth_to_space": MoveTemplate(_depth_to_space),
+    "space_to_depth": MoveTemplate(_space_to_depth),
 }

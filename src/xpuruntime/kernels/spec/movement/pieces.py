@@ -31,12 +31,12 @@ Moves: TypeAlias = "Iterator[Move]"
 
 
 def operand_box(call: NodeCall, position: int = 0) -> Place:
-    """An operand's box."""
+    """Return an operand's box."""
     return Place.of(operand_ref("in", position), call.tensor(position).spec)
 
 
 def result_box(call: NodeCall, position: int = 0) -> Place:
-    """A result's box."""
+    """Return a result's box."""
     return Place.of(operand_ref("out", position), call.outputs[position])
 
 
@@ -45,7 +45,7 @@ Piece: TypeAlias = tuple[int, int, int, int]
 
 
 def pieced(target: Place, source: Place, pieces: Sequence[Sequence[Piece]]) -> Moves:
-    """A box per combination of pieces, one of each dim."""
+    """Return a box per combination of pieces, one of each dim."""
     for chosen in itertools.product(*pieces):
         y, x = target, source
         for dim, (to, length, start, step) in enumerate(chosen):
@@ -54,7 +54,7 @@ def pieced(target: Place, source: Place, pieces: Sequence[Sequence[Piece]]) -> M
 
 
 def roll_moves(call: NodeCall) -> Moves:
-    """Two halves of every rolled dim."""
+    """Return two halves of every rolled dim."""
     shape, shifts, dims = static(call.outputs[0]), call.attrs["shifts"], call.attrs["dims"]
     total = math.prod(shape)
     if not dims or not shape:  # along the flattened whole
@@ -73,7 +73,7 @@ def roll_moves(call: NodeCall) -> Moves:
 
 
 def repeat_moves(call: NodeCall) -> Moves:
-    """One move: the operand stands still along a new dim for each repeated one."""
+    """Return one move: the operand stands still along a new dim for each repeated one."""
     repeats = call.attrs["repeats"]
     x, y = operand_box(call), result_box(call)
     for _ in range(len(repeats) - call.tensor(0).spec.rank):
@@ -112,14 +112,14 @@ def pad_moves(call: NodeCall) -> Moves:
 
 
 def _sources(size: int, begin: int, end: int, mode: str) -> list[Piece]:
-    """A padded dim as runs of one step."""
+    """Return a padded dim as runs of one step."""
     from ....ir.interp.movement import _source
 
     return runs([int(v) for v in _source(size, begin, end, mode)])
 
 
 def runs(places: Sequence[int]) -> list[Piece]:
-    """A list of places as runs of one step: -1, 0 or 1."""
+    """Return a list of places as runs of one step: -1, 0 or 1."""
     found: list[Piece] = []
     for at, place in enumerate(places):
         if found:

@@ -32,7 +32,7 @@ def _stay(call: NodeCall) -> list[Move]:
 
 
 def scatter(call: NodeCall) -> Plan:
-    """Values at places along one dim, beside what is there or reduced with it."""
+    """Return values at places along one dim, beside what is there or reduced with it."""
     dtype, dim, how = call.outputs[0].dtype, call.attrs["dim"], call.attrs["reduce"]
     y, at = vector(result(call)), vector(place(call, 1))
     if 0 in at.shape:
@@ -57,7 +57,7 @@ def scatter(call: NodeCall) -> Plan:
 
 
 def _number(value: Scalar, dtype: DType, how: str) -> str:
-    """A number as what is written: bits where it only moves, a value where it is computed with."""
+    """Return a number as what is written: bits where it only moves, a value where it is computed with."""
     if how == "none":
         return bits_of(value, dtype)
     if dtype is DType.BOOL:
@@ -83,7 +83,7 @@ def _range(dtype: DType) -> tuple[int, int]:
 
 
 def scatter_nd(call: NodeCall) -> Plan:
-    """Slices at places of several dims."""
+    """Return slices at places of several dims."""
     dtype, how = call.outputs[0].dtype, call.attrs["reduce"]
     y, at, give = result(call), place(call, 1), place(call, 2)
     depth, last = at.shape[-1], len(at.shape) - 1
@@ -99,7 +99,7 @@ def scatter_nd(call: NodeCall) -> Plan:
 
 
 def index_put(call: NodeCall) -> Plan:
-    """Values at places of advanced indexing."""
+    """Return values at places of advanced indexing."""
     target, lookups = indexed(call, result(call), 2, True)
     give = place(call, 1).expanded(target.shape)
     how = "add" if call.attrs["accumulate"] else "none"
@@ -107,7 +107,7 @@ def index_put(call: NodeCall) -> Plan:
 
 
 def index_copy(call: NodeCall) -> Plan:
-    """Slices at places along one dim."""
+    """Return slices at places along one dim."""
     dim = call.attrs["dim"]
     y, give, at = vector(result(call)), vector(place(call, 2)), vector(place(call, 1))
     target = Place(y.arg, give.shape, tuple(0 if i == dim else s for i, s in enumerate(y.strides)), y.offset)
@@ -119,7 +119,7 @@ def index_copy(call: NodeCall) -> Plan:
 
 
 def computed(dtype: DType) -> str:
-    """The C type of values that are computed with; the bits where they cannot be."""
+    """Return the C type of values that are computed with; the bits where they cannot be."""
     if dtype in (DType.FLOAT32, DType.FLOAT64):
         return "float" if dtype is DType.FLOAT32 else "double"
     return int_type(dtype) if dtype.is_integer or dtype is DType.BOOL else ""

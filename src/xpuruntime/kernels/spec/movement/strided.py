@@ -13,7 +13,7 @@ from ....decisions import Reason, Support
 from ....types import DType
 from ...kernel import Kernel, Lowered, NodeCall, operand_ref
 from ..writer import MovesWriter
-from .elements import too_small
+from .elements import why_not_movable
 from .ops import MOVEMENTS, strided_inside
 
 __all__ = ["Movement"]
@@ -31,28 +31,28 @@ class Movement(Kernel):
         self._write_moves = write_moves
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Every type that has bytes of its own, every layout (views: one side dense)."""
-        refused = too_small(call.outputs[0], *(t.spec for t in call.tensors))
+        """Return yes for every type that has bytes of its own, every layout (views: one side dense)."""
+        refused = why_not_movable(call.outputs[0], *(t.spec for t in call.tensors))
         if refused is not None:
             return refused
         x, y = call.tensor(0).spec, call.outputs[0]
         if call.op in ("view", "squeeze", "unsqueeze") and not (x.is_dense or y.is_dense):
-            return Support.no(Reason.SHAPE_UNSUPPORTED, "a view between two layouts, neither of them dense")
+            return Support.no(Reason.SHAPE_UNSUPPORTED, "a view needs a dense operand or a dense result")
         if call.op in ("view", "squeeze", "unsqueeze") and y.layout is not None and x.is_dense and y.is_dense:
             return Support.yes()
         if call.op == "as_strided" and not (x.is_dense and strided_inside(call)):
-            return Support.no(Reason.SHAPE_UNSUPPORTED, "as_strided reads within dense operands only")
+            return Support.no(Reason.SHAPE_UNSUPPORTED, "as_strided needs a dense operand and indices within it")
         if call.op == "pad" and y.dtype is DType.COMPLEX128 and call.attrs["value"]:
-            return Support.no(Reason.DTYPE_UNSUPPORTED, "complex128 is padded with zeros only")
+            return Support.no(Reason.DTYPE_UNSUPPORTED, "complex128 can only be padded with zeros")
         if call.op == "roll" and not call.attrs["dims"] and not (x.is_dense and y.is_dense):
-            return Support.no(Reason.SHAPE_UNSUPPORTED, "a roll of the flattened whole needs dense values")
+            return Support.no(Reason.SHAPE_UNSUPPORTED, "a roll without dims needs dense tensors")
         boxes = sum(1 for _ in itertools.islice(MOVEMENTS[call.op].moves(call), _MOST + 1))
         if boxes > _MOST:
-            return Support.no(Reason.SHAPE_UNSUPPORTED, f"needs more than {_MOST} boxes of elements")
+            return Support.no(Reason.SHAPE_UNSUPPORTED, f"more than {_MOST} separate copies are needed")
         return Support.yes()
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """One stage; where the result may lie in the operand's memory, what stays is not moved then."""
+        """Return one stage; where the result may lie in the operand's memory, what stays is not moved then."""
         row = MOVEMENTS[call.op]
         outs = range(len(call.outputs))
         args = tuple(operand_ref("in", i) for i in range(len(call.inputs)) if call.inputs[i] is not None)
