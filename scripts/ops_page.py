@@ -1,4 +1,4 @@
-"""Write docs/ops.md from the op table: `python scripts/ops_page.py`. A test says when the page is stale."""
+"""Write docs/reference/ops.md from the op table: `python scripts/ops_page.py`. A test says when the page is stale."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 
 from xpuruntime.ir import OPS, Op
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "ops.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "ops.md"
 HEAD = """# Ops
 
 <!-- Written by scripts/ops_page.py from src/xpuruntime/ir/ops; change the table, then run it. -->
 
 The IR's {count} ops by the op family that a policy names. In a signature, operands stand before the semicolon and attributes after it: `x#` may be
 a number, `x?` may be absent, `x*` is the rest; an output `y?` may be left off. What they mean where nothing is said: as PyTorch's op of
-that name. How to read the rest: [the IR](ir.md).
+that name. How to read the rest: [the IR](../concepts/intermediate-representation.md).
 
 Marks: **pointwise**, **commutative**, **random**; **view** (the result may share memory); **engines only** (its output shape is known only when it runs).
 """

@@ -1,7 +1,7 @@
 """Support, Candidate, Decision: every choice that xpuruntime makes, with its reasons, as plain data.
 
 A "no" without a reason is a programming error. The list of reason codes is closed: tools may branch on a code,
-people read the text beside it. ``docs/concepts.md`` shows the table.
+people read the text beside it. ``docs/concepts/core-concepts.md`` shows the table.
 """
 
 from __future__ import annotations

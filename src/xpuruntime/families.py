@@ -279,7 +279,7 @@ _TABLE = (
 )
 
 FAMILIES: MappingProxyType[str, Family] = MappingProxyType({f.name: f for f in _TABLE})
-"""Every family by name, in the order that ``docs/policies.md`` lists them."""
+"""Every family by name, in the order that ``docs/reference/policies.md`` lists them."""
 
 
 def _index(rows: Iterator[tuple[str, str]]) -> dict[str, str]:

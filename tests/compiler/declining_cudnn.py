@@ -41,11 +41,11 @@ def declines() -> None:
             "the library declines: conv/cudnn: of cuDNN's 5 configurations on 13 engines none"
         )
         for engine in (
-            "3 narrows sums",
+            "3 narrows its sums",
             "8 has no plan",
-            "10 goes by TF32",
+            "10 uses TF32",
             "11 takes 1073741824 bytes",
-            "12 goes by Winograd",
+            "12 uses Winograd",
         ):
             assert engine in said.reason, said.reason
     assert compiled("cuda:sm_90") == ("conv/cudnn", [])  # for a machine that is not here nobody is asked

@@ -22,9 +22,9 @@ onnx = pytest.importorskip("onnx")
 
 
 @pytest.fixture(autouse=True)
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XPU_CACHE_DIR", str(tmp_path / "store"))
-    return tmp_path / "store"
+def store(fresh_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XPU_CACHE_DIR", str(fresh_store))
+    return fresh_store
 
 
 @pytest.fixture

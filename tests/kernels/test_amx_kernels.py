@@ -58,6 +58,7 @@ def linear(
     return b.build(), feeds, arrays
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("weight", [True, False], ids=["weight", "activation"])
 @pytest.mark.parametrize(
@@ -206,6 +207,7 @@ CONVOLUTIONS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_convolutions(target: CppTarget, name: str) -> None:
@@ -268,6 +270,7 @@ ATTENTION: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", ATTENTION)
 def test_attention(target: CppTarget, name: str) -> None:

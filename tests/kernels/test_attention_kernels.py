@@ -70,6 +70,7 @@ MASKS = [
 ]
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize(("shape", "dtype"), MASKS)
 def test_masks_broadcast(kernel: str, shape: tuple[int, ...], dtype: str) -> None:
@@ -77,6 +78,7 @@ def test_masks_broadcast(kernel: str, shape: tuple[int, ...], dtype: str) -> Non
     judge((2, 4, 9, 16), (2, 2, 100, 16), 16, mask=mask, kernel=kernel, scale=0.3, softcap=2.0)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("target", LEVELS)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
 def test_few_queries_read_keys_by_rows(dtype: str, target: str) -> None:

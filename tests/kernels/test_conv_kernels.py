@@ -162,6 +162,7 @@ TRANSPOSED = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", SHAPES)
 def test_generated_computes_shapes_that_fit_nothing(name):
     conv(**SHAPES[name], split=5)
@@ -183,11 +184,13 @@ def test_generated_takes_channels_that_lie_apart(name):
     conv(**SHAPES[name], last=False)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", TRANSPOSED)
 def test_generated_computes_transposed_ones(name):
     conv(**TRANSPOSED[name], transposed=True, last=name != "groups", split=6)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", TRANSPOSED)
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
 def test_transposed_ones_end_in_residuals_and_activations(name, dtype):
@@ -218,6 +221,7 @@ def test_phases_compute_nothing_twice():
     assert sum(s.flops for s in stages) == 2 * 20 * 4 * 6 * 8
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("level", "dtype"), itertools.product(LEVELS, [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
 )
@@ -236,6 +240,7 @@ def test_generated_on_every_level_and_dtype(level, dtype):
     )
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "act",
     ["relu", "relu6", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "hardswish", "leaky_relu", "none"],
@@ -292,6 +297,7 @@ DEPTHWISE = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", DEPTHWISE)
 def test_depthwise(name):
     shape = DEPTHWISE[name] | {"groups": DEPTHWISE[name]["c"], "kernel_row": CpuDepthwise(), "split": 4}
@@ -299,6 +305,7 @@ def test_depthwise(name):
     conv(**shape, dtype=ml_dtypes.bfloat16, pad_to=8)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("level", "dtype"), itertools.product(LEVELS, [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
 )

@@ -151,4 +151,6 @@ def test_distances() -> None:
 def test_long_transforms_are_refused() -> None:
     c = Cases(KERNELS)
     c.add("dft", c.array(1, 10000, 1), dim=1)
-    assert [r for _, r in check_cases(c)] == ["Fourier transforms of more than 8192 elements are not supported"]
+    assert [r for _, r in check_cases(c)] == [
+        "Fourier transforms of more than 8192 elements are not supported"
+    ]

@@ -80,6 +80,7 @@ def test_places_of_maxima(over):
         pool("max_pool", x, stride=(2, 1), padding=[1, 1], indices_over=over, last=last)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("level", "dtype"), itertools.product(LEVELS, FLOATS))
 def test_every_level_and_dtype(level, dtype):
     x = draw(1, 37, 6, 5, dtype=dtype)

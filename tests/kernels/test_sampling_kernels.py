@@ -157,5 +157,6 @@ def test_what_draws_is_refused() -> None:
     c.add("rand", size=[3])
     c.add("dropout", c.array(3), p=0.5)
     assert [reason for _, reason in check_cases(c)] == [
-        f"{op} draws random numbers; generated kernels have no random number generator" for op in ("rand", "dropout")
+        f"{op} draws random numbers; generated kernels have no random number generator"
+        for op in ("rand", "dropout")
     ]

@@ -31,7 +31,7 @@ from xpuruntime.policies.vocabulary import (
 )
 from xpuruntime.targets import DEVICE_KINDS, DeviceId
 
-DOC = Path(__file__).parents[2] / "docs" / "policies.md"
+DOC = Path(__file__).parents[2] / "docs" / "reference" / "policies.md"
 ABSENT = [(family, word) for family, words in KERNELS_NOT_IMPLEMENTED.items() for word in words]
 
 
@@ -183,4 +183,4 @@ def test_the_page_lists_every_word_with_what_has_it() -> None:
         vendors = [w for w in words if (family, w) in OPTIONS]
         absent = KERNELS_NOT_IMPLEMENTED.get(family, ())
         wanted.append([f"`{family}`", *map(listed, (has["cpu"], has["cuda"], vendors, absent))])
-    assert table("## Words") == wanted
+    assert table("## Kernel names") == wanted

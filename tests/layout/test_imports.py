@@ -7,6 +7,7 @@ through which an engine is reached; they are not imports.
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -223,11 +224,19 @@ def modules() -> list[tuple[str, Path]]:
     return found
 
 
-@pytest.mark.parametrize(("module", "path"), modules(), ids=lambda v: v if isinstance(v, str) else "")
-def test_a_module_imports_only_what_its_row_allows(module: str, path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    faults = [fault(i) for i in imports(module, text, package=path.name == "__init__.py")]
-    assert [f for f in faults if f] == []
+@functools.cache
+def all_imports() -> list[tuple[str, Import]]:
+    """Each module with each of its imports. Parsing all modules takes seconds, so several tests share the result."""
+    return [
+        (module, found)
+        for module, path in modules()
+        for found in imports(module, path.read_text(encoding="utf-8"), package=path.name == "__init__.py")
+    ]
+
+
+def test_modules_import_only_what_their_row_allows() -> None:
+    faults = [f"{module}: {said}" for module, found in all_imports() if (said := fault(found))]
+    assert faults == []
 
 
 def test_every_part_has_a_row() -> None:
@@ -236,18 +245,18 @@ def test_every_part_has_a_row() -> None:
 
 
 def test_nobody_imports_the_command_line() -> None:
-    for module, path in modules():
-        for found in imports(module, path.read_text(encoding="utf-8"), package=path.name == "__init__.py"):
-            assert part_of(module) in ("cli", "__main__") or not found.imported.startswith(
-                "xpuruntime.cli"
-            ), str(found)
+    for module, found in all_imports():
+        assert part_of(module) in ("cli", "__main__") or not found.imported.startswith("xpuruntime.cli"), str(
+            found
+        )
 
 
 def lazy_tables() -> dict[str, set[str]]:
     """Package -> the names that it offers from a part above it (``lazy_names``): for users, never for our own modules."""
     found: dict[str, set[str]] = {}
     for module, path in modules():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)) if "lazy_names" in text else ():
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "lazy_names":
                 table = ast.literal_eval(node.args[1])
                 found[module] = {
@@ -263,9 +272,8 @@ def test_names_offered_from_above_are_not_imported_by_our_own_modules() -> None:
     assert tables["kernels"] == {"register_kernel", "verify_kernel"}
     assert tables["runtime"] == {"Profiler", "Receipt", "Trace", "profile"}
     offered = {f"xpuruntime.{package}.{name}" for package, names in tables.items() for name in names}
-    for module, path in modules():
-        for found in imports(module, path.read_text(encoding="utf-8"), package=path.name == "__init__.py"):
-            assert found.imported not in offered, str(found)
+    for _, found in all_imports():
+        assert found.imported not in offered, str(found)
 
 
 @pytest.mark.parametrize(

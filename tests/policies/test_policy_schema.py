@@ -65,7 +65,7 @@ def test_every_shipped_example_is_valid(name):
 
 
 def test_there_are_examples():
-    assert any(name.startswith("docs/policies.md") for name in EXAMPLES)
+    assert any(name.startswith("docs/reference/policies.md") for name in EXAMPLES)
     assert "src/xpuruntime/policies/builtin/default.yaml" in EXAMPLES
 
 

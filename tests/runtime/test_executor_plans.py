@@ -56,7 +56,7 @@ def test_no_alternative_is_an_error_with_every_reason() -> None:
 def test_code_that_cannot_be_loaded() -> None:
     program = chain()
     bad = dataclasses.replace(program.binaries[0], data=b"no ELF at all")
-    with pytest.raises(BuildError, match="object code is no 64-bit ELF shared object"):
+    with pytest.raises(BuildError, match="object code is not a 64-bit ELF shared object"):
         Executor(dataclasses.replace(program, binaries=(bad,)))
     entry = program.entries[0]
     plan = dataclasses.replace(entry.plans[0], calls=(call("absent", "x", "y", 1),))

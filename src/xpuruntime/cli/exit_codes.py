@@ -1,4 +1,4 @@
-"""The table of exit codes. docs/command-line.md repeats it, and a test compares both."""
+"""The exit codes of ``xpu``: one table, documented in docs/reference/command-line.md and tested against it."""
 
 from __future__ import annotations
 

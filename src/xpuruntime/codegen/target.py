@@ -1,4 +1,4 @@
-"""CodegenTarget: what code is generated for. The compiler asks it; a porter writes one (see docs/porting.md).
+"""CodegenTarget: what code is generated for. The compiler asks it; a porter writes one (see docs/how-to/porting-to-a-new-device.md).
 
 The four methods of the porting guide name kernels and their files; ``assemble`` turns the functions that a plan calls into one
 binary. Everything that sizes code stands in ``config`` (TargetConfig), so that a target is data before it is code.

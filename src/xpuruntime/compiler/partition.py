@@ -60,7 +60,7 @@ def partition(
 
     model:   a graph, its JSON form, or the path of a saved one.
     demands: a function that says what ``engine`` takes (by default ``is_op_supported`` for ``target``), or a policy over ``with_policy`` and the
-             environment, which a DAGExecutor of this plan keeps to (``docs/entrances.md``). Its ``place`` is below the argument, and nodes that a
+             environment, which a DAGExecutor of this plan keeps to (``docs/reference/policy-support.md``). Its ``place`` is below the argument, and nodes that a
              kernel rule forces (``use``) are placed on the native engine, whose kernels can be chosen.
     engine:  takes what it can; as ``engine`` or ``engine on device``. By default the policy's engine and device, else native on the cpu.
     others:  engines for the rest, in order, by default the policy's ``engine_order``, else onnxruntime and openvino; they are also what a region falls to when its engine fails. ``interpreter`` (NumPy, slow,

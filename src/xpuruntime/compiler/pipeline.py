@@ -79,7 +79,7 @@ def compile(  # noqa: A001  - the specification's name
              TargetConfig (sizes for the processor or the GPU, as its name says), or a CodegenTarget; several are alternatives: the first that a machine can run is taken there. The libraries under
              ``cpu`` and ``cuda`` are asked whether they compute what is chosen for them; where one declines, another kernel is taken.
              By default the policy's device, else ``cpu``.
-    policy:  as in InferenceSession, over ``with_policy`` and the environment; what it names is had, or an error (``docs/entrances.md``).
+    policy:  as in InferenceSession, over ``with_policy`` and the environment; what it names is had, or an error (``docs/reference/policy-support.md``).
              A ``Resolved`` policy is taken as it is.
     shapes:  what symbolic dims stand for: one set, or several, each an entry point of its own.
     passes:  a level from 0 to 3 or its name, names of passes, or names with a minus: ``"-fuse_conv"`` is the usual level without it. The usual

@@ -46,7 +46,7 @@ def _sized(config: TargetConfig) -> CodegenTarget:
         "compile",
         f"a TargetConfig sizes the code of a code generator, and {what}",
         got=f"TargetConfig {config.name!r}",
-        do="Begin its name with cpu or cuda, or hand in a CodegenTarget for the device (docs/porting.md).",
+        do="Begin its name with cpu or cuda, or hand in a CodegenTarget for the device (docs/how-to/porting-to-a-new-device.md).",
     )
 
 

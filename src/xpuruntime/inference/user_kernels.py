@@ -56,7 +56,7 @@ def register_kernel(
 ) -> UserKernel:
     """Make a kernel known to this process; policies name it by the word after the slash.
 
-    name:      ``family/word``, or the word alone. ``op``: the IR's ops that it computes (docs/ops.md), one or several of one family.
+    name:      ``family/word``, or the word alone. ``op``: the IR's ops that it computes (docs/reference/ops.md), one or several of one family.
     target:    ``cpu`` or ``cuda``: a name may be registered for both.
     source:    a C++ text (CPU) or CUDA C++ text, or the path of one; ``entry``: its function, by default the only one that returns void.
                Operands come first, then results, then ``params``; on a CPU then the first task and the one after the last.

@@ -8,7 +8,7 @@ lies otherwise than their operand. Four kinds of nodes:
     moving     permutes and reshapes of space read any layout: often they are where the data already lies as their result wants it
     dense      everything else reads and writes row-major
 
-Why channels-last: measured against blocked layouts in the table of engineering decisions (docs/architecture.md); a vector of channels is
+Why channels-last: measured against blocked layouts in the table of engineering decisions (docs/concepts/architecture.md); a vector of channels is
 contiguous for every kernel, and a 1x1 convolution is a plain matrix product.
 """
 

@@ -1,7 +1,7 @@
 """What each field of an ExecutionPolicy does at each entrance, as one table: it holds there, or it is an error.
 
 ``demanded`` lays the layers over one another for an entrance other than a session, and ``refuse`` raises for what the entrance cannot do.
-``docs/entrances.md`` is made of the table.
+``docs/reference/policy-support.md`` is made of the table.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ __all__ = [
     "nearest",
 ]
 
-# "generated" is ours; "ported" is the kernel that another target's author brings for an op, see docs/porting.md.
+# "generated" is ours; "ported" is the kernel that another target's author brings for an op, see docs/how-to/porting-to-a-new-device.md.
 _USUAL = ("generated", "ported")
 _WITH_NAIVE = ("generated", "naive", "ported")
 

@@ -22,14 +22,14 @@ class Addresses:
         self._who, self._program, self._states = who, program, states
         self._weight_names, self._state_names = bound.weights, bound.states
         self._lock = threading.Lock()
-        self._found: weakref.WeakKeyDictionary[Weights, _core.Fixed] = weakref.WeakKeyDictionary()
+        self._found: weakref.WeakKeyDictionary[Weights, _core.WeightBindings] = weakref.WeakKeyDictionary()
 
-    def of(self, weights: Weights) -> _core.Fixed:
+    def of(self, weights: Weights) -> _core.WeightBindings:
         """The weights, and the states that start from them. Raises InputError for weights of another program."""
         with self._lock:
-            fixed = self._found.get(weights)
-            if fixed is not None:
-                return fixed
+            bindings = self._found.get(weights)
+            if bindings is not None:
+                return bindings
             if weights.program is not self._program and (
                 not self._program.digest or weights.program.digest != self._program.digest
             ):
@@ -38,8 +38,8 @@ class Addresses:
                 )
             self._states.start(weights)
             buffers = [weights[n] for n in self._weight_names] + [self._states[n] for n in self._state_names]
-            fixed = _core.Fixed([b.address for b in buffers], bool(self._state_names), buffers)
+            bindings = _core.WeightBindings([b.address for b in buffers], bool(self._state_names), buffers)
             if self._state_names:
-                self._states.take_turns(fixed)
-            self._found[weights] = fixed
-            return fixed
+                self._states.take_turns(bindings)
+            self._found[weights] = bindings
+            return bindings

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Bound", "bind_plan"]
 
 _WRONG = "XPU_TEST_WRONG_KERNEL"
-"""For tests: the core makes the calls of a kernel wrong, for which it must know their buffers (``wrong_kernel.h``)."""
+"""For tests: the core makes the calls of a kernel wrong, for which it must know their buffers (``fault_injection.h``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +91,14 @@ def bind_plan(
             where = [place(n) for n in (*call.inputs, *call.outputs)]
             _add(core_plan, call, buffers, where, backend.stages)  # such a driver reads a launch's sizes
             if call.binary >= 0:
-                core_plan.compiled_apart(_module(program.binaries[call.binary], backend))
+                core_plan.set_own_module(_module(program.binaries[call.binary], backend))
         for i, name in handed:
-            core_plan.add_handover(place(name), i, buffers[name].size_bytes)
+            core_plan.add_output_copy(place(name), i, buffers[name].size_bytes)
     except (KeyError, IndexError) as error:
         raise FormatError(who, "names a buffer or a binary that it does not have", got=error) from error
     trust_arrays()
-    borders = [(s.dtype.numpy, s.shape) for s in (*entry.inputs, *entry.outputs)]
-    made = _core.make_executor(backend.core(program, plan, threads), core_plan, borders, contexts)  # type: ignore[arg-type]
+    io_specs = [(s.dtype.numpy, s.shape) for s in (*entry.inputs, *entry.outputs)]
+    made = _core.make_executor(backend.core(program, plan, threads), core_plan, io_specs, contexts)  # type: ignore[arg-type]
     if isinstance(made, _core.Status) and made.refusals:
         refused = tuple((plan.calls[at].kernel, plan.calls[at].nodes, why) for at, why, _ in made.refusals)
         raise KernelRefused(

@@ -47,7 +47,7 @@ class Executor:
     entry:    which entry point; the first by default.
     contexts: how many runs may be in flight (at most ``MAX_CONTEXTS``); each that is takes ``arena_bytes``. By default the cores this process may use.
     states:   those of another executor of this program, to share them.
-    policy:   over ``with_policy`` and the environment. A demand that the program was not compiled for is an error (``docs/entrances.md``).
+    policy:   over ``with_policy`` and the environment. A demand that the program was not compiled for is an error (``docs/reference/policy-support.md``).
 
     ``decision`` says which alternative was taken and why the others were not; ``plan`` is it. Raises UnavailableError when this
     machine runs none, BuildError when the code cannot be loaded, PolicyError for a demand that this program cannot keep.
@@ -88,7 +88,7 @@ class Executor:
         self.states.fit(program, self._who)
         self._addresses = Addresses(self._who, program, self.states, bound)
         self._weights: Weights | None = None
-        self._fixed: _core.Fixed | None = None
+        self._bindings: _core.WeightBindings | None = None
         self._on_tensors: _core.TensorRun | None = None  # made by the first run on tensors
         self._inputs, self._outputs = self.entry.inputs, self.entry.outputs
         self._in_names = tuple(s.name for s in self._inputs)
@@ -102,16 +102,16 @@ class Executor:
 
     # ── weights ──
 
-    def bind(self, weights: Weights | Mapping[str, Any] | None) -> _core.Fixed:
+    def bind(self, weights: Weights | Mapping[str, Any] | None) -> _core.WeightBindings:
         """Use these weights from now on: loaded ones, arrays by name (then recipes run now), or None for those that the program holds.
 
         Gives what the core knows them by. Raises InputError.
         """
         if not isinstance(weights, Weights):
             weights = load_weights(weights, self.program, self.backend)
-        fixed = self._addresses.of(weights)
-        self._fixed, self._weights = fixed, weights  # kept: addresses go with weights that nobody holds
-        return fixed
+        bindings = self._addresses.of(weights)
+        self._bindings, self._weights = bindings, weights  # kept: addresses go with weights that nobody holds
+        return bindings
 
     # ── running ──
 
@@ -130,16 +130,16 @@ class Executor:
         place for each call of the plan, filled with nanoseconds. stop: a flag
         that ends this run alone, after the kernel that it is in. Raises InputError; RunError when the run was cancelled or failed.
         """
-        fixed = self._fixed or self.bind(None)
+        bindings = self._bindings or self.bind(None)
         made = tuple(np.empty(*m) for m in self._made) if out is None else tuple(out)
         if self._takes_arrays and len(inputs) == len(self._inputs) and len(made) == len(self._outputs):
             self._check_times(times)
-            result = self._core.run_arrays(fixed, tuple(inputs), made, times, ring, stop)
+            result = self._core.run_arrays(bindings, tuple(inputs), made, times, ring, stop)
             if result is None:
                 return list(made)
             if not isinstance(result, int):
                 raise self._failed(result)
-        return self._run_checked(fixed, inputs, made, times, ring, stop)
+        return self._run_checked(bindings, inputs, made, times, ring, stop)
 
     def run(
         self,
@@ -155,7 +155,7 @@ class Executor:
         stream:  a stream of the device (its number, as ``torch.cuda.Stream.cuda_stream`` is): the run is queued there, after what is
                  in it, and this call comes back at once. Without one it waits for the run. Raises as ``run_arrays``.
         """
-        fixed = self._fixed if weights is None and self._fixed is not None else self.bind(weights)
+        bindings = self._bindings if weights is None and self._bindings is not None else self.bind(weights)
         for name in [n for n in inputs if n not in self._in_names] + [
             n for n in self._in_names if n not in inputs
         ]:
@@ -174,7 +174,7 @@ class Executor:
         }
         for spec in self._outputs:
             self._arguments.fit(made[spec.name].spec, spec, f"output {spec.name!r}")
-        self._run_memory(fixed, given, list(made.values()), stream=stream)
+        self._run_memory(bindings, given, list(made.values()), stream=stream)
         if stream is not None:
             for buffer in (*given, *made.values()):
                 buffer.native_handle.used_on(stream)
@@ -190,14 +190,14 @@ class Executor:
 
         On a CUDA device, from the second run on, it is the plan's graph that is looked at, captured for that; before, single launches.
         """
-        fixed = self._fixed or self.bind(None)
+        bindings = self._bindings or self.bind(None)
         if not self.backend.stages:
             return Observed(absent=f"{self.device} keeps none.")
         open_library("cupti")
         found = _core.Observation()
         made = tuple(np.empty(*m) for m in self._made)
         given = self._arguments.arrays(inputs, self._inputs)
-        result = self._core.run_arrays(fixed, given, made, None, None, None, found)
+        result = self._core.run_arrays(bindings, given, made, None, None, None, found)
         if result is not None:
             assert isinstance(result, _core.Status), "arrays were made to fit"
             raise self._failed(result)
@@ -214,7 +214,7 @@ class Executor:
         where the tensors are anything else (then ``run`` takes them or says what is wrong), or of a library without DLPack's table of C
         functions. Raises RunError.
         """
-        made = (self._on_tensors or self._tensor_run()).run(self._fixed or self.bind(None), given, stop)
+        made = (self._on_tensors or self._tensor_run()).run(self._bindings or self.bind(None), given, stop)
         if isinstance(made, _core.Status):
             raise self._failed(made)
         return made
@@ -299,7 +299,7 @@ class Executor:
 
     def _run_checked(
         self,
-        fixed: _core.Fixed,
+        bindings: _core.WeightBindings,
         inputs: Sequence[Any],
         made: Sequence[NDArray[Any]],
         times: NDArray[np.int64] | None,
@@ -326,7 +326,7 @@ class Executor:
         if self.backend.stages:
             made = tuple(made)
             result = self._core.run_arrays(
-                fixed, self._arguments.arrays(inputs, self._inputs), made, times, ring, stop
+                bindings, self._arguments.arrays(inputs, self._inputs), made, times, ring, stop
             )
             if result is not None:
                 assert isinstance(result, _core.Status), "arrays were made to fit"
@@ -337,7 +337,7 @@ class Executor:
             results = [self._arguments.wrapped(a, s) for a, s in zip(made, self._outputs, strict=True)]
         else:
             results = [DeviceBuffer.empty(s, self.backend) for s in self._outputs]
-        self._run_memory(fixed, given, results, times, ring, stop)
+        self._run_memory(bindings, given, results, times, ring, stop)
         if not self._on_host:
             for array, buffer in zip(made, results, strict=True):
                 np.copyto(array, buffer.to_numpy())
@@ -345,7 +345,7 @@ class Executor:
 
     def _run_memory(
         self,
-        fixed: _core.Fixed,
+        bindings: _core.WeightBindings,
         inputs: list[DeviceBuffer],
         outputs: list[DeviceBuffer],
         times: NDArray[np.int64] | None = None,
@@ -355,7 +355,7 @@ class Executor:
     ) -> None:
         self._check_times(times)
         addresses = [b.address for b in inputs], [b.address for b in outputs]
-        status = self._core.run_memory(fixed, *addresses, times, ring, stop, stream)
+        status = self._core.run_memory(bindings, *addresses, times, ring, stop, stream)
         if status is not None:
             raise self._failed(status)
 

@@ -50,8 +50,8 @@ class Observed:
 def read(found: _core.Observation) -> Observed:
     """The core's record as data."""
     calls: dict[int, list[SeenKernel]] = {}
-    first = min((s.start_ns for s in found.seen), default=0)
-    for seen in found.seen:
+    first = min((s.start_ns for s in found.activities), default=0)
+    for seen in found.activities:
         if seen.call >= 0:
             made = SeenKernel(
                 seen.name,

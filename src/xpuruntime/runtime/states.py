@@ -24,7 +24,7 @@ class States(Mapping[str, DeviceBuffer]):
         self._refs = program.states
         self._buffers = {s.name: DeviceBuffer.zeros(s.spec, backend) for s in program.states}
         self._started = False
-        self._first: _core.Fixed | None = None
+        self._first: _core.WeightBindings | None = None
         self._lock = threading.RLock()
 
     def __getitem__(self, name: str) -> DeviceBuffer:
@@ -54,11 +54,11 @@ class States(Mapping[str, DeviceBuffer]):
             if not self._started:
                 self.reset(weights)
 
-    def take_turns(self, fixed: _core.Fixed) -> None:
-        """Runs over ``fixed`` wait for all others over these states."""
+    def take_turns(self, bindings: _core.WeightBindings) -> None:
+        """Runs over ``bindings`` wait for all others over these states."""
         with self._lock:
-            self._first = self._first or fixed
-            fixed.share_turn(self._first)
+            self._first = self._first or bindings
+            bindings.share_state_lock(self._first)
 
     def write(self, name: str, array: NDArray[Any]) -> None:
         """Set one state. Not while a run is in flight. Raises KeyError, InputError."""

@@ -274,9 +274,9 @@ class _Layer:
 
     def _gru_gates(self, f: Sequence[str]) -> list[str]:
         """A GRU's first two gates."""
-        config = "config" if self.call.attrs["clip"] is not None else ""
+        clip = "cut" if self.call.attrs["clip"] is not None else ""
         places = [f"{k * self.hidden} + u" for k in range(2)]
-        return [f"gates[{at}] = {f[0]}({config}(gates[{at}]));" for at in places]
+        return [f"gates[{at}] = {f[0]}({clip}(gates[{at}]));" for at in places]
 
     def _last_gate(self, reset: bool) -> list[str]:
         """A GRU's last gate in two: what comes from the state is ``given``, and where its own part is a product first, r scales that."""

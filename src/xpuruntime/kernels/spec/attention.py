@@ -88,7 +88,9 @@ def supported(call: NodeCall) -> Support:
     if mask is not None and mask.spec.dtype is not DType.BOOL and not (
         mask.spec.dtype in C_TYPES and mask.spec.dtype.is_float
     ):  # fmt: skip
-        return Support.no(Reason.DTYPE_UNSUPPORTED, f"the mask must be bool or float, not {mask.spec.dtype.value}")
+        return Support.no(
+            Reason.DTYPE_UNSUPPORTED, f"the mask must be bool or float, not {mask.spec.dtype.value}"
+        )
     return Support.yes()
 
 

@@ -82,7 +82,9 @@ def why_not(call: NodeCall) -> Support | None:
     if dtype not in _FLOATS:
         return Support.no(Reason.DTYPE_UNSUPPORTED, f"{call.op} in {dtype.value} is not supported")
     if not weight.is_weight or not weight.spec.is_dense:
-        return Support.no(Reason.SHAPE_UNSUPPORTED, "the right-hand side must be a weight, which is packed at load")
+        return Support.no(
+            Reason.SHAPE_UNSUPPORTED, "the right-hand side must be a weight, which is packed at load"
+        )
     lying = [call.outputs[0], *(o.spec for o in call.tensors)]
     if not all(s.is_dense for s in lying):
         return Support.no(Reason.SHAPE_UNSUPPORTED, "operands and result must be dense")

@@ -46,9 +46,7 @@ def cache_copies(call: NodeCall, target: CodegenTarget, write_moves: MovesWriter
         to = Place.of(f"out{result}", call.outputs[result])
         move = Move(to, Place.of(f"in{operand}", call.tensor(operand).spec))
         args = (f"in{operand}", f"out{result}")
-        made.append(
-            write_moves("stays", [move], args, call.outputs[result].dtype, target, copies=True)
-        )
+        made.append(write_moves("stays", [move], args, call.outputs[result].dtype, target, copies=True))
     return made
 
 

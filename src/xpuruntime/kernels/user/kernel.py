@@ -197,7 +197,7 @@ def checked(name: str, ops: str | Sequence[str], kind: str) -> tuple[str, tuple[
                 who,
                 "names an op that the IR does not have",
                 got=repr(op),
-                do=f"{hint}docs/ops.md lists them.",
+                do=f"{hint}docs/reference/ops.md lists them.",
             )
     families = dict.fromkeys(find_op(op).family for op in listed)
     family, _, word = name.rpartition("/")

@@ -30,7 +30,9 @@ class CpuDepthwise(Kernel):
             return answer
         shape = ConvShape.of(call)
         if shape.channels != 1 or shape.groups == 1 or shape.transposed:
-            return Support.no(Reason.SHAPE_UNSUPPORTED, "only non-transposed depthwise convolutions are supported")
+            return Support.no(
+                Reason.SHAPE_UNSUPPORTED, "only non-transposed depthwise convolutions are supported"
+            )
         if not call.tensor(1).is_weight:
             return Support.no(Reason.SHAPE_UNSUPPORTED, "the filters must be weights")
         return Support.yes()

@@ -24,7 +24,7 @@ _SUMS_BYTES = 256 * 1024
 _FEW = 4
 """Up to so many channels a row of taps is so short that gathering it takes as long as the product."""
 
-# How much longer a tile of so many vectors takes per product, as measured (AMD Zen 5, all pixels in the first cache).
+# Relative time of a product by vectors per tile (docs/development/kernel_notes.md).
 _TILE_COST = {1: 1.10, 2: 1.0, 3: 1.005, 4: 1.01}
 
 

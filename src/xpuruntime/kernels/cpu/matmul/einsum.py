@@ -21,7 +21,10 @@ class EinsumAsMatmul(Kernel):
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
         """Return yes for one dtype, a batch of matrix products, and the result's last axis from the second operand."""
         if call.outputs[0].dtype not in C_TYPES:
-            return Support.no(Reason.DTYPE_UNSUPPORTED, f"matrix products in {call.outputs[0].dtype.value} are not supported")
+            return Support.no(
+                Reason.DTYPE_UNSUPPORTED,
+                f"matrix products in {call.outputs[0].dtype.value} are not supported",
+            )
         if equation_product(call) is None:
             return Support.no(
                 Reason.SHAPE_UNSUPPORTED,

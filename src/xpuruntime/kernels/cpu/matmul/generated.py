@@ -29,9 +29,7 @@ def _supports(call: NodeCall) -> Support:
     if not call.outputs[0].is_dense:
         return Support.no(Reason.SHAPE_UNSUPPORTED, "the result must be dense")
     if not dtype.is_float and call.op == "fused_linear" and call.attrs["act"] != "none":
-        return Support.no(
-            Reason.DTYPE_UNSUPPORTED, f"activations need a float dtype, not {dtype.value}"
-        )
+        return Support.no(Reason.DTYPE_UNSUPPORTED, f"activations need a float dtype, not {dtype.value}")
     for operand in call.tensors:
         if operand.is_weight and not operand.spec.is_dense:
             return Support.no(Reason.SHAPE_UNSUPPORTED, f"weight {operand.name} is not dense")

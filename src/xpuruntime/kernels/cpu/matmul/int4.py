@@ -48,7 +48,10 @@ class Int4Weights(Kernel):
         if dtype is DType.FLOAT64:
             return Support.no(Reason.DTYPE_UNSUPPORTED, "int4 weights are not supported for float64")
         if layer.scale is not None and layer.m > _TASK_ROWS:
-            return Support.no(Reason.SHAPE_UNSUPPORTED, f"an RMS norm before the product is supported for up to {_TASK_ROWS} rows")
+            return Support.no(
+                Reason.SHAPE_UNSUPPORTED,
+                f"an RMS norm before the product is supported for up to {_TASK_ROWS} rows",
+            )
         return Support.yes()
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:

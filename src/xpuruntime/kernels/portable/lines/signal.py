@@ -107,7 +107,9 @@ def _stft(call: NodeCall) -> TaskText:
 
 def _why_not(call: NodeCall) -> Support | None:
     if _length(call) > _LONGEST:
-        return Support.no(Reason.SHAPE_UNSUPPORTED, f"Fourier transforms of more than {_LONGEST} elements are not supported")
+        return Support.no(
+            Reason.SHAPE_UNSUPPORTED, f"Fourier transforms of more than {_LONGEST} elements are not supported"
+        )
     window = call.optional(1)
     if call.op == "stft" and window is not None and window.spec.shape[0] > _length(call):  # type: ignore[operator]
         return refuse(window.spec.dtype, "a window longer than its frame,")

@@ -156,7 +156,9 @@ def _resizable(call: NodeCall) -> Support | None:
     if call.attrs["mode"] != "nearest" and x.dtype not in NUMBERS - {DType.INT64, DType.UINT64}:
         return refuse(x.dtype, "interpolation")
     if sum(a.taps * len(a.start) for a in _axes(call)) > _MOST_TABLE:
-        return Support.no(Reason.SHAPE_UNSUPPORTED, f"the interpolation weights are more than {_MOST_TABLE} numbers")
+        return Support.no(
+            Reason.SHAPE_UNSUPPORTED, f"the interpolation weights are more than {_MOST_TABLE} numbers"
+        )
     return None
 
 

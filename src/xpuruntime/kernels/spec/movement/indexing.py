@@ -110,7 +110,8 @@ class Indexing(Kernel):
         computes = dtype.is_integer or dtype in (DType.BOOL, DType.FLOAT32, DType.FLOAT64)
         if how != "none" and not computes:
             return Support.no(
-                Reason.DTYPE_UNSUPPORTED, f"{dtype.value} would round after each addition; reduce in a wider type"
+                Reason.DTYPE_UNSUPPORTED,
+                f"{dtype.value} would round after each addition; reduce in a wider type",
             )
         for moves in _TEMPLATES[call.op].plan(call):
             if any(x.size == 0 for m in moves if not m.empty for x in m.lookups):

@@ -41,7 +41,9 @@ class Movement(Kernel):
         if call.op in ("view", "squeeze", "unsqueeze") and y.layout is not None and x.is_dense and y.is_dense:
             return Support.yes()
         if call.op == "as_strided" and not (x.is_dense and strided_inside(call)):
-            return Support.no(Reason.SHAPE_UNSUPPORTED, "as_strided needs a dense operand and indices within it")
+            return Support.no(
+                Reason.SHAPE_UNSUPPORTED, "as_strided needs a dense operand and indices within it"
+            )
         if call.op == "pad" and y.dtype is DType.COMPLEX128 and call.attrs["value"]:
             return Support.no(Reason.DTYPE_UNSUPPORTED, "complex128 can only be padded with zeros")
         if call.op == "roll" and not call.attrs["dims"] and not (x.is_dense and y.is_dense):
