@@ -49,8 +49,8 @@ _PUBLIC: dict[str, str] = {
     "KernelCall": "program.program",
     "WeightTransformRecipe": "program.program",
     # user kernels
-    "Launch": "kernels.user",
-    "Tasks": "kernels.user",
+    "Launch": "kernels.user.kernel",
+    "Tasks": "kernels.user.kernel",
     "kernel": "inference.user_kernels",
     "register_kernel": "inference.user_kernels",
     "verify_kernel": "inference.verify_kernel",
@@ -144,8 +144,8 @@ if TYPE_CHECKING:
     from .inference.user_kernels import kernel as kernel
     from .inference.user_kernels import register_kernel as register_kernel
     from .inference.verify_kernel import verify_kernel as verify_kernel
-    from .kernels.user import Launch as Launch
-    from .kernels.user import Tasks as Tasks
+    from .kernels.user.kernel import Launch as Launch
+    from .kernels.user.kernel import Tasks as Tasks
     from .llm.generate import Completion as Completion
     from .llm.generate import Generator as Generator
     from .llm.generate import generate as generate

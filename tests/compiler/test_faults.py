@@ -127,8 +127,8 @@ def alone(monkeypatch: pytest.MonkeyPatch, kernel: Kernel, *others: Kernel) -> N
 
     kind = type(kernel)
     monkeypatch.setattr(kind, "supports", lambda *_: Support.yes())
-    monkeypatch.setattr(kind, "leads", lambda *_: False, raising=False)
-    monkeypatch.setattr(kind, "on_request", False, raising=False)
+    monkeypatch.setattr(kind, "leads", lambda *_: False)
+    monkeypatch.setattr(kind, "on_request", False)
     monkeypatch.setattr(kind, "lower", lower)
     monkeypatch.setattr(catalogue, "kernels_of", lambda op, kind="cpu": (kernel, *others))
 
@@ -144,7 +144,7 @@ def test_a_kernel_that_fails_is_named(kind: str, at: int, monkeypatch: pytest.Mo
     assert isinstance(caught.value.__cause__, AssertionError)
 
 
-class Plain:
+class Plain(Kernel):
     """A kernel that computes relu by the generated code, under another word."""
 
     name, ops = "elementwise/plain", ("relu",)

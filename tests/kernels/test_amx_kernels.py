@@ -20,7 +20,7 @@ from xpuruntime.codegen.cpp import CppTarget, cpu_target
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.errors import XpuError
 from xpuruntime.ir import Graph, GraphBuilder
-from xpuruntime.kernels.conv import Generated
+from xpuruntime.kernels.cpu.conv.generated import GeneratedConv
 from xpuruntime.runtime import Executor
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -177,7 +177,7 @@ def conv(
     operands = [x, Weight(w) if known else w, Weight(draw(3, o)), r]
     outs = {0: channels_last(out, pad_to)} if last else {}
     return check_kernel(
-        Generated(), "fused_convolution", operands, target=target, layouts=layouts, out_layouts=outs, act=act, split=split, **attrs
+        GeneratedConv(), "fused_convolution", operands, target=target, layouts=layouts, out_layouts=outs, act=act, split=split, **attrs
     )  # fmt: skip
 
 

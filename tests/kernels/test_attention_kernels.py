@@ -156,4 +156,4 @@ def test_a_mask_of_integers_is_refused_with_its_dtype() -> None:
     graph, _ = build((1, 2, 4, 8), (1, 2, 4, 8), 8, "float32", np.ones((4, 4), np.int32))
     with pytest.raises(KernelUnavailable) as caught:
         compile_graph(graph, passes=0)
-    assert "a mask is bool or float, not int32" in str(caught.value.decision)
+    assert "the mask must be bool or float, not int32" in str(caught.value.decision)

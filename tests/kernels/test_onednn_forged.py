@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from xpuruntime.kernels import onednn
+from xpuruntime.kernels.cpu import onednn
 
 needs_library = pytest.mark.skipif(not onednn.installed(), reason="needs xpuruntime[onednn]")
 

@@ -51,6 +51,16 @@ MAY_KNOW["pytorch"] = MAY_KNOW["serving"] = MAY_KNOW["testing"] = ("workbench", 
 MAY_KNOW["__main__"] = ("cli",)
 MAY_KNOW["cli"] = ("pytorch", "serving", "testing", *MAY_KNOW["testing"])
 
+# Rooms inside a part -> rooms of the same part that they may not know (`kernels/__init__.py` describes them).
+MAY_NOT_KNOW: dict[str, tuple[str, ...]] = {
+    "kernels.spec": ("kernels.cpu", "kernels.cuda", "kernels.portable", "kernels.user"),
+    "kernels.portable": ("kernels.cpu", "kernels.cuda", "kernels.user"),
+    "kernels.cpu": ("kernels.cuda", "kernels.user"),
+    "kernels.cuda": ("kernels.cpu", "kernels.user"),
+    "kernels.user": ("kernels.spec", "kernels.portable", "kernels.cpu", "kernels.cuda"),
+    "kernels.kernel": ("kernels.spec", "kernels.portable", "kernels.cpu", "kernels.cuda", "kernels.user"),
+}
+
 # Packages of others: where at module level, where inside functions.
 EVERYWHERE = {"numpy", "ml_dtypes"}
 AT_TOP: dict[str, set[str]] = {"cli": {"typer", "rich", "click"}, "policies": {"yaml"}}
@@ -170,6 +180,11 @@ def fault(found: Import) -> str:
 
 def _own_fault(importer: str, imported: str) -> str:
     part = part_of(imported)
+    for room, closed in MAY_NOT_KNOW.items():
+        if _within(importer, room):
+            for other in closed:
+                if _within(imported, other):
+                    return f"{importer} may not know {other}, and imports {imported}"
     if importer in LEAVES:
         left = LEAVES[: LEAVES.index(importer)]
         return (
@@ -191,6 +206,10 @@ def _own_fault(importer: str, imported: str) -> str:
     if any(imported == a or imported.startswith(a + ".") for a in allowed):
         return ""
     return f"{importer} may know {', '.join(allowed) or 'leaves only'}, not {imported}"
+
+
+def _within(module: str, room: str) -> bool:
+    return module == room or module.startswith(room + ".")
 
 
 def _folder(name: str) -> bool:
@@ -289,6 +308,22 @@ def test_names_offered_from_above_are_not_imported_by_our_own_modules() -> None:
         ("store", "try:\n    import yaml\nexcept ImportError:\n    pass", "yaml may not be imported here"),
         ("program.plan", "from ..runtime import device", "not runtime.device"),
         ("workbench.bench", "from ..cli import app", "not cli.app"),
+        (
+            "kernels.cpu.pool",
+            "from ..cuda.launch import Launch",
+            "kernels.cpu.pool may not know kernels.cuda",
+        ),
+        (
+            "kernels.cuda.matmul.gemv",
+            "def f():\n    from ...cpu.matmul import gemm",
+            "kernels.cuda.matmul.gemv may not know kernels.cpu",
+        ),
+        ("kernels.spec.pool", "from ..portable.text import braces", "may not know kernels.portable"),
+        ("kernels.spec.movement.fill", "from ...cpu.moves import moves_stage", "may not know kernels.cpu"),
+        ("kernels.spec.rope", "from ..cuda import rope", "may not know kernels.cuda"),
+        ("kernels.portable.rnn", "from ..cpu.abi import isa_of", "may not know kernels.cpu"),
+        ("kernels.user.text", "from ..cuda.launch import Launch", "may not know kernels.cuda"),
+        ("kernels.kernel", "from .spec.product import Product", "may not know kernels.spec"),
     ],
 )
 def test_the_checker_sees_what_is_forbidden(module: str, text: str, says: str) -> None:
@@ -311,6 +346,11 @@ def test_the_checker_sees_what_is_forbidden(module: str, text: str, says: str) -
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .decisions import Decision",
         ),
         ("runtime.device", "from .. import _core"),
+        (
+            "kernels.cuda.conv.generated",
+            "from ...portable.text import braces\nfrom ...spec import conv\nfrom ..launch import Launch",
+        ),
+        ("kernels.catalogue", "from .cpu import matmul\nfrom .cuda import conv"),
         ("cli.app", "import typer\nfrom rich.table import Table\nfrom ..workbench import doctor"),
     ],
 )

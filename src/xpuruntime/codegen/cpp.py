@@ -46,7 +46,7 @@ class CppTarget(CodegenTarget):
         return "gemm_block", "gemm.h"
 
     def fused_kernel(self, kernel_type: str) -> tuple[str, str]:
-        """Return the core function of a kernel of several ops, and its part. ``kernels/rows.py`` generates the rows around it."""
+        """Return the core function of a kernel of several ops, and its part. ``kernels/cpu/rows/loops.py`` generates the rows around it."""
         function, part = _FUSED.get(kernel_type, (kernel_type, kernel_type))
         return function, f"{part}.h"
 

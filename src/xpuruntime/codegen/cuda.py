@@ -37,7 +37,7 @@ class CudaTarget(CodegenTarget):
     kind = "cuda"
     takes_fused = True
     any_layout = frozenset(["max_pool", "avg_pool", "adaptive_max_pool", "adaptive_avg_pool"])
-    few_rows = 4  # above this cuBLASLt is faster (docs/development/runtime_notes.md)
+    few_rows = 4  # above this cuBLASLt is faster (docs/development/runtime-notes.md)
     place_alignment = 16  # required by 16-byte loads and by cuDNN's fast engines
     sm: SmLevel
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from ..ir.attributes import Attrs
 from ..types import DType
@@ -120,8 +121,18 @@ def why_not(op: str, operands: Sequence[DType], result: DType, attrs: Attrs) -> 
     return ""
 
 
-def expression(op: str, terms: Sequence[ExprTerm | None], attrs: Attrs, dtype: DType) -> Expression:
-    """Return the text of one op. ``dtype``: the inferred dtype of the result. Raises KeyError for an op that is not in the table."""
+def expression(
+    op: str,
+    terms: Sequence[ExprTerm | None],
+    attrs: Attrs,
+    dtype: DType,
+    functions: Mapping[str, str] = MappingProxyType({}),
+) -> Expression:
+    """Return the text of one op. Raises KeyError for an op that is not in the table.
+
+    dtype:     of the result, as inference gives it.
+    functions: names to use instead of functions of the prelude.
+    """
     row = _TABLE[op]
-    site = PointwiseCall(op, tuple(terms), attrs, dtype)
+    site = PointwiseCall(op, tuple(terms), attrs, dtype, functions)
     return Expression(row.write(site), frozenset(row.part.split()))

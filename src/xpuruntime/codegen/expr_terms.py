@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -121,6 +121,12 @@ class PointwiseCall:
     attrs: Attrs
     dtype: DType
     """of the result"""
+    functions: Mapping[str, str] = field(default_factory=dict)
+    """names to use instead of functions of the prelude"""
+
+    def function(self, name: str) -> str:
+        """Return the name of a function of the prelude."""
+        return self.functions.get(name, name)
 
     def term(self, position: int) -> ExprTerm:
         term = self.terms[position]

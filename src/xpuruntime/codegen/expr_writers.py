@@ -55,7 +55,7 @@ Write = Callable[[PointwiseCall], str]
 
 def real(function: str) -> Write:
     """Write a function of a real number; integers become float32."""
-    return lambda s: f"{function}({s.real()})"
+    return lambda s: f"{s.function(function)}({s.real()})"
 
 
 def own(function: str) -> Write:
@@ -280,7 +280,7 @@ def prelu(s: PointwiseCall) -> str:
 
 def silu_mul(s: PointwiseCall) -> str:
     """Write SiLU of the first operand times the second."""
-    return f"silu({s.real(0)}) * {s.real(1)}"
+    return f"{s.function('silu')}({s.real(0)}) * {s.real(1)}"
 
 
 def gelu(s: PointwiseCall) -> str:

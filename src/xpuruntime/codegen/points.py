@@ -14,6 +14,7 @@ __all__ = [
     "argument",
     "for_tasks",
     "number",
+    "offset",
     "outer_dims",
     "storage",
     "table",
@@ -74,11 +75,20 @@ def unravel(shape: Sequence[int], what: str = "task", prefix: str = "i") -> list
 
 def address(place: Place, names: Sequence[str]) -> str:
     """Return the address of an element: ``in0 + 3 + i0 * 4``."""
-    words = [place.arg] + ([str(place.offset)] if place.offset else [])
-    words += [
-        n if s == 1 else f"{n} * {s}" for n, s in zip(names, place.strides, strict=True) if s and n != "0"
+    return " + ".join([place.arg, *_steps(place, names)])
+
+
+def offset(place: Place, names: Sequence[str]) -> str:
+    """Return the offset of an element in its argument: ``3 + i0 * 4``."""
+    return " + ".join(_steps(place, names)) or "0"
+
+
+def _steps(place: Place, names: Sequence[str]) -> list[str]:
+    steps = zip(names, place.strides, strict=True)
+    return [
+        *([str(place.offset)] if place.offset else []),
+        *(name if stride == 1 else f"{name} * {stride}" for name, stride in steps if stride and name != "0"),
     ]
-    return " + ".join(words)
 
 
 def outer_dims(shape: Sequence[int], dim: int) -> tuple[int, ...]:

@@ -1,12 +1,12 @@
 """Chooser: selects the kernel of each node by policy, with the workspace and the measured time of each candidate.
 
 Every usable kernel of a node is lowered before one is chosen, since only its code tells the workspace. That costs little
-(docs/development/runtime_notes.md).
+(docs/development/runtime-notes.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
@@ -18,7 +18,7 @@ from ..ir import Graph, Node
 from ..ir.family import source_names
 from ..kernels.catalogue import answer, failed
 from ..kernels.kernel import Kernel, Lowered, NodeCall
-from ..kernels.user import UserKernel
+from ..kernels.user.kernel import UserKernel
 from ..policies import KernelPolicy, Offer, choose
 from ..policies.pins import parted
 from ..printable import logger
@@ -34,7 +34,6 @@ OffersOf: TypeAlias = Callable[[NodeCall, CodegenTarget], Sequence[tuple[Kernel,
 _log = logger("xpuruntime.compiler")
 
 Rows: TypeAlias = dict[str, tuple[Kernel, Support]]
-Pin: TypeAlias = Callable[[str, Mapping[str, int]], Kernel]
 
 
 class Chosen(NamedTuple):
@@ -137,9 +136,8 @@ class Chooser:
         """Add the pinned variants that the policy names to the candidates of a call. No other policy selects them."""
         more: Rows = {}
         for name, (plain, values) in self._pinned.items():
-            pin: Pin | None = getattr(rows[plain][0], "pinned", None) if plain in rows else None
-            if pin is not None:
-                pinned = pin(name, values)
+            pinned = rows[plain][0].pinned(name, values) if plain in rows else None
+            if pinned is not None:
                 more[name] = pinned, answer(pinned, call, self.target)
         return rows | more
 
@@ -180,8 +178,8 @@ def _offer(
         time_us=time_us,
         workspace_bytes=0 if lowered is None else workspace_of(lowered),
         deterministic=None if lowered is None else lowered.deterministic,
-        on_request=getattr(kernel, "on_request", False),
-        asks=getattr(kernel, "asks", "changes results"),
+        on_request=kernel.on_request,
+        asks=kernel.asks,
     )
 
 

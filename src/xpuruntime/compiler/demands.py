@@ -20,7 +20,7 @@ from ..ir.named_dims import named_dims
 from ..kernels import has_kernel, offers
 from ..kernels.catalogue import kernels_of
 from ..kernels.kernel import NodeCall, Operand
-from ..kernels.user import user_kernels
+from ..kernels.user.kernel import user_kernels
 from ..passes.context import PassContext
 from ..policies import KernelPolicy, NodeFacts, Policy
 from ..registered import registered_kernels

@@ -25,7 +25,7 @@ class Costs:
     region_s:  seconds that entering a region takes, by engine, beside its work; ``other_s`` for engines that are not listed.
     flops_per_s, bytes_per_s: of the processor, for predictions. copy_bytes_per_s: between two devices.
 
-    Defaults were measured on a machine with two cores (docs/development/runtime_notes.md). An order of magnitude is enough.
+    Defaults were measured on a machine with two cores (docs/development/runtime-notes.md). An order of magnitude is enough.
     """
 
     measured: Mapping[str, Mapping[str, float]] = field(default_factory=dict)

@@ -25,7 +25,7 @@ from ..faults import FaultSubject, contained, foreign, part
 from ..ir import Graph, specialize, verify
 from ..ir.bounds import bounds_of, outside, span
 from ..kernels import offers
-from ..kernels.user import named_digests
+from ..kernels.user.kernel import named_digests
 from ..passes import find_passes, laid_out, run_passes
 from ..policies import Policy, Resolved
 from ..policies.entrances import demanded, refuse

@@ -19,10 +19,10 @@ from typing import Any, TypeVar
 
 from ..errors import KernelUnavailable
 from ..files import read_regular
-from ..kernels.user import Body, OfCall, UserKernel, checked
-from ..kernels.user_host import HostBody
-from ..kernels.user_text import TextBody
-from ..kernels.user_triton import TritonBody, is_triton
+from ..kernels.user.host import HostBody
+from ..kernels.user.kernel import Body, OfCall, UserKernel, checked
+from ..kernels.user.text import TextBody
+from ..kernels.user.triton import TritonBody, is_triton
 from ..registered import HostFunction, code_digest, register, unregister
 from ..types import DType
 from .verify_kernel import verify_kernel

@@ -59,7 +59,7 @@ class Rotary:
     def frequencies(self, size: int) -> NDArray[np.float32]:
         """Return the radians per position of each pair, [size / 2].
 
-        Powers are computed in float64 and rounded once, which matches PyTorch's float32 powers best (docs/development/runtime_notes.md).
+        Powers are computed in float64 and rounded once, which matches PyTorch's float32 powers best (docs/development/runtime-notes.md).
         """
         if len(self.given) == size // 2:
             return np.array(self.given, np.float32)

@@ -10,9 +10,9 @@ import pytest
 from emulated import call_of, judge, one_node
 
 from xpuruntime.codegen.cuda import cuda_target
-from xpuruntime.kernels.cuda import conv_depthwise
-from xpuruntime.kernels.cuda.conv import KERNELS
-from xpuruntime.kernels.cuda.conv_depthwise import Depthwise
+from xpuruntime.kernels.cuda.conv import depthwise as conv_depthwise
+from xpuruntime.kernels.cuda.conv.depthwise import Depthwise
+from xpuruntime.kernels.cuda.conv.generated import KERNELS
 
 rng = np.random.default_rng(23)
 TILES = [(2, 4), (1, 4), (1, 2), (1, 1)]

@@ -10,8 +10,8 @@ import pytest
 from emulated import call_of, one_node
 
 from xpuruntime.codegen.cuda import cuda_target
-from xpuruntime.kernels.cuda import libraries
-from xpuruntime.kernels.cuda.libraries import Cublas, CublasLt
+from xpuruntime.kernels.cuda.matmul import libraries
+from xpuruntime.kernels.cuda.matmul.libraries import Cublas, CublasLt
 from xpuruntime.kernels.kernel import Lowered
 
 TARGET = cuda_target("cuda:sm_90")

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xpuruntime.codegen.cuda import cuda_target
-from xpuruntime.kernels.cuda.gemv import Gemv, GemvTileConfig, NormLinear, gemv_stage, gemv_tile_config
-from xpuruntime.kernels.cuda.matmul import TILES, Generated, tensor_stage
-from xpuruntime.kernels.cuda.product_text import matrices_of
+from xpuruntime.kernels.cuda.matmul.gemv import Gemv, GemvTileConfig, NormLinear, gemv_stage, gemv_tile_config
+from xpuruntime.kernels.cuda.matmul.generated import TILES, Generated, tensor_stage
+from xpuruntime.kernels.cuda.matmul.text import matrices_of
 from xpuruntime.kernels.kernel import Lowered
-from xpuruntime.kernels.matmul import product_of
+from xpuruntime.kernels.spec.matmul import product_of
 from xpuruntime.types import DType
 
 rng = np.random.default_rng(11)

@@ -9,7 +9,7 @@ import pytest
 from support.native import check
 
 from xpuruntime.ir import GraphBuilder
-from xpuruntime.kernels.cuda.recurrent import recurrent_tile_config
+from xpuruntime.kernels.cuda.rnn import recurrent_tile_config
 from xpuruntime.testing.emulation.cuda_host import cuda_host
 
 GATES = {"lstm": 4, "gru": 3, "rnn": 1}

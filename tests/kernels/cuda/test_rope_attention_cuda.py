@@ -16,8 +16,8 @@ from xpuruntime.codegen.cuda import cuda_target
 from xpuruntime.codegen.toolchains_nvrtc import nvrtc_toolchain
 from xpuruntime.errors import BuildError, RunError
 from xpuruntime.ir import Graph, GraphBuilder, interp
-from xpuruntime.kernels.cuda import decode, decode_append
-from xpuruntime.kernels.cuda.decode_append import RopeAttention
+from xpuruntime.kernels.cuda.attention import decode, decode_append
+from xpuruntime.kernels.cuda.attention.decode_append import RopeAttention
 from xpuruntime.kernels.kernel import NodeCall
 from xpuruntime.numerics import compare, tolerance_for
 from xpuruntime.testing.emulation.cuda_host import cuda_host

@@ -141,7 +141,7 @@ class OpenVinoExecutable:
     def infer(self, request: Any, feeds: dict[str, Array]) -> Sequence[Array]:
         """Run once on a request."""
         if self._direct is not None:
-            # Faster than OpenVINO's own conversion of inputs (docs/development/runtime_notes.md).
+            # Faster than OpenVINO's own conversion of inputs (docs/development/runtime-notes.md).
             for i, name in self._direct:
                 array = feeds[name]
                 if not (array.flags.carray and array.ndim and array.size):

@@ -121,7 +121,7 @@ def fingerprint(request: EngineRequest) -> Mapping[str, str]:
     """The instruction set that code is generated for, and the compiler itself: a kernel that changed makes another program."""
     made = {"target": target_of(request.device), "version": __version__, **compiler_facts()}
     if request.kernels and registered_kernels():
-        from ...kernels.user import named_digests
+        from ...kernels.user.kernel import named_digests
 
         if users := named_digests(kernel_policy(request)):
             made["user_kernels"] = json.dumps(users, sort_keys=True)

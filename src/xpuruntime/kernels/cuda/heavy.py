@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from ...codegen.target import CodegenTarget
 from ...types import DType, TensorSpec
 from ..kernel import NodeCall
-from ..product import C_TYPES, sizes
+from ..spec.product import C_TYPES, sizes
 from .launch import Argument
 
 __all__ = [

@@ -65,7 +65,7 @@ class _Ready:
 
 def rows(kind: str) -> list[Kernel]:
     """The catalogue's kernels that give the ops' own results: those that change them on request (weights in int8) have tests of their own."""
-    return [k for k in catalogue(kind) if not getattr(k, "on_request", False)]
+    return [k for k in catalogue(kind) if not k.on_request]
 
 
 def without_calls(kind: str) -> list[tuple[str, tuple[str, ...]]]:
